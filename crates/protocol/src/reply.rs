@@ -1,0 +1,87 @@
+//! What the server answers, before a [`Form`](crate::form::Form) turns it into bytes.
+
+/// Metadata of an item, as the answers need it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Item {
+    /// Client flags.
+    pub flags: u32,
+    /// CAS value; 0 with `-C`.
+    pub cas: u64,
+    /// Bytes of the value.
+    pub len: u64,
+    /// Seconds until it expires; none for never.
+    pub ttl: Option<u32>,
+    /// Seconds since the last access.
+    pub idle: u32,
+    /// It was read since it was stored.
+    pub fetched: bool,
+    /// Marked stale.
+    pub stale: bool,
+    /// This client won the right to recache it.
+    pub won: bool,
+    /// Another client won before.
+    pub token_sent: bool,
+}
+
+/// What the server answers to one command.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reply<'a> {
+    /// `Get` without the value wanted, found (`HD`); `Touch`, found (`TOUCHED`).
+    Found(Item),
+    /// `Get`: not found (nothing in text, `EN` in meta, status 1 in binary).
+    Miss,
+    /// `Store`: done.
+    Stored(Item),
+    /// `Store`: the mode's condition does not hold.
+    NotStored,
+    /// `Store`, `Delete`, `Arithmetic`: the CAS value differs.
+    Exists,
+    /// `Store` with `compare`, `Delete`, `Arithmetic`, `Touch`: no such key.
+    NotFound,
+    /// `Delete`: done.
+    Deleted(Item),
+    /// `Arithmetic`: the new number.
+    Number(u64, Item),
+    /// `Inspect`: all there is to say of an item.
+    Inspected {
+        /// Its metadata.
+        item: Item,
+        /// Bytes it takes in memory.
+        size: u64,
+        /// Its slab class.
+        class: u32,
+    },
+    /// `Store`: the value can never fit.
+    TooLarge,
+    /// No memory, and nothing may be evicted.
+    OutOfMemory,
+    /// `Arithmetic`: the value is not a number.
+    NonNumeric,
+    /// `OK`: flush, verbosity and the other orders.
+    Ok,
+    /// `Noop`: `MN` in meta.
+    Noop,
+    /// `VERSION …`
+    Version(&'a str),
+    /// The end of a text multiget.
+    End,
+    /// One statistic.
+    Stat {
+        /// Its name.
+        name: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+    },
+    /// The end of statistics: `END`, or an empty Stat packet.
+    StatsEnd,
+    /// A line of administration, without its line end.
+    Line(&'a [u8]),
+    /// SASL: the mechanisms, or the words of success.
+    Sasl(&'a [u8]),
+    /// SASL: refused.
+    AuthFailure,
+    /// The answer to binary Quit; text says nothing.
+    Bye,
+    /// The request was refused.
+    Refused(crate::refusal::Refusal),
+}
