@@ -1,1 +1,34 @@
-//! layout
+//! The byte layout of fabcache's region: everything that a reader whom the server cannot see may read.
+//!
+//! ```text
+//!  0              header        magic, geometry, published clock, flush epoch      header.rs
+//!  directory      partitions    two tables each: where the groups of buckets lie   directory.rs
+//!  segment table  segments      generation and use of each segment                 segment.rs
+//!  segments       equal sized   items (item.rs, chain.rs), or blocks of the index  slot.rs
+//! ```
+//!
+//! All references are offsets from the start of the region, so it may be mapped anywhere. Numbers are little
+//! endian. Only the server writes. The crate depends on nothing else of fabcache, so that clients may link it alone;
+//! docs/region.md tells the same in prose.
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("the region is little endian and is read in place");
+
+pub mod checksum;
+pub mod directory;
+pub mod geometry;
+pub mod hash;
+pub mod header;
+pub mod item;
+pub mod memory;
+pub mod segment;
+pub mod size_class;
+pub mod slot;
+pub mod sync;
+
+pub use checksum::Secret;
+pub use geometry::Geometry;
+pub use hash::KeyHash;
+pub use item::{Item, State};
+pub use memory::Memory;
+pub use slot::Slot;

@@ -1,1 +1,39 @@
-//! store
+//! fabcache's storage engine: items in one shareable region, found through an index, kept in segments.
+//!
+//! A [`Store`] is shared by all threads; each thread works through its own [`Handle`]. Reads take no lock; a write
+//! locks the group of buckets its key belongs to. The bytes of the region are described by `fabcache-layout`.
+//!
+//! - `index/`: from key to item.
+//! - `segments/`: where items lie.
+//! - `read.rs`, `write.rs`, `upload.rs`: what a handle does.
+//! - `reclaim.rs`: expiry, compaction, eviction; `upkeep.rs`: what the clock brings about.
+//! - `dump.rs`: visiting all items.
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+
+#[cfg(not(loom))]
+pub mod backing;
+pub mod bounds;
+pub mod clock;
+pub mod counters;
+pub mod dump;
+pub mod error;
+pub mod handle;
+pub mod index;
+pub mod info;
+mod kill;
+pub mod read;
+mod reclaim;
+pub mod segments;
+mod store;
+pub mod upkeep;
+pub mod upload;
+pub mod write;
+
+pub use counters::{StoreCounters, StoreSums};
+pub use error::{CreateError, OutOfMemory};
+pub use handle::Handle;
+pub use info::{Detail, Expiry, ItemInfo, Miss};
+pub use read::{Get, Payload, PinnedValue};
+pub use store::{Store, StoreOptions, Usage};
+pub use upload::Upload;
+pub use write::{Change, Existing, NewValue, Value, Write, Written};

@@ -1,0 +1,149 @@
+//! The directory: where the groups of each partition lie.
+//!
+//! Keys are spread over partitions by their top hash bits. A partition has two tables, each an array of block
+//! numbers; one is current. To grow, the server fills the other table with fresh blocks, moves group after group
+//! there (a moved group's slots all read MOVED), and makes it current. One word, the head, says which is which.
+//!
+//! ```text
+//!  bits   0..17  groups in the current table
+//!        17..34  groups in the other table while migrating
+//!           34   which table is current
+//!           35   migrating
+//!        36..64  version: changes with every change of the head
+//! ```
+//! Written by the one thread of the server that migrates; a release store that pairs with readers' acquire loads.
+//! A reader that finds the head changed after it looked starts again.
+
+use crate::hash::KeyHash;
+
+use crate::geometry::{GROUP_BYTES, Geometry};
+use crate::memory::Memory;
+use crate::sync::Ordering;
+
+/// Block numbers in a table.
+#[cfg(not(loom))]
+pub const BLOCKS_PER_TABLE_MAX: usize = 256;
+#[cfg(loom)]
+pub const BLOCKS_PER_TABLE_MAX: usize = 4;
+
+const HEAD_BYTES: u64 = 64;
+const TABLE_BYTES: u64 = BLOCKS_PER_TABLE_MAX as u64 * 4;
+/// Bytes of one partition in the directory.
+pub const PARTITION_BYTES: u64 = HEAD_BYTES + 2 * TABLE_BYTES;
+
+const GROUPS_BITS: u32 = 17;
+const VERSION_BITS: u32 = 28;
+const _: () = assert!(2 * GROUPS_BITS + 1 + 1 + VERSION_BITS == u64::BITS);
+/// The most groups that the head can tell.
+pub const GROUPS_MAX: u32 = (1 << GROUPS_BITS) - 1;
+
+/// The state of one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Which table is current: 0 or 1.
+    pub current: usize,
+    /// Groups in it.
+    pub groups: u32,
+    /// Groups in the other table, while groups move there.
+    pub next_groups: Option<u32>,
+    /// Changes with every change.
+    pub version: u32,
+}
+
+impl Head {
+    /// The head's word.
+    pub fn to_word(self) -> u64 {
+        debug_assert!(self.groups <= GROUPS_MAX && self.current <= 1);
+        u64::from(self.groups)
+            | u64::from(self.next_groups.unwrap_or(0)) << GROUPS_BITS
+            | (self.current as u64) << (2 * GROUPS_BITS)
+            | u64::from(self.next_groups.is_some()) << (2 * GROUPS_BITS + 1)
+            | u64::from(self.version) << (2 * GROUPS_BITS + 2)
+    }
+
+    /// What the word says.
+    #[inline]
+    pub fn from_word(word: u64) -> Head {
+        let groups = |word: u64| word as u32 & GROUPS_MAX;
+        let migrating = word >> (2 * GROUPS_BITS + 1) & 1 == 1;
+        Head {
+            groups: groups(word),
+            next_groups: migrating.then(|| groups(word >> GROUPS_BITS)),
+            current: (word >> (2 * GROUPS_BITS) & 1) as usize,
+            version: (word >> (2 * GROUPS_BITS + 2)) as u32,
+        }
+    }
+
+    /// The next version.
+    pub fn bumped(self) -> Head {
+        Head { version: (self.version + 1) & ((1 << VERSION_BITS) - 1), ..self }
+    }
+}
+
+/// Offset of a partition's head.
+#[inline]
+pub fn head_offset(geometry: &Geometry, partition: usize) -> u64 {
+    geometry.directory + partition as u64 * PARTITION_BYTES
+}
+
+/// Offset of the number of block `block` of a table.
+#[inline]
+pub fn block_number_offset(geometry: &Geometry, partition: usize, table: usize, block: usize) -> u64 {
+    debug_assert!(block < BLOCKS_PER_TABLE_MAX && table <= 1);
+    head_offset(geometry, partition) + HEAD_BYTES + table as u64 * TABLE_BYTES + block as u64 * 4
+}
+
+/// Loads a partition's head.
+#[inline]
+pub fn load_head(memory: &Memory, geometry: &Geometry, partition: usize) -> u64 {
+    memory.load(head_offset(geometry, partition), Ordering::Acquire)
+}
+
+/// Offset of the group that holds `hash` in a table of `groups` groups. The number it reads may be stale or torn if
+/// the head has changed since; the offset is inside the region whatever it is, or None.
+#[inline]
+pub fn group_offset(
+    memory: &Memory,
+    geometry: &Geometry,
+    partition: usize,
+    table: usize,
+    group: u32,
+) -> Option<u64> {
+    let block = (group >> geometry.block_shift) as usize;
+    if block >= BLOCKS_PER_TABLE_MAX {
+        return None;
+    }
+    let number =
+        memory.load_u32(block_number_offset(geometry, partition, table, block), Ordering::Relaxed);
+    let within = u64::from(group & ((1 << geometry.block_shift) - 1)) * GROUP_BYTES;
+    let offset = u64::from(number) * geometry.block_unit_bytes() + within;
+    memory.contains(offset, GROUP_BYTES).then_some(offset)
+}
+
+/// Offset of the group of `hash` in a table of `groups` groups.
+#[inline]
+pub fn group_offset_of(
+    memory: &Memory,
+    geometry: &Geometry,
+    hash: KeyHash,
+    table: usize,
+    groups: u32,
+) -> Option<u64> {
+    let partition = hash.partition(geometry.partition_bits);
+    group_offset(memory, geometry, partition, table, hash.group(geometry.partition_bits, groups))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn heads_come_back(groups in 0..=GROUPS_MAX, next in prop::option::of(0..=GROUPS_MAX), current in 0usize..2, version in 0u32..1 << VERSION_BITS) {
+            let head = Head { current, groups, next_groups: next, version };
+            prop_assert_eq!(Head::from_word(head.to_word()), head);
+            prop_assert_ne!(head.bumped().version, version);
+        }
+    }
+}

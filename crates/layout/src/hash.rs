@@ -1,0 +1,74 @@
+//! The key hash: xxh3 (64 bits) with the region's seed, stable across versions, computed by clients too.
+//!
+//! ```text
+//!  63 ............................................ 17  16 ....... 5  4 ..... 0
+//!  partition (top bits), then position in its table    tag (12)      bucket (5)
+//! ```
+//! The position is a fraction of the table, not a remainder, so that a table may have any number of groups and
+//! groups stay in hash order when it grows.
+
+use crate::geometry::BUCKET_BITS;
+use crate::slot::TAG_BITS;
+
+/// The hash of a key under one region's seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyHash(pub u64);
+
+impl KeyHash {
+    /// The hash of `key`, with the seed of the region's header.
+    #[inline]
+    pub fn of(key: &[u8], seed: u64) -> KeyHash {
+        KeyHash(xxhash_rust::xxh3::xxh3_64_with_seed(key, seed))
+    }
+
+    /// Which of `1 << bits` partitions.
+    #[inline]
+    pub fn partition(self, bits: u32) -> usize {
+        if bits == 0 { 0 } else { (self.0 >> (64 - bits)) as usize }
+    }
+
+    /// Which of `groups` groups in the partition's table.
+    #[inline]
+    pub fn group(self, partition_bits: u32, groups: u32) -> u32 {
+        ((u128::from(self.0 << partition_bits) * u128::from(groups)) >> 64) as u32
+    }
+
+    /// Which bucket of its group.
+    #[inline]
+    pub fn bucket(self) -> usize {
+        (self.0 & ((1 << BUCKET_BITS) - 1)) as usize
+    }
+
+    /// What the slot keeps of the hash.
+    #[inline]
+    pub fn tag(self) -> u16 {
+        ((self.0 >> BUCKET_BITS) & ((1 << TAG_BITS) - 1)) as u16
+    }
+
+    /// The smallest hash of group `group` out of `groups` in partition `partition`; for `group == groups` it is
+    /// where the next partition starts (0 past the last, as it wraps).
+    pub fn first_of(partition: usize, partition_bits: u32, group: u32, groups: u32) -> KeyHash {
+        let span = 1u128 << (64 - partition_bits);
+        let start = partition as u128 * span;
+        let within = (u128::from(group) * span).div_ceil(u128::from(groups));
+        KeyHash((start + within) as u64)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn groups_are_hash_ranges(hash: u64, bits in 0u32..12, groups in 1u32..5000) {
+            let h = KeyHash(hash);
+            let (p, g) = (h.partition(bits), h.group(bits, groups));
+            prop_assert!(g < groups);
+            prop_assert!(KeyHash::first_of(p, bits, g, groups) <= h);
+            let end = KeyHash::first_of(p, bits, g + 1, groups);
+            prop_assert!(end.0 == 0 || h < end);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The header: the region's first page.
+//!
+//! The first line tells what this is and where everything lies; it is written once, the magic last. The published
+//! line changes while the server runs: readers fetch it once a batch, no earlier than the batch's first operation.
+
+use crate::geometry::Geometry;
+use crate::memory::Memory;
+use crate::sync::Ordering;
+
+/// Bytes of the header: a page, so that it can be fetched or registered alone.
+pub const HEADER_BYTES: u64 = 4096;
+/// "FABCACHE".
+pub const MAGIC: u64 = u64::from_le_bytes(*b"FABCACHE");
+/// Version of the format. Readers refuse any other.
+pub const FORMAT_VERSION: u64 = 1;
+
+const MAGIC_AT: u64 = 0;
+const FORMAT_AT: u64 = 8;
+const REGION_BYTES_AT: u64 = 16;
+/// partition bits, block shift, segment shift: a byte each; number of segments: the upper four bytes.
+const SHAPE_AT: u64 = 24;
+const DIRECTORY_AT: u64 = 32;
+const SEGMENT_TABLE_AT: u64 = 40;
+const FIRST_SEGMENT_AT: u64 = 48;
+const HASH_SEED_AT: u64 = 56;
+/// Unix time, in seconds, of second 0 of the region's clock.
+const CLOCK_ORIGIN_AT: u64 = 64;
+
+/// The published line: written by the server's threads, read by everybody.
+const CLOCK_AT: u64 = 128;
+const FLUSH_EPOCH_AT: u64 = 136;
+
+/// Why a header is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderError {
+    /// The region does not start with the magic: not a region, or one still being made.
+    NotARegion,
+    /// Another version of the format.
+    Version(u64),
+    /// The geometry does not fit the mapping.
+    Geometry,
+}
+
+/// What a new region is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Birth {
+    /// Where everything lies.
+    pub geometry: Geometry,
+    /// Seed of the key hash.
+    pub hash_seed: u64,
+    /// Unix time of second 0 of the region's clock.
+    pub clock_origin: u64,
+}
+
+/// Writes the header of a new region; the magic last, with release.
+pub fn write(memory: &Memory, birth: &Birth) {
+    let g = &birth.geometry;
+    let shape = u64::from(g.partition_bits)
+        | u64::from(g.block_shift) << 8
+        | u64::from(g.segment_shift) << 16
+        | u64::from(g.segments) << 32;
+    for (at, value) in [
+        (FORMAT_AT, FORMAT_VERSION),
+        (REGION_BYTES_AT, g.region_bytes),
+        (SHAPE_AT, shape),
+        (DIRECTORY_AT, g.directory),
+        (SEGMENT_TABLE_AT, g.segment_table),
+        (FIRST_SEGMENT_AT, g.first_segment),
+        (HASH_SEED_AT, birth.hash_seed),
+        (CLOCK_ORIGIN_AT, birth.clock_origin),
+    ] {
+        memory.store(at, value, Ordering::Relaxed);
+    }
+    memory.store(MAGIC_AT, MAGIC, Ordering::Release);
+}
+
+/// Reads the header of a mapped region.
+pub fn read(memory: &Memory) -> Result<Birth, HeaderError> {
+    if memory.len() < HEADER_BYTES || memory.load(MAGIC_AT, Ordering::Acquire) != MAGIC {
+        return Err(HeaderError::NotARegion);
+    }
+    let word = |at| memory.load(at, Ordering::Relaxed);
+    if word(FORMAT_AT) != FORMAT_VERSION {
+        return Err(HeaderError::Version(word(FORMAT_AT)));
+    }
+    let shape = word(SHAPE_AT);
+    let geometry = Geometry {
+        region_bytes: word(REGION_BYTES_AT),
+        partition_bits: (shape & 0xff) as u32,
+        block_shift: (shape >> 8 & 0xff) as u32,
+        segment_shift: (shape >> 16 & 0xff) as u32,
+        segments: (shape >> 32) as u32,
+        directory: word(DIRECTORY_AT),
+        segment_table: word(SEGMENT_TABLE_AT),
+        first_segment: word(FIRST_SEGMENT_AT),
+    };
+    let end = (geometry.segment_shift < 40 && geometry.partition_bits < 32 && geometry.block_shift < 32)
+        .then(|| u64::from(geometry.segments).checked_mul(geometry.segment_bytes()))
+        .flatten()
+        .and_then(|bytes| bytes.checked_add(geometry.first_segment));
+    if geometry.region_bytes > memory.len() || end.is_none_or(|end| end > geometry.region_bytes) {
+        return Err(HeaderError::Geometry);
+    }
+    Ok(Birth { geometry, hash_seed: word(HASH_SEED_AT), clock_origin: word(CLOCK_ORIGIN_AT) })
+}
+
+/// The published clock, in seconds of the region's clock.
+#[inline]
+pub fn clock(memory: &Memory) -> u32 {
+    memory.load(CLOCK_AT, Ordering::Relaxed) as u32
+}
+
+/// Publishes the clock.
+pub fn publish_clock(memory: &Memory, seconds: u32) {
+    memory.store(CLOCK_AT, u64::from(seconds), Ordering::Release);
+}
+
+/// The flush epoch: its low 8 bits are in the state of every item that is not flushed.
+#[inline]
+pub fn flush_epoch(memory: &Memory) -> u64 {
+    memory.load(FLUSH_EPOCH_AT, Ordering::Acquire)
+}
+
+/// Starts another flush epoch. One thread at a time.
+pub fn advance_flush_epoch(memory: &Memory) {
+    memory.store(FLUSH_EPOCH_AT, flush_epoch(memory) + 1, Ordering::Release);
+}

@@ -1,0 +1,498 @@
+//! Items: what a segment holds, one after the other, each aligned to 4 bytes.
+//!
+//! ```text
+//!   0  state       2   atomic; outside the checksum                        (table below)
+//!   2  options     1   which of the optional parts follow                  (table below)
+//!   3  key length  1   0 for a piece of a chained value
+//!   4  checksum    4   checksum.rs, over options, key length and all that follows
+//!   8  CAS         8   for a piece: the hash of its owner's key
+//!  16  flags       4   if any; client flags
+//!      expiry      4   if any; second of the region's clock from which the item is expired
+//!      pieces      4   if chained; number of pieces
+//!      length      1 to 4   bytes of the value
+//!      key
+//!      value           if chained, the table of pieces instead: PIECE_ENTRY_BYTES each
+//! ```
+//! An item is immutable once its slot is published, but for the state word, which threads of the server change by
+//! atomic read-modify-write while they hold the lock of the item's slot: without it the memory may be another's.
+//!
+//! ```text
+//!  state bit  0      dead: replaced, deleted, evicted or moved; set before the writer is answered
+//!             1      stale (meta protocol)
+//!             2      token sent: a client was told that it won the right to recache
+//!             3      fetched since it was stored, as far as the slot's frequency no longer tells
+//!             4..8   window of the last access, see `access_window`
+//!             8..16  flush epoch: the item is flushed when it differs from the header's
+//!  options    0      flags present
+//!             1      expiry present
+//!             2      chained
+//!             3      piece
+//!             4..6   bytes of the length field, less one
+//!             6..8   reserved
+//! ```
+
+use crate::checksum::{Secret, checksum};
+use crate::memory::Memory;
+use crate::sync::Ordering;
+
+/// Items start at multiples of this.
+pub const ALIGN_BYTES: u64 = 4;
+/// Longest key.
+pub const KEY_BYTES_MAX: usize = 250;
+/// Bytes of an entry in the table of pieces of a chained value: location (8), generation (4), length (4),
+/// checksum of the piece (4).
+pub const PIECE_ENTRY_BYTES: usize = 20;
+
+const STATE_BYTES: usize = 2;
+const OPTIONS_BYTES: usize = 1;
+const KEY_LENGTH_BYTES: usize = 1;
+const CHECKSUM_BYTES: usize = 4;
+const CAS_BYTES: usize = 8;
+const FIXED_BYTES: usize = STATE_BYTES + OPTIONS_BYTES + KEY_LENGTH_BYTES + CHECKSUM_BYTES + CAS_BYTES;
+const CHECKSUM_AT: usize = STATE_BYTES + OPTIONS_BYTES + KEY_LENGTH_BYTES;
+/// Where the bytes under the checksum start, but for options and key length.
+pub const SUMMED_AT: usize = CHECKSUM_AT + CHECKSUM_BYTES;
+const FIELD_BYTES: usize = 4;
+const LENGTH_BYTES_MAX: usize = 4;
+/// The longest header, before the key.
+pub const HEADER_BYTES_MAX: usize = FIXED_BYTES + 3 * FIELD_BYTES + LENGTH_BYTES_MAX;
+
+// The budget of a small item without flags and expiry: 17 bytes, 20 with padding.
+const _: () = assert!(FIXED_BYTES + 1 <= 17);
+const _: () = assert!((FIXED_BYTES + LENGTH_BYTES_MAX) as u64 <= 20);
+const _: () = assert!(HEADER_BYTES_MAX == 32);
+
+const FLAGS: u8 = 1 << 0;
+const EXPIRY: u8 = 1 << 1;
+const CHAINED: u8 = 1 << 2;
+const PIECE: u8 = 1 << 3;
+const LENGTH_SHIFT: u32 = 4;
+
+/// The state word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct State(pub u16);
+
+impl State {
+    /// Replaced, deleted, evicted or moved.
+    pub const DEAD: u16 = 1 << 0;
+    /// Stale (meta protocol).
+    pub const STALE: u16 = 1 << 1;
+    /// A client was told that it won.
+    pub const TOKEN_SENT: u16 = 1 << 2;
+    /// Read since it was stored.
+    pub const FETCHED: u16 = 1 << 3;
+    const WINDOW_SHIFT: u32 = 4;
+    const WINDOW_MASK: u16 = 0xf << State::WINDOW_SHIFT;
+    const EPOCH_SHIFT: u32 = 8;
+
+    /// A live item of the given flush epoch.
+    #[inline]
+    pub fn live(epoch: u64) -> State {
+        State((epoch as u16 & 0xff) << State::EPOCH_SHIFT)
+    }
+
+    /// Has all of `bits`.
+    #[inline]
+    pub fn has(self, bits: u16) -> bool {
+        self.0 & bits == bits
+    }
+
+    /// The same with `bits` set.
+    #[inline]
+    pub fn with(self, bits: u16) -> State {
+        State(self.0 | bits)
+    }
+
+    /// Belongs to the given flush epoch.
+    #[inline]
+    pub fn in_epoch(self, epoch: u64) -> bool {
+        self.0 >> State::EPOCH_SHIFT == epoch as u16 & 0xff
+    }
+
+    /// The window of the last access.
+    #[inline]
+    pub fn window(self) -> u8 {
+        (self.0 & State::WINDOW_MASK) as u8 >> State::WINDOW_SHIFT
+    }
+
+    /// The same with another window.
+    #[inline]
+    pub fn with_window(self, window: u8) -> State {
+        debug_assert!(window < 16);
+        State(self.0 & !State::WINDOW_MASK | u16::from(window) << State::WINDOW_SHIFT)
+    }
+}
+
+/// The window of an access (writing included) `age` seconds after the segment was opened: window `w` starts at
+/// `2^(w-1) - 1` seconds. So sixteen values tell the last access to within half the segment's age, and reading
+/// changes a state word at most fifteen times.
+#[inline]
+pub fn access_window(age: u32) -> u8 {
+    ((age + 1).ilog2() + 1).min(15) as u8
+}
+
+/// Seconds after the segment was opened at which a window (1 to 15) starts.
+#[inline]
+pub fn window_start(window: u8) -> u32 {
+    (1u32 << (window.max(1) - 1)) - 1
+}
+
+/// What the header of an item says. From untrusted bytes it may say anything; sizes are never trusted beyond the
+/// segment (see [`Item::bytes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The state word, as it was when the header was read.
+    pub state: State,
+    options: u8,
+    /// Bytes of the key; 0 for a piece.
+    pub key_len: u8,
+    /// See [`checksum()`].
+    pub checksum: u32,
+    /// The CAS value; for a piece, the hash of its owner's key.
+    pub cas: u64,
+    /// Client flags.
+    pub flags: u32,
+    /// Second from which it is expired; 0 is never.
+    pub expiry: u32,
+    /// Pieces of a chained value.
+    pub pieces: u32,
+    /// Bytes of the value.
+    pub value_len: u32,
+    header_len: u8,
+}
+
+/// What a new item is made of.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewItem<'a> {
+    /// The state word.
+    pub state: State,
+    /// 1 to 250 bytes; none for a piece.
+    pub key: &'a [u8],
+    /// The CAS value; for a piece, the hash of its owner's key.
+    pub cas: u64,
+    /// Client flags.
+    pub flags: u32,
+    /// Second from which it is expired; 0 is never.
+    pub expiry: u32,
+    /// Pieces of a chained value; 0 if the value follows the key.
+    pub pieces: u32,
+    /// Bytes of the value.
+    pub value_len: u32,
+}
+
+/// A header and key in bytes, ready to be written in front of the value.
+#[derive(Clone, Copy, Debug)]
+pub struct Encoded {
+    bytes: [u8; HEADER_BYTES_MAX + KEY_BYTES_MAX],
+    len: usize,
+}
+
+impl Encoded {
+    /// The bytes; the checksum is still zero.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl NewItem<'_> {
+    /// Bytes of the whole item in a segment, padding included.
+    pub fn bytes(&self) -> u64 {
+        (self.head_len() as u64 + self.payload_len()).next_multiple_of(ALIGN_BYTES)
+    }
+
+    /// Bytes of header and key.
+    pub fn head_len(&self) -> usize {
+        let fields = [self.flags, self.expiry, self.pieces].iter().filter(|field| **field != 0).count();
+        FIXED_BYTES + fields * FIELD_BYTES + self.length_bytes() + self.key.len()
+    }
+
+    /// Bytes that follow the key.
+    pub fn payload_len(&self) -> u64 {
+        match self.pieces {
+            0 => u64::from(self.value_len),
+            pieces => u64::from(pieces) * PIECE_ENTRY_BYTES as u64,
+        }
+    }
+
+    fn length_bytes(&self) -> usize {
+        (4 - self.value_len.leading_zeros() as usize / 8).max(1)
+    }
+
+    /// Header and key, but for the checksum.
+    pub fn encode(&self) -> Encoded {
+        debug_assert!(self.key.len() <= KEY_BYTES_MAX);
+        let mut options = (self.length_bytes() as u8 - 1) << LENGTH_SHIFT;
+        for (field, option) in [(self.flags, FLAGS), (self.expiry, EXPIRY), (self.pieces, CHAINED)] {
+            if field != 0 {
+                options |= option;
+            }
+        }
+        if self.key.is_empty() {
+            options |= PIECE;
+        }
+        let mut out = Encoded { bytes: [0; HEADER_BYTES_MAX + KEY_BYTES_MAX], len: 0 };
+        let mut put = |bytes: &[u8]| {
+            out.bytes[out.len..out.len + bytes.len()].copy_from_slice(bytes);
+            out.len += bytes.len();
+        };
+        put(&self.state.0.to_le_bytes());
+        put(&[options, self.key.len() as u8]);
+        put(&[0; CHECKSUM_BYTES]);
+        put(&self.cas.to_le_bytes());
+        for field in [self.flags, self.expiry, self.pieces] {
+            if field != 0 {
+                put(&field.to_le_bytes());
+            }
+        }
+        put(&self.value_len.to_le_bytes()[..self.length_bytes()]);
+        put(self.key);
+        out
+    }
+}
+
+impl Item {
+    /// What the first bytes of an item say: `head` is [`HEADER_BYTES_MAX`] bytes from its start, zeros where the
+    /// region ends before.
+    #[inline]
+    pub fn parse(head: &[u8; HEADER_BYTES_MAX]) -> Item {
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let options = head[2];
+        let mut at = FIXED_BYTES;
+        let mut field = |option: u8| {
+            if options & option == 0 {
+                return 0;
+            }
+            at += FIELD_BYTES;
+            word(at - FIELD_BYTES)
+        };
+        let (flags, expiry, pieces) = (field(FLAGS), field(EXPIRY), field(CHAINED));
+        let length_bytes = usize::from(options >> LENGTH_SHIFT & 3) + 1;
+        let mut length = [0; 4];
+        length[..length_bytes].copy_from_slice(&head[at..at + length_bytes]);
+        Item {
+            state: State(u16::from_le_bytes([head[0], head[1]])),
+            options,
+            key_len: head[3],
+            checksum: word(CHECKSUM_AT),
+            cas: u64::from_le_bytes(head[SUMMED_AT..SUMMED_AT + CAS_BYTES].try_into().expect("eight bytes")),
+            flags,
+            expiry,
+            pieces,
+            value_len: u32::from_le_bytes(length),
+            header_len: (at + length_bytes) as u8,
+        }
+    }
+
+    /// Reads the header of the item at `offset`, which may be anything; None if that is outside the region.
+    #[inline]
+    pub fn read(memory: &Memory, offset: u64) -> Option<Item> {
+        let mut head = [0; HEADER_BYTES_MAX];
+        if memory.contains(offset, HEADER_BYTES_MAX as u64) {
+            memory.copy_out(offset, &mut head);
+        } else {
+            let len = memory.len().checked_sub(offset)?;
+            memory.copy_out(offset, &mut head[..len as usize]);
+        }
+        Some(Item::parse(&head))
+    }
+
+    /// The value lies in pieces.
+    #[inline]
+    pub fn is_chained(&self) -> bool {
+        self.options & CHAINED != 0
+    }
+
+    /// A piece of a chained value, not an item of its own.
+    #[inline]
+    pub fn is_piece(&self) -> bool {
+        self.options & PIECE != 0
+    }
+
+    /// Where the key starts, from the item's start.
+    #[inline]
+    pub fn key_at(&self) -> u64 {
+        u64::from(self.header_len)
+    }
+
+    /// Where the value (or the table of pieces) starts, from the item's start.
+    #[inline]
+    pub fn payload_at(&self) -> u64 {
+        u64::from(self.header_len) + u64::from(self.key_len)
+    }
+
+    /// Bytes behind the key.
+    #[inline]
+    pub fn payload_len(&self) -> u64 {
+        if self.is_chained() {
+            u64::from(self.pieces) * PIECE_ENTRY_BYTES as u64
+        } else {
+            u64::from(self.value_len)
+        }
+    }
+
+    /// Bytes of the whole item, padding included. For a header that may be anything, the caller compares it with
+    /// what is left of the segment.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        (self.payload_at() + self.payload_len()).next_multiple_of(ALIGN_BYTES)
+    }
+
+    /// Options and key length, as they go into the checksum.
+    #[inline]
+    pub fn kind(&self) -> u16 {
+        u16::from_le_bytes([self.options, self.key_len])
+    }
+
+    /// Expired at second `now`.
+    #[inline]
+    pub fn is_expired(&self, now: u32) -> bool {
+        self.expiry != 0 && self.expiry <= now
+    }
+}
+
+/// Writes the checksum of an item that is not yet published.
+///
+/// # Safety
+/// The item at `offset`, of `len` bytes without padding, is fully written, not published, and the caller's alone.
+#[cfg(not(loom))]
+pub unsafe fn seal(memory: &Memory, secret: &Secret, generation: u64, offset: u64, kind: u16, len: u64) {
+    // SAFETY: the caller's contract: nobody writes these bytes.
+    let bytes = unsafe { memory.bytes(offset + SUMMED_AT as u64, len as usize - SUMMED_AT) };
+    let sum = checksum(secret, generation, offset, kind, bytes);
+    memory.store_u32(offset + CHECKSUM_AT as u64, sum, Ordering::Relaxed);
+}
+
+/// The same over model words.
+///
+/// # Safety
+/// As above; nothing in the model depends on it.
+#[cfg(loom)]
+pub unsafe fn seal(memory: &Memory, secret: &Secret, generation: u64, offset: u64, kind: u16, len: u64) {
+    let mut bytes = vec![0; len as usize - SUMMED_AT];
+    memory.copy_out(offset + SUMMED_AT as u64, &mut bytes);
+    let sum = checksum(secret, generation, offset, kind, &bytes);
+    memory.store_u32(offset + CHECKSUM_AT as u64, sum, Ordering::Relaxed);
+}
+
+/// The state word of the item at `offset`, now.
+#[inline]
+pub fn load_state(memory: &Memory, offset: u64) -> State {
+    State(memory.load_u16(offset, Ordering::Acquire))
+}
+
+/// Sets bits of the state word; returns what it was.
+#[inline]
+pub fn set_state(memory: &Memory, offset: u64, bits: u16) -> State {
+    State(memory.fetch_or_u16(offset, bits, Ordering::AcqRel))
+}
+
+/// Clears the bits of `clear` and sets those of `set`.
+#[inline]
+pub fn change_state(memory: &Memory, offset: u64, clear: u16, set: u16) {
+    let mut state = memory.load_u16(offset, Ordering::Relaxed);
+    while let Err(now) = memory.compare_exchange_u16(
+        offset,
+        state,
+        state & !clear | set,
+        Ordering::AcqRel,
+        Ordering::Relaxed,
+    ) {
+        state = now;
+    }
+}
+
+/// Notes the window of the last access.
+pub fn set_window(memory: &Memory, offset: u64, window: u8) {
+    change_state(memory, offset, State::WINDOW_MASK, State::default().with_window(window).0);
+}
+
+/// An entry in the table of pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PieceEntry {
+    /// Offset of the piece in the region.
+    pub offset: u64,
+    /// Low half of its segment's generation.
+    pub generation: u32,
+    /// Bytes of the value in it.
+    pub len: u32,
+    /// The piece's checksum, as in its header.
+    pub checksum: u32,
+}
+
+impl PieceEntry {
+    /// As it stands in the table.
+    pub fn to_bytes(self) -> [u8; PIECE_ENTRY_BYTES] {
+        let mut bytes = [0; PIECE_ENTRY_BYTES];
+        bytes[..8].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.len.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes
+    }
+
+    /// What the table says.
+    pub fn from_bytes(bytes: &[u8; PIECE_ENTRY_BYTES]) -> PieceEntry {
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        PieceEntry {
+            offset: u64::from(word(0)) | u64::from(word(4)) << 32,
+            generation: word(8),
+            len: word(12),
+            checksum: word(16),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn headers_come_back(key in prop::collection::vec(any::<u8>(), 1..=250), cas: u64, flags: u32, expiry: u32, pieces in 0u32..9, value_len: u32, state: u16) {
+            let new = NewItem { state: State(state), key: &key, cas, flags, expiry, pieces, value_len };
+            let encoded = new.encode();
+            prop_assert_eq!(encoded.as_bytes().len(), new.head_len());
+            let mut head = [0xaa; HEADER_BYTES_MAX];
+            let shown = encoded.as_bytes().len().min(HEADER_BYTES_MAX);
+            head[..shown].copy_from_slice(&encoded.as_bytes()[..shown]);
+            let item = Item::parse(&head);
+            prop_assert_eq!((item.state, item.cas, item.flags, item.expiry), (State(state), cas, flags, expiry));
+            prop_assert_eq!((item.pieces, item.value_len, usize::from(item.key_len)), (pieces, value_len, key.len()));
+            prop_assert_eq!(item.bytes(), new.bytes());
+            prop_assert_eq!(item.is_chained(), pieces != 0);
+            prop_assert!(!item.is_piece());
+            let at = item.key_at() as usize;
+            prop_assert_eq!(&encoded.as_bytes()[at..], &key[..]);
+        }
+
+        #[test]
+        fn any_bytes_parse(head: [u8; HEADER_BYTES_MAX]) {
+            let item = Item::parse(&head);
+            prop_assert!(item.bytes() >= 17 && item.key_at() <= HEADER_BYTES_MAX as u64);
+        }
+
+        #[test]
+        fn entries_come_back(offset: u64, generation: u32, len: u32, checksum: u32) {
+            let entry = PieceEntry { offset, generation, len, checksum };
+            prop_assert_eq!(PieceEntry::from_bytes(&entry.to_bytes()), entry);
+        }
+    }
+
+    #[test]
+    fn a_small_item_costs_seventeen_bytes_and_padding() {
+        let new = NewItem { key: &[b'k'; 20], value_len: 100, cas: 1, ..NewItem::default() };
+        assert_eq!(new.head_len() - 20, 17);
+        assert_eq!(new.bytes(), 140);
+    }
+
+    #[test]
+    fn windows_tell_the_last_access_to_within_half() {
+        assert_eq!(access_window(0), 1);
+        for age in 0..20_000 {
+            let start = window_start(access_window(age));
+            assert!(start <= age && age - start <= age / 2 + 1, "{age} {start}");
+        }
+        assert_eq!(access_window(u32::MAX - 1), 15);
+    }
+}

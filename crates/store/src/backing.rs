@@ -1,0 +1,127 @@
+//! What the region's memory is: an anonymous memory file, a file, either on huge pages.
+//!
+//! All are shared mappings of a file descriptor, because later readers are handed the descriptor. Pages come into
+//! being when they are first touched.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::CreateError;
+
+/// Bytes of a huge page.
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// Where the memory comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BackingOptions {
+    /// A file to map (on tmpfs, hugetlbfs or DAX); none for anonymous memory.
+    pub file: Option<PathBuf>,
+    /// Use huge pages of 2 MiB.
+    pub huge_pages: bool,
+}
+
+/// A mapped region's memory. Unmapped when dropped.
+#[derive(Debug)]
+pub struct Backing {
+    fd: OwnedFd,
+    base: NonNull<u8>,
+    len: u64,
+    page_bytes: u64,
+}
+
+// SAFETY: the base is only handed out as a raw pointer; whoever uses it answers for what it does.
+unsafe impl Send for Backing {}
+// SAFETY: as for Send.
+unsafe impl Sync for Backing {}
+
+impl Backing {
+    /// Maps `len` zeroed bytes.
+    pub fn create(options: &BackingOptions, len: u64) -> Result<Backing, CreateError> {
+        let page_bytes = if options.huge_pages { HUGE_PAGE_BYTES } else { 4096 };
+        let mapped = len.next_multiple_of(page_bytes);
+        let failed = |what: String| {
+            move |errno: rustix::io::Errno| CreateError::System { what, source: errno.into() }
+        };
+        let fd = match &options.file {
+            Some(path) => {
+                let what = format!("cannot open the memory file {}", path.display());
+                let flags = OFlags::CREATE | OFlags::RDWR | OFlags::TRUNC | OFlags::CLOEXEC;
+                rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed(what))?
+            }
+            None => {
+                let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+                if options.huge_pages {
+                    flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+                }
+                rustix::fs::memfd_create("fabcache", flags)
+                    .map_err(failed("cannot create a memory file".into()))?
+            }
+        };
+        rustix::fs::ftruncate(&fd, mapped).map_err(failed(format!("cannot size the region to {mapped} bytes")))?;
+        let advice = if options.huge_pages {
+            format!(
+                "cannot map {mapped} bytes of huge pages; reserve {} of them in /proc/sys/vm/nr_hugepages, or leave out -L",
+                mapped / HUGE_PAGE_BYTES
+            )
+        } else {
+            format!("cannot map {mapped} bytes")
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                mapped as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )
+        }
+        .map_err(failed(advice))?;
+        let base = NonNull::new(base.cast()).expect("a mapping is not at address 0");
+        Ok(Backing { fd, base, len: mapped, page_bytes })
+    }
+
+    /// Start of the mapping.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Gives the pages that lie wholly in the range back to the system; they read as zeros afterwards. True when the
+    /// backing can do that.
+    pub fn release(&self, offset: u64, len: u64) -> bool {
+        let start = offset.next_multiple_of(self.page_bytes);
+        let end = (offset + len) / self.page_bytes * self.page_bytes;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        start >= end || rustix::fs::fallocate(&self.fd, flags, start, end - start).is_ok()
+    }
+
+    /// Touches and locks all pages.
+    pub fn lock(&self) -> std::io::Result<()> {
+        // SAFETY: the range is our mapping.
+        unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.len as usize) }.map_err(Into::into)
+    }
+}
+
+impl AsFd for Backing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and the store that borrowed it is being dropped.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
+        debug_assert!(unmapped.is_ok());
+    }
+}

@@ -1,0 +1,103 @@
+//! Counters: each thread has its own set and alone writes it; reading sums all sets.
+
+use fabcache_layout::sync::{AtomicU64, Ordering};
+
+/// A number that one thread writes and any thread reads.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds; for the owning thread only.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Adds one; for the owning thread only.
+    #[inline]
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// What it is now.
+    #[inline]
+    pub fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Declares a set of counters and the sums of several sets.
+#[macro_export]
+macro_rules! counter_set {
+    ($(#[$meta:meta])* $set:ident, $sums:ident { $($(#[$doc:meta])* $name:ident),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Default)]
+        pub struct $set { $($(#[$doc])* pub $name: $crate::counters::Counter),* }
+
+        /// Sums over the sets of all threads.
+        #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+        pub struct $sums { $($(#[$doc])* pub $name: u64),* }
+
+        impl $sums {
+            /// Adds what a set says now.
+            pub fn add(&mut self, set: &$set) {
+                $(self.$name += set.$name.read();)*
+            }
+
+            /// What has come since `earlier`.
+            pub fn since(&self, earlier: &$sums) -> $sums {
+                $sums { $($name: self.$name.wrapping_sub(earlier.$name)),* }
+            }
+        }
+    };
+}
+
+counter_set! {
+    /// What one thread did to the store.
+    StoreCounters, StoreSums {
+        /// Items ever stored.
+        total_items,
+        /// Valid items evicted for room.
+        evictions,
+        /// Of these, never read.
+        evicted_unfetched,
+        /// Of these, read again while they were old.
+        evicted_active,
+        /// Of these, with an expiry time.
+        evicted_nonzero,
+        /// Bytes of evicted items.
+        evicted_bytes,
+        /// Expired or flushed items whose memory was taken back.
+        reclaimed,
+        /// Of these, expired and never read.
+        expired_unfetched,
+        /// Items that reclaim looked at.
+        reclaim_items_checked,
+        /// Items moved to another segment.
+        items_moved,
+        /// Bytes of these.
+        bytes_moved,
+        /// Segments emptied to make room for live ones by moving what lived in them.
+        segments_compacted,
+        /// Segments emptied by evicting.
+        segments_evicted,
+        /// Segments emptied because all in them was expired, flushed or dead.
+        segments_expired,
+        /// Stores refused for want of memory.
+        out_of_memory,
+        /// Lock-free reads that started again because something changed under them.
+        read_retries,
+        /// Of these, so often that they took the lock.
+        locked_reads,
+        /// Reads that followed an overflow area.
+        overflow_reads,
+        /// Long values whose sending pinned segments.
+        pins,
+        /// Pins refused because too much was pinned.
+        pins_refused,
+        /// Tables of the index that were rebuilt.
+        tables_resized,
+        /// Groups of the index that were moved to another table.
+        groups_moved,
+    }
+}

@@ -1,0 +1,42 @@
+//! Visiting all items, a group at a time, so that nobody waits long and an answer may stop and go on.
+
+use fabcache_layout::item::{Item, KEY_BYTES_MAX};
+
+use crate::handle::Handle;
+pub use crate::index::walk::Cursor;
+use crate::info::{Detail, ItemInfo};
+
+/// An item that a walk came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Visited<'k> {
+    /// Its key.
+    pub key: &'k [u8],
+    /// What there is to tell of it.
+    pub info: ItemInfo,
+}
+
+impl Handle {
+    /// Visits the valid items of the next group, and tells the keys of those that are expired or flushed, and returns
+    /// where to go on. Each key that is there from start to end is visited once. The visits are made under a lock:
+    /// copy what is needed.
+    pub fn walk(
+        &self,
+        cursor: Cursor,
+        mut visit: impl FnMut(Visited<'_>),
+        mut gone: impl FnMut(&[u8]),
+    ) -> Cursor {
+        let store = &*self.store;
+        let now = store.now();
+        store.index.walk(cursor, store, |at, _hash| {
+            let offset = at.slot.offset();
+            let Some(item) = Item::read(&store.memory, offset) else { return };
+            let mut key = [0; KEY_BYTES_MAX];
+            let key = &mut key[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
+            store.memory.copy_out(offset + item.key_at(), key);
+            match store.gone(&item, now) {
+                None => visit(Visited { key, info: store.info(at.slot, &item, now, Detail::Full) }),
+                Some(_) => gone(key),
+            }
+        })
+    }
+}

@@ -1,0 +1,53 @@
+//! What can go wrong with a store, told by whose fault it is.
+
+/// A region could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// The caller's: too little memory asked for.
+    #[error("{bytes} bytes of memory are too few for a region; give at least 1 MB (-m 1)")]
+    TooSmall {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// The caller's: more than locations can tell.
+    #[error("{bytes} bytes of memory are more than a region can have ({max})")]
+    TooLarge {
+        /// What was asked for.
+        bytes: u64,
+        /// What there can be.
+        max: u64,
+    },
+    /// The system's: memory could not be had.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried, and with what.
+        what: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// Nothing may be evicted, and nothing is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("out of memory")]
+pub struct OutOfMemory;
+
+/// The memory limit could not be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryLimitError {
+    /// Address space was reserved for less.
+    #[error("the region was reserved for at most {max} bytes; start with a higher --memory-max")]
+    BeyondReserved {
+        /// What was reserved.
+        max: u64,
+    },
+    /// The index and a few segments would not fit.
+    #[error("less than {min} bytes would not hold the index")]
+    TooSmall {
+        /// What is needed.
+        min: u64,
+    },
+    /// Nothing more may be evicted.
+    #[error("memory in use cannot be evicted")]
+    Full,
+}

@@ -1,0 +1,53 @@
+//! A thread's way to the store.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use crate::counters::StoreCounters;
+use crate::store::Store;
+
+/// One thread's way to the store: operations are its methods, in `read.rs`, `write.rs`, `upload.rs`.
+#[derive(Debug)]
+pub struct Handle {
+    pub(crate) store: Arc<Store>,
+    thread: usize,
+    /// Old values that a write needs.
+    pub(crate) scratch: Scratch,
+}
+
+impl Handle {
+    /// A handle with counters of its own. At most as many as the store was made for.
+    pub fn new(store: &Arc<Store>) -> Handle {
+        Handle { thread: store.take_counters(), store: Arc::clone(store), scratch: Scratch::default() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    #[inline]
+    pub(crate) fn counters(&self) -> &StoreCounters {
+        self.store.counters(self.thread)
+    }
+}
+
+/// A buffer that is lent and comes back. Its cell also keeps a handle to one thread at a time.
+#[derive(Default)]
+pub(crate) struct Scratch(Cell<Vec<u8>>);
+
+impl Scratch {
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.0.take()
+    }
+
+    pub(crate) fn give_back(&self, buffer: Vec<u8>) {
+        self.0.set(buffer);
+    }
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scratch")
+    }
+}

@@ -1,0 +1,198 @@
+//! Reading and writing a group under its lock.
+
+use std::ops::ControlFlow;
+
+use fabcache_layout::directory::Head;
+use fabcache_layout::geometry::{BUCKET_BYTES, GROUP_BYTES};
+use fabcache_layout::sync::{MutexGuard, Ordering};
+use fabcache_layout::{KeyHash, Slot};
+
+use super::{Index, NoBlock, Places, SlotAt};
+use crate::bounds::CHAIN_BUCKETS_MAX;
+
+/// A group whose lock is held. Slots in it change by nobody else, but for their frequency.
+#[derive(Debug)]
+pub struct LockedGroup<'i> {
+    index: &'i Index,
+    _guard: Option<MutexGuard<'i, ()>>,
+    partition: usize,
+    table: usize,
+    group: u64,
+}
+
+impl<'i> LockedGroup<'i> {
+    pub(super) fn new(
+        index: &'i Index,
+        guard: MutexGuard<'i, ()>,
+        partition: usize,
+        table: usize,
+        group: u64,
+    ) -> LockedGroup<'i> {
+        LockedGroup { index, _guard: Some(guard), partition, table, group }
+    }
+
+    /// A group whose lock the caller holds under another name (two groups may share a lock).
+    pub(super) fn under_other_lock(index: &'i Index, partition: usize, table: usize, group: u64) -> LockedGroup<'i> {
+        LockedGroup { index, _guard: None, partition, table, group }
+    }
+
+    /// The slot of the key with this hash for which `is_it` holds.
+    pub fn find(&self, hash: KeyHash, mut is_it: impl FnMut(Slot) -> bool) -> Option<SlotAt> {
+        let tag = hash.tag();
+        let found = self.visit_places(hash, |seen| {
+            if seen.slot.matches(tag) && is_it(seen.slot) { ControlFlow::Break(seen) } else { ControlFlow::Continue(()) }
+        });
+        found.break_value()
+    }
+
+    /// Points the slot at `at` to another version of the same key's item.
+    pub fn replace(&self, at: u64, slot: Slot) {
+        let old = self.index.load_slot(at);
+        debug_assert!(old.is_item() && slot.is_item());
+        self.index.store_slot(at, slot.with_overflowed_of(old));
+    }
+
+    /// Empties the slot at `at`.
+    pub fn clear(&self, at: u64) {
+        let old = self.index.load_slot(at);
+        debug_assert!(old.is_item());
+        self.index.store_slot(at, Slot::EMPTY.with_overflowed_of(old));
+        self.index.partitions[self.partition].items.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Adds a key that is not there.
+    pub fn insert(&self, hash: KeyHash, slot: Slot) -> Result<(), NoBlock> {
+        let at = self.place_for(hash)?;
+        let old = self.index.load_slot(at);
+        debug_assert!(old.is_empty());
+        self.index.store_slot(at, slot.with_overflowed_of(old));
+        self.index.partitions[self.partition].items.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// An empty slot where a key with this hash may be.
+    fn place_for(&self, hash: KeyHash) -> Result<u64, NoBlock> {
+        let places = Places::of(self.group, hash);
+        for bucket in [places.home, places.neighbour] {
+            if let Some(at) = self.empty_in(bucket, bucket + BUCKET_BYTES) {
+                return Ok(at);
+            }
+        }
+        // Before the key is there, so that a reader who finds no mark need not look.
+        let first = self.index.load_slot(places.home);
+        if !first.is_overflowed() {
+            self.index.store_slot(places.home, first.with_overflowed());
+        }
+        let (mut start, mut end) = (places.overflow, places.overflow_end);
+        for _ in 0..CHAIN_BUCKETS_MAX {
+            if let Some(at) = self.empty_in(start, end) {
+                return Ok(at);
+            }
+            let last = self.index.load_slot(end - 8);
+            let next = match last.link_offset() {
+                Some(link) => link,
+                None => self.add_chain_bucket(end - 8, last)?,
+            };
+            (start, end) = (next, next + BUCKET_BYTES);
+        }
+        Err(NoBlock)
+    }
+
+    fn empty_in(&self, start: u64, end: u64) -> Option<u64> {
+        (start..end).step_by(8).find(|at| self.index.load_slot(*at).is_empty())
+    }
+
+    /// Links a bucket in the slot at `at`, whose item moves there first.
+    fn add_chain_bucket(&self, at: u64, item: Slot) -> Result<u64, NoBlock> {
+        let bucket = {
+            let mut chains = self.index.chains(self.partition);
+            chains[self.table].take().ok_or(NoBlock)?
+        };
+        self.index.store_slot(bucket, item);
+        self.index.store_slot(at, Slot::link(bucket));
+        self.index.chain_buckets.fetch_add(1, Ordering::Relaxed);
+        Ok(bucket)
+    }
+
+    /// Visits every slot of the group: homes, overflow area, chain.
+    pub fn visit_all<R>(&self, mut visit: impl FnMut(SlotAt) -> ControlFlow<R>) -> ControlFlow<R> {
+        let chain = self.visit_range(self.group, self.group + GROUP_BYTES, &mut visit)?;
+        self.visit_chain(chain, &mut visit)
+    }
+
+    fn visit_places<R>(&self, hash: KeyHash, mut visit: impl FnMut(SlotAt) -> ControlFlow<R>) -> ControlFlow<R> {
+        let places = Places::of(self.group, hash);
+        self.visit_range(places.home, places.home + BUCKET_BYTES, &mut visit)?;
+        self.visit_range(places.neighbour, places.neighbour + BUCKET_BYTES, &mut visit)?;
+        if !self.index.load_slot(places.home).is_overflowed() {
+            return ControlFlow::Continue(());
+        }
+        let chain = self.visit_range(places.overflow, places.overflow_end, &mut visit)?;
+        self.visit_chain(chain, &mut visit)
+    }
+
+    fn visit_chain<R>(&self, mut link: Option<u64>, visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>) -> ControlFlow<R> {
+        for _ in 0..CHAIN_BUCKETS_MAX {
+            let Some(bucket) = link else { break };
+            link = self.visit_range(bucket, bucket + BUCKET_BYTES, visit)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Visits the slots of a range; the link in its last slot, if there is one, is returned and not visited.
+    fn visit_range<R>(
+        &self,
+        start: u64,
+        end: u64,
+        visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>,
+    ) -> ControlFlow<R, Option<u64>> {
+        for at in (start..end).step_by(8) {
+            let slot = self.index.load_slot(at);
+            if let Some(link) = slot.link_offset() {
+                return ControlFlow::Continue(Some(link));
+            }
+            visit(SlotAt { at, slot })?;
+        }
+        ControlFlow::Continue(None)
+    }
+
+    /// Marks every slot as moved, the group's first one last: it says that the whole group is.
+    pub(super) fn mark_moved(&self) {
+        let group = self.group;
+        let mut link = None;
+        for at in (group + 8..group + GROUP_BYTES).step_by(8) {
+            link = link.or(self.index.load_slot(at).link_offset());
+            self.index.store_slot(at, Slot::MOVED);
+        }
+        self.index.store_slot(group, Slot::MOVED);
+        let mut buckets = 0;
+        while let Some(bucket) = link {
+            link = None;
+            for at in (bucket..bucket + BUCKET_BYTES).step_by(8) {
+                link = link.or(self.index.load_slot(at).link_offset());
+                self.index.store_slot(at, Slot::MOVED);
+            }
+            buckets += 1;
+        }
+        self.index.chain_buckets.fetch_sub(buckets, Ordering::Relaxed);
+    }
+
+    /// Marks one slot as moved; its key was counted where it went.
+    pub(super) fn mark_slot_moved(&self, at: u64) {
+        self.index.store_slot(at, Slot::MOVED);
+        self.count_moved();
+    }
+
+    /// A key went to another group.
+    pub(super) fn count_moved(&self) {
+        self.index.partitions[self.partition].items.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Groups in the table that this group is of, and whether it is the one that keys are moving to.
+    pub(super) fn table_groups(&self, head: Head) -> (u32, bool) {
+        match head.next_groups {
+            Some(next_groups) if head.current != self.table => (next_groups, true),
+            _ => (head.groups, false),
+        }
+    }
+}

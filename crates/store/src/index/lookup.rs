@@ -1,0 +1,152 @@
+//! Reading the index without locks.
+
+use std::ops::ControlFlow;
+
+use fabcache_layout::directory::{self, Head};
+use fabcache_layout::geometry::BUCKET_BYTES;
+use fabcache_layout::sync::{Ordering, fence};
+use fabcache_layout::{KeyHash, Slot};
+
+use super::{Index, Places, SlotAt};
+use crate::bounds::CHAIN_BUCKETS_MAX;
+
+/// What a lock-free search came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Search<R> {
+    /// A visit ended it.
+    Found(R),
+    /// All places were seen, and the key is in none.
+    Absent,
+    /// A table was replaced or a group moved meanwhile: search again.
+    Changed,
+}
+
+/// What a pass over one group saw besides.
+#[derive(Default)]
+struct Seen {
+    moved: bool,
+    overflow: bool,
+}
+
+impl Index {
+    /// Visits the slots whose tag is that of `hash`, in all places of the key, until a visit breaks.
+    ///
+    /// A slot that is visited was in a live table when it was loaded, if [`Index::is_current`] says so afterwards.
+    #[inline]
+    pub fn search<R>(
+        &self,
+        hash: KeyHash,
+        mut visit: impl FnMut(SlotAt) -> ControlFlow<R>,
+    ) -> (Search<R>, bool) {
+        let partition = self.partition_of(hash);
+        let word = self.head_word(partition);
+        let head = Head::from_word(word);
+        let mut seen = Seen::default();
+        if let ControlFlow::Break(found) = self.search_table(hash, head.current, head.groups, &mut visit, &mut seen) {
+            return (Search::Found(found), seen.overflow);
+        }
+        if let Some(next_groups) = head.next_groups
+            && seen.moved
+        {
+            let next = self.search_table(hash, 1 - head.current, next_groups, &mut visit, &mut seen);
+            if let ControlFlow::Break(found) = next {
+                return (Search::Found(found), seen.overflow);
+            }
+        } else if seen.moved {
+            return (Search::Changed, seen.overflow);
+        }
+        // Nothing found in tables that were replaced meanwhile says nothing.
+        fence(Ordering::Acquire);
+        let same = self.head_word(partition) == word;
+        (if same { Search::Absent } else { Search::Changed }, seen.overflow)
+    }
+
+    /// The word to give to [`Index::is_current`]; load it before the search.
+    #[inline]
+    pub fn version(&self, hash: KeyHash) -> u64 {
+        self.head_word(self.partition_of(hash))
+    }
+
+    /// No table of the hash's partition was replaced since `version`: slots seen meanwhile were real ones.
+    #[inline]
+    pub fn is_current(&self, hash: KeyHash, version: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.head_word(self.partition_of(hash)) == version
+    }
+
+    #[inline]
+    fn search_table<R>(
+        &self,
+        hash: KeyHash,
+        table: usize,
+        groups: u32,
+        visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>,
+        seen: &mut Seen,
+    ) -> ControlFlow<R> {
+        let group = directory::group_offset_of(&self.memory, &self.geometry, hash, table, groups);
+        let Some(group) = group else {
+            seen.moved = true;
+            return ControlFlow::Continue(());
+        };
+        let places = Places::of(group, hash);
+        self.memory.prefetch(places.neighbour);
+        let first = self.search_bucket(places.home, hash, visit, seen)?;
+        self.search_bucket(places.neighbour, hash, visit, seen)?;
+        // The mark is set before a key goes to the overflow area, so a key that was there when we looked at the home
+        // bucket had set it.
+        if first.is_overflowed() {
+            seen.overflow = true;
+            self.search_overflow(places, hash, visit, seen)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Returns the bucket's first slot.
+    #[inline]
+    fn search_bucket<R>(
+        &self,
+        bucket: u64,
+        hash: KeyHash,
+        visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>,
+        seen: &mut Seen,
+    ) -> ControlFlow<R, Slot> {
+        let tag = hash.tag();
+        let mut first = Slot::EMPTY;
+        for at in (bucket..bucket + BUCKET_BYTES).step_by(8) {
+            let slot = self.load_slot(at);
+            if at == bucket {
+                first = slot;
+            }
+            if slot.matches(tag) {
+                visit(SlotAt { at, slot })?;
+            }
+            seen.moved |= slot.is_moved();
+        }
+        ControlFlow::Continue(first)
+    }
+
+    #[cold]
+    fn search_overflow<R>(
+        &self,
+        places: Places,
+        hash: KeyHash,
+        visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>,
+        seen: &mut Seen,
+    ) -> ControlFlow<R> {
+        let (mut start, mut end) = (places.overflow, places.overflow_end);
+        for _ in 0..CHAIN_BUCKETS_MAX {
+            for bucket in (start..end).step_by(BUCKET_BYTES as usize) {
+                self.search_bucket(bucket, hash, visit, seen)?;
+            }
+            // An item in the last slot is copied to the chain before the link replaces it, so it is seen here or
+            // there.
+            match self.load_slot(end - 8).link_offset() {
+                Some(link) if self.memory.contains(link, BUCKET_BYTES) && link.is_multiple_of(8) => {
+                    (start, end) = (link, link + BUCKET_BYTES);
+                }
+                _ => break,
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,291 @@
+//! The index: from the hash of a key to the slot that points to its item.
+//!
+//! Keys are spread over partitions; each has a table of groups, in hash order. A group is 32 home buckets and a few
+//! overflow buckets, all under one of the server's locks. A key lives in its home bucket, else in the next one
+//! (both lie together, one read), else in the group's overflow area, whose last slot may link to further buckets.
+//! Nothing is ever moved to make place, so a reader that saw all places of a key saw the key if it was there.
+//!
+//! - `lookup.rs`: reading without locks.
+//! - `group.rs`: reading and writing under the group's lock.
+//! - `resize.rs`: growing a table, a group at a time.
+//! - `walk.rs`: visiting everything, in hash order.
+//! - `blocks.rs`: memory for tables.
+//!
+//! Locks: a writer holds one group's lock and asks for no other. Only the resizer holds two, and `resizing` lets one
+//! resizer do so at a time, so nobody waits in a circle.
+
+pub mod blocks;
+pub mod group;
+pub mod lookup;
+pub mod resize;
+pub mod walk;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use crossbeam_utils::CachePadded;
+use fabcache_layout::directory::{self, Head};
+use fabcache_layout::geometry::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, SLOTS_PER_BUCKET};
+use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
+
+use crate::bounds::{GROUP_LOCKS, LOAD_MAX_PER_128};
+use blocks::{Blocks, Chains};
+use group::LockedGroup;
+
+/// The index needs a segment, and none is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoBlock;
+
+/// The server's own part of a partition.
+#[derive(Debug, Default)]
+struct Partition {
+    /// Items in it; changed under group locks, read to decide on growth.
+    items: AtomicU32,
+    /// The next group to move, while it grows. Under `resizing`.
+    next_group: AtomicU32,
+    /// Chain buckets of the two tables.
+    chains: Mutex<[Chains; 2]>,
+}
+
+/// The index of one region.
+#[derive(Debug)]
+pub struct Index {
+    memory: Memory,
+    geometry: Geometry,
+    partitions: Box<[CachePadded<Partition>]>,
+    locks: Box<[CachePadded<Mutex<()>>]>,
+    blocks: Blocks,
+    resizing: Mutex<()>,
+    /// Partitions that are growing now.
+    growing: AtomicU32,
+    /// Groups of all tables, both while one grows.
+    groups: AtomicU64,
+    chain_buckets: AtomicU64,
+}
+
+/// Where a slot lies, and what was in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotAt {
+    /// Offset of the slot in the region.
+    pub at: u64,
+    /// Its word.
+    pub slot: Slot,
+}
+
+/// The places where a key may be in a group, apart from chains.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    home: u64,
+    neighbour: u64,
+    overflow: u64,
+    overflow_end: u64,
+}
+
+impl Places {
+    #[inline]
+    fn of(group: u64, hash: KeyHash) -> Places {
+        let bucket = hash.bucket();
+        let neighbour = if bucket + 1 < BUCKETS_PER_GROUP { bucket + 1 } else { bucket - 1 };
+        Places {
+            home: group + bucket as u64 * BUCKET_BYTES,
+            neighbour: group + neighbour as u64 * BUCKET_BYTES,
+            overflow: group + BUCKETS_PER_GROUP as u64 * BUCKET_BYTES,
+            overflow_end: group + GROUP_BYTES,
+        }
+    }
+}
+
+impl Index {
+    /// An index with one group in each partition, its blocks taken with `take_segment`.
+    pub fn new(
+        memory: Memory,
+        geometry: Geometry,
+        take_segment: impl Fn() -> Option<u64>,
+    ) -> Result<Index, NoBlock> {
+        let index = Index {
+            partitions: (0..geometry.partitions()).map(|_| CachePadded::default()).collect(),
+            locks: (0..GROUP_LOCKS).map(|_| CachePadded::new(Mutex::new(()))).collect(),
+            blocks: Blocks::new(&geometry),
+            resizing: Mutex::new(()),
+            growing: AtomicU32::new(0),
+            groups: AtomicU64::new(0),
+            chain_buckets: AtomicU64::new(0),
+            memory,
+            geometry,
+        };
+        for partition in 0..index.geometry.partitions() {
+            index.make_table(partition, 0, 1, &take_segment)?;
+            let head = Head { current: 0, groups: 1, next_groups: None, version: 0 };
+            index.store_head(partition, head);
+        }
+        Ok(index)
+    }
+
+    /// Items in the index.
+    pub fn items(&self) -> u64 {
+        self.partitions.iter().map(|p| u64::from(p.items.load(Ordering::Relaxed))).sum()
+    }
+
+    /// Home slots of all tables.
+    pub fn home_slots(&self) -> u64 {
+        self.groups.load(Ordering::Relaxed) * (BUCKETS_PER_GROUP * SLOTS_PER_BUCKET) as u64
+    }
+
+    /// Bytes of all tables and chains.
+    pub fn bytes(&self) -> u64 {
+        self.groups.load(Ordering::Relaxed) * GROUP_BYTES
+            + self.chain_buckets.load(Ordering::Relaxed) * BUCKET_BYTES
+    }
+
+    /// Some table is growing.
+    pub fn is_growing(&self) -> bool {
+        self.growing.load(Ordering::Relaxed) > 0
+    }
+
+    /// Buckets linked behind overflow areas.
+    pub fn chain_buckets(&self) -> u64 {
+        self.chain_buckets.load(Ordering::Relaxed)
+    }
+
+    /// The partition of a hash.
+    #[inline]
+    pub fn partition_of(&self, hash: KeyHash) -> usize {
+        hash.partition(self.geometry.partition_bits)
+    }
+
+    #[inline]
+    fn head_word(&self, partition: usize) -> u64 {
+        directory::load_head(&self.memory, &self.geometry, partition)
+    }
+
+    fn store_head(&self, partition: usize, head: Head) {
+        let at = directory::head_offset(&self.geometry, partition);
+        self.memory.store(at, head.to_word(), Ordering::Release);
+    }
+
+    #[inline]
+    fn load_slot(&self, at: u64) -> Slot {
+        // Acquire: pairs with the release of `store_slot`, so that the item behind a slot is whole.
+        Slot(self.memory.load(at, Ordering::Acquire))
+    }
+
+    #[inline]
+    fn store_slot(&self, at: u64, slot: Slot) {
+        self.memory.store(at, slot.0, Ordering::Release);
+    }
+
+    /// The slot at `at` still points to the same item.
+    #[inline]
+    pub fn still(&self, seen: SlotAt) -> bool {
+        self.load_slot(seen.at).same_item(seen.slot)
+    }
+
+    /// Counts a read of the item: one compare-exchange, not retried, none once it is saturated.
+    #[inline]
+    pub fn count_read(&self, seen: SlotAt) {
+        let frequency = seen.slot.frequency();
+        if frequency < fabcache_layout::slot::FREQUENCY_MAX {
+            let _ = self.memory.compare_exchange(
+                seen.at,
+                seen.slot.0,
+                seen.slot.with_frequency(frequency + 1).0,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// Brings the home bucket nearer.
+    #[inline]
+    pub fn prefetch(&self, hash: KeyHash) {
+        let head = Head::from_word(self.head_word(self.partition_of(hash)));
+        if let Some(group) =
+            directory::group_offset_of(&self.memory, &self.geometry, hash, head.current, head.groups)
+        {
+            self.memory.prefetch(Places::of(group, hash).home);
+        }
+    }
+
+    /// Locks the group of `hash`.
+    pub fn lock(&self, hash: KeyHash) -> LockedGroup<'_> {
+        let partition = self.partition_of(hash);
+        let bits = self.geometry.partition_bits;
+        loop {
+            let word = self.head_word(partition);
+            let head = Head::from_word(word);
+            let (guard, group) =
+                self.lock_group(partition, head.current, hash.group(bits, head.groups));
+            // The table may have been replaced while we waited, but not the group moved without its lock.
+            if self.head_word(partition) == word && !self.is_group_moved(group) {
+                return LockedGroup::new(self, guard, partition, head.current, group);
+            }
+            let Some(next_groups) = head.next_groups else { continue };
+            drop(guard);
+            let table = 1 - head.current;
+            let (guard, group) = self.lock_group(partition, table, hash.group(bits, next_groups));
+            let now = Head::from_word(self.head_word(partition));
+            let is_next = now.current != table && now.next_groups == Some(next_groups);
+            let is_current = now.current == table && now.groups == next_groups;
+            let moved_here = is_current || is_next && self.is_source_moved(partition, now, hash);
+            if (is_next || is_current) && moved_here && !self.is_group_moved(group) {
+                return LockedGroup::new(self, guard, partition, table, group);
+            }
+        }
+    }
+
+    /// Locks the group of `hash` if that needs no waiting and no table is growing.
+    pub fn try_lock(&self, hash: KeyHash) -> Option<LockedGroup<'_>> {
+        let partition = self.partition_of(hash);
+        let word = self.head_word(partition);
+        let head = Head::from_word(word);
+        if head.next_groups.is_some() {
+            return None;
+        }
+        let group = hash.group(self.geometry.partition_bits, head.groups);
+        let guard = self.locks[Index::lock_of(partition, head.current, group)].try_lock().ok()?;
+        let offset = directory::group_offset(&self.memory, &self.geometry, partition, head.current, group)?;
+        let same = self.head_word(partition) == word;
+        same.then(|| LockedGroup::new(self, guard, partition, head.current, offset))
+    }
+
+    /// The group in the current table that `hash` comes from has moved.
+    fn is_source_moved(&self, partition: usize, head: Head, hash: KeyHash) -> bool {
+        let group = hash.group(self.geometry.partition_bits, head.groups);
+        directory::group_offset(&self.memory, &self.geometry, partition, head.current, group)
+            .is_some_and(|group| self.is_group_moved(group))
+    }
+
+    /// A moved group's slots all read MOVED; the first one is written last.
+    fn is_group_moved(&self, group: u64) -> bool {
+        self.load_slot(group).is_moved()
+    }
+
+    fn lock_group(&self, partition: usize, table: usize, group: u32) -> (MutexGuard<'_, ()>, u64) {
+        let guard = self.locks[Index::lock_of(partition, table, group)]
+            .lock()
+            .expect("no thread panics while it holds a group lock");
+        let offset = directory::group_offset(&self.memory, &self.geometry, partition, table, group);
+        // A stale head may name a group that the table no longer has; the caller checks the head again.
+        (guard, offset.unwrap_or(self.geometry.directory))
+    }
+
+    fn lock_of(partition: usize, table: usize, group: u32) -> usize {
+        let mixed = (partition as u64) << 32 | u64::from(group) << 1 | table as u64;
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % GROUP_LOCKS
+    }
+
+    /// Whether the partition holds more than its table should.
+    #[inline]
+    pub fn wants_growth(&self, partition: usize) -> bool {
+        let head = Head::from_word(self.head_word(partition));
+        head.next_groups.is_some() || self.is_overfull(partition, head.groups)
+    }
+
+    fn is_overfull(&self, partition: usize, groups: u32) -> bool {
+        let home_slots = groups * (BUCKETS_PER_GROUP * SLOTS_PER_BUCKET) as u32;
+        let items = self.partitions[partition].items.load(Ordering::Relaxed);
+        u64::from(items) * 128 > u64::from(home_slots) * u64::from(LOAD_MAX_PER_128)
+            && groups < self.geometry.groups_max()
+    }
+}

@@ -1,0 +1,223 @@
+//! Growing a partition's table, a group at a time.
+//!
+//! ```text
+//!  settled --start: other table made--> migrating --last group moved--> settled, on the other table
+//! ```
+//! There is no way back from migrating: keys are in both tables. While a group moves, its lock and that of the group
+//! a key goes to are held. The key is in the new table before its old slot reads MOVED, so a reader finds it in one
+//! of them; a writer that meets a moved group goes on in the new table, whose groups are not written for a key before
+//! the key's old group is moved as a whole.
+
+use std::ops::ControlFlow;
+
+use fabcache_layout::directory::{self, Head};
+use fabcache_layout::geometry::GROUP_BYTES;
+use fabcache_layout::sync::{MutexGuard, Ordering};
+use fabcache_layout::{KeyHash, Slot};
+
+use super::blocks::Chains;
+use super::group::LockedGroup;
+use super::{Index, NoBlock, SlotAt};
+use crate::bounds::{GROWTH_DIVISOR_FULL, GROWTH_DIVISOR_ROOMY};
+
+/// What the index asks of the store while it moves keys.
+pub trait Rehash {
+    /// The hash of the key whose item is at `offset`. Called with the lock of the slot that points to it.
+    fn hash_at(&self, offset: u64) -> KeyHash;
+
+    /// There is no memory for the slot's item in the new table. Called with the lock of the slot.
+    fn evict(&self, slot: Slot);
+}
+
+/// What a step of growth came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// Nothing to do, or another thread does it.
+    None,
+    /// A group was moved.
+    Moved,
+    /// The last group was moved.
+    Finished,
+    /// There is no memory for it now.
+    Blocked,
+}
+
+impl Index {
+    /// Moves one group of a partition that grows, or starts growing it if it is too full.
+    pub fn grow(
+        &self,
+        partition: usize,
+        roomy: bool,
+        rehash: &impl Rehash,
+        take_segment: &impl Fn() -> Option<u64>,
+    ) -> Growth {
+        let Ok(_resizing) = self.resizing.try_lock() else { return Growth::None };
+        let head = Head::from_word(self.head_word(partition));
+        let (head, next_groups) = match head.next_groups {
+            Some(next_groups) => (head, next_groups),
+            None if self.is_overfull(partition, head.groups) => {
+                match self.start_growth(partition, head, roomy, take_segment) {
+                    Ok(started) => started,
+                    Err(NoBlock) => return Growth::Blocked,
+                }
+            }
+            None => return Growth::None,
+        };
+        let group = self.partitions[partition].next_group.load(Ordering::Relaxed);
+        self.move_group(partition, head, next_groups, group, rehash, take_segment);
+        self.partitions[partition].next_group.store(group + 1, Ordering::Relaxed);
+        if group + 1 < head.groups {
+            return Growth::Moved;
+        }
+        self.finish_growth(partition, head, next_groups);
+        Growth::Finished
+    }
+
+    /// A partition that is growing, to go on with.
+    pub fn growing_partition(&self) -> Option<usize> {
+        if !self.is_growing() {
+            return None;
+        }
+        (0..self.partitions.len()).find(|p| Head::from_word(self.head_word(*p)).next_groups.is_some())
+    }
+
+    fn start_growth(
+        &self,
+        partition: usize,
+        head: Head,
+        roomy: bool,
+        take_segment: &impl Fn() -> Option<u64>,
+    ) -> Result<(Head, u32), NoBlock> {
+        let divisor = if roomy { GROWTH_DIVISOR_ROOMY } else { GROWTH_DIVISOR_FULL };
+        let next_groups = (head.groups + (head.groups / divisor).max(1)).min(self.geometry.groups_max());
+        self.make_table(partition, 1 - head.current, next_groups, take_segment)?;
+        self.partitions[partition].next_group.store(0, Ordering::Relaxed);
+        self.growing.fetch_add(1, Ordering::Relaxed);
+        let head = Head { next_groups: Some(next_groups), ..head }.bumped();
+        self.store_head(partition, head);
+        Ok((head, next_groups))
+    }
+
+    /// Makes an empty table of `groups` groups that nobody reads yet.
+    pub(super) fn make_table(
+        &self,
+        partition: usize,
+        table: usize,
+        groups: u32,
+        take_segment: &impl Fn() -> Option<u64>,
+    ) -> Result<(), NoBlock> {
+        let groups_per_block = 1 << self.geometry.block_shift;
+        let blocks = self.blocks.take(groups.div_ceil(groups_per_block) as usize, take_segment)?;
+        let mut left = u64::from(groups);
+        for (i, block) in blocks.into_iter().enumerate() {
+            let here = left.min(u64::from(groups_per_block));
+            self.memory.zero(block, here * GROUP_BYTES);
+            left -= here;
+            let number = u32::try_from(block / self.geometry.block_unit_bytes()).expect("geometry bounds blocks");
+            let at = directory::block_number_offset(&self.geometry, partition, table, i);
+            self.memory.store_u32(at, number, Ordering::Relaxed);
+        }
+        self.groups.fetch_add(u64::from(groups), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn move_group(
+        &self,
+        partition: usize,
+        head: Head,
+        next_groups: u32,
+        group: u32,
+        rehash: &impl Rehash,
+        take_segment: &impl Fn() -> Option<u64>,
+    ) {
+        let table = 1 - head.current;
+        let lock = Index::lock_of(partition, head.current, group);
+        let (guard, offset) = self.lock_group(partition, head.current, group);
+        let old = LockedGroup::new(self, guard, partition, head.current, offset);
+        let move_key = |seen: SlotAt| {
+            let hash = rehash.hash_at(seen.slot.offset());
+            let group = hash.group(self.geometry.partition_bits, next_groups);
+            let new = self.lock_second(lock, partition, table, group);
+            // The frequency may move until the old slot is marked; what is lost then is one count.
+            let slot = self.load_slot(seen.at).with_overflowed_of(Slot::EMPTY);
+            if new.insert(hash, slot).is_ok() {
+                return;
+            }
+            let more = self.add_chain_block(partition, table, take_segment);
+            if more.and_then(|()| new.insert(hash, slot)).is_err() {
+                rehash.evict(slot);
+            }
+        };
+        let _ = old.visit_all(|seen| {
+            // The group's first slot says whether the whole group has moved, so it is the last to.
+            if seen.slot.is_item() && seen.at != offset {
+                move_key(seen);
+                old.mark_slot_moved(seen.at);
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        let first = SlotAt { at: offset, slot: self.load_slot(offset) };
+        if first.slot.is_item() {
+            move_key(first);
+            old.count_moved();
+        }
+        old.mark_moved();
+    }
+
+    /// Locks a group of the new table while that of an old one, `held`, is held. Two groups may share a lock.
+    fn lock_second(&self, held: usize, partition: usize, table: usize, group: u32) -> LockedGroup<'_> {
+        if Index::lock_of(partition, table, group) != held {
+            let (guard, offset) = self.lock_group(partition, table, group);
+            return LockedGroup::new(self, guard, partition, table, offset);
+        }
+        let offset = directory::group_offset(&self.memory, &self.geometry, partition, table, group)
+            .expect("a table being filled is in the region");
+        LockedGroup::under_other_lock(self, partition, table, offset)
+    }
+
+    fn finish_growth(&self, partition: usize, head: Head, next_groups: u32) {
+        let settled = Head { current: 1 - head.current, groups: next_groups, next_groups: None, ..head }.bumped();
+        self.store_head(partition, settled);
+        // Readers of the old table find the head changed; its blocks may be used again.
+        fabcache_layout::sync::fence(Ordering::Release);
+        self.growing.fetch_sub(1, Ordering::Relaxed);
+        self.groups.fetch_sub(u64::from(head.groups), Ordering::Relaxed);
+        let chain_blocks = self.chains(partition)[head.current].clear();
+        self.blocks.give_back(chain_blocks);
+        let blocks = head.groups.div_ceil(1 << self.geometry.block_shift) as usize;
+        self.blocks.give_back((0..blocks).map(|block| {
+            let at = directory::block_number_offset(&self.geometry, partition, head.current, block);
+            u64::from(self.memory.load_u32(at, Ordering::Relaxed)) * self.geometry.block_unit_bytes()
+        }));
+    }
+
+    /// Gives the chains of the tables that may hold `hash` another block; after [`LockedGroup::insert`] failed.
+    pub fn add_chain_memory(&self, hash: KeyHash, take_segment: &impl Fn() -> Option<u64>) -> Result<(), NoBlock> {
+        let partition = self.partition_of(hash);
+        let _resizing = self.resizing.lock().expect("no thread panics while it resizes");
+        let head = Head::from_word(self.head_word(partition));
+        for table in [Some(head.current), head.next_groups.map(|_| 1 - head.current)].into_iter().flatten() {
+            let ready = self.chains(partition)[table].ready();
+            if ready == 0 {
+                self.add_chain_block(partition, table, take_segment)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_chain_block(
+        &self,
+        partition: usize,
+        table: usize,
+        take_segment: &impl Fn() -> Option<u64>,
+    ) -> Result<(), NoBlock> {
+        let block = self.blocks.take(1, take_segment)?[0];
+        self.memory.zero(block, self.geometry.block_bytes());
+        self.chains(partition)[table].add_block(block, self.geometry.block_bytes());
+        Ok(())
+    }
+
+    pub(super) fn chains(&self, partition: usize) -> MutexGuard<'_, [Chains; 2]> {
+        self.partitions[partition].chains.lock().expect("no thread panics while it holds chains")
+    }
+}

@@ -1,0 +1,60 @@
+//! Visiting everything in the index, in hash order.
+//!
+//! The place reached is a hash, not a group number, so a walk goes on rightly after tables have grown under it: each
+//! key that is there from start to end is visited exactly once.
+
+use std::ops::ControlFlow;
+
+use fabcache_layout::KeyHash;
+use fabcache_layout::directory::Head;
+
+use super::resize::Rehash;
+use super::{Index, SlotAt};
+
+/// How far a walk has come: the next hash, or the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor(Option<KeyHash>);
+
+impl Cursor {
+    /// Before the first key.
+    pub const START: Cursor = Cursor(Some(KeyHash(0)));
+
+    /// Nothing is left.
+    pub fn is_done(self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl Index {
+    /// Visits the items of one group, under its lock, and returns where to go on. At most a few hundred items.
+    pub fn walk(&self, cursor: Cursor, rehash: &impl Rehash, mut visit: impl FnMut(SlotAt, KeyHash)) -> Cursor {
+        let Some(from) = cursor.0 else { return cursor };
+        let locked = self.lock(from);
+        let partition = self.partition_of(from);
+        let head = Head::from_word(self.head_word(partition));
+        let (groups, is_next) = locked.table_groups(head);
+        let mut end = self.group_end(partition, from, groups);
+        if is_next {
+            // A group of the new table is complete only as far as the old group of `from` reaches.
+            let old_end = self.group_end(partition, from, head.groups);
+            end = if old_end.0 == 0 || end.0 != 0 && end < old_end { end } else { old_end };
+        }
+        let last_of_all = end.0 == 0;
+        let _ = locked.visit_all(|seen| {
+            if seen.slot.is_item() {
+                let hash = rehash.hash_at(seen.slot.offset());
+                if hash >= from && (last_of_all || hash < end) {
+                    visit(seen, hash);
+                }
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        Cursor((!last_of_all).then_some(end))
+    }
+
+    /// The first hash behind the group of `hash`; 0 behind the last group of all.
+    fn group_end(&self, partition: usize, hash: KeyHash, groups: u32) -> KeyHash {
+        let bits = self.geometry.partition_bits;
+        KeyHash::first_of(partition, bits, hash.group(bits, groups) + 1, groups)
+    }
+}

@@ -1,0 +1,148 @@
+//! What the store tells of an item.
+
+use fabcache_layout::Slot;
+use fabcache_layout::item::{Item, State, window_start};
+
+use crate::store::Store;
+
+/// When an item expires, on the region's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Expiry(u32);
+
+/// The longest relative expiry time; above, clients mean Unix time (protocol.txt).
+pub const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
+
+impl Expiry {
+    /// It does not.
+    pub const NEVER: Expiry = Expiry(0);
+    /// It has.
+    pub const AT_ONCE: Expiry = Expiry(1);
+
+    /// From a client's seconds: 0 never, negative at once, up to 30 days from now, above Unix time.
+    pub fn from_client(seconds: i64, now: u32, clock_origin: u64) -> Expiry {
+        let second = match seconds {
+            0 => return Expiry::NEVER,
+            i64::MIN..=-1 => return Expiry::AT_ONCE,
+            1..=RELATIVE_SECONDS_MAX => i64::from(now) + seconds,
+            _ => seconds - clock_origin as i64,
+        };
+        Expiry(second.clamp(1, i64::from(u32::MAX)) as u32)
+    }
+
+    /// The second from which the item is expired; 0 for never.
+    pub fn second(self) -> u32 {
+        self.0
+    }
+
+    /// The expiry with this second.
+    pub(crate) fn at(second: u32) -> Expiry {
+        Expiry(second)
+    }
+}
+
+/// Why there is nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// No such key.
+    Absent,
+    /// It was there and has expired.
+    Expired,
+    /// It was there and has been flushed.
+    Flushed,
+}
+
+/// How much of an item is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// What every answer needs.
+    Basic,
+    /// The last access too, which takes a lock to find out.
+    Full,
+}
+
+/// What the store tells of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemInfo {
+    /// Client flags.
+    pub flags: u32,
+    /// CAS value.
+    pub cas: u64,
+    /// Bytes of the value.
+    pub len: u64,
+    /// When it expires.
+    pub expiry: Expiry,
+    /// Seconds until then; none for never.
+    pub ttl: Option<u32>,
+    /// Second of the region's clock at which it was last stored, touched or read, as far as is known: reads are
+    /// noted to within half the age of the item's segment. 0 unless [`Detail::Full`] was asked for.
+    pub accessed: u32,
+    /// Seconds since then; 0 unless asked for.
+    pub idle: u32,
+    /// Read since it was stored.
+    pub fetched: bool,
+    /// Marked stale.
+    pub stale: bool,
+    /// A client was told that it won.
+    pub token_sent: bool,
+    /// Bytes it takes in the region, pieces of its value included.
+    pub bytes: u64,
+}
+
+impl Store {
+    /// What there is to tell of the item behind a slot, whose header was read.
+    #[inline]
+    pub(crate) fn info(&self, slot: Slot, item: &Item, now: u32, detail: Detail) -> ItemInfo {
+        let pieces = if item.is_chained() {
+            u64::from(item.value_len) + u64::from(item.pieces) * PIECE_OVERHEAD_BYTES
+        } else {
+            0
+        };
+        let accessed = match detail {
+            Detail::Basic => 0,
+            Detail::Full => self.accessed(slot.offset(), item.state),
+        };
+        ItemInfo {
+            flags: item.flags,
+            cas: if self.cas_enabled { item.cas } else { 0 },
+            len: u64::from(item.value_len),
+            expiry: Expiry(item.expiry),
+            ttl: (item.expiry != 0).then(|| item.expiry.saturating_sub(now)),
+            accessed,
+            idle: if accessed == 0 { 0 } else { now.saturating_sub(accessed) },
+            // Reads show in the frequency; when that is worn off, the state keeps what it said.
+            fetched: slot.frequency() > 0 || item.state.has(State::FETCHED),
+            stale: item.state.has(State::STALE),
+            token_sent: item.state.has(State::TOKEN_SENT),
+            bytes: item.bytes() + pieces,
+        }
+    }
+
+    pub(crate) fn accessed(&self, offset: u64, state: State) -> u32 {
+        let written = self.segments.written(offset);
+        match (state.window(), self.geometry.segment_of(offset)) {
+            (0, _) | (_, None) => written,
+            (window, Some(segment)) => written.max(self.segments.opened(segment) + window_start(window)),
+        }
+    }
+}
+
+/// Header of a piece.
+const PIECE_OVERHEAD_BYTES: u64 = 20;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expiry_follows_protocol_txt() {
+        let of = |seconds| Expiry::from_client(seconds, 100, 1_000_000_000).second();
+        assert_eq!(of(0), 0);
+        assert_eq!(of(-1), 1);
+        assert_eq!(of(i64::MIN), 1);
+        assert_eq!(of(5), 105);
+        assert_eq!(of(RELATIVE_SECONDS_MAX), 100 + 2_592_000);
+        assert_eq!(of(RELATIVE_SECONDS_MAX + 1), 1, "Unix time long past");
+        assert_eq!(of(1_000_000_200), 200);
+        assert_eq!(of(i64::MAX), u32::MAX);
+    }
+}

@@ -1,0 +1,371 @@
+//! Reading: no lock, no write to anything shared but a sampled frequency and the first note of an access.
+//!
+//! A read copies first and asks afterwards: the slot and the partition's head are looked at again after the
+//! segment's generation was loaded, so the slot was a real one and its item lives in that generation; the generation
+//! is looked at again after the last byte was copied, so none of them was overwritten. What changed meanwhile starts
+//! the read again.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use fabcache_layout::header;
+use fabcache_layout::KeyHash;
+use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, PieceEntry, access_window};
+
+use crate::bounds::{COPIED_VALUE_BYTES_MAX, READ_RETRIES_MAX};
+use crate::handle::Handle;
+use crate::index::SlotAt;
+use crate::index::lookup::Search;
+use crate::info::{Detail, ItemInfo, Miss};
+use crate::kill::piece_entries;
+use crate::store::Store;
+
+/// What a GET came to.
+#[derive(Debug)]
+pub enum Get {
+    /// The item, and where its value is.
+    Hit(ItemInfo, Payload),
+    /// Nothing.
+    Miss(Miss),
+    /// The item is there, but senders of long values pin too much memory already.
+    Busy(ItemInfo),
+}
+
+/// Where the value of a hit is.
+#[derive(Debug)]
+pub enum Payload {
+    /// At the end of the output.
+    Copied,
+    /// In the region, pinned until it is sent.
+    Pinned(PinnedValue),
+}
+
+/// A long value, sent from where it lies. Its bytes stay while this lives.
+#[derive(Debug)]
+pub struct PinnedValue {
+    store: Arc<Store>,
+    /// Offset and length of each part.
+    parts: Vec<(u64, usize)>,
+    segments: Vec<u32>,
+    len: u64,
+}
+
+impl PinnedValue {
+    /// Bytes of the value.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The parts of the value from `skip` bytes on.
+    #[cfg(not(loom))]
+    pub fn slices(&self, mut skip: u64) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().filter_map(move |&(offset, len)| {
+            let skipped = skip.min(len as u64);
+            skip -= skipped;
+            let left = len - skipped as usize;
+            // SAFETY: a published value in a segment pinned by self: it is immutable, and its memory not reused.
+            (left > 0).then(|| unsafe { self.store.memory.bytes(offset + skipped, left) })
+        })
+    }
+}
+
+impl Drop for PinnedValue {
+    fn drop(&mut self) {
+        for segment in &self.segments {
+            self.store.segments.unpin(*segment);
+        }
+    }
+}
+
+/// An item seen by a reader.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    at: SlotAt,
+    segment: u32,
+    generation: u64,
+    item: Item,
+}
+
+impl Seen {
+    fn offset(&self) -> u64 {
+        self.at.slot.offset()
+    }
+}
+
+/// Why a read does not end with a hit.
+enum Failed {
+    Changed,
+    Miss(Miss),
+    Busy(ItemInfo),
+}
+
+impl Handle {
+    /// Reads a key. On a hit `head` appends what comes before the value to `out`, and the value follows it there or
+    /// is pinned. When the read starts again, what `head` appended is taken back and it is called again.
+    pub fn get(
+        &self,
+        key: &[u8],
+        detail: Detail,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&ItemInfo, &mut Vec<u8>),
+    ) -> Get {
+        let start = out.len();
+        let done = self.read(key, detail, true, |seen, info| {
+            out.truncate(start);
+            head(info, out);
+            let length = seen.item.value_len;
+            if !seen.item.is_chained() && length <= COPIED_VALUE_BYTES_MAX {
+                let from = seen.offset() + seen.item.payload_at();
+                self.store.memory.append_to(from, length as usize, out);
+                return self.unchanged(seen).map(|()| Payload::Copied);
+            }
+            self.pin(seen, info).map(Payload::Pinned)
+        });
+        match done {
+            Ok((info, payload)) => Get::Hit(info, payload),
+            Err(failed) => {
+                out.truncate(start);
+                match failed {
+                    Failed::Busy(info) => Get::Busy(info),
+                    Failed::Miss(miss) => Get::Miss(miss),
+                    Failed::Changed => unreachable!("a locked read does not fail"),
+                }
+            }
+        }
+    }
+
+    /// Tells of a key without reading its value. `access` is false when it is not to count as a read.
+    pub fn describe(&self, key: &[u8], detail: Detail, access: bool) -> Result<ItemInfo, Miss> {
+        match self.read(key, detail, access, |seen, _| self.unchanged(seen)) {
+            Ok((info, ())) => Ok(info),
+            Err(Failed::Miss(miss)) => Err(miss),
+            Err(_) => unreachable!("a locked read does not fail, and nothing is pinned"),
+        }
+    }
+
+    fn unchanged(&self, seen: &Seen) -> Result<(), Failed> {
+        match self.store.segments.still(seen.segment, seen.generation) {
+            true => Ok(()),
+            false => Err(Failed::Changed),
+        }
+    }
+
+    /// Brings the buckets of a key that will be read soon nearer.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) {
+        self.store.index.prefetch(self.store.hash(key));
+    }
+
+    fn read<R>(
+        &self,
+        key: &[u8],
+        detail: Detail,
+        access: bool,
+        mut take: impl FnMut(&Seen, &ItemInfo) -> Result<R, Failed>,
+    ) -> Result<(ItemInfo, R), Failed> {
+        let hash = self.store.hash(key);
+        for _ in 0..READ_RETRIES_MAX {
+            match self.try_read(key, hash, detail, access, &mut take) {
+                Err(Failed::Changed) => self.counters().read_retries.inc(),
+                done => return done,
+            }
+        }
+        self.counters().locked_reads.inc();
+        let store = &*self.store;
+        let group = store.index.lock(hash);
+        let found = group.find(hash, |slot| store.has_key(slot.offset(), key));
+        let Some(at) = found else { return Err(Failed::Miss(Miss::Absent)) };
+        // Under the lock nothing of it can change.
+        let seen = store.seen_under_lock(at);
+        let now = store.now();
+        if let Some(miss) = store.gone(&seen.item, now) {
+            return Err(Failed::Miss(miss));
+        }
+        let info = store.info(at.slot, &seen.item, now, detail);
+        take(&seen, &info).map(|taken| (info, taken))
+    }
+
+    #[inline]
+    fn try_read<R>(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        detail: Detail,
+        access: bool,
+        take: &mut impl FnMut(&Seen, &ItemInfo) -> Result<R, Failed>,
+    ) -> Result<(ItemInfo, R), Failed> {
+        let store = &*self.store;
+        let version = store.index.version(hash);
+        let (search, overflow) = store.index.search(hash, |at| match store.see(at, hash, version, key) {
+            Ok(Some(seen)) => ControlFlow::Break(Ok(seen)),
+            Ok(None) => ControlFlow::Continue(()),
+            Err(Changed) => ControlFlow::Break(Err(Changed)),
+        });
+        if overflow {
+            self.counters().overflow_reads.inc();
+        }
+        let seen = match search {
+            Search::Found(Ok(seen)) => seen,
+            Search::Found(Err(Changed)) | Search::Changed => return Err(Failed::Changed),
+            Search::Absent => return Err(Failed::Miss(Miss::Absent)),
+        };
+        let now = store.now();
+        if let Some(miss) = store.gone(&seen.item, now) {
+            self.bury_gone(hash, &seen);
+            return Err(Failed::Miss(miss));
+        }
+        let info = store.info(seen.at.slot, &seen.item, now, detail);
+        let taken = take(&seen, &info)?;
+        if access {
+            store.index.count_read(seen.at);
+            let window = access_window(now.saturating_sub(store.segments.opened(seen.segment)));
+            if window > seen.item.state.window() {
+                store.note_access(hash, &seen, window);
+            }
+        }
+        Ok((info, taken))
+    }
+
+    /// Unlinks an item that a reader found expired or flushed.
+    fn bury_gone(&self, hash: KeyHash, seen: &Seen) {
+        let group = self.store.index.lock(hash);
+        let found = group.find(hash, |slot| slot.same_item(seen.at.slot));
+        // The same location again may be another item by now.
+        if let Some(at) = found
+            && let Some(item) = Item::read(&self.store.memory, at.slot.offset())
+            && self.store.gone(&item, self.store.now()).is_some()
+        {
+            self.store.kill_item(at.slot.offset(), &item);
+            group.clear(at.at);
+        }
+    }
+
+    fn pin(&self, seen: &Seen, info: &ItemInfo) -> Result<PinnedValue, Failed> {
+        let store = &self.store;
+        if !store.segments.may_pin() {
+            self.counters().pins_refused.inc();
+            return Err(Failed::Busy(*info));
+        }
+        let mut pinned = PinnedValue {
+            store: Arc::clone(store),
+            parts: Vec::new(),
+            segments: Vec::new(),
+            len: u64::from(seen.item.value_len),
+        };
+        if seen.item.is_chained() {
+            self.pin_pieces(seen, &mut pinned)?;
+        } else {
+            self.pin_segment(seen.segment, seen.generation, &mut pinned)?;
+            pinned.parts.push((seen.offset() + seen.item.payload_at(), seen.item.value_len as usize));
+        }
+        self.counters().pins.inc();
+        Ok(pinned)
+    }
+
+    fn pin_segment(&self, segment: u32, generation: u64, pinned: &mut PinnedValue) -> Result<(), Failed> {
+        if pinned.segments.last() != Some(&segment) {
+            if !self.store.segments.pin(segment, generation) {
+                return Err(Failed::Changed);
+            }
+            pinned.segments.push(segment);
+        }
+        Ok(())
+    }
+
+    fn pin_pieces(&self, seen: &Seen, pinned: &mut PinnedValue) -> Result<(), Failed> {
+        let store = &self.store;
+        let from = seen.offset() + seen.item.payload_at();
+        let mut table = vec![0; seen.item.payload_len() as usize];
+        store.memory.copy_out(from, &mut table);
+        self.unchanged(seen)?;
+        for piece in piece_entries(&table) {
+            self.pin_piece(piece, pinned)?;
+        }
+        Ok(())
+    }
+
+    fn pin_piece(&self, piece: PieceEntry, pinned: &mut PinnedValue) -> Result<(), Failed> {
+        let store = &self.store;
+        let segment = store.geometry.segment_of(piece.offset).ok_or(Failed::Changed)?;
+        let generation = store.segments.generation(segment);
+        if generation as u32 != piece.generation {
+            return Err(Failed::Changed);
+        }
+        self.pin_segment(segment, generation, pinned)?;
+        let header = Item::read(&store.memory, piece.offset).ok_or(Failed::Changed)?;
+        pinned.parts.push((piece.offset + header.payload_at(), piece.len as usize));
+        Ok(())
+    }
+}
+
+/// Something changed under a reader.
+#[derive(Debug)]
+struct Changed;
+
+impl Store {
+    /// Looks at the item behind a slot: None if it has another key.
+    #[inline]
+    fn see(&self, at: SlotAt, hash: KeyHash, version: u64, key: &[u8]) -> Result<Option<Seen>, Changed> {
+        let offset = at.slot.offset();
+        let segment = self.geometry.segment_of(offset).ok_or(Changed)?;
+        let generation = self.segments.generation(segment);
+        // After the generation: now the slot's item is known to live in it, or in a later one.
+        if !self.index.still(at) || !self.index.is_current(hash, version) {
+            return Err(Changed);
+        }
+        let item = Item::read(&self.memory, offset).ok_or(Changed)?;
+        let mut there = [0; KEY_BYTES_MAX];
+        let mut same = usize::from(item.key_len) == key.len();
+        if same {
+            if offset + item.bytes() > self.geometry.segment_end(segment) {
+                return Err(Changed);
+            }
+            let there = &mut there[..key.len()];
+            self.memory.copy_out(offset + item.key_at(), there);
+            same = there == key;
+        }
+        if same {
+            return Ok(Some(Seen { at, segment, generation, item }));
+        }
+        if self.segments.still(segment, generation) { Ok(None) } else { Err(Changed) }
+    }
+
+    fn seen_under_lock(&self, at: SlotAt) -> Seen {
+        let offset = at.slot.offset();
+        let segment = self.geometry.segment_of(offset).expect("a slot points into a segment");
+        Seen {
+            at,
+            segment,
+            generation: self.segments.generation(segment),
+            item: Item::read(&self.memory, offset).expect("a slot points into the region"),
+        }
+    }
+
+    /// Whether an item is no longer valid, and why.
+    #[inline]
+    pub(crate) fn gone(&self, item: &Item, now: u32) -> Option<Miss> {
+        if !item.state.in_epoch(header::flush_epoch(&self.memory)) {
+            Some(Miss::Flushed)
+        } else if item.is_expired(now) {
+            Some(Miss::Expired)
+        } else {
+            None
+        }
+    }
+
+    /// Notes the window of the last access in the state word. Only with the group's lock is it sure that the word
+    /// is still that item's, and a reader does not wait for a lock: if it is taken, a later read notes it.
+    #[cold]
+    fn note_access(&self, hash: KeyHash, seen: &Seen, window: u8) {
+        let Some(group) = self.index.try_lock(hash) else { return };
+        let found = group.find(hash, |slot| slot.same_item(seen.at.slot));
+        if found.is_some() && self.segments.still(seen.segment, seen.generation) {
+            item::set_window(&self.memory, seen.offset(), window);
+        }
+    }
+}

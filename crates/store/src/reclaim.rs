@@ -1,0 +1,465 @@
+//! Taking memory back: expired and flushed items, compaction, eviction.
+//!
+//! One victim at a time, a sealed segment, is passed over in steps of a few dozen items. Each item still linked is
+//! dropped or moved to an open segment, under the lock of its group; in the end nothing links there, the segment's
+//! generation ends, and it is free once no sender reads it. Any thread may take the next step; a mutex lets one do so
+//! at a time, and nobody waits for it who has a free segment.
+//!
+//! The order in which victims are chosen: segments in which nothing lives; those whose items are all expired or
+//! flushed; the one with the most dead bytes, if these are enough to be worth moving the rest; else the oldest, and
+//! of its items those that were read since they were last passed over are moved instead of dropped.
+
+use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, NewItem, PieceEntry, State};
+use fabcache_layout::{KeyHash, Slot, size_class};
+
+use crate::bounds::{COMPACTION_DEAD_DIVISOR, RECLAIM_STEP_ITEMS};
+use crate::counters::StoreCounters;
+use crate::error::OutOfMemory;
+use crate::handle::Handle;
+use crate::index::SlotAt;
+use crate::index::group::LockedGroup;
+use crate::info::{Expiry, Miss};
+use crate::segments::{KEPT_CLASS, SealedSegment, class_of};
+use crate::store::Store;
+
+/// Where reclaim stands.
+#[derive(Debug, Default)]
+pub struct Reclaim {
+    victim: Option<Victim>,
+    /// Segments whose generation has ended but that senders still read.
+    waiting: Vec<u32>,
+    /// Segments that could not be emptied, and the order in which they were sealed: not to be tried again before
+    /// something was freed.
+    stuck: Vec<u32>,
+    /// Segments emptied since the last time enough were free: when there are many, moving items gains nothing (what
+    /// it writes anew, such as the tables of chained values, may outweigh what it frees).
+    fruitless: u32,
+}
+
+/// Why a segment is emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// All in it is thought to be gone; what is not is moved.
+    Sweep,
+    /// To gain the bytes of dead items; live ones are moved.
+    Compact,
+    /// To gain those of live ones.
+    Evict,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Victim {
+    id: u32,
+    at: u64,
+    end: u64,
+    purpose: Purpose,
+    /// Bytes written anew for items of this victim.
+    moved_bytes: u64,
+    /// At most so many.
+    moved_bytes_max: u64,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A segment was freed.
+    Freed,
+    /// Items were passed over.
+    Worked,
+    /// There is nothing to take back.
+    Nothing,
+}
+
+/// An item could not be moved, and may not be dropped.
+struct Stuck;
+
+impl Handle {
+    /// Frees memory until a writer finds a segment.
+    ///
+    /// # Errors
+    /// There is nothing left to take back.
+    pub(crate) fn make_room(&self) -> Result<(), OutOfMemory> {
+        loop {
+            let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
+            if self.store.segments.free_count() > crate::bounds::RECLAIM_RESERVE_SEGMENTS {
+                return Ok(());
+            }
+            let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
+            if step == Step::Nothing {
+                self.counters().out_of_memory.inc();
+                return Err(OutOfMemory);
+            }
+        }
+    }
+
+    /// Takes a step of reclaim if free segments run low and no other thread is at it.
+    #[inline]
+    pub(crate) fn reclaim_ahead(&self) {
+        let wanted = self.store.free_segments_wanted();
+        if self.store.segments.free_count() < wanted
+            && let Ok(mut reclaim) = self.store.reclaim.try_lock()
+        {
+            // A few times what one write brings in, so that reclaim keeps ahead of writers.
+            self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS / 8);
+        }
+    }
+}
+
+impl Store {
+    /// Passes over at most `items` items of the victim, choosing one if there is none.
+    pub(crate) fn reclaim_step(&self, reclaim: &mut Reclaim, counters: &StoreCounters, items: u32) -> Step {
+        if self.free_waiting(reclaim) {
+            return Step::Freed;
+        }
+        let mut victim = match reclaim.victim.take().or_else(|| self.choose_victim(&mut *reclaim)) {
+            Some(victim) => victim,
+            None => return Step::Nothing,
+        };
+        for _ in 0..items {
+            if victim.at >= victim.end {
+                return self.finish_victim(reclaim, counters, victim);
+            }
+            match self.pass_over(&mut victim, counters) {
+                Ok(bytes) => victim.at += bytes,
+                Err(Stuck) => {
+                    reclaim.stuck.push(victim.id);
+                    return Step::Worked;
+                }
+            }
+        }
+        reclaim.victim = Some(victim);
+        Step::Worked
+    }
+
+    /// Empties every segment that is `wanted`, in which all is thought to be gone.
+    pub(crate) fn sweep(&self, counters: &StoreCounters, wanted: impl Fn(&SealedSegment) -> bool) {
+        while let Some(sealed) = self.segments.sealed().find(&wanted) {
+            let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+            if self.segments.sealed().all(|now| now.id != sealed.id || now.order != sealed.order) {
+                continue;
+            }
+            if reclaim.victim.is_some_and(|victim| victim.id == sealed.id) {
+                self.reclaim_step(&mut reclaim, counters, RECLAIM_STEP_ITEMS);
+                continue;
+            }
+            let interrupted = reclaim.victim.replace(self.victim_of(&sealed, Purpose::Sweep));
+            while reclaim.victim.is_some_and(|victim| victim.id == sealed.id) {
+                self.reclaim_step(&mut reclaim, counters, RECLAIM_STEP_ITEMS);
+            }
+            let stuck = reclaim.stuck.contains(&sealed.id);
+            reclaim.victim = interrupted;
+            if stuck {
+                return;
+            }
+        }
+    }
+
+    fn free_waiting(&self, reclaim: &mut Reclaim) -> bool {
+        let before = reclaim.waiting.len();
+        reclaim.waiting.retain(|id| !self.segments.free_unpinned(*id));
+        reclaim.waiting.len() < before
+    }
+
+    fn victim_of(&self, sealed: &SealedSegment, purpose: Purpose) -> Victim {
+        let at = self.geometry.segment_offset(sealed.id);
+        // At most half a segment, so that each one emptied by eviction gains something however much is read.
+        let moved_bytes_max = if purpose == Purpose::Evict { self.geometry.segment_bytes() / 2 } else { u64::MAX };
+        Victim { id: sealed.id, at, end: at + u64::from(sealed.used), purpose, moved_bytes: 0, moved_bytes_max }
+    }
+
+    fn choose_victim(&self, reclaim: &mut Reclaim) -> Option<Victim> {
+        if self.segments.free_count() > crate::bounds::RECLAIM_RESERVE_SEGMENTS {
+            reclaim.fruitless = 0;
+        }
+        let now = self.now();
+        let capacity = self.geometry.segment_bytes();
+        let evicts = self.evicts();
+        // What moving the rest would gain. Without eviction any dead byte counts, once all of them together make a
+        // segment, but not what no item fitted into: moving does not gain that.
+        let dead = |segment: &SealedSegment| {
+            let filled = if evicts { capacity } else { u64::from(segment.used) };
+            filled.saturating_sub(segment.live_bytes)
+        };
+        let (mut deadest, mut oldest, mut oldest_with_orphans) = (None::<SealedSegment>, None::<SealedSegment>, None::<SealedSegment>);
+        let mut dead_in_all = 0;
+        for segment in self.segments.sealed().filter(|segment| !reclaim.stuck.contains(&segment.id)) {
+            if segment.live_bytes == 0 || segment.last_expiry.is_some_and(|last| last <= now) {
+                return Some(self.victim_of(&segment, Purpose::Sweep));
+            }
+            if segment.orphans {
+                if oldest_with_orphans.is_none_or(|other| segment.order < other.order) {
+                    oldest_with_orphans = Some(segment);
+                }
+                continue;
+            }
+            dead_in_all += dead(&segment);
+            if deadest.is_none_or(|other| dead(&segment) > dead(&other)) {
+                deadest = Some(segment);
+            }
+            if oldest.is_none_or(|other| segment.order < other.order) {
+                oldest = Some(segment);
+            }
+        }
+        let fruitless = reclaim.fruitless > self.segments.limit();
+        if fruitless && !evicts {
+            return None;
+        }
+        let worth = if evicts { capacity / COMPACTION_DEAD_DIVISOR } else { 0 };
+        if let Some(deadest) = deadest.filter(|segment| dead(segment) > worth && !fruitless)
+            && (evicts || dead_in_all > capacity)
+        {
+            return Some(self.victim_of(&deadest, Purpose::Compact));
+        }
+        let oldest = oldest.or(oldest_with_orphans).filter(|_| evicts);
+        oldest.map(|segment| {
+            let victim = self.victim_of(&segment, Purpose::Evict);
+            Victim { moved_bytes_max: if fruitless { 0 } else { victim.moved_bytes_max }, ..victim }
+        })
+    }
+
+    fn finish_victim(&self, reclaim: &mut Reclaim, counters: &StoreCounters, victim: Victim) -> Step {
+        match victim.purpose {
+            Purpose::Sweep => counters.segments_expired.inc(),
+            Purpose::Compact => counters.segments_compacted.inc(),
+            Purpose::Evict => counters.segments_evicted.inc(),
+        }
+        reclaim.stuck.clear();
+        reclaim.fruitless += 1;
+        if self.segments.retire_generation(victim.id) {
+            self.release_retired(victim.id);
+            Step::Freed
+        } else {
+            reclaim.waiting.push(victim.id);
+            Step::Worked
+        }
+    }
+
+    /// Passes over the item at the victim's place; its bytes.
+    fn pass_over(&self, victim: &mut Victim, counters: &StoreCounters) -> Result<u64, Stuck> {
+        let offset = victim.at;
+        let item = Item::read(&self.memory, offset).expect("a sealed segment is in the region");
+        let bytes = item.bytes();
+        counters.reclaim_items_checked.inc();
+        if item.state.has(State::DEAD) {
+            return Ok(bytes);
+        }
+        let mut key = [0; KEY_BYTES_MAX];
+        let key = &mut key[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
+        self.memory.copy_out(offset + item.key_at(), key);
+        let hash = if item.is_piece() { KeyHash(item.cas) } else { self.hash(key) };
+        let group = self.index.lock(hash);
+        // Under the lock it either is dead by now, or cannot die but by us.
+        if item::load_state(&self.memory, offset).has(State::DEAD) {
+            return Ok(bytes);
+        }
+        if item.is_piece() {
+            self.pass_over_piece(victim, counters, &group, hash, offset, &item)?;
+            return Ok(bytes);
+        }
+        let Some(at) = group.find(hash, |slot| slot.offset() == offset) else {
+            // Written, but not yet linked: its segment would not have been read. So it was abandoned.
+            return Ok(bytes);
+        };
+        if let Some(miss) = self.gone(&item, self.now()) {
+            self.drop_gone(counters, &group, at, &item, miss);
+        } else if self.keeps(victim, at.slot, bytes) {
+            match self.move_item(counters, &group, hash, at, &item, victim.purpose) {
+                Ok(()) => victim.moved_bytes += bytes,
+                Err(Stuck) if self.evicts() => self.evict(counters, &group, at, &item),
+                Err(Stuck) => return Err(Stuck),
+            }
+        } else {
+            self.evict(counters, &group, at, &item);
+        }
+        Ok(bytes)
+    }
+
+    /// Whether an item is moved rather than dropped.
+    fn keeps(&self, victim: &Victim, slot: Slot, bytes: u64) -> bool {
+        match victim.purpose {
+            Purpose::Sweep | Purpose::Compact => true,
+            Purpose::Evict => slot.frequency() > 0 && victim.moved_bytes + bytes <= victim.moved_bytes_max,
+        }
+    }
+
+    fn drop_gone(&self, counters: &StoreCounters, group: &LockedGroup<'_>, at: SlotAt, item: &Item, miss: Miss) {
+        counters.reclaimed.inc();
+        if miss == Miss::Expired && !self.is_fetched(at.slot, item) {
+            counters.expired_unfetched.inc();
+        }
+        self.kill_item(at.slot.offset(), item);
+        group.clear(at.at);
+    }
+
+    fn is_fetched(&self, slot: Slot, item: &Item) -> bool {
+        slot.frequency() > 0 || item.state.has(State::FETCHED)
+    }
+
+    fn evict(&self, counters: &StoreCounters, group: &LockedGroup<'_>, at: SlotAt, item: &Item) {
+        counters.evictions.inc();
+        counters.evicted_bytes.add(item.bytes());
+        if !self.is_fetched(at.slot, item) {
+            counters.evicted_unfetched.inc();
+        } else if at.slot.frequency() > 1 {
+            counters.evicted_active.inc();
+        }
+        if item.expiry != 0 {
+            counters.evicted_nonzero.inc();
+        }
+        self.kill_item(at.slot.offset(), item);
+        group.clear(at.at);
+    }
+
+    fn move_item(
+        &self,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        at: SlotAt,
+        item: &Item,
+        purpose: Purpose,
+    ) -> Result<(), Stuck> {
+        let offset = at.slot.offset();
+        let table = item.is_chained().then(|| self.pieces(offset, item));
+        self.rewrite(group, hash, at, item, table, self.worn(at.slot, purpose))?;
+        counters.items_moved.inc();
+        counters.bytes_moved.add(item.bytes());
+        Ok(())
+    }
+
+    /// Writes an item anew in an open segment, for a chained one with the given pieces, and links it there.
+    fn rewrite(
+        &self,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        at: SlotAt,
+        item: &Item,
+        pieces: Option<Vec<PieceEntry>>,
+        frequency: u8,
+    ) -> Result<(), Stuck> {
+        let now = self.now();
+        let offset = at.slot.offset();
+        let mut content = vec![0; usize::from(item.key_len) + if pieces.is_some() { 0 } else { item.payload_len() as usize }];
+        self.memory.copy_out(offset + item.key_at(), &mut content);
+        let (key, value) = content.split_at(usize::from(item.key_len));
+        let table: Option<Vec<u8>> = pieces.as_ref().map(|pieces| pieces.iter().flat_map(|p| p.to_bytes()).collect());
+        let mut state = item::load_state(&self.memory, offset);
+        let accessed = self.accessed(offset, state);
+        if self.is_fetched(at.slot, item) {
+            state = state.with(State::FETCHED);
+        }
+        let new = NewItem {
+            // The window counts from the opening of a segment; in the new one the mark below tells the time.
+            state: state.with_window(0),
+            key,
+            cas: item.cas,
+            flags: item.flags,
+            expiry: item.expiry,
+            pieces: pieces.map_or(0, |pieces| pieces.len() as u32),
+            value_len: item.value_len,
+        };
+        let class = if item.expiry == 0 { KEPT_CLASS } else { class_of(item.expiry, now) };
+        let reservation = self.segments.reserve(class, new.bytes(), now, true).map_err(|_| Stuck)?;
+        let new_offset = reservation.offset;
+        self.segments.note_written(new_offset, accessed);
+        self.write_item(reservation, &new, table.as_deref().unwrap_or(value), Expiry::at(item.expiry));
+        self.kill_head(offset, item);
+        let class = size_class::class_of(new.bytes());
+        group.replace(at.at, Slot::item(hash.tag(), new_offset, class, frequency));
+        Ok(())
+    }
+
+    /// What is left of a frequency when its item is passed over.
+    fn worn(&self, slot: Slot, purpose: Purpose) -> u8 {
+        match purpose {
+            Purpose::Evict => slot.frequency() / 2,
+            Purpose::Sweep | Purpose::Compact => slot.frequency(),
+        }
+    }
+
+    // ---- pieces of chained values ----
+
+    fn pass_over_piece(
+        &self,
+        victim: &mut Victim,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        owner: KeyHash,
+        offset: u64,
+        piece: &Item,
+    ) -> Result<(), Stuck> {
+        let found = group.find(owner, |slot| {
+            let head = Item::read(&self.memory, slot.offset());
+            head.is_some_and(|head| {
+                head.is_chained() && self.pieces(slot.offset(), &head).iter().any(|p| p.offset == offset)
+            })
+        });
+        let Some(at) = found else {
+            // A value still being received. Its client is told that memory is full.
+            if victim.purpose != Purpose::Evict {
+                return Err(Stuck);
+            }
+            item::set_state(&self.memory, offset, State::DEAD);
+            self.segments.count_dead(offset, piece.bytes(), 0);
+            return Ok(());
+        };
+        let head = Item::read(&self.memory, at.slot.offset()).expect("a slot points into the region");
+        if let Some(miss) = self.gone(&head, self.now()) {
+            self.drop_gone(counters, group, at, &head, miss);
+            return Ok(());
+        }
+        if self.keeps(victim, at.slot, piece.bytes() + head.bytes()) {
+            match self.move_piece(counters, group, owner, at, &head, offset, piece) {
+                Ok(()) => {
+                    victim.moved_bytes += piece.bytes() + head.bytes();
+                    return Ok(());
+                }
+                Err(Stuck) if !self.evicts() => return Err(Stuck),
+                Err(Stuck) => {}
+            }
+        }
+        self.evict(counters, group, at, &head);
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the piece, its owner, and where both are")]
+    fn move_piece(
+        &self,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        owner: KeyHash,
+        at: SlotAt,
+        head: &Item,
+        offset: u64,
+        piece: &Item,
+    ) -> Result<(), Stuck> {
+        let mut pieces = self.pieces(at.slot.offset(), head);
+        let index = pieces.iter().position(|entry| entry.offset == offset).ok_or(Stuck)?;
+        let old = pieces[index];
+        let value = self.piece_value(old);
+        let mut moved = Vec::new();
+        let mut rest = &value[..];
+        while !rest.is_empty() {
+            match self.write_piece(owner, Expiry::at(head.expiry), rest, true) {
+                Ok(part) => {
+                    rest = &rest[part.len as usize..];
+                    moved.push(part);
+                }
+                Err(_) => {
+                    moved.into_iter().for_each(|part| self.kill_piece(part));
+                    return Err(Stuck);
+                }
+            }
+        }
+        pieces.splice(index..=index, moved.iter().copied());
+        let linked = self.rewrite(group, owner, at, head, Some(pieces), at.slot.frequency());
+        if linked.is_err() {
+            moved.into_iter().for_each(|part| self.kill_piece(part));
+            return linked;
+        }
+        self.kill_piece(old);
+        counters.items_moved.inc();
+        counters.bytes_moved.add(piece.bytes());
+        Ok(())
+    }
+}

@@ -1,0 +1,552 @@
+//! Segments: where items are written, one after the other.
+//!
+//! ```text
+//!   free --open--> open --seal--> sealed --reclaim--> (all items unlinked) --+--> free
+//!     |                                                                     |
+//!     +--> index (for good)                        pinned by a sender:  waiting --unpin--+
+//! ```
+//! There is no edge from open to free: an open segment has writers. Writers reserve space by one compare-exchange
+//! on the segment's allocation word, which also counts the reservations not yet committed; a sealed segment without
+//! any is stable, and only then does reclaim read it.
+//!
+//! What others may read of a segment is in the region (`layout::segment`); what is here is the server's own.
+
+pub mod marks;
+
+use std::collections::VecDeque;
+
+use crossbeam_utils::CachePadded;
+use fabcache_layout::segment::{self, Kind};
+use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
+use fabcache_layout::{Geometry, Memory};
+
+use crate::bounds::{PINNED_SEGMENTS_DIVISOR, RECLAIM_RESERVE_SEGMENTS};
+use marks::Marks;
+
+/// Groups of items that expire at about the same time share segments.
+pub const TTL_CLASSES: usize = 6;
+/// Items without expiry that reclaim moved: they have proved themselves, and do not mix with new ones.
+pub const KEPT_CLASS: usize = TTL_CLASSES;
+/// Kinds of open segments. With 256 segments they are at most 3% of memory.
+pub const OPEN_CLASSES: usize = TTL_CLASSES + 1;
+
+/// Upper bounds of the time to live in the classes 1, 2, …; class 0 never expires.
+const TTL_CLASS_SECONDS_MAX: [u32; TTL_CLASSES - 2] = [60, 600, 3_600, 86_400];
+
+const NONE: u32 = u32::MAX;
+
+/// The allocation word: bytes used in the low half, open reservations above, the seal on top.
+const PENDING_ONE: u64 = 1 << 32;
+const PENDING_MASK: u64 = 0x00ff_ffff << 32;
+const SEALED: u64 = 1 << 63;
+
+/// Items and bytes alive in one word: items in the upper half.
+const LIVE_ITEM: u64 = 1 << 32;
+
+/// The class of items with this expiry.
+pub fn class_of(expiry: u32, now: u32) -> usize {
+    if expiry == 0 {
+        return 0;
+    }
+    let ttl = expiry.saturating_sub(now);
+    1 + TTL_CLASS_SECONDS_MAX.partition_point(|max| *max < ttl)
+}
+
+/// Why space could not be reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSpace;
+
+/// Space for one item, of the caller alone until it is committed.
+#[derive(Debug)]
+#[must_use]
+pub struct Reservation {
+    /// The segment.
+    pub segment: u32,
+    /// Offset of the space in the region.
+    pub offset: u64,
+    /// Bytes of it.
+    pub len: u64,
+}
+
+/// The server's view of one segment.
+#[derive(Debug)]
+struct Segment {
+    /// Written by reservers and by whoever seals (compare-exchange); reclaim reads it with acquire, which pairs with
+    /// the release of each commit, so that it sees all committed items whole.
+    allocation: AtomicU64,
+    /// Live items and bytes; changed by whoever publishes or kills an item, read by reclaim to choose.
+    live: AtomicU64,
+    /// Senders that read values in place.
+    pins: AtomicU32,
+    /// Unpublished pieces of values still being received.
+    orphans: AtomicU32,
+    /// Order of sealing.
+    sealed_order: AtomicU64,
+    /// Second at which it was opened.
+    opened: AtomicU32,
+    /// The last expiry second of its items.
+    last_expiry: AtomicU32,
+    /// An item without expiry is in it.
+    endless: AtomicBool,
+    kind: AtomicU32,
+    marks: Mutex<Marks>,
+    marked: AtomicU32,
+}
+
+impl Segment {
+    fn new() -> Segment {
+        Segment {
+            allocation: AtomicU64::new(SEALED),
+            live: AtomicU64::new(0),
+            pins: AtomicU32::new(0),
+            orphans: AtomicU32::new(0),
+            sealed_order: AtomicU64::new(0),
+            opened: AtomicU32::new(0),
+            last_expiry: AtomicU32::new(0),
+            endless: AtomicBool::new(false),
+            kind: AtomicU32::new(Kind::Free as u32),
+            marks: Mutex::new(Marks::default()),
+            marked: AtomicU32::new(0),
+        }
+    }
+}
+
+/// A sealed segment, as reclaim weighs it.
+#[derive(Clone, Copy, Debug)]
+pub struct SealedSegment {
+    /// Its number.
+    pub id: u32,
+    /// Bytes of items alive in it.
+    pub live_bytes: u64,
+    /// Bytes written to it.
+    pub used: u32,
+    /// Order of sealing.
+    pub order: u64,
+    /// Every item in it is expired from this second on; none if some never expire.
+    pub last_expiry: Option<u32>,
+    /// It holds pieces of values still being received.
+    pub orphans: bool,
+}
+
+/// All segments of a region.
+#[derive(Debug)]
+pub struct Segments {
+    memory: Memory,
+    geometry: Geometry,
+    segments: Box<[CachePadded<Segment>]>,
+    /// The segment that items of each class go to, or NONE. Changed under `opening`.
+    open: [AtomicU32; OPEN_CLASSES],
+    opening: Mutex<()>,
+    free: Mutex<VecDeque<u32>>,
+    free_count: AtomicUsize,
+    /// Segments in use or free: the memory limit, in segments.
+    limit: AtomicU32,
+    retired: Mutex<Vec<u32>>,
+    next_order: AtomicU64,
+    pinned: AtomicU32,
+    index_segments: AtomicU32,
+}
+
+impl Segments {
+    /// All segments free, but for those beyond `limit`.
+    pub fn new(memory: Memory, geometry: Geometry, limit: u32) -> Segments {
+        let limit = limit.min(geometry.segments);
+        let segments = Segments {
+            memory,
+            geometry,
+            segments: (0..geometry.segments).map(|_| CachePadded::new(Segment::new())).collect(),
+            open: std::array::from_fn(|_| AtomicU32::new(NONE)),
+            opening: Mutex::new(()),
+            free: Mutex::new((0..limit).collect()),
+            free_count: AtomicUsize::new(limit as usize),
+            limit: AtomicU32::new(limit),
+            retired: Mutex::new((limit..geometry.segments).collect()),
+            next_order: AtomicU64::new(1),
+            pinned: AtomicU32::new(0),
+            index_segments: AtomicU32::new(0),
+        };
+        for id in limit..geometry.segments {
+            segments.set_kind(id, Kind::Retired, 0);
+        }
+        segments
+    }
+
+    /// Segments that hold nothing.
+    pub fn free_count(&self) -> usize {
+        self.free_count.load(Ordering::Relaxed)
+    }
+
+    /// The memory limit, in segments.
+    pub fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Segments given to the index.
+    pub fn index_segments(&self) -> u32 {
+        self.index_segments.load(Ordering::Relaxed)
+    }
+
+    /// What a segment is used for.
+    pub fn kind(&self, id: u32) -> Kind {
+        match self.segments[id as usize].kind.load(Ordering::Acquire) {
+            1 => Kind::Open,
+            2 => Kind::Sealed,
+            3 => Kind::Index,
+            4 => Kind::Retired,
+            _ => Kind::Free,
+        }
+    }
+
+    fn set_kind(&self, id: u32, kind: Kind, used: u32) {
+        segment::set_use(&self.memory, &self.geometry, id, kind, used);
+        self.segments[id as usize].kind.store(kind as u32, Ordering::Release);
+    }
+
+    /// Live items and bytes of all segments.
+    pub fn live(&self) -> (u64, u64) {
+        self.segments.iter().fold((0, 0), |(items, bytes), segment| {
+            let live = segment.live.load(Ordering::Relaxed);
+            (items + (live >> 32), bytes + (live & 0xffff_ffff))
+        })
+    }
+
+    /// The generation of a segment, with acquire.
+    #[inline]
+    pub fn generation(&self, id: u32) -> u64 {
+        segment::generation(&self.memory, &self.geometry, id)
+    }
+
+    /// Whether nothing of the segment was overwritten since `generation` was loaded.
+    #[inline]
+    pub fn still(&self, id: u32, generation: u64) -> bool {
+        segment::still(&self.memory, &self.geometry, id, generation)
+    }
+
+    // ---- writing ----
+
+    /// Reserves `len` bytes (a multiple of 4) among items of `class`. Never waits for reclaim.
+    pub fn reserve(&self, class: usize, len: u64, now: u32, for_reclaim: bool) -> Result<Reservation, NoSpace> {
+        self.reserve_between(class, len, len, now, for_reclaim)
+    }
+
+    /// Reserves at most `max` and at least `min` bytes (multiples of 4): what is left of the open segment if that
+    /// is enough.
+    pub fn reserve_between(
+        &self,
+        class: usize,
+        min: u64,
+        max: u64,
+        now: u32,
+        for_reclaim: bool,
+    ) -> Result<Reservation, NoSpace> {
+        let capacity = self.geometry.segment_bytes();
+        debug_assert!(min > 0 && min <= max && min <= capacity && min.is_multiple_of(4));
+        loop {
+            let id = self.open[class].load(Ordering::Acquire);
+            if id != NONE {
+                if let Some(reservation) = self.reserve_in(id, min, max, now) {
+                    return Ok(reservation);
+                }
+            }
+            self.replace_open(class, id, now, for_reclaim)?;
+        }
+    }
+
+    fn reserve_in(&self, id: u32, min: u64, max: u64, now: u32) -> Option<Reservation> {
+        let segment = &self.segments[id as usize];
+        let mut word = segment.allocation.load(Ordering::Relaxed);
+        loop {
+            let left = self.geometry.segment_bytes() - (word & 0xffff_ffff);
+            if word & SEALED != 0 || left < min {
+                return None;
+            }
+            let len = left.min(max);
+            let taken = word + len + PENDING_ONE;
+            match segment.allocation.compare_exchange(word, taken, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => {
+                    let at = word & 0xffff_ffff;
+                    self.mark_time(segment, at as u32, now);
+                    return Some(Reservation { segment: id, offset: self.geometry.segment_offset(id) + at, len });
+                }
+                Err(other) => word = other,
+            }
+        }
+    }
+
+    fn mark_time(&self, segment: &Segment, offset: u32, now: u32) {
+        if segment.marked.load(Ordering::Relaxed) != now {
+            segment.marked.store(now, Ordering::Relaxed);
+            self.lock(&segment.marks).note(offset, now);
+        }
+    }
+
+    /// The item in the reservation is complete, and `expiry` is its expiry second (0 for none). From now on reclaim
+    /// may look at it, once the segment is sealed.
+    pub fn commit(&self, reservation: Reservation, expiry: u32) {
+        let segment = &self.segments[reservation.segment as usize];
+        if expiry == 0 {
+            segment.endless.store(true, Ordering::Relaxed);
+        } else {
+            segment.last_expiry.fetch_max(expiry, Ordering::Relaxed);
+        }
+        segment.allocation.fetch_sub(PENDING_ONE, Ordering::Release);
+    }
+
+    /// Counts an item of `bytes` as alive; `items` is 0 for a piece of a value.
+    #[inline]
+    pub fn count_live(&self, offset: u64, bytes: u64, items: u64) {
+        if let Some(id) = self.geometry.segment_of(offset) {
+            self.segments[id as usize].live.fetch_add(items * LIVE_ITEM + bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts it as dead.
+    #[inline]
+    pub fn count_dead(&self, offset: u64, bytes: u64, items: u64) {
+        if let Some(id) = self.geometry.segment_of(offset) {
+            self.segments[id as usize].live.fetch_sub(items * LIVE_ITEM + bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a piece that no item owns yet, or (`-1`) no longer.
+    pub fn count_orphan(&self, offset: u64, change: i32) {
+        if let Some(id) = self.geometry.segment_of(offset) {
+            let orphans = &self.segments[id as usize].orphans;
+            if change > 0 {
+                orphans.fetch_add(1, Ordering::Relaxed);
+            } else {
+                orphans.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Second at which the segment was opened.
+    #[inline]
+    pub fn opened(&self, id: u32) -> u32 {
+        self.segments[id as usize].opened.load(Ordering::Relaxed)
+    }
+
+    /// Second at which the item at `offset` was written.
+    pub fn written(&self, offset: u64) -> u32 {
+        let Some(id) = self.geometry.segment_of(offset) else { return 0 };
+        let segment = &self.segments[id as usize];
+        let at = (offset - self.geometry.segment_offset(id)) as u32;
+        let marked = self.lock(&segment.marks).written(at);
+        marked.unwrap_or_else(|| segment.opened.load(Ordering::Relaxed))
+    }
+
+    /// Notes that the item at `offset`, just moved there, was written at `second`.
+    pub fn note_written(&self, offset: u64, second: u32) {
+        let Some(id) = self.geometry.segment_of(offset) else { return };
+        let segment = &self.segments[id as usize];
+        let at = (offset - self.geometry.segment_offset(id)) as u32;
+        self.lock(&segment.marks).note(at, second);
+        // What is written behind it was not written then.
+        segment.marked.store(0, Ordering::Relaxed);
+    }
+
+    // ---- opening and sealing ----
+
+    /// Puts a free segment in the place of `old` (NONE for none), unless another thread did.
+    fn replace_open(&self, class: usize, old: u32, now: u32, for_reclaim: bool) -> Result<(), NoSpace> {
+        let _opening = self.lock(&self.opening);
+        if self.open[class].load(Ordering::Acquire) != old {
+            return Ok(());
+        }
+        let id = self.take_free(for_reclaim).ok_or(NoSpace)?;
+        let segment = &self.segments[id as usize];
+        segment.opened.store(now, Ordering::Relaxed);
+        segment.last_expiry.store(0, Ordering::Relaxed);
+        segment.endless.store(false, Ordering::Relaxed);
+        segment.marked.store(0, Ordering::Relaxed);
+        self.lock(&segment.marks).clear();
+        segment::set_times(&self.memory, &self.geometry, id, now, 0);
+        self.set_kind(id, Kind::Open, 0);
+        // Release: whoever reserves here sees the segment as it was just set up.
+        segment.allocation.store(0, Ordering::Release);
+        self.open[class].store(id, Ordering::Release);
+        if old != NONE {
+            self.seal(old);
+        }
+        Ok(())
+    }
+
+    fn seal(&self, id: u32) {
+        let segment = &self.segments[id as usize];
+        let word = segment.allocation.fetch_or(SEALED, Ordering::AcqRel);
+        let order = self.next_order.fetch_add(1, Ordering::Relaxed);
+        segment.sealed_order.store(order, Ordering::Relaxed);
+        let last_expiry = self.all_expire(segment).unwrap_or(0);
+        let opened = segment.opened.load(Ordering::Relaxed);
+        segment::set_times(&self.memory, &self.geometry, id, opened, last_expiry);
+        self.set_kind(id, Kind::Sealed, (word & 0xffff_ffff) as u32);
+    }
+
+    /// Seals open segments for which `wanted` (last expiry if all expire, opened) holds, so that reclaim can have
+    /// them.
+    pub fn seal_open(&self, wanted: impl Fn(Option<u32>, u32) -> bool) {
+        let _opening = self.lock(&self.opening);
+        for open in &self.open {
+            let id = open.load(Ordering::Acquire);
+            if id == NONE {
+                continue;
+            }
+            let segment = &self.segments[id as usize];
+            let used = segment.allocation.load(Ordering::Acquire) & 0xffff_ffff;
+            if used > 0 && wanted(self.all_expire(segment), segment.opened.load(Ordering::Relaxed)) {
+                open.store(NONE, Ordering::Release);
+                self.seal(id);
+            }
+        }
+    }
+
+    fn all_expire(&self, segment: &Segment) -> Option<u32> {
+        // Reservations not committed have not told their expiry yet.
+        let pending = segment.allocation.load(Ordering::Acquire) & PENDING_MASK != 0;
+        let last = segment.last_expiry.load(Ordering::Relaxed);
+        (!pending && last != 0 && !segment.endless.load(Ordering::Relaxed)).then_some(last)
+    }
+
+    // ---- free segments ----
+
+    fn take_free(&self, for_reclaim: bool) -> Option<u32> {
+        let mut free = self.lock(&self.free);
+        let kept_back = if for_reclaim { 0 } else { RECLAIM_RESERVE_SEGMENTS };
+        if free.len() <= kept_back {
+            return None;
+        }
+        let id = free.pop_front();
+        self.free_count.store(free.len(), Ordering::Relaxed);
+        id
+    }
+
+    /// Takes a free segment for the index; its offset.
+    pub fn take_for_index(&self) -> Option<u64> {
+        let id = self.take_free(false)?;
+        self.set_kind(id, Kind::Index, self.geometry.segment_bytes() as u32);
+        self.index_segments.fetch_add(1, Ordering::Relaxed);
+        Some(self.geometry.segment_offset(id))
+    }
+
+    /// Sealed segments that reclaim may read: nothing in them is still being written.
+    pub fn sealed(&self) -> impl Iterator<Item = SealedSegment> + '_ {
+        self.segments.iter().enumerate().filter_map(|(id, segment)| {
+            if self.kind(id as u32) != Kind::Sealed {
+                return None;
+            }
+            let word = segment.allocation.load(Ordering::Acquire);
+            (word & PENDING_MASK == 0).then(|| SealedSegment {
+                id: id as u32,
+                live_bytes: segment.live.load(Ordering::Relaxed) & 0xffff_ffff,
+                used: (word & 0xffff_ffff) as u32,
+                order: segment.sealed_order.load(Ordering::Relaxed),
+                last_expiry: self.all_expire(segment),
+                orphans: segment.orphans.load(Ordering::Relaxed) > 0,
+            })
+        })
+    }
+
+    /// The order of the segment sealed last.
+    pub fn last_order(&self) -> u64 {
+        self.next_order.load(Ordering::Relaxed) - 1
+    }
+
+    /// Ends the generation of a segment none of whose items is linked any more. True if it is free now; false if
+    /// senders still read it, and [`Segments::free_unpinned`] must be tried later.
+    pub fn retire_generation(&self, id: u32) -> bool {
+        self.set_kind(id, Kind::Free, 0);
+        segment::advance_generation(&self.memory, &self.geometry, id);
+        self.free_unpinned(id)
+    }
+
+    /// Frees a segment whose generation has ended, if nobody reads it any more.
+    pub fn free_unpinned(&self, id: u32) -> bool {
+        // Pairs with the fence in `pin`: either we see the pin, or the pinner sees the new generation.
+        fence(Ordering::SeqCst);
+        // Acquire: pairs with the release of the last unpin, so that its reads come before our overwriting.
+        if self.segments[id as usize].pins.load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        let mut free = self.lock(&self.free);
+        let mut retired = self.lock(&self.retired);
+        if self.segments.len() - retired.len() > self.limit.load(Ordering::Relaxed) as usize {
+            self.set_kind(id, Kind::Retired, 0);
+            retired.push(id);
+        } else {
+            // Last freed, first used: its pages are there and near.
+            free.push_front(id);
+            self.free_count.store(free.len(), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Sets the memory limit. Raising gives back retired segments; lowering retires free ones, and the number
+    /// still to be reclaimed is returned. Offsets of segments retired now are in the list.
+    pub fn set_limit(&self, limit: u32) -> (usize, Vec<u64>) {
+        let limit = limit.min(self.geometry.segments);
+        let mut free = self.lock(&self.free);
+        self.limit.store(limit, Ordering::Relaxed);
+        let mut retired = self.lock(&self.retired);
+        let mut in_use = self.segments.len() - retired.len();
+        let mut released = Vec::new();
+        while in_use < limit as usize {
+            let Some(id) = retired.pop() else { break };
+            self.set_kind(id, Kind::Free, 0);
+            free.push_back(id);
+            in_use += 1;
+        }
+        while in_use > limit as usize && free.len() > RECLAIM_RESERVE_SEGMENTS {
+            let id = free.pop_back().expect("more than the reserve");
+            self.set_kind(id, Kind::Retired, 0);
+            retired.push(id);
+            released.push(self.geometry.segment_offset(id));
+            in_use -= 1;
+        }
+        self.free_count.store(free.len(), Ordering::Relaxed);
+        (in_use.saturating_sub(limit as usize), released)
+    }
+
+    /// Segments in use beyond the limit.
+    pub fn over_limit(&self) -> usize {
+        let in_use = self.segments.len() - self.lock(&self.retired).len();
+        in_use.saturating_sub(self.limit.load(Ordering::Relaxed) as usize)
+    }
+
+    // ---- pins ----
+
+    /// Whether senders may pin another value: they pin less than their part of memory.
+    pub fn may_pin(&self) -> bool {
+        self.pinned.load(Ordering::Relaxed) < (self.segments.len() as u32 / PINNED_SEGMENTS_DIVISOR).max(1)
+    }
+
+    /// Keeps the segment's bytes as they are until [`Segments::unpin`]; false if it is no longer in `generation`.
+    pub fn pin(&self, id: u32, generation: u64) -> bool {
+        if self.segments[id as usize].pins.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.pinned.fetch_add(1, Ordering::Relaxed);
+        }
+        // Pairs with the fence in `free_unpinned`.
+        fence(Ordering::SeqCst);
+        let same = self.still(id, generation);
+        if !same {
+            self.unpin(id);
+        }
+        same
+    }
+
+    /// Ends one pin.
+    pub fn unpin(&self, id: u32) {
+        // Release: what was read of the segment was read before.
+        if self.segments[id as usize].pins.fetch_sub(1, Ordering::Release) == 1 {
+            self.pinned.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Segments that senders read now.
+    pub fn pinned(&self) -> u32 {
+        self.pinned.load(Ordering::Relaxed)
+    }
+
+    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> fabcache_layout::sync::MutexGuard<'a, T> {
+        mutex.lock().expect("no thread panics while it holds a segment lock")
+    }
+}

@@ -1,0 +1,308 @@
+//! The store: a region and what the server keeps beside it.
+
+use crossbeam_utils::CachePadded;
+use fabcache_layout::header::{self, Birth};
+use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
+use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use fabcache_layout::{Geometry, KeyHash, Memory, Secret, Slot};
+
+use crate::bounds::{CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN};
+use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
+use crate::counters::{StoreCounters, StoreSums};
+use crate::error::CreateError;
+use crate::index::resize::Rehash;
+use crate::index::{Index, NoBlock};
+use crate::reclaim::Reclaim;
+use crate::segments::Segments;
+use crate::upkeep::Flushes;
+
+#[cfg(not(loom))]
+use crate::backing::{Backing, BackingOptions};
+
+/// How a store is made.
+#[derive(Debug)]
+pub struct StoreOptions {
+    /// Bytes of memory, the whole region included (`-m`).
+    pub memory_bytes: u64,
+    /// Bytes that the limit may be raised to while running; at least `memory_bytes`.
+    pub memory_bytes_max: u64,
+    /// What the memory is.
+    #[cfg(not(loom))]
+    pub backing: BackingOptions,
+    /// Evict live items when memory is full; else refuse to store (`-M`).
+    pub evict: bool,
+    /// Items have CAS values (`-C` turns them off).
+    pub cas: bool,
+    /// Threads that will take a handle.
+    pub threads: usize,
+    /// Where time comes from.
+    pub time: Box<dyn TimeSource>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions {
+            memory_bytes: 64 << 20,
+            memory_bytes_max: 64 << 20,
+            #[cfg(not(loom))]
+            backing: BackingOptions::default(),
+            evict: true,
+            cas: true,
+            threads: 1,
+            time: Box::new(SystemTimeSource),
+        }
+    }
+}
+
+/// A region and what the server keeps beside it.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) memory: Memory,
+    pub(crate) geometry: Geometry,
+    hash_seed: u64,
+    pub(crate) secret: Secret,
+    pub(crate) index: Index,
+    pub(crate) segments: Segments,
+    pub(crate) reclaim: Mutex<Reclaim>,
+    pub(crate) flushes: Mutex<Flushes>,
+    /// Second of the next delayed flush; 0 for none.
+    pub(crate) flush_at: AtomicU32,
+    pub(crate) clock: Clock,
+    cas: AtomicU64,
+    pub(crate) cas_enabled: bool,
+    evict: AtomicBool,
+    counters: Box<[CachePadded<StoreCounters>]>,
+    handles_taken: AtomicU32,
+    memory_limit: AtomicU64,
+    #[cfg(not(loom))]
+    pub(crate) backing: Backing,
+}
+
+/// How much of a store is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Items alive.
+    pub items: u64,
+    /// Bytes they take.
+    pub item_bytes: u64,
+    /// The memory limit.
+    pub memory_limit: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Segments within the limit.
+    pub segments: u32,
+    /// Of these, free.
+    pub segments_free: u32,
+    /// Of these, given to the index.
+    pub segments_index: u32,
+    /// Segments that senders keep from being reused.
+    pub segments_pinned: u32,
+    /// Bytes of the index's tables.
+    pub index_bytes: u64,
+    /// Home slots in them.
+    pub index_slots: u64,
+    /// Buckets linked behind overflow areas.
+    pub index_chain_buckets: u64,
+    /// Some table is growing.
+    pub index_growing: bool,
+}
+
+impl Store {
+    /// Makes a region and an empty store in it.
+    #[cfg(not(loom))]
+    pub fn create(options: StoreOptions) -> Result<Store, CreateError> {
+        let region_bytes = options.memory_bytes_max.max(options.memory_bytes);
+        let max = fabcache_layout::slot::REGION_BYTES_MAX;
+        if region_bytes > max {
+            return Err(CreateError::TooLarge { bytes: region_bytes, max });
+        }
+        let too_small = |_| CreateError::TooSmall { bytes: options.memory_bytes };
+        let geometry = Geometry::of(region_bytes, options.memory_bytes).map_err(too_small)?;
+        let backing = Backing::create(&options.backing, region_bytes)?;
+        // SAFETY: the mapping is at least region_bytes long, page-aligned, and unmapped only when `backing` is
+        // dropped, which is the store's last field; whatever shares the memory holds the store by Arc.
+        let memory = unsafe { Memory::new(backing.base(), region_bytes) };
+        let limit = (options.memory_bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift) as u32;
+        let random = |what: &mut [u8]| {
+            getrandom::fill(what).map_err(|error| CreateError::System {
+                what: "cannot get random bytes for the region's secret".into(),
+                source: std::io::Error::other(error.to_string()),
+            })
+        };
+        let mut secret = [0; fabcache_layout::checksum::SECRET_BYTES];
+        random(&mut secret)?;
+        let mut seed = [0; 8];
+        random(&mut seed)?;
+        let segments = Segments::new(memory.clone(), geometry, limit);
+        let index = Index::new(memory.clone(), geometry, || segments.take_for_index())
+            .map_err(|NoBlock| CreateError::TooSmall { bytes: options.memory_bytes })?;
+        let store = Store::assemble(options, memory, geometry, Secret(secret), u64::from_le_bytes(seed), index, segments, backing);
+        Ok(store)
+    }
+
+    #[cfg(not(loom))]
+    #[expect(clippy::too_many_arguments, reason = "the parts of one struct, in their order")]
+    fn assemble(
+        options: StoreOptions,
+        memory: Memory,
+        geometry: Geometry,
+        secret: Secret,
+        hash_seed: u64,
+        index: Index,
+        segments: Segments,
+        backing: Backing,
+    ) -> Store {
+        let clock = Clock::start(options.time);
+        header::write(&memory, &Birth { geometry, hash_seed, clock_origin: clock.origin() });
+        header::publish_clock(&memory, FIRST_SECOND);
+        Store {
+            memory,
+            geometry,
+            hash_seed,
+            secret,
+            index,
+            segments,
+            reclaim: Mutex::new(Reclaim::default()),
+            flushes: Mutex::new(Flushes::default()),
+            flush_at: AtomicU32::new(0),
+            clock,
+            cas: AtomicU64::new(0),
+            cas_enabled: options.cas,
+            evict: AtomicBool::new(options.evict),
+            counters: (0..options.threads.max(1)).map(|_| CachePadded::default()).collect(),
+            handles_taken: AtomicU32::new(0),
+            memory_limit: AtomicU64::new(options.memory_bytes),
+            backing,
+        }
+    }
+
+    /// The hash of a key in this region.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::of(key, self.hash_seed)
+    }
+
+    /// The second it is, as last published.
+    #[inline]
+    pub fn now(&self) -> u32 {
+        header::clock(&self.memory)
+    }
+
+    /// Unix time of the region's second 0.
+    pub fn clock_origin(&self) -> u64 {
+        self.clock.origin()
+    }
+
+    /// Whether live items are evicted when memory is full.
+    pub fn evicts(&self) -> bool {
+        self.evict.load(Ordering::Relaxed)
+    }
+
+    /// How much is used.
+    pub fn usage(&self) -> Usage {
+        let (items, item_bytes) = self.segments.live();
+        Usage {
+            items,
+            item_bytes,
+            memory_limit: self.memory_limit.load(Ordering::Relaxed),
+            segment_bytes: self.geometry.segment_bytes(),
+            segments: self.segments.limit(),
+            segments_free: self.segments.free_count() as u32,
+            segments_index: self.segments.index_segments(),
+            segments_pinned: self.segments.pinned(),
+            index_bytes: self.index.bytes(),
+            index_slots: self.index.home_slots(),
+            index_chain_buckets: self.index.chain_buckets(),
+            index_growing: self.index.is_growing(),
+        }
+    }
+
+    /// What all threads did.
+    pub fn sums(&self) -> StoreSums {
+        let mut sums = StoreSums::default();
+        for counters in &self.counters {
+            sums.add(counters);
+        }
+        sums
+    }
+
+    /// The counters of a new handle.
+    pub(crate) fn take_counters(&self) -> usize {
+        let taken = self.handles_taken.fetch_add(1, Ordering::Relaxed) as usize;
+        assert!(taken < self.counters.len(), "more handles than the store was made for");
+        taken
+    }
+
+    #[inline]
+    pub(crate) fn counters(&self, thread: usize) -> &StoreCounters {
+        &self.counters[thread]
+    }
+
+    #[inline]
+    pub(crate) fn next_cas(&self) -> u64 {
+        self.cas.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn set_memory_limit_bytes(&self, bytes: u64) {
+        self.memory_limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The largest item that is not chained.
+    #[inline]
+    pub(crate) fn contiguous_bytes_max(&self) -> u64 {
+        self.geometry.segment_bytes() / CONTIGUOUS_ITEM_DIVISOR
+    }
+
+    /// The longest value of a piece.
+    pub(crate) fn piece_value_bytes_max(&self) -> usize {
+        (crate::bounds::UPLOAD_PIECE_BYTES as u64).min(self.geometry.segment_bytes() / 2) as usize
+    }
+
+    /// Pieces are not cut shorter than this, header included.
+    pub(crate) fn piece_bytes_min(&self) -> u64 {
+        (self.geometry.segment_bytes() / crate::bounds::PIECE_DIVISOR_MAX).max(crate::bounds::PIECE_BYTES_MIN)
+    }
+
+    /// Free segments that reclaim keeps ready.
+    pub(crate) fn free_segments_wanted(&self) -> usize {
+        let wanted = self.segments.limit() as usize / FREE_SEGMENTS_WANTED_DIVISOR;
+        wanted.max(FREE_SEGMENTS_WANTED_MIN) + crate::bounds::RECLAIM_RESERVE_SEGMENTS
+    }
+
+    /// Whether the item at `offset` has this key. The caller holds the lock of its slot.
+    #[inline]
+    pub(crate) fn has_key(&self, offset: u64, key: &[u8]) -> bool {
+        let Some(item) = Item::read(&self.memory, offset) else { return false };
+        if usize::from(item.key_len) != key.len() {
+            return false;
+        }
+        let mut there = [0; KEY_BYTES_MAX];
+        let there = &mut there[..key.len()];
+        self.memory.copy_out(offset + item.key_at(), there);
+        there == key
+    }
+
+    /// Takes a segment for the index, if one is free.
+    pub(crate) fn index_segment(&self) -> Option<u64> {
+        self.segments.take_for_index()
+    }
+}
+
+/// The index asks the store for hashes of keys it moves.
+impl Rehash for Store {
+    fn hash_at(&self, offset: u64) -> KeyHash {
+        let item = Item::read(&self.memory, offset).expect("a slot points into the region");
+        let mut key = [0; KEY_BYTES_MAX];
+        let key = &mut key[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
+        self.memory.copy_out(offset + item.key_at(), key);
+        self.hash(key)
+    }
+
+    fn evict(&self, slot: Slot) {
+        if let Some(item) = Item::read(&self.memory, slot.offset()) {
+            self.kill_item(slot.offset(), &item);
+        }
+    }
+}
+
+const _: () = assert!(HEADER_BYTES_MAX + KEY_BYTES_MAX < 512, "headers are copied to the stack");

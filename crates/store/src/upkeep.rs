@@ -1,0 +1,166 @@
+//! What the clock and the operator bring about: the published second, flushes, expiry without access, the memory
+//! limit.
+
+use fabcache_layout::header;
+use fabcache_layout::sync::{MutexGuard, Ordering};
+
+use crate::bounds::FLUSH_EPOCHS_UNSWEPT_MAX;
+use crate::handle::Handle;
+use crate::index::resize::Growth;
+use crate::info::Expiry;
+use crate::store::Store;
+
+/// What is known of flushes.
+#[derive(Debug, Default)]
+pub struct Flushes {
+    /// Segments sealed up to this order held only items that are flushed when the last flush happened.
+    order: u64,
+    /// Items of epochs before this one are gone from the index.
+    swept_epoch: u64,
+}
+
+impl Store {
+    /// Publishes the second it is, and flushes if a delayed flush is due. Any thread, as often as it likes.
+    #[inline]
+    pub fn tick(&self) {
+        let now = self.clock.now();
+        if now > self.now() {
+            self.advance_to(now);
+        }
+    }
+
+    #[cold]
+    fn advance_to(&self, now: u32) {
+        // Whoever does not get the lock goes on in the last second, until the thread that has it is done.
+        let Ok(mut flushes) = self.flushes.try_lock() else { return };
+        let flush_at = self.flush_at.load(Ordering::Acquire);
+        if flush_at != 0 && flush_at <= now {
+            self.flush_at.store(0, Ordering::Release);
+            self.start_flush_epoch(&mut flushes);
+        }
+        if now > self.now() {
+            header::publish_clock(&self.memory, now);
+        }
+    }
+
+    fn start_flush_epoch(&self, flushes: &mut Flushes) {
+        header::advance_flush_epoch(&self.memory);
+        self.segments.seal_open(|_, _| true);
+        flushes.order = self.segments.last_order();
+    }
+
+    fn flushes(&self) -> MutexGuard<'_, Flushes> {
+        self.flushes.lock().expect("no thread panics while it flushes")
+    }
+}
+
+impl Handle {
+    /// Forgets everything: now, or when `expiry` comes. A later flush replaces one that is still to come.
+    pub fn flush(&self, expiry: Expiry) {
+        let store = &*self.store;
+        let at = expiry.second();
+        let mut flushes = store.flushes();
+        if at > store.now() {
+            store.flush_at.store(at, Ordering::Release);
+            return;
+        }
+        store.flush_at.store(0, Ordering::Release);
+        store.start_flush_epoch(&mut flushes);
+        let epoch = header::flush_epoch(&store.memory);
+        if epoch - flushes.swept_epoch > FLUSH_EPOCHS_UNSWEPT_MAX {
+            drop(flushes);
+            self.crawl();
+            store.flushes().swept_epoch = epoch;
+        }
+    }
+
+    /// Regular work: publishes the clock, takes back memory of expired and flushed items, goes on with growing the
+    /// index. Returns when there is nothing left to do for now.
+    pub fn maintain(&self) {
+        let store = &*self.store;
+        store.tick();
+        let now = store.now();
+        store.segments.seal_open(|last_expiry, _| last_expiry.is_some_and(|last| last <= now));
+        store.sweep(self.counters(), |segment| segment.last_expiry.is_some_and(|last| last <= now));
+        let flushed = store.flushes().order;
+        store.sweep(self.counters(), |segment| segment.order <= flushed);
+        while store.segments.free_count() < store.free_segments_wanted() && self.reclaim_once() {}
+        while let Some(partition) = store.index.growing_partition() {
+            match store.index.grow(partition, store.is_roomy(), store, &|| store.index_segment()) {
+                Growth::None | Growth::Blocked => break,
+                Growth::Moved => self.counters().groups_moved.inc(),
+                Growth::Finished => {
+                    self.counters().groups_moved.inc();
+                    self.counters().tables_resized.inc();
+                }
+            }
+        }
+    }
+
+    /// Looks at every item for expired ones, as a crawler does: how many were looked at, how many were expired.
+    pub fn crawl(&self) -> (u64, u64) {
+        let store = &*self.store;
+        let (mut checked, mut gone) = (0, 0);
+        let mut cursor = crate::dump::Cursor::START;
+        while !cursor.is_done() {
+            let mut keys = Vec::new();
+            cursor = self.walk(cursor, |_| checked += 1, |key| keys.push(key.to_vec()));
+            for key in keys {
+                gone += 1;
+                // What has expired is removed by being looked at.
+                let _ = self.describe(&key, crate::info::Detail::Basic, false);
+            }
+        }
+        store.tick();
+        (checked, gone)
+    }
+
+    fn reclaim_once(&self) -> bool {
+        let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
+        let items = crate::bounds::RECLAIM_STEP_ITEMS;
+        self.store.reclaim_step(&mut reclaim, self.counters(), items) != crate::reclaim::Step::Nothing
+    }
+
+    /// Sets the memory limit. Lowering evicts until it holds; raising stops at what was reserved.
+    ///
+    /// # Errors
+    /// The limit cannot be reached; the store is as it was, or smaller than before.
+    #[cfg(not(loom))]
+    pub fn set_memory_limit(&self, bytes: u64) -> Result<(), crate::error::MemoryLimitError> {
+        use crate::error::MemoryLimitError;
+        let store = &*self.store;
+        let geometry = &store.geometry;
+        if bytes > geometry.region_bytes {
+            return Err(MemoryLimitError::BeyondReserved { max: geometry.region_bytes });
+        }
+        let least = u64::from(store.segments.index_segments() + 8);
+        let segments = bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift;
+        if segments < least {
+            return Err(MemoryLimitError::TooSmall { min: geometry.first_segment + (least << geometry.segment_shift) });
+        }
+        let (mut over, released) = store.segments.set_limit(segments as u32);
+        store.set_memory_limit_bytes(bytes);
+        for offset in released {
+            store.backing.release(offset, geometry.segment_bytes());
+        }
+        while over > 0 {
+            if !self.reclaim_once() {
+                return Err(MemoryLimitError::Full);
+            }
+            over = store.segments.over_limit();
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Gives the pages of a segment that was retired back to the system.
+    pub(crate) fn release_retired(&self, id: u32) {
+        #[cfg(not(loom))]
+        if self.segments.kind(id) == fabcache_layout::segment::Kind::Retired {
+            self.backing.release(self.geometry.segment_offset(id), self.geometry.segment_bytes());
+        }
+        #[cfg(loom)]
+        let _ = id;
+    }
+}

@@ -1,0 +1,166 @@
+//! Receiving a long value piece by piece.
+//!
+//! What has arrived is cut into pieces in the region, each complete as soon as it is written, so that a slow client
+//! keeps no segment from being reclaimed. Until an item adopts them they are orphans: reclaim takes them only when
+//! nothing else is left, and then the upload fails.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use fabcache_layout::KeyHash;
+use fabcache_layout::item::PieceEntry;
+
+use crate::error::OutOfMemory;
+use crate::handle::Handle;
+use crate::info::Expiry;
+use crate::segments::NoSpace;
+use crate::store::Store;
+
+/// A value being received.
+#[derive(Debug)]
+pub struct Upload {
+    parts: Uploaded,
+    expiry: Expiry,
+    announced: u64,
+}
+
+/// A value that was received whole.
+#[derive(Debug)]
+pub struct Uploaded {
+    store: Arc<Store>,
+    owner: KeyHash,
+    /// Received and not yet in a piece.
+    waiting: Vec<u8>,
+    /// Orphans until adopted.
+    pieces: Vec<PieceEntry>,
+    received: u64,
+    adopted: Cell<bool>,
+}
+
+impl Upload {
+    /// Begins to receive `announced` bytes for `key`; the expiry only says which items it will lie among.
+    pub fn begin(store: &Arc<Store>, key: &[u8], expiry: Expiry, announced: u64) -> Upload {
+        let parts = Uploaded {
+            owner: store.hash(key),
+            store: Arc::clone(store),
+            waiting: Vec::new(),
+            pieces: Vec::new(),
+            received: 0,
+            adopted: Cell::new(false),
+        };
+        Upload { parts, expiry, announced }
+    }
+
+    /// Bytes still to come.
+    pub fn missing(&self) -> u64 {
+        self.announced - self.parts.received
+    }
+
+    /// Adds what arrived: at most what is missing.
+    ///
+    /// # Errors
+    /// Memory is full and nothing may be evicted. The upload is of no use any more.
+    pub fn write(&mut self, handle: &Handle, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
+        assert!(bytes.len() as u64 <= self.missing(), "more bytes than were announced");
+        let piece_bytes = handle.store().piece_value_bytes_max();
+        while !bytes.is_empty() {
+            let parts = &mut self.parts;
+            let (part, rest) = bytes.split_at(bytes.len().min(piece_bytes - parts.waiting.len()));
+            bytes = rest;
+            parts.received += part.len() as u64;
+            if parts.waiting.is_empty() && part.len() == piece_bytes {
+                parts.add_pieces(handle, self.expiry, part)?;
+                continue;
+            }
+            parts.waiting.extend_from_slice(part);
+            if parts.waiting.len() == piece_bytes {
+                let piece = std::mem::take(&mut parts.waiting);
+                parts.add_pieces(handle, self.expiry, &piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All has been received: the value, ready to be stored.
+    ///
+    /// # Errors
+    /// As for [`Upload::write`].
+    pub fn finish(self, handle: &Handle) -> Result<Uploaded, OutOfMemory> {
+        assert_eq!(self.missing(), 0, "an upload is finished when all has arrived");
+        let fits = handle.fits_contiguously(self.announced);
+        if self.parts.pieces.is_empty() && fits { Ok(self.parts) } else { self.finish_in_pieces(handle) }
+    }
+
+    /// The same, in pieces however short it is.
+    pub(crate) fn finish_in_pieces(mut self, handle: &Handle) -> Result<Uploaded, OutOfMemory> {
+        let rest = std::mem::take(&mut self.parts.waiting);
+        if !rest.is_empty() {
+            self.parts.add_pieces(handle, self.expiry, &rest)?;
+        }
+        Ok(self.parts)
+    }
+}
+
+impl Uploaded {
+    /// Bytes of the value.
+    pub fn len(&self) -> u64 {
+        self.received
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.received == 0
+    }
+
+    /// The value, if it is not in pieces.
+    pub(crate) fn as_bytes(&self) -> Option<&[u8]> {
+        self.pieces.is_empty().then_some(&*self.waiting)
+    }
+
+    pub(crate) fn pieces(&self) -> &[PieceEntry] {
+        &self.pieces
+    }
+
+    /// An item has the pieces now. Called under the lock of the owner's group.
+    pub(crate) fn adopt(&self) {
+        if !self.adopted.replace(true) {
+            self.count_orphans_out();
+        }
+    }
+
+    fn count_orphans_out(&self) {
+        for piece in &self.pieces {
+            self.store.segments.count_orphan(piece.offset, -1);
+        }
+    }
+
+    fn add_pieces(&mut self, handle: &Handle, expiry: Expiry, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
+        while !bytes.is_empty() {
+            match self.store.write_piece(self.owner, expiry, bytes, false) {
+                Ok(piece) => {
+                    self.store.segments.count_orphan(piece.offset, 1);
+                    self.pieces.push(piece);
+                    bytes = &bytes[piece.len as usize..];
+                    handle.reclaim_ahead();
+                }
+                Err(NoSpace) => handle.make_room()?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Uploaded {
+    fn drop(&mut self) {
+        if self.adopted.get() || self.pieces.is_empty() {
+            return;
+        }
+        {
+            let _group = self.store.index.lock(self.owner);
+            for piece in &self.pieces {
+                self.store.kill_piece(*piece);
+            }
+        }
+        self.count_orphans_out();
+    }
+}

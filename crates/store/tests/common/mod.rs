@@ -1,0 +1,108 @@
+//! What the store's tests share: a clock that they set, and short forms of the operations.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fabcache_store::clock::TimeSource;
+use fabcache_store::{
+    Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, OutOfMemory, Payload, Store, StoreOptions, Value, Write,
+};
+
+/// A clock that stands until it is set.
+#[derive(Debug, Clone, Default)]
+pub struct SetClock(Arc<AtomicU64>);
+
+impl SetClock {
+    pub fn advance(&self, seconds: u64) {
+        self.0.fetch_add(seconds, Ordering::Relaxed);
+    }
+}
+
+impl TimeSource for SetClock {
+    fn monotonic(&self) -> (u64, u32) {
+        (1_000 + self.0.load(Ordering::Relaxed), 0)
+    }
+
+    fn wall(&self) -> (u64, u32) {
+        (1_700_000_000 + self.0.load(Ordering::Relaxed), 0)
+    }
+}
+
+/// A store of `memory_bytes` and its clock.
+pub fn store(memory_bytes: u64, evict: bool, threads: usize) -> (Arc<Store>, SetClock) {
+    let clock = SetClock::default();
+    let options = StoreOptions {
+        memory_bytes,
+        memory_bytes_max: memory_bytes,
+        evict,
+        threads,
+        time: Box::new(clock.clone()),
+        ..StoreOptions::default()
+    };
+    (Arc::new(Store::create(options).expect("memory for a test")), clock)
+}
+
+/// A plain write of a value.
+pub fn plain(value: NewValue<'_>) -> Write<'_> {
+    Write {
+        flags: 0,
+        expiry: Expiry::NEVER,
+        cas: None,
+        stale: false,
+        token_sent: false,
+        same_item: false,
+        value,
+    }
+}
+
+/// Sets a key; its CAS value.
+pub fn set(handle: &Handle, key: &[u8], value: &[u8]) -> Result<u64, OutOfMemory> {
+    set_with(handle, key, value, 0, Expiry::NEVER)
+}
+
+/// Sets a key with flags and expiry.
+pub fn set_with(handle: &Handle, key: &[u8], value: &[u8], flags: u32, expiry: Expiry) -> Result<u64, OutOfMemory> {
+    let write = Write { flags, expiry, ..plain(NewValue::Is(Value::Bytes(value))) };
+    handle.mutate(key, |_| (Change::Write(write), ())).map(|(_, written)| written.cas)
+}
+
+/// Removes a key; whether it was there.
+pub fn delete(handle: &Handle, key: &[u8]) -> bool {
+    handle.mutate(key, |existing| (Change::Remove, existing.info.is_ok())).expect("removing needs no memory").0
+}
+
+/// Reads a key.
+pub fn get(handle: &Handle, key: &[u8]) -> Option<(ItemInfo, Vec<u8>)> {
+    let mut out = b"before".to_vec();
+    match handle.get(key, Detail::Basic, &mut out, |_, out| out.extend_from_slice(b"head")) {
+        Get::Hit(info, Payload::Copied) => {
+            assert_eq!(&out[..10], b"beforehead");
+            assert_eq!(out.len() as u64 - 10, info.len);
+            Some((info, out.split_off(10)))
+        }
+        Get::Hit(info, Payload::Pinned(pinned)) => {
+            let value: Vec<u8> = pinned.slices(0).flatten().copied().collect();
+            assert_eq!((value.len() as u64, pinned.len()), (info.len, info.len));
+            Some((info, value))
+        }
+        Get::Miss(_) => {
+            assert_eq!(out, b"before", "a miss leaves the output as it was");
+            None
+        }
+        Get::Busy(_) => panic!("nothing else is pinned"),
+    }
+}
+
+/// Bytes that tell which value they are of.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x as u8
+        })
+        .collect()
+}

@@ -1,0 +1,354 @@
+//! The store against a map, under random operations, clock jumps, flushes and eviction. While memory is not full the
+//! store must know all that the map knows; when it is, it may have forgotten, but may never be wrong.
+
+mod common;
+
+use std::collections::HashMap;
+
+use common::{SetClock, delete, get, pattern, plain, set_with, store};
+use fabcache_store::{Change, Detail, Expiry, Handle, NewValue, Upload, Value, Write};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Set { key: u16, len: usize, flags: u32, ttl: i64 },
+    Upload { key: u16, len: usize, finish: bool },
+    Add { key: u16, len: usize },
+    Join { key: u16, len: usize, after: bool, uploaded: bool },
+    Cas { key: u16, len: usize, right: bool },
+    Touch { key: u16, ttl: i64 },
+    Delete { key: u16 },
+    Get { key: u16 },
+    Advance { seconds: u64 },
+    Flush { delay: i64 },
+    Maintain,
+}
+
+fn op(keys: u16, len_max: usize) -> impl Strategy<Value = Op> {
+    let len = prop_oneof![4 => 0usize..200, 2 => 0..len_max / 8, 1 => 0..len_max];
+    let ttl = prop_oneof![4 => Just(0i64), 4 => 1i64..40, 1 => Just(-1i64), 1 => Just(1_700_000_020)];
+    let key = 0..keys;
+    prop_oneof![
+        12 => (key.clone(), len.clone(), prop_oneof![Just(0u32), any::<u32>()], ttl.clone())
+            .prop_map(|(key, len, flags, ttl)| Op::Set { key, len, flags, ttl }),
+        2 => (key.clone(), len.clone(), prop::bool::weighted(0.8)).prop_map(|(key, len, finish)| Op::Upload { key, len, finish }),
+        2 => (key.clone(), len.clone()).prop_map(|(key, len)| Op::Add { key, len }),
+        5 => (key.clone(), len.clone(), any::<bool>(), any::<bool>())
+            .prop_map(|(key, len, after, uploaded)| Op::Join { key, len, after, uploaded }),
+        2 => (key.clone(), len, any::<bool>()).prop_map(|(key, len, right)| Op::Cas { key, len, right }),
+        2 => (key.clone(), ttl).prop_map(|(key, ttl)| Op::Touch { key, ttl }),
+        2 => key.clone().prop_map(|key| Op::Delete { key }),
+        12 => key.prop_map(|key| Op::Get { key }),
+        2 => (0u64..15).prop_map(|seconds| Op::Advance { seconds }),
+        1 => (-1i64..10).prop_map(|delay| Op::Flush { delay }),
+        2 => Just(Op::Maintain),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    value: Vec<u8>,
+    flags: u32,
+    expiry: u32,
+    cas: u64,
+}
+
+struct Model {
+    handle: Handle,
+    clock: SetClock,
+    known: HashMap<u16, Known>,
+    flush_at: Option<u32>,
+    seed: u64,
+    /// Memory was full at some time: what the map knows the store may have forgotten.
+    may_forget: bool,
+    value_max: usize,
+}
+
+impl Model {
+    fn new(memory_bytes: u64, evict: bool, may_forget: bool, value_max: usize) -> Model {
+        let (store, clock) = store(memory_bytes, evict, 1);
+        let handle = Handle::new(&store);
+        Model { handle, clock, known: HashMap::new(), flush_at: None, seed: 0, may_forget, value_max }
+    }
+
+    fn now(&self) -> u32 {
+        self.handle.store().now()
+    }
+
+    fn expiry(&self, seconds: i64) -> Expiry {
+        Expiry::from_client(seconds, self.now(), self.handle.store().clock_origin())
+    }
+
+    fn next_value(&mut self, len: usize) -> Vec<u8> {
+        self.seed += 1;
+        pattern(self.seed, len)
+    }
+
+    /// What the map says is there.
+    fn valid(&self, key: u16) -> Option<&Known> {
+        self.known.get(&key).filter(|known| known.expiry == 0 || known.expiry > self.now())
+    }
+
+    /// Brings the map to what the store has been seen to know, and says whether the key is there.
+    fn look(&mut self, key: u16) -> Option<Known> {
+        let found = get(&self.handle, &name(key));
+        let valid = self.valid(key).cloned();
+        match (&found, &valid) {
+            (Some((info, value)), Some(known)) => {
+                assert!(value == &known.value, "key {key}: another value of {} bytes, not {}", value.len(), known.value.len());
+                assert_eq!((info.flags, info.cas, info.expiry.second()), (known.flags, known.cas, known.expiry));
+                valid
+            }
+            (Some((info, _)), None) => panic!("key {key} should not be there: {info:?}"),
+            (None, Some(_)) => {
+                assert!(self.may_forget, "key {key} was forgotten though memory is not full");
+                self.known.remove(&key);
+                None
+            }
+            (None, None) => None,
+        }
+    }
+
+    fn run(&mut self, op: &Op) {
+        match *op {
+            Op::Set { key, len, flags, ttl } => {
+                let (value, expiry) = (self.next_value(len), self.expiry(ttl));
+                match set_with(&self.handle, &name(key), &value, flags, expiry) {
+                    Ok(cas) => drop(self.known.insert(key, Known { value, flags, expiry: expiry.second(), cas })),
+                    Err(_) => self.refused(),
+                }
+            }
+            Op::Upload { key, len, finish } => self.upload(key, len, finish),
+            Op::Add { key, len } => {
+                let value = self.next_value(len);
+                let there = self.look(key).is_some();
+                let write = plain(NewValue::Is(Value::Bytes(&value)));
+                let done = self.handle.mutate(&name(key), |existing| match existing.info {
+                    Ok(_) => (Change::Keep, false),
+                    Err(_) => (Change::Write(write), true),
+                });
+                match done {
+                    Ok((added, written)) => {
+                        assert_eq!(added, !there);
+                        if added {
+                            self.known.insert(key, Known { value, flags: 0, expiry: 0, cas: written.cas });
+                        }
+                    }
+                    Err(_) => self.refused(),
+                }
+            }
+            Op::Join { key, len, after, uploaded } => self.join(key, len, after, uploaded),
+            Op::Cas { key, len, right } => {
+                let value = self.next_value(len);
+                let Some(known) = self.look(key) else { return };
+                let wanted = if right { known.cas } else { known.cas + 1 };
+                let write = plain(NewValue::Is(Value::Bytes(&value)));
+                let done = self.handle.mutate(&name(key), |existing| match existing.info {
+                    Ok(info) if info.cas == wanted => (Change::Write(write), Some(true)),
+                    Ok(_) => (Change::Keep, Some(false)),
+                    Err(_) => (Change::Keep, None),
+                });
+                match done {
+                    Ok((Some(true), written)) => {
+                        assert!(right);
+                        self.known.insert(key, Known { value, flags: 0, expiry: 0, cas: written.cas });
+                    }
+                    Ok((Some(false), _)) => assert!(!right),
+                    Ok((None, _)) => assert!(self.may_forget),
+                    Err(_) => self.refused(),
+                }
+            }
+            Op::Touch { key, ttl } => self.touch(key, ttl),
+            Op::Delete { key } => {
+                let there = self.look(key).is_some();
+                assert_eq!(delete(&self.handle, &name(key)), there);
+                self.known.remove(&key);
+            }
+            Op::Get { key } => drop(self.look(key)),
+            Op::Advance { seconds } => {
+                self.clock.advance(seconds);
+                self.handle.store().tick();
+                if self.flush_at.is_some_and(|at| at <= self.now()) {
+                    self.flush_at = None;
+                    self.known.clear();
+                }
+            }
+            Op::Flush { delay } => {
+                let expiry = self.expiry(delay);
+                self.handle.flush(expiry);
+                self.flush_at = Some(expiry.second()).filter(|at| *at > self.now());
+                if self.flush_at.is_none() {
+                    self.known.clear();
+                }
+            }
+            Op::Maintain => self.handle.maintain(),
+        }
+    }
+
+    /// A write was refused for want of memory.
+    fn refused(&self) {
+        let usage = self.handle.store().usage();
+        assert!(self.may_forget || !self.handle.store().evicts(), "refused though memory is not full: {usage:?}");
+    }
+
+    fn upload(&mut self, key: u16, len: usize, finish: bool) {
+        let value = self.next_value(len);
+        let mut upload = Upload::begin(self.handle.store(), &name(key), Expiry::NEVER, len as u64);
+        let cut = if finish { len } else { len / 2 };
+        for chunk in value[..cut].chunks(10_000) {
+            if upload.write(&self.handle, chunk).is_err() {
+                return self.refused();
+            }
+        }
+        if !finish {
+            return;
+        }
+        let Ok(uploaded) = upload.finish(&self.handle) else { return self.refused() };
+        let write = plain(NewValue::Is(Value::Uploaded(&uploaded)));
+        match self.handle.mutate(&name(key), |_| (Change::Write(write), ())) {
+            Ok((_, written)) => drop(self.known.insert(key, Known { value, flags: 0, expiry: 0, cas: written.cas })),
+            Err(_) => self.refused(),
+        }
+    }
+
+    fn join(&mut self, key: u16, len: usize, after: bool, uploaded: bool) {
+        let part = self.next_value(len);
+        let Some(known) = self.look(key) else { return };
+        if known.value.len() + len > self.value_max {
+            return;
+        }
+        let upload = uploaded.then(|| {
+            let mut upload = Upload::begin(self.handle.store(), &name(key), Expiry::NEVER, len as u64);
+            upload.write(&self.handle, &part).and_then(|()| upload.finish(&self.handle))
+        });
+        let value = match &upload {
+            None => Value::Bytes(&part),
+            Some(Ok(uploaded)) => Value::Uploaded(uploaded),
+            Some(Err(_)) => return self.refused(),
+        };
+        let done = self.handle.mutate(&name(key), |existing| match existing.info {
+            Ok(info) => {
+                let value = if after { NewValue::Appended(value) } else { NewValue::Prepended(value) };
+                let write = Write { flags: info.flags, expiry: info.expiry, same_item: true, ..plain(value) };
+                (Change::Write(write), true)
+            }
+            Err(_) => (Change::Keep, false),
+        });
+        match done {
+            Ok((true, written)) => {
+                let value = if after { [known.value, part].concat() } else { [part, known.value].concat() };
+                self.known.insert(key, Known { value, cas: written.cas, ..known });
+            }
+            Ok((false, _)) => assert!(self.may_forget),
+            Err(_) => self.refused(),
+        }
+    }
+
+    fn touch(&mut self, key: u16, ttl: i64) {
+        let expiry = self.expiry(ttl);
+        let there = self.look(key);
+        let done = self.handle.mutate(&name(key), |existing| match existing.info {
+            Ok(info) => {
+                let write = Write {
+                    flags: info.flags,
+                    expiry,
+                    cas: Some(info.cas),
+                    same_item: true,
+                    ..plain(NewValue::Same)
+                };
+                (Change::Write(write), true)
+            }
+            Err(_) => (Change::Keep, false),
+        });
+        match done {
+            Ok((touched, _)) => {
+                assert!(touched == there.is_some() || self.may_forget);
+                if let (true, Some(known)) = (touched, there) {
+                    self.known.insert(key, Known { expiry: expiry.second(), ..known });
+                }
+            }
+            Err(_) => self.refused(),
+        }
+    }
+
+    /// At the end everything is looked at, by key and by a walk, and the accounts must be right.
+    fn finish(mut self) {
+        for key in self.known.keys().copied().collect::<Vec<_>>() {
+            self.look(key);
+        }
+        let mut seen = Vec::new();
+        let mut cursor = fabcache_store::dump::Cursor::START;
+        let mut bytes = 0;
+        while !cursor.is_done() {
+            let visit = |visited: fabcache_store::dump::Visited<'_>| {
+                seen.push(visited.key.to_vec());
+                bytes += visited.info.bytes;
+            };
+            cursor = self.handle.walk(cursor, visit, |_| {});
+        }
+        seen.sort();
+        let mut known: Vec<_> = self.known.keys().filter(|key| self.valid(**key).is_some()).map(|key| name(*key)).collect();
+        known.sort();
+        assert_eq!(seen, known, "a walk comes to every key once");
+        for key in seen {
+            self.handle.describe(&key, Detail::Full, true).expect("it was just seen");
+            assert!(delete(&self.handle, &key));
+        }
+        self.handle.crawl();
+        let usage = self.handle.store().usage();
+        assert_eq!((usage.items, usage.item_bytes, usage.segments_pinned), (0, 0, 0), "nothing is left over");
+        assert!(bytes < usage.memory_limit);
+    }
+}
+
+fn name(key: u16) -> Vec<u8> {
+    match key % 3 {
+        0 => format!("k{key}").into_bytes(),
+        1 => format!("a-longer-key-of-some-length:{key}").into_bytes(),
+        _ => [format!("{key}-").as_bytes(), &[b'x'; 240]].concat(),
+    }
+}
+
+fn cases(default: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(60))]
+
+    /// Forty keys of at most 40 kB: a third of the memory, however they are overwritten.
+    #[test]
+    fn nothing_is_forgotten_while_memory_is_not_full(ops in prop::collection::vec(op(40, 40_000), 1..600)) {
+        let mut model = Model::new(8 << 20, true, false, 60_000);
+        ops.iter().for_each(|op| model.run(op));
+        model.finish();
+    }
+
+    #[test]
+    fn nothing_is_wrong_while_memory_is_full(ops in prop::collection::vec(op(600, 400_000), 1..800)) {
+        let mut model = Model::new(2 << 20, true, true, 500_000);
+        ops.iter().for_each(|op| model.run(op));
+        model.finish();
+    }
+
+    #[test]
+    fn nothing_is_evicted_where_that_is_forbidden(ops in prop::collection::vec(op(100, 100_000), 1..800)) {
+        let mut model = Model::new(2 << 20, false, false, 200_000);
+        ops.iter().for_each(|op| model.run(op));
+        prop_assert_eq!(model.handle.store().sums().evictions, 0);
+        model.finish();
+    }
+
+    #[test]
+    fn many_small_items_grow_the_index(ops in prop::collection::vec(op(20_000, 100), 1..50), fill in 1_000u16..20_000) {
+        let mut model = Model::new(8 << 20, true, false, 1_000);
+        for key in 0..fill {
+            model.run(&Op::Set { key, len: 20, flags: 0, ttl: 0 });
+            if key % 1_000 == 0 {
+                ops.iter().for_each(|op| model.run(op));
+            }
+        }
+        model.finish();
+    }
+}
