@@ -1,1 +1,21 @@
-//! transport
+//! The ways into a fabcache server.
+//!
+//! Each way is a folder with a listener and a link behind the one contract of `contract.rs`; `conformance.rs` is the
+//! suite that every one of them passes.
+//!
+//! - `tcp/`, `unix/`: stream sockets.
+//! - `tls/`: TLS over either.
+//! - `udp/`: memcached's datagrams, each a short-lived link.
+//! - `memory/`: a fake for tests, in this process.
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+pub mod contract;
+pub mod memory;
+mod socket;
+pub mod tcp;
+pub mod tls;
+pub mod udp;
+pub mod unix;
+
+pub use contract::{Kind, Link, Listener, Peer, Received};

@@ -1,0 +1,41 @@
+//! What stream sockets of all families share.
+
+use std::io::{self, IoSlice, Read, Write};
+
+use socket2::Socket;
+
+use crate::contract::Received;
+
+/// Nothing now, or a signal came first: not an error.
+pub(crate) fn is_not_now(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+pub(crate) fn receive(mut socket: &Socket, into: &mut [u8]) -> io::Result<Received> {
+    match socket.read(into) {
+        Ok(0) => Ok(Received::End),
+        Ok(len) => Ok(Received::Bytes(len)),
+        Err(error) if is_not_now(&error) => Ok(Received::Nothing),
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) fn send(mut socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    let sent = if let [part] = parts { socket.write(part) } else { socket.write_vectored(parts) };
+    match sent {
+        Err(error) if is_not_now(&error) => Ok(0),
+        sent => sent,
+    }
+}
+
+/// A connection that is gone before it was taken is nobody's error.
+pub(crate) fn accept(socket: &Socket) -> io::Result<Option<(Socket, socket2::SockAddr)>> {
+    match socket.accept() {
+        Ok((accepted, address)) => {
+            accepted.set_nonblocking(true)?;
+            Ok(Some((accepted, address)))
+        }
+        Err(error) if is_not_now(&error) || error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,98 @@
+//! Where datagrams arrive.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{Framing, UdpLink};
+use crate::contract::{Kind, Link, Listener, Peer};
+use crate::socket::is_not_now;
+
+/// The largest datagram there is.
+const DATAGRAM_BYTES_MAX: usize = 65_535;
+/// Room for bursts of datagrams in either direction; the system may give less.
+const SOCKET_BUFFER_BYTES: usize = 8 << 20;
+
+/// A bound UDP socket.
+#[derive(Debug)]
+pub struct UdpListener {
+    socket: Arc<UdpSocket>,
+    framing: Framing,
+    local: SocketAddr,
+}
+
+impl UdpListener {
+    /// Receives at `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The system's, most often that the address is in use.
+    pub fn bind(address: SocketAddr, framing: Framing) -> io::Result<UdpListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        // Best effort: small buffers work, they only lose more under bursts.
+        let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+        socket.bind(&address.into())?;
+        UdpListener::take_over(socket, framing)
+    }
+
+    /// Takes over a bound socket that another process opened.
+    ///
+    /// # Errors
+    /// It is not a UDP socket.
+    pub fn adopt(fd: OwnedFd, framing: Framing) -> io::Result<UdpListener> {
+        UdpListener::take_over(Socket::from(fd), framing)
+    }
+
+    fn take_over(socket: Socket, framing: Framing) -> io::Result<UdpListener> {
+        socket.set_nonblocking(true)?;
+        if socket.r#type()? != Type::DGRAM || socket.local_addr()?.as_socket().is_none() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a UDP socket"));
+        }
+        let socket = UdpSocket::from(socket);
+        let local = socket.local_addr()?;
+        Ok(UdpListener { socket: Arc::new(socket), framing, local })
+    }
+
+    /// Where it receives; the port is the real one.
+    pub fn address(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl Listener for UdpListener {
+    fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
+        loop {
+            let mut datagram = [0; DATAGRAM_BYTES_MAX];
+            let (len, peer) = match self.socket.recv_from(&mut datagram) {
+                Ok(received) => received,
+                // A port unreachable for an earlier answer is told here; it concerns nobody who is still there.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+                Err(error) if is_not_now(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let datagram = &datagram[..len];
+            if let Some((id, start)) = (self.framing.open)(datagram) {
+                let request = datagram[start..].to_vec();
+                return Ok(Some(Box::new(UdpLink::new(&self.socket, self.framing, peer, id, request))));
+            }
+        }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn local(&self) -> Peer {
+        Peer::Socket(self.local)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Udp
+    }
+}

@@ -1,0 +1,21 @@
+//! memcached over UDP: each datagram is a request of its own.
+//!
+//! A datagram is a link that has received all it ever will. What is sent on it is kept until `flush` and goes back
+//! to the sender in datagrams that fit a packet. The eight bytes in front of each (request id, sequence number,
+//! number of datagrams, reserved) are those of memcached's protocol.txt, "UDP protocol"; their coding is the
+//! caller's (`Framing`), as this crate knows no protocol.
+
+mod link;
+mod listener;
+
+pub use link::UdpLink;
+pub use listener::UdpListener;
+
+/// How requests are taken out of datagrams, and answers put into them.
+#[derive(Clone, Copy, Debug)]
+pub struct Framing {
+    /// The request's id and where its bytes start; none if the datagram is not one to answer.
+    pub open: fn(&[u8]) -> Option<(u16, usize)>,
+    /// Splits an answer into datagrams, each given to the function.
+    pub seal: fn(u16, &[u8], &mut dyn FnMut(&[u8])),
+}

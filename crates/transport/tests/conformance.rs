@@ -1,0 +1,272 @@
+//! Every way in passes the suite.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabcache_transport::conformance::{Client, Way, run};
+use fabcache_transport::memory::{MemoryListener, MemoryPeer};
+use fabcache_transport::tcp::{TcpListener, TcpOptions};
+use fabcache_transport::tls::{TlsContext, TlsListener};
+use fabcache_transport::udp::{Framing, UdpListener};
+use fabcache_transport::unix::UnixListener;
+use fabcache_transport::{Listener, Received};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+
+const LOOPBACK_V4: &str = "127.0.0.1:0";
+const LOOPBACK_V6: &str = "[::1]:0";
+const OPTIONS: TcpOptions = TcpOptions { backlog: 128, share_address: false };
+
+/// A client over anything that std can read and write.
+struct Stream<S>(S);
+
+impl<S: Read + Write + Send> Client for Stream<S> {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)?;
+        self.0.flush()
+    }
+
+    fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let mut buffer = vec![0; 16 << 10];
+        let len = self.0.read(&mut buffer)?;
+        buffer.truncate(len);
+        Ok(buffer)
+    }
+}
+
+struct Tcp(TcpListener);
+
+impl Way for Tcp {
+    fn listener(&self) -> &dyn Listener {
+        &self.0
+    }
+
+    fn connect(&self) -> io::Result<Box<dyn Client>> {
+        Ok(Box::new(Stream(TcpStream::connect(self.0.address())?)))
+    }
+}
+
+#[test]
+fn tcp_v4() {
+    run(&Tcp(TcpListener::bind(LOOPBACK_V4.parse().expect("an address"), &OPTIONS).expect("loopback")));
+}
+
+#[test]
+fn tcp_v6() {
+    match TcpListener::bind(LOOPBACK_V6.parse().expect("an address"), &OPTIONS) {
+        Ok(listener) => run(&Tcp(listener)),
+        Err(error) => println!("not run: this host has no IPv6 loopback ({error})"),
+    }
+}
+
+struct Unix(UnixListener);
+
+impl Way for Unix {
+    fn listener(&self) -> &dyn Listener {
+        &self.0
+    }
+
+    fn connect(&self) -> io::Result<Box<dyn Client>> {
+        Ok(Box::new(Stream(UnixStream::connect(self.0.path())?)))
+    }
+}
+
+fn socket_path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("fabcache-{name}-{}.sock", std::process::id()))
+}
+
+#[test]
+fn unix() {
+    let path = socket_path("unix");
+    run(&Unix(UnixListener::bind(&path, 0o700, 128).expect("a socket in the temporary directory")));
+    assert!(!path.exists(), "the socket's file goes with the listener");
+}
+
+#[test]
+fn a_unix_socket_replaces_only_a_dead_one() {
+    let path = socket_path("taken");
+    let first = UnixListener::bind(&path, 0o700, 8).expect("a free path");
+    let second = UnixListener::bind(&path, 0o700, 8).expect_err("the first one lives");
+    assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+    drop(first);
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a free path"));
+    drop(UnixListener::bind(&path, 0o700, 8).expect("nobody listens at the file left behind"));
+    std::fs::write(&path, "precious").expect("a free path");
+    UnixListener::bind(&path, 0o700, 8).expect_err("a file is not a socket");
+    assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
+    std::fs::remove_file(&path).expect("still there");
+}
+
+struct Memory(MemoryListener);
+
+struct MemoryClient(MemoryPeer);
+
+impl Client for MemoryClient {
+    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            bytes = &bytes[self.0.send(bytes)?..];
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let mut buffer = vec![0; 4096];
+        loop {
+            match self.0.receive(&mut buffer) {
+                Received::Bytes(len) => return Ok(buffer[..len].to_vec()),
+                Received::End => return Ok(Vec::new()),
+                Received::Nothing => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+impl Way for Memory {
+    fn listener(&self) -> &dyn Listener {
+        &self.0
+    }
+
+    fn connect(&self) -> io::Result<Box<dyn Client>> {
+        Ok(Box::new(MemoryClient(self.0.connect()?)))
+    }
+}
+
+#[test]
+fn memory() {
+    run(&Memory(MemoryListener::new().expect("a descriptor")));
+}
+
+struct Udp(UdpListener);
+
+struct UdpClient(UdpSocket);
+
+/// Two bytes of id in front, as the simplest framing there is.
+const FRAMING: Framing = Framing {
+    open: |datagram| Some((u16::from_be_bytes(datagram.get(..2)?.try_into().ok()?), 2)),
+    seal: |id, answer, send| send(&[&id.to_be_bytes(), answer].concat()),
+};
+
+impl Client for UdpClient {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.send(&[b"id", bytes].concat()).map(drop)
+    }
+
+    fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let mut buffer = vec![0; 2048];
+        let len = self.0.recv(&mut buffer)?;
+        assert_eq!(&buffer[..2], b"id");
+        Ok(buffer[2..len].to_vec())
+    }
+}
+
+impl Way for Udp {
+    fn listener(&self) -> &dyn Listener {
+        &self.0
+    }
+
+    fn connect(&self) -> io::Result<Box<dyn Client>> {
+        let socket = UdpSocket::bind(LOOPBACK_V4)?;
+        socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+        socket.connect(self.0.address())?;
+        Ok(Box::new(UdpClient(socket)))
+    }
+
+    fn is_one_shot(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn udp() {
+    run(&Udp(UdpListener::bind(LOOPBACK_V4.parse().expect("an address"), FRAMING).expect("loopback")));
+}
+
+struct Tls {
+    listener: TlsListener,
+    address: SocketAddr,
+    client: Arc<rustls::ClientConfig>,
+}
+
+impl Way for Tls {
+    fn listener(&self) -> &dyn Listener {
+        &self.listener
+    }
+
+    fn connect(&self) -> io::Result<Box<dyn Client>> {
+        let name = ServerName::try_from("localhost").expect("a name");
+        let tls = rustls::ClientConnection::new(Arc::clone(&self.client), name).map_err(io::Error::other)?;
+        let stream = rustls::StreamOwned::new(tls, TcpStream::connect(self.address)?);
+        Ok(Box::new(TlsClient(stream)))
+    }
+}
+
+/// Says goodbye when it leaves, as TLS asks.
+struct TlsClient(rustls::StreamOwned<rustls::ClientConnection, TcpStream>);
+
+impl Client for TlsClient {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)?;
+        self.0.flush()
+    }
+
+    fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let mut buffer = vec![0; 16 << 10];
+        let len = self.0.read(&mut buffer)?;
+        buffer.truncate(len);
+        Ok(buffer)
+    }
+}
+
+impl Drop for TlsClient {
+    fn drop(&mut self) {
+        self.0.conn.send_close_notify();
+        let _ = self.0.conn.complete_io(&mut self.0.sock);
+    }
+}
+
+fn tls_way() -> Tls {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let certificate = CertificateDer::from(made.cert.der().to_vec());
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+    let server = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.clone()], key)
+        .expect("a fitting pair");
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate).expect("a certificate");
+    let client = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let tcp = TcpListener::bind(LOOPBACK_V4.parse().expect("an address"), &OPTIONS).expect("loopback");
+    let address = tcp.address();
+    let context = Arc::new(TlsContext::new(Arc::new(server)));
+    Tls { listener: TlsListener::new(Box::new(tcp), context), address, client: Arc::new(client) }
+}
+
+#[test]
+fn tls() {
+    run(&tls_way());
+}
+
+#[test]
+fn a_client_without_tls_ends_its_own_link_only() {
+    let way = tls_way();
+    let mut plain = TcpStream::connect(way.address).expect("loopback");
+    plain.write_all(b"get a\r\n").expect("sending works");
+    let mut link = loop {
+        if let Some(link) = way.listener.accept().expect("accepting works") {
+            break link;
+        }
+    };
+    let error = loop {
+        match link.receive(&mut [0; 64]) {
+            Ok(Received::Nothing) => std::thread::yield_now(),
+            Ok(other) => panic!("plain bytes are not TLS: {other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    run(&way);
+}
