@@ -3,6 +3,9 @@
 //! A [`Request`] is what a client asked ([`Command`]) and how it wants to be answered ([`Form`]). Keys and
 //! inline values borrow from the input buffer. Nothing here knows a socket, a clock or the store.
 
+use memchr::memchr;
+
+use crate::bounds::WORDS_MAX;
 use crate::form::Form;
 use crate::refusal::Refusal;
 
@@ -37,7 +40,7 @@ pub enum Command<'a> {
     Touch(Touch<'a>),
     /// `me`: describe an item without counting as an access.
     Inspect(&'a [u8]),
-    /// `flush_all`: forget everything, now or after a delay.
+    /// `flush_all`: forget everything, now or after a delay. Negative is now.
     Flush(Exptime),
     /// Answered at once: meta `mn`, binary Noop.
     Noop,
@@ -47,27 +50,35 @@ pub enum Command<'a> {
     Verbosity(u32),
     /// Close the connection. Binary Quit is answered first, text `quit` is not.
     Quit,
-    /// `stats`, with the words after it joined by single spaces (empty for plain `stats`).
-    Stats(Vec<&'a [u8]>),
+    /// `stats`: the words after it (none for plain `stats`).
+    Stats(Words<'a>),
     /// `cache_memlimit`, in megabytes.
     CacheMemlimit(u64),
-    /// `shutdown` or `shutdown graceful`; any other word after it is in `mode`.
+    /// `shutdown`, `shutdown graceful`, or an invalid mode.
     Shutdown {
-        /// The word after `shutdown`, if any.
+        /// What follows `shutdown`, if anything.
         mode: Option<&'a [u8]>,
     },
     /// `refresh_certs`.
     RefreshCerts,
     /// `lru_crawler …`: the words after it.
-    LruCrawler(Vec<&'a [u8]>),
+    LruCrawler(Words<'a>),
     /// `lru …`: the words after it.
-    Lru(Vec<&'a [u8]>),
+    Lru(Words<'a>),
     /// `slabs …`: the words after it.
-    Slabs(Vec<&'a [u8]>),
+    Slabs(Words<'a>),
     /// `extstore …`: the words after it.
-    Extstore(Vec<&'a [u8]>),
+    Extstore(Words<'a>),
     /// `watch …`: the words after it.
-    Watch(Vec<&'a [u8]>),
+    Watch(Words<'a>),
+    /// Text authentication (a `set` before the connection is let in): answered by `Stored` or `AuthFailure`. The
+    /// decoder stays shut until the server calls [`Decoder::require_auth`](crate::Decoder::require_auth) again.
+    Authenticate {
+        /// The bytes before the first space.
+        user: &'a [u8],
+        /// The bytes after it.
+        password: &'a [u8],
+    },
     /// SASL: list the mechanisms.
     SaslList,
     /// SASL: start with a mechanism and its first payload.
@@ -95,15 +106,22 @@ pub struct Get<'a> {
     pub key: &'a [u8],
     /// The client wants the value, not only metadata.
     pub value: bool,
-    /// Set a new expiry time (`gat`, meta `T`, binary GAT).
+    /// Set a new expiry time on a hit (`gat`, meta `T`, binary GAT).
     pub touch: Option<Exptime>,
-    /// On a miss create an empty item with this expiry time and tell the client that it won (meta `N`).
+    /// The answer carries the time to live from before `touch` or `vivify` took effect (meta `t` stands before
+    /// `T` or `N`); an item just created then has none.
+    pub ttl_before_touch: bool,
+    /// On a miss create an empty item with this expiry time and tell the client that it won (meta `N`, or the
+    /// `T` that stands after it).
     pub vivify: Option<Exptime>,
-    /// Tell one client that it won when less than so many seconds remain (meta `R`).
-    pub recache: Option<i32>,
-    /// The CAS value to give an item that is created or touched (meta `E`).
+    /// Tell one client that it won when the item expires, but before this time (meta `R`). 0 and negative never
+    /// win.
+    pub recache: Option<Exptime>,
+    /// `recache` looks at the expiry time from before `touch` (meta `R` stands before `T`).
+    pub recache_before_touch: bool,
+    /// The CAS value to give an item that is created (meta `E`); one that is only touched keeps its own.
     pub new_cas: Option<u64>,
-    /// Not an access for the purposes of eviction and of `h`, `l` (reserved to meta flags that ask for it).
+    /// Not an access for the purposes of eviction and of `h`, `l` (meta `u`).
     pub no_bump: bool,
 }
 
@@ -150,12 +168,18 @@ impl Value<'_> {
     }
 }
 
+impl Default for Value<'_> {
+    fn default() -> Self {
+        Value::Inline(b"")
+    }
+}
+
 /// Write one key.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Store<'a> {
     /// 1 to 250 bytes.
     pub key: &'a [u8],
-    /// How what is there is treated.
+    /// How what is there is treated. With `compare` it is `Set`, `Append` or `Prepend`.
     pub mode: StoreMode,
     /// Opaque to the server. Ignored by append and prepend.
     pub flags: u32,
@@ -163,11 +187,13 @@ pub struct Store<'a> {
     pub exptime: Exptime,
     /// The data.
     pub value: Value<'a>,
-    /// Store only if the item's CAS value is this one; an absent key answers "not found".
+    /// Store only if the item's CAS value is this one; an absent key answers "not found" (append and prepend:
+    /// "not stored").
     pub compare: Option<u64>,
     /// The CAS value to give the new item (meta `E`).
     pub new_cas: Option<u64>,
-    /// With `compare`: an older CAS value stores anyway and marks the item stale (meta `I`).
+    /// With `compare` and `Set`: a smaller CAS value than the item's stores anyway and marks the item stale
+    /// (meta `I`).
     pub invalidate: bool,
     /// Append and prepend create an absent key with this expiry time (meta `N`).
     pub vivify: Option<Exptime>,
@@ -182,12 +208,15 @@ pub struct Delete<'a> {
     pub compare: Option<u64>,
     /// The CAS value to give an item that stays (meta `E`).
     pub new_cas: Option<u64>,
-    /// Do not remove: mark stale (meta `I`).
+    /// Do not remove: mark stale, and let the next reader win (meta `I`).
     pub stale: bool,
-    /// With `stale` or `drop_value`: the new expiry time (meta `T`).
+    /// With `stale` or `drop_value`: the new expiry time (meta `T`). Without it `stale` keeps the item's, and
+    /// `drop_value` leaves an item that never expires.
     pub touch: Option<Exptime>,
-    /// Keep the item, without its value and flags (meta `x`).
+    /// Keep the item, without its value (meta `x`).
     pub drop_value: bool,
+    /// With `drop_value`: the client flags of what stays (meta `F`, else 0).
+    pub flags: u32,
 }
 
 /// Add to or subtract from a decimal number of up to 20 digits.
@@ -201,8 +230,10 @@ pub struct Arithmetic<'a> {
     pub delta: u64,
     /// Create an absent key with this value and expiry time.
     pub create: Option<(u64, Exptime)>,
-    /// Set a new expiry time (meta `T`).
+    /// Set a new expiry time on an item that was there (meta `T`).
     pub touch: Option<Exptime>,
+    /// As [`Get::ttl_before_touch`].
+    pub ttl_before_touch: bool,
     /// Only if the item's CAS value is this one.
     pub compare: Option<u64>,
     /// The CAS value to give the new item (meta `E`).
@@ -216,4 +247,72 @@ pub struct Touch<'a> {
     pub key: &'a [u8],
     /// The new expiry time.
     pub exptime: Exptime,
+}
+
+/// The words of a line, without the spaces around them.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Words<'a>(&'a [u8]);
+
+impl<'a> Words<'a> {
+    /// The words of `line`.
+    pub fn new(line: &'a [u8]) -> Words<'a> {
+        Words(line)
+    }
+
+    /// The words that are left, as they stand on the line.
+    pub fn text(&self) -> &'a [u8] {
+        // Spaces only: other white space is part of a word.
+        let start = self.0.iter().position(|byte| *byte != b' ').unwrap_or(self.0.len());
+        let end = self.0.iter().rposition(|byte| *byte != b' ').map_or(start, |at| at + 1);
+        &self.0[start..end]
+    }
+
+    /// Bytes of the line that are left, spaces included.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The same, but no more than may follow a command.
+    pub(crate) fn bounded(self) -> Words<'a> {
+        let mut rest = self.clone();
+        rest.by_ref().take(WORDS_MAX - 1).for_each(drop);
+        Words(&self.0[..self.0.len() - rest.0.len()])
+    }
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let start = self.0.iter().position(|byte| *byte != b' ')?;
+        let word = &self.0[start..];
+        let end = memchr(b' ', word).unwrap_or(word.len());
+        self.0 = &word[end..];
+        Some(&word[..end])
+    }
+}
+
+impl std::fmt::Debug for Words<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.clone().map(|word| word.escape_ascii().to_string())).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        let mut words = Words::new(b"  a  bc d ");
+        assert_eq!(words.text(), b"a  bc d");
+        assert_eq!(words.next(), Some(&b"a"[..]));
+        assert_eq!(words.text(), b"bc d");
+        assert_eq!(words.by_ref().count(), 2);
+        assert_eq!(words.next(), None);
+        assert_eq!(Words::new(b"   ").count(), 0);
+        assert_eq!(Words::new(&b"w ".repeat(1000)).bounded().count(), WORDS_MAX - 1);
+        assert_eq!(Words::new(b" w").bounded().count(), 1);
+    }
 }

@@ -2,10 +2,30 @@
 //!
 //! The protocol is picked by the first byte of the connection unless it is fixed: 0x80 is binary, anything else
 //! text (classic and meta share it). The decoder holds no copy of the input: it says how much it consumed, and the
-//! caller keeps what is left. Feeding the same bytes in any split gives the same requests.
+//! caller keeps what is left and gives it again, with more behind it. Feeding the same bytes in any split gives the
+//! same requests, and bytes that were looked at in vain are not looked at again.
+//!
+//! ```text
+//!   Request --- a request that is all here, or refused without data ---> Request
+//!   Request --- a line of several keys ----> Keys  --- EndOfKeys ------> Request
+//!   Request --- a value to be streamed ----> Value --- ValueEnd -------> Request
+//!                                            Value --- discard_value --> Skip
+//!   Request --- data of a refused request -> Skip  --- its last byte --> Request
+//!   Request --- quit, a broken stream -----> Closed
+//! ```
+//!
+//! Nothing leads out of `Closed`. `Keys` and `Value` do not lead there: their line was valid to its end, and data may
+//! be any bytes.
 
-use crate::command::Request;
-use crate::refusal::Refusal;
+use memchr::memchr;
+
+use crate::binary::decode::{Header, Shape};
+use crate::binary::{self, HEADER};
+use crate::bounds::{LINE_MAX, MULTIGET_INDENT_MAX, MULTIGET_LINE_MAX};
+use crate::command::{Command, Get, Request, Store, Value, Words};
+use crate::form::{Form, TextCommand, TextForm};
+use crate::refusal::{BAD_DATA, BAD_FORMAT, Refusal};
+use crate::text::decode::{self as text, Line, Multiget};
 
 /// Which protocol a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +70,8 @@ pub enum Decoded<'a> {
     ValueEnd {
         /// Bytes of the input that belong to it.
         consumed: usize,
-        /// The terminator was right; if not the value must not be stored and the client is told.
+        /// The terminator was right; if not the value must not be stored and the client is told
+        /// (`Refusal::Client("bad data chunk")`).
         intact: bool,
     },
     /// Bytes that mean nothing to the caller (a refused value being swallowed, say).
@@ -58,23 +79,27 @@ pub enum Decoded<'a> {
         /// Bytes of the input to drop.
         consumed: usize,
     },
-    /// The connection cannot go on: answer, if there is an answer, and close.
-    Fatal(Option<Refusal>),
+    /// The connection cannot go on: send what was answered so far, and close. Where the client is to be told why,
+    /// a `Command::Refused` came before.
+    Fatal,
 }
 
 /// One connection's decoder.
 #[derive(Debug)]
 pub struct Decoder {
-    #[allow(dead_code)]
     limits: Limits,
-    #[allow(dead_code)]
     protocol: Option<Protocol>,
+    auth_required: bool,
+    /// A decoded meta key. Takes no memory until the first one.
+    key: Vec<u8>,
+    progress: Progress,
 }
 
 impl Decoder {
     /// A decoder for a new connection; `protocol` none picks it by the first byte.
     pub fn new(protocol: Option<Protocol>, limits: Limits) -> Decoder {
-        Decoder { limits, protocol }
+        let progress = Progress { state: State::Request, scanned: 0, needed: 0 };
+        Decoder { limits, protocol, auth_required: false, key: Vec::new(), progress }
     }
 
     /// The protocol, once known.
@@ -82,13 +107,306 @@ impl Decoder {
         self.protocol
     }
 
-    /// Decodes one thing from the front of `input`.
-    pub fn decode<'a>(&mut self, _input: &'a [u8]) -> Decoded<'a> {
-        unimplemented!()
+    /// While true, text takes nothing but `Command::Authenticate` and refuses all else. Binary is not touched by
+    /// it: which of its commands need SASL first is the server's to say.
+    pub fn require_auth(&mut self, required: bool) {
+        self.auth_required = required;
     }
 
-    /// Drops what is still to come of the streamed value that the last request announced.
-    pub fn discard_value(&mut self) {
-        unimplemented!()
+    /// Decodes one thing from the front of `input`: what the last calls did not consume, and what came after it.
+    #[inline]
+    pub fn decode<'a>(&'a mut self, input: &'a [u8]) -> Decoded<'a> {
+        if input.len() < self.progress.needed {
+            return Decoded::Incomplete { more: self.progress.needed - input.len() };
+        }
+        self.progress.needed = 0;
+        match self.progress.state {
+            State::Request => self.request(input),
+            State::Keys { multiget, text, end } => self.progress.keys(input, multiget, text, end),
+            State::Value { left, terminated } => self.progress.value(input, left, terminated),
+            State::Skip { left } => self.progress.skip(input, left),
+            State::Closed => Decoded::Fatal,
+        }
     }
+
+    /// Drops what is still to come of the streamed value that the last request announced: it comes as `Skipped`,
+    /// without a `ValueEnd`. Does nothing when there is none.
+    pub fn discard_value(&mut self) {
+        if let State::Value { left, terminated } = self.progress.state {
+            self.progress.needed = 0;
+            self.progress.skip_next(left + if terminated { 2 } else { 0 });
+        }
+    }
+
+    fn request<'a>(&'a mut self, input: &'a [u8]) -> Decoded<'a> {
+        let Some(first) = input.first() else { return Decoded::Incomplete { more: 1 } };
+        let protocol = *self.protocol.get_or_insert(match *first {
+            binary::REQUEST => Protocol::Binary,
+            _ => Protocol::Text,
+        });
+        match protocol {
+            Protocol::Text => self.text(input),
+            Protocol::Binary => self.binary(input),
+        }
+    }
+
+    fn text<'a>(&'a mut self, input: &'a [u8]) -> Decoded<'a> {
+        let scanned = self.progress.scanned.min(input.len());
+        let newline = memchr(b'\n', &input[scanned..]).map(|at| scanned + at);
+        let length = newline.unwrap_or(input.len());
+        if length > LINE_MAX && (self.auth_required || !may_be_long(input, length)) {
+            return self.progress.close();
+        }
+        let Some(newline) = newline else {
+            self.progress.scanned = input.len();
+            return Decoded::Incomplete { more: 1 };
+        };
+        self.progress.scanned = 0;
+        let line = &input[..newline];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let consumed = newline + 1;
+        if self.auth_required {
+            self.progress.line(input, line, consumed, text::auth_line(line), 0)
+        } else if consumed < 4 && line != b"mn" {
+            // 1.6.45 tells lines too short for any command apart from unknown commands.
+            refused(consumed, BAD_FORMAT)
+        } else {
+            let parsed = text::line(line, &mut self.key);
+            self.progress.line(input, line, consumed, parsed, self.limits.inline_value_max as u64)
+        }
+    }
+
+    fn binary<'a>(&'a mut self, input: &'a [u8]) -> Decoded<'a> {
+        let progress = &mut self.progress;
+        if input[0] != binary::REQUEST {
+            return progress.close();
+        }
+        let Some(header) = input.first_chunk().map(Header::parse) else {
+            return progress.wait(input, HEADER);
+        };
+        let head = header.head();
+        match header.shape() {
+            Shape::Close(status) => {
+                progress.state = State::Closed;
+                Decoded::Request { consumed: HEADER, request: header.refused(status) }
+            }
+            Shape::Swallow(status) => {
+                progress.skip_next(header.body());
+                Decoded::Request { consumed: HEADER, request: header.refused(status) }
+            }
+            Shape::Whole => {
+                let total = head + header.value() as usize;
+                let Some(packet) = input.get(..total) else { return progress.wait(input, total) };
+                let request = header.whole(packet);
+                if request.command == Command::Quit {
+                    progress.state = State::Closed;
+                }
+                Decoded::Request { consumed: total, request }
+            }
+            Shape::Store => {
+                let len = header.value();
+                let inline = len <= self.limits.inline_value_max as u64;
+                let total = if inline { head + len as usize } else { head };
+                let Some(packet) = input.get(..total) else { return progress.wait(input, total) };
+                let (packet, data) = packet.split_at(head);
+                let (store, form) = header.store(packet);
+                let value = if inline {
+                    Value::Inline(data)
+                } else {
+                    progress.state = State::Value { left: len, terminated: false };
+                    Value::Streamed { len }
+                };
+                Decoded::Request { consumed: total, request: filled(store, value, form) }
+            }
+        }
+    }
+}
+
+/// How far the input was understood.
+#[derive(Debug)]
+struct Progress {
+    state: State,
+    /// Bytes at the front of the input that hold no newline, from the last call.
+    scanned: usize,
+    /// Bytes that the input needs before it is worth another look, from the last call.
+    needed: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Request,
+    Keys {
+        multiget: Multiget,
+        /// Bytes left of the line, without its end.
+        text: usize,
+        /// Bytes of the line end.
+        end: usize,
+    },
+    Value {
+        left: u64,
+        /// A line end follows.
+        terminated: bool,
+    },
+    Skip {
+        left: u64,
+    },
+    Closed,
+}
+
+impl Progress {
+    /// Goes on from a parsed line, which is the first of `input` and takes `consumed` bytes of it with its end.
+    #[inline]
+    fn line<'a>(
+        &mut self,
+        input: &'a [u8],
+        line: &'a [u8],
+        consumed: usize,
+        parsed: Line<'a>,
+        inline_value_max: u64,
+    ) -> Decoded<'a> {
+        match parsed {
+            Line::Request(request) => {
+                if request.command == Command::Quit {
+                    self.state = State::Closed;
+                }
+                Decoded::Request { consumed, request }
+            }
+            Line::Keys { keys, multiget } => {
+                self.next_key(&line[keys..], keys, multiget, consumed - line.len())
+            }
+            Line::Store { store, form, len } if len <= inline_value_max => {
+                let Some((value, intact)) = block(input, consumed, len) else {
+                    return self.wait(input, consumed + len as usize + 2);
+                };
+                let request = if intact {
+                    filled(store, Value::Inline(value), form)
+                } else {
+                    Request { command: Command::Refused(BAD_DATA), form }
+                };
+                Decoded::Request { consumed: consumed + value.len() + 2, request }
+            }
+            Line::Store { store, form, len } => {
+                self.state = State::Value { left: len, terminated: true };
+                Decoded::Request { consumed, request: filled(store, Value::Streamed { len }, form) }
+            }
+            Line::Swallow { refusal, form, len } => {
+                self.state = State::Skip { left: len + 2 };
+                Decoded::Request { consumed, request: Request { command: Command::Refused(refusal), form } }
+            }
+            Line::Token { len } => {
+                let Some((token, intact)) = block(input, consumed, len) else {
+                    return self.wait(input, consumed + len as usize + 2);
+                };
+                let request = text::token(token, intact);
+                Decoded::Request { consumed: consumed + token.len() + 2, request }
+            }
+            Line::Close(None) => self.close(),
+            Line::Close(Some(refusal)) => {
+                self.state = State::Closed;
+                refused(consumed, refusal)
+            }
+        }
+    }
+
+    fn keys<'a>(&mut self, input: &'a [u8], multiget: Multiget, text: usize, end: usize) -> Decoded<'a> {
+        match input.get(..text + end) {
+            Some(line) => self.next_key(&line[..text], 0, multiget, end),
+            None => self.wait(input, text + end),
+        }
+    }
+
+    /// The first key of `text`, which reaches to the end of its line and stands `before` bytes into the input.
+    #[inline]
+    fn next_key<'a>(&mut self, text: &'a [u8], before: usize, multiget: Multiget, end: usize) -> Decoded<'a> {
+        let mut words = Words::new(text);
+        let form = TextForm { command: TextCommand::Get, cas: multiget.cas, ..TextForm::default() };
+        match words.next() {
+            Some(key) => {
+                self.state = State::Keys { multiget, text: words.len(), end };
+                let get = Get { key, value: true, touch: multiget.touch, ..Get::default() };
+                Decoded::Request {
+                    consumed: before + text.len() - words.len(),
+                    request: Request {
+                        command: Command::Get(get),
+                        form: Form::Text(TextForm { key, ..form }),
+                    },
+                }
+            }
+            None => {
+                self.state = State::Request;
+                Decoded::Request {
+                    consumed: before + text.len() + end,
+                    request: Request { command: Command::EndOfKeys, form: Form::Text(form) },
+                }
+            }
+        }
+    }
+
+    fn value<'a>(&mut self, input: &'a [u8], left: u64, terminated: bool) -> Decoded<'a> {
+        if left > 0 {
+            let Some((bytes, left)) = front(input, left) else { return Decoded::Incomplete { more: 1 } };
+            self.state = State::Value { left, terminated };
+            return Decoded::Value { consumed: bytes.len(), bytes };
+        }
+        let end = if terminated { &b"\r\n"[..] } else { b"" };
+        let Some(given) = input.get(..end.len()) else { return self.wait(input, end.len()) };
+        self.state = State::Request;
+        Decoded::ValueEnd { consumed: end.len(), intact: given == end }
+    }
+
+    fn skip<'a>(&mut self, input: &'a [u8], left: u64) -> Decoded<'a> {
+        let Some((bytes, left)) = front(input, left) else { return Decoded::Incomplete { more: 1 } };
+        self.skip_next(left);
+        Decoded::Skipped { consumed: bytes.len() }
+    }
+
+    fn skip_next(&mut self, left: u64) {
+        self.state = if left == 0 { State::Request } else { State::Skip { left } };
+    }
+
+    /// Nothing more to be done until `total` bytes are here.
+    fn wait<'a>(&mut self, input: &[u8], total: usize) -> Decoded<'a> {
+        self.needed = total;
+        Decoded::Incomplete { more: total - input.len() }
+    }
+
+    fn close<'a>(&mut self) -> Decoded<'a> {
+        self.state = State::Closed;
+        Decoded::Fatal
+    }
+}
+
+/// The line, of which there are `length` bytes, is or may become a multiget of bearable size.
+#[cold]
+fn may_be_long(input: &[u8], length: usize) -> bool {
+    let indent = input.iter().take_while(|byte| **byte == b' ').count();
+    let names = [&b"get "[..], b"gets ", b"gat ", b"gats "];
+    indent <= MULTIGET_INDENT_MAX
+        && length <= MULTIGET_LINE_MAX
+        && names.iter().any(|name| input[indent..].starts_with(name))
+}
+
+/// The data block of `len` bytes behind a line of `line` bytes, and whether a line end follows it; none when it is
+/// not all here.
+#[inline]
+fn block(input: &[u8], line: usize, len: u64) -> Option<(&[u8], bool)> {
+    let block = input.get(line..line + len as usize + 2)?;
+    let (value, end) = block.split_at(len as usize);
+    Some((value, end == b"\r\n"))
+}
+
+/// What is here of `left` bytes, and how many are left after it; none when nothing is here.
+fn front(input: &[u8], left: u64) -> Option<(&[u8], u64)> {
+    let here = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
+    (here > 0).then(|| (&input[..here], left - here as u64))
+}
+
+#[inline]
+fn filled<'a>(store: Store<'a>, value: Value<'a>, form: Form<'a>) -> Request<'a> {
+    Request { command: Command::Store(Store { value, ..store }), form }
+}
+
+fn refused<'a>(consumed: usize, refusal: Refusal) -> Decoded<'a> {
+    let form = Form::Text(TextForm::default());
+    Decoded::Request { consumed, request: Request { command: Command::Refused(refusal), form } }
 }

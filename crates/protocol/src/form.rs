@@ -1,26 +1,77 @@
 //! How a request wants to be answered.
 //!
-//! The form is decided by the decoder and carried beside the command; [`Form::reply`](crate::form::Form) and its
-//! siblings in `reply.rs` turn the server's [`Reply`](crate::reply::Reply) into bytes.
+//! The form is decided by the decoder and carried beside the command; [`Form::reply`] and its siblings turn the
+//! server's [`Reply`] into bytes, or into none where this client asked for silence.
+
+use crate::reply::{Item, Reply};
+use crate::{binary, meta, text};
 
 /// How the answer to one request is written.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Form<'a> {
     /// Classic text.
-    Text(TextForm),
+    Text(TextForm<'a>),
     /// Meta text.
     Meta(MetaForm<'a>),
     /// Binary.
-    Binary(BinaryForm),
+    Binary(BinaryForm<'a>),
+}
+
+impl Form<'_> {
+    /// Appends what precedes the value of a hit; the server appends the `item.len` bytes of the value, and then
+    /// [`Form::value_tail`].
+    #[inline]
+    pub fn value_head(&self, item: &Item, out: &mut Vec<u8>) {
+        match self {
+            Form::Text(form) => text::encode::value_head(form, item, out),
+            Form::Meta(form) => meta::encode::value_head(form, item, out),
+            Form::Binary(form) => binary::encode::value_head(form, item, out),
+        }
+    }
+
+    /// Appends what follows the value of a hit.
+    #[inline]
+    pub fn value_tail(&self, out: &mut Vec<u8>) {
+        if !matches!(self, Form::Binary(_)) {
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Appends the answer, or nothing where this client does not want to hear it.
+    pub fn reply(&self, reply: &Reply<'_>, out: &mut Vec<u8>) {
+        match self {
+            Form::Text(form) => text::encode::reply(form, reply, out),
+            Form::Meta(form) => meta::encode::reply(form, reply, out),
+            Form::Binary(form) => binary::encode::reply(form, reply, out),
+        }
+    }
 }
 
 /// Classic text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TextForm {
+pub struct TextForm<'a> {
+    /// Which kind of command.
+    pub command: TextCommand,
+    /// The key, for `VALUE` lines; else empty.
+    pub key: &'a [u8],
     /// The client asked for no answer; errors are hidden too, as memcached hides them.
     pub noreply: bool,
     /// `VALUE` lines carry the CAS value (`gets`, `gats`).
     pub cas: bool,
+}
+
+/// Which kind of classic text command, where the words of an answer depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TextCommand {
+    /// `get`, `gets`, `gat`, `gats`
+    Get,
+    /// `set` and its like.
+    Store,
+    /// `incr`, `decr`
+    Arithmetic,
+    /// Any other.
+    #[default]
+    Other,
 }
 
 /// Which meta command.
@@ -41,7 +92,7 @@ pub enum MetaCommand {
 }
 
 /// Meta text: the flags as the client sent them, answered in their order.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MetaForm<'a> {
     /// Which command.
     pub command: MetaCommand,
@@ -51,15 +102,78 @@ pub struct MetaForm<'a> {
     pub flags: &'a [u8],
     /// `q`: the expected answer is not sent.
     pub quiet: bool,
+    /// `v`: the answer carries a value.
+    pub value: bool,
     /// `b`: the key is base64; the answer says so too.
     pub binary_key: bool,
+    /// `ms`: the length on the line, which the `s` flag answers when nothing was stored.
+    pub value_len: u64,
 }
 
 /// Binary protocol.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BinaryForm {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BinaryForm<'a> {
     /// The opcode as the client sent it.
     pub opcode: u8,
     /// Sent back unchanged.
     pub opaque: u32,
+    /// The key, for GetK and its like; else empty.
+    pub key: &'a [u8],
+}
+
+/// A [`Form`] that owns its bytes, for an answer that is written after the request has left the input buffer: that
+/// of a streamed value. Meant to be kept and reused.
+#[derive(Debug, Clone)]
+pub struct SavedForm {
+    /// The key, then the flags.
+    bytes: Vec<u8>,
+    key_len: usize,
+    form: Form<'static>,
+}
+
+impl SavedForm {
+    /// Holds nothing worth answering yet.
+    pub fn new() -> SavedForm {
+        SavedForm { bytes: Vec::new(), key_len: 0, form: Form::Text(TextForm::default()) }
+    }
+
+    /// Keeps a copy of `form` in place of the last one.
+    pub fn save(&mut self, form: &Form<'_>) {
+        let (key, flags) = match form {
+            Form::Text(form) => (form.key, &b""[..]),
+            Form::Meta(form) => (form.key, form.flags),
+            Form::Binary(form) => (form.key, &b""[..]),
+        };
+        self.bytes.clear();
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(flags);
+        self.key_len = key.len();
+        self.form = match *form {
+            Form::Text(TextForm { command, noreply, cas, .. }) => {
+                Form::Text(TextForm { command, key: b"", noreply, cas })
+            }
+            Form::Meta(MetaForm { command, quiet, value, binary_key, value_len, .. }) => {
+                Form::Meta(MetaForm { command, key: b"", flags: b"", quiet, value, binary_key, value_len })
+            }
+            Form::Binary(BinaryForm { opcode, opaque, .. }) => {
+                Form::Binary(BinaryForm { opcode, opaque, key: b"" })
+            }
+        };
+    }
+
+    /// The form that was saved.
+    pub fn form(&self) -> Form<'_> {
+        let (key, flags) = self.bytes.split_at(self.key_len);
+        match self.form {
+            Form::Text(form) => Form::Text(TextForm { key, ..form }),
+            Form::Meta(form) => Form::Meta(MetaForm { key, flags, ..form }),
+            Form::Binary(form) => Form::Binary(BinaryForm { key, ..form }),
+        }
+    }
+}
+
+impl Default for SavedForm {
+    fn default() -> Self {
+        SavedForm::new()
+    }
 }

@@ -11,6 +11,10 @@ pub enum Refusal {
     Server(&'static str),
     /// `ERROR <text>`
     Error(&'static str),
-    /// A binary status code (see `binary/`), with its standard text.
+    /// A binary status code (see [`status`](crate::binary::status)), with its standard text.
     Status(u16),
 }
+
+pub(crate) const BAD_FORMAT: Refusal = Refusal::Client("bad command line format");
+pub(crate) const BAD_DATA: Refusal = Refusal::Client("bad data chunk");
+pub(crate) const BAD_EXPTIME: Refusal = Refusal::Client("invalid exptime argument");

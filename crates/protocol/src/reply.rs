@@ -23,14 +23,15 @@ pub struct Item {
     pub token_sent: bool,
 }
 
-/// What the server answers to one command.
+/// What the server answers to one command. A hit with its value is not here: see
+/// [`Form::value_head`](crate::form::Form::value_head).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reply<'a> {
     /// `Get` without the value wanted, found (`HD`); `Touch`, found (`TOUCHED`).
     Found(Item),
-    /// `Get`: not found (nothing in text, `EN` in meta, status 1 in binary).
+    /// `Get`, `Inspect`: not found (nothing in text, `EN` in meta, status 1 in binary).
     Miss,
-    /// `Store`: done.
+    /// `Store`: done. Text authentication: let in.
     Stored(Item),
     /// `Store`: the mode's condition does not hold.
     NotStored,
@@ -39,7 +40,7 @@ pub enum Reply<'a> {
     /// `Store` with `compare`, `Delete`, `Arithmetic`, `Touch`: no such key.
     NotFound,
     /// `Delete`: done.
-    Deleted(Item),
+    Deleted,
     /// `Arithmetic`: the new number.
     Number(u64, Item),
     /// `Inspect`: all there is to say of an item.
@@ -61,7 +62,7 @@ pub enum Reply<'a> {
     Ok,
     /// `Noop`: `MN` in meta.
     Noop,
-    /// `VERSION …`
+    /// The version, without the word before it.
     Version(&'a str),
     /// The end of a text multiget.
     End,
@@ -74,13 +75,16 @@ pub enum Reply<'a> {
     },
     /// The end of statistics: `END`, or an empty Stat packet.
     StatsEnd,
-    /// A line of administration, without its line end.
+    /// A line of administration, without its line end. Binary Stat answers it as [`Reply::StatsEnd`]: what text
+    /// confirms with a word (`RESET`, `OK`), binary confirms with the end of an empty list.
     Line(&'a [u8]),
     /// SASL: the mechanisms, or the words of success.
     Sasl(&'a [u8]),
-    /// SASL: refused.
+    /// SASL: go on, with this challenge.
+    SaslContinue(&'a [u8]),
+    /// Authentication refused, text or SASL.
     AuthFailure,
-    /// The answer to binary Quit; text says nothing.
+    /// The answer to Quit; text says nothing.
     Bye,
     /// The request was refused.
     Refused(crate::refusal::Refusal),

@@ -1,0 +1,101 @@
+//! The binary protocol: packets of a 24-byte header, extras, a key and a value (BinaryProtocolRevamped).
+//!
+//! ```text
+//! 0 magic   1 opcode   2 key length (2)   4 extras length   5 data type   6 vbucket or status (2)
+//! 8 length of extras, key and value (4)   12 opaque (4)   16 CAS value (8)
+//! ```
+//!
+//! Numbers are big-endian. The data type and the vbucket are not looked at.
+
+pub(crate) mod decode;
+pub(crate) mod encode;
+
+/// First byte of a request.
+pub(crate) const REQUEST: u8 = 0x80;
+/// First byte of an answer.
+pub(crate) const RESPONSE: u8 = 0x81;
+/// Bytes of the header.
+pub(crate) const HEADER: usize = 24;
+
+/// The opcodes, without the quiet ones: [`loud`] leads from those to these.
+pub(crate) mod opcode {
+    pub const GET: u8 = 0x00;
+    pub const SET: u8 = 0x01;
+    pub const ADD: u8 = 0x02;
+    pub const REPLACE: u8 = 0x03;
+    pub const DELETE: u8 = 0x04;
+    pub const INCREMENT: u8 = 0x05;
+    pub const DECREMENT: u8 = 0x06;
+    pub const QUIT: u8 = 0x07;
+    pub const FLUSH: u8 = 0x08;
+    pub const NOOP: u8 = 0x0a;
+    pub const VERSION: u8 = 0x0b;
+    pub const GETK: u8 = 0x0c;
+    pub const APPEND: u8 = 0x0e;
+    pub const PREPEND: u8 = 0x0f;
+    pub const STAT: u8 = 0x10;
+    pub const TOUCH: u8 = 0x1c;
+    pub const GAT: u8 = 0x1d;
+    pub const SASL_LIST: u8 = 0x20;
+    pub const SASL_AUTH: u8 = 0x21;
+    pub const SASL_STEP: u8 = 0x22;
+    pub const GATK: u8 = 0x23;
+}
+
+/// The opcode that does the same and answers, and whether it is another one.
+#[inline]
+pub(crate) fn loud(code: u8) -> (u8, bool) {
+    match code {
+        0x09 => (opcode::GET, true),
+        0x0d => (opcode::GETK, true),
+        0x11..=0x18 => (code - 0x10, true),
+        0x19 => (opcode::APPEND, true),
+        0x1a => (opcode::PREPEND, true),
+        0x1e => (opcode::GAT, true),
+        0x24 => (opcode::GATK, true),
+        _ => (code, false),
+    }
+}
+
+/// Status codes of answers.
+pub mod status {
+    /// Done.
+    pub const OK: u16 = 0x00;
+    /// No such key; no such group of statistics.
+    pub const NOT_FOUND: u16 = 0x01;
+    /// The key is there, or its CAS value differs.
+    pub const EXISTS: u16 = 0x02;
+    /// The value can never fit.
+    pub const TOO_LARGE: u16 = 0x03;
+    /// The packet is not what its opcode asks for.
+    pub const INVALID: u16 = 0x04;
+    /// Append or prepend without a key to add to.
+    pub const NOT_STORED: u16 = 0x05;
+    /// The value is not a number.
+    pub const NON_NUMERIC: u16 = 0x06;
+    /// Not authenticated, or not allowed.
+    pub const AUTH: u16 = 0x20;
+    /// SASL has more to ask.
+    pub const AUTH_CONTINUE: u16 = 0x21;
+    /// No such opcode.
+    pub const UNKNOWN: u16 = 0x81;
+    /// No memory, and nothing may be evicted.
+    pub const OUT_OF_MEMORY: u16 = 0x82;
+
+    /// The text that goes with a status code.
+    pub fn text(status: u16) -> &'static str {
+        match status {
+            OK | AUTH_CONTINUE => "",
+            NOT_FOUND => "Not found",
+            EXISTS => "Data exists for key.",
+            TOO_LARGE => "Too large.",
+            INVALID => "Invalid arguments",
+            NOT_STORED => "Not stored.",
+            NON_NUMERIC => "Non-numeric server-side value for incr or decr",
+            AUTH => "Auth failure.",
+            UNKNOWN => "Unknown command",
+            OUT_OF_MEMORY => "Out of memory",
+            _ => "UNHANDLED ERROR",
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Meta lines. Every command takes every known flag, and ignores those it has no use for, as memcached does.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::flags;
+use crate::bounds::{KEY_MAX, META_WORDS_MAX, OPAQUE_MAX, VALUE_MAX};
+use crate::command::{Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Words};
+use crate::form::{Form, MetaCommand, MetaForm};
+use crate::number::{parse_i64, parse_u64};
+use crate::refusal::{BAD_FORMAT, Refusal};
+use crate::text::decode::Line;
+
+const BAD_TOKEN: Refusal = Refusal::Client("bad token in command line format");
+const DUPLICATE_FLAG: Refusal = Refusal::Client("duplicate flag");
+const INVALID_FLAG: Refusal = Refusal::Client("invalid flag");
+const TOO_MANY_FLAGS: Refusal = Refusal::Client("options flags are too long");
+const OPAQUE_TOO_LONG: Refusal = Refusal::Client("opaque token too long");
+const BAD_KEY: Refusal = Refusal::Client("error decoding key");
+
+/// Room for a decoded key; the decoder asks for a multiple of 3 bytes.
+const KEY_ROOM: usize = KEY_MAX.div_ceil(4) * 3;
+
+/// Parses what follows `m<letter>`; none when there is no such command.
+pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) -> Option<Line<'a>> {
+    let command = match letter {
+        b'g' => MetaCommand::Get,
+        b's' => MetaCommand::Set,
+        b'd' => MetaCommand::Delete,
+        b'a' => MetaCommand::Arithmetic,
+        b'n' => MetaCommand::Noop,
+        b'e' => MetaCommand::Inspect,
+        _ => return None,
+    };
+    let mut form = MetaForm {
+        command,
+        key: b"",
+        flags: b"",
+        quiet: false,
+        value: false,
+        binary_key: false,
+        value_len: 0,
+    };
+    if command == MetaCommand::Noop {
+        return Some(request(Command::Noop, form));
+    }
+    form.key = words.next().unwrap_or_default();
+    if form.key.is_empty() || (form.key.len() > KEY_MAX && command != MetaCommand::Set) {
+        return Some(refused(BAD_FORMAT, form));
+    }
+    Some(match command {
+        MetaCommand::Inspect => inspect(words, form, room),
+        MetaCommand::Set => set(words, form, room),
+        _ => keyed(words, form, room),
+    })
+}
+
+/// `me <key> [b]`. Other words are ignored.
+fn inspect<'a>(mut words: Words<'a>, mut form: MetaForm<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
+    form.binary_key = words.next() == Some(b"b");
+    match decoded_key(&form, room) {
+        Some(key) => request(Command::Inspect(key), form),
+        None => refused(BAD_FORMAT, form),
+    }
+}
+
+/// `ms <key> <length> <flags>*`
+fn set<'a>(mut words: Words<'a>, mut form: MetaForm<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
+    let len = words.next().and_then(parse_i64).and_then(|len| u64::try_from(len).ok());
+    let Some(len) = len.filter(|len| *len <= VALUE_MAX) else {
+        // Without a length there is no telling what is data: the next line is taken for a command.
+        return refused(BAD_FORMAT, form);
+    };
+    form.flags = words.text();
+    form.value_len = len;
+    if form.key.len() > KEY_MAX {
+        return Line::Swallow { refusal: BAD_FORMAT, form: Form::Meta(form), len };
+    }
+    let flags = match Flags::of(form.flags, 3) {
+        Ok(flags) => flags,
+        Err(refusal) => return Line::Swallow { refusal, form: Form::Meta(form), len },
+    };
+    form.take(&flags);
+    let swallow = |refusal| Line::Swallow { refusal, form: Form::Meta(form), len };
+    let Some(key) = decoded_key(&form, room) else { return swallow(flags.error.unwrap_or(BAD_KEY)) };
+    if let Some(refusal) = flags.error {
+        return swallow(refusal);
+    }
+    let mode = match flags.mode {
+        None | Some(Some(b'S')) => StoreMode::Set,
+        Some(Some(b'E')) => StoreMode::Add,
+        Some(Some(b'A')) => StoreMode::Append,
+        Some(Some(b'P')) => StoreMode::Prepend,
+        Some(Some(b'R')) => StoreMode::Replace,
+        Some(_) => return swallow(Refusal::Client("invalid mode for ms M token")),
+    };
+    if flags.opaque_too_long {
+        return swallow(OPAQUE_TOO_LONG);
+    }
+    // Replacing what has a known CAS value is setting it; adding has nothing to compare with; 0 means no
+    // comparison where memcached keeps it beside the new item.
+    let (mode, compare) = match mode {
+        StoreMode::Set | StoreMode::Replace if flags.compare.is_some() => (StoreMode::Set, flags.compare),
+        StoreMode::Append | StoreMode::Prepend => (mode, flags.compare.filter(|cas| *cas != 0)),
+        _ => (mode, None),
+    };
+    let pending = matches!(mode, StoreMode::Append | StoreMode::Prepend);
+    let store = Store {
+        key,
+        mode,
+        flags: flags.client_flags,
+        exptime: flags.touch.unwrap_or_default(),
+        compare,
+        new_cas: flags.new_cas,
+        invalidate: flags.invalidate && compare.is_some() && !pending,
+        vivify: flags.vivify.filter(|_| pending),
+        ..Store::default()
+    };
+    Line::Store { store, form: Form::Meta(form), len }
+}
+
+/// `mg`, `md`, `ma`: `<key> <flags>*`
+fn keyed<'a>(words: Words<'a>, mut form: MetaForm<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
+    form.flags = words.text();
+    let arithmetic = form.command == MetaCommand::Arithmetic;
+    // Where a flag is wrong, `ma` does not say how.
+    let worded = |refusal| match refusal {
+        TOO_MANY_FLAGS => refusal,
+        _ if arithmetic => Refusal::Client("invalid or duplicate flag"),
+        _ => refusal,
+    };
+    let flags = match Flags::of(form.flags, 2) {
+        Ok(flags) => flags,
+        Err(refusal) => return refused(worded(refusal), form),
+    };
+    form.take(&flags);
+    let Some(key) = decoded_key(&form, room) else {
+        return refused(worded(flags.error.unwrap_or(BAD_KEY)), form);
+    };
+    if let Some(refusal) = flags.error {
+        return refused(worded(refusal), form);
+    }
+    let decrement = match flags.mode {
+        None | Some(Some(b'I' | b'+')) => false,
+        Some(Some(b'D' | b'-')) => true,
+        Some(_) if arithmetic => return refused(Refusal::Client("invalid mode for ma M token"), form),
+        Some(_) => false,
+    };
+    if flags.opaque_too_long {
+        return refused(OPAQUE_TOO_LONG, form);
+    }
+    let command = match form.command {
+        MetaCommand::Get => Command::Get(flags.get(key)),
+        MetaCommand::Delete => Command::Delete(flags.delete(key)),
+        _ => Command::Arithmetic(flags.arithmetic(key, decrement)),
+    };
+    request(command, form)
+}
+
+/// The flags of one line, parsed.
+#[derive(Default)]
+struct Flags {
+    /// The last token that is wrong. The line is read to its end for worse.
+    error: Option<Refusal>,
+    opaque_too_long: bool,
+    quiet: bool,
+    value: bool,
+    binary_key: bool,
+    no_bump: bool,
+    invalidate: bool,
+    drop_value: bool,
+    touch: Option<Exptime>,
+    vivify: Option<Exptime>,
+    recache: Option<Exptime>,
+    client_flags: u32,
+    compare: Option<u64>,
+    new_cas: Option<u64>,
+    /// The first byte of the token of `M`, if there is one.
+    mode: Option<Option<u8>>,
+    initial: u64,
+    delta: Option<u64>,
+    ttl: bool,
+    ttl_before_touch: bool,
+    ttl_before_vivify: bool,
+    recache_before_touch: bool,
+    vivify_before_touch: bool,
+}
+
+impl Flags {
+    /// Parses the flags that follow the `before` first words of a line.
+    #[inline]
+    fn of(text: &[u8], before: usize) -> Result<Flags, Refusal> {
+        let mut parsed = Flags::default();
+        let most = META_WORDS_MAX - before;
+        // With the spaces between them, so many words take more bytes than most lines have.
+        if text.len() > 2 * most && flags(text).count() > most {
+            return Err(TOO_MANY_FLAGS);
+        }
+        let mut seen = 0u128;
+        for flag in flags(text) {
+            let (letter, token) = (flag[0], &flag[1..]);
+            if letter >= 127 || seen & (1 << letter) != 0 {
+                return Err(DUPLICATE_FLAG);
+            }
+            seen |= 1 << letter;
+            parsed.take(letter, token)?;
+        }
+        Ok(parsed)
+    }
+
+    #[inline]
+    fn take(&mut self, letter: u8, token: &[u8]) -> Result<(), Refusal> {
+        match letter {
+            b'q' => self.quiet = true,
+            b'v' => self.value = true,
+            b'b' => self.binary_key = true,
+            b'u' => self.no_bump = true,
+            b'I' => self.invalidate = true,
+            b'x' => self.drop_value = true,
+            b't' => self.ttl = true,
+            b'O' => self.opaque_too_long = token.len() >= OPAQUE_MAX,
+            b'T' => {
+                self.touch = self.seconds(token);
+                self.ttl_before_touch = self.ttl;
+                self.recache_before_touch = self.recache.is_some();
+                self.vivify_before_touch = self.vivify.is_some();
+            }
+            b'N' => {
+                self.vivify = self.seconds(token);
+                self.ttl_before_vivify = self.ttl;
+            }
+            b'R' => self.recache = self.seconds(token),
+            b'C' => self.compare = self.number(token, BAD_TOKEN),
+            // 0 is no CAS value: the server picks one.
+            b'E' => self.new_cas = self.number(token, BAD_TOKEN).filter(|cas| *cas != 0),
+            b'J' => {
+                let refusal = Refusal::Client("invalid numeric initial value");
+                self.initial = self.number(token, refusal).unwrap_or_default();
+            }
+            b'D' => self.delta = self.number(token, Refusal::Client("invalid numeric delta value")),
+            b'F' => match parse_u64(token) {
+                Some(flags) => self.client_flags = flags as u32,
+                None => self.error = self.error.or(Some(BAD_FORMAT)),
+            },
+            b'M' => self.mode = Some(token.first().copied()),
+            b'P' | b'L' | b'k' | b's' | b'c' | b'f' | b'l' | b'h' => {}
+            _ => return Err(INVALID_FLAG),
+        }
+        Ok(())
+    }
+
+    fn seconds(&mut self, token: &[u8]) -> Option<Exptime> {
+        let seconds = parse_i64(token);
+        if seconds.is_none() {
+            self.error = Some(BAD_TOKEN);
+        }
+        seconds.map(Exptime)
+    }
+
+    fn number(&mut self, token: &[u8], refusal: Refusal) -> Option<u64> {
+        let number = parse_u64(token);
+        if number.is_none() {
+            self.error = Some(refusal);
+        }
+        number
+    }
+
+    /// The expiry time of an item that is created: that of `N`, unless a `T` behind it has the last word.
+    fn created(&self) -> Option<Exptime> {
+        if self.vivify_before_touch { self.touch } else { self.vivify }
+    }
+
+    fn reports_old_ttl(&self) -> bool {
+        if self.touch.is_some() { self.ttl_before_touch } else { self.ttl_before_vivify }
+    }
+
+    fn get<'a>(&self, key: &'a [u8]) -> Get<'a> {
+        Get {
+            key,
+            value: self.value,
+            touch: self.touch,
+            ttl_before_touch: self.reports_old_ttl(),
+            vivify: self.created(),
+            recache: self.recache,
+            recache_before_touch: self.recache_before_touch,
+            new_cas: self.new_cas,
+            no_bump: self.no_bump,
+        }
+    }
+
+    fn delete<'a>(&self, key: &'a [u8]) -> Delete<'a> {
+        Delete {
+            key,
+            compare: self.compare,
+            new_cas: self.new_cas,
+            stale: self.invalidate,
+            touch: self.touch,
+            drop_value: self.drop_value,
+            flags: self.client_flags,
+        }
+    }
+
+    fn arithmetic<'a>(&self, key: &'a [u8], decrement: bool) -> Arithmetic<'a> {
+        Arithmetic {
+            key,
+            decrement,
+            delta: self.delta.unwrap_or(1),
+            create: self.created().map(|exptime| (self.initial, exptime)),
+            touch: self.touch,
+            ttl_before_touch: self.reports_old_ttl(),
+            compare: self.compare.filter(|cas| *cas != 0),
+            new_cas: self.new_cas,
+        }
+    }
+}
+
+impl<'a> MetaForm<'a> {
+    fn take(&mut self, flags: &Flags) {
+        self.quiet = flags.quiet;
+        self.value = flags.value;
+        self.binary_key = flags.binary_key;
+    }
+}
+
+/// The key as the store knows it; none when it is not base64. Only its canonical form is taken, so that what the
+/// `k` flag repeats from the line is what the client would decode again.
+fn decoded_key<'a>(form: &MetaForm<'a>, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    if !form.binary_key {
+        return Some(form.key);
+    }
+    room.resize(KEY_ROOM, 0);
+    let len = STANDARD.decode_slice(form.key, room).ok()?;
+    Some(&room[..len])
+}
+
+fn request<'a>(command: Command<'a>, form: MetaForm<'a>) -> Line<'a> {
+    Line::Request(Request { command, form: Form::Meta(form) })
+}
+
+fn refused<'a>(refusal: Refusal, form: MetaForm<'a>) -> Line<'a> {
+    request(Command::Refused(refusal), form)
+}

@@ -1,0 +1,129 @@
+//! Meta answers: a code of two letters, then what the flags asked for, in their order.
+
+use super::flags;
+use crate::form::{MetaCommand, MetaForm};
+use crate::number::{DIGITS_MAX, digits, push_u64};
+use crate::reply::{Item, Reply};
+use crate::text::encode::{line, push_all};
+
+/// `VA <bytes> <flags>*`
+#[inline]
+pub(crate) fn value_head(form: &MetaForm<'_>, item: &Item, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"VA ");
+    push_u64(out, item.len);
+    push_flags(form, Some(item), out);
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(crate) fn reply(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+    if form.quiet && expected(form.command, reply) {
+        return;
+    }
+    match *reply {
+        Reply::Found(item) | Reply::Stored(item) => coded(form, b"HD", Some(&item), out),
+        Reply::Deleted => coded(form, b"HD", None, out),
+        Reply::Miss => coded(form, b"EN", None, out),
+        Reply::NotStored => coded(form, b"NS", None, out),
+        Reply::Exists => coded(form, b"EX", None, out),
+        Reply::NotFound => coded(form, b"NF", None, out),
+        Reply::Number(number, item) if form.value => {
+            let mut buffer = [0; DIGITS_MAX];
+            let number = digits(number, &mut buffer);
+            value_head(form, &Item { len: number.len() as u64, ..item }, out);
+            push_all(out, &[number, b"\r\n"]);
+        }
+        Reply::Number(_, item) => coded(form, b"HD", Some(&item), out),
+        Reply::Inspected { item, size, class } => inspected(form, &item, size, class, out),
+        Reply::OutOfMemory if form.command == MetaCommand::Set => {
+            out.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n");
+        }
+        Reply::OutOfMemory => out.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
+        _ => line(reply, out),
+    }
+}
+
+/// What `q` keeps silent: of a read the miss, of a change the success. Anything else is news.
+fn expected(command: MetaCommand, reply: &Reply<'_>) -> bool {
+    matches!(
+        (command, reply),
+        (MetaCommand::Get, Reply::Miss)
+            | (MetaCommand::Set, Reply::Stored(_))
+            | (MetaCommand::Delete, Reply::Deleted)
+            | (MetaCommand::Arithmetic, Reply::Number(..))
+    )
+}
+
+fn coded(form: &MetaForm<'_>, code: &[u8; 2], item: Option<&Item>, out: &mut Vec<u8>) {
+    out.extend_from_slice(code);
+    if form.command != MetaCommand::Inspect {
+        push_flags(form, item, out);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the answers to the flags: of the item if there is one, else of the request alone.
+fn push_flags(form: &MetaForm<'_>, item: Option<&Item>, out: &mut Vec<u8>) {
+    for flag in flags(form.flags) {
+        match flag[0] {
+            b'O' => push_all(out, &[b" ", flag]),
+            b'k' => {
+                push_all(out, &[b" k", form.key]);
+                if form.binary_key {
+                    out.extend_from_slice(b" b");
+                }
+            }
+            letter => push_flag(form, letter, item, out),
+        }
+    }
+    if let Some(item) = item {
+        push_stale(item, out);
+    }
+}
+
+#[inline]
+fn push_flag(form: &MetaForm<'_>, letter: u8, item: Option<&Item>, out: &mut Vec<u8>) {
+    let number = match (form.command, letter, item) {
+        (MetaCommand::Get | MetaCommand::Arithmetic, b't', Some(Item { ttl: None, .. })) => {
+            return out.extend_from_slice(b" t-1");
+        }
+        (MetaCommand::Get | MetaCommand::Arithmetic, b't', Some(Item { ttl: Some(ttl), .. })) => {
+            u64::from(*ttl)
+        }
+        (MetaCommand::Get | MetaCommand::Arithmetic, b'c', Some(item)) => item.cas,
+        // What was not stored has no CAS value, but a size.
+        (MetaCommand::Set, b'c', item) => item.map_or(0, |item| item.cas),
+        (MetaCommand::Set, b's', item) => item.map_or(form.value_len, |item| item.len),
+        (MetaCommand::Get, b's', Some(item)) => item.len,
+        (MetaCommand::Get, b'f', Some(item)) => u64::from(item.flags),
+        (MetaCommand::Get, b'l', Some(item)) => u64::from(item.idle),
+        (MetaCommand::Get, b'h', Some(item)) => u64::from(item.fetched),
+        _ => return,
+    };
+    out.extend_from_slice(&[b' ', letter]);
+    push_u64(out, number);
+}
+
+fn push_stale(item: &Item, out: &mut Vec<u8>) {
+    for (set, flag) in [(item.token_sent, b" Z"), (item.stale, b" X"), (item.won, b" W")] {
+        if set {
+            out.extend_from_slice(flag);
+        }
+    }
+}
+
+fn inspected(form: &MetaForm<'_>, item: &Item, size: u64, class: u32, out: &mut Vec<u8>) {
+    push_all(out, &[b"ME ", form.key, b" exp="]);
+    match item.ttl {
+        Some(ttl) => push_u64(out, u64::from(ttl)),
+        None => out.extend_from_slice(b"-1"),
+    }
+    out.extend_from_slice(b" la=");
+    push_u64(out, u64::from(item.idle));
+    out.extend_from_slice(b" cas=");
+    push_u64(out, item.cas);
+    push_all(out, &[b" fetch=", if item.fetched { b"yes" } else { b"no" }, b" cls="]);
+    push_u64(out, u64::from(class));
+    out.extend_from_slice(b" size=");
+    push_u64(out, size);
+    out.extend_from_slice(b"\r\n");
+}

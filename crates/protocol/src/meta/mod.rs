@@ -1,0 +1,10 @@
+//! The meta text commands: two letters, a key, flags of one letter with an optional token behind it. Each flag may
+//! stand once, and the answer repeats those it has an answer to in the order of the request.
+
+pub(crate) mod decode;
+pub(crate) mod encode;
+
+/// The flags of a line. Most are a letter, which a plain loop finds faster than a search does.
+pub(crate) fn flags(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| *byte == b' ').filter(|flag| !flag.is_empty())
+}

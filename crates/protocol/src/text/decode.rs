@@ -1,0 +1,284 @@
+//! Text lines, classic ones first; `m?` lines are handed to `meta`.
+
+use memchr::memchr;
+
+use crate::bounds::{AUTH_TOKEN_MAX, KEY_MAX, VALUE_MAX, WORDS_MAX};
+use crate::command::{Arithmetic, Command, Delete, Exptime, Request, Store, StoreMode, Touch, Words};
+use crate::form::{Form, TextCommand, TextForm};
+use crate::meta;
+use crate::number::{parse_i64, parse_u64};
+use crate::refusal::{BAD_EXPTIME, BAD_FORMAT, Refusal};
+
+/// What one line asks for.
+pub(crate) enum Line<'a> {
+    /// All of a request.
+    Request(Request<'a>),
+    /// A request and a data block of so many bytes, which `store.value` is still to get.
+    Store { store: Store<'a>, form: Form<'a>, len: u64 },
+    /// The keys of a multiget stand at `keys` on the line; there is at least one, and each is valid.
+    Keys { keys: usize, multiget: Multiget },
+    /// As `Refused`, but a data block of so many bytes follows and means nothing.
+    Swallow { refusal: Refusal, form: Form<'a>, len: u64 },
+    /// A `user password` block of so many bytes follows.
+    Token { len: u64 },
+    /// The connection is to be closed: after an answer, if there is one.
+    Close(Option<Refusal>),
+}
+
+/// What the keys of one multiget have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Multiget {
+    pub cas: bool,
+    pub touch: Option<Exptime>,
+}
+
+/// Parses a line, which is without its line end; `key` is room for a decoded meta key.
+#[inline]
+pub(crate) fn line<'a>(line: &'a [u8], key: &'a mut Vec<u8>) -> Line<'a> {
+    let mut words = Words::new(line);
+    let command = words.next().unwrap_or_default();
+    match command {
+        b"get" => multiget(line, words, false, false),
+        b"gets" => multiget(line, words, true, false),
+        [b'm', letter] => meta::decode::line(*letter, words, key).unwrap_or_else(|| unknown(line)),
+        b"set" => store(StoreMode::Set, false, words),
+        b"add" => store(StoreMode::Add, false, words),
+        b"replace" => store(StoreMode::Replace, false, words),
+        b"append" => store(StoreMode::Append, false, words),
+        b"prepend" => store(StoreMode::Prepend, false, words),
+        b"cas" => store(StoreMode::Set, true, words),
+        b"delete" => delete(words),
+        b"incr" => arithmetic(false, words),
+        b"decr" => arithmetic(true, words),
+        b"touch" => touch(words),
+        b"gat" => multiget(line, words, false, true),
+        b"gats" => multiget(line, words, true, true),
+        _ => administration(command, words, line),
+    }
+}
+
+/// Parses a line of a connection that has yet to authenticate: `set <any> <any> <any> <length>` and nothing else.
+pub(crate) fn auth_line(line: &[u8]) -> Line<'_> {
+    let mut words = Words::new(line);
+    let set = words.next() == Some(b"set");
+    match words.nth(3).and_then(parse_u64) {
+        Some(len) if set && len <= AUTH_TOKEN_MAX => Line::Token { len },
+        // A client that is not known yet does not get its bytes swallowed.
+        Some(len) if set && u32::try_from(len).is_ok() => {
+            Line::Close(Some(Refusal::Client("auth token too long")))
+        }
+        _ => refused(Refusal::Client("unauthenticated"), TextForm::default()),
+    }
+}
+
+/// Parses the data block of [`Line::Token`].
+pub(crate) fn token(token: &[u8], intact: bool) -> Request<'_> {
+    let command = match memchr(b' ', token) {
+        _ if !intact => Command::Refused(Refusal::Client("bad command line termination")),
+        Some(at) => Command::Authenticate { user: &token[..at], password: &token[at + 1..] },
+        None => Command::Refused(Refusal::Client("bad authentication token format")),
+    };
+    let form = TextForm { command: TextCommand::Store, ..TextForm::default() };
+    Request { command, form: Form::Text(form) }
+}
+
+/// The words after a command: a few by their place, their number, and whether the last says `noreply`.
+struct Arguments<'a> {
+    first: [&'a [u8]; 5],
+    count: usize,
+    last: &'a [u8],
+}
+
+impl<'a> Arguments<'a> {
+    #[inline]
+    fn of(words: Words<'a>) -> Arguments<'a> {
+        let mut arguments = Arguments { first: [b""; 5], count: 0, last: b"" };
+        for word in words.take(WORDS_MAX - 1) {
+            if let Some(place) = arguments.first.get_mut(arguments.count) {
+                *place = word;
+            }
+            arguments.count += 1;
+            arguments.last = word;
+        }
+        arguments
+    }
+
+    /// The last word is `noreply`, and is not one of the `taken` first. It may stand in the place of an argument
+    /// that is missing: the error is silent then.
+    fn noreply(&self, taken: usize) -> bool {
+        self.count > taken && self.last == b"noreply"
+    }
+}
+
+fn multiget<'a>(line: &'a [u8], mut words: Words<'a>, cas: bool, touch: bool) -> Line<'a> {
+    let form = TextForm { command: TextCommand::Get, cas, ..TextForm::default() };
+    let touch = if touch { words.next() } else { None };
+    let keys = line.len() - words.len();
+    let Some(first) = words.next() else { return refused(BAD_FORMAT, form) };
+    let exptime = match touch.map(parse_i64) {
+        None => None,
+        Some(Some(seconds)) => Some(Exptime(seconds)),
+        Some(None) => return refused(BAD_EXPTIME, form),
+    };
+    if first.len() > KEY_MAX || words.any(|key| key.len() > KEY_MAX) {
+        return refused(BAD_FORMAT, form);
+    }
+    Line::Keys { keys, multiget: Multiget { cas, touch: exptime } }
+}
+
+fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
+    let arguments = Arguments::of(words);
+    let [key, flags, exptime, len, cas] = arguments.first;
+    let form = TextForm {
+        command: TextCommand::Store,
+        key,
+        noreply: arguments.noreply(if compare { 4 } else { 3 }),
+        ..TextForm::default()
+    };
+    let Some(len) = parse_i64(len).and_then(|len| u64::try_from(len).ok()).filter(|len| *len <= VALUE_MAX)
+    else {
+        // Without a length there is no telling what is data: the next line is taken for a command.
+        return refused(BAD_FORMAT, form);
+    };
+    let compare = if compare { Some(parse_u64(cas)) } else { None };
+    match (parse_u64(flags), parse_i64(exptime), compare) {
+        (Some(flags), Some(exptime), None | Some(Some(_))) if key.len() <= KEY_MAX => Line::Store {
+            store: Store {
+                key,
+                mode,
+                // More than 32 bits are cut off, as in memcached.
+                flags: flags as u32,
+                exptime: Exptime(exptime),
+                compare: compare.flatten(),
+                ..Store::default()
+            },
+            form: Form::Text(form),
+            len,
+        },
+        _ => Line::Swallow { refusal: BAD_FORMAT, form: Form::Text(form), len },
+    }
+}
+
+/// `delete <key> [0] [noreply]`. 1.6.45 ignores what follows the key; memccapable wants it refused, as 1.6.18 did.
+fn delete<'a>(words: Words<'a>) -> Line<'a> {
+    let arguments = Arguments::of(words);
+    let [key, second, ..] = arguments.first;
+    let noreply = arguments.noreply(1);
+    let form = TextForm { key, noreply, ..TextForm::default() };
+    match arguments.count {
+        0 => return refused(BAD_FORMAT, form),
+        1 => {}
+        2 if second == b"0" || noreply => {}
+        3 if second == b"0" && noreply => {}
+        2 | 3 => {
+            let usage = "bad command line format.  Usage: delete <key> [noreply]";
+            return refused(Refusal::Client(usage), form);
+        }
+        _ => return refused(Refusal::UnknownCommand, TextForm::default()),
+    }
+    if key.len() > KEY_MAX {
+        return refused(BAD_FORMAT, form);
+    }
+    request(Command::Delete(Delete { key, ..Delete::default() }), form)
+}
+
+fn arithmetic<'a>(decrement: bool, words: Words<'a>) -> Line<'a> {
+    let arguments = Arguments::of(words);
+    let [key, delta, ..] = arguments.first;
+    let form = TextForm {
+        command: TextCommand::Arithmetic,
+        key,
+        noreply: arguments.noreply(1),
+        ..TextForm::default()
+    };
+    if arguments.count < 2 || key.len() > KEY_MAX {
+        return refused(BAD_FORMAT, form);
+    }
+    match parse_u64(delta) {
+        Some(delta) => {
+            request(Command::Arithmetic(Arithmetic { key, decrement, delta, ..Arithmetic::default() }), form)
+        }
+        None => refused(Refusal::Client("invalid numeric delta argument"), form),
+    }
+}
+
+fn touch<'a>(words: Words<'a>) -> Line<'a> {
+    let arguments = Arguments::of(words);
+    let [key, exptime, ..] = arguments.first;
+    let form = TextForm { key, noreply: arguments.noreply(1), ..TextForm::default() };
+    if arguments.count < 2 || key.len() > KEY_MAX {
+        return refused(BAD_FORMAT, form);
+    }
+    match parse_i64(exptime) {
+        Some(exptime) => request(Command::Touch(Touch { key, exptime: Exptime(exptime) }), form),
+        None => refused(BAD_EXPTIME, form),
+    }
+}
+
+#[cold]
+fn administration<'a>(command: &'a [u8], words: Words<'a>, line: &'a [u8]) -> Line<'a> {
+    let silent = TextForm { noreply: Arguments::of(words.clone()).noreply(0), ..TextForm::default() };
+    let plain = TextForm::default();
+    match command {
+        b"version" => request(Command::Version, plain),
+        b"quit" => request(Command::Quit, plain),
+        b"stats" => request(Command::Stats(words.bounded()), plain),
+        b"watch" => request(Command::Watch(words.bounded()), plain),
+        b"flush_all" => flush(words, silent),
+        b"verbosity" => verbosity(words, silent),
+        b"cache_memlimit" => match words.clone().next().and_then(parse_u64) {
+            Some(megabytes) => request(Command::CacheMemlimit(megabytes), silent),
+            None => refused(Refusal::UnknownCommand, silent),
+        },
+        b"shutdown" => {
+            let mode = Some(words.text()).filter(|mode| !mode.is_empty());
+            request(Command::Shutdown { mode }, plain)
+        }
+        b"refresh_certs" => request(Command::RefreshCerts, silent),
+        b"lru_crawler" => request(Command::LruCrawler(without_noreply(words)), silent),
+        b"lru" => request(Command::Lru(without_noreply(words)), silent),
+        b"slabs" => request(Command::Slabs(without_noreply(words)), silent),
+        b"extstore" => request(Command::Extstore(without_noreply(words)), silent),
+        _ => unknown(line),
+    }
+}
+
+fn flush<'a>(words: Words<'a>, form: TextForm<'a>) -> Line<'a> {
+    match without_noreply(words).next().map(parse_i64) {
+        None => request(Command::Flush(Exptime(0)), form),
+        Some(Some(delay)) => request(Command::Flush(Exptime(delay)), form),
+        Some(None) => refused(BAD_EXPTIME, form),
+    }
+}
+
+fn verbosity<'a>(mut words: Words<'a>, form: TextForm<'a>) -> Line<'a> {
+    match words.next().and_then(parse_u64).and_then(|level| u32::try_from(level).ok()) {
+        Some(level) => request(Command::Verbosity(level), form),
+        None => refused(BAD_FORMAT, form),
+    }
+}
+
+/// No such command. A browser (or an attack through one) is not talked to.
+fn unknown(line: &[u8]) -> Line<'_> {
+    if Words::new(line).take(WORDS_MAX).last().is_some_and(|word| word.starts_with(b"HTTP/")) {
+        return Line::Close(None);
+    }
+    refused(Refusal::UnknownCommand, TextForm::default())
+}
+
+fn without_noreply(words: Words<'_>) -> Words<'_> {
+    let words = words.bounded();
+    let text = words.text();
+    match text.strip_suffix(b"noreply") {
+        Some(rest) if rest.is_empty() || rest.ends_with(b" ") => Words::new(rest),
+        _ => words,
+    }
+}
+
+fn request<'a>(command: Command<'a>, form: TextForm<'a>) -> Line<'a> {
+    Line::Request(Request { command, form: Form::Text(form) })
+}
+
+fn refused<'a>(refusal: Refusal, form: TextForm<'a>) -> Line<'a> {
+    request(Command::Refused(refusal), form)
+}

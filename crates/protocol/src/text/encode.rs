@@ -1,0 +1,88 @@
+//! Answers of the classic text protocol, and the lines that meta shares with it.
+
+use crate::form::{TextCommand, TextForm};
+use crate::number::push_u64;
+use crate::refusal::Refusal;
+use crate::reply::{Item, Reply};
+
+/// `VALUE <key> <flags> <bytes>[ <cas>]`
+#[inline]
+pub(crate) fn value_head(form: &TextForm<'_>, item: &Item, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(form.key);
+    out.push(b' ');
+    push_u64(out, u64::from(item.flags));
+    out.push(b' ');
+    push_u64(out, item.len);
+    if form.cas {
+        out.push(b' ');
+        push_u64(out, item.cas);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(crate) fn reply(form: &TextForm<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+    if form.noreply {
+        return;
+    }
+    let word: &[u8] = match *reply {
+        Reply::Found(_) => b"TOUCHED",
+        Reply::Stored(_) => b"STORED",
+        Reply::NotStored => b"NOT_STORED",
+        Reply::Exists => b"EXISTS",
+        Reply::NotFound => b"NOT_FOUND",
+        Reply::Deleted => b"DELETED",
+        Reply::OutOfMemory => match form.command {
+            TextCommand::Get => b"SERVER_ERROR out of memory writing get response",
+            TextCommand::Store => b"SERVER_ERROR out of memory storing object",
+            TextCommand::Arithmetic | TextCommand::Other => b"SERVER_ERROR out of memory",
+        },
+        Reply::Miss => return,
+        Reply::Number(number, _) => {
+            push_u64(out, number);
+            b""
+        }
+        _ => return line(reply, out),
+    };
+    out.extend_from_slice(word);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The answers that do not depend on the command, as one line.
+pub(crate) fn line(reply: &Reply<'_>, out: &mut Vec<u8>) {
+    match *reply {
+        Reply::TooLarge => out.extend_from_slice(b"SERVER_ERROR object too large for cache"),
+        Reply::NonNumeric => {
+            out.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value");
+        }
+        Reply::Ok => out.extend_from_slice(b"OK"),
+        Reply::Noop => out.extend_from_slice(b"MN"),
+        Reply::Version(version) => push_all(out, &[b"VERSION ", version.as_bytes()]),
+        Reply::End | Reply::StatsEnd => out.extend_from_slice(b"END"),
+        Reply::Stat { name, value } => push_all(out, &[b"STAT ", name, b" ", value]),
+        Reply::Line(line) | Reply::Sasl(line) | Reply::SaslContinue(line) => out.extend_from_slice(line),
+        Reply::AuthFailure => out.extend_from_slice(b"CLIENT_ERROR authentication failure"),
+        Reply::Refused(refusal) => push_refusal(out, refusal),
+        // What has no line of its own here is worded by the caller; a close is its own answer.
+        _ => return,
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn push_refusal(out: &mut Vec<u8>, refusal: Refusal) {
+    match refusal {
+        Refusal::UnknownCommand => out.extend_from_slice(b"ERROR"),
+        Refusal::Client(text) => push_all(out, &[b"CLIENT_ERROR ", text.as_bytes()]),
+        Refusal::Server(text) => push_all(out, &[b"SERVER_ERROR ", text.as_bytes()]),
+        Refusal::Error(text) => push_all(out, &[b"ERROR ", text.as_bytes()]),
+        Refusal::Status(status) => {
+            push_all(out, &[b"SERVER_ERROR ", crate::binary::status::text(status).as_bytes()]);
+        }
+    }
+}
+
+pub(crate) fn push_all(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}

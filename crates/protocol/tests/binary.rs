@@ -1,0 +1,325 @@
+//! The binary protocol: each opcode, its checks, and the answers.
+
+mod common;
+
+use common::{ITEM, answers, decoder, packet, request};
+use fabcache_protocol::binary::status;
+use fabcache_protocol::{
+    Arithmetic, BinaryForm, Command, Decoded, Decoder, Delete, Exptime, Form, Get, Limits, Refusal, Reply,
+    Store, StoreMode, Touch, Value, Words,
+};
+
+const OPAQUE: u32 = 0xdead_beef;
+const EXTRAS: &[u8] = b"\0\0\0\x07\xff\xff\xff\xff";
+
+#[track_caller]
+fn decodes_to(packet: &[u8], command: Command<'_>) {
+    let mut decoder = decoder();
+    let request = request(&mut decoder, packet);
+    assert_eq!(request.command, command);
+    let Form::Binary(form) = request.form else { panic!("{:?}", request.form) };
+    assert_eq!((form.opcode, form.opaque), (packet[1], OPAQUE));
+}
+
+/// The answer to opcode `opcode` for key `key`.
+fn says(opcode: u8, reply: Reply<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    Form::Binary(BinaryForm { opcode, opaque: OPAQUE, key: b"key" }).reply(&reply, &mut out);
+    out
+}
+
+/// An answer packet.
+fn answer(opcode: u8, status: u16, extras: &[u8], key: &[u8], value: &[u8], cas: u64) -> Vec<u8> {
+    let mut packet = packet(opcode, key, extras, value, cas);
+    packet[0] = 0x81;
+    packet[6..8].copy_from_slice(&status.to_be_bytes());
+    packet
+}
+
+fn error(opcode: u8, status: u16) -> Vec<u8> {
+    answer(opcode, status, b"", b"", status::text(status).as_bytes(), 0)
+}
+
+#[test]
+fn reads() {
+    for opcode in [0x00, 0x09, 0x0c, 0x0d] {
+        let get = Get { key: b"a b\0", value: true, ..Get::default() };
+        decodes_to(&packet(opcode, b"a b\0", b"", b"", 9), Command::Get(get));
+    }
+    for opcode in [0x1d, 0x1e, 0x23, 0x24] {
+        let touch = Some(Exptime(i64::from(u32::MAX)));
+        let get = Get { key: b"k", value: true, touch, ..Get::default() };
+        decodes_to(&packet(opcode, b"k", b"\xff\xff\xff\xff", b"", 0), Command::Get(get));
+    }
+    let touch = Touch { key: b"k", exptime: Exptime(3) };
+    decodes_to(&packet(0x1c, b"k", b"\0\0\0\x03", b"", 0), Command::Touch(touch));
+}
+
+#[test]
+fn stores() {
+    for (opcodes, mode) in
+        [([0x01, 0x11], StoreMode::Set), ([0x02, 0x12], StoreMode::Add), ([0x03, 0x13], StoreMode::Replace)]
+    {
+        for opcode in opcodes {
+            let store = Store {
+                key: b"k",
+                mode,
+                flags: 7,
+                exptime: Exptime(i64::from(u32::MAX)),
+                value: Value::Inline(b"value"),
+                ..Store::default()
+            };
+            decodes_to(&packet(opcode, b"k", EXTRAS, b"value", 0), Command::Store(store.clone()));
+            let compared = Store { mode: StoreMode::Set, compare: Some(5), ..store };
+            decodes_to(&packet(opcode, b"k", EXTRAS, b"value", 5), Command::Store(compared));
+        }
+    }
+    for (opcode, mode) in [
+        (0x0e, StoreMode::Append),
+        (0x0f, StoreMode::Prepend),
+        (0x19, StoreMode::Append),
+        (0x1a, StoreMode::Prepend),
+    ] {
+        let store = Store { key: b"k", mode, compare: Some(5), ..Store::default() };
+        decodes_to(&packet(opcode, b"k", b"", b"", 5), Command::Store(store));
+    }
+}
+
+#[test]
+fn changes() {
+    for opcode in [0x04, 0x14] {
+        let delete = Delete { key: b"k", compare: Some(5), ..Delete::default() };
+        decodes_to(&packet(opcode, b"k", b"", b"", 5), Command::Delete(delete));
+    }
+    let extras =
+        |exptime: u32| [&3u64.to_be_bytes()[..], &4u64.to_be_bytes(), &exptime.to_be_bytes()].concat();
+    for (opcode, decrement) in [(0x05, false), (0x06, true), (0x15, false), (0x16, true)] {
+        let create = Some((4, Exptime(9)));
+        let arithmetic = Arithmetic { key: b"k", delta: 3, decrement, create, ..Arithmetic::default() };
+        decodes_to(&packet(opcode, b"k", &extras(9), b"", 0), Command::Arithmetic(arithmetic.clone()));
+        let only = Arithmetic { create: None, compare: Some(1), ..arithmetic };
+        decodes_to(&packet(opcode, b"k", &extras(u32::MAX), b"", 1), Command::Arithmetic(only));
+    }
+    for opcode in [0x08, 0x18] {
+        decodes_to(&packet(opcode, b"", b"", b"", 0), Command::Flush(Exptime(0)));
+        decodes_to(&packet(opcode, b"", b"\0\0\0\x05", b"", 0), Command::Flush(Exptime(5)));
+    }
+}
+
+#[test]
+fn others() {
+    decodes_to(&packet(0x07, b"", b"", b"", 0), Command::Quit);
+    decodes_to(&packet(0x17, b"", b"", b"", 0), Command::Quit);
+    decodes_to(&packet(0x0a, b"", b"", b"", 0), Command::Noop);
+    decodes_to(&packet(0x0b, b"", b"", b"", 0), Command::Version);
+    decodes_to(&packet(0x10, b"", b"", b"", 0), Command::Stats(Words::default()));
+    decodes_to(&packet(0x10, b"detail on", b"", b"", 0), Command::Stats(Words::new(b"detail on")));
+    decodes_to(&packet(0x20, b"", b"", b"", 0), Command::SaslList);
+    let (mechanism, payload) = (&b"PLAIN"[..], &b"\0user\0pass"[..]);
+    decodes_to(&packet(0x21, mechanism, b"", payload, 0), Command::SaslAuth { mechanism, payload });
+    decodes_to(&packet(0x22, mechanism, b"", b"", 0), Command::SaslStep { mechanism, payload: b"" });
+}
+
+#[test]
+fn broken_packets_close() {
+    let noop = packet(0x0a, b"", b"", b"", 0);
+    let long = [b'k'; 251];
+    let mut cases = vec![
+        (packet(0x00, b"", b"", b"", 0), status::INVALID),
+        (packet(0x00, b"k", b"e", b"", 0), status::INVALID),
+        (packet(0x0d, b"k", b"", b"v", 0), status::INVALID),
+        (packet(0x01, b"k", b"", b"v", 0), status::INVALID),
+        (packet(0x01, b"", EXTRAS, b"v", 0), status::INVALID),
+        (packet(0x11, b"k", b"1234", b"v", 0), status::INVALID),
+        (packet(0x0e, b"k", b"e", b"v", 0), status::INVALID),
+        (packet(0x04, b"k", b"", b"v", 0), status::INVALID),
+        (packet(0x05, b"k", b"", b"", 0), status::INVALID),
+        (packet(0x05, b"k", &[0; 20], b"v", 0), status::INVALID),
+        (packet(0x1c, b"k", b"", b"", 0), status::INVALID),
+        (packet(0x1d, b"k", b"1234", b"v", 0), status::INVALID),
+        (packet(0x08, b"k", b"", b"", 0), status::INVALID),
+        (packet(0x08, b"", b"12", b"", 0), status::INVALID),
+        (packet(0x07, b"", b"", b"v", 0), status::INVALID),
+        (packet(0x0a, b"k", b"", b"", 0), status::INVALID),
+        (packet(0x0b, b"", b"e", b"", 0), status::INVALID),
+        (packet(0x10, b"k", b"e", b"", 0), status::INVALID),
+        (packet(0x10, b"k", b"", b"v", 0), status::INVALID),
+        (packet(0x20, b"k", b"", b"", 0), status::INVALID),
+        (packet(0x21, b"", b"", b"v", 0), status::INVALID),
+        (packet(0x22, b"k", b"e", b"v", 0), status::INVALID),
+        (packet(0x00, &long, b"", b"", 0), status::INVALID),
+        (packet(0x01, &long, EXTRAS, b"v", 0), status::INVALID),
+    ];
+    let mut short = packet(0x01, b"key", EXTRAS, b"", 0);
+    short[11] = 10;
+    cases.push((short, status::UNKNOWN));
+    for (packet, status) in cases {
+        let expected = [error(packet[1], status), b"<closed>".to_vec()].concat();
+        assert_eq!(answers(&[packet.clone(), noop.clone()].concat()), expected, "{packet:?}");
+        assert_eq!(answers(&packet[..24]), expected, "the header tells");
+    }
+    // What is not a packet at all gets no answer.
+    assert_eq!(
+        answers(&[&noop[..], b"x"].concat()),
+        [&answer(0x0a, 0, b"", b"", b"", 0)[..], b"<closed>"].concat()
+    );
+    let version = [&packet(0x07, b"", b"", b"", 0)[..], &noop].concat();
+    assert_eq!(answers(&version), [&answer(0x07, 0, b"", b"", b"", 0)[..], b"<closed>"].concat());
+}
+
+#[test]
+fn refused_packets_are_swallowed() {
+    let noop = packet(0x0a, b"", b"", b"", 0);
+    let done = answer(0x0a, 0, b"", b"", b"", 0);
+    for opcode in [0x1b, 0x1f, 0x25, 0x30, 0x48, 0xff] {
+        let unknown = packet(opcode, &[b'k'; 9], b"ext", &[b'v'; 2000], 1);
+        let expected = [error(opcode, status::UNKNOWN), done.clone()].concat();
+        assert_eq!(answers(&[unknown, noop.clone()].concat()), expected);
+    }
+    let mechanism = packet(0x21, &[b'M'; 33], b"", b"v", 0);
+    assert_eq!(
+        answers(&[mechanism, noop.clone()].concat()),
+        [error(0x21, status::INVALID), done.clone()].concat()
+    );
+    let payload = packet(0x21, b"PLAIN", b"", &[0; 16385], 0);
+    assert_eq!(answers(&[payload, noop].concat()), [error(0x21, status::OUT_OF_MEMORY), done].concat());
+}
+
+#[test]
+fn waits_for_what_is_missing() {
+    let set = packet(0x01, b"key", EXTRAS, b"value", 0);
+    let mut decoder = decoder();
+    for (given, more) in [(1, 23), (23, 1), (24, 16), (39, 1)] {
+        assert_eq!(decoder.decode(&set[..given]), Decoded::Incomplete { more });
+    }
+    assert!(matches!(decoder.decode(&set), Decoded::Request { consumed: 40, .. }));
+}
+
+#[test]
+fn streamed_values() {
+    let set = packet(0x01, b"key", EXTRAS, b"value", 0);
+    let mut decoder = Decoder::new(None, Limits { inline_value_max: 4 });
+    assert_eq!(decoder.decode(&set[..30]), Decoded::Incomplete { more: 5 });
+    let Decoded::Request { consumed: 35, request } = decoder.decode(&set) else { panic!() };
+    let Command::Store(store) = request.command else { panic!() };
+    assert_eq!((store.key, store.value), (&b"key"[..], Value::Streamed { len: 5 }));
+    assert_eq!(decoder.decode(b"val"), Decoded::Value { consumed: 3, bytes: b"val" });
+    assert_eq!(decoder.decode(b"ue\x80"), Decoded::Value { consumed: 2, bytes: b"ue" });
+    assert_eq!(decoder.decode(b""), Decoded::ValueEnd { consumed: 0, intact: true });
+    decoder.decode(&set);
+    decoder.decode(b"val");
+    decoder.discard_value();
+    assert_eq!(decoder.decode(b"ue\x80"), Decoded::Skipped { consumed: 2 });
+    decoder.decode(&set);
+    decoder.decode(b"value");
+    decoder.discard_value();
+    assert_eq!(decoder.decode(b""), Decoded::Incomplete { more: 1 });
+}
+
+#[test]
+fn hits() {
+    let flags = b"\0\0\0\x07";
+    for (opcode, key) in [
+        (0x00, &b""[..]),
+        (0x09, b""),
+        (0x0c, b"key"),
+        (0x0d, b"key"),
+        (0x1d, b""),
+        (0x1e, b""),
+        (0x23, b"key"),
+        (0x24, b"key"),
+    ] {
+        let form = Form::Binary(BinaryForm { opcode, opaque: OPAQUE, key: b"key" });
+        let mut out = Vec::new();
+        form.value_head(&ITEM, &mut out);
+        out.extend_from_slice(b"hi");
+        form.value_tail(&mut out);
+        assert_eq!(out, answer(opcode, 0, flags, key, b"hi", 42), "{opcode:x}");
+    }
+    assert_eq!(says(0x1c, Reply::Found(ITEM)), answer(0x1c, 0, flags, b"", b"", 42));
+}
+
+#[test]
+fn misses() {
+    for opcode in [0x00, 0x1d] {
+        assert_eq!(says(opcode, Reply::Miss), error(opcode, status::NOT_FOUND));
+    }
+    for opcode in [0x0c, 0x23] {
+        assert_eq!(says(opcode, Reply::Miss), answer(opcode, status::NOT_FOUND, b"", b"key", b"", 0));
+    }
+    for opcode in [0x09, 0x0d, 0x1e, 0x24] {
+        assert_eq!(says(opcode, Reply::Miss), b"");
+    }
+    for opcode in [0x04, 0x14, 0x05, 0x15, 0x1c, 0x01, 0x11] {
+        assert_eq!(says(opcode, Reply::NotFound), error(opcode, status::NOT_FOUND));
+    }
+}
+
+#[test]
+fn done() {
+    let number = 12u64.to_be_bytes();
+    for (loud, quiet, reply, value, cas) in [
+        (0x01, 0x11, Reply::Stored(ITEM), &b""[..], 42),
+        (0x02, 0x12, Reply::Stored(ITEM), b"", 42),
+        (0x03, 0x13, Reply::Stored(ITEM), b"", 42),
+        (0x04, 0x14, Reply::Deleted, b"", 0),
+        (0x05, 0x15, Reply::Number(12, ITEM), &number, 42),
+        (0x06, 0x16, Reply::Number(12, ITEM), &number, 42),
+        (0x07, 0x17, Reply::Bye, b"", 0),
+        (0x08, 0x18, Reply::Ok, b"", 0),
+        (0x0e, 0x19, Reply::Stored(ITEM), b"", 42),
+        (0x0f, 0x1a, Reply::Stored(ITEM), b"", 42),
+    ] {
+        assert_eq!(says(loud, reply), answer(loud, 0, b"", b"", value, cas));
+        assert_eq!(says(quiet, reply), b"", "{quiet:x}");
+    }
+    assert_eq!(says(0x0a, Reply::Noop), answer(0x0a, 0, b"", b"", b"", 0));
+    assert_eq!(says(0x0b, Reply::Version("1.6.45")), answer(0x0b, 0, b"", b"", b"1.6.45", 0));
+    assert_eq!(says(0x20, Reply::Sasl(b"PLAIN")), answer(0x20, 0, b"", b"", b"PLAIN", 0));
+    assert_eq!(says(0x21, Reply::SaslContinue(b"?")), answer(0x21, 0x21, b"", b"", b"?", 0));
+    assert_eq!(says(0x21, Reply::AuthFailure), error(0x21, status::AUTH));
+}
+
+#[test]
+fn not_done() {
+    for quiet in [0, 0x10] {
+        for (opcode, status) in [(0x01, 5), (0x02, 2), (0x03, 1)] {
+            assert_eq!(says(opcode + quiet, Reply::NotStored), error(opcode + quiet, status));
+        }
+    }
+    for opcode in [0x0e, 0x0f, 0x19, 0x1a] {
+        assert_eq!(says(opcode, Reply::NotStored), error(opcode, status::NOT_STORED));
+    }
+    for opcode in [0x01, 0x11, 0x04, 0x14, 0x15] {
+        assert_eq!(says(opcode, Reply::Exists), error(opcode, status::EXISTS));
+        assert_eq!(says(opcode, Reply::TooLarge), error(opcode, status::TOO_LARGE));
+        assert_eq!(says(opcode, Reply::NonNumeric), error(opcode, status::NON_NUMERIC));
+    }
+    let memory = |text: &[u8], opcode| answer(opcode, status::OUT_OF_MEMORY, b"", b"", text, 0);
+    assert_eq!(says(0x11, Reply::OutOfMemory), memory(b"Out of memory allocating item", 0x11));
+    assert_eq!(says(0x15, Reply::OutOfMemory), memory(b"Out of memory incrementing value", 0x15));
+}
+
+#[test]
+fn refusals() {
+    let client = Reply::Refused(Refusal::Client("flush_all not allowed"));
+    assert_eq!(says(0x18, client), error(0x18, status::AUTH));
+    assert_eq!(says(0x01, client), error(0x01, status::INVALID));
+    assert_eq!(says(0x10, client), error(0x10, status::NOT_FOUND));
+    assert_eq!(says(0x10, Reply::Refused(Refusal::UnknownCommand)), error(0x10, status::NOT_FOUND));
+    assert_eq!(says(0x20, Reply::Refused(Refusal::UnknownCommand)), error(0x20, status::UNKNOWN));
+    assert_eq!(says(0x11, Reply::Refused(Refusal::Status(0x20))), error(0x11, status::AUTH));
+    for status in [1, 2, 3, 4, 5, 6, 0x20, 0x81, 0x82] {
+        assert!(!status::text(status).is_empty());
+    }
+}
+
+#[test]
+fn statistics() {
+    let stat = Reply::Stat { name: b"pid", value: b"12" };
+    assert_eq!(says(0x10, stat), answer(0x10, 0, b"", b"pid", b"12", 0));
+    let end = answer(0x10, 0, b"", b"", b"", 0);
+    for reply in [Reply::StatsEnd, Reply::Line(b"RESET"), Reply::Ok] {
+        assert_eq!(says(0x10, reply), end);
+    }
+}

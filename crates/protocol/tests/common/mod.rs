@@ -1,0 +1,285 @@
+//! What the tests and the fuzz targets share: feeding a decoder in pieces, and writing down what came out.
+#![allow(dead_code)]
+
+use fabcache_protocol::{
+    Command, Decoded, Decoder, Form, Item, Limits, MetaCommand, Protocol, Refusal, Reply, Request, SavedForm,
+    Value,
+};
+
+/// Values up to this many bytes are inline in [`events`].
+pub const INLINE_VALUE_MAX: usize = 24;
+
+/// How a stream is decoded.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Setup {
+    pub protocol: Option<Protocol>,
+    pub auth: bool,
+}
+
+/// Everything that comes out of `stream` when it arrives in pieces of the given sizes, and then all at once.
+/// Parts of a value are joined, skipped bytes left out: only these may depend on the pieces.
+pub fn events(stream: &[u8], pieces: impl IntoIterator<Item = usize>, setup: Setup) -> Vec<String> {
+    let mut decoder = Decoder::new(setup.protocol, Limits { inline_value_max: INLINE_VALUE_MAX });
+    decoder.require_auth(setup.auth);
+    let mut record = Record::default();
+    let mut pieces = pieces.into_iter();
+    let (mut start, mut end, mut wanted) = (0, 0, 0);
+    loop {
+        end += pieces.next().map_or(stream.len(), |piece| piece.max(1)).min(stream.len() - end);
+        let mut idle = 0;
+        loop {
+            let input = &stream[start..end];
+            let decoded = decoder.decode(input);
+            let discard = discards(&decoded);
+            match record.take(&decoded, input.len()) {
+                Step::Forward(consumed) => {
+                    assert!(input.len() >= wanted, "came out before what was said to be missing was there");
+                    wanted = 0;
+                    idle = if consumed == 0 { idle + 1 } else { 0 };
+                    assert!(idle < 3, "no progress");
+                    start += consumed;
+                }
+                Step::Wait(more) => {
+                    assert!(more > 0);
+                    wanted = input.len() + more;
+                    break;
+                }
+                Step::Stop => {
+                    assert_eq!(decoder.decode(&stream[start..end]), Decoded::Fatal, "there is no way back");
+                    return record.end();
+                }
+            }
+            if discard {
+                decoder.discard_value();
+                decoder.discard_value();
+            }
+        }
+        if end == stream.len() {
+            return record.end();
+        }
+    }
+}
+
+/// Some streamed values are refused.
+fn discards(decoded: &Decoded<'_>) -> bool {
+    match decoded {
+        Decoded::Request { request: Request { command: Command::Store(store), .. }, .. } => {
+            matches!(store.value, Value::Streamed { len } if len % 3 == 0)
+        }
+        _ => false,
+    }
+}
+
+#[derive(Default)]
+struct Record {
+    events: Vec<String>,
+    value: Option<Vec<u8>>,
+    saved: SavedForm,
+    out: Vec<u8>,
+}
+
+enum Step {
+    Forward(usize),
+    Wait(usize),
+    Stop,
+}
+
+impl Record {
+    fn take(&mut self, decoded: &Decoded<'_>, available: usize) -> Step {
+        let consumed = match decoded {
+            Decoded::Incomplete { more } => return Step::Wait(*more),
+            Decoded::Fatal => return Step::Stop,
+            Decoded::Request { consumed, request } => {
+                self.flush();
+                self.events.push(format!("{request:?}"));
+                self.answer(&request.form);
+                *consumed
+            }
+            Decoded::Value { consumed, bytes } => {
+                assert_eq!(*consumed, bytes.len());
+                assert!(!bytes.is_empty());
+                self.value.get_or_insert_default().extend_from_slice(bytes);
+                *consumed
+            }
+            Decoded::ValueEnd { consumed, intact } => {
+                self.flush();
+                self.events.push(format!("intact {intact}"));
+                *consumed
+            }
+            Decoded::Skipped { consumed } => {
+                assert!(*consumed > 0);
+                *consumed
+            }
+        };
+        assert!(consumed <= available);
+        Step::Forward(consumed)
+    }
+
+    /// Every reply, whether it fits the command or not, and from the form's copy the same.
+    fn answer(&mut self, form: &Form<'_>) {
+        self.saved.save(form);
+        assert_eq!(self.saved.form(), *form);
+        for reply in REPLIES {
+            form.reply(reply, &mut self.out);
+        }
+        form.value_head(&ITEM, &mut self.out);
+        form.value_tail(&mut self.out);
+        self.out.clear();
+    }
+
+    fn flush(&mut self) {
+        if let Some(value) = self.value.take() {
+            self.events.push(format!("value {}", value.escape_ascii()));
+        }
+    }
+
+    fn end(mut self) -> Vec<String> {
+        self.flush();
+        self.events
+    }
+}
+
+pub const ITEM: Item = Item {
+    flags: 7,
+    cas: 42,
+    len: 2,
+    ttl: Some(60),
+    idle: 3,
+    fetched: true,
+    stale: false,
+    won: false,
+    token_sent: false,
+};
+
+pub const REPLIES: &[Reply<'static>] = &[
+    Reply::Found(ITEM),
+    Reply::Miss,
+    Reply::Stored(ITEM),
+    Reply::NotStored,
+    Reply::Exists,
+    Reply::NotFound,
+    Reply::Deleted,
+    Reply::Number(12, ITEM),
+    Reply::Inspected { item: ITEM, size: 64, class: 1 },
+    Reply::TooLarge,
+    Reply::OutOfMemory,
+    Reply::NonNumeric,
+    Reply::Ok,
+    Reply::Noop,
+    Reply::Version("1.2.3"),
+    Reply::End,
+    Reply::Stat { name: b"pid", value: b"1" },
+    Reply::StatsEnd,
+    Reply::Line(b"RESET"),
+    Reply::Sasl(b"PLAIN"),
+    Reply::SaslContinue(b"more"),
+    Reply::AuthFailure,
+    Reply::Bye,
+    Reply::Refused(Refusal::UnknownCommand),
+    Reply::Refused(Refusal::Client("c")),
+    Reply::Refused(Refusal::Server("s")),
+    Reply::Refused(Refusal::Error("e")),
+    Reply::Refused(Refusal::Status(0x20)),
+];
+
+/// A decoder whose values are inline up to 1 KiB.
+pub fn decoder() -> Decoder {
+    Decoder::new(None, Limits { inline_value_max: 1024 })
+}
+
+/// The one request at the front of `input`, which has to take all of it.
+#[track_caller]
+pub fn request<'a>(decoder: &'a mut Decoder, input: &'a [u8]) -> Request<'a> {
+    match decoder.decode(input) {
+        Decoded::Request { consumed, request } => {
+            assert_eq!(consumed, input.len(), "{request:?}");
+            request
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a server with a simple mind would answer to all of `input`: refusals, orders and `mn` in full; a read finds
+/// nothing unless its key starts with `hit`; a change is done unless its key starts with `no`.
+pub fn answers(input: &[u8]) -> Vec<u8> {
+    let mut decoder = decoder();
+    let mut out = Vec::new();
+    let mut start = 0;
+    let mut saved = SavedForm::new();
+    loop {
+        match decoder.decode(&input[start..]) {
+            Decoded::Incomplete { .. } => return out,
+            Decoded::Fatal => {
+                out.extend_from_slice(b"<closed>");
+                return out;
+            }
+            Decoded::Request { consumed, request } => {
+                start += consumed;
+                saved.save(&request.form);
+                answer(&request, &mut out);
+            }
+            Decoded::ValueEnd { consumed, intact } => {
+                start += consumed;
+                let reply = match intact {
+                    true => Reply::Stored(ITEM),
+                    false => Reply::Refused(Refusal::Client("bad data chunk")),
+                };
+                saved.form().reply(&reply, &mut out);
+            }
+            Decoded::Value { consumed, .. } | Decoded::Skipped { consumed } => start += consumed,
+        }
+    }
+}
+
+/// [`answers`], to be read.
+pub fn said(input: &[u8]) -> String {
+    String::from_utf8_lossy(&answers(input)).into_owned()
+}
+
+fn answer(request: &Request<'_>, out: &mut Vec<u8>) {
+    let refuses = |key: &[u8]| key.starts_with(b"no");
+    let reply = match &request.command {
+        Command::Get(get) if !get.key.starts_with(b"hit") => Reply::Miss,
+        Command::Get(get) if get.value => {
+            request.form.value_head(&ITEM, out);
+            out.extend_from_slice(b"hi");
+            return request.form.value_tail(out);
+        }
+        Command::Get(_) => Reply::Found(ITEM),
+        Command::EndOfKeys => Reply::End,
+        Command::Store(store) if matches!(store.value, Value::Streamed { .. }) => return,
+        Command::Store(store) if refuses(store.key) => Reply::NotStored,
+        Command::Store(_) => Reply::Stored(ITEM),
+        Command::Delete(delete) if refuses(delete.key) => Reply::NotFound,
+        Command::Delete(_) => Reply::Deleted,
+        Command::Arithmetic(arithmetic) if refuses(arithmetic.key) => Reply::NotFound,
+        Command::Arithmetic(_) => Reply::Number(12, ITEM),
+        Command::Touch(touch) if refuses(touch.key) => Reply::NotFound,
+        Command::Touch(_) => Reply::Found(ITEM),
+        Command::Inspect(_) => Reply::Inspected { item: ITEM, size: 64, class: 1 },
+        Command::Noop => Reply::Noop,
+        Command::Version => Reply::Version("1.6.45"),
+        Command::Quit => Reply::Bye,
+        Command::Refused(refusal) => Reply::Refused(*refusal),
+        _ => Reply::Ok,
+    };
+    request.form.reply(&reply, out);
+}
+
+/// A binary request packet.
+pub fn packet(opcode: u8, key: &[u8], extras: &[u8], value: &[u8], cas: u64) -> Vec<u8> {
+    let body = key.len() + extras.len() + value.len();
+    let mut packet = vec![0x80, opcode];
+    packet.extend((key.len() as u16).to_be_bytes());
+    packet.extend([extras.len() as u8, 0, 0, 0]);
+    packet.extend((body as u32).to_be_bytes());
+    packet.extend(0xdead_beef_u32.to_be_bytes());
+    packet.extend(cas.to_be_bytes());
+    packet.extend([extras, key, value].concat());
+    packet
+}
+
+/// A meta form without flags.
+pub fn is_meta(form: &Form<'_>, command: MetaCommand) -> bool {
+    matches!(form, Form::Meta(form) if form.command == command)
+}

@@ -1,0 +1,254 @@
+//! What holds for any bytes: the split of a stream does not matter, nothing panics, everything makes progress.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Setup, events, packet};
+use fabcache_protocol::bounds::DATAGRAM_MAX;
+use fabcache_protocol::{Protocol, number, udp};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::strategy::Union;
+
+const COMMANDS: &[&str] = &[
+    "get",
+    "gets",
+    "gat",
+    "gats",
+    "set",
+    "add",
+    "replace",
+    "append",
+    "prepend",
+    "cas",
+    "delete",
+    "incr",
+    "decr",
+    "touch",
+    "mg",
+    "ms",
+    "md",
+    "ma",
+    "mn",
+    "me",
+    "mx",
+    "flush_all",
+    "version",
+    "verbosity",
+    "stats",
+    "quit",
+    "shutdown",
+    "lru_crawler",
+    "slabs",
+    "watch",
+    "cache_memlimit",
+    "GET",
+    "foo",
+    "",
+];
+
+const WORDS: &[&str] = &[
+    "a",
+    "key",
+    "0",
+    "1",
+    "5",
+    "30",
+    "-1",
+    "+2",
+    "noreply",
+    "4294967296",
+    "2147483645",
+    "18446744073709551615",
+    "18446744073709551616",
+    "x",
+    "b",
+    "q",
+    "k",
+    "v",
+    "t",
+    "s",
+    "c",
+    "f",
+    "I",
+    "MA",
+    "Mz",
+    "T30",
+    "Tx",
+    "N0",
+    "C5",
+    "E7",
+    "O123",
+    "D2",
+    "J3",
+    "Zm9v",
+    "Zm9",
+    "HTTP/1.1",
+    "\u{e4}\0\r",
+    "",
+];
+
+fn word() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        20 => select(WORDS).prop_map(|word| word.as_bytes().to_vec()),
+        1 => (245..255usize).prop_map(|len| vec![b'k'; len]),
+        1 => vec(any::<u8>(), 0..6),
+    ]
+}
+
+fn line_end() -> impl Strategy<Value = &'static [u8]> {
+    prop_oneof![8 => Just(&b"\r\n"[..]), 2 => Just(&b"\n"[..]), 1 => Just(&b""[..])]
+}
+
+/// Any line of words.
+fn line() -> impl Strategy<Value = Vec<u8>> {
+    (select(COMMANDS), vec(word(), 0..7), line_end()).prop_map(|(command, words, end)| {
+        let mut line = command.as_bytes().to_vec();
+        for word in words {
+            line.push(b' ');
+            line.extend(word);
+        }
+        line.extend(end);
+        line
+    })
+}
+
+/// A storage command with its data, which may be shorter or longer than said.
+fn store() -> impl Strategy<Value = Vec<u8>> {
+    let head =
+        select(&["set k 1 0 ", "add key 0 -1 ", "ms k ", "cas k 0 0 ", "set k x 0 ", "append k 0 0 "][..]);
+    let tail = select(&["", " noreply", " 5", " q s", " 5 noreply", " MA N3", " z"][..]);
+    (head, vec(any::<u8>(), 0..80), tail, line_end(), line_end(), 0..12usize).prop_map(
+        |(head, data, tail, line_end, data_end, wrong)| {
+            let len = data.len() + if wrong < 3 { wrong } else { 0 };
+            [format!("{head}{len}{tail}").as_bytes(), line_end, &data, data_end].concat()
+        },
+    )
+}
+
+fn binary_packet() -> impl Strategy<Value = Vec<u8>> {
+    let valid = select(
+        &[
+            (0x00u8, 0usize),
+            (0x01, 8),
+            (0x05, 20),
+            (0x09, 0),
+            (0x0e, 0),
+            (0x11, 8),
+            (0x1c, 4),
+            (0x24, 4),
+            (0x04, 0),
+        ][..],
+    );
+    let valid = (valid, vec(any::<u8>(), 1..9), vec(any::<u8>(), 0..60), any::<u64>()).prop_map(
+        |((opcode, extras), key, value, cas)| {
+            let value = if matches!(opcode, 0x01 | 0x0e | 0x11) { value } else { Vec::new() };
+            packet(opcode, &key, &vec![7; extras], &value, cas)
+        },
+    );
+    let any =
+        (any::<u8>(), vec(any::<u8>(), 0..40), select(&[0usize, 4, 8, 20, 255][..]), vec(any::<u8>(), 0..60))
+            .prop_map(|(opcode, key, extras, value)| packet(opcode, &key, &vec![1; extras], &value, 0));
+    let bare = (0..0x30u8).prop_map(|opcode| packet(opcode, b"", b"", b"", 0));
+    prop_oneof![6 => valid, 1 => any, 2 => bare]
+}
+
+/// A stream of mostly sensible pieces, some of them damaged.
+fn stream() -> impl Strategy<Value = Vec<u8>> {
+    let text = vec(prop_oneof![4 => line(), 3 => store()], 0..12).boxed();
+    let binary = vec(binary_packet(), 0..12).boxed();
+    let mixed = vec(prop_oneof![line(), store(), binary_packet(), vec(any::<u8>(), 0..30)], 0..12).boxed();
+    let damage = proptest::option::of((any::<prop::sample::Index>(), any::<u8>()));
+    (Union::new([text, binary, mixed]), damage).prop_map(|(pieces, damage)| {
+        let mut stream = pieces.concat();
+        if let Some((at, byte)) = damage
+            && !stream.is_empty()
+        {
+            let at = at.index(stream.len());
+            stream[at] = byte;
+        }
+        stream
+    })
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    let protocol = select(&[None, None, None, Some(Protocol::Text), Some(Protocol::Binary)][..]);
+    (protocol, prop::bool::weighted(0.1)).prop_map(|(protocol, auth)| Setup { protocol, auth })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn splits_do_not_matter(stream in stream(), pieces in vec(1..50usize, 0..80), setup in setup()) {
+        let whole = events(&stream, [], setup);
+        prop_assert_eq!(&events(&stream, pieces, setup), &whole);
+        prop_assert_eq!(&events(&stream, std::iter::repeat_n(1, stream.len()), setup), &whole);
+    }
+
+    #[test]
+    fn any_bytes_are_bearable(stream in vec(any::<u8>(), 0..400), pieces in vec(1..50usize, 0..20), setup in setup()) {
+        prop_assert_eq!(events(&stream, pieces, setup), events(&stream, [], setup));
+    }
+
+    #[test]
+    fn long_lines_split_alike(
+        head in select(&["get ", "gets  ", "gat 0 ", "set ", "   get ", "mg ", "get", ""][..]),
+        (word, words) in (1..260usize, 0..900usize),
+        piece in 1..3000usize,
+    ) {
+        let words = format!("{} ", "k".repeat(word)).repeat(words.min(6000 / word));
+        let stream = format!("{head}{words}\r\nversion\r\n");
+        let pieces = std::iter::repeat_n(piece, stream.len() / piece);
+        prop_assert_eq!(
+            events(stream.as_bytes(), pieces, Setup::default()),
+            events(stream.as_bytes(), [], Setup::default())
+        );
+    }
+
+    #[test]
+    fn numbers_are_read_as_written(n in any::<u64>(), m in any::<i64>(), shift in 0..64u32) {
+        let n = n >> shift;
+        let mut written = Vec::new();
+        number::push_u64(&mut written, n);
+        prop_assert_eq!(&written, &n.to_string().into_bytes());
+        prop_assert_eq!(number::parse_u64(&written), Some(n));
+        let m = m >> shift;
+        prop_assert_eq!(number::parse_i64(m.to_string().as_bytes()), Some(m));
+    }
+
+    #[test]
+    fn numbers_are_read_as_rust_reads_them(word in "[-+]?[0-9]{0,22}[0-9 x]?") {
+        let bytes = word.as_bytes();
+        prop_assert_eq!(number::parse_i64(bytes), word.parse().ok());
+        if !word.starts_with('-') {
+            prop_assert_eq!(number::parse_u64(bytes), word.parse().ok());
+        }
+    }
+
+    #[test]
+    fn datagrams_reassemble(id in any::<u16>(), reply in vec(any::<u8>(), 0..6000)) {
+        let mut parts = BTreeMap::new();
+        let mut total = 0;
+        for (frame, payload) in udp::split(id, &reply).expect("few enough") {
+            prop_assert_eq!(&frame[..2], id.to_be_bytes());
+            prop_assert_eq!(&frame[6..], [0, 0]);
+            prop_assert!(frame.len() + payload.len() <= DATAGRAM_MAX);
+            total = u16::from_be_bytes([frame[4], frame[5]]);
+            parts.insert(u16::from_be_bytes([frame[2], frame[3]]), payload);
+        }
+        prop_assert_eq!(parts.len(), usize::from(total));
+        let joined: Vec<u8> = parts.into_values().flatten().copied().collect();
+        prop_assert_eq!(joined, reply);
+    }
+
+    #[test]
+    fn request_datagrams(datagram in vec(any::<u8>(), 0..30)) {
+        if let Some(frame) = udp::parse(&datagram) {
+            prop_assert_eq!(frame.payload, &datagram[udp::FRAME..]);
+            prop_assert_eq!(frame.id.to_be_bytes(), &datagram[..2]);
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! Classic text: each command, each refusal, and where the stream goes on after it.
+
+mod common;
+
+use common::{decoder, request, said};
+use fabcache_protocol::bounds::{LINE_MAX, MULTIGET_LINE_MAX};
+use fabcache_protocol::{
+    Arithmetic, Command, Decoded, Decoder, Delete, Exptime, Form, Get, Limits, Protocol, Refusal, Reply,
+    Request, Store, StoreMode, TextCommand, TextForm, Touch, Value, Words,
+};
+
+const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
+const BAD_DATA: &str = "CLIENT_ERROR bad data chunk\r\n";
+
+#[track_caller]
+fn decodes_to(input: &[u8], command: Command<'_>) {
+    assert_eq!(request(&mut decoder(), input).command, command, "{}", input.escape_ascii());
+}
+
+#[track_caller]
+fn says(input: &str, answer: &str) {
+    assert_eq!(said(input.as_bytes()), answer, "{}", input.escape_debug());
+}
+
+#[test]
+fn get() {
+    let mut decoder = decoder();
+    let input = b"get a  bc \r\n";
+    let form = TextForm { command: TextCommand::Get, ..TextForm::default() };
+    for (at, used, key) in [(0, 5, &b"a"[..]), (5, 4, b"bc")] {
+        let get = Get { key, value: true, ..Get::default() };
+        let request = Request { command: Command::Get(get), form: Form::Text(TextForm { key, ..form }) };
+        assert_eq!(decoder.decode(&input[at..]), Decoded::Request { consumed: used, request });
+    }
+    let end = Request { command: Command::EndOfKeys, form: Form::Text(form) };
+    assert_eq!(decoder.decode(&input[9..]), Decoded::Request { consumed: 3, request: end });
+    assert_eq!(decoder.decode(b""), Decoded::Incomplete { more: 1 });
+}
+
+#[test]
+fn gets_and_gat() {
+    for (input, cas, touch) in [
+        (&b"gets k"[..], true, None),
+        (b"gat -1 k", false, Some(Exptime(-1))),
+        (b"gats 4294967296 k", true, Some(Exptime(1 << 32))),
+    ] {
+        let input = [input, b"\n"].concat();
+        let mut decoder = decoder();
+        let Decoded::Request { consumed, request } = decoder.decode(&input) else { panic!() };
+        assert_eq!(consumed, input.len() - 1);
+        let get = Get { key: b"k", value: true, touch, ..Get::default() };
+        assert_eq!(request.command, Command::Get(get));
+        let form = TextForm { command: TextCommand::Get, key: b"k", cas, noreply: false };
+        assert_eq!(request.form, Form::Text(form));
+    }
+}
+
+#[test]
+fn get_answers() {
+    says("get hit miss hit2\r\n", "VALUE hit 7 2\r\nhi\r\nVALUE hit2 7 2\r\nhi\r\nEND\r\n");
+    says("gets hit\r\n", "VALUE hit 7 2 42\r\nhi\r\nEND\r\n");
+    says("get hit noreply\r\n", "VALUE hit 7 2\r\nhi\r\nEND\r\n");
+    says("get hit\ra\r\n", "VALUE hit\ra 7 2\r\nhi\r\nEND\r\n");
+    says("get hit\t\0\u{e4}\r\n", "VALUE hit\t\0\u{e4} 7 2\r\nhi\r\nEND\r\n");
+}
+
+#[test]
+fn get_refusals() {
+    for bad in ["get", "get ", "gets", "gat", "gats", "gat 0", "gat x"] {
+        says(&format!("{bad}\r\nmn\r\n"), &format!("{BAD_FORMAT}MN\r\n"));
+    }
+    says("gat x k\r\n", "CLIENT_ERROR invalid exptime argument\r\n");
+    // One key too long, wherever it stands, and none is answered.
+    let long = "k".repeat(251);
+    for line in [format!("get {long}"), format!("gets hit {long} hit"), format!("gat 0 hit {long}")] {
+        says(&format!("{line}\r\nmn\r\n"), &format!("{BAD_FORMAT}MN\r\n"));
+    }
+    says(&format!("get {}\r\n", "k".repeat(250)), "END\r\n");
+}
+
+#[test]
+fn store() {
+    let value = Value::Inline(b"va\r\nl");
+    for (word, mode) in [
+        ("set", StoreMode::Set),
+        ("add", StoreMode::Add),
+        ("replace", StoreMode::Replace),
+        ("append", StoreMode::Append),
+        ("prepend", StoreMode::Prepend),
+    ] {
+        let store = Store { key: b"k", mode, flags: 7, exptime: Exptime(-9), value, ..Store::default() };
+        decodes_to(format!("{word} k 7 -9 5\r\nva\r\nl\r\n").as_bytes(), Command::Store(store));
+    }
+    let store = Store { key: b"k", value, compare: Some(u64::MAX), ..Store::default() };
+    decodes_to(b"cas k 0 0 5 18446744073709551615\r\nva\r\nl\r\n", Command::Store(store));
+}
+
+#[test]
+fn store_numbers() {
+    let flags = |input: &[u8]| match request(&mut decoder(), input).command {
+        Command::Store(store) => Some((store.flags, store.exptime.0)),
+        _ => None,
+    };
+    assert_eq!(flags(b"set k 4294967295 0 0\n\r\n"), Some((u32::MAX, 0)));
+    assert_eq!(flags(b"set k 4294967297 0 0\n\r\n"), Some((1, 0)), "cut to 32 bits");
+    assert_eq!(flags(b"set k +3 +4 +0\n\r\n"), Some((3, 4)));
+    assert_eq!(flags(b"set k 0 2208988800 0\n\r\n"), Some((0, 2_208_988_800)), "the year 2040");
+    for line in [
+        "set k -1 0 1",
+        "set k 18446744073709551616 0 1",
+        "set k x 0 1",
+        "set k 0 x 1",
+        "set k 0 9223372036854775808 1",
+        "cas k 0 0 1",
+        "cas k 0 0 1 x",
+        "cas k 0 0 1 -1",
+    ] {
+        // What is wrong is not the length: the data is swallowed.
+        says(&format!("{line}\r\nx\r\nmn\r\n"), &format!("{BAD_FORMAT}MN\r\n"));
+    }
+    let long = "k".repeat(251);
+    says(&format!("set {long} 0 0 1\r\nx\r\nmn\r\n"), &format!("{BAD_FORMAT}MN\r\n"));
+    says(&format!("set {long} 0 0 1 noreply\r\nx\r\nmn\r\n"), "MN\r\n");
+}
+
+#[test]
+fn store_lengths() {
+    for line in
+        ["set", "set k", "set k 0 0", "add k 0 0 x", "set k 0 0 -1", "set k 0 0 2147483646", "cas k 0 0"]
+    {
+        // Without a length the data is a command.
+        says(&format!("{line}\r\nversion\r\n"), &format!("{BAD_FORMAT}VERSION 1.6.45\r\n"));
+    }
+    let mut decoder = decoder();
+    let Decoded::Request { consumed: 24, request } = decoder.decode(b"set k 0 0 2147483645 0\r\nx") else {
+        panic!()
+    };
+    let Command::Store(store) = request.command else { panic!() };
+    assert_eq!(store.value, Value::Streamed { len: 2_147_483_645 });
+}
+
+#[test]
+fn store_data() {
+    says("set k 0 0 0\r\n\r\n", "STORED\r\n");
+    says("set k 0 0 1\nx\r\n", "STORED\r\n");
+    says("set k 0 0 1 more words here\r\nx\r\n", "STORED\r\n");
+    says("set no 0 0 1\r\nx\r\n", "NOT_STORED\r\n");
+    says("set k 0 0 1\nx\nmn\n", &format!("{BAD_DATA}{BAD_FORMAT}"));
+    says("set k 0 0 1\r\nx\n\r\nmn\r\n", &format!("{BAD_DATA}{BAD_FORMAT}MN\r\n"));
+    says("set k 0 0 1\r\nxyzversion\r\nmn\r\n", &format!("{BAD_DATA}VERSION 1.6.45\r\nMN\r\n"));
+    says("set k 0 0 3\r\nab\r\nmn\r\nmn\r\n", &format!("{BAD_DATA}{BAD_FORMAT}MN\r\n"));
+    says("set k 0 0 1 noreply\r\nx\r\nmn\r\n", "MN\r\n");
+    says("set k 0 0 1 noreply\r\nxyzmn\r\n", "MN\r\n");
+    says("set noreply 0 0 1\r\nx\r\n", "NOT_STORED\r\n");
+    says("set k 0 0 x noreply\r\nmn\r\n", "MN\r\n");
+    says("set k 0 0 noreply\r\nmn\r\n", "MN\r\n");
+    says("cas k 0 0 noreply\r\nmn\r\n", &format!("{BAD_FORMAT}MN\r\n"));
+    says("cas k 0 0 1 noreply\r\nx\r\nmn\r\n", "MN\r\n");
+    says("set k 0 noreply\r\nmn\r\n", &format!("{BAD_FORMAT}MN\r\n"));
+}
+
+#[test]
+fn streamed_values() {
+    let mut decoder = Decoder::new(Some(Protocol::Text), Limits { inline_value_max: 3 });
+    let Decoded::Request { consumed: 13, request } = decoder.decode(b"set k 0 0 4\r\n") else { panic!() };
+    assert!(matches!(request.command, Command::Store(Store { value: Value::Streamed { len: 4 }, .. })));
+    assert_eq!(decoder.decode(b""), Decoded::Incomplete { more: 1 });
+    assert_eq!(decoder.decode(b"ab"), Decoded::Value { consumed: 2, bytes: b"ab" });
+    assert_eq!(decoder.decode(b"cd\r"), Decoded::Value { consumed: 2, bytes: b"cd" });
+    assert_eq!(decoder.decode(b"\r"), Decoded::Incomplete { more: 1 });
+    assert_eq!(decoder.decode(b"\r\nmn"), Decoded::ValueEnd { consumed: 2, intact: true });
+    // The same with a wrong end, and refused by the server.
+    decoder.decode(b"set k 0 0 4\r\n");
+    decoder.decode(b"abcd");
+    assert_eq!(decoder.decode(b"xymn\r\n"), Decoded::ValueEnd { consumed: 2, intact: false });
+    decoder.decode(b"set k 0 0 4\r\n");
+    decoder.decode(b"ab");
+    decoder.discard_value();
+    assert_eq!(decoder.decode(b"cd\r"), Decoded::Skipped { consumed: 3 });
+    assert_eq!(decoder.decode(b"\nmn\r\n"), Decoded::Skipped { consumed: 1 });
+    assert_eq!(request_of(&mut decoder, b"mn\r\n"), Command::Noop);
+    decoder.discard_value();
+    assert_eq!(request_of(&mut decoder, b"mn\r\n"), Command::Noop);
+}
+
+#[track_caller]
+fn request_of<'a>(decoder: &'a mut Decoder, input: &'a [u8]) -> Command<'a> {
+    request(decoder, input).command
+}
+
+#[test]
+fn delete() {
+    for line in ["delete k", "delete k 0", "delete k noreply", "delete k 0 noreply"] {
+        decodes_to(
+            format!("{line}\r\n").as_bytes(),
+            Command::Delete(Delete { key: b"k", ..Delete::default() }),
+        );
+        let answer = if line.ends_with("noreply") { "MN\r\n" } else { "DELETED\r\nMN\r\n" };
+        says(&format!("{line}\r\nmn\r\n"), answer);
+    }
+    let usage = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+    says("delete k 10\r\n", usage);
+    says("delete k 00\r\n", usage);
+    says("delete k 0 0\r\n", usage);
+    says("delete k b c\r\n", usage);
+    says("delete k 10 noreply\r\nmn\r\n", "MN\r\n");
+    says("delete a b c d\r\n", "ERROR\r\n");
+    says("delete a b c d e\r\n", "ERROR\r\n");
+    says("delete k 0 noreply x\r\n", "ERROR\r\n");
+    says("delete\r\n", BAD_FORMAT);
+    says("delete noreply\r\n", "NOT_FOUND\r\n");
+    says(&format!("delete {}\r\n", "k".repeat(251)), BAD_FORMAT);
+}
+
+#[test]
+fn arithmetic() {
+    let expected = Arithmetic { key: b"k", delta: 5, ..Arithmetic::default() };
+    decodes_to(b"incr k 5\r\n", Command::Arithmetic(expected.clone()));
+    decodes_to(b"decr k +5 x\r\n", Command::Arithmetic(Arithmetic { decrement: true, ..expected }));
+    says("incr k 1\r\n", "12\r\n");
+    says("incr no 1\r\n", "NOT_FOUND\r\n");
+    says("incr k 1 noreply\r\nmn\r\n", "MN\r\n");
+    for delta in ["x", "-1", "18446744073709551616", "1.0"] {
+        says(&format!("incr k {delta}\r\n"), "CLIENT_ERROR invalid numeric delta argument\r\n");
+        says(&format!("decr k {delta} noreply\r\nmn\r\n"), "MN\r\n");
+    }
+    says("incr\r\n", BAD_FORMAT);
+    says("decr k\r\n", BAD_FORMAT);
+    says("incr k noreply\r\nmn\r\n", "MN\r\n");
+    says("incr noreply 1\r\n", "NOT_FOUND\r\n");
+    says(&format!("incr {} 1\r\n", "k".repeat(251)), BAD_FORMAT);
+}
+
+#[test]
+fn touch() {
+    decodes_to(b"touch k -3\r\n", Command::Touch(Touch { key: b"k", exptime: Exptime(-3) }));
+    says("touch k 0\r\n", "TOUCHED\r\n");
+    says("touch no 0\r\n", "NOT_FOUND\r\n");
+    says("touch k 0 noreply\r\nmn\r\n", "MN\r\n");
+    says("touch k x\r\n", "CLIENT_ERROR invalid exptime argument\r\n");
+    says("touch k x noreply\r\nmn\r\n", "MN\r\n");
+    says("touch k noreply\r\nmn\r\n", "MN\r\n");
+    says("touch\r\n", BAD_FORMAT);
+    says("touch k\r\n", BAD_FORMAT);
+    says(&format!("touch {} 0\r\n", "k".repeat(251)), BAD_FORMAT);
+}
+
+#[test]
+fn administration() {
+    decodes_to(b"version\r\n", Command::Version);
+    decodes_to(b"  version  x\n", Command::Version);
+    decodes_to(b"quit x\r\n", Command::Quit);
+    decodes_to(b"refresh_certs\r\n", Command::RefreshCerts);
+    decodes_to(b"stats\r\n", Command::Stats(Words::default()));
+    decodes_to(b"shutdown\r\n", Command::Shutdown { mode: None });
+    decodes_to(b"shutdown  graceful \r\n", Command::Shutdown { mode: Some(b"graceful") });
+    decodes_to(b"shutdown a b\r\n", Command::Shutdown { mode: Some(b"a b") });
+    decodes_to(b"cache_memlimit 64 x\r\n", Command::CacheMemlimit(64));
+    decodes_to(b"verbosity 1 x y z\r\n", Command::Verbosity(1));
+    decodes_to(b"flush_all\r\n", Command::Flush(Exptime(0)));
+    decodes_to(b"flush_all -1 x\r\n", Command::Flush(Exptime(-1)));
+    decodes_to(b"flush_all 10 noreply\r\n", Command::Flush(Exptime(10)));
+    says("quit\r\nversion\r\n", "<closed>");
+    says("shutdown noreply\r\n", "OK\r\n");
+}
+
+#[test]
+fn administration_words() {
+    let words = |input: &[u8]| match request(&mut decoder(), input).command {
+        Command::Stats(words)
+        | Command::Watch(words)
+        | Command::LruCrawler(words)
+        | Command::Lru(words)
+        | Command::Slabs(words)
+        | Command::Extstore(words) => {
+            words.map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>().join("|")
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(words(b"stats  cachedump 1  2 \r\n"), "cachedump|1|2");
+    assert_eq!(words(b"stats noreply\r\n"), "noreply");
+    assert_eq!(words(b"watch fetchers evictions\r\n"), "fetchers|evictions");
+    assert_eq!(words(b"lru_crawler metadump all\r\n"), "metadump|all");
+    assert_eq!(words(b"lru mode flat noreply\r\n"), "mode|flat");
+    assert_eq!(words(b"slabs automove 1 noreply\r\n"), "automove|1");
+    assert_eq!(words(b"slabs xnoreply\r\n"), "xnoreply");
+    assert_eq!(words(b"extstore item_age 5\r\n"), "item_age|5");
+    let many = format!("stats {}\r\n", "w ".repeat(300));
+    assert_eq!(words(many.as_bytes()).matches('w').count(), 254, "255 words in all");
+}
+
+#[test]
+fn administration_refusals() {
+    says("verbosity\r\n", BAD_FORMAT);
+    says("verbosity x\r\n", BAD_FORMAT);
+    says("verbosity -1\r\n", BAD_FORMAT);
+    says("verbosity noreply\r\nmn\r\n", "MN\r\n");
+    says("verbosity 0 noreply\r\nmn\r\n", "MN\r\n");
+    says("flush_all x\r\n", "CLIENT_ERROR invalid exptime argument\r\n");
+    says("flush_all x noreply\r\nmn\r\n", "MN\r\n");
+    says("flush_all noreply\r\nmn\r\n", "MN\r\n");
+    says("flush_all noreply 0\r\n", "CLIENT_ERROR invalid exptime argument\r\n");
+    says("cache_memlimit\r\n", "ERROR\r\n");
+    says("cache_memlimit x\r\n", "ERROR\r\n");
+    says("cache_memlimit 64 noreply\r\nmn\r\n", "MN\r\n");
+    says("slabs automove 1 noreply\r\nmn\r\n", "MN\r\n");
+}
+
+#[test]
+fn unknown() {
+    for line in [
+        "VERSION",
+        "Get a",
+        "foo",
+        "foo noreply",
+        "get\ta",
+        "mgfoo",
+        "mx",
+        "quitx",
+        "bget a",
+        "misbehave",
+        "debugtime p",
+        "debugitem lock a",
+        "config get cluster",
+        "     ",
+        "\rversion",
+        "version\r",
+        "version\t",
+        "foo HTTP/1.1 x",
+        "foo xHTTP/1.1",
+    ] {
+        says(&format!("{line}\r\nmn\r\n"), "ERROR\r\nMN\r\n");
+    }
+    // Too short to be any command.
+    for line in ["\r\n", "\n", "a\r\n", "a\n", "ab\n", " \r\n", "mg\n"] {
+        says(&format!("{line}mn\r\n"), &format!("{BAD_FORMAT}MN\r\n"));
+    }
+    says("mn\n", "MN\r\n");
+    for line in ["GET / HTTP/1.1", "foo HTTP/", "HTTP/1.0"] {
+        says(&format!("mn\r\n{line}\r\nmn\r\n"), "MN\r\n<closed>");
+    }
+    says("get a HTTP/1.1\r\n", "END\r\n");
+}
+
+#[test]
+fn long_lines() {
+    let mut decoder = decoder();
+    let spaces = vec![b' '; LINE_MAX + 1];
+    assert_eq!(decoder.decode(&spaces[1..]), Decoded::Incomplete { more: 1 });
+    assert_eq!(decoder.decode(&spaces), Decoded::Fatal);
+    // Whether or not the newline is there already.
+    says(&format!("set {}\r\n", "k".repeat(LINE_MAX)), "<closed>");
+    says(&format!("foo {}\n", "k".repeat(LINE_MAX - 4)), "ERROR\r\n");
+    for name in ["get", "gets", "gat 0", "gats 0"] {
+        let keys = "key ".repeat(LINE_MAX);
+        says(&format!("{name} {keys}"), "");
+        says(&format!("{name} {keys}\r\nmn\r\n"), "END\r\nMN\r\n");
+        says(&format!("{}{name} {keys}\r\n", " ".repeat(100)), "END\r\n");
+        says(&format!("{}{name} {keys}\r\n", " ".repeat(101)), "<closed>");
+    }
+    let endless = [b"get ", &vec![b'k'; MULTIGET_LINE_MAX][..]].concat();
+    assert_eq!(self::decoder().decode(&endless[..MULTIGET_LINE_MAX]), Decoded::Incomplete { more: 1 });
+    assert_eq!(self::decoder().decode(&endless), Decoded::Fatal);
+}
+
+#[test]
+fn long_lines_are_looked_at_once() {
+    // Byte by byte: looking again at what was there before would take minutes.
+    let line = [b"get ", &b"key ".repeat(200_000)[..]].concat();
+    let mut decoder = decoder();
+    for end in 1..=line.len() {
+        assert_eq!(decoder.decode(&line[..end]), Decoded::Incomplete { more: 1 });
+    }
+}
+
+#[test]
+fn many_words() {
+    // The 255th word is the last that counts.
+    says(&format!("set k 0 0 1 {}noreply\r\nx\r\n", "w ".repeat(249)), "");
+    says(&format!("set k 0 0 1 {}noreply\r\nx\r\n", "w ".repeat(250)), "STORED\r\n");
+}
+
+#[test]
+fn protocol_choice() {
+    let mut decoder = decoder();
+    assert_eq!(decoder.protocol(), None);
+    decoder.decode(b"");
+    assert_eq!(decoder.protocol(), None);
+    decoder.decode(b"m");
+    assert_eq!(decoder.protocol(), Some(Protocol::Text));
+    let mut decoder = self::decoder();
+    decoder.decode(b"\x80");
+    assert_eq!(decoder.protocol(), Some(Protocol::Binary));
+    let mut fixed = Decoder::new(Some(Protocol::Text), Limits { inline_value_max: 0 });
+    assert_eq!(request(&mut fixed, b"\x80\x0b\r\n").command, Command::Refused(Refusal::UnknownCommand));
+}
+
+#[test]
+fn replies() {
+    let said = |form: TextForm<'_>, reply: Reply<'_>| {
+        let mut out = Vec::new();
+        Form::Text(form).reply(&reply, &mut out);
+        String::from_utf8(out).expect("text")
+    };
+    let plain = TextForm::default();
+    for (reply, answer) in [
+        (Reply::Exists, "EXISTS\r\n"),
+        (Reply::NotFound, "NOT_FOUND\r\n"),
+        (Reply::TooLarge, "SERVER_ERROR object too large for cache\r\n"),
+        (Reply::OutOfMemory, "SERVER_ERROR out of memory\r\n"),
+        (Reply::NonNumeric, "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"),
+        (Reply::Ok, "OK\r\n"),
+        (Reply::Stat { name: b"pid", value: b"12" }, "STAT pid 12\r\n"),
+        (Reply::StatsEnd, "END\r\n"),
+        (Reply::Line(b"SERVER_ERROR: shutdown not enabled"), "SERVER_ERROR: shutdown not enabled\r\n"),
+        (Reply::AuthFailure, "CLIENT_ERROR authentication failure\r\n"),
+        (Reply::Bye, ""),
+        (Reply::Miss, ""),
+        (
+            Reply::Refused(Refusal::Server("out of memory writing stats")),
+            "SERVER_ERROR out of memory writing stats\r\n",
+        ),
+        (Reply::Refused(Refusal::Error("Too many open connections")), "ERROR Too many open connections\r\n"),
+    ] {
+        assert_eq!(said(plain, reply), answer);
+        assert_eq!(said(TextForm { noreply: true, ..plain }, reply), "");
+    }
+    for (command, answer) in [
+        (TextCommand::Get, "SERVER_ERROR out of memory writing get response\r\n"),
+        (TextCommand::Store, "SERVER_ERROR out of memory storing object\r\n"),
+        (TextCommand::Arithmetic, "SERVER_ERROR out of memory\r\n"),
+    ] {
+        assert_eq!(said(TextForm { command, ..plain }, Reply::OutOfMemory), answer);
+    }
+}
+
+mod auth {
+    use super::*;
+
+    #[track_caller]
+    fn shut(input: &[u8]) -> String {
+        let mut decoder = decoder();
+        decoder.require_auth(true);
+        let mut out = Vec::new();
+        let mut start = 0;
+        loop {
+            match decoder.decode(&input[start..]) {
+                Decoded::Request { consumed, request } => {
+                    start += consumed;
+                    let reply = match request.command {
+                        Command::Authenticate { user: b"user", password: b"pass word" } => {
+                            Reply::Stored(common::ITEM)
+                        }
+                        Command::Authenticate { .. } => Reply::AuthFailure,
+                        Command::Refused(refusal) => Reply::Refused(refusal),
+                        Command::Noop => Reply::Noop,
+                        other => panic!("{other:?}"),
+                    };
+                    request.form.reply(&reply, &mut out);
+                    if matches!(reply, Reply::Stored(_)) {
+                        decoder.require_auth(false);
+                    }
+                }
+                Decoded::Fatal => out.extend_from_slice(b"<closed>"),
+                Decoded::Incomplete { .. } => {}
+                other => panic!("{other:?}"),
+            }
+            if start == input.len() || out.ends_with(b"<closed>") {
+                return String::from_utf8(out).expect("text");
+            }
+        }
+    }
+
+    #[test]
+    fn let_in() {
+        assert_eq!(shut(b"set any x y 14\r\nuser pass word\r\nmn\r\n"), "STORED\r\nMN\r\n");
+        assert_eq!(shut(b" set  a 0 0 14 noreply\nuser pass word\r\nmn\r\n"), "STORED\r\nMN\r\n");
+    }
+
+    #[test]
+    fn kept_out() {
+        let unauthenticated = "CLIENT_ERROR unauthenticated\r\n";
+        for line in [
+            "get a",
+            "quit",
+            "mn",
+            "",
+            "GET / HTTP/1.0",
+            "set a 0 0",
+            "set a 0 0 x",
+            "set a 0 0 -1",
+            "add a 0 0 9",
+            "setx a 0 0 9",
+            "\u{80}\n",
+            "version",
+            "set a 0 0 4294967296",
+        ] {
+            let lines = line.matches('\n').count() + 1;
+            assert_eq!(shut(format!("{line}\r\n").as_bytes()), unauthenticated.repeat(lines), "{line}");
+        }
+        assert_eq!(
+            shut(b"set a 0 0 9\r\nuser nope\r\nmn\r\n"),
+            format!("CLIENT_ERROR authentication failure\r\n{unauthenticated}")
+        );
+        assert_eq!(shut(b"set a 0 0 8\r\nuserpass\r\n"), "CLIENT_ERROR bad authentication token format\r\n");
+        assert_eq!(shut(b"set a 0 0 9\r\nuser pass\nx"), "CLIENT_ERROR bad command line termination\r\n");
+        let longest = [b"set a 0 0 16384\r\n", &vec![b'x'; 16384][..], b"\r\n"].concat();
+        assert_eq!(shut(&longest), "CLIENT_ERROR bad authentication token format\r\n");
+        assert_eq!(shut(b"set a 0 0 16385\r\nxx"), "CLIENT_ERROR auth token too long\r\n<closed>");
+        let endless = [b"get ", &vec![b'x'; LINE_MAX][..]].concat();
+        assert_eq!(shut(&endless), "<closed>");
+    }
+}

@@ -1,0 +1,15 @@
+//! Whole against split feeding.
+
+use crate::common::{Setup, events};
+
+/// The stream as a whole, in pieces that follow from `seed`, and byte by byte: all the same.
+pub fn compare(seed: u8, stream: &[u8], setup: Setup) {
+    let whole = events(stream, [], setup);
+    let mut state = u32::from(seed);
+    let pieces = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as usize % 40
+    });
+    assert_eq!(events(stream, pieces.take(stream.len()), setup), whole);
+    assert_eq!(events(stream, std::iter::repeat_n(1, stream.len()), setup), whole);
+}
