@@ -204,9 +204,9 @@ fn delete() {
     says("delete k 0 0\r\n", usage);
     says("delete k b c\r\n", usage);
     says("delete k 10 noreply\r\nmn\r\n", "MN\r\n");
-    says("delete a b c d\r\n", "ERROR\r\n");
-    says("delete a b c d e\r\n", "ERROR\r\n");
-    says("delete k 0 noreply x\r\n", "ERROR\r\n");
+    says("delete a b c d\r\n", usage);
+    says("delete a b c d e\r\n", usage);
+    says("delete k 0 noreply x\r\n", usage);
     says("delete\r\n", BAD_FORMAT);
     says("delete noreply\r\n", "NOT_FOUND\r\n");
     says(&format!("delete {}\r\n", "k".repeat(251)), BAD_FORMAT);

@@ -159,7 +159,8 @@ fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
     }
 }
 
-/// `delete <key> [0] [noreply]`. 1.6.45 ignores what follows the key; memccapable wants it refused, as 1.6.18 did.
+/// `delete <key> [0] [noreply]`. 1.6.45 ignores what follows the key; memccapable wants it refused as a client's
+/// error, and a client that sends a time to wait ought to know that there is no waiting.
 fn delete<'a>(words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
     let [key, second, ..] = arguments.first;
@@ -170,11 +171,10 @@ fn delete<'a>(words: Words<'a>) -> Line<'a> {
         1 => {}
         2 if second == b"0" || noreply => {}
         3 if second == b"0" && noreply => {}
-        2 | 3 => {
+        _ => {
             let usage = "bad command line format.  Usage: delete <key> [noreply]";
             return refused(Refusal::Client(usage), form);
         }
-        _ => return refused(Refusal::UnknownCommand, TextForm::default()),
     }
     if key.len() > KEY_MAX {
         return refused(BAD_FORMAT, form);
