@@ -1,6 +1,7 @@
 //! Checks that need more than Rust's own test runner: `cargo xtask NAME`.
 
 mod clients;
+mod differential;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -17,10 +18,13 @@ struct Cli {
 enum Task {
     /// Run real memcached client libraries and tools against the server
     Clients(clients::Args),
+    /// Compare every answer with memcached 1.6.18's
+    Differential(differential::Args),
 }
 
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Clients(args) => clients::run(&args),
+        Task::Differential(args) => differential::run(&args),
     }
 }

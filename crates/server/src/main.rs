@@ -1,2 +1,117 @@
-//! server
-fn main() {}
+//! fabcached: the process.
+
+use std::io::IsTerminal;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use fabcache_server::options::{CommandLine, MEMCACHED_VERSION, Options};
+use fabcache_server::process::background::{self, Foreground};
+use fabcache_server::process::pidfile::PidFile;
+use fabcache_server::process::{limits, privileges, signals};
+use fabcache_server::{Server, Settings};
+use sd_notify::NotifyState;
+
+const LICENSE: &str = include_str!("../../../LICENSE");
+
+fn main() -> ExitCode {
+    let line = CommandLine::parse();
+    if line.license {
+        print!("{LICENSE}");
+        return ExitCode::SUCCESS;
+    }
+    let mut foreground = None;
+    match run(line, &mut foreground) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            match foreground {
+                Some(foreground) => Foreground::failed(foreground, &error),
+                None => eprintln!("fabcached: {error:#}"),
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
+    let settings = settings(line)?;
+    if settings.daemon {
+        *foreground = Some(background::enter()?);
+    }
+    start_log(&settings)?;
+    if settings.core_dumps {
+        limits::allow_core_dumps()?;
+    }
+    limits::allow_connections(settings.connections_max, settings.threads)?;
+    if privileges::is_needlessly_root(settings.user.as_deref()) {
+        tracing::warn!("running as root; give -u USER to become another user");
+    }
+    for note in settings.without_effect.iter().chain(&settings.warnings) {
+        tracing::warn!("{note}");
+    }
+    let pidfile = settings.pidfile.clone();
+    let inherited = inherited()?;
+    let server = Server::start(settings, inherited)?;
+    let _pidfile = pidfile.as_deref().map(PidFile::write).transpose()?;
+    signals::become_orders(server.order_sender())?;
+    announce(&server);
+    if let Some(foreground) = foreground.take() {
+        foreground.is_ready()?;
+    }
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let reloading = |now| {
+        let state = if now { NotifyState::Reloading } else { NotifyState::Ready };
+        let _ = sd_notify::notify(&[state]);
+    };
+    let stopping = || {
+        tracing::info!("stopping");
+        let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    };
+    server.run_until_stopped(reloading, stopping)
+}
+
+fn settings(line: CommandLine) -> Result<Settings> {
+    let verbosity = (line.verbose > 0).then_some(line.verbose);
+    let given = Options { verbosity, ..line.options };
+    let options = match &line.config {
+        Some(path) => given.or(Options::from_file(path)?),
+        None => given,
+    };
+    Settings::new(&options, &|name| std::env::var(name).ok())
+}
+
+fn start_log(settings: &Settings) -> Result<()> {
+    let level = match settings.verbosity {
+        0 => tracing::Level::INFO,
+        1 => tracing::Level::DEBUG,
+        _ => tracing::Level::TRACE,
+    };
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
+    let started = if settings.log_json {
+        tracing::subscriber::set_global_default(log.json().finish())
+    } else {
+        tracing::subscriber::set_global_default(log.with_ansi(std::io::stderr().is_terminal()).finish())
+    };
+    started.context("cannot start the log")
+}
+
+/// Listening sockets that systemd opened.
+fn inherited() -> Result<Vec<OwnedFd>> {
+    let sockets = sd_notify::listen_fds().context("cannot read what the service manager handed over")?;
+    // SAFETY: by its protocol (sd_listen_fds(3)) the manager opened these for us, and nothing else here owns them.
+    Ok(sockets.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect())
+}
+
+fn announce(server: &Server) {
+    let places: Vec<String> = server.local().iter().map(ToString::to_string).collect();
+    let settings = &server.shared().settings;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        memcached = MEMCACHED_VERSION,
+        memory_bytes = settings.memory_bytes,
+        threads = settings.threads,
+        "ready for memcached clients at {}",
+        places.join(", ")
+    );
+}

@@ -59,11 +59,20 @@ impl Clock {
         self.origin
     }
 
+    fn elapsed_ns(&self) -> i128 {
+        let (s, ns) = self.source.monotonic();
+        i128::from(s) * 1_000_000_000 + i128::from(ns) - self.zero_ns
+    }
+
+    /// How long until it shows another second, and a little more: the clock is coarse.
+    pub fn until_next_second(&self) -> std::time::Duration {
+        let into = self.elapsed_ns().rem_euclid(1_000_000_000) as u64;
+        std::time::Duration::from_nanos(1_005_000_000 - into)
+    }
+
     /// The second it is.
     pub fn now(&self) -> u32 {
-        let (s, ns) = self.source.monotonic();
-        let elapsed = i128::from(s) * 1_000_000_000 + i128::from(ns) - self.zero_ns;
-        (elapsed / 1_000_000_000).clamp(i128::from(FIRST_SECOND), i128::from(u32::MAX - 1)) as u32
+        (self.elapsed_ns() / 1_000_000_000).clamp(i128::from(FIRST_SECOND), i128::from(u32::MAX - 1)) as u32
     }
 }
 

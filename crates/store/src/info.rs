@@ -88,6 +88,23 @@ pub struct ItemInfo {
     pub bytes: u64,
 }
 
+impl ItemInfo {
+    /// An item of no bytes, no flags and no expiry.
+    pub const EMPTY: ItemInfo = ItemInfo {
+        flags: 0,
+        cas: 0,
+        len: 0,
+        expiry: Expiry::NEVER,
+        ttl: None,
+        accessed: 0,
+        idle: 0,
+        fetched: false,
+        stale: false,
+        token_sent: false,
+        bytes: 0,
+    };
+}
+
 impl Store {
     /// What there is to tell of the item behind a slot, whose header was read.
     #[inline]

@@ -34,6 +34,6 @@ pub use error::{CreateError, OutOfMemory};
 pub use handle::Handle;
 pub use info::{Detail, Expiry, ItemInfo, Miss};
 pub use read::{Get, Payload, PinnedValue};
-pub use store::{Store, StoreOptions, Usage};
+pub use store::{Ages, Observer, Store, StoreOptions, Usage};
 pub use upload::Upload;
 pub use write::{Change, Existing, NewValue, Value, Write, Written};

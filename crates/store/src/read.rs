@@ -106,16 +106,18 @@ enum Failed {
 
 impl Handle {
     /// Reads a key. On a hit `head` appends what comes before the value to `out`, and the value follows it there or
-    /// is pinned. When the read starts again, what `head` appended is taken back and it is called again.
+    /// is pinned. When the read starts again, what `head` appended is taken back and it is called again. `access` is
+    /// false when it is not to count as a read.
     pub fn get(
         &self,
         key: &[u8],
         detail: Detail,
+        access: bool,
         out: &mut Vec<u8>,
         mut head: impl FnMut(&ItemInfo, &mut Vec<u8>),
     ) -> Get {
         let start = out.len();
-        let done = self.read(key, detail, true, |seen, info| {
+        let done = self.read(key, detail, access, |seen, info| {
             out.truncate(start);
             head(info, out);
             let length = seen.item.value_len;

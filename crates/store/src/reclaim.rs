@@ -10,6 +10,7 @@
 //! of its items those that were read since they were last passed over are moved instead of dropped.
 
 use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, NewItem, PieceEntry, State};
+use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::bounds::{COMPACTION_DEAD_DIVISOR, RECLAIM_STEP_ITEMS};
@@ -18,7 +19,7 @@ use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::index::SlotAt;
 use crate::index::group::LockedGroup;
-use crate::info::{Expiry, Miss};
+use crate::info::{Detail, Expiry, Miss};
 use crate::segments::{KEPT_CLASS, SealedSegment, class_of};
 use crate::store::Store;
 
@@ -306,8 +307,21 @@ impl Store {
         if item.expiry != 0 {
             counters.evicted_nonzero.inc();
         }
+        self.tell_of_eviction(at, item);
         self.kill_item(at.slot.offset(), item);
         group.clear(at.at);
+    }
+
+    fn tell_of_eviction(&self, at: SlotAt, item: &Item) {
+        let now = self.now();
+        let offset = at.slot.offset();
+        self.evicted_idle.store(now.saturating_sub(self.accessed(offset, item.state)), Ordering::Relaxed);
+        if let Some(observer) = self.observer.get().filter(|observer| observer.is_listening()) {
+            let mut key = [0; KEY_BYTES_MAX];
+            let key = &mut key[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
+            self.memory.copy_out(offset + item.key_at(), key);
+            observer.evicted(key, &self.info(at.slot, item, now, Detail::Full));
+        }
     }
 
     fn move_item(

@@ -1,5 +1,7 @@
 //! The store: a region and what the server keeps beside it.
 
+use std::sync::OnceLock;
+
 use crossbeam_utils::CachePadded;
 use fabcache_layout::header::{self, Birth};
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
@@ -11,6 +13,7 @@ use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
 use crate::index::resize::Rehash;
+use crate::info::ItemInfo;
 use crate::index::{Index, NoBlock};
 use crate::reclaim::Reclaim;
 use crate::segments::Segments;
@@ -74,8 +77,20 @@ pub struct Store {
     counters: Box<[CachePadded<StoreCounters>]>,
     handles_taken: AtomicU32,
     memory_limit: AtomicU64,
+    /// Seconds that the last evicted item had not been accessed.
+    pub(crate) evicted_idle: AtomicU32,
+    pub(crate) observer: OnceLock<Box<dyn Observer>>,
     #[cfg(not(loom))]
     pub(crate) backing: Backing,
+}
+
+/// Somebody who wants to know of evictions.
+pub trait Observer: Send + Sync + std::fmt::Debug {
+    /// Whether anybody listens now.
+    fn is_listening(&self) -> bool;
+
+    /// An item was evicted. Called under a lock: be quick.
+    fn evicted(&self, key: &[u8], info: &ItemInfo);
 }
 
 /// How much of a store is used.
@@ -105,6 +120,15 @@ pub struct Usage {
     pub index_chain_buckets: u64,
     /// Some table is growing.
     pub index_growing: bool,
+}
+
+/// How old items are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ages {
+    /// Seconds since the oldest segment that holds items was opened: no item was written before.
+    pub oldest_seconds: u32,
+    /// Seconds that the last evicted item had not been accessed.
+    pub evicted_seconds: u32,
 }
 
 impl Store {
@@ -172,6 +196,8 @@ impl Store {
             counters: (0..options.threads.max(1)).map(|_| CachePadded::default()).collect(),
             handles_taken: AtomicU32::new(0),
             memory_limit: AtomicU64::new(options.memory_bytes),
+            evicted_idle: AtomicU32::new(0),
+            observer: OnceLock::new(),
             backing,
         }
     }
@@ -215,6 +241,35 @@ impl Store {
             index_chain_buckets: self.index.chain_buckets(),
             index_growing: self.index.is_growing(),
         }
+    }
+
+    /// How old items are.
+    pub fn ages(&self) -> Ages {
+        let opened = self.segments.oldest_opened();
+        Ages {
+            oldest_seconds: opened.map_or(0, |opened| self.now().saturating_sub(opened)),
+            evicted_seconds: self.evicted_idle.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Touches and locks all memory.
+    ///
+    /// # Errors
+    /// The system's, most often that the limit of locked memory is too low.
+    #[cfg(not(loom))]
+    pub fn lock_memory(&self) -> std::io::Result<()> {
+        self.backing.lock()
+    }
+
+    /// How long until the clock shows another second.
+    pub fn until_next_second(&self) -> std::time::Duration {
+        self.clock.until_next_second()
+    }
+
+    /// Has every eviction told to `observer`. Once, before threads use the store.
+    pub fn observe(&self, observer: Box<dyn Observer>) {
+        let observed = self.observer.set(observer);
+        debug_assert!(observed.is_ok(), "there is one observer");
     }
 
     /// What all threads did.

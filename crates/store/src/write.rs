@@ -53,6 +53,13 @@ pub enum NewValue<'a> {
     Appended(Value<'a>),
     /// This and that of the existing item behind it.
     Prepended(Value<'a>),
+    /// A decimal number, with spaces behind it up to `width` bytes.
+    Number {
+        /// The number.
+        number: u64,
+        /// The least bytes.
+        width: usize,
+    },
 }
 
 /// A new item for the key.
@@ -312,6 +319,9 @@ impl Handle {
                 None => Err(Blocked::Pieces),
             },
             NewValue::Same => Ok(self.content_of_existing(existing)),
+            NewValue::Number { number, width } => {
+                Ok(Content::of_bytes(format!("{number:<width$}").into_bytes().into()))
+            }
             NewValue::Appended(value) => self.joined(hash, existing, write, value, cut, true),
             NewValue::Prepended(value) => self.joined(hash, existing, write, value, cut, false),
         }

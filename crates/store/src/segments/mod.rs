@@ -446,6 +446,12 @@ impl Segments {
         })
     }
 
+    /// When the oldest segment in which items live was opened.
+    pub fn oldest_opened(&self) -> Option<u32> {
+        let holds_items = |segment: &&CachePadded<Segment>| segment.live.load(Ordering::Relaxed) >= LIVE_ITEM;
+        self.segments.iter().filter(holds_items).map(|segment| segment.opened.load(Ordering::Relaxed)).min()
+    }
+
     /// The order of the segment sealed last.
     pub fn last_order(&self) -> u64 {
         self.next_order.load(Ordering::Relaxed) - 1

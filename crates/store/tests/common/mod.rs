@@ -75,7 +75,7 @@ pub fn delete(handle: &Handle, key: &[u8]) -> bool {
 /// Reads a key.
 pub fn get(handle: &Handle, key: &[u8]) -> Option<(ItemInfo, Vec<u8>)> {
     let mut out = b"before".to_vec();
-    match handle.get(key, Detail::Basic, &mut out, |_, out| out.extend_from_slice(b"head")) {
+    match handle.get(key, Detail::Basic, true, &mut out, |_, out| out.extend_from_slice(b"head")) {
         Get::Hit(info, Payload::Copied) => {
             assert_eq!(&out[..10], b"beforehead");
             assert_eq!(out.len() as u64 - 10, info.len);

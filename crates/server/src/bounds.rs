@@ -1,0 +1,69 @@
+//! Every bound of the server, with its reason.
+
+use std::time::Duration;
+
+/// Bytes that a worker receives at once, shared by its connections. Larger reads save system calls under pipelines;
+/// twice this is no longer measurably better.
+pub const RECEIVE_BYTES: usize = 64 << 10;
+
+/// Values up to this many bytes are stored from the receive buffer; longer ones are received piece by piece.
+pub const INLINE_VALUE_BYTES_MAX: usize = 16 << 10;
+
+/// Answers gathered before they are sent, though more requests are waiting: bounds what a worker holds.
+pub const GATHERED_BYTES_MAX: usize = 32 << 10;
+
+/// Unsent answers of one connection beyond which its requests wait. One answer more may come on top.
+pub const QUEUED_BYTES_MAX: u64 = 256 << 10;
+
+/// Capacity of a connection's own buffers that is kept while it is idle.
+pub const IDLE_BUFFER_BYTES_MAX: usize = 4 << 10;
+
+/// Parts handed to one send; the system takes 1024, and more than these are not worth gathering.
+pub const SEND_PARTS_MAX: usize = 64;
+
+/// Links taken from one listener before connections get their turn.
+pub const ACCEPTS_PER_TURN_MAX: usize = 64;
+
+/// Datagrams answered from one socket before connections get their turn.
+pub const DATAGRAMS_PER_TURN_MAX: usize = 64;
+
+/// Events taken from the system at once.
+pub const EVENTS_PER_TURN_MAX: usize = 256;
+
+/// When the system has no descriptor left, accepting rests for so long instead of spinning.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// A stop waits so long for answers under way.
+pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A graceful stop (SIGUSR1, `shutdown graceful`) waits so long for clients to leave.
+pub const GRACEFUL_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// A connection that pins memory and has not moved for so long may be dropped when others need to pin.
+pub const PINNING_STILL_MAX: Duration = Duration::from_millis(200);
+
+/// Watchers at once (memcached's limit).
+pub const WATCHERS_MAX: usize = 20;
+
+/// Lines that wait for one watcher; beyond, they are skipped and counted (memcached's limit).
+pub const WATCHER_BYTES_MAX: usize = 256 << 10;
+
+/// Prefixes that `stats detail` counts (memcached's limit).
+pub const PREFIXES_MAX: usize = 1 << 16;
+
+/// Bytes of a `stats cachedump` (memcached's limit).
+pub const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
+
+/// Longest line of the authentication file (memcached's limit).
+pub const CREDENTIAL_BYTES_MAX: usize = 256;
+
+/// Users in the authentication file: the whole of it is compared on every attempt.
+pub const CREDENTIALS_MAX: usize = 1024;
+
+/// Worker threads.
+pub const THREADS_MAX: usize = 1024;
+
+/// Largest value size that can be configured (memcached's limit).
+pub const ITEM_BYTES_MAX_MAX: u64 = 1 << 30;
+/// Smallest value size that can be configured (memcached's limit).
+pub const ITEM_BYTES_MAX_MIN: u64 = 1 << 10;

@@ -1,0 +1,123 @@
+//! Numbers: incr, decr, ma, binary Increment and Decrement.
+
+use fabcache_protocol::{Arithmetic, Form, Item, Reply};
+use fabcache_store::{Change, Expiry, ItemInfo, NewValue, Write};
+
+use super::{Context, expiry, item};
+
+/// The longest value that is looked at as a number: beyond twenty digits there can only be zeros before them.
+const NUMBER_BYTES_MAX: u32 = 4096;
+
+enum Outcome {
+    /// The new number, and the item as it was before (an empty one if it was created).
+    Done(u64, ItemInfo, Expiry),
+    Exists,
+    NotFound,
+    NonNumeric,
+}
+
+/// Adds to or subtracts from a number.
+pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_>) {
+    let touch = arithmetic.touch.map(|exptime| expiry(ctx, exptime));
+    let create = arithmetic.create.map(|(number, exptime)| (number, expiry(ctx, exptime)));
+    let mut created = false;
+    let done = ctx.handle.mutate(arithmetic.key, |existing| {
+        let Ok(info) = existing.info else {
+            let Some((number, expiry)) = create else { return (Change::Keep, Outcome::NotFound) };
+            created = true;
+            let change = write(arithmetic, &ItemInfo::EMPTY, number, expiry);
+            return (change, Outcome::Done(number, ItemInfo::EMPTY, expiry));
+        };
+        if info.len == 0 {
+            return (Change::Keep, Outcome::NonNumeric);
+        }
+        if arithmetic.compare.is_some_and(|compare| compare != info.cas) {
+            return (Change::Keep, Outcome::Exists);
+        }
+        let Some(old) = existing.value(NUMBER_BYTES_MAX).and_then(parse) else {
+            return (Change::Keep, Outcome::NonNumeric);
+        };
+        let number = match arithmetic.decrement {
+            true => old.saturating_sub(arithmetic.delta),
+            false => old.wrapping_add(arithmetic.delta),
+        };
+        let expiry = touch.unwrap_or(info.expiry);
+        (write(arithmetic, &info, number, expiry), Outcome::Done(number, info, expiry))
+    });
+    let counters = ctx.counters();
+    let (hits, misses) = match arithmetic.decrement {
+        true => (&counters.decr_hits, &counters.decr_misses),
+        false => (&counters.incr_hits, &counters.incr_misses),
+    };
+    let reply = match done {
+        Ok((Outcome::Done(number, before, expiry), written)) => {
+            if created { misses.inc() } else { hits.inc() }
+            let now = ctx.shared.store.now();
+            let after = (expiry != Expiry::NEVER).then(|| expiry.second().saturating_sub(now));
+            let ttl = if arithmetic.ttl_before_touch { before.ttl } else { after };
+            Reply::Number(number, Item { cas: written.cas, ttl, ..item(&before) })
+        }
+        Ok((Outcome::NotFound, _)) => {
+            misses.inc();
+            Reply::NotFound
+        }
+        Ok((Outcome::Exists, _)) => Reply::Exists,
+        Ok((Outcome::NonNumeric, _)) => Reply::NonNumeric,
+        Err(_) => Reply::OutOfMemory,
+    };
+    form.reply(&reply, &mut ctx.out);
+}
+
+fn write(arithmetic: &Arithmetic<'_>, before: &ItemInfo, number: u64, expiry: Expiry) -> Change<'static> {
+    Change::Write(Write {
+        flags: before.flags,
+        expiry,
+        cas: arithmetic.new_cas,
+        stale: before.stale,
+        token_sent: before.token_sent,
+        same_item: true,
+        // As memcached writes in place: what is shorter is filled up with spaces.
+        value: NewValue::Number { number, width: before.len as usize },
+    })
+}
+
+/// Reads a value as memcached does: spaces, a sign, digits, and white space or the end behind them.
+fn parse(value: &[u8]) -> Option<u64> {
+    let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
+    let start = value.iter().position(|byte| !is_space(byte))?;
+    let rest = &value[start..];
+    let rest = rest.strip_prefix(b"+").unwrap_or(rest);
+    let end = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+    if end == 0 || rest.get(end).is_some_and(|byte| !is_space(byte)) {
+        return None;
+    }
+    rest[..end].iter().try_fold(0u64, |number, digit| {
+        number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn numbers_are_read_as_memcached_reads_them() {
+        for (text, number) in [
+            ("10", Some(10)),
+            ("9 ", Some(9)),
+            (" 7", Some(7)),
+            ("1 2", Some(1)),
+            ("+5", Some(5)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("000000000000000000000000000012", Some(12)),
+            ("", None),
+            (" ", None),
+            ("-1", None),
+            ("12a", None),
+            ("a", None),
+        ] {
+            assert_eq!(parse(text.as_bytes()), number, "{text:?}");
+        }
+    }
+}

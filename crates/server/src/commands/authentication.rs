@@ -1,0 +1,81 @@
+//! Who may do what: text authentication (-Y) and SASL PLAIN for binary (-S).
+
+use fabcache_protocol::{Command, Form, Item, Protocol, Refusal, Reply};
+
+use super::{Context, Flow, Session, protocol, refused};
+
+/// Binary status of a request that needs authentication first.
+const STATUS_AUTH: u16 = fabcache_protocol::binary::status::AUTH;
+
+/// What a client may ask before it is let in. The decoder lets nothing but authentication through for text.
+pub fn is_allowed(command: &Command<'_>, form: &Form<'_>) -> bool {
+    match protocol(form) {
+        Protocol::Text => matches!(command, Command::Authenticate { .. } | Command::Refused(_) | Command::Quit),
+        Protocol::Binary => matches!(
+            command,
+            Command::SaslList
+                | Command::SaslAuth { .. }
+                | Command::SaslStep { .. }
+                | Command::Version
+                | Command::Quit
+                | Command::Refused(_)
+        ),
+    }
+}
+
+/// Answers a request that came too early.
+pub fn refuse(ctx: &mut Context, form: &Form<'_>) -> Flow {
+    let refusal = match protocol(form) {
+        Protocol::Text => Refusal::Client("unauthenticated"),
+        Protocol::Binary => Refusal::Status(STATUS_AUTH),
+    };
+    form.reply(&refused(refusal), &mut ctx.out);
+    Flow::Close
+}
+
+/// Text authentication: `set` of anything with `user password` as its value.
+pub fn text(ctx: &mut Context, session: &mut Session, user: &[u8], password: &[u8], form: &Form<'_>) -> Flow {
+    ctx.counters().auth_cmds.inc();
+    let admitted = ctx.shared.users.as_ref().is_some_and(|users| users.admit(user, password));
+    if !admitted {
+        ctx.counters().auth_errors.inc();
+        form.reply(&Reply::AuthFailure, &mut ctx.out);
+        return Flow::Next;
+    }
+    session.access.granted = true;
+    form.reply(&Reply::Stored(Item::default()), &mut ctx.out);
+    Flow::Admit
+}
+
+/// The mechanisms there are.
+pub fn mechanisms(ctx: &mut Context, form: &Form<'_>) {
+    let reply = match ctx.shared.settings.sasl {
+        true => Reply::Sasl(b"PLAIN"),
+        false => refused(Refusal::UnknownCommand),
+    };
+    form.reply(&reply, &mut ctx.out);
+}
+
+/// SASL PLAIN (RFC 4616): authorisation identity, NUL, user, NUL, password.
+pub fn sasl(ctx: &mut Context, session: &mut Session, mechanism: &[u8], payload: &[u8], form: &Form<'_>) {
+    if !ctx.shared.settings.sasl {
+        form.reply(&refused(Refusal::UnknownCommand), &mut ctx.out);
+        return;
+    }
+    ctx.counters().auth_cmds.inc();
+    let mut fields = payload.splitn(3, |byte| *byte == 0);
+    let (_identity, user, password) = (fields.next(), fields.next(), fields.next());
+    let admitted = mechanism == b"PLAIN"
+        && user.zip(password).is_some_and(|(user, password)| {
+            ctx.shared.sasl_users.as_ref().is_some_and(|users| users.admit(user, password))
+        });
+    session.access.granted = admitted;
+    let reply = match admitted {
+        true => Reply::Sasl(b"Authenticated"),
+        false => {
+            ctx.counters().auth_errors.inc();
+            Reply::AuthFailure
+        }
+    };
+    form.reply(&reply, &mut ctx.out);
+}

@@ -1,0 +1,195 @@
+//! What the server does for each command, whatever way and protocol it came by.
+
+mod arithmetic;
+mod authentication;
+mod dump;
+mod orders;
+mod removal;
+mod retrieval;
+mod stats;
+mod storage;
+
+use std::sync::Arc;
+
+use fabcache_protocol::{Command, Exptime, Form, Item, Protocol, Refusal, Reply, Request};
+use fabcache_store::{Expiry, Handle, ItemInfo};
+
+use crate::connections::{ConnectionInfo, State};
+use crate::counters::ServerCounters;
+use crate::options::MEMCACHED_VERSION;
+use crate::shared::Shared;
+use crate::worker::output::Queue;
+
+pub use dump::Dump;
+pub use storage::{Receiving, receive, received};
+
+/// The slab class of every item: there are no size classes.
+pub const ITEM_CLASS: u32 = 1;
+
+/// What a worker's commands work with.
+#[derive(Debug)]
+pub struct Context {
+    /// The state of all workers.
+    pub shared: Arc<Shared>,
+    /// The way to the items.
+    pub handle: Handle,
+    /// Which worker this is.
+    pub worker: usize,
+    /// Answers of the connection being served.
+    pub out: Vec<u8>,
+}
+
+impl Context {
+    /// This worker's counters.
+    #[inline]
+    pub fn counters(&self) -> &ServerCounters {
+        &self.shared.counters[self.worker]
+    }
+}
+
+/// What a connection is at.
+#[derive(Debug)]
+pub enum Role {
+    /// Requests and answers.
+    Serving,
+    /// A long value is coming in.
+    Receiving(Box<Receiving>),
+    /// A long answer is being made, as the client takes it.
+    Dumping(Box<Dump>),
+    /// It is told what happens, under this number.
+    Watching(u64),
+}
+
+/// What a connection is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The listener asks for authentication.
+    pub required: bool,
+    /// And got it.
+    pub granted: bool,
+}
+
+/// What the commands of one connection leave behind.
+#[derive(Debug)]
+pub struct Session {
+    /// What it is at.
+    pub role: Role,
+    /// Answers not yet sent, before those in the context.
+    pub queue: Queue,
+    /// What others may see of it.
+    pub info: Arc<ConnectionInfo>,
+    /// What it is allowed.
+    pub access: Access,
+    /// More requests are waiting behind the one being served.
+    pub pipelined: bool,
+}
+
+/// What follows a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// The next one.
+    Next,
+    /// The rest of the value is of no use.
+    DiscardValue,
+    /// The text client is let in.
+    Admit,
+    /// Nothing more: what was answered is sent, and the connection closed.
+    Close,
+}
+
+/// Does what a request asks, and appends the answer to the output.
+#[inline]
+pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -> Flow {
+    let Request { command, form } = request;
+    if session.access.required && !session.access.granted && !authentication::is_allowed(&command, &form) {
+        return authentication::refuse(ctx, &form);
+    }
+    if let Form::Meta(_) = form
+        && !matches!(command, Command::Noop | Command::Refused(_))
+    {
+        ctx.counters().cmd_meta.inc();
+    }
+    match command {
+        Command::Get(get) => retrieval::get(ctx, session, &get, &form),
+        Command::Store(store) => return storage::store(ctx, session, &store, &form),
+        Command::Delete(delete) => removal::delete(ctx, &delete, &form),
+        Command::Arithmetic(arithmetic) => arithmetic::arithmetic(ctx, &arithmetic, &form),
+        Command::Touch(touch) => retrieval::touch(ctx, &touch, &form),
+        Command::Inspect(key) => retrieval::inspect(ctx, key, &form),
+        Command::EndOfKeys => form.reply(&Reply::End, &mut ctx.out),
+        Command::Noop => form.reply(&Reply::Noop, &mut ctx.out),
+        Command::Version => form.reply(&Reply::Version(MEMCACHED_VERSION), &mut ctx.out),
+        Command::Refused(refusal) => form.reply(&Reply::Refused(refusal), &mut ctx.out),
+        Command::Quit => {
+            form.reply(&Reply::Bye, &mut ctx.out);
+            return Flow::Close;
+        }
+        Command::Authenticate { user, password } => return authentication::text(ctx, session, user, password, &form),
+        Command::SaslList => authentication::mechanisms(ctx, &form),
+        Command::SaslAuth { mechanism, payload } | Command::SaslStep { mechanism, payload } => {
+            authentication::sasl(ctx, session, mechanism, payload, &form);
+        }
+        Command::Stats(words) => stats::stats(ctx, words, &form),
+        Command::Watch(words) => orders::watch(ctx, session, words, &form),
+        Command::LruCrawler(words) => orders::lru_crawler(ctx, session, words, &form),
+        order => return orders::order(ctx, order, &form),
+    }
+    Flow::Next
+}
+
+/// A connection that stops in the middle of a value: what it is at.
+pub fn state_of(role: &Role, has_input: bool, has_output: bool) -> State {
+    match role {
+        Role::Watching(_) => State::Watch,
+        Role::Receiving(_) => State::Nread,
+        Role::Dumping(_) => State::Mwrite,
+        Role::Serving if has_output => State::Mwrite,
+        Role::Serving if has_input => State::Read,
+        Role::Serving => State::Waiting,
+    }
+}
+
+/// What answers say of an item.
+fn item(info: &ItemInfo) -> Item {
+    Item {
+        flags: info.flags,
+        cas: info.cas,
+        len: info.len,
+        ttl: info.ttl,
+        idle: info.idle,
+        fetched: info.fetched,
+        stale: info.stale,
+        won: false,
+        token_sent: info.token_sent,
+    }
+}
+
+fn expiry(ctx: &Context, exptime: Exptime) -> Expiry {
+    let store = &ctx.shared.store;
+    Expiry::from_client(exptime.0, store.now(), store.clock_origin())
+}
+
+/// Bytes that memcached would count for an item, which is what `-I` limits: its header of 48, CAS 8, key and NUL,
+/// flags if any, value and line end.
+fn counted_bytes(ctx: &Context, key: &[u8], flags: u32, value_len: u64) -> u64 {
+    let cas = if ctx.shared.settings.cas { 8 } else { 0 };
+    let flags = if flags == 0 { 0 } else { 4 };
+    48 + cas + key.len() as u64 + 1 + flags + value_len + 2
+}
+
+/// Whether a value can never be stored.
+fn is_too_large(ctx: &Context, key: &[u8], flags: u32, value_len: u64) -> bool {
+    counted_bytes(ctx, key, flags, value_len) > ctx.shared.settings.item_bytes_max
+}
+
+fn refused(refusal: Refusal) -> Reply<'static> {
+    Reply::Refused(refusal)
+}
+
+/// The protocol of a form.
+fn protocol(form: &Form<'_>) -> Protocol {
+    match form {
+        Form::Binary(_) => Protocol::Binary,
+        Form::Text(_) | Form::Meta(_) => Protocol::Text,
+    }
+}

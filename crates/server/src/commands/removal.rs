@@ -1,0 +1,60 @@
+//! Removing: delete, md, binary Delete.
+
+use fabcache_protocol::{Delete, Form, Reply};
+use fabcache_store::{Change, Expiry, NewValue, Value, Write};
+
+use super::{Context, ITEM_CLASS, expiry};
+use crate::prefixes::Request;
+use crate::watch::{encoded, topic};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Deleted,
+    Exists,
+    NotFound,
+}
+
+/// Removes a key, marks it stale, or takes its value away.
+pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Form<'_>) {
+    ctx.shared.prefixes.count(delete.key, Request::Delete);
+    let touch = delete.touch.map(|exptime| expiry(ctx, exptime));
+    let done = ctx.handle.mutate(delete.key, |existing| {
+        let Ok(info) = existing.info else { return (Change::Keep, (Outcome::NotFound, 0)) };
+        if delete.compare.is_some_and(|compare| compare != info.cas) {
+            return (Change::Keep, (Outcome::Exists, 0));
+        }
+        if !delete.stale && !delete.drop_value {
+            return (Change::Remove, (Outcome::Deleted, info.len));
+        }
+        let kept = if delete.stale { info.expiry } else { Expiry::NEVER };
+        let write = Write {
+            flags: if delete.drop_value { delete.flags } else { info.flags },
+            expiry: touch.unwrap_or(kept),
+            // Stale is a new state of the item, of which writers that saw the old one must hear.
+            cas: delete.new_cas.or((!delete.stale).then_some(info.cas)),
+            stale: delete.stale || info.stale,
+            token_sent: info.token_sent && !delete.stale,
+            same_item: true,
+            value: if delete.drop_value { NewValue::Is(Value::Bytes(b"")) } else { NewValue::Same },
+        };
+        (Change::Write(write), (Outcome::Deleted, info.len))
+    });
+    let counters = ctx.counters();
+    let reply = match done {
+        Ok(((Outcome::Deleted, len), _)) => {
+            counters.delete_hits.inc();
+            ctx.shared.tell(topic::DELETIONS, || {
+                let command = if matches!(form, Form::Meta(_)) { "md" } else { "delete" };
+                format!("type=deleted key={} cmd={command} clsid={ITEM_CLASS} size={len}", encoded(delete.key))
+            });
+            Reply::Deleted
+        }
+        Ok(((Outcome::Exists, _), _)) => Reply::Exists,
+        Ok(((Outcome::NotFound, _), _)) => {
+            counters.delete_misses.inc();
+            Reply::NotFound
+        }
+        Err(_) => Reply::OutOfMemory,
+    };
+    form.reply(&reply, &mut ctx.out);
+}

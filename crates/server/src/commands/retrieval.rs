@@ -1,0 +1,270 @@
+//! Reading: get, gets, gat, gats, mg, touch, me, and their binary likes.
+
+use fabcache_protocol::{Form, Get, Item, MetaForm, Refusal, Reply, Touch};
+use fabcache_store::{Change, Detail, Expiry, Get as Read, ItemInfo, Miss, NewValue, Payload, Value, Write};
+
+use super::{Context, ITEM_CLASS, Session, expiry, item, refused};
+use crate::prefixes::Request;
+use crate::watch::{encoded, topic};
+
+/// `get` and its likes: one key.
+pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<'_>) {
+    let touched = if is_plain(get) { Touched::default() } else { touch_first(ctx, get) };
+    if touched.out_of_memory {
+        form.reply(&Reply::OutOfMemory, &mut ctx.out);
+        return;
+    }
+    if let Some(created) = touched.created {
+        count(ctx, session, get, Err(Miss::Absent), 0);
+        return answer_created(ctx, get, &created, form);
+    }
+    let read = read(ctx, get, form, &touched);
+    match read {
+        Read::Hit(info, payload) => {
+            if get.value {
+                if let Payload::Pinned(value) = payload {
+                    session.queue.push_bytes(&mut ctx.out);
+                    session.queue.push_value(value);
+                }
+                form.value_tail(&mut ctx.out);
+            }
+            count(ctx, session, get, Ok(()), info.len);
+        }
+        Read::Busy(info) => {
+            count(ctx, session, get, Ok(()), info.len);
+            ctx.shared.want_pins();
+            let text = "out of memory writing get response";
+            form.reply(&refused(Refusal::Server(text)), &mut ctx.out);
+        }
+        Read::Miss(miss) => {
+            count(ctx, session, get, Err(miss), 0);
+            form.reply(&Reply::Miss, &mut ctx.out);
+        }
+    }
+}
+
+fn is_plain(get: &Get<'_>) -> bool {
+    get.touch.is_none() && get.vivify.is_none() && get.recache.is_none()
+}
+
+/// What was done to the item before it is read.
+#[derive(Default)]
+struct Touched {
+    /// This client won.
+    won: bool,
+    /// The item as it was before it was touched.
+    before: Option<ItemInfo>,
+    /// It was not there, and has been created.
+    created: Option<ItemInfo>,
+    out_of_memory: bool,
+}
+
+/// Reads the item and answers it, but for a long value and the tail.
+fn read(ctx: &mut Context, get: &Get<'_>, form: &Form<'_>, touched: &Touched) -> Read {
+    let detail = match form {
+        Form::Meta(MetaForm { flags, .. }) if flags.contains(&b'l') => Detail::Full,
+        _ => Detail::Basic,
+    };
+    let start = ctx.out.len();
+    let mut won = touched.won;
+    loop {
+        let read = if get.value {
+            ctx.handle.get(get.key, detail, !get.no_bump, &mut ctx.out, |info, out| {
+                form.value_head(&shown(get, info, touched, won), out);
+            })
+        } else {
+            match ctx.handle.describe(get.key, detail, !get.no_bump) {
+                Ok(info) => {
+                    form.reply(&Reply::Found(shown(get, &info, touched, won)), &mut ctx.out);
+                    Read::Hit(info, Payload::Copied)
+                }
+                Err(miss) => Read::Miss(miss),
+            }
+        };
+        // The first meta reader of a stale item wins; that must be settled before it is told.
+        if let (Read::Hit(info, _), Form::Meta(_)) = (&read, form)
+            && info.stale
+            && !info.token_sent
+            && !won
+            && take_token(ctx, get.key)
+        {
+            ctx.out.truncate(start);
+            won = true;
+            continue;
+        }
+        return read;
+    }
+}
+
+/// What the answer says of the item: for `h`, `l`, `t` how it was before this access.
+fn shown(get: &Get<'_>, info: &ItemInfo, touched: &Touched, won: bool) -> Item {
+    let mut shown = item(info);
+    if let Some(before) = &touched.before {
+        shown.fetched = before.fetched;
+        shown.idle = before.idle;
+        if get.ttl_before_touch {
+            shown.ttl = before.ttl;
+        }
+    }
+    shown.won = won;
+    shown.token_sent = info.token_sent && !won;
+    shown
+}
+
+/// Gives the token to this client, unless another has it.
+fn take_token(ctx: &Context, key: &[u8]) -> bool {
+    let taken = ctx.handle.mutate(key, |existing| match existing.info {
+        Ok(info) if !info.token_sent => (Change::SendToken, true),
+        _ => (Change::Keep, false),
+    });
+    taken.is_ok_and(|(taken, _)| taken)
+}
+
+/// Sets the expiry time, creates a missing item, or takes the token of one about to expire, as the request asks.
+fn touch_first(ctx: &Context, get: &Get<'_>) -> Touched {
+    let touch = get.touch.map(|exptime| expiry(ctx, exptime));
+    let vivify = get.vivify.map(|exptime| expiry(ctx, exptime));
+    let store = &ctx.shared.store;
+    let now = store.now();
+    let recache = get.recache.filter(|exptime| exptime.0 > 0).map(|exptime| expiry(ctx, exptime));
+    let wins_by_recache = |info: &ItemInfo, touched: Expiry| {
+        let due = if get.recache_before_touch { info.expiry } else { touched };
+        let left = due.second().saturating_sub(now);
+        due != Expiry::NEVER && !info.token_sent && recache.is_some_and(|recache| left < recache.second().saturating_sub(now))
+    };
+    let done = ctx.handle.mutate(get.key, |existing| match existing.info {
+        Ok(info) => {
+            let expiry = touch.unwrap_or(info.expiry);
+            let won = wins_by_recache(&info, expiry) || info.stale && !info.token_sent;
+            let touched = Touched { won, before: Some(info), ..Touched::default() };
+            if expiry != info.expiry {
+                let write = Write {
+                    flags: info.flags,
+                    expiry,
+                    cas: Some(info.cas),
+                    stale: info.stale,
+                    token_sent: info.token_sent || won,
+                    same_item: true,
+                    value: NewValue::Same,
+                };
+                return (Change::Write(write), touched);
+            }
+            (if won { Change::SendToken } else { Change::Keep }, touched)
+        }
+        Err(_) => match vivify {
+            Some(expiry) => {
+                let write = Write {
+                    flags: 0,
+                    expiry,
+                    cas: get.new_cas,
+                    stale: false,
+                    token_sent: true,
+                    same_item: false,
+                    value: NewValue::Is(Value::Bytes(b"")),
+                };
+                let ttl = (expiry != Expiry::NEVER).then(|| expiry.second().saturating_sub(now));
+                let info = ItemInfo { expiry, ttl, ..ItemInfo::EMPTY };
+                (Change::Write(write), Touched { created: Some(info), ..Touched::default() })
+            }
+            None => (Change::Keep, Touched::default()),
+        },
+    });
+    match done {
+        Ok((mut touched, written)) => {
+            if let Some(created) = &mut touched.created {
+                created.cas = written.cas;
+            }
+            touched
+        }
+        Err(_) => Touched { out_of_memory: true, ..Touched::default() },
+    }
+}
+
+fn answer_created(ctx: &mut Context, get: &Get<'_>, info: &ItemInfo, form: &Form<'_>) {
+    let mut created = Item { won: true, ..item(info) };
+    if get.ttl_before_touch {
+        created.ttl = None;
+    }
+    if get.value {
+        form.value_head(&created, &mut ctx.out);
+        form.value_tail(&mut ctx.out);
+    } else {
+        form.reply(&Reply::Found(created), &mut ctx.out);
+    }
+}
+
+fn count(ctx: &Context, session: &Session, get: &Get<'_>, result: Result<(), Miss>, len: u64) {
+    let counters = ctx.counters();
+    counters.cmd_get.inc();
+    if get.touch.is_some() {
+        counters.cmd_touch.inc();
+        match result {
+            Ok(()) => counters.touch_hits.inc(),
+            Err(_) => counters.touch_misses.inc(),
+        }
+    }
+    match result {
+        Ok(()) => counters.get_hits.inc(),
+        Err(miss) => {
+            counters.get_misses.inc();
+            match miss {
+                Miss::Absent => {}
+                Miss::Expired => counters.get_expired.inc(),
+                Miss::Flushed => counters.get_flushed.inc(),
+            }
+        }
+    }
+    ctx.shared.prefixes.count(get.key, Request::Get(result.is_ok()));
+    ctx.shared.tell(topic::FETCHERS, || {
+        let status = match result {
+            Ok(()) => "found",
+            Err(Miss::Absent) => "not_found",
+            Err(Miss::Expired) => "expired",
+            Err(Miss::Flushed) => "flushed",
+        };
+        let class = if result.is_ok() { ITEM_CLASS } else { 0 };
+        format!("type=item_get key={} status={status} clsid={class} cfd={} size={len}", encoded(get.key), session.info.fd)
+    });
+}
+
+/// `touch`, binary Touch.
+pub fn touch(ctx: &mut Context, touch: &Touch<'_>, form: &Form<'_>) {
+    ctx.counters().cmd_touch.inc();
+    let expiry = expiry(ctx, touch.exptime);
+    let done = ctx.handle.mutate(touch.key, |existing| match existing.info {
+        Ok(info) if info.expiry == expiry => (Change::Keep, Some(info)),
+        Ok(info) => {
+            let write = Write {
+                flags: info.flags,
+                expiry,
+                cas: Some(info.cas),
+                stale: info.stale,
+                token_sent: info.token_sent,
+                same_item: true,
+                value: NewValue::Same,
+            };
+            (Change::Write(write), Some(info))
+        }
+        Err(_) => (Change::Keep, None),
+    });
+    match done {
+        Ok((Some(info), _)) => {
+            ctx.counters().touch_hits.inc();
+            form.reply(&Reply::Found(item(&info)), &mut ctx.out);
+        }
+        Ok((None, _)) => {
+            ctx.counters().touch_misses.inc();
+            form.reply(&Reply::NotFound, &mut ctx.out);
+        }
+        Err(_) => form.reply(&Reply::OutOfMemory, &mut ctx.out),
+    }
+}
+
+/// `me`: everything there is to say, without counting as an access.
+pub fn inspect(ctx: &mut Context, key: &[u8], form: &Form<'_>) {
+    let reply = match ctx.handle.describe(key, Detail::Full, false) {
+        Ok(info) => Reply::Inspected { item: item(&info), size: info.bytes, class: ITEM_CLASS },
+        Err(_) => Reply::Miss,
+    };
+    form.reply(&reply, &mut ctx.out);
+}

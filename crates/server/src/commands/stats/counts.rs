@@ -1,0 +1,45 @@
+//! `stats conns` and `stats detail dump`.
+
+use std::io::Write as _;
+
+use fabcache_protocol::{Form, Protocol, Reply};
+use fabcache_transport::Kind;
+
+use super::super::protocol;
+use super::{Context, Report};
+
+pub fn connections(ctx: &Context, mut report: Report<'_>) {
+    let now = ctx.shared.store.now();
+    for info in ctx.shared.connections.all() {
+        let prefix = match info.kind {
+            Kind::Tcp if info.address.starts_with('[') => "tcp6",
+            Kind::Tcp => "tcp",
+            Kind::Udp if info.address.starts_with('[') => "udp6",
+            Kind::Udp => "udp",
+            Kind::Unix => "unix",
+            Kind::Memory => "memory",
+        };
+        let fd = info.fd;
+        report.stat(&format!("{fd}:addr"), format_args!("{prefix}:{}", info.address));
+        if let Some(listener) = &info.listener {
+            report.stat(&format!("{fd}:listen_addr"), format_args!("{prefix}:{listener}"));
+        }
+        report.stat(&format!("{fd}:state"), info.state_name());
+        if info.listener.is_some() {
+            report.stat(&format!("{fd}:secs_since_last_cmd"), now.saturating_sub(info.last_command()));
+        }
+    }
+    report.end();
+}
+
+pub fn prefixes(ctx: &Context, form: &Form<'_>, out: &mut Vec<u8>) {
+    if protocol(form) == Protocol::Text {
+        for (prefix, counts) in ctx.shared.prefixes.all() {
+            out.extend_from_slice(b"PREFIX ");
+            out.extend_from_slice(&prefix);
+            let (gets, hits) = (counts.gets, counts.hits);
+            let _ = write!(out, " get {gets} hit {hits} set {} del {}\r\n", counts.sets, counts.deletes);
+        }
+    }
+    form.reply(&Reply::StatsEnd, out);
+}

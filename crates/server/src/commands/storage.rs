@@ -1,0 +1,221 @@
+//! Writing: set, add, replace, append, prepend, cas, ms, and their binary likes.
+
+use fabcache_protocol::{Form, Item, Refusal, Reply, SavedForm, Store, StoreMode, Value as Sent};
+use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, Upload, Value, Write};
+
+use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, refused};
+use crate::prefixes::Request;
+use crate::watch::{encoded, topic};
+
+/// A request whose value is coming in.
+#[derive(Debug)]
+pub struct Receiving {
+    form: SavedForm,
+    key: Vec<u8>,
+    /// The request, but for its key and value.
+    store: Store<'static>,
+    upload: Upload,
+    cfd: i32,
+}
+
+/// How a store ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Stored,
+    NotStored,
+    Exists,
+    NotFound,
+    TooLarge,
+}
+
+/// A store whose value is here, or announced.
+pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, form: &Form<'_>) -> Flow {
+    let len = store.value.len();
+    if is_too_large(ctx, store.key, store.flags, len) {
+        return refuse_too_large(ctx, session, store, form);
+    }
+    match store.value {
+        Sent::Inline(bytes) => {
+            write(ctx, session.info.fd, store.key, store, Value::Bytes(bytes), form);
+            Flow::Next
+        }
+        Sent::Streamed { len } => {
+            let mut saved = SavedForm::new();
+            saved.save(form);
+            let upload = Upload::begin(&ctx.shared.store, store.key, expiry(ctx, store.exptime), len);
+            session.role = Role::Receiving(Box::new(Receiving {
+                form: saved,
+                key: store.key.to_vec(),
+                store: Store { key: b"", value: Sent::default(), ..*store },
+                upload,
+                cfd: session.info.fd,
+            }));
+            Flow::Next
+        }
+    }
+}
+
+/// A value that can never fit. What it was to replace is gone as well, so that nobody takes the old value for it.
+fn refuse_too_large(ctx: &mut Context, session: &Session, store: &Store<'_>, form: &Form<'_>) -> Flow {
+    ctx.counters().store_too_large.inc();
+    let replaces = store.mode == StoreMode::Set && store.compare.is_none() || matches!(form, Form::Meta(_));
+    if replaces {
+        let _ = ctx.handle.mutate(store.key, |_| (Change::Remove, ()));
+    }
+    tell(ctx, session.info.fd, store.key, store, "too_large", store.value.len());
+    form.reply(&Reply::TooLarge, &mut ctx.out);
+    Flow::DiscardValue
+}
+
+/// A part of a value that is coming in.
+pub fn receive(ctx: &mut Context, session: &mut Session, bytes: &[u8]) -> Flow {
+    let Role::Receiving(receiving) = &mut session.role else { return Flow::DiscardValue };
+    if receiving.upload.write(&ctx.handle, bytes).is_ok() {
+        return Flow::Next;
+    }
+    ctx.counters().store_no_memory.inc();
+    let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else { return Flow::Next };
+    tell(ctx, receiving.cfd, &receiving.key, &receiving.store, "no_memory", 0);
+    receiving.form.form().reply(&Reply::OutOfMemory, &mut ctx.out);
+    Flow::DiscardValue
+}
+
+/// The end of a value that came in.
+pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
+    let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else { return };
+    let Receiving { form, key, store, upload, cfd } = *receiving;
+    let form = form.form();
+    if !intact {
+        form.reply(&refused(Refusal::Client("bad data chunk")), &mut ctx.out);
+        return;
+    }
+    match upload.finish(&ctx.handle) {
+        Ok(uploaded) => write(ctx, cfd, &key, &store, Value::Uploaded(&uploaded), &form),
+        Err(_) => {
+            ctx.counters().store_no_memory.inc();
+            form.reply(&Reply::OutOfMemory, &mut ctx.out);
+        }
+    }
+}
+
+fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Value<'_>, form: &Form<'_>) {
+    ctx.counters().cmd_set.inc();
+    ctx.shared.prefixes.count(key, Request::Set);
+    let item_bytes_max = ctx.shared.settings.item_bytes_max;
+    let expiry = expiry(ctx, store.exptime);
+    let vivify = store.vivify.map(|exptime| super::expiry(ctx, exptime));
+    let len = value.len();
+    // What joining adds to memcached's count of the item, beside the values.
+    let overhead = super::counted_bytes(ctx, key, 0, 0);
+    let done = ctx.handle.mutate(key, |existing| {
+        let write = Write {
+            flags: store.flags,
+            expiry,
+            cas: store.new_cas,
+            stale: false,
+            token_sent: false,
+            same_item: false,
+            value: NewValue::Is(value),
+        };
+        decide(store, existing.info, write, vivify, |info| overhead + info.len + len > item_bytes_max, value)
+    });
+    let (outcome, final_len, written) = match done {
+        Ok(((outcome, final_len), written)) => (outcome, final_len, written),
+        Err(_) => {
+            ctx.counters().store_no_memory.inc();
+            tell(ctx, cfd, key, store, "no_memory", len);
+            form.reply(&Reply::OutOfMemory, &mut ctx.out);
+            return;
+        }
+    };
+    if store.compare.is_some() {
+        let counters = ctx.counters();
+        match outcome {
+            Outcome::Stored => counters.cas_hits.inc(),
+            Outcome::Exists => counters.cas_badval.inc(),
+            Outcome::NotFound => counters.cas_misses.inc(),
+            Outcome::NotStored | Outcome::TooLarge => {}
+        }
+    }
+    let (reply, status) = match outcome {
+        Outcome::Stored => {
+            let stored = Item { cas: written.cas, len: final_len, flags: store.flags, ..Item::default() };
+            (Reply::Stored(stored), "stored")
+        }
+        Outcome::NotStored => (Reply::NotStored, "not_stored"),
+        Outcome::Exists => (Reply::Exists, "exists"),
+        Outcome::NotFound => (Reply::NotFound, "not_found"),
+        Outcome::TooLarge => {
+            ctx.counters().store_too_large.inc();
+            (Reply::OutOfMemory, "too_large")
+        }
+    };
+    tell(ctx, cfd, key, store, status, len);
+    form.reply(&reply, &mut ctx.out);
+}
+
+/// What a store does to what is there.
+fn decide<'a>(
+    store: &Store<'_>,
+    existing: Result<ItemInfo, Miss>,
+    write: Write<'a>,
+    vivify: Option<Expiry>,
+    joined_is_too_large: impl Fn(&ItemInfo) -> bool,
+    value: Value<'a>,
+) -> (Change<'a>, (Outcome, u64)) {
+    let len = value.len();
+    let refuse = |outcome| (Change::Keep, (outcome, len));
+    let joins = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
+    let info = match existing {
+        Ok(info) => info,
+        Err(_) => {
+            return match (store.mode, store.compare, vivify) {
+                (StoreMode::Append | StoreMode::Prepend, None, Some(expiry)) => {
+                    (Change::Write(Write { expiry, ..write }), (Outcome::Stored, len))
+                }
+                (StoreMode::Append | StoreMode::Prepend | StoreMode::Replace, ..) => refuse(Outcome::NotStored),
+                (_, Some(_), _) => refuse(Outcome::NotFound),
+                _ => (Change::Write(write), (Outcome::Stored, len)),
+            };
+        }
+    };
+    if store.mode == StoreMode::Add {
+        return refuse(Outcome::NotStored);
+    }
+    let mut write = write;
+    if let Some(compare) = store.compare
+        && compare != info.cas
+    {
+        if !store.invalidate || compare > info.cas || joins {
+            return refuse(Outcome::Exists);
+        }
+        // An older writer than the one whose value is there: better than nothing, but not to be trusted.
+        write.stale = true;
+        write.token_sent = info.token_sent;
+    }
+    if joins {
+        if joined_is_too_large(&info) {
+            return refuse(Outcome::TooLarge);
+        }
+        let value = if store.mode == StoreMode::Append { NewValue::Appended(value) } else { NewValue::Prepended(value) };
+        let write = Write { flags: info.flags, expiry: info.expiry, value, ..write };
+        return (Change::Write(write), (Outcome::Stored, info.len + len));
+    }
+    (Change::Write(write), (Outcome::Stored, len))
+}
+
+fn tell(ctx: &Context, cfd: i32, key: &[u8], store: &Store<'_>, status: &str, len: u64) {
+    ctx.shared.tell(topic::MUTATIONS, || {
+        let command = match (store.mode, store.compare) {
+            (StoreMode::Set, Some(_)) => "cas",
+            (StoreMode::Set, None) => "set",
+            (StoreMode::Add, _) => "add",
+            (StoreMode::Replace, _) => "replace",
+            (StoreMode::Append, _) => "append",
+            (StoreMode::Prepend, _) => "prepend",
+        };
+        let ttl = store.exptime.0.max(0);
+        let key = encoded(key);
+        format!("type=item_store key={key} status={status} cmd={command} ttl={ttl} clsid={ITEM_CLASS} cfd={cfd} size={len}")
+    });
+}

@@ -1,0 +1,132 @@
+//! The connections of all workers, for `stats conns`.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use fabcache_transport::Kind;
+
+/// What a connection is doing, in memcached's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// A listener.
+    Listening,
+    /// Waiting for a request.
+    Waiting,
+    /// In the middle of a request line.
+    Read,
+    /// Receiving a value.
+    Nread,
+    /// Dropping a refused value.
+    Swallow,
+    /// Waiting to send answers.
+    Mwrite,
+    /// Watching.
+    Watch,
+}
+
+impl State {
+    fn name(byte: u8) -> &'static str {
+        match byte {
+            0 => "conn_listening",
+            1 => "conn_waiting",
+            2 => "conn_read",
+            3 => "conn_nread",
+            4 => "conn_swallow",
+            5 => "conn_mwrite",
+            _ => "conn_watch",
+        }
+    }
+}
+
+/// What others may see of a connection. Its worker writes it, `stats conns` reads it.
+#[derive(Debug)]
+pub struct ConnectionInfo {
+    /// Its descriptor.
+    pub fd: i32,
+    /// How it came in.
+    pub kind: Kind,
+    /// Who is at the other end, or for a listener where it listens.
+    pub address: String,
+    /// Where it came in; none for a listener.
+    pub listener: Option<String>,
+    state: AtomicU8,
+    last_command: AtomicU32,
+}
+
+impl ConnectionInfo {
+    /// A new connection, at second `now`.
+    pub fn new(fd: i32, kind: Kind, address: String, listener: Option<String>, now: u32) -> ConnectionInfo {
+        let state = if listener.is_some() { State::Waiting } else { State::Listening };
+        ConnectionInfo {
+            fd,
+            kind,
+            address,
+            listener,
+            state: AtomicU8::new(state as u8),
+            last_command: AtomicU32::new(now),
+        }
+    }
+
+    /// Notes what it is doing.
+    #[inline]
+    pub fn set_state(&self, state: State) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Notes a request at second `now`.
+    #[inline]
+    pub fn set_last_command(&self, now: u32) {
+        self.last_command.store(now, Ordering::Relaxed);
+    }
+
+    /// What it is doing, in memcached's words.
+    pub fn state_name(&self) -> &'static str {
+        State::name(self.state.load(Ordering::Relaxed))
+    }
+
+    /// When it last asked for something.
+    pub fn last_command(&self) -> u32 {
+        self.last_command.load(Ordering::Relaxed)
+    }
+}
+
+/// All connections, listeners included.
+#[derive(Debug, Default)]
+pub struct Connections(Mutex<Vec<Arc<ConnectionInfo>>>);
+
+impl Connections {
+    /// Adds one.
+    pub fn add(&self, info: &Arc<ConnectionInfo>) {
+        self.lock().push(Arc::clone(info));
+    }
+
+    /// Removes one.
+    pub fn remove(&self, info: &Arc<ConnectionInfo>) {
+        let mut all = self.lock();
+        if let Some(at) = all.iter().position(|other| Arc::ptr_eq(other, info)) {
+            all.swap_remove(at);
+        }
+    }
+
+    /// All of them, by descriptor.
+    pub fn all(&self) -> Vec<Arc<ConnectionInfo>> {
+        let mut all = self.lock().clone();
+        all.sort_by_key(|info| info.fd);
+        all
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// How many of them are listeners.
+    pub fn count_listeners(&self) -> usize {
+        self.lock().iter().filter(|info| info.listener.is_none()).count()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<ConnectionInfo>>> {
+        self.0.lock().expect("no thread panics while it holds the connections")
+    }
+}

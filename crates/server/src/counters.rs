@@ -1,0 +1,77 @@
+//! What each worker counts of requests and connections. The store counts its own (`fabcache_store::counters`).
+
+fabcache_store::counter_set! {
+    /// What one worker served.
+    ServerCounters, ServerSums {
+        /// Keys asked for.
+        cmd_get,
+        /// Values offered.
+        cmd_set,
+        /// Flushes asked for.
+        cmd_flush,
+        /// Touches asked for, with `gat`.
+        cmd_touch,
+        /// Meta commands.
+        cmd_meta,
+        /// Keys found.
+        get_hits,
+        /// Keys not found.
+        get_misses,
+        /// Of these, expired.
+        get_expired,
+        /// Of these, flushed.
+        get_flushed,
+        /// Deletes that found nothing.
+        delete_misses,
+        /// Deletes that found a key.
+        delete_hits,
+        /// Increments that found nothing.
+        incr_misses,
+        /// Increments done.
+        incr_hits,
+        /// Decrements that found nothing.
+        decr_misses,
+        /// Decrements done.
+        decr_hits,
+        /// CAS stores that found nothing.
+        cas_misses,
+        /// CAS stores done.
+        cas_hits,
+        /// CAS stores that found another value.
+        cas_badval,
+        /// Touches done.
+        touch_hits,
+        /// Touches that found nothing.
+        touch_misses,
+        /// Values too large to store.
+        store_too_large,
+        /// Values refused for want of memory.
+        store_no_memory,
+        /// Authentications tried.
+        auth_cmds,
+        /// Of these, failed.
+        auth_errors,
+        /// Bytes received.
+        bytes_read,
+        /// Bytes sent.
+        bytes_written,
+        /// Times a connection gave way to others.
+        conn_yields,
+        /// Connections taken.
+        total_connections,
+        /// Connections refused.
+        rejected_connections,
+        /// Connections dropped for being idle.
+        idle_kicks,
+        /// Connections dropped for stopping in the middle of a request or an answer.
+        stalled_kicks,
+        /// Connections dropped because they pinned long values while others waited for memory.
+        pinning_kicks,
+        /// Times that accepting rested because the system had no descriptor left.
+        accept_pauses,
+        /// TLS handshakes that failed.
+        tls_errors,
+        /// Turns of the event loop that found something to do.
+        turns,
+    }
+}

@@ -1,0 +1,30 @@
+//! fabcached: the server.
+//!
+//! - `options.rs`, `extended.rs`, `addresses.rs`, `settings.rs`: what it is told to do.
+//! - `server.rs`: starting and stopping; `shared.rs`: what its workers share.
+//! - `worker/`: the event loop and its connections.
+//! - `commands/`: what each command does.
+//! - `watch.rs`, `prefixes.rs`, `sizes.rs`, `counters.rs`, `connections.rs`: what it can tell.
+//! - `credentials.rs`, `certificates.rs`: who may use it.
+//! - `process/`: the process around it.
+
+pub mod addresses;
+pub mod bounds;
+pub mod certificates;
+pub mod commands;
+pub mod connections;
+pub mod counters;
+pub mod credentials;
+pub mod extended;
+pub mod options;
+pub mod prefixes;
+pub mod process;
+pub mod server;
+pub mod settings;
+pub mod shared;
+pub mod sizes;
+pub mod watch;
+pub mod worker;
+
+pub use server::Server;
+pub use settings::Settings;

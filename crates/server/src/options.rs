@@ -1,0 +1,336 @@
+//! The command line and the configuration file: one set of options, given in either place. The command line wins.
+
+use std::path::{Path, PathBuf};
+
+use clap::{ArgAction, Args, Parser};
+use serde::Deserialize;
+
+/// What `version` answers: the memcached release whose behaviour is kept.
+pub const MEMCACHED_VERSION: &str = "1.6.45";
+
+/// fabcached: a memcached-compatible cache.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fabcached",
+    version,
+    long_version = concat!(env!("CARGO_PKG_VERSION"), " (answers clients as memcached 1.6.45)"),
+    disable_version_flag = true,
+    max_term_width = 100,
+    about = "A memcached-compatible cache server on one shareable region of memory.",
+    after_help = "Any memcached client works unchanged. Without options fabcached listens on port 11211 of this host \
+                  only, and uses 64 MB. A configuration file holds the long names: see docs/operating.md."
+)]
+pub struct CommandLine {
+    /// Read options from a TOML file; those on the command line win
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub config: Option<PathBuf>,
+
+    /// Print the licence and exit
+    #[arg(short = 'i', long, help_heading = "Server")]
+    pub license: bool,
+
+    /// Print the version and exit
+    #[arg(short = 'V', long, action = ArgAction::Version, help_heading = "Server")]
+    pub version: Option<bool>,
+
+    /// Log more; repeat for still more
+    #[arg(short, long = "verbose", action = ArgAction::Count, help_heading = "Server")]
+    pub verbose: u8,
+
+    /// What the configuration file can hold too.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+macro_rules! options {
+    ($(
+        $(#[doc = $doc:literal])*
+        $(#[arg($($arg:tt)*)])*
+        $(#[file($($file:tt)*)])*
+        $name:ident: $kind:ty,
+    )*) => {
+        /// Options that may stand on the command line or in the configuration file.
+        #[derive(Clone, Debug, Default, Args, Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+        pub struct Options {
+            $(
+                $(#[doc = $doc])*
+                $(#[arg($($arg)*)])*
+                $(#[serde($($file)*)])*
+                pub $name: $kind,
+            )*
+            /// Listeners with options of their own; in the configuration file only.
+            #[arg(skip)]
+            pub listener: Vec<ListenerTable>,
+            /// How much is logged; `-v` on the command line.
+            #[arg(skip)]
+            pub verbosity: Option<u8>,
+        }
+
+        impl Options {
+            /// These, and where they say nothing, those of `other`.
+            pub fn or(self, other: Options) -> Options {
+                Options {
+                    $($name: self.$name.or_else_use(other.$name),)*
+                    listener: self.listener.or_else_use(other.listener),
+                    verbosity: self.verbosity.or_else_use(other.verbosity),
+                }
+            }
+        }
+    };
+}
+
+options! {
+    /// TCP port; 0 is none, -1 a free one [default: 11211]
+    #[arg(short, long, value_name = "PORT", allow_negative_numbers = true, help_heading = "Listening")]
+    port: Option<i32>,
+
+    /// UDP port; 0 is none, -1 a free one [default: 0]
+    #[arg(short = 'U', long, value_name = "PORT", allow_negative_numbers = true, help_heading = "Listening")]
+    udp_port: Option<i32>,
+
+    /// Address to listen on, as HOST, HOST:PORT, [V6]:PORT, * for all; may be repeated or a comma list, and each may
+    /// be preceded by notls:, btls:, mtls:, noauth:, proto[ascii]:, proto[binary]: or tag[NAME]: [default: this host
+    /// only]
+    #[arg(short, long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Listening")]
+    listen: Vec<String>,
+
+    /// Unix socket; without -p or -l it is the only way in. May be repeated
+    #[arg(short = 's', long, value_name = "FILE", help_heading = "Listening")]
+    unix_socket: Vec<PathBuf>,
+
+    /// Permissions of Unix sockets, octal [default: 700]
+    #[arg(short = 'a', long, value_name = "MASK", help_heading = "Listening")]
+    unix_mask: Option<String>,
+
+    /// Protocol: auto, ascii or binary [default: auto]
+    #[arg(short = 'B', long, value_name = "PROTOCOL", help_heading = "Listening")]
+    protocol: Option<String>,
+
+    /// Connections at once [default: 1024]
+    #[arg(short, long, value_name = "N", help_heading = "Listening")]
+    conn_limit: Option<u32>,
+
+    /// Connections that may wait to be accepted [default: 1024]
+    #[arg(short = 'b', long, value_name = "N", help_heading = "Listening")]
+    listen_backlog: Option<u32>,
+
+    /// Which worker a new connection stays with: balanced (the least loaded) or local (the one whose own listener
+    /// took it, as socket-bypass stacks want) [default: balanced]
+    #[arg(long, value_name = "WHICH", help_heading = "Listening")]
+    accept: Option<String>,
+
+    /// Memory in megabytes, index included; or with a suffix k, m, g [default: 64]
+    #[arg(short, long, value_name = "MB", help_heading = "Memory")]
+    memory_limit: Option<String>,
+
+    /// Memory that cache_memlimit may raise the limit to, in megabytes or with a suffix [default: that of -m]
+    #[arg(long, value_name = "MB", help_heading = "Memory")]
+    memory_max: Option<String>,
+
+    /// Largest item, in bytes or with a suffix k, m [default: 1m]
+    #[arg(short = 'I', long, value_name = "SIZE", help_heading = "Memory")]
+    max_item_size: Option<String>,
+
+    /// Answer an error when memory is full instead of evicting
+    #[arg(short = 'M', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Memory")]
+    disable_evictions: Option<bool>,
+
+    /// Lock all memory; pages are touched at start
+    #[arg(short = 'k', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Memory")]
+    lock_memory: Option<bool>,
+
+    /// Use huge pages of 2 MB
+    #[arg(short = 'L', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Memory")]
+    enable_largepages: Option<bool>,
+
+    /// Keep the region in this file (on tmpfs, hugetlbfs or DAX); it starts empty
+    #[arg(short = 'e', long, value_name = "FILE", help_heading = "Memory")]
+    memory_file: Option<PathBuf>,
+
+    /// Worker threads [default: 4]
+    #[arg(short, long, value_name = "N", help_heading = "Workers")]
+    threads: Option<usize>,
+
+    /// Requests of one connection before others get their turn [default: 20]
+    #[arg(short = 'R', long, value_name = "N", help_heading = "Workers")]
+    max_reqs_per_event: Option<u32>,
+
+    /// Pin worker i to the i-th CPU that the process may use
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Workers")]
+    pin_workers: Option<bool>,
+
+    /// Drop a connection that does not take its answers, or leaves a request unfinished, for so many seconds; 0 is
+    /// never [default: 120]
+    #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
+    stall_timeout: Option<u32>,
+
+    /// Turn CAS off
+    #[arg(short = 'C', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Commands")]
+    disable_cas: Option<bool>,
+
+    /// Refuse flush_all
+    #[arg(short = 'F', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Commands")]
+    disable_flush_all: Option<bool>,
+
+    /// Refuse stats cachedump and lru_crawler metadump
+    #[arg(short = 'X', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Commands")]
+    disable_dumping: Option<bool>,
+
+    /// Refuse watch
+    #[arg(short = 'W', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Commands")]
+    disable_watch: Option<bool>,
+
+    /// Allow the shutdown command
+    #[arg(short = 'A', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Commands")]
+    enable_shutdown: Option<bool>,
+
+    /// Character that ends the prefix of a key in stats detail, which this turns on [default: :]
+    #[arg(short = 'D', long = "prefix-delimiter", value_name = "CHAR", help_heading = "Commands")]
+    prefix_delimiter: Option<char>,
+
+    /// Text clients must authenticate as a user of this file (user:password lines; read again on SIGHUP)
+    #[arg(short = 'Y', long, value_name = "FILE", help_heading = "Security")]
+    auth_file: Option<PathBuf>,
+
+    /// Binary clients must authenticate by SASL PLAIN as a user of $MEMCACHED_SASL_PWDB or --sasl-pwdb
+    #[arg(short = 'S', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Security")]
+    enable_sasl: Option<bool>,
+
+    /// Users for SASL (user:password lines; read again on SIGHUP)
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    sasl_pwdb: Option<PathBuf>,
+
+    /// TLS on all TCP listeners; needs -o ssl_chain_cert and ssl_key
+    #[arg(short = 'Z', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Security")]
+    enable_ssl: Option<bool>,
+
+    /// Become this user after start
+    #[arg(short, long, value_name = "USER", help_heading = "Security")]
+    user: Option<String>,
+
+    /// Run in the background
+    #[arg(short, long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Server")]
+    daemon: Option<bool>,
+
+    /// Write the process id to this file; it is removed at exit
+    #[arg(short = 'P', long, value_name = "FILE", help_heading = "Server")]
+    pidfile: Option<PathBuf>,
+
+    /// Allow core dumps
+    #[arg(short = 'r', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Server")]
+    enable_coredumps: Option<bool>,
+
+    /// Log as text or json [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Server")]
+    log_format: Option<String>,
+
+    /// memcached's extended options, a comma list; those that tune slabs have no effect
+    #[arg(short = 'o', long, value_name = "OPTION[=VALUE]", value_delimiter = ',', help_heading = "Server")]
+    extended: Vec<String>,
+
+    /// Has no effect: memory is not divided into slabs
+    #[arg(short = 'f', long, value_name = "FACTOR", help_heading = "Accepted from memcached")]
+    slab_growth_factor: Option<f64>,
+
+    /// Has no effect: memory is not divided into slabs
+    #[arg(short = 'n', long, value_name = "BYTES", help_heading = "Accepted from memcached")]
+    slab_min_size: Option<u32>,
+
+    /// Has no effect: workers are not chosen by NAPI id
+    #[arg(short = 'N', long, value_name = "N", help_heading = "Accepted from memcached")]
+    napi_ids: Option<u32>,
+}
+
+/// A `[[listener]]` of the configuration file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ListenerTable {
+    /// `tcp://HOST:PORT`, `udp://HOST:PORT` or `unix:///PATH`.
+    pub address: String,
+    /// `auto`, `ascii` or `binary`.
+    pub protocol: Option<String>,
+    /// `off`, `on`, or `mutual` for client certificates.
+    pub tls: Option<String>,
+    /// Whether clients must authenticate, where -Y or -S ask for it.
+    pub auth: Option<bool>,
+    /// Permissions of a Unix socket, octal.
+    pub mask: Option<String>,
+    /// A name for it, 1 to 8 characters.
+    pub tag: Option<String>,
+}
+
+impl Options {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// It cannot be read, or says something that is not an option.
+    pub fn from_file(path: &Path) -> anyhow::Result<Options> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| anyhow::anyhow!("cannot read the configuration file {}: {error}", path.display()))?;
+        toml::from_str(&text).map_err(|error| anyhow::anyhow!("in the configuration file {}: {error}", path.display()))
+    }
+}
+
+/// What was not given here is taken from there.
+trait OrElseUse {
+    fn or_else_use(self, other: Self) -> Self;
+}
+
+impl<T> OrElseUse for Option<T> {
+    fn or_else_use(self, other: Self) -> Self {
+        self.or(other)
+    }
+}
+
+impl<T> OrElseUse for Vec<T> {
+    fn or_else_use(self, other: Self) -> Self {
+        if self.is_empty() { other } else { self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn memcacheds_usual_lines_parse() {
+        let line = "fabcached -d -m 1024 -p 11311 -U 0 -l 127.0.0.1,::1 -l 10.0.0.1:11212 -c 4096 -t 8 -I 2m -vv -MCF \
+                    -o maxconns_fast,idle_timeout=60 -a 0750 -P /run/x.pid -u nobody -R 5 -b 64 -B auto -D : -f 1.5 -n 64";
+        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("it is valid");
+        let options = parsed.options;
+        assert_eq!(options.memory_limit.as_deref(), Some("1024"));
+        assert_eq!(options.listen, ["127.0.0.1", "::1", "10.0.0.1:11212"]);
+        assert_eq!(options.extended, ["maxconns_fast", "idle_timeout=60"]);
+        assert_eq!((options.disable_evictions, options.disable_cas, options.disable_flush_all), (Some(true), Some(true), Some(true)));
+        assert_eq!((parsed.verbose, options.prefix_delimiter, options.daemon), (2, Some(':'), Some(true)));
+        assert_eq!((options.port, options.enable_sasl), (Some(11311), None));
+    }
+
+    #[test]
+    fn an_unknown_option_is_refused_with_the_nearest() {
+        let error = CommandLine::try_parse_from(["fabcached", "--memory-limt", "64"]).expect_err("misspelt");
+        assert!(error.to_string().contains("--memory-limit"), "{error}");
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let file: Options = toml::from_str(
+            "port = 1\nmemory-limit = \"9\"\ndisable-cas = true\nverbosity = 2\nlisten = [\"::1\"]\n\
+             [[listener]]\naddress = \"unix:///x\"\nmask = \"777\"\n",
+        )
+        .expect("valid");
+        let line = CommandLine::try_parse_from(["fabcached", "-p", "2", "-C=false"]).expect("valid");
+        let both = line.options.or(file);
+        assert_eq!((both.port, both.memory_limit.as_deref(), both.disable_cas), (Some(2), Some("9"), Some(false)));
+        assert_eq!((both.verbosity, both.listener.len(), both.listen.len()), (Some(2), 1, 1));
+        let error = toml::from_str::<Options>("memory = 1").expect_err("no such option");
+        assert!(error.to_string().contains("memory-limit"), "{error}");
+    }
+}

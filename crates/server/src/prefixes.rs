@@ -1,0 +1,100 @@
+//! `stats detail`: requests counted by the prefix of their keys, up to the delimiter.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::bounds::PREFIXES_MAX;
+
+/// Counts of one prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixCounts {
+    /// Keys asked for.
+    pub gets: u64,
+    /// Keys found.
+    pub hits: u64,
+    /// Values offered.
+    pub sets: u64,
+    /// Deletes.
+    pub deletes: u64,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A get, and whether it hit.
+    Get(bool),
+    /// A store.
+    Set,
+    /// A delete.
+    Delete,
+}
+
+/// The counts of all prefixes. Off, it costs one load a request.
+#[derive(Debug)]
+pub struct Prefixes {
+    on: AtomicBool,
+    delimiter: u8,
+    counts: Mutex<HashMap<Vec<u8>, PrefixCounts>>,
+}
+
+impl Prefixes {
+    /// Counts by what comes before `delimiter`.
+    pub fn new(delimiter: u8, on: bool) -> Prefixes {
+        Prefixes { on: AtomicBool::new(on), delimiter, counts: Mutex::default() }
+    }
+
+    /// Starts or stops counting.
+    pub fn set(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+    }
+
+    /// It is counting.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request for `key`.
+    #[inline]
+    pub fn count(&self, key: &[u8], request: Request) {
+        if self.is_on() {
+            self.count_now(key, request);
+        }
+    }
+
+    #[cold]
+    fn count_now(&self, key: &[u8], request: Request) {
+        let Some(end) = key.iter().position(|byte| *byte == self.delimiter) else { return };
+        let mut counts = self.counts.lock().expect("no thread panics while it counts");
+        let prefix = &key[..end];
+        if !counts.contains_key(prefix) {
+            if counts.len() == PREFIXES_MAX {
+                return;
+            }
+            counts.insert(prefix.to_vec(), PrefixCounts::default());
+        }
+        let Some(counts) = counts.get_mut(prefix) else { return };
+        match request {
+            Request::Get(hit) => {
+                counts.gets += 1;
+                counts.hits += u64::from(hit);
+            }
+            Request::Set => counts.sets += 1,
+            Request::Delete => counts.deletes += 1,
+        }
+    }
+
+    /// All prefixes and their counts, in order.
+    pub fn all(&self) -> Vec<(Vec<u8>, PrefixCounts)> {
+        let counts = self.counts.lock().expect("no thread panics while it counts");
+        let mut all: Vec<_> = counts.iter().map(|(prefix, counts)| (prefix.clone(), *counts)).collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all
+    }
+
+    /// Forgets all counts.
+    pub fn clear(&self) {
+        self.counts.lock().expect("no thread panics while it counts").clear();
+    }
+}

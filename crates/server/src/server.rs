@@ -1,0 +1,358 @@
+//! A server in this process: listeners, workers, housekeeping.
+
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use fabcache_protocol::udp;
+use fabcache_store::{Handle, ItemInfo, Observer, Store, StoreOptions};
+use fabcache_transport::tcp::{TcpListener, TcpOptions};
+use fabcache_transport::tls::{TlsContext, TlsListener};
+use fabcache_transport::udp::{Framing, UdpListener};
+use fabcache_transport::unix::UnixListener;
+use fabcache_transport::{Listener, Peer};
+
+use crate::addresses::{Place, Tls};
+use crate::bounds::GRACEFUL_TIME_MAX;
+use crate::commands::ITEM_CLASS;
+use crate::connections::ConnectionInfo;
+use crate::credentials::Credentials;
+use crate::settings::{AcceptMode, ListenerSettings, Settings};
+use crate::shared::{Order, Phase, Shared, TlsContexts};
+use crate::watch::{Watchers, encoded, topic};
+use crate::worker::inbox::Inbox;
+use crate::worker::{ListenerEntry, Worker};
+use crate::{certificates, process};
+
+/// memcached's datagram header in front of each request and answer.
+const UDP_FRAMING: Framing = Framing {
+    open: |datagram| udp::parse(datagram).map(|frame| (frame.id, datagram.len() - frame.payload.len())),
+    seal: |id, answer, send| {
+        for (header, part) in udp::split(id, answer).into_iter().flatten() {
+            send(&[&header, part].concat());
+        }
+    },
+};
+
+/// A running server. It stops when it is told to, and [`Server::join`] waits for that.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    housekeeper: JoinHandle<()>,
+    stop_housekeeper: Sender<()>,
+    orders: Receiver<Order>,
+    order_sender: Sender<Order>,
+    local: Vec<Peer>,
+}
+
+impl Server {
+    /// Binds all listeners, makes the store, and starts the workers. `inherited` are listening sockets that a service
+    /// manager opened; with any, no other is opened.
+    ///
+    /// # Errors
+    /// Something cannot be had; the error says what, and what to do.
+    pub fn start(settings: Settings, inherited: Vec<OwnedFd>) -> Result<Server> {
+        let tls = tls_contexts(&settings)?;
+        let listeners = listeners(&settings, inherited, tls.as_ref())?;
+        if let Some(user) = &settings.user {
+            process::privileges::become_user(user)?;
+        }
+        let users = settings.auth_file.as_deref().map(Credentials::load).transpose()?;
+        let sasl_file = settings.sasl_file.as_deref().filter(|_| settings.sasl);
+        let sasl_users = sasl_file.map(Credentials::load).transpose()?;
+        let store = Arc::new(make_store(&settings)?);
+        let watchers = Arc::new(Watchers::default());
+        let inboxes: std::io::Result<Box<[Inbox]>> = (0..settings.threads).map(|_| Inbox::new()).collect();
+        let (order_sender, orders) = channel();
+        let local: Vec<Peer> = listeners.iter().map(|entry| entry.listener.local()).collect();
+        let sender = order_sender.clone();
+        let inboxes = inboxes.context("cannot make the workers' inboxes")?;
+        let shared = Arc::new(Shared::new(settings, store, inboxes, watchers, users, sasl_users, tls, sender));
+        shared.store.observe(Box::new(EvictionsToWatchers(Arc::downgrade(&shared))));
+        write_port_file(&shared.settings, &listeners)?;
+        register(&shared, &listeners);
+        let workers = start_workers(&shared, listeners.into())?;
+        let (stop_housekeeper, stopped) = channel();
+        let housekeeper = start_housekeeper(&shared, stopped)?;
+        Ok(Server { shared, workers, housekeeper, stop_housekeeper, orders, order_sender, local })
+    }
+
+    /// Where it listens; ports are the real ones.
+    pub fn local(&self) -> &[Peer] {
+        &self.local
+    }
+
+    /// The state of its workers.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Where signals and other outside orders are sent.
+    pub fn order_sender(&self) -> Sender<Order> {
+        self.order_sender.clone()
+    }
+
+    /// Carries out orders until one to stop has come and is done.
+    pub fn run_until_stopped(self, mut reloading: impl FnMut(bool), stopping: impl FnOnce()) -> Result<()> {
+        while let Ok(order) = self.orders.recv() {
+            match order {
+                Order::Reload => {
+                    reloading(true);
+                    match self.shared.reload() {
+                        Ok(()) => tracing::info!("users and certificates were read again"),
+                        Err(error) => tracing::error!("nothing was reloaded: {error:#}"),
+                    }
+                    reloading(false);
+                }
+                Order::Stop => break,
+                Order::StopGracefully => {
+                    tracing::info!("no more connections are taken; waiting for clients to leave");
+                    self.shared.enter(Phase::Leaving);
+                    self.wait_for_clients();
+                    break;
+                }
+            }
+        }
+        stopping();
+        self.stop()
+    }
+
+    fn wait_for_clients(&self) {
+        let until = Instant::now() + GRACEFUL_TIME_MAX;
+        while self.shared.connections_now.load(std::sync::atomic::Ordering::Relaxed) > 0 && Instant::now() < until {
+            // An impatient operator may still say stop.
+            if let Ok(Order::Stop) = self.orders.recv_timeout(Duration::from_millis(50)) {
+                return;
+            }
+        }
+    }
+
+    /// Answers what is under way, and stops.
+    ///
+    /// # Errors
+    /// A worker had failed.
+    pub fn stop(self) -> Result<()> {
+        self.shared.enter(Phase::Draining);
+        let mut failed = false;
+        for worker in self.workers {
+            failed |= worker.join().is_err();
+        }
+        drop(self.stop_housekeeper);
+        failed |= self.housekeeper.join().is_err();
+        if failed { bail!("a thread of the server had failed; see the log") } else { Ok(()) }
+    }
+}
+
+/// Tells watchers of evictions.
+#[derive(Debug)]
+struct EvictionsToWatchers(std::sync::Weak<Shared>);
+
+impl Observer for EvictionsToWatchers {
+    fn is_listening(&self) -> bool {
+        self.0.upgrade().is_some_and(|shared| shared.watchers.wants(topic::EVICTIONS))
+    }
+
+    fn evicted(&self, key: &[u8], info: &ItemInfo) {
+        let Some(shared) = self.0.upgrade() else { return };
+        shared.tell(topic::EVICTIONS, || {
+            let fetch = if info.fetched { "yes" } else { "no" };
+            let ttl = info.ttl.map_or(-1, i64::from);
+            let (key, la, size) = (encoded(key), info.idle, info.len);
+            format!("type=eviction key={key} fetch={fetch} ttl={ttl} la={la} clsid={ITEM_CLASS} size={size}")
+        });
+    }
+}
+
+fn make_store(settings: &Settings) -> Result<Store> {
+    let store = Store::create(StoreOptions {
+        memory_bytes: settings.memory_bytes,
+        memory_bytes_max: settings.memory_bytes_max,
+        backing: settings.backing.clone(),
+        evict: settings.evict,
+        cas: settings.cas,
+        // One for each worker and one for the housekeeper.
+        threads: settings.threads + 1,
+        ..StoreOptions::default()
+    })?;
+    if settings.lock_memory {
+        store.lock_memory().context("cannot lock the memory (-k); raise the memlock limit or leave it out")?;
+        tracing::info!("all {} bytes of memory are touched and locked", settings.memory_bytes_max);
+    } else if settings.backing.huge_pages {
+        tracing::info!("memory is in huge pages, touched on demand and never swapped");
+    }
+    Ok(store)
+}
+
+fn tls_contexts(settings: &Settings) -> Result<Option<TlsContexts>> {
+    let Some(tls) = &settings.tls else { return Ok(None) };
+    let usual = Arc::new(TlsContext::new(certificates::load(tls, false)?));
+    let has_mutual = settings.listeners.iter().any(|listener| listener.tls == Tls::Mutual);
+    let mutual = if has_mutual { Some(Arc::new(TlsContext::new(certificates::load(tls, true)?))) } else { None };
+    Ok(Some(TlsContexts { settings: tls.clone(), usual, mutual, read_at: Instant::now().into() }))
+}
+
+/// Opens what the settings name, or takes over what was inherited.
+fn listeners(settings: &Settings, inherited: Vec<OwnedFd>, tls: Option<&TlsContexts>) -> Result<Vec<ListenerEntry>> {
+    let mut entries = Vec::new();
+    if !inherited.is_empty() {
+        let like = settings.listeners.first().expect("settings have a listener");
+        for fd in inherited {
+            entries.push(entry(adopt(fd)?, like, tls, None));
+        }
+        return Ok(entries);
+    }
+    for wanted in &settings.listeners {
+        let local = settings.accept == AcceptMode::Local && matches!(wanted.place, Place::Tcp(_));
+        let workers: Vec<_> = if local { (0..settings.threads).map(Some).collect() } else { vec![None] };
+        let mut place = wanted.place.clone();
+        for worker in workers {
+            match open(settings, &place, wanted, local) {
+                Ok(listener) => {
+                    // Of a free port all workers listen at the same.
+                    if let (Place::Tcp(address), Peer::Socket(real)) = (&mut place, listener.local()) {
+                        address.set_port(real.port());
+                    }
+                    entries.push(entry(listener, wanted, tls, worker));
+                }
+                Err(error) if wanted.implied && is_family_missing(&error) => {
+                    tracing::debug!("not listening at {place:?}: {error}");
+                }
+                Err(error) => return Err(cannot_listen(&place, error)),
+            }
+        }
+    }
+    if entries.is_empty() {
+        bail!("none of the addresses to listen on is one of this host's");
+    }
+    Ok(entries)
+}
+
+fn open(settings: &Settings, place: &Place, wanted: &ListenerSettings, share: bool) -> std::io::Result<Box<dyn Listener>> {
+    let options = TcpOptions { backlog: settings.backlog, share_address: share };
+    Ok(match place {
+        Place::Tcp(address) => Box::new(TcpListener::bind(*address, &options)?),
+        Place::Udp(address) => Box::new(UdpListener::bind(*address, UDP_FRAMING)?),
+        Place::Unix(path) => Box::new(UnixListener::bind(path, wanted.mask, settings.backlog)?),
+    })
+}
+
+fn entry(listener: Box<dyn Listener>, wanted: &ListenerSettings, tls: Option<&TlsContexts>, worker: Option<usize>) -> ListenerEntry {
+    let context = match (wanted.tls, tls) {
+        (Tls::On, Some(tls)) => Some(&tls.usual),
+        (Tls::Mutual, Some(tls)) => tls.mutual.as_ref(),
+        _ => None,
+    };
+    let listener: Box<dyn Listener> = match context {
+        Some(context) => Box::new(TlsListener::new(listener, Arc::clone(context))),
+        None => listener,
+    };
+    ListenerEntry { listener, protocol: wanted.protocol, auth: wanted.auth, worker }
+}
+
+/// Takes over a socket by trying what it may be.
+fn adopt(fd: OwnedFd) -> Result<Box<dyn Listener>> {
+    let again = || fd.try_clone().context("cannot take over an inherited socket");
+    if let Ok(listener) = UnixListener::adopt(again()?) {
+        return Ok(Box::new(listener));
+    }
+    if let Ok(listener) = UdpListener::adopt(again()?, UDP_FRAMING) {
+        return Ok(Box::new(listener));
+    }
+    let listener = TcpListener::adopt(fd).context("an inherited descriptor is no listening socket")?;
+    Ok(Box::new(listener))
+}
+
+fn is_family_missing(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{AddrNotAvailable, Unsupported};
+    // EAFNOSUPPORT has no kind of its own.
+    matches!(error.kind(), AddrNotAvailable | Unsupported) || error.raw_os_error() == Some(97)
+}
+
+fn cannot_listen(place: &Place, error: std::io::Error) -> anyhow::Error {
+    let name = match place {
+        Place::Tcp(address) => format!("TCP {address}"),
+        Place::Udp(address) => format!("UDP {address}"),
+        Place::Unix(path) => format!("the Unix socket {}", path.display()),
+    };
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            anyhow::anyhow!("cannot listen on {name}: another server listens there already; stop it or choose another (-p, -l, -s)")
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            anyhow::anyhow!("cannot listen on {name}: not permitted; ports below 1024 and foreign directories need more rights")
+        }
+        _ => anyhow::anyhow!("cannot listen on {name}: {error}"),
+    }
+}
+
+/// Writes the ports to the file of `MEMCACHED_PORT_FILENAME`, whole or not at all.
+fn write_port_file(settings: &Settings, listeners: &[ListenerEntry]) -> Result<()> {
+    let Some(path) = &settings.port_file else { return Ok(()) };
+    let mut lines = String::new();
+    for entry in listeners {
+        if let Peer::Socket(address) = entry.listener.local() {
+            let transport = if entry.listener.kind() == fabcache_transport::Kind::Udp { "UDP" } else { "TCP" };
+            let family = if address.is_ipv6() { "INET6" } else { "INET" };
+            lines.push_str(&format!("{transport} {family}: {}\n", address.port()));
+        }
+    }
+    let beside = path.with_extension("lck");
+    let write = || -> std::io::Result<()> {
+        std::fs::File::create(&beside)?.write_all(lines.as_bytes())?;
+        std::fs::rename(&beside, path)
+    };
+    write().with_context(|| format!("cannot write the ports to {} (MEMCACHED_PORT_FILENAME)", path.display()))
+}
+
+/// Puts the listeners among the connections of `stats conns`.
+fn register(shared: &Shared, listeners: &[ListenerEntry]) {
+    use std::os::fd::AsRawFd as _;
+    for entry in listeners {
+        let fd = entry.listener.descriptor().as_raw_fd();
+        let address = entry.listener.local().to_string();
+        let info = ConnectionInfo::new(fd, entry.listener.kind(), address, None, shared.store.now());
+        shared.connections.add(&Arc::new(info));
+    }
+}
+
+fn start_workers(shared: &Arc<Shared>, listeners: Arc<[ListenerEntry]>) -> Result<Vec<JoinHandle<()>>> {
+    let cpus = if shared.settings.pin_workers { process::cpus::usable()? } else { Vec::new() };
+    let mut threads = Vec::new();
+    for index in 0..shared.settings.threads {
+        let worker = Worker::new(Arc::clone(shared), index, Arc::clone(&listeners))
+            .with_context(|| format!("cannot set up worker {index}"))?;
+        let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
+        let run = move || {
+            if let Some(cpu) = cpu
+                && let Err(error) = process::cpus::pin(cpu)
+            {
+                tracing::warn!("cannot pin worker {index} to CPU {cpu}: {error:#}");
+            }
+            worker.run();
+        };
+        let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(run);
+        threads.push(thread.with_context(|| format!("cannot start worker {index}"))?);
+    }
+    Ok(threads)
+}
+
+/// Publishes the clock each second, and does what it brings about.
+fn start_housekeeper(shared: &Arc<Shared>, stopped: Receiver<()>) -> Result<JoinHandle<()>> {
+    let handle = Handle::new(&shared.store);
+    let run = move || {
+        loop {
+            handle.maintain();
+            let until_next = handle.store().until_next_second();
+            match stopped.recv_timeout(until_next) {
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+                _ => return,
+            }
+        }
+    };
+    std::thread::Builder::new().name("housekeeper".into()).spawn(run).context("cannot start the housekeeper")
+}

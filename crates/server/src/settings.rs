@@ -1,0 +1,566 @@
+//! What the server runs with: the options, checked, with their defaults.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fabcache_protocol::Protocol;
+use fabcache_store::backing::BackingOptions;
+
+use crate::addresses::{self, Place, Tls};
+use crate::bounds::{ITEM_BYTES_MAX_MAX, ITEM_BYTES_MAX_MIN, THREADS_MAX};
+use crate::extended::Extended;
+use crate::options::{ListenerTable, Options};
+
+/// memcached's port.
+const DEFAULT_PORT: u16 = 11211;
+
+/// One place to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerSettings {
+    /// Where, and what arrives there.
+    pub place: Place,
+    /// The protocol; none is picked by the first byte.
+    pub protocol: Option<Protocol>,
+    /// TLS.
+    pub tls: Tls,
+    /// Clients authenticate, where that is asked for at all.
+    pub auth: bool,
+    /// Permissions of a Unix socket.
+    pub mask: u32,
+    /// A name.
+    pub tag: Option<String>,
+    /// Nobody asked for this one: it may be missing on a host without that family.
+    pub implied: bool,
+}
+
+/// Which worker a new connection stays with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptMode {
+    /// The least loaded.
+    Balanced,
+    /// The one whose own listener took it.
+    Local,
+}
+
+/// Certificates and what is asked of clients.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
+    /// Certificate chain, PEM.
+    pub chain: PathBuf,
+    /// Private key, PEM.
+    pub key: PathBuf,
+    /// Authorities for client certificates, PEM.
+    pub authorities: Option<PathBuf>,
+    /// 0 none, 1 asked for, 2 and 3 required.
+    pub verify_mode: u8,
+    /// Nothing below TLS 1.3.
+    pub only_1_3: bool,
+}
+
+/// What the server runs with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Places to listen.
+    pub listeners: Vec<ListenerSettings>,
+    /// The TCP port asked for, for `stats settings`.
+    pub port: u16,
+    /// The UDP port asked for.
+    pub udp_port: u16,
+    /// The addresses asked for, as they were given.
+    pub listen: Vec<String>,
+    /// Memory, whole region.
+    pub memory_bytes: u64,
+    /// Memory that the limit may be raised to.
+    pub memory_bytes_max: u64,
+    /// Largest item.
+    pub item_bytes_max: u64,
+    /// Evict when memory is full.
+    pub evict: bool,
+    /// Items have CAS values.
+    pub cas: bool,
+    /// What the region is made of.
+    pub backing: BackingOptions,
+    /// Lock it.
+    pub lock_memory: bool,
+    /// Workers.
+    pub threads: usize,
+    /// Requests of one connection before others get their turn.
+    pub requests_per_turn: u32,
+    /// Pin workers to CPUs.
+    pub pin_workers: bool,
+    /// Connections at once.
+    pub connections_max: u32,
+    /// Refuse more at once, instead of letting them wait.
+    pub refuse_fast: bool,
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+    /// Who serves a new connection.
+    pub accept: AcceptMode,
+    /// Idle connections are dropped after this.
+    pub idle_timeout: Option<Duration>,
+    /// Connections that stop in the middle are dropped after this.
+    pub stall_timeout: Option<Duration>,
+    /// `flush_all` works.
+    pub flush_enabled: bool,
+    /// Keys may be listed.
+    pub dump_enabled: bool,
+    /// `watch` works.
+    pub watch_enabled: bool,
+    /// `shutdown` works.
+    pub shutdown_enabled: bool,
+    /// Ends the prefix of a key.
+    pub prefix_delimiter: u8,
+    /// `stats detail` counts from the start.
+    pub detail: bool,
+    /// Users for text clients.
+    pub auth_file: Option<PathBuf>,
+    /// Binary clients authenticate.
+    pub sasl: bool,
+    /// Their users.
+    pub sasl_file: Option<PathBuf>,
+    /// TLS, if any listener has it.
+    pub tls: Option<TlsSettings>,
+    /// Become this user.
+    pub user: Option<String>,
+    /// Run in the background.
+    pub daemon: bool,
+    /// Where the process id goes.
+    pub pidfile: Option<PathBuf>,
+    /// Allow core dumps.
+    pub core_dumps: bool,
+    /// How much is logged.
+    pub verbosity: u8,
+    /// Log as JSON.
+    pub log_json: bool,
+    /// Where the ports are written (`MEMCACHED_PORT_FILENAME`).
+    pub port_file: Option<PathBuf>,
+    /// The extended options.
+    pub extended: Extended,
+    /// Things that were asked for and have no effect, and why.
+    pub without_effect: Vec<String>,
+    /// What else to tell at start.
+    pub warnings: Vec<String>,
+    /// `-f`, for `stats settings`.
+    pub slab_growth_factor: f64,
+    /// `-n`, for `stats settings`.
+    pub slab_min_size: u32,
+}
+
+impl Settings {
+    /// Checks the options and fills in the defaults. `environment` looks a variable up.
+    ///
+    /// # Errors
+    /// Something given does not make sense; the error names it and says what would.
+    pub fn new(options: &Options, environment: &dyn Fn(&str) -> Option<String>) -> Result<Settings> {
+        let extended = Extended::parse(&options.extended)?;
+        let memory_bytes = megabytes("-m", options.memory_limit.as_deref().unwrap_or("64"))?;
+        let memory_bytes_max = match &options.memory_max {
+            Some(text) => megabytes("--memory-max", text)?,
+            None => memory_bytes,
+        };
+        if memory_bytes_max < memory_bytes {
+            bail!("--memory-max is less than -m; it is what -m may be raised to");
+        }
+        let item_bytes_max = item_bytes_max(options, memory_bytes)?;
+        let threads = options.threads.unwrap_or(4);
+        if threads == 0 || threads > THREADS_MAX {
+            bail!("-t takes a number of threads from 1 to {THREADS_MAX}, not {threads}");
+        }
+        let requests_per_turn = options.max_reqs_per_event.unwrap_or(20);
+        if requests_per_turn == 0 {
+            bail!("-R takes a number of requests greater than 0");
+        }
+        let connections_max = options.conn_limit.unwrap_or(1024);
+        if connections_max == 0 {
+            bail!("-c takes a number of connections greater than 0");
+        }
+        let sasl = options.enable_sasl.unwrap_or(false);
+        let sasl_file = options.sasl_pwdb.clone().or_else(|| environment("MEMCACHED_SASL_PWDB").map(PathBuf::from));
+        if sasl && sasl_file.is_none() {
+            bail!("-S needs users: name a file of user:password lines in MEMCACHED_SASL_PWDB or with --sasl-pwdb");
+        }
+        let delimiter = options.prefix_delimiter;
+        let prefix_delimiter = u8::try_from(delimiter.unwrap_or(':')).ok().filter(u8::is_ascii);
+        let mut settings = Settings {
+            listeners: Vec::new(),
+            port: 0,
+            udp_port: 0,
+            listen: options.listen.clone(),
+            memory_bytes,
+            memory_bytes_max,
+            item_bytes_max,
+            evict: !options.disable_evictions.unwrap_or(false),
+            cas: !options.disable_cas.unwrap_or(false),
+            backing: BackingOptions {
+                file: options.memory_file.clone(),
+                huge_pages: options.enable_largepages.unwrap_or(false),
+            },
+            lock_memory: options.lock_memory.unwrap_or(false),
+            threads,
+            requests_per_turn,
+            pin_workers: options.pin_workers.unwrap_or(false),
+            connections_max,
+            refuse_fast: extended.maxconns_fast.unwrap_or(true),
+            backlog: options.listen_backlog.unwrap_or(1024).max(1),
+            accept: accept_mode(options)?,
+            idle_timeout: seconds(extended.idle_timeout.unwrap_or(0)),
+            stall_timeout: seconds(options.stall_timeout.unwrap_or(120)),
+            flush_enabled: !options.disable_flush_all.unwrap_or(false),
+            dump_enabled: !options.disable_dumping.unwrap_or(false),
+            watch_enabled: !options.disable_watch.unwrap_or(false),
+            shutdown_enabled: options.enable_shutdown.unwrap_or(false),
+            prefix_delimiter: prefix_delimiter.context("-D takes an ASCII character")?,
+            detail: delimiter.is_some(),
+            auth_file: options.auth_file.clone(),
+            sasl,
+            sasl_file,
+            tls: None,
+            user: options.user.clone(),
+            daemon: options.daemon.unwrap_or(false),
+            pidfile: options.pidfile.clone(),
+            core_dumps: options.enable_coredumps.unwrap_or(false),
+            verbosity: options.verbosity.unwrap_or(0),
+            log_json: log_json(options)?,
+            port_file: environment("MEMCACHED_PORT_FILENAME").map(PathBuf::from),
+            without_effect: without_effect(options, &extended),
+            warnings: Vec::new(),
+            slab_growth_factor: options.slab_growth_factor.unwrap_or(1.25),
+            slab_min_size: options.slab_min_size.unwrap_or(48),
+            extended,
+        };
+        settings.add_listeners(options)?;
+        settings.check_authentication()?;
+        settings.add_tls(options)?;
+        Ok(settings)
+    }
+
+    fn add_listeners(&mut self, options: &Options) -> Result<()> {
+        let sockets_only = !options.unix_socket.is_empty() && options.port.is_none() && options.listen.is_empty();
+        let tables_only = !options.listener.is_empty() && options.port.is_none() && options.listen.is_empty();
+        let default_port = if sockets_only || tables_only { 0 } else { i32::from(DEFAULT_PORT) };
+        let tcp = port("-p", options.port.unwrap_or(default_port))?;
+        let udp = port("-U", options.udp_port.unwrap_or(0))?;
+        (self.port, self.udp_port) = (tcp.unwrap_or(0), udp.unwrap_or(0));
+        let base = ListenerSettings {
+            place: Place::Unix(PathBuf::new()),
+            protocol: options.protocol.as_deref().map_or(Ok(None), addresses::protocol)?,
+            tls: if options.enable_ssl.unwrap_or(false) { Tls::On } else { Tls::Off },
+            auth: true,
+            mask: addresses::mask(options.unix_mask.as_deref().unwrap_or("700"))?,
+            tag: None,
+            implied: false,
+        };
+        for path in &options.unix_socket {
+            let place = Place::Unix(path.clone());
+            self.listeners.push(ListenerSettings { place, tls: Tls::Off, ..base.clone() });
+        }
+        if options.listen.is_empty() {
+            for (port, place) in [(tcp, Place::Tcp as fn(SocketAddr) -> Place), (udp, Place::Udp)] {
+                for address in port.map(addresses::loopback).into_iter().flatten() {
+                    self.listeners.push(ListenerSettings { place: place(address), implied: true, ..base.clone() });
+                }
+            }
+        }
+        for text in &options.listen {
+            self.add_address(text, tcp, udp, &base)?;
+        }
+        for table in &options.listener {
+            self.add_table(table, tcp.unwrap_or(DEFAULT_PORT), &base)?;
+        }
+        let mut seen = BTreeSet::new();
+        self.listeners.retain(|listener| match &listener.place {
+            Place::Tcp(address) if address.port() != 0 => seen.insert((false, *address)),
+            Place::Udp(address) if address.port() != 0 => seen.insert((true, *address)),
+            _ => true,
+        });
+        if self.listeners.is_empty() {
+            bail!("there is nowhere to listen: give a port (-p), an address (-l) or a Unix socket (-s)");
+        }
+        Ok(())
+    }
+
+    fn add_address(&mut self, text: &str, tcp: Option<u16>, udp: Option<u16>, base: &ListenerSettings) -> Result<()> {
+        let (before, rest) = addresses::prefixes(text)?;
+        let listener = ListenerSettings {
+            protocol: before.protocol.unwrap_or(base.protocol),
+            tls: before.tls.unwrap_or(base.tls),
+            auth: !before.no_auth,
+            tag: before.tag,
+            ..base.clone()
+        };
+        // An address that names a port has it even where -p is 0.
+        for address in addresses::resolve(rest, tcp.unwrap_or(0))? {
+            let named = address.port() != tcp.unwrap_or(0);
+            // Nobody can be meant by both families of a wildcard or a name on a host that has only one.
+            let implied = rest.starts_with('*') || rest.starts_with("localhost");
+            if tcp.is_some() || named {
+                self.listeners.push(ListenerSettings { place: Place::Tcp(address), implied, ..listener.clone() });
+            }
+        }
+        if let Some(udp) = udp {
+            for mut address in addresses::resolve(rest, udp)? {
+                address.set_port(udp);
+                let implied = rest.starts_with('*') || rest.starts_with("localhost");
+                self.listeners.push(ListenerSettings { place: Place::Udp(address), implied, tls: Tls::Off, ..listener.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_table(&mut self, table: &ListenerTable, port: u16, base: &ListenerSettings) -> Result<()> {
+        let listener = ListenerSettings {
+            protocol: table.protocol.as_deref().map_or(Ok(base.protocol), addresses::protocol)?,
+            tls: match table.tls.as_deref() {
+                None => base.tls,
+                Some("off") => Tls::Off,
+                Some("on") => Tls::On,
+                Some("mutual") => Tls::Mutual,
+                Some(other) => bail!("tls = {other:?} of the listener {:?}; there are off, on and mutual", table.address),
+            },
+            auth: table.auth.unwrap_or(true),
+            mask: table.mask.as_deref().map_or(Ok(base.mask), addresses::mask)?,
+            tag: table.tag.as_deref().map(addresses::tag).transpose()?,
+            ..base.clone()
+        };
+        for place in addresses::url(&table.address, port)? {
+            let tls = match place {
+                Place::Udp(_) => Tls::Off,
+                // TLS on a Unix socket only where it is asked for.
+                Place::Unix(_) if table.tls.is_none() => Tls::Off,
+                _ => listener.tls,
+            };
+            self.listeners.push(ListenerSettings { place, tls, ..listener.clone() });
+        }
+        Ok(())
+    }
+
+    /// No protocol may be a way around authentication.
+    fn check_authentication(&mut self) -> Result<()> {
+        if self.auth_file.is_none() && !self.sasl {
+            return Ok(());
+        }
+        let (text, binary) = (self.auth_file.is_some(), self.sasl);
+        for listener in self.listeners.iter_mut().filter(|listener| listener.auth) {
+            if matches!(listener.place, Place::Udp(_)) {
+                bail!("UDP clients cannot authenticate: leave out -U, or exempt the address with noauth:");
+            }
+            let allowed = match (text, binary, listener.protocol) {
+                (true, true, wanted) => wanted,
+                (true, false, Some(Protocol::Binary)) => bail!("-Y authenticates text clients only; for binary ones give -S"),
+                (false, true, Some(Protocol::Text)) => bail!("-S authenticates binary clients only; for text ones give -Y"),
+                (true, false, _) => Some(Protocol::Text),
+                _ => Some(Protocol::Binary),
+            };
+            listener.protocol = allowed;
+        }
+        Ok(())
+    }
+
+    fn add_tls(&mut self, options: &Options) -> Result<()> {
+        let has_tls = self.listeners.iter().any(|listener| listener.tls != Tls::Off);
+        let has_mutual = self.listeners.iter().any(|listener| listener.tls == Tls::Mutual);
+        if !has_tls {
+            if options.enable_ssl.unwrap_or(false) {
+                self.warnings.push("-Z is on, but no listener has TLS".to_owned());
+            }
+            return Ok(());
+        }
+        let extended = &self.extended;
+        let (Some(chain), Some(key)) = (extended.ssl_chain_cert.clone(), extended.ssl_key.clone()) else {
+            bail!("TLS needs a certificate and its key: -o ssl_chain_cert=FILE,ssl_key=FILE");
+        };
+        if (has_mutual || extended.ssl_verify_mode > 0) && extended.ssl_ca_cert.is_none() {
+            bail!("client certificates are checked against -o ssl_ca_cert=FILE, which is missing");
+        }
+        if extended.ssl_min_version.is_some_and(|version| version < 2) {
+            self.warnings.push("ssl_min_version: TLS 1.0 and 1.1 cannot be had; 1.2 is the least".to_owned());
+        }
+        self.tls = Some(TlsSettings {
+            chain,
+            key,
+            authorities: extended.ssl_ca_cert.clone(),
+            verify_mode: extended.ssl_verify_mode,
+            only_1_3: extended.ssl_min_version == Some(3),
+        });
+        Ok(())
+    }
+}
+
+fn port(option: &str, number: i32) -> Result<Option<u16>> {
+    match number {
+        0 => Ok(None),
+        // The system picks one.
+        -1 => Ok(Some(0)),
+        _ => u16::try_from(number).map(Some).with_context(|| format!("{option} takes a port from 1 to 65535, 0 for none or -1 for any; not {number}")),
+    }
+}
+
+fn seconds(seconds: u32) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
+}
+
+/// Reads a size in bytes with a suffix k, m or g; without one in `unit`s.
+fn size(option: &str, text: &str, unit: u64) -> Result<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => unit,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        _ => 0,
+    };
+    let bytes = digits.parse::<u64>().ok().filter(|_| unit > 0).and_then(|n| n.checked_mul(unit));
+    bytes.filter(|bytes| *bytes > 0).with_context(|| format!("{option} takes a size such as 64, 512k, 2m or 1g; not {text:?}"))
+}
+
+fn megabytes(option: &str, text: &str) -> Result<u64> {
+    let bytes = size(option, text, 1 << 20)?;
+    if bytes < 1 << 20 {
+        bail!("{option} {text} is too little memory; 1 MB is the least");
+    }
+    Ok(bytes)
+}
+
+fn item_bytes_max(options: &Options, memory_bytes: u64) -> Result<u64> {
+    let given = options.max_item_size.as_deref();
+    let bytes = size("-I", given.unwrap_or("1m"), 1)?;
+    if !(ITEM_BYTES_MAX_MIN..=ITEM_BYTES_MAX_MAX).contains(&bytes) {
+        bail!("-I takes a size from 1k to 1024m, not {}", given.unwrap_or_default());
+    }
+    if bytes > memory_bytes / 2 {
+        match given {
+            Some(text) => bail!("-I {text} is more than half the memory; give more (-m) or a smaller item"),
+            // Nobody asked for the default.
+            None => return Ok(memory_bytes / 2),
+        }
+    }
+    Ok(bytes)
+}
+
+fn accept_mode(options: &Options) -> Result<AcceptMode> {
+    match options.accept.as_deref() {
+        None | Some("balanced") => Ok(AcceptMode::Balanced),
+        Some("local") => Ok(AcceptMode::Local),
+        Some(other) => bail!("--accept takes balanced or local, not {other:?}"),
+    }
+}
+
+fn log_json(options: &Options) -> Result<bool> {
+    match options.log_format.as_deref() {
+        None | Some("text") => Ok(false),
+        Some("json") => Ok(true),
+        Some(other) => bail!("--log-format takes text or json, not {other:?}"),
+    }
+}
+
+fn without_effect(options: &Options, extended: &Extended) -> Vec<String> {
+    let mut found = Vec::new();
+    for (given, name) in [(options.slab_growth_factor.is_some(), "-f"), (options.slab_min_size.is_some(), "-n")] {
+        if given {
+            found.push(format!("{name} has no effect: memory is not divided into slabs"));
+        }
+    }
+    if options.napi_ids.is_some() {
+        found.push("-N has no effect: workers are not chosen by NAPI id".to_owned());
+    }
+    found.extend(extended.without_effect.iter().map(|(name, why)| format!("-o {name} has no effect: {why}")));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::CommandLine;
+    use clap::Parser;
+
+    fn of(line: &str) -> Result<Settings> {
+        let words = std::iter::once("fabcached").chain(line.split_whitespace());
+        Settings::new(&CommandLine::try_parse_from(words)?.options, &|_| None)
+    }
+
+    fn places(line: &str) -> Vec<String> {
+        let settings = of(line).expect(line);
+        settings
+            .listeners
+            .iter()
+            .map(|listener| match &listener.place {
+                Place::Tcp(address) => format!("tcp {address}"),
+                Place::Udp(address) => format!("udp {address}"),
+                Place::Unix(path) => format!("unix {}", path.display()),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn it_listens_where_it_is_told() {
+        assert_eq!(places(""), ["tcp 127.0.0.1:11211", "tcp [::1]:11211"]);
+        assert_eq!(places("-s /x"), ["unix /x"], "a Unix socket alone turns TCP off");
+        assert_eq!(places("-s /x -p 5"), ["unix /x", "tcp 127.0.0.1:5", "tcp [::1]:5"]);
+        assert_eq!(places("-s /x -l 127.0.0.1"), ["unix /x", "tcp 127.0.0.1:11211"]);
+        assert_eq!(places("-p 5 -U 6 -l 127.0.0.1,[::1]:7"), ["tcp 127.0.0.1:5", "udp 127.0.0.1:6", "tcp [::1]:7", "udp [::1]:6"]);
+        assert_eq!(places("-p 0 -U 6 -l 127.0.0.1"), ["udp 127.0.0.1:6"]);
+        assert_eq!(places("-l 10.0.0.1:5 -l 10.0.0.1:5"), ["tcp 10.0.0.1:5"]);
+        assert_eq!(places("-p -1 -l 127.0.0.1"), ["tcp 127.0.0.1:0"]);
+        assert!(of("-p 0").expect_err("nowhere").to_string().contains("nowhere to listen"));
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        let settings = of("-m 100 -I 2m --memory-max 1g").expect("valid");
+        assert_eq!((settings.memory_bytes, settings.memory_bytes_max), (100 << 20, 1 << 30));
+        assert_eq!(settings.item_bytes_max, 2 << 20);
+        assert_eq!(of("-m 1").expect("valid").item_bytes_max, 512 << 10);
+        for (wrong, needle) in [
+            ("-m x", "-m takes a size"),
+            ("-m 0", "-m takes a size"),
+            ("-m 10k", "too little"),
+            ("-m 64 -I 40m", "half the memory"),
+            ("-I 10", "1k to 1024m"),
+            ("-I 2g", "1k to 1024m"),
+            ("-m 10 --memory-max 5", "less than -m"),
+            ("-t 0", "-t takes"),
+            ("-c 0", "-c takes"),
+            ("-R 0", "-R takes"),
+            ("-p 70000", "-p takes a port"),
+            ("--accept never", "balanced or local"),
+            ("--log-format xml", "text or json"),
+            ("-B spdy", "no protocol"),
+            ("-a 99", "octal"),
+        ] {
+            let error = format!("{:#}", of(wrong).expect_err(wrong));
+            assert!(error.contains(needle), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn authentication_leaves_no_way_around() {
+        let text = of("-Y /users").expect("valid");
+        assert!(text.listeners.iter().all(|listener| listener.protocol == Some(Protocol::Text)));
+        let binary = of("-S --sasl-pwdb /users").expect("valid");
+        assert!(binary.listeners.iter().all(|listener| listener.protocol == Some(Protocol::Binary)));
+        let both = of("-Y /users -S --sasl-pwdb /users").expect("valid");
+        assert!(both.listeners.iter().all(|listener| listener.protocol.is_none()));
+        let exempt = of("-Y /users -l noauth:127.0.0.1").expect("valid");
+        assert!(exempt.listeners.iter().all(|listener| !listener.auth && listener.protocol.is_none()));
+        for wrong in ["-S", "-Y /users -B binary", "-S --sasl-pwdb /u -B ascii", "-Y /users -U 5"] {
+            of(wrong).expect_err(wrong);
+        }
+    }
+
+    #[test]
+    fn tls_needs_certificates() {
+        assert!(of("-Z").expect_err("none").to_string().contains("ssl_chain_cert"));
+        let settings = of("-Z -o ssl_chain_cert=/c,ssl_key=/k -l notls:127.0.0.1:1,127.0.0.1:2").expect("valid");
+        assert_eq!(settings.listeners.iter().map(|l| l.tls).collect::<Vec<_>>(), [Tls::Off, Tls::On]);
+        assert!(of("-l mtls:127.0.0.1 -o ssl_chain_cert=/c,ssl_key=/k").is_err());
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said() {
+        let settings = of("-f 1.1 -n 96 -o slab_automove=1").expect("valid");
+        assert_eq!(settings.without_effect.len(), 3);
+    }
+}

@@ -1,0 +1,268 @@
+//! What all workers share.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use crossbeam_utils::CachePadded;
+use fabcache_store::{Store, StoreSums};
+use fabcache_transport::tls::TlsContext;
+
+use crate::connections::Connections;
+use crate::counters::{ServerCounters, ServerSums};
+use crate::credentials::Credentials;
+use crate::prefixes::Prefixes;
+use crate::settings::{Settings, TlsSettings};
+use crate::sizes::Sizes;
+use crate::watch::Watchers;
+use crate::worker::inbox::Inbox;
+
+/// What the process is asked to do from outside the workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Answer what is under way, and stop.
+    Stop,
+    /// Let clients leave, then stop.
+    StopGracefully,
+    /// Read users and certificates again.
+    Reload,
+}
+
+/// Whether the server goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Phase {
+    /// It does.
+    Running = 0,
+    /// It takes no more connections, and serves those it has.
+    Leaving = 1,
+    /// It answers what is under way.
+    Draining = 2,
+    /// It stops now.
+    Stopped = 3,
+}
+
+/// Certificates of the TLS listeners.
+#[derive(Debug)]
+pub struct TlsContexts {
+    /// Where they come from.
+    pub settings: TlsSettings,
+    /// For listeners that do as `ssl_verify_mode` says.
+    pub usual: Arc<TlsContext>,
+    /// For listeners that require client certificates.
+    pub mutual: Option<Arc<TlsContext>>,
+    /// When they were last read.
+    pub read_at: Mutex<Instant>,
+}
+
+/// Switches that clients turn, shown in `stats settings`.
+#[derive(Debug)]
+pub struct Switches {
+    /// `verbosity`.
+    pub verbosity: AtomicU32,
+    /// `lru_crawler enable|disable`.
+    pub crawler: AtomicBool,
+    /// `lru_crawler sleep`.
+    pub crawler_sleep: AtomicU32,
+    /// `lru_crawler tocrawl`.
+    pub crawler_tocrawl: AtomicU32,
+    /// `slabs automove`.
+    pub automove: AtomicU32,
+}
+
+/// The state of all workers together.
+#[derive(Debug)]
+pub struct Shared {
+    /// What the server runs with.
+    pub settings: Settings,
+    /// The items.
+    pub store: Arc<Store>,
+    /// When it started.
+    pub started: Instant,
+    /// What each worker counts.
+    pub counters: Box<[CachePadded<ServerCounters>]>,
+    /// Where each worker gets new links.
+    pub inboxes: Box<[Inbox]>,
+    /// All connections.
+    pub connections: Connections,
+    /// How many there are, listeners not counted.
+    pub connections_now: AtomicU32,
+    /// Those who watch.
+    pub watchers: Arc<Watchers>,
+    /// Counts by prefix.
+    pub prefixes: Prefixes,
+    /// Histogram of item sizes, if it is kept.
+    pub sizes: Option<Sizes>,
+    /// Users of text clients.
+    pub users: Option<Credentials>,
+    /// Users of binary clients.
+    pub sasl_users: Option<Credentials>,
+    /// Certificates.
+    pub tls: Option<TlsContexts>,
+    /// Switches.
+    pub switches: Switches,
+    /// Crawls that were asked for.
+    pub crawls: AtomicU64,
+    /// Items they looked at.
+    pub crawled: AtomicU64,
+    /// Items they found expired.
+    pub crawled_expired: AtomicU64,
+    /// Times that accepting rested at the connection limit, and how long in microseconds.
+    pub listen_disabled: AtomicU64,
+    /// Microseconds of that.
+    pub listen_disabled_us: AtomicU64,
+    /// Accepting rests now.
+    pub listen_disabled_now: AtomicBool,
+    /// Calls of workers that found too much memory pinned.
+    pub pins_wanted: AtomicU64,
+    /// What `stats reset` found; subtracted from what is shown.
+    pub baseline: Mutex<(ServerSums, StoreSums)>,
+    /// Goes to whoever runs the process.
+    pub orders: Mutex<Sender<Order>>,
+    phase: AtomicU8,
+}
+
+impl Shared {
+    /// A server's state; the phase is running.
+    #[expect(clippy::too_many_arguments, reason = "the parts that start-up makes, in its order")]
+    pub fn new(
+        settings: Settings,
+        store: Arc<Store>,
+        inboxes: Box<[Inbox]>,
+        watchers: Arc<Watchers>,
+        users: Option<Credentials>,
+        sasl_users: Option<Credentials>,
+        tls: Option<TlsContexts>,
+        orders: Sender<Order>,
+    ) -> Shared {
+        Shared {
+            started: Instant::now(),
+            counters: inboxes.iter().map(|_| CachePadded::default()).collect(),
+            inboxes,
+            connections: Connections::default(),
+            connections_now: AtomicU32::new(0),
+            watchers,
+            prefixes: Prefixes::new(settings.prefix_delimiter, settings.detail),
+            sizes: settings.extended.track_sizes.then(Sizes::default),
+            users,
+            sasl_users,
+            tls,
+            switches: Switches {
+                verbosity: AtomicU32::new(u32::from(settings.verbosity)),
+                crawler: AtomicBool::new(settings.extended.lru_crawler.unwrap_or(true)),
+                crawler_sleep: AtomicU32::new(100),
+                crawler_tocrawl: AtomicU32::new(0),
+                automove: AtomicU32::new(1),
+            },
+            crawls: AtomicU64::new(0),
+            crawled: AtomicU64::new(0),
+            crawled_expired: AtomicU64::new(0),
+            listen_disabled: AtomicU64::new(0),
+            listen_disabled_us: AtomicU64::new(0),
+            listen_disabled_now: AtomicBool::new(false),
+            pins_wanted: AtomicU64::new(0),
+            baseline: Mutex::default(),
+            orders: Mutex::new(orders),
+            phase: AtomicU8::new(Phase::Running as u8),
+            settings,
+            store,
+        }
+    }
+
+    /// Whether the server goes on.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Running,
+            1 => Phase::Leaving,
+            2 => Phase::Draining,
+            _ => Phase::Stopped,
+        }
+    }
+
+    /// Goes on to a later phase, and wakes all workers.
+    pub fn enter(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+        for inbox in &self.inboxes {
+            inbox.wake();
+        }
+    }
+
+    /// Asks all workers to give up what slow clients pin.
+    pub fn want_pins(&self) {
+        self.pins_wanted.fetch_add(1, Ordering::Relaxed);
+        for inbox in &self.inboxes {
+            inbox.wake();
+        }
+    }
+
+    /// Asks whoever runs the process to do something.
+    pub fn order(&self, order: Order) {
+        // When nobody listens any more the process is stopping already.
+        let _ = self.orders.lock().expect("no thread panics while it sends an order").send(order);
+    }
+
+    /// What all workers counted, ever.
+    pub fn sums(&self) -> ServerSums {
+        let mut sums = ServerSums::default();
+        for counters in &self.counters {
+            sums.add(counters);
+        }
+        sums
+    }
+
+    /// What all workers and the store counted since the last `stats reset`.
+    pub fn sums_since_reset(&self) -> (ServerSums, StoreSums) {
+        let baseline = *self.baseline.lock().expect("no thread panics while it holds the baseline");
+        (self.sums().since(&baseline.0), self.store.sums().since(&baseline.1))
+    }
+
+    /// Counts from zero again.
+    pub fn reset_sums(&self) {
+        let now = (self.sums(), self.store.sums());
+        *self.baseline.lock().expect("no thread panics while it holds the baseline") = now;
+        self.prefixes.clear();
+    }
+
+    /// Tells watchers of a topic; the line is made only if somebody wants it.
+    #[inline]
+    pub fn tell(&self, topic: u32, line: impl FnOnce() -> String) {
+        if self.watchers.wants(topic) {
+            self.tell_now(topic, &line());
+        }
+    }
+
+    #[cold]
+    fn tell_now(&self, topic: u32, line: &str) {
+        for worker in self.watchers.tell(topic, line) {
+            self.inboxes[worker].wake();
+        }
+    }
+
+    /// Reads users and certificates again.
+    ///
+    /// # Errors
+    /// Something cannot be read; what it replaces stays.
+    pub fn reload(&self) -> anyhow::Result<()> {
+        for users in [&self.users, &self.sasl_users].into_iter().flatten() {
+            users.reload()?;
+        }
+        self.reload_certificates()
+    }
+
+    /// Reads certificates again.
+    ///
+    /// # Errors
+    /// As for [`Shared::reload`].
+    pub fn reload_certificates(&self) -> anyhow::Result<()> {
+        if let Some(tls) = &self.tls {
+            let usual = crate::certificates::load(&tls.settings, false)?;
+            if let Some(mutual) = &tls.mutual {
+                mutual.replace(crate::certificates::load(&tls.settings, true)?);
+            }
+            tls.usual.replace(usual);
+            *tls.read_at.lock().expect("no thread panics while it holds a time") = Instant::now();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! Taking new connections, and sharing them out.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use fabcache_protocol::Protocol;
+use fabcache_transport::{Kind, Link, Listener};
+
+use super::inbox::NewLink;
+use super::polling::Poll;
+use crate::bounds::{ACCEPT_PAUSE, ACCEPTS_PER_TURN_MAX, DATAGRAMS_PER_TURN_MAX};
+use crate::commands::Context;
+use crate::settings::AcceptMode;
+use crate::shared::Shared;
+
+/// A listener and the options of what arrives there.
+pub struct ListenerEntry {
+    /// The listener.
+    pub listener: Box<dyn Listener>,
+    /// The protocol; none is picked by the first byte.
+    pub protocol: Option<Protocol>,
+    /// Clients authenticate.
+    pub auth: bool,
+    /// Only this worker listens here; all do if none.
+    pub worker: Option<usize>,
+}
+
+impl std::fmt::Debug for ListenerEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ListenerEntry").field("local", &self.listener.local()).finish_non_exhaustive()
+    }
+}
+
+/// One worker's share in accepting.
+#[derive(Debug)]
+pub struct Accepting {
+    listeners: Arc<[ListenerEntry]>,
+    worker: usize,
+    listening: bool,
+    /// Accepting rests until then, and why.
+    paused: Option<(Instant, Pause)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// The system has no descriptor left.
+    NoDescriptor,
+    /// There are as many connections as there may be.
+    Limit(Instant),
+}
+
+impl Accepting {
+    pub fn new(listeners: Arc<[ListenerEntry]>, worker: usize, poll: &Poll) -> std::io::Result<Accepting> {
+        let mut accepting = Accepting { listeners, worker, listening: false, paused: None };
+        accepting.listen(poll)?;
+        Ok(accepting)
+    }
+
+    pub fn entry(&self, index: usize) -> &ListenerEntry {
+        &self.listeners[index]
+    }
+
+    fn ours(&self) -> impl Iterator<Item = (usize, &ListenerEntry)> {
+        let worker = self.worker;
+        self.listeners.iter().enumerate().filter(move |(_, entry)| entry.worker.is_none_or(|only| only == worker))
+    }
+
+    fn listen(&mut self, poll: &Poll) -> std::io::Result<()> {
+        for (index, entry) in self.ours() {
+            poll.add_listener(entry.listener.descriptor(), index)?;
+        }
+        self.listening = true;
+        Ok(())
+    }
+
+    /// Takes no more connections.
+    pub fn stop(&mut self, poll: &Poll) {
+        if std::mem::take(&mut self.listening) {
+            for (_, entry) in self.ours() {
+                poll.remove_listener(entry.listener.descriptor());
+            }
+        }
+        self.paused = None;
+    }
+
+    /// When accepting goes on.
+    pub fn resumes_at(&self) -> Option<Instant> {
+        self.paused.map(|(until, _)| until)
+    }
+
+    fn pause(&mut self, poll: &Poll, now: Instant, why: Pause) {
+        self.stop(poll);
+        self.paused = Some((now + ACCEPT_PAUSE, why));
+    }
+
+    /// Goes on accepting if the pause is over and there is room.
+    pub fn resume(&mut self, shared: &Shared, poll: &Poll, now: Instant) {
+        let Some((until, why)) = self.paused else { return };
+        if now < until {
+            return;
+        }
+        if let Pause::Limit(since) = why {
+            if shared.connections_now.load(Ordering::Relaxed) >= shared.settings.connections_max {
+                self.paused = Some((now + ACCEPT_PAUSE, why));
+                return;
+            }
+            let rested = now.saturating_duration_since(since).as_micros() as u64;
+            shared.listen_disabled_us.fetch_add(rested, Ordering::Relaxed);
+            shared.listen_disabled_now.store(false, Ordering::Relaxed);
+        }
+        self.paused = None;
+        if let Err(error) = self.listen(poll) {
+            tracing::warn!("cannot listen again: {error}");
+            self.pause(poll, now, Pause::NoDescriptor);
+        }
+    }
+
+    /// Takes what has arrived; the links that this worker keeps.
+    pub fn accept(&mut self, ctx: &Context, index: usize, poll: &Poll, now: Instant) -> Vec<Box<dyn Link>> {
+        let listeners = Arc::clone(&self.listeners);
+        let entry = &listeners[index];
+        let is_datagrams = entry.listener.kind() == Kind::Udp;
+        let most = if is_datagrams { DATAGRAMS_PER_TURN_MAX } else { ACCEPTS_PER_TURN_MAX };
+        let mut kept = Vec::new();
+        for _ in 0..most {
+            if !self.listening {
+                break;
+            }
+            let link = match entry.listener.accept() {
+                Ok(Some(link)) => link,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!("cannot accept at {}: {error}; accepting rests a moment", entry.listener.local());
+                    ctx.counters().accept_pauses.inc();
+                    self.pause(poll, now, Pause::NoDescriptor);
+                    break;
+                }
+            };
+            if is_datagrams {
+                kept.push(link);
+            } else {
+                self.take(ctx, index, link, poll, now, &mut kept);
+            }
+        }
+        kept
+    }
+
+    fn take(&mut self, ctx: &Context, index: usize, mut link: Box<dyn Link>, poll: &Poll, now: Instant, kept: &mut Vec<Box<dyn Link>>) {
+        let shared = &ctx.shared;
+        let settings = &shared.settings;
+        let before = shared.connections_now.fetch_add(1, Ordering::Relaxed);
+        if before >= settings.connections_max {
+            if settings.refuse_fast {
+                shared.connections_now.fetch_sub(1, Ordering::Relaxed);
+                ctx.counters().rejected_connections.inc();
+                // Best effort: the answer fits an empty socket buffer.
+                let _ = link.send(&[std::io::IoSlice::new(b"ERROR Too many open connections\r\n")]);
+                return;
+            }
+        }
+        ctx.counters().total_connections.inc();
+        if before + 1 >= settings.connections_max && !settings.refuse_fast {
+            shared.listen_disabled.fetch_add(1, Ordering::Relaxed);
+            shared.listen_disabled_now.store(true, Ordering::Relaxed);
+            self.pause(poll, now, Pause::Limit(now));
+        }
+        let worker = match settings.accept {
+            AcceptMode::Local => ctx.worker,
+            AcceptMode::Balanced => least_loaded(shared),
+        };
+        shared.inboxes[worker].count(1);
+        if worker == ctx.worker {
+            kept.push(link);
+        } else {
+            shared.inboxes[worker].put(NewLink { link, listener: index });
+        }
+    }
+}
+
+fn least_loaded(shared: &Shared) -> usize {
+    let loads = shared.inboxes.iter().map(|inbox| inbox.load());
+    loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(worker, _)| worker)
+}

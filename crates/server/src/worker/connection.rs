@@ -1,0 +1,459 @@
+//! One connection: what came in, what goes out, and whose turn it is.
+
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use fabcache_protocol::{Decoded, Decoder, Limits};
+use fabcache_transport::{Kind, Link, Received};
+
+use super::accepting::ListenerEntry;
+use super::output::Queue;
+use crate::bounds::{GATHERED_BYTES_MAX, IDLE_BUFFER_BYTES_MAX, INLINE_VALUE_BYTES_MAX, QUEUED_BYTES_MAX, RECEIVE_BYTES};
+use crate::commands::{self, Access, Context, Flow, Role, Session};
+use crate::connections::ConnectionInfo;
+use crate::watch::topic;
+
+/// What follows a connection's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is waited for.
+    Wait,
+    /// It has more to do, after others had their turn.
+    Yield,
+    /// It is over.
+    End(Ended),
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The client left, or asked for it.
+    Normal,
+    /// The link broke, or the client broke the protocol.
+    Error,
+    /// It was idle for too long.
+    Idle,
+    /// It stopped in the middle for too long, or pinned memory that others needed.
+    Slow,
+    /// The server stops.
+    Shutdown,
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Interest {
+    /// To receive.
+    pub receive: bool,
+    /// To send.
+    pub send: bool,
+}
+
+/// One connection.
+pub struct Connection {
+    link: Box<dyn Link>,
+    decoder: Decoder,
+    session: Session,
+    /// Received and not yet consumed.
+    input: Vec<u8>,
+    /// The input holds no whole request: more must come first.
+    starved: bool,
+    /// The client sends no more.
+    client_done: bool,
+    /// After the answers are sent it ends.
+    closing: Option<Ended>,
+    runnable: bool,
+    waited_for: Interest,
+    /// When bytes last moved in either direction.
+    last_progress: Instant,
+}
+
+impl Connection {
+    /// A connection that came in at a listener.
+    pub fn new(ctx: &Context, link: Box<dyn Link>, entry: &ListenerEntry, now: Instant) -> Connection {
+        let shared = &ctx.shared;
+        let limits = Limits { inline_value_max: INLINE_VALUE_BYTES_MAX };
+        let required = entry.auth && (shared.users.is_some() || shared.sasl_users.is_some());
+        let mut decoder = Decoder::new(entry.protocol, limits);
+        decoder.require_auth(entry.auth && shared.users.is_some());
+        let fd = link.descriptor().map_or(-1, |fd| fd.as_raw_fd());
+        let local = entry.listener.local().to_string();
+        let info = ConnectionInfo::new(fd, link.kind(), link.peer().to_string(), Some(local), shared.store.now());
+        let info = Arc::new(info);
+        if link.kind() != Kind::Udp {
+            shared.connections.add(&info);
+            shared.tell(topic::CONNEVENTS, || event("conn_new", &info, None));
+        }
+        let access = Access { required, granted: false };
+        Connection {
+            link,
+            decoder,
+            session: Session { role: Role::Serving, queue: Queue::default(), info, access, pipelined: false },
+            input: Vec::new(),
+            starved: false,
+            client_done: false,
+            closing: None,
+            runnable: false,
+            waited_for: Interest { receive: true, send: false },
+            last_progress: now,
+        }
+    }
+
+    /// A datagram: all it will ever receive is here.
+    pub fn is_one_shot(&self) -> bool {
+        self.link.kind() == Kind::Udp
+    }
+
+    /// What the worker waits for.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+
+    /// What it wants to be woken for, as last told to the system.
+    pub fn interest(&self) -> Interest {
+        self.waited_for
+    }
+
+    /// What it wants to be woken for, if that has changed.
+    pub fn changed_interest(&mut self) -> Option<Interest> {
+        let wanted = Interest {
+            receive: !self.client_done && self.closing.is_none() && !self.is_backlogged(),
+            send: !self.session.queue.is_empty() || self.link.has_unsent(),
+        };
+        (wanted != self.waited_for).then(|| {
+            self.waited_for = wanted;
+            wanted
+        })
+    }
+
+    /// Notes that it is in the run queue; false if it was.
+    pub fn set_runnable(&mut self) -> bool {
+        !std::mem::replace(&mut self.runnable, true)
+    }
+
+    /// It is told what happens.
+    pub fn is_watching(&self) -> bool {
+        matches!(self.session.role, Role::Watching(_))
+    }
+
+    /// Its unsent answers pin memory.
+    pub fn pins_memory(&self) -> bool {
+        self.session.queue.pinned_bytes() > 0
+    }
+
+    /// When bytes last moved.
+    pub fn last_progress(&self) -> Instant {
+        self.last_progress
+    }
+
+    /// Nothing is under way: it may be closed without anybody missing an answer.
+    pub fn is_quiet(&self) -> bool {
+        self.session.queue.is_empty()
+            && !self.link.has_unsent()
+            && (self.input.is_empty() || self.starved)
+            && !matches!(self.session.role, Role::Receiving(_) | Role::Dumping(_))
+    }
+
+    /// It stopped in the middle of something.
+    fn is_stalled(&self) -> bool {
+        !self.session.queue.is_empty()
+            || self.link.has_unsent()
+            || !self.input.is_empty()
+            || matches!(self.session.role, Role::Receiving(_) | Role::Dumping(_))
+    }
+
+    /// Some timeout may strike it.
+    pub fn may_time_out(&self, ctx: &Context) -> bool {
+        let settings = &ctx.shared.settings;
+        settings.idle_timeout.is_some() && !self.is_watching()
+            || settings.stall_timeout.is_some() && self.is_stalled()
+    }
+
+    /// Whether a timeout has struck it.
+    pub fn timed_out(&self, ctx: &Context, now: Instant) -> Option<Ended> {
+        let settings = &ctx.shared.settings;
+        let still = now.saturating_duration_since(self.last_progress);
+        if self.is_stalled() && settings.stall_timeout.is_some_and(|timeout| still >= timeout) {
+            return Some(Ended::Slow);
+        }
+        let idle = settings.idle_timeout.is_some_and(|timeout| still >= timeout);
+        (idle && !self.is_watching()).then_some(Ended::Idle)
+    }
+
+    fn is_backlogged(&self) -> bool {
+        self.session.queue.bytes() > QUEUED_BYTES_MAX
+    }
+
+    // ---- serving ----
+
+    /// One turn: at most as many requests as `-R` says.
+    pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
+        self.runnable = false;
+        let mut left = ctx.shared.settings.requests_per_turn;
+        let turn = loop {
+            if let Err(ended) = self.send(ctx, now) {
+                return Turn::End(ended);
+            }
+            if self.is_backlogged() {
+                break Turn::Wait;
+            }
+            if let Some(ended) = self.closing {
+                break if self.has_output() { Turn::Wait } else { Turn::End(ended) };
+            }
+            if self.is_watching() {
+                self.tell_watcher(ctx);
+            }
+            if left == 0 {
+                ctx.counters().conn_yields.inc();
+                break Turn::Yield;
+            }
+            if self.has_work() {
+                self.work_on_input(ctx, &mut left);
+                continue;
+            }
+            match self.receive(ctx, buffer, &mut left, now) {
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Err(ended) = self.send(ctx, now) {
+                        return Turn::End(ended);
+                    }
+                    match self.closing {
+                        Some(ended) if !self.has_output() => return Turn::End(ended),
+                        _ => break Turn::Wait,
+                    }
+                }
+                Err(ended) => return Turn::End(ended),
+            }
+        };
+        if self.input.is_empty() && self.input.capacity() > IDLE_BUFFER_BYTES_MAX {
+            self.input = Vec::new();
+        }
+        let info = &self.session.info;
+        info.set_state(commands::state_of(&self.session.role, !self.input.is_empty(), !self.session.queue.is_empty()));
+        turn
+    }
+
+    /// A datagram's only turn.
+    pub fn serve_whole(mut self, ctx: &mut Context, buffer: &mut [u8]) {
+        let mut len = 0;
+        while len < buffer.len() {
+            match self.link.receive(&mut buffer[len..]) {
+                Ok(Received::Bytes(more)) => len += more,
+                _ => break,
+            }
+        }
+        ctx.counters().bytes_read.add(len as u64);
+        let mut used = 0;
+        while used < len && self.closing.is_none() && !self.starved {
+            let mut left = u32::MAX;
+            used += self.work(ctx, &buffer[used..len], &mut left);
+            // All of the answer must be there before it is cut into datagrams.
+            self.session.queue.push_bytes(&mut ctx.out);
+        }
+        if let Ok((sent, _)) = self.session.queue.send(&mut *self.link) {
+            ctx.counters().bytes_written.add(sent);
+        }
+        let _ = self.link.flush();
+    }
+
+    fn has_output(&self) -> bool {
+        !self.session.queue.is_empty() || self.link.has_unsent()
+    }
+
+    /// There is something to do without receiving more.
+    fn has_work(&self) -> bool {
+        !self.input.is_empty() && !self.starved || matches!(self.session.role, Role::Dumping(_))
+    }
+
+    /// Receives once, and works on it; false when nothing is to be had now.
+    fn receive(&mut self, ctx: &mut Context, buffer: &mut [u8], left: &mut u32, now: Instant) -> Result<bool, Ended> {
+        if self.client_done {
+            self.closing = Some(Ended::Normal);
+            return Ok(false);
+        }
+        // With a part of a request waiting, what comes must go behind it; else the worker's buffer serves.
+        let joined = !self.input.is_empty();
+        let received = if joined {
+            let start = self.input.len();
+            self.input.resize(start + RECEIVE_BYTES, 0);
+            let received = self.link.receive(&mut self.input[start..]);
+            let len = if let Ok(Received::Bytes(len)) = received { len } else { 0 };
+            self.input.truncate(start + len);
+            received
+        } else {
+            self.link.receive(buffer)
+        };
+        let len = match received {
+            Ok(Received::Bytes(len)) => len,
+            Ok(Received::Nothing) => return Ok(false),
+            Ok(Received::End) => {
+                self.client_done = true;
+                return Ok(true);
+            }
+            Err(error) => {
+                tracing::debug!(peer = %self.session.info.address, "connection broke: {error}");
+                if error.kind() == std::io::ErrorKind::InvalidData {
+                    ctx.counters().tls_errors.inc();
+                }
+                return Err(Ended::Error);
+            }
+        };
+        self.last_progress = now;
+        self.starved = false;
+        ctx.counters().bytes_read.add(len as u64);
+        self.session.info.set_last_command(ctx.shared.store.now());
+        // A short read emptied the socket: asking again would only say so.
+        let more = len == if joined { RECEIVE_BYTES } else { buffer.len() } || self.link.has_unread();
+        if joined {
+            self.work_on_input(ctx, left);
+        } else {
+            let used = self.work(ctx, &buffer[..len], left);
+            self.input.extend_from_slice(&buffer[used..len]);
+        }
+        Ok(more || self.has_work())
+    }
+
+    fn work_on_input(&mut self, ctx: &mut Context, left: &mut u32) {
+        let mut input = std::mem::take(&mut self.input);
+        let used = self.work(ctx, &input, left);
+        if used == input.len() {
+            input.clear();
+        } else {
+            input.drain(..used);
+        }
+        self.input = input;
+    }
+
+    /// Decodes and executes; how much of the input was consumed.
+    fn work(&mut self, ctx: &mut Context, input: &[u8], left: &mut u32) -> usize {
+        let mut used = 0;
+        while self.closing.is_none() && *left > 0 && ctx.out.len() < GATHERED_BYTES_MAX && !self.is_backlogged() {
+            if let Role::Dumping(dump) = &mut self.session.role {
+                if dump.go_on(ctx) {
+                    self.session.role = Role::Serving;
+                }
+                continue;
+            }
+            if self.is_watching() {
+                // A watcher says nothing more that matters.
+                return input.len();
+            }
+            self.session.pipelined = false;
+            let (consumed, flow) = match self.decoder.decode(&input[used..]) {
+                Decoded::Incomplete { .. } => {
+                    self.starved = true;
+                    break;
+                }
+                Decoded::Request { consumed, request } => {
+                    *left -= 1;
+                    self.session.pipelined = used + consumed < input.len();
+                    (consumed, commands::execute(ctx, &mut self.session, request))
+                }
+                Decoded::Value { consumed, bytes } => (consumed, commands::receive(ctx, &mut self.session, bytes)),
+                Decoded::ValueEnd { consumed, intact } => {
+                    commands::received(ctx, &mut self.session, intact);
+                    (consumed, Flow::Next)
+                }
+                Decoded::Skipped { consumed } => (consumed, Flow::Next),
+                Decoded::Fatal => {
+                    self.closing = Some(Ended::Error);
+                    break;
+                }
+            };
+            used += consumed;
+            match flow {
+                Flow::Next => {}
+                Flow::DiscardValue => self.decoder.discard_value(),
+                Flow::Admit => self.decoder.require_auth(false),
+                Flow::Close => self.closing = Some(Ended::Normal),
+            }
+        }
+        used
+    }
+
+    /// Sends what there is, as far as the client takes it.
+    fn send(&mut self, ctx: &mut Context, now: Instant) -> Result<(), Ended> {
+        let sent = self.try_send(ctx);
+        match sent {
+            Ok(0) => Ok(()),
+            Ok(bytes) => {
+                ctx.counters().bytes_written.add(bytes);
+                self.last_progress = now;
+                Ok(())
+            }
+            Err(error) => {
+                ctx.out.clear();
+                tracing::debug!(peer = %self.session.info.address, "connection broke: {error}");
+                Err(Ended::Error)
+            }
+        }
+    }
+
+    fn try_send(&mut self, ctx: &mut Context) -> std::io::Result<u64> {
+        let mut total = 0;
+        if self.session.queue.is_empty() {
+            if !ctx.out.is_empty() {
+                // The usual case: everything goes at once, and nothing is kept.
+                let sent = self.link.send(&[IoSlice::new(&ctx.out)])?;
+                total += sent as u64;
+                if sent == ctx.out.len() {
+                    ctx.out.clear();
+                } else {
+                    let mut rest = ctx.out.split_off(sent);
+                    ctx.out.clear();
+                    self.session.queue.push_bytes(&mut rest);
+                }
+            }
+        } else {
+            self.session.queue.push_bytes(&mut ctx.out);
+            let (sent, _) = self.session.queue.send(&mut *self.link)?;
+            total += sent;
+        }
+        if self.link.has_unsent() {
+            self.link.flush()?;
+        }
+        Ok(total)
+    }
+
+    fn tell_watcher(&mut self, ctx: &mut Context) {
+        if let Role::Watching(id) = self.session.role {
+            ctx.shared.watchers.take(id, &mut ctx.out);
+        }
+    }
+
+    /// Ends it.
+    pub fn close(mut self, ctx: &Context, ended: Ended) {
+        // Whatever can still be sent is.
+        let _ = self.session.queue.send(&mut *self.link);
+        let shared = &ctx.shared;
+        if let Role::Watching(id) = self.session.role {
+            shared.watchers.remove(id);
+        }
+        shared.connections.remove(&self.session.info);
+        shared.tell(topic::CONNEVENTS, || event("conn_close", &self.session.info, Some(ended)));
+        shared.inboxes[ctx.worker].count(-1);
+        shared.connections_now.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A line about a connection, as memcached's log has it.
+fn event(kind: &str, info: &ConnectionInfo, ended: Option<Ended>) -> String {
+    let transport = match info.kind {
+        Kind::Tcp => "tcp",
+        Kind::Udp => "udp",
+        Kind::Unix | Kind::Memory => "local",
+    };
+    let address: Option<std::net::SocketAddr> = info.address.parse().ok();
+    let host = address.map_or("unix".to_owned(), |address| address.ip().to_string());
+    let port = address.map_or(0, |address| address.port());
+    let reason = match ended {
+        None => String::new(),
+        Some(Ended::Normal) => " reason=normal".to_owned(),
+        Some(Ended::Error | Ended::Slow) => " reason=error".to_owned(),
+        Some(Ended::Idle) => " reason=idle_timeout".to_owned(),
+        Some(Ended::Shutdown) => " reason=shutdown".to_owned(),
+    };
+    format!("type={kind} rip={host} rport={port} transport={transport}{reason} cfd={}", info.fd)
+}

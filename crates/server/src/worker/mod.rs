@@ -1,0 +1,290 @@
+//! A worker: one thread, one epoll instance, and the connections it alone serves.
+//!
+//! ```text
+//!   wait -> take new links, accept -> for each ready connection: receive, decode, execute, send -> housekeeping
+//! ```
+//! A connection is served until it has no more input, its turn is over (`-R`), or its answers wait unsent; then it is
+//! waited for, or put at the end of the run queue. A worker that has nothing to do sleeps in the kernel; anything
+//! that concerns it makes a descriptor ready.
+
+mod accepting;
+mod connection;
+pub mod inbox;
+pub mod output;
+mod polling;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fabcache_store::Handle;
+
+use crate::bounds::{DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, RECEIVE_BYTES};
+use crate::commands::Context;
+use crate::shared::{Phase, Shared};
+use accepting::Accepting;
+pub use accepting::ListenerEntry;
+pub use connection::Connection;
+use connection::{Ended, Turn};
+use polling::{Poll, Ready};
+
+/// How often connections are looked at for timeouts, while there is one that may time out.
+const TIMEOUT_TICK: Duration = Duration::from_secs(1);
+
+/// One worker's state.
+pub struct Worker {
+    ctx: Context,
+    poll: Poll,
+    accepting: Accepting,
+    /// By token; a token's upper half tells apart the connections that had the same place.
+    connections: Vec<Slot>,
+    free: Vec<usize>,
+    /// Connections that have something to do without being ready again.
+    runnable: VecDeque<usize>,
+    buffer: Box<[u8]>,
+    now: Instant,
+    /// When connections are looked at for timeouts; none while no timeout can strike any.
+    next_tick: Option<Instant>,
+    /// The last call for pinned memory that was answered.
+    pins_wanted: u64,
+    drain_until: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    connection: Option<Box<Connection>>,
+}
+
+impl Worker {
+    /// A worker that listens at all of `listeners`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(shared: Arc<Shared>, worker: usize, listeners: Arc<[ListenerEntry]>) -> std::io::Result<Worker> {
+        let poll = Poll::new()?;
+        poll.add_bell(shared.inboxes[worker].bell())?;
+        let accepting = Accepting::new(listeners, worker, &poll)?;
+        let handle = Handle::new(&shared.store);
+        let now = Instant::now();
+        Ok(Worker {
+            ctx: Context { shared, handle, worker, out: Vec::new() },
+            poll,
+            accepting,
+            connections: Vec::new(),
+            free: Vec::new(),
+            runnable: VecDeque::new(),
+            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            now,
+            next_tick: None,
+            pins_wanted: 0,
+            drain_until: None,
+        })
+    }
+
+    /// Serves until the server stops.
+    pub fn run(mut self) {
+        let mut ready = Vec::with_capacity(EVENTS_PER_TURN_MAX);
+        while !self.is_done() {
+            let timeout = self.timeout();
+            if let Err(error) = self.poll.wait(&mut ready, timeout) {
+                tracing::error!(worker = self.ctx.worker, "cannot wait for events: {error}");
+                break;
+            }
+            self.now = Instant::now();
+            self.ctx.shared.store.tick();
+            self.ctx.counters().turns.inc();
+            for event in ready.drain(..) {
+                match event {
+                    Ready::Bell => self.take_new_links(),
+                    Ready::Listener(index) => self.accept(index),
+                    Ready::Connection { index, generation } => {
+                        if self.connections.get(index).is_some_and(|slot| slot.generation == generation) {
+                            self.serve(index);
+                        }
+                    }
+                }
+            }
+            // Those that were runnable before this turn; what becomes runnable waits for the next, behind new events.
+            for _ in 0..self.runnable.len() {
+                if let Some(index) = self.runnable.pop_front() {
+                    self.serve(index);
+                }
+            }
+            if self.next_tick.is_some_and(|tick| self.now >= tick) {
+                self.drop_timed_out();
+            }
+            self.shed_pins();
+            self.accepting.resume(&self.ctx.shared, &self.poll, self.now);
+            self.follow_phase();
+        }
+        self.close_all();
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if !self.runnable.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let mut until = self.drain_until;
+        for at in [self.accepting.resumes_at(), self.next_tick] {
+            until = [until, at].into_iter().flatten().min();
+        }
+        until.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
+    // ---- connections ----
+
+    fn take_new_links(&mut self) {
+        for new in self.ctx.shared.inboxes[self.ctx.worker].take() {
+            self.add(Connection::new(&self.ctx, new.link, self.accepting.entry(new.listener), self.now));
+        }
+        // The bell also rings for lines to watch.
+        for index in 0..self.connections.len() {
+            let watches = self.connections[index].connection.as_ref().is_some_and(|c| c.is_watching());
+            if watches {
+                self.serve(index);
+            }
+        }
+    }
+
+    fn accept(&mut self, listener: usize) {
+        let accepted = self.accepting.accept(&self.ctx, listener, &self.poll, self.now);
+        for link in accepted {
+            self.add(Connection::new(&self.ctx, link, self.accepting.entry(listener), self.now));
+        }
+    }
+
+    fn add(&mut self, connection: Connection) {
+        if connection.is_one_shot() {
+            // A datagram: answered here and now, and gone.
+            connection.serve_whole(&mut self.ctx, &mut self.buffer);
+            return;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(Slot::default());
+            self.connections.len() - 1
+        });
+        let generation = self.connections[index].generation;
+        match self.poll.add_connection(&connection, index, generation) {
+            Ok(()) => {
+                self.connections[index].connection = Some(Box::new(connection));
+                // What came with the handshake, or before we waited.
+                self.serve(index);
+            }
+            Err(error) => {
+                tracing::warn!("cannot wait for a connection: {error}");
+                connection.close(&self.ctx, Ended::Error);
+                self.free.push(index);
+            }
+        }
+    }
+
+    /// Gives a connection its turn.
+    fn serve(&mut self, index: usize) {
+        let Some(mut connection) = self.connections[index].connection.take() else { return };
+        let turn = connection.serve(&mut self.ctx, &mut self.buffer, self.now);
+        if self.next_tick.is_none() && connection.may_time_out(&self.ctx) {
+            self.next_tick = Some(self.now + TIMEOUT_TICK);
+        }
+        match turn {
+            Turn::Wait => {
+                if let Err(error) = self.poll.update(&mut connection, index, self.connections[index].generation) {
+                    tracing::warn!("cannot wait for a connection: {error}");
+                    return self.close(index, connection, Ended::Error);
+                }
+                self.connections[index].connection = Some(connection);
+            }
+            Turn::Yield => {
+                if connection.set_runnable() {
+                    self.runnable.push_back(index);
+                }
+                self.connections[index].connection = Some(connection);
+            }
+            Turn::End(ended) => self.close(index, connection, ended),
+        }
+    }
+
+    fn close(&mut self, index: usize, connection: Box<Connection>, ended: Ended) {
+        self.poll.remove(&connection);
+        connection.close(&self.ctx, ended);
+        let slot = &mut self.connections[index];
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(index);
+    }
+
+    /// Some long value found too much pinned: of the connections that pin memory and do not get on with it, the one
+    /// that has stood longest is dropped.
+    fn shed_pins(&mut self) {
+        let wanted = self.ctx.shared.pins_wanted.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.pins_wanted, wanted) == wanted {
+            return;
+        }
+        let standing = |index: &usize| {
+            let connection = self.connections[*index].connection.as_ref().filter(|c| c.pins_memory())?;
+            let still = self.now.saturating_duration_since(connection.last_progress());
+            (still >= PINNING_STILL_MAX).then_some(still)
+        };
+        let slowest = (0..self.connections.len()).filter(|index| standing(index).is_some()).max_by_key(standing);
+        if let Some(index) = slowest
+            && let Some(connection) = self.connections[index].connection.take()
+        {
+            self.ctx.counters().pinning_kicks.inc();
+            self.close(index, connection, Ended::Slow);
+        }
+    }
+
+    fn drop_timed_out(&mut self) {
+        for index in 0..self.connections.len() {
+            let ended = self.connections[index].connection.as_ref().and_then(|c| c.timed_out(&self.ctx, self.now));
+            if let Some(ended) = ended
+                && let Some(connection) = self.connections[index].connection.take()
+            {
+                match ended {
+                    Ended::Idle => self.ctx.counters().idle_kicks.inc(),
+                    _ => self.ctx.counters().stalled_kicks.inc(),
+                }
+                self.close(index, connection, ended);
+            }
+        }
+        let some_left = self.connections.iter().flat_map(|slot| &slot.connection).any(|c| c.may_time_out(&self.ctx));
+        self.next_tick = some_left.then_some(self.now + TIMEOUT_TICK);
+    }
+
+    // ---- stopping ----
+
+    fn follow_phase(&mut self) {
+        let phase = self.ctx.shared.phase();
+        if phase >= Phase::Leaving {
+            self.accepting.stop(&self.poll);
+        }
+        if phase >= Phase::Draining {
+            self.drain_until.get_or_insert(self.now + DRAIN_TIME_MAX);
+            for index in 0..self.connections.len() {
+                let quiet = self.connections[index].connection.as_ref().is_some_and(|c| c.is_quiet());
+                if quiet && let Some(connection) = self.connections[index].connection.take() {
+                    self.close(index, connection, Ended::Shutdown);
+                }
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        match self.ctx.shared.phase() {
+            Phase::Running | Phase::Leaving => false,
+            Phase::Draining => {
+                let none_left = self.connections.iter().all(|slot| slot.connection.is_none());
+                self.drain_until.is_some_and(|until| none_left || self.now >= until)
+            }
+            Phase::Stopped => true,
+        }
+    }
+
+    fn close_all(&mut self) {
+        for index in 0..self.connections.len() {
+            if let Some(connection) = self.connections[index].connection.take() {
+                self.close(index, connection, Ended::Shutdown);
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Answers on their way out: bytes, and long values that lie in the region, in the order of their requests.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+use fabcache_store::PinnedValue;
+use fabcache_transport::Link;
+
+use crate::bounds::{IDLE_BUFFER_BYTES_MAX, SEND_PARTS_MAX};
+
+#[derive(Debug)]
+enum Part {
+    Bytes(Vec<u8>),
+    Value(PinnedValue),
+}
+
+impl Part {
+    fn len(&self) -> u64 {
+        match self {
+            Part::Bytes(bytes) => bytes.len() as u64,
+            Part::Value(value) => value.len(),
+        }
+    }
+}
+
+/// What one connection has not sent yet.
+#[derive(Debug, Default)]
+pub struct Queue {
+    parts: VecDeque<Part>,
+    /// Bytes of the first part that were sent.
+    sent: u64,
+    bytes: u64,
+    pinned: u64,
+}
+
+/// What sending came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// All of it.
+    All,
+    /// The peer takes no more now.
+    Some,
+}
+
+impl Queue {
+    /// Nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Bytes that wait.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of these that pin memory.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.pinned
+    }
+
+    /// Adds bytes; `bytes` is empty afterwards.
+    pub fn push_bytes(&mut self, bytes: &mut Vec<u8>) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.bytes += bytes.len() as u64;
+        match self.parts.back_mut() {
+            Some(Part::Bytes(last)) if last.len() < IDLE_BUFFER_BYTES_MAX => last.append(bytes),
+            _ => self.parts.push_back(Part::Bytes(bytes.split_off(0))),
+        }
+    }
+
+    /// Adds a long value.
+    pub fn push_value(&mut self, value: PinnedValue) {
+        self.bytes += value.len();
+        self.pinned += value.len();
+        self.parts.push_back(Part::Value(value));
+    }
+
+    /// Sends as much as the peer takes; how many bytes that was, and whether it was all.
+    ///
+    /// # Errors
+    /// The link is broken.
+    pub fn send(&mut self, link: &mut dyn Link) -> io::Result<(u64, Sent)> {
+        let mut total = 0;
+        while !self.parts.is_empty() {
+            let sent = {
+                let mut slices = Vec::with_capacity(self.parts.len().min(SEND_PARTS_MAX));
+                let mut skip = self.sent;
+                for part in &self.parts {
+                    match part {
+                        Part::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip as usize..])),
+                        Part::Value(value) => slices.extend(value.slices(skip).map(IoSlice::new).take(SEND_PARTS_MAX)),
+                    }
+                    skip = 0;
+                    if slices.len() >= SEND_PARTS_MAX {
+                        slices.truncate(SEND_PARTS_MAX);
+                        break;
+                    }
+                }
+                link.send(&slices)? as u64
+            };
+            if sent == 0 {
+                return Ok((total, Sent::Some));
+            }
+            total += sent;
+            self.advance(sent);
+        }
+        Ok((total, Sent::All))
+    }
+
+    fn advance(&mut self, mut sent: u64) {
+        self.bytes -= sent;
+        while let Some(first) = self.parts.front() {
+            let left = first.len() - self.sent;
+            if sent < left {
+                self.sent += sent;
+                return;
+            }
+            sent -= left;
+            self.sent = 0;
+            if matches!(first, Part::Value(_)) {
+                self.pinned -= first.len();
+            }
+            self.parts.pop_front();
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Which answers were seen to which commands, and how often.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+
+use crate::answer::{Answer, End, lines, packets};
+use crate::table::{self, Pair, Protocol};
+use crate::unit::{Shape, Unit, Wire};
+
+/// Each pair is seen once in so many commands.
+const COMMANDS_PER_SIGHT: u64 = 1000;
+
+/// Runs of this size and above must reach that; in smaller ones chance has its part.
+const FULL_RUN: u64 = 1_000_000;
+
+/// No flag: the command as such.
+const PLAIN: u8 = 0;
+
+/// Counts of (command, flag, answer).
+#[derive(Debug, Default, Clone)]
+pub struct Coverage {
+    counts: HashMap<(&'static str, u8), HashMap<String, u64>>,
+    drifts: HashMap<&'static str, u64>,
+}
+
+impl Coverage {
+    /// Counts an answer of theirs.
+    pub fn count(&mut self, unit: &Unit, answer: &Answer) {
+        if let Some(drift) = unit.drift {
+            *self.drifts.entry(drift.sent).or_default() += 1;
+            return;
+        }
+        let kind = kind(unit, answer);
+        for &flag in &unit.asked {
+            self.add(unit.command, flag, &kind);
+        }
+        // The flags that a server adds of itself.
+        if table::is_meta(unit.command) {
+            for word in lines(&answer.bytes).next().unwrap_or_default().split(|&byte| byte == b' ').skip(1) {
+                if let [flag @ (b'W' | b'X' | b'Z')] = *word {
+                    self.add(unit.command, flag, &kind);
+                }
+            }
+        }
+        self.add(unit.command, PLAIN, &kind);
+    }
+
+    fn add(&mut self, command: &'static str, flag: u8, kind: &str) {
+        let answers = self.counts.entry((command, flag)).or_default();
+        match answers.get_mut(kind) {
+            Some(count) => *count += 1,
+            None => {
+                answers.insert(kind.to_owned(), 1);
+            }
+        }
+    }
+
+    /// How often this answer was seen.
+    pub fn seen(&self, pair: &Pair) -> u64 {
+        let answers = self.counts.get(&(pair.command, pair.flag.unwrap_or(PLAIN)));
+        answers.and_then(|answers| answers.get(pair.answer)).copied().unwrap_or(0)
+    }
+
+    /// How often this known difference was seen.
+    pub fn drifted(&self, sent: &str) -> u64 {
+        self.drifts.get(sent).copied().unwrap_or(0)
+    }
+
+    /// Answers that the table does not know: the table would be incomplete.
+    pub fn unlisted(&self) -> Vec<String> {
+        let mut unlisted = BTreeMap::new();
+        for (&(command, flag), answers) in &self.counts {
+            // The corpus and the setups have names of their own; flags are counted only where the table asks.
+            if flag != PLAIN || !table::commands().contains(command) {
+                continue;
+            }
+            for (answer, &count) in answers {
+                let listed = table::pairs()
+                    .iter()
+                    .any(|p| p.command == command && p.flag.is_none() && p.answer == answer);
+                if !listed {
+                    unlisted.insert(format!("{command} -> {answer}"), count);
+                }
+            }
+        }
+        unlisted.into_iter().map(|(pair, count)| format!("{pair} ({count})")).collect()
+    }
+
+    /// The table with its counts, and whether every pair of these protocols was seen often enough.
+    pub fn report(&self, protocols: &[Protocol], commands: u64) -> (String, Vec<String>) {
+        let need = needed(commands);
+        let mut text = String::new();
+        let mut short = Vec::new();
+        let mut last = None;
+        for pair in table::pairs().iter().filter(|pair| protocols.contains(&pair.protocol)) {
+            let seen = self.seen(pair);
+            if last != Some((pair.command, pair.flag)) {
+                let _ = write!(text, "{}{:<7} {}", newline(&text), pair.protocol.name(), pair.label());
+            }
+            last = Some((pair.command, pair.flag));
+            let mark = if seen < need { "  TOO FEW" } else { "" };
+            let _ = write!(text, "\n{seen:>10}  {}{mark}", pair.answer);
+            if seen < need {
+                short.push(format!("{} -> {}: {seen} of {need}", pair.label(), pair.answer));
+            }
+        }
+        text.push('\n');
+        (text, short)
+    }
+}
+
+/// How often each pair must be seen: in a small run three standard deviations less than its share.
+fn needed(commands: u64) -> u64 {
+    let share = commands / COMMANDS_PER_SIGHT;
+    if commands >= FULL_RUN { share } else { share.saturating_sub(3 * share.isqrt()) }
+}
+
+fn newline(text: &str) -> &'static str {
+    if text.is_empty() { "" } else { "\n" }
+}
+
+/// The answer without what varies.
+fn kind(unit: &Unit, answer: &Answer) -> String {
+    let closed = answer.end == End::Closed;
+    let kind = match (unit.wire, unit.shape) {
+        (Wire::Binary, _) => packet_kind(&answer.bytes),
+        (_, Shape::Values) => values_kind(unit, &answer.bytes),
+        (_, Shape::Stats) => stats_kind(&answer.bytes),
+        _ if table::is_meta(unit.command) => meta_kind(&answer.bytes),
+        _ => lines(&answer.bytes).map(line_kind).collect::<Vec<_>>().join(" + "),
+    };
+    match (kind.is_empty(), closed) {
+        (true, false) => table::NOTHING.to_owned(),
+        (true, true) => table::CLOSED.to_owned(),
+        (false, true) => format!("{kind}, closed"),
+        (false, false) => kind,
+    }
+}
+
+fn line_kind(line: &[u8]) -> String {
+    match line {
+        [b'0'..=b'9', ..] if line.iter().all(u8::is_ascii_digit) => table::NUMBER.to_owned(),
+        [b'V', b'E', b'R', b'S', b'I', b'O', b'N', b' ', ..] => "VERSION".to_owned(),
+        [b'M', b'E', b' ', ..] => "ME".to_owned(),
+        _ => String::from_utf8_lossy(line).into_owned(),
+    }
+}
+
+fn values_kind(unit: &Unit, bytes: &[u8]) -> String {
+    // Values may hold anything, so only the last line tells whether there are values at all.
+    let last = lines(bytes).last().unwrap_or_default();
+    if last != b"END" {
+        return line_kind(last);
+    }
+    let hits = value_lines(bytes);
+    match hits {
+        0 => table::MISS.to_owned(),
+        _ if hits < unit.keys.len() => table::BOTH.to_owned(),
+        _ => table::HIT.to_owned(),
+    }
+}
+
+fn value_lines(mut bytes: &[u8]) -> usize {
+    let mut hits = 0;
+    while bytes.starts_with(b"VALUE ") {
+        hits += 1;
+        let line = lines(bytes).next().unwrap_or_default();
+        let len = line.split(|&byte| byte == b' ').nth(3).unwrap_or_default();
+        let len: usize = String::from_utf8_lossy(len).parse().unwrap_or(0);
+        bytes = bytes.get(line.len() + 2 + len + 2..).unwrap_or_default();
+    }
+    hits
+}
+
+fn stats_kind(bytes: &[u8]) -> String {
+    match lines(bytes).next().unwrap_or_default() {
+        [b'S', b'T', b'A', b'T', b' ', ..] => "STAT".to_owned(),
+        line => line_kind(line),
+    }
+}
+
+fn meta_kind(bytes: &[u8]) -> String {
+    let first = lines(bytes).next().unwrap_or_default();
+    match first.split(|&byte| byte == b' ').next().unwrap_or_default() {
+        code @ (b"HD" | b"VA" | b"EN" | b"NF" | b"NS" | b"EX" | b"MN") => {
+            String::from_utf8_lossy(code).into_owned()
+        }
+        // A bad data chunk is followed by what the rest of the data is taken for.
+        _ => lines(bytes).map(line_kind).collect::<Vec<_>>().join(" + "),
+    }
+}
+
+fn packet_kind(bytes: &[u8]) -> String {
+    packets(bytes).first().map(|packet| table::status(packet.status).to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::tests::packet;
+    use crate::request::{Key, Request};
+
+    fn told(unit: &Unit, bytes: &[u8], end: End) -> String {
+        kind(unit, &Answer { bytes: bytes.to_vec(), end })
+    }
+
+    fn text(command: &'static str, shape: Shape) -> Unit {
+        Unit::ascii(command, Request::default(), shape)
+    }
+
+    #[test]
+    fn text_answers_lose_what_varies() {
+        let line = text("incr", Shape::Line);
+        assert_eq!(told(&line, b"18\r\n", End::Complete), table::NUMBER);
+        assert_eq!(told(&line, b"VERSION 1.6.18\r\n", End::Complete), "VERSION");
+        assert_eq!(told(&line, b"", End::Closed), table::CLOSED);
+        let silent = text("set noreply", Shape::UntilSentinel);
+        assert_eq!(told(&silent, b"", End::Complete), table::NOTHING);
+        let two = told(&silent, b"CLIENT_ERROR bad data chunk\r\nERROR\r\n", End::Complete);
+        assert_eq!(two, "CLIENT_ERROR bad data chunk + ERROR");
+    }
+
+    #[test]
+    fn hits_are_counted_past_values_that_look_like_answers() {
+        let key = |id| Key { id, tail: [].into() };
+        let get = text("get", Shape::Values).keyed(&key(0)).keyed(&key(1));
+        assert_eq!(told(&get, b"END\r\n", End::Complete), table::MISS);
+        let one = b"VALUE a 0 14\r\nVALUE b 0 1\r\nx\r\nEND\r\n";
+        assert_eq!(told(&get, one, End::Complete), table::BOTH);
+        let two = b"VALUE a 0 1\r\nx\r\nVALUE b 0 1\r\nx\r\nEND\r\n";
+        assert_eq!(told(&get, two, End::Complete), table::HIT);
+        assert_eq!(told(&get, b"CLIENT_ERROR x\r\n", End::Complete), "CLIENT_ERROR x");
+    }
+
+    #[test]
+    fn meta_answers_are_codes_and_flags() {
+        let mut coverage = Coverage::default();
+        let unit = Unit { asked: b"tk".to_vec(), ..text("mg", Shape::Meta) };
+        let answer = Answer { bytes: b"HD t-1 kx W\r\n".to_vec(), end: End::Complete };
+        coverage.count(&unit, &answer);
+        for flag in [None, Some(b't'), Some(b'k'), Some(b'W')] {
+            let pair = Pair { protocol: Protocol::Meta, command: "mg", flag, answer: "HD" };
+            assert_eq!(coverage.seen(&pair), 1, "{flag:?}");
+        }
+        assert_eq!(told(&unit, b"VA 2 s2\r\nxy\r\n", End::Complete), "VA");
+        assert_eq!(told(&unit, b"EN\r\n", End::Complete), "EN");
+        assert_eq!(told(&unit, b"EN k\r\n", End::Complete), "EN");
+        assert_eq!(told(&unit, b"CLIENT_ERROR invalid flag\r\n", End::Complete), "CLIENT_ERROR invalid flag");
+    }
+
+    #[test]
+    fn packets_are_their_status() {
+        let unit = Unit::binary("Get", Request::default(), 1);
+        assert_eq!(told(&unit, &packet(0, 1, 1, 0, b"x"), End::Complete), table::status(1));
+        assert_eq!(told(&unit, b"", End::Complete), table::NOTHING);
+        let closed = format!("{}, closed", table::status(4));
+        assert_eq!(told(&unit, &packet(0, 4, 1, 0, b"x"), End::Closed), closed);
+    }
+
+    #[test]
+    fn a_pair_that_is_seen_too_rarely_fails_the_report() {
+        let coverage = Coverage::default();
+        let (text, short) = coverage.report(&[Protocol::Binary], 2_000_000);
+        assert!(text.contains("TOO FEW"));
+        assert!(short.iter().any(|line| line.ends_with("0 of 2000")));
+        assert_eq!(short.len(), table::pairs().iter().filter(|p| p.protocol == Protocol::Binary).count());
+    }
+
+    #[test]
+    fn small_runs_are_asked_less() {
+        assert_eq!(needed(1_000_000), 1000);
+        assert_eq!(needed(100_000), 70);
+        assert_eq!(needed(5_000), 0);
+    }
+
+    #[test]
+    fn an_answer_that_is_not_in_the_table_is_named() {
+        let mut coverage = Coverage::default();
+        let answer = Answer { bytes: b"SURPRISE\r\n".to_vec(), end: End::Complete };
+        coverage.count(&text("set", Shape::Line), &answer);
+        coverage.count(&text("drift setup", Shape::Line), &answer);
+        assert_eq!(coverage.unlisted(), ["set -> SURPRISE (1)"]);
+    }
+}

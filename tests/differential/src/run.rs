@@ -1,0 +1,304 @@
+//! A whole run: corpus and known differences first, then random sequences, then the account.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::answer::collect_one;
+use crate::corpus;
+use crate::drift;
+use crate::generate::{Generator, Sequence};
+use crate::link::Conn;
+use crate::minimise::{Budget, minimise};
+use crate::options::Options;
+use crate::play::{Difference, Played, Player};
+use crate::repro;
+use crate::request::prefix;
+use crate::rng::Rng;
+use crate::unit::{Shape, Step, Wire};
+
+/// Shrinking a difference may take so long.
+const SHRINKING: Budget = Budget { attempts: 600, time: Duration::from_secs(30) };
+
+/// While shrinking, a silent server is given up sooner.
+const SHRINKING_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// In its usual mode memcached hands an item that is read twice to another thread, which holds it for a
+/// moment; and it changes a number that somebody holds in another way (see
+/// [`Unit::holds`](crate::unit::Unit)). With one list for all items there is no such thread, and memcached
+/// agrees with itself.
+const QUIETEN: &[u8] = b"lru mode flat\r\n";
+
+/// Commands that are shown of a sequence that could not be shrunk.
+const UNSHRUNK_MAX: usize = 12;
+
+/// Prefixes of sequences that are played again come from a range of their own.
+const REPLAYS: u64 = 1 << 24;
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Commands whose answers were compared.
+    pub commands: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// The seed.
+    pub seed: u64,
+    /// Each difference, ready to print.
+    pub differences: Vec<String>,
+    /// The coverage table with its counts.
+    pub table: String,
+    /// Pairs that were seen too rarely.
+    pub rare: Vec<String>,
+    /// Answers that the table does not list.
+    pub unlisted: Vec<String>,
+    /// Known differences that were never met.
+    pub unmet: Vec<String>,
+    /// How often each known difference was met.
+    pub drifts: Vec<(&'static str, u64)>,
+}
+
+impl Report {
+    /// Nothing to complain of.
+    pub fn passed(&self) -> bool {
+        let complaints = [&self.differences, &self.rare, &self.unlisted, &self.unmet];
+        complaints.iter().all(|complaints| complaints.is_empty())
+    }
+
+    /// All of it.
+    pub fn text(&self) -> String {
+        let mut text = format!("Answers by command:\n\n{}", self.table);
+        if !self.drifts.is_empty() {
+            text.push_str("\nKnown differences, and how often they were met:\n\n");
+        }
+        for (sent, count) in &self.drifts {
+            let _ = writeln!(text, "{count:>10}  {}", repro::escape(sent.as_bytes()));
+        }
+        let complaints = [
+            ("Too rare", &self.rare),
+            ("Not in the table", &self.unlisted),
+            ("Known differences never met", &self.unmet),
+            ("Differences", &self.differences),
+        ];
+        for (title, complaints) in complaints.iter().filter(|(_, complaints)| !complaints.is_empty()) {
+            let _ = writeln!(text, "\n{title}:");
+            for complaint in *complaints {
+                let _ = writeln!(text, "  {complaint}");
+            }
+        }
+        let seconds = self.elapsed.as_secs_f64();
+        let verdict = if self.passed() { "passed" } else { "FAILED" };
+        let found = self.differences.len();
+        let _ = writeln!(
+            text,
+            "\n{verdict}: {} commands with seed {} in {seconds:.1} s, {found} unexplained differences",
+            self.commands, self.seed,
+        );
+        text
+    }
+}
+
+/// Runs. Fails only if a server cannot be reached; what it finds is in the report.
+pub fn run(options: &Options) -> Result<Report> {
+    let start = Instant::now();
+    let mut run = Run {
+        options,
+        start,
+        player: Player::new(options.servers, options.patience, options.twin),
+        rng: Rng::new(options.seed ^ 0x5eed),
+        commands: 0,
+        replays: 0,
+        differences: Vec::new(),
+        shown: start,
+    };
+    let mut generator = Generator::new(options.seed, options.selection);
+    tell_both(options, QUIETEN)?;
+    run.openings(&mut generator)?;
+    let mut slow = if options.slow { generator.slow_sequences() } else { Vec::new() };
+    while run.goes_on() {
+        // Time passes once, in the middle of the run, when there is something to disturb.
+        let sequence = match run.commands * 2 >= options.commands {
+            true => slow.pop().unwrap_or_else(|| generator.next_sequence()),
+            false => generator.next_sequence(),
+        };
+        run.one(&sequence)?;
+    }
+    run.player.both_alive()?;
+    Ok(run.report())
+}
+
+struct Run<'a> {
+    options: &'a Options,
+    start: Instant,
+    player: Player,
+    rng: Rng,
+    commands: u64,
+    replays: u64,
+    differences: Vec<String>,
+    shown: Instant,
+}
+
+impl Run<'_> {
+    fn goes_on(&self) -> bool {
+        let in_time = self.options.time_limit.is_none_or(|limit| self.start.elapsed() < limit);
+        in_time
+            && self.commands < self.options.commands
+            && self.differences.len() < self.options.differences_max
+            && !self.options.stop.load(Ordering::Relaxed)
+    }
+
+    /// What is sent in every run: the corpus, and each known difference once.
+    fn openings(&mut self, generator: &mut Generator) -> Result<()> {
+        let ascii = self.options.selection.drifts();
+        let binary =
+            !matches!(self.options.selection.protocols(), [only] if ascii && only.name() != "binary");
+        let mut steps = Vec::new();
+        for mut unit in corpus::units() {
+            unit.conn = usize::from(unit.wire == Wire::Binary);
+            if if unit.wire == Wire::Binary { binary } else { ascii } {
+                steps.push(Step::Send(unit));
+            }
+        }
+        self.one(&Sequence { number: 0, steps })?;
+        self.player.both_alive()?;
+        if ascii && self.goes_on() {
+            let sequence = generator.drift_sequence();
+            self.one(&sequence)?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, sequence: &Sequence) -> Result<()> {
+        let rng = self.rng.split();
+        let played = self.player.play(&sequence.steps, &prefix(sequence.number), &mut rng.clone())?;
+        self.commands += played.commands;
+        if let Some(difference) = &played.difference {
+            let text = self.explain(sequence, difference, &played, &rng)?;
+            self.differences.push(text);
+            self.player.hang_up();
+        }
+        // Now and then with new connections, which no sequence may notice.
+        if self.rng.percent(10) {
+            self.player.hang_up();
+        }
+        self.show();
+        Ok(())
+    }
+
+    /// Plays the sequence again with ever fewer commands.
+    fn explain(
+        &mut self,
+        sequence: &Sequence,
+        difference: &Difference,
+        played: &Played,
+        rng: &Rng,
+    ) -> Result<String> {
+        // The command that differs may have been hit by a later one of its batch.
+        let last_sent = played.transcript.last().map_or(difference.step, |(step, _)| *step);
+        let upto = &sequence.steps[..=last_sent];
+        let waits = upto.iter().any(|step| matches!(step, Step::Pause(_)));
+        let mut last = None;
+        let (options, replays) = (self.options, &mut self.replays);
+        let mut replay = |steps: &[Step]| match play_again(options, replays, steps, rng) {
+            Ok(replayed) => {
+                let differs = replayed.difference.is_some();
+                if differs {
+                    last = Some((replayed, steps.to_vec()));
+                }
+                differs
+            }
+            Err(_) => false,
+        };
+        // A sequence that waits takes too long to be shrunk.
+        let tried = self.options.shrink && !waits;
+        if tried && replay(upto) {
+            minimise(upto, SHRINKING, &mut replay);
+        }
+        let head = format!("sequence {} of seed {}", sequence.number, self.options.seed);
+        Ok(match last {
+            Some((Played { difference: Some(difference), transcript, .. }, steps)) => format!(
+                "{head}, shrunk to {} commands:\n{}",
+                steps.len(),
+                repro::describe(&difference, &transcript, &steps),
+            ),
+            _ => format!(
+                "{head}, {}; the last of {} commands:\n{}",
+                if tried { "which did not differ when played again" } else { "not shrunk" },
+                played.transcript.len(),
+                repro::describe(difference, tail(&played.transcript, UNSHRUNK_MAX), &sequence.steps),
+            ),
+        })
+    }
+
+    fn show(&mut self) {
+        let due = self.shown.elapsed() > Duration::from_millis(300);
+        if self.options.progress && due {
+            self.shown = Instant::now();
+            let percent = self.commands * 100 / self.options.commands.max(1);
+            eprint!("\r{:>10} commands, {percent}%, {} differences", self.commands, self.differences.len());
+        }
+    }
+
+    fn report(self) -> Report {
+        if self.options.progress {
+            eprintln!();
+        }
+        let coverage = &self.player.coverage;
+        let wanted = self.options.coverage;
+        let (table, rare) = coverage.report(self.options.selection.protocols(), self.commands);
+        let met = |drift: &drift::Drift| (drift.sent, coverage.drifted(drift.sent));
+        let drifts: Vec<_> = match self.options.selection.drifts() {
+            true => drift::TABLE.iter().map(met).collect(),
+            false => Vec::new(),
+        };
+        let unmet =
+            drifts.iter().filter(|(_, count)| *count == 0).map(|(sent, _)| repro::escape(sent.as_bytes()));
+        Report {
+            commands: self.commands,
+            elapsed: self.start.elapsed(),
+            seed: self.options.seed,
+            differences: self.differences,
+            table,
+            rare: if wanted { rare } else { Vec::new() },
+            unlisted: coverage.unlisted(),
+            unmet: if wanted { unmet.collect() } else { Vec::new() },
+            drifts,
+        }
+    }
+}
+
+/// Plays on fresh keys and new connections, after a flush.
+fn play_again(options: &Options, replays: &mut u64, steps: &[Step], rng: &Rng) -> Result<Played> {
+    tell_both(options, b"flush_all\r\n")?;
+    *replays += 1;
+    let mut player = Player::new(options.servers, SHRINKING_PATIENCE, options.twin);
+    player.play(steps, &prefix(REPLAYS + *replays), &mut rng.clone())
+}
+
+/// Sends a line to both, whatever they answer.
+fn tell_both(options: &Options, line: &[u8]) -> Result<()> {
+    for address in [options.servers.theirs, options.servers.ours] {
+        let mut conn = Conn::open(address, SHRINKING_PATIENCE)?;
+        conn.send(line, &[]);
+        collect_one(&mut conn, Shape::Line);
+    }
+    Ok(())
+}
+
+fn tail<T>(items: &[T], len: usize) -> &[T] {
+    &items[items.len().saturating_sub(len)..]
+}
+
+/// Runs, prints the report, and fails if there is anything to complain of.
+pub fn run_and_print(options: &Options) -> Result<()> {
+    let report = run(options)?;
+    print!("{}", report.text());
+    ensure!(report.passed(), "the servers differ, or the run did not reach all that it should");
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;
