@@ -91,7 +91,6 @@ fn mgdump_line(key: &[u8], out: &mut Vec<u8>) {
 /// `stats cachedump`: at most `limit` items (0 for all), and at most two megabytes of them.
 pub fn cachedump(ctx: &mut Context, limit: u64) {
     let origin = ctx.shared.store.clock_origin();
-    let started = fabcache_store::clock::FIRST_SECOND;
     let start = ctx.out.len();
     let mut left = if limit == 0 { u64::MAX } else { limit };
     let mut cursor = Cursor::START;
@@ -108,12 +107,10 @@ pub fn cachedump(ctx: &mut Context, limit: u64) {
             out.extend_from_slice(b" [");
             push_u64(out, visited.info.len);
             out.extend_from_slice(b" b; ");
-            // What never expires shows the time the server started, as in memcached.
-            let second = match visited.info.expiry.second() {
-                0 => started,
-                second => second,
-            };
-            push_u64(out, origin + u64::from(second));
+            match visited.info.expiry.second() {
+                0 => out.push(b'0'),
+                second => push_u64(out, origin + u64::from(second)),
+            }
             out.extend_from_slice(b" s]\r\n");
         };
         cursor = ctx.handle.walk(cursor, visit, |_| {});

@@ -192,6 +192,7 @@ fn decide<'a>(
         // An older writer than the one whose value is there: better than nothing, but not to be trusted.
         write.stale = true;
         write.token_sent = info.token_sent;
+        write.expiry = info.expiry;
     }
     if joins {
         if joined_is_too_large(&info) {
