@@ -113,8 +113,7 @@ pub fn group_offset(
     if block >= BLOCKS_PER_TABLE_MAX {
         return None;
     }
-    let number =
-        memory.load_u32(block_number_offset(geometry, partition, table, block), Ordering::Relaxed);
+    let number = memory.load_u32(block_number_offset(geometry, partition, table, block), Ordering::Relaxed);
     let within = u64::from(group & ((1 << geometry.block_shift) - 1)) * GROUP_BYTES;
     let offset = u64::from(number) * geometry.block_unit_bytes() + within;
     memory.contains(offset, GROUP_BYTES).then_some(offset)

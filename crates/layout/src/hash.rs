@@ -11,7 +11,7 @@ use crate::geometry::BUCKET_BITS;
 use crate::slot::TAG_BITS;
 
 /// The hash of a key under one region's seed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(pub u64);
 
 impl KeyHash {

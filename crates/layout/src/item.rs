@@ -58,7 +58,8 @@ const LENGTH_BYTES_MAX: usize = 4;
 pub const HEADER_BYTES_MAX: usize = FIXED_BYTES + 3 * FIELD_BYTES + LENGTH_BYTES_MAX;
 
 // The budget of a small item without flags and expiry: 17 bytes, 20 with padding.
-const _: () = assert!(FIXED_BYTES + 1 <= 17);
+const LENGTH_BYTES_MIN: usize = 1;
+const _: () = assert!(FIXED_BYTES + LENGTH_BYTES_MIN == 17);
 const _: () = assert!((FIXED_BYTES + LENGTH_BYTES_MAX) as u64 <= 20);
 const _: () = assert!(HEADER_BYTES_MAX == 32);
 
@@ -390,13 +391,9 @@ pub fn set_state(memory: &Memory, offset: u64, bits: u16) -> State {
 #[inline]
 pub fn change_state(memory: &Memory, offset: u64, clear: u16, set: u16) {
     let mut state = memory.load_u16(offset, Ordering::Relaxed);
-    while let Err(now) = memory.compare_exchange_u16(
-        offset,
-        state,
-        state & !clear | set,
-        Ordering::AcqRel,
-        Ordering::Relaxed,
-    ) {
+    while let Err(now) =
+        memory.compare_exchange_u16(offset, state, state & !clear | set, Ordering::AcqRel, Ordering::Relaxed)
+    {
         state = now;
     }
 }

@@ -263,34 +263,26 @@ mod real {
             return;
         }
         let mut done = 0;
-        let head = src.align_offset(8).min(len);
-        while done < head {
-            // SAFETY: done < len.
-            unsafe { load_byte(src, dst, done) };
-            done += 1;
-        }
-        while done + 8 <= len {
-            // SAFETY: src + done is 8-byte aligned (or the loop is not entered) and inside.
-            let word = unsafe { &*src.add(done).cast::<AtomicU64>() }.load(Ordering::Relaxed);
-            // SAFETY: dst + done has 8 bytes left.
-            unsafe { dst.add(done).cast::<u64>().write_unaligned(word) };
-            done += 8;
-        }
         while done < len {
-            // SAFETY: done < len.
-            unsafe { load_byte(src, dst, done) };
-            done += 1;
+            let (from, to) = (src.wrapping_add(done), dst.wrapping_add(done));
+            done += match widest(from, len - done) {
+                8 => {
+                    // SAFETY: eight bytes are left on both sides, and `from` is aligned to eight.
+                    unsafe { load8(from, to) };
+                    8
+                }
+                4 => {
+                    // SAFETY: four bytes are left on both sides, and `from` is aligned to four.
+                    unsafe { load4(from, to) };
+                    4
+                }
+                _ => {
+                    // SAFETY: a byte is left on both sides.
+                    unsafe { load1(from, to) };
+                    1
+                }
+            };
         }
-    }
-
-    /// # Safety
-    /// `src` is readable and `dst` writable at index `i`.
-    #[inline]
-    unsafe fn load_byte(src: *const u8, dst: *mut u8, i: usize) {
-        // SAFETY: by contract.
-        let byte = unsafe { &*src.add(i).cast::<AtomicU8>() }.load(Ordering::Relaxed);
-        // SAFETY: by contract.
-        unsafe { dst.add(i).write(byte) };
     }
 
     /// # Safety
@@ -304,35 +296,70 @@ mod real {
             return;
         }
         let mut done = 0;
-        let head = dst.align_offset(8).min(len);
-        while done < head {
-            // SAFETY: done < len.
-            unsafe { store_byte(src, dst, done) };
-            done += 1;
-        }
-        while done + 8 <= len {
-            // SAFETY: src + done has 8 bytes left.
-            let word = unsafe { src.add(done).cast::<u64>().read_unaligned() };
-            // SAFETY: dst + done is 8-byte aligned (or the loop is not entered) and inside.
-            unsafe { &*dst.add(done).cast::<AtomicU64>() }.store(word, Ordering::Relaxed);
-            done += 8;
-        }
         while done < len {
-            // SAFETY: done < len.
-            unsafe { store_byte(src, dst, done) };
-            done += 1;
+            let (from, to) = (src.wrapping_add(done), dst.wrapping_add(done));
+            done += match widest(to, len - done) {
+                8 => {
+                    // SAFETY: eight bytes are left on both sides, and `to` is aligned to eight.
+                    unsafe { store8(from, to) };
+                    8
+                }
+                4 => {
+                    // SAFETY: four bytes are left on both sides, and `to` is aligned to four.
+                    unsafe { store4(from, to) };
+                    4
+                }
+                _ => {
+                    // SAFETY: a byte is left on both sides.
+                    unsafe { store1(from, to) };
+                    1
+                }
+            };
         }
     }
 
-    /// # Safety
-    /// `src` is readable and `dst` writable at index `i`.
+    /// The widest atomic access that is aligned at `shared` and has at most `left` bytes.
     #[inline]
-    unsafe fn store_byte(src: *const u8, dst: *mut u8, i: usize) {
-        // SAFETY: by contract.
-        let byte = unsafe { src.add(i).read() };
-        // SAFETY: by contract.
-        unsafe { &*dst.add(i).cast::<AtomicU8>() }.store(byte, Ordering::Relaxed);
+    fn widest(shared: *const u8, left: usize) -> usize {
+        let at = shared as usize;
+        if left >= 8 && at.is_multiple_of(8) {
+            8
+        } else if left >= 4 && at.is_multiple_of(4) {
+            4
+        } else {
+            1
+        }
     }
+
+    macro_rules! moves {
+        ($load:ident, $store:ident, $atomic:ty, $word:ty) => {
+            /// # Safety
+            /// `from` is aligned and readable for the word, `to` writable for it and not shared.
+            #[inline]
+            unsafe fn $load(from: *const u8, to: *mut u8) {
+                // SAFETY: aligned and readable by contract; the region is only accessed by atomics and string moves.
+                let word = unsafe { <$atomic>::from_ptr(from.cast_mut().cast()) }.load(Ordering::Relaxed);
+                let to: *mut $word = to.cast();
+                // SAFETY: writable by contract.
+                unsafe { to.write_unaligned(word) };
+            }
+
+            /// # Safety
+            /// `from` is readable for the word and not written, `to` aligned and writable for it.
+            #[inline]
+            unsafe fn $store(from: *const u8, to: *mut u8) {
+                let from: *const $word = from.cast();
+                // SAFETY: readable by contract.
+                let word = unsafe { from.read_unaligned() };
+                // SAFETY: aligned and writable by contract; accessed as in the load.
+                unsafe { <$atomic>::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
+            }
+        };
+    }
+
+    moves!(load8, store8, AtomicU64, u64);
+    moves!(load4, store4, AtomicU32, u32);
+    moves!(load1, store1, AtomicU8, u8);
 
     /// # Safety
     /// `src` is readable and `dst` writable for `len` bytes.

@@ -67,11 +67,7 @@ pub fn advance_generation(memory: &Memory, geometry: &Geometry, segment: u32) {
 
 /// Publishes what the segment is used for.
 pub fn set_use(memory: &Memory, geometry: &Geometry, segment: u32, kind: Kind, used: u32) {
-    memory.store(
-        entry(geometry, segment) + USE_AT,
-        kind as u64 | u64::from(used) << 32,
-        Ordering::Release,
-    );
+    memory.store(entry(geometry, segment) + USE_AT, kind as u64 | u64::from(used) << 32, Ordering::Release);
 }
 
 /// Publishes when the segment was opened, and until when its items are valid (0: some never expire).

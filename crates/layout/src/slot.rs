@@ -139,7 +139,9 @@ impl Slot {
     #[inline]
     pub fn with_frequency(self, frequency: u8) -> Slot {
         debug_assert!(frequency <= FREQUENCY_MAX);
-        Slot(self.0 & !(u64::from(FREQUENCY_MAX) << FREQUENCY_SHIFT) | u64::from(frequency) << FREQUENCY_SHIFT)
+        Slot(
+            self.0 & !(u64::from(FREQUENCY_MAX) << FREQUENCY_SHIFT) | u64::from(frequency) << FREQUENCY_SHIFT,
+        )
     }
 
     /// Keys of this home bucket live in the overflow area too.

@@ -46,18 +46,22 @@ pub fn prefixes(mut address: &str) -> Result<(Prefixes, &str)> {
     let mut found = Prefixes::default();
     loop {
         let tls = [("notls:", Tls::Off), ("btls:", Tls::On), ("mtls:", Tls::Mutual)];
-        if let Some((rest, tls)) = tls.iter().find_map(|(word, tls)| Some((address.strip_prefix(word)?, tls))) {
+        if let Some((rest, tls)) = tls.iter().find_map(|(word, tls)| Some((address.strip_prefix(word)?, tls)))
+        {
             (found.tls, address) = (Some(*tls), rest);
         } else if let Some(rest) = address.strip_prefix("noauth:") {
             (found.no_auth, address) = (true, rest);
         } else if let Some(rest) = address.strip_prefix("proto[") {
-            let (word, rest) = rest.split_once("]:").with_context(|| format!("proto[ without ]: in {address:?}"))?;
+            let (word, rest) =
+                rest.split_once("]:").with_context(|| format!("proto[ without ]: in {address:?}"))?;
             (found.protocol, address) = (Some(protocol(word)?), rest);
         } else if let Some(rest) = address.strip_prefix("tag[") {
-            let (word, rest) = rest.split_once("]:").with_context(|| format!("tag[ without ]: in {address:?}"))?;
+            let (word, rest) =
+                rest.split_once("]:").with_context(|| format!("tag[ without ]: in {address:?}"))?;
             (found.tag, address) = (Some(tag(word)?), rest);
         } else if let Some(rest) = address.strip_prefix("tag_") {
-            let (word, rest) = rest.split_once("_:").with_context(|| format!("tag_ without _: in {address:?}"))?;
+            let (word, rest) =
+                rest.split_once("_:").with_context(|| format!("tag_ without _: in {address:?}"))?;
             (found.tag, address) = (Some(tag(word)?), rest);
         } else {
             return Ok((found, address));
@@ -96,16 +100,25 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![(ip, port).into()]);
     }
-    let found = (host, port).to_socket_addrs().with_context(|| format!("cannot resolve the address {text:?} to listen on"))?;
+    let found = (host, port)
+        .to_socket_addrs()
+        .with_context(|| format!("cannot resolve the address {text:?} to listen on"))?;
     let mut addresses: Vec<_> = found.collect();
     addresses.dedup();
-    if addresses.is_empty() { Err(anyhow!("the name {host:?} has no address to listen on")) } else { Ok(addresses) }
+    if addresses.is_empty() {
+        Err(anyhow!("the name {host:?} has no address to listen on"))
+    } else {
+        Ok(addresses)
+    }
 }
 
 fn split(text: &str) -> Result<(&str, Option<u16>)> {
-    let port = |word: &str| word.parse().map(Some).with_context(|| format!("{word:?} is no port, in the address {text:?}"));
+    let port = |word: &str| {
+        word.parse().map(Some).with_context(|| format!("{word:?} is no port, in the address {text:?}"))
+    };
     if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']').with_context(|| format!("[ without ] in the address {text:?}"))?;
+        let (host, rest) =
+            rest.split_once(']').with_context(|| format!("[ without ] in the address {text:?}"))?;
         return match rest.strip_prefix(':') {
             Some(word) => Ok((host, port(word)?)),
             None if rest.is_empty() => Ok((host, None)),
@@ -152,7 +165,9 @@ mod tests {
 
     #[test]
     fn addresses() {
-        let of = |text| resolve(text, 11211).map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let of = |text| {
+            resolve(text, 11211).map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
         assert_eq!(of("127.0.0.1").expect("valid"), ["127.0.0.1:11211"]);
         assert_eq!(of("127.0.0.1:5").expect("valid"), ["127.0.0.1:5"]);
         assert_eq!(of("::1").expect("valid"), ["[::1]:11211"]);
@@ -169,7 +184,10 @@ mod tests {
     fn options_before_an_address() {
         let (found, rest) = prefixes("notls:proto[binary]:tag[web]:noauth:[::1]:5").expect("valid");
         assert_eq!(rest, "[::1]:5");
-        assert_eq!((found.tls, found.protocol, found.no_auth), (Some(Tls::Off), Some(Some(Protocol::Binary)), true));
+        assert_eq!(
+            (found.tls, found.protocol, found.no_auth),
+            (Some(Tls::Off), Some(Some(Protocol::Binary)), true)
+        );
         assert_eq!(found.tag.as_deref(), Some("web"));
         assert_eq!(prefixes("tag_b_:h").expect("valid").0.tag.as_deref(), Some("b"));
         assert_eq!(prefixes("127.0.0.1").expect("valid"), (Prefixes::default(), "127.0.0.1"));

@@ -20,16 +20,24 @@ pub fn load(settings: &TlsSettings, mutual: bool) -> Result<Arc<ServerConfig>> {
     let chain = certificates(&settings.chain)?;
     let key = PrivateKeyDer::from_pem_file(&settings.key)
         .with_context(|| format!("cannot read a private key from {}", settings.key.display()))?;
-    let versions: &[&rustls::SupportedProtocolVersion] =
-        if settings.only_1_3 { &[&rustls::version::TLS13] } else { &[&rustls::version::TLS12, &rustls::version::TLS13] };
+    let versions: &[&rustls::SupportedProtocolVersion] = if settings.only_1_3 {
+        &[&rustls::version::TLS13]
+    } else {
+        &[&rustls::version::TLS12, &rustls::version::TLS13]
+    };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(versions)?;
+    let builder =
+        ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(versions)?;
     let builder = match verifier(settings, mutual, provider)? {
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };
     let config = builder.with_single_cert(chain, key).with_context(|| {
-        format!("the certificate {} and the key {} do not fit", settings.chain.display(), settings.key.display())
+        format!(
+            "the certificate {} and the key {} do not fit",
+            settings.chain.display(),
+            settings.key.display()
+        )
     })?;
     Ok(Arc::new(config))
 }
@@ -45,7 +53,9 @@ fn verifier(
     let path = settings.authorities.as_deref().context("client certificates need -o ssl_ca_cert=FILE")?;
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
-        roots.add(certificate).with_context(|| format!("an authority in {} is not usable", path.display()))?;
+        roots
+            .add(certificate)
+            .with_context(|| format!("an authority in {} is not usable", path.display()))?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let builder = if mutual || settings.verify_mode >= 2 { builder } else { builder.allow_unauthenticated() };

@@ -88,7 +88,9 @@ mod tests {
         std::fs::write(&path, "ann:secret\r\n\nbob:with:colon\n").expect("a file in the temporary directory");
         let users = Credentials::load(&path).expect("valid");
         assert!(users.admit(b"ann", b"secret") && users.admit(b"bob", b"with:colon"));
-        assert!(!users.admit(b"ann", b"secre") && !users.admit(b"ann", b"with:colon") && !users.admit(b"", b""));
+        assert!(
+            !users.admit(b"ann", b"secre") && !users.admit(b"ann", b"with:colon") && !users.admit(b"", b"")
+        );
         std::fs::write(&path, "no colon").expect("still there");
         assert!(users.reload().expect_err("not a line").to_string().contains("line 1"));
         assert!(users.admit(b"ann", b"secret"), "a file that is wrong changes nothing");

@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn options_work_or_say_that_they_do_not() {
-        let extended = parse("no_maxconns_fast,idle_timeout=30,slab_automove=2,modern,track_sizes").expect("known");
+        let extended =
+            parse("no_maxconns_fast,idle_timeout=30,slab_automove=2,modern,track_sizes").expect("known");
         assert_eq!((extended.maxconns_fast, extended.idle_timeout), (Some(false), Some(30)));
         assert_eq!(extended.without_effect.len(), 2);
         assert_eq!(extended.given["slab_automove"], "2");

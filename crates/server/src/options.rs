@@ -266,9 +266,11 @@ impl Options {
     /// # Errors
     /// It cannot be read, or says something that is not an option.
     pub fn from_file(path: &Path) -> anyhow::Result<Options> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| anyhow::anyhow!("cannot read the configuration file {}: {error}", path.display()))?;
-        toml::from_str(&text).map_err(|error| anyhow::anyhow!("in the configuration file {}: {error}", path.display()))
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            anyhow::anyhow!("cannot read the configuration file {}: {error}", path.display())
+        })?;
+        toml::from_str(&text)
+            .map_err(|error| anyhow::anyhow!("in the configuration file {}: {error}", path.display()))
     }
 }
 
@@ -308,7 +310,10 @@ mod tests {
         assert_eq!(options.memory_limit.as_deref(), Some("1024"));
         assert_eq!(options.listen, ["127.0.0.1", "::1", "10.0.0.1:11212"]);
         assert_eq!(options.extended, ["maxconns_fast", "idle_timeout=60"]);
-        assert_eq!((options.disable_evictions, options.disable_cas, options.disable_flush_all), (Some(true), Some(true), Some(true)));
+        assert_eq!(
+            (options.disable_evictions, options.disable_cas, options.disable_flush_all),
+            (Some(true), Some(true), Some(true))
+        );
         assert_eq!((parsed.verbose, options.prefix_delimiter, options.daemon), (2, Some(':'), Some(true)));
         assert_eq!((options.port, options.enable_sasl), (Some(11311), None));
     }
@@ -328,7 +333,10 @@ mod tests {
         .expect("valid");
         let line = CommandLine::try_parse_from(["fabcached", "-p", "2", "-C=false"]).expect("valid");
         let both = line.options.or(file);
-        assert_eq!((both.port, both.memory_limit.as_deref(), both.disable_cas), (Some(2), Some("9"), Some(false)));
+        assert_eq!(
+            (both.port, both.memory_limit.as_deref(), both.disable_cas),
+            (Some(2), Some("9"), Some(false))
+        );
         assert_eq!((both.verbosity, both.listener.len(), both.listen.len()), (Some(2), 1, 1));
         let error = toml::from_str::<Options>("memory = 1").expect_err("no such option");
         assert!(error.to_string().contains("memory-limit"), "{error}");

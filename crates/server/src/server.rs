@@ -72,7 +72,8 @@ impl Server {
         let local: Vec<Peer> = listeners.iter().map(|entry| entry.listener.local()).collect();
         let sender = order_sender.clone();
         let inboxes = inboxes.context("cannot make the workers' inboxes")?;
-        let shared = Arc::new(Shared::new(settings, store, inboxes, watchers, users, sasl_users, tls, sender));
+        let shared =
+            Arc::new(Shared::new(settings, store, inboxes, watchers, users, sasl_users, tls, sender));
         shared.store.observe(Box::new(EvictionsToWatchers(Arc::downgrade(&shared))));
         write_port_file(&shared.settings, &listeners)?;
         register(&shared, &listeners);
@@ -124,7 +125,9 @@ impl Server {
 
     fn wait_for_clients(&self) {
         let until = Instant::now() + GRACEFUL_TIME_MAX;
-        while self.shared.connections_now.load(std::sync::atomic::Ordering::Relaxed) > 0 && Instant::now() < until {
+        while self.shared.connections_now.load(std::sync::atomic::Ordering::Relaxed) > 0
+            && Instant::now() < until
+        {
             // An impatient operator may still say stop.
             if let Ok(Order::Stop) = self.orders.recv_timeout(Duration::from_millis(50)) {
                 return;
@@ -180,7 +183,9 @@ fn make_store(settings: &Settings) -> Result<Store> {
         ..StoreOptions::default()
     })?;
     if settings.lock_memory {
-        store.lock_memory().context("cannot lock the memory (-k); raise the memlock limit or leave it out")?;
+        store
+            .lock_memory()
+            .context("cannot lock the memory (-k); raise the memlock limit or leave it out")?;
         tracing::info!("all {} bytes of memory are touched and locked", settings.memory_bytes_max);
     } else if settings.backing.huge_pages {
         tracing::info!("memory is in huge pages, touched on demand and never swapped");
@@ -192,12 +197,17 @@ fn tls_contexts(settings: &Settings) -> Result<Option<TlsContexts>> {
     let Some(tls) = &settings.tls else { return Ok(None) };
     let usual = Arc::new(TlsContext::new(certificates::load(tls, false)?));
     let has_mutual = settings.listeners.iter().any(|listener| listener.tls == Tls::Mutual);
-    let mutual = if has_mutual { Some(Arc::new(TlsContext::new(certificates::load(tls, true)?))) } else { None };
+    let mutual =
+        if has_mutual { Some(Arc::new(TlsContext::new(certificates::load(tls, true)?))) } else { None };
     Ok(Some(TlsContexts { settings: tls.clone(), usual, mutual, read_at: Instant::now().into() }))
 }
 
 /// Opens what the settings name, or takes over what was inherited.
-fn listeners(settings: &Settings, inherited: Vec<OwnedFd>, tls: Option<&TlsContexts>) -> Result<Vec<ListenerEntry>> {
+fn listeners(
+    settings: &Settings,
+    inherited: Vec<OwnedFd>,
+    tls: Option<&TlsContexts>,
+) -> Result<Vec<ListenerEntry>> {
     let mut entries = Vec::new();
     if !inherited.is_empty() {
         let like = settings.listeners.first().expect("settings have a listener");
@@ -232,7 +242,12 @@ fn listeners(settings: &Settings, inherited: Vec<OwnedFd>, tls: Option<&TlsConte
     Ok(entries)
 }
 
-fn open(settings: &Settings, place: &Place, wanted: &ListenerSettings, share: bool) -> std::io::Result<Box<dyn Listener>> {
+fn open(
+    settings: &Settings,
+    place: &Place,
+    wanted: &ListenerSettings,
+    share: bool,
+) -> std::io::Result<Box<dyn Listener>> {
     let options = TcpOptions { backlog: settings.backlog, share_address: share };
     Ok(match place {
         Place::Tcp(address) => Box::new(TcpListener::bind(*address, &options)?),
@@ -241,7 +256,12 @@ fn open(settings: &Settings, place: &Place, wanted: &ListenerSettings, share: bo
     })
 }
 
-fn entry(listener: Box<dyn Listener>, wanted: &ListenerSettings, tls: Option<&TlsContexts>, worker: Option<usize>) -> ListenerEntry {
+fn entry(
+    listener: Box<dyn Listener>,
+    wanted: &ListenerSettings,
+    tls: Option<&TlsContexts>,
+    worker: Option<usize>,
+) -> ListenerEntry {
     let context = match (wanted.tls, tls) {
         (Tls::On, Some(tls)) => Some(&tls.usual),
         (Tls::Mutual, Some(tls)) => tls.mutual.as_ref(),
@@ -281,10 +301,14 @@ fn cannot_listen(place: &Place, error: std::io::Error) -> anyhow::Error {
     };
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            anyhow::anyhow!("cannot listen on {name}: another server listens there already; stop it or choose another (-p, -l, -s)")
+            anyhow::anyhow!(
+                "cannot listen on {name}: another server listens there already; stop it or choose another (-p, -l, -s)"
+            )
         }
         std::io::ErrorKind::PermissionDenied => {
-            anyhow::anyhow!("cannot listen on {name}: not permitted; ports below 1024 and foreign directories need more rights")
+            anyhow::anyhow!(
+                "cannot listen on {name}: not permitted; ports below 1024 and foreign directories need more rights"
+            )
         }
         _ => anyhow::anyhow!("cannot listen on {name}: {error}"),
     }
@@ -296,7 +320,8 @@ fn write_port_file(settings: &Settings, listeners: &[ListenerEntry]) -> Result<(
     let mut lines = String::new();
     for entry in listeners {
         if let Peer::Socket(address) = entry.listener.local() {
-            let transport = if entry.listener.kind() == fabcache_transport::Kind::Udp { "UDP" } else { "TCP" };
+            let transport =
+                if entry.listener.kind() == fabcache_transport::Kind::Udp { "UDP" } else { "TCP" };
             let family = if address.is_ipv6() { "INET6" } else { "INET" };
             lines.push_str(&format!("{transport} {family}: {}\n", address.port()));
         }

@@ -178,9 +178,12 @@ impl Settings {
             bail!("-c takes a number of connections greater than 0");
         }
         let sasl = options.enable_sasl.unwrap_or(false);
-        let sasl_file = options.sasl_pwdb.clone().or_else(|| environment("MEMCACHED_SASL_PWDB").map(PathBuf::from));
+        let sasl_file =
+            options.sasl_pwdb.clone().or_else(|| environment("MEMCACHED_SASL_PWDB").map(PathBuf::from));
         if sasl && sasl_file.is_none() {
-            bail!("-S needs users: name a file of user:password lines in MEMCACHED_SASL_PWDB or with --sasl-pwdb");
+            bail!(
+                "-S needs users: name a file of user:password lines in MEMCACHED_SASL_PWDB or with --sasl-pwdb"
+            );
         }
         let delimiter = options.prefix_delimiter;
         let prefix_delimiter = u8::try_from(delimiter.unwrap_or(':')).ok().filter(u8::is_ascii);
@@ -238,7 +241,8 @@ impl Settings {
     }
 
     fn add_listeners(&mut self, options: &Options) -> Result<()> {
-        let sockets_only = !options.unix_socket.is_empty() && options.port.is_none() && options.listen.is_empty();
+        let sockets_only =
+            !options.unix_socket.is_empty() && options.port.is_none() && options.listen.is_empty();
         let tables_only = !options.listener.is_empty() && options.port.is_none() && options.listen.is_empty();
         let default_port = if sockets_only || tables_only { 0 } else { i32::from(DEFAULT_PORT) };
         let tcp = port("-p", options.port.unwrap_or(default_port))?;
@@ -260,7 +264,11 @@ impl Settings {
         if options.listen.is_empty() {
             for (port, place) in [(tcp, Place::Tcp as fn(SocketAddr) -> Place), (udp, Place::Udp)] {
                 for address in port.map(addresses::loopback).into_iter().flatten() {
-                    self.listeners.push(ListenerSettings { place: place(address), implied: true, ..base.clone() });
+                    self.listeners.push(ListenerSettings {
+                        place: place(address),
+                        implied: true,
+                        ..base.clone()
+                    });
                 }
             }
         }
@@ -282,7 +290,13 @@ impl Settings {
         Ok(())
     }
 
-    fn add_address(&mut self, text: &str, tcp: Option<u16>, udp: Option<u16>, base: &ListenerSettings) -> Result<()> {
+    fn add_address(
+        &mut self,
+        text: &str,
+        tcp: Option<u16>,
+        udp: Option<u16>,
+        base: &ListenerSettings,
+    ) -> Result<()> {
         let (before, rest) = addresses::prefixes(text)?;
         let listener = ListenerSettings {
             protocol: before.protocol.unwrap_or(base.protocol),
@@ -297,14 +311,23 @@ impl Settings {
             // Nobody can be meant by both families of a wildcard or a name on a host that has only one.
             let implied = rest.starts_with('*') || rest.starts_with("localhost");
             if tcp.is_some() || named {
-                self.listeners.push(ListenerSettings { place: Place::Tcp(address), implied, ..listener.clone() });
+                self.listeners.push(ListenerSettings {
+                    place: Place::Tcp(address),
+                    implied,
+                    ..listener.clone()
+                });
             }
         }
         if let Some(udp) = udp {
             for mut address in addresses::resolve(rest, udp)? {
                 address.set_port(udp);
                 let implied = rest.starts_with('*') || rest.starts_with("localhost");
-                self.listeners.push(ListenerSettings { place: Place::Udp(address), implied, tls: Tls::Off, ..listener.clone() });
+                self.listeners.push(ListenerSettings {
+                    place: Place::Udp(address),
+                    implied,
+                    tls: Tls::Off,
+                    ..listener.clone()
+                });
             }
         }
         Ok(())
@@ -318,7 +341,9 @@ impl Settings {
                 Some("off") => Tls::Off,
                 Some("on") => Tls::On,
                 Some("mutual") => Tls::Mutual,
-                Some(other) => bail!("tls = {other:?} of the listener {:?}; there are off, on and mutual", table.address),
+                Some(other) => {
+                    bail!("tls = {other:?} of the listener {:?}; there are off, on and mutual", table.address)
+                }
             },
             auth: table.auth.unwrap_or(true),
             mask: table.mask.as_deref().map_or(Ok(base.mask), addresses::mask)?,
@@ -349,8 +374,12 @@ impl Settings {
             }
             let allowed = match (text, binary, listener.protocol) {
                 (true, true, wanted) => wanted,
-                (true, false, Some(Protocol::Binary)) => bail!("-Y authenticates text clients only; for binary ones give -S"),
-                (false, true, Some(Protocol::Text)) => bail!("-S authenticates binary clients only; for text ones give -Y"),
+                (true, false, Some(Protocol::Binary)) => {
+                    bail!("-Y authenticates text clients only; for binary ones give -S")
+                }
+                (false, true, Some(Protocol::Text)) => {
+                    bail!("-S authenticates binary clients only; for text ones give -Y")
+                }
                 (true, false, _) => Some(Protocol::Text),
                 _ => Some(Protocol::Binary),
             };
@@ -394,7 +423,9 @@ fn port(option: &str, number: i32) -> Result<Option<u16>> {
         0 => Ok(None),
         // The system picks one.
         -1 => Ok(Some(0)),
-        _ => u16::try_from(number).map(Some).with_context(|| format!("{option} takes a port from 1 to 65535, 0 for none or -1 for any; not {number}")),
+        _ => u16::try_from(number).map(Some).with_context(|| {
+            format!("{option} takes a port from 1 to 65535, 0 for none or -1 for any; not {number}")
+        }),
     }
 }
 
@@ -413,7 +444,9 @@ fn size(option: &str, text: &str, unit: u64) -> Result<u64> {
         _ => 0,
     };
     let bytes = digits.parse::<u64>().ok().filter(|_| unit > 0).and_then(|n| n.checked_mul(unit));
-    bytes.filter(|bytes| *bytes > 0).with_context(|| format!("{option} takes a size such as 64, 512k, 2m or 1g; not {text:?}"))
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .with_context(|| format!("{option} takes a size such as 64, 512k, 2m or 1g; not {text:?}"))
 }
 
 fn megabytes(option: &str, text: &str) -> Result<u64> {
@@ -458,7 +491,9 @@ fn log_json(options: &Options) -> Result<bool> {
 
 fn without_effect(options: &Options, extended: &Extended) -> Vec<String> {
     let mut found = Vec::new();
-    for (given, name) in [(options.slab_growth_factor.is_some(), "-f"), (options.slab_min_size.is_some(), "-n")] {
+    for (given, name) in
+        [(options.slab_growth_factor.is_some(), "-f"), (options.slab_min_size.is_some(), "-n")]
+    {
         if given {
             found.push(format!("{name} has no effect: memory is not divided into slabs"));
         }
@@ -500,7 +535,10 @@ mod tests {
         assert_eq!(places("-s /x"), ["unix /x"], "a Unix socket alone turns TCP off");
         assert_eq!(places("-s /x -p 5"), ["unix /x", "tcp 127.0.0.1:5", "tcp [::1]:5"]);
         assert_eq!(places("-s /x -l 127.0.0.1"), ["unix /x", "tcp 127.0.0.1:11211"]);
-        assert_eq!(places("-p 5 -U 6 -l 127.0.0.1,[::1]:7"), ["tcp 127.0.0.1:5", "udp 127.0.0.1:6", "tcp [::1]:7", "udp [::1]:6"]);
+        assert_eq!(
+            places("-p 5 -U 6 -l 127.0.0.1,[::1]:7"),
+            ["tcp 127.0.0.1:5", "udp 127.0.0.1:6", "tcp [::1]:7", "udp [::1]:6"]
+        );
         assert_eq!(places("-p 0 -U 6 -l 127.0.0.1"), ["udp 127.0.0.1:6"]);
         assert_eq!(places("-l 10.0.0.1:5 -l 10.0.0.1:5"), ["tcp 10.0.0.1:5"]);
         assert_eq!(places("-p -1 -l 127.0.0.1"), ["tcp 127.0.0.1:0"]);
@@ -553,7 +591,8 @@ mod tests {
     #[test]
     fn tls_needs_certificates() {
         assert!(of("-Z").expect_err("none").to_string().contains("ssl_chain_cert"));
-        let settings = of("-Z -o ssl_chain_cert=/c,ssl_key=/k -l notls:127.0.0.1:1,127.0.0.1:2").expect("valid");
+        let settings =
+            of("-Z -o ssl_chain_cert=/c,ssl_key=/k -l notls:127.0.0.1:1,127.0.0.1:2").expect("valid");
         assert_eq!(settings.listeners.iter().map(|l| l.tls).collect::<Vec<_>>(), [Tls::Off, Tls::On]);
         assert!(of("-l mtls:127.0.0.1 -o ssl_chain_cert=/c,ssl_key=/k").is_err());
     }

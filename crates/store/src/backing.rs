@@ -43,9 +43,8 @@ impl Backing {
     pub fn create(options: &BackingOptions, len: u64) -> Result<Backing, CreateError> {
         let page_bytes = if options.huge_pages { HUGE_PAGE_BYTES } else { 4096 };
         let mapped = len.next_multiple_of(page_bytes);
-        let failed = |what: String| {
-            move |errno: rustix::io::Errno| CreateError::System { what, source: errno.into() }
-        };
+        let failed =
+            |what: String| move |errno: rustix::io::Errno| CreateError::System { what, source: errno.into() };
         let fd = match &options.file {
             Some(path) => {
                 let what = format!("cannot open the memory file {}", path.display());
@@ -61,7 +60,8 @@ impl Backing {
                     .map_err(failed("cannot create a memory file".into()))?
             }
         };
-        rustix::fs::ftruncate(&fd, mapped).map_err(failed(format!("cannot size the region to {mapped} bytes")))?;
+        rustix::fs::ftruncate(&fd, mapped)
+            .map_err(failed(format!("cannot size the region to {mapped} bytes")))?;
         let advice = if options.huge_pages {
             format!(
                 "cannot map {mapped} bytes of huge pages; reserve {} of them in /proc/sys/vm/nr_hugepages, or leave out -L",
@@ -89,11 +89,6 @@ impl Backing {
     /// Start of the mapping.
     pub fn base(&self) -> NonNull<u8> {
         self.base
-    }
-
-    /// Bytes mapped.
-    pub fn len(&self) -> u64 {
-        self.len
     }
 
     /// Gives the pages that lie wholly in the range back to the system; they read as zeros afterwards. True when the

@@ -79,8 +79,8 @@ impl Clock {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     #[derive(Debug, Clone, Default)]
     struct Fake(Arc<AtomicU64>);

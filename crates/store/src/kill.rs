@@ -55,10 +55,5 @@ impl Store {
 
 /// The entries of a table of pieces.
 pub(crate) fn piece_entries(table: &[u8]) -> Vec<PieceEntry> {
-    table
-        .as_chunks::<PIECE_ENTRY_BYTES>()
-        .0
-        .iter()
-        .map(PieceEntry::from_bytes)
-        .collect()
+    table.as_chunks::<PIECE_ENTRY_BYTES>().0.iter().map(PieceEntry::from_bytes).collect()
 }

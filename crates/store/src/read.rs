@@ -8,8 +8,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use fabcache_layout::header;
 use fabcache_layout::KeyHash;
+use fabcache_layout::header;
 use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, PieceEntry, access_window};
 
 use crate::bounds::{COPIED_VALUE_BYTES_MAX, READ_RETRIES_MAX};

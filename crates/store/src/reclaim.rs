@@ -164,8 +164,16 @@ impl Store {
     fn victim_of(&self, sealed: &SealedSegment, purpose: Purpose) -> Victim {
         let at = self.geometry.segment_offset(sealed.id);
         // At most half a segment, so that each one emptied by eviction gains something however much is read.
-        let moved_bytes_max = if purpose == Purpose::Evict { self.geometry.segment_bytes() / 2 } else { u64::MAX };
-        Victim { id: sealed.id, at, end: at + u64::from(sealed.used), purpose, moved_bytes: 0, moved_bytes_max }
+        let moved_bytes_max =
+            if purpose == Purpose::Evict { self.geometry.segment_bytes() / 2 } else { u64::MAX };
+        Victim {
+            id: sealed.id,
+            at,
+            end: at + u64::from(sealed.used),
+            purpose,
+            moved_bytes: 0,
+            moved_bytes_max,
+        }
     }
 
     fn choose_victim(&self, reclaim: &mut Reclaim) -> Option<Victim> {
@@ -181,7 +189,8 @@ impl Store {
             let filled = if evicts { capacity } else { u64::from(segment.used) };
             filled.saturating_sub(segment.live_bytes)
         };
-        let (mut deadest, mut oldest, mut oldest_with_orphans) = (None::<SealedSegment>, None::<SealedSegment>, None::<SealedSegment>);
+        let (mut deadest, mut oldest, mut oldest_with_orphans) =
+            (None::<SealedSegment>, None::<SealedSegment>, None::<SealedSegment>);
         let mut dead_in_all = 0;
         for segment in self.segments.sealed().filter(|segment| !reclaim.stuck.contains(&segment.id)) {
             if segment.live_bytes == 0 || segment.last_expiry.is_some_and(|last| last <= now) {
@@ -283,7 +292,14 @@ impl Store {
         }
     }
 
-    fn drop_gone(&self, counters: &StoreCounters, group: &LockedGroup<'_>, at: SlotAt, item: &Item, miss: Miss) {
+    fn drop_gone(
+        &self,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        at: SlotAt,
+        item: &Item,
+        miss: Miss,
+    ) {
         counters.reclaimed.inc();
         if miss == Miss::Expired && !self.is_fetched(at.slot, item) {
             counters.expired_unfetched.inc();
@@ -353,10 +369,15 @@ impl Store {
     ) -> Result<(), Stuck> {
         let now = self.now();
         let offset = at.slot.offset();
-        let mut content = vec![0; usize::from(item.key_len) + if pieces.is_some() { 0 } else { item.payload_len() as usize }];
+        let mut content = vec![
+            0;
+            usize::from(item.key_len)
+                + if pieces.is_some() { 0 } else { item.payload_len() as usize }
+        ];
         self.memory.copy_out(offset + item.key_at(), &mut content);
         let (key, value) = content.split_at(usize::from(item.key_len));
-        let table: Option<Vec<u8>> = pieces.as_ref().map(|pieces| pieces.iter().flat_map(|p| p.to_bytes()).collect());
+        let table: Option<Vec<u8>> =
+            pieces.as_ref().map(|pieces| pieces.iter().flat_map(|p| p.to_bytes()).collect());
         let mut state = item::load_state(&self.memory, offset);
         let accessed = self.accessed(offset, state);
         if self.is_fetched(at.slot, item) {

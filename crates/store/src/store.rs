@@ -13,8 +13,8 @@ use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
 use crate::index::resize::Rehash;
-use crate::info::ItemInfo;
 use crate::index::{Index, NoBlock};
+use crate::info::ItemInfo;
 use crate::reclaim::Reclaim;
 use crate::segments::Segments;
 use crate::upkeep::Flushes;
@@ -146,7 +146,8 @@ impl Store {
         // SAFETY: the mapping is at least region_bytes long, page-aligned, and unmapped only when `backing` is
         // dropped, which is the store's last field; whatever shares the memory holds the store by Arc.
         let memory = unsafe { Memory::new(backing.base(), region_bytes) };
-        let limit = (options.memory_bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift) as u32;
+        let limit =
+            (options.memory_bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift) as u32;
         let random = |what: &mut [u8]| {
             getrandom::fill(what).map_err(|error| CreateError::System {
                 what: "cannot get random bytes for the region's secret".into(),
@@ -160,7 +161,16 @@ impl Store {
         let segments = Segments::new(memory.clone(), geometry, limit);
         let index = Index::new(memory.clone(), geometry, || segments.take_for_index())
             .map_err(|NoBlock| CreateError::TooSmall { bytes: options.memory_bytes })?;
-        let store = Store::assemble(options, memory, geometry, Secret(secret), u64::from_le_bytes(seed), index, segments, backing);
+        let store = Store::assemble(
+            options,
+            memory,
+            geometry,
+            Secret(secret),
+            u64::from_le_bytes(seed),
+            index,
+            segments,
+            backing,
+        );
         Ok(store)
     }
 

@@ -136,7 +136,9 @@ impl Handle {
         let least = u64::from(store.segments.index_segments() + 8);
         let segments = bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift;
         if segments < least {
-            return Err(MemoryLimitError::TooSmall { min: geometry.first_segment + (least << geometry.segment_shift) });
+            return Err(MemoryLimitError::TooSmall {
+                min: geometry.first_segment + (least << geometry.segment_shift),
+            });
         }
         let (mut over, released) = store.segments.set_limit(segments as u32);
         store.set_memory_limit_bytes(bytes);

@@ -5,7 +5,9 @@
 //! waited for under the lock: when there is none at hand the lock is given up, room is made, and it starts again.
 
 use fabcache_layout::header;
-use fabcache_layout::item::{self, HEADER_BYTES_MAX, Item, KEY_BYTES_MAX, NewItem, PieceEntry, State, access_window};
+use fabcache_layout::item::{
+    self, HEADER_BYTES_MAX, Item, KEY_BYTES_MAX, NewItem, PieceEntry, State, access_window,
+};
 use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::error::OutOfMemory;
@@ -335,7 +337,10 @@ impl Handle {
         if uploaded.pieces().iter().any(|piece| self.store.live_piece(*piece).is_none()) {
             return Err(Blocked::Lost);
         }
-        Ok(Content { upload: Some(uploaded), ..Content::of_pieces(uploaded.pieces().to_vec(), uploaded.len()) })
+        Ok(Content {
+            upload: Some(uploaded),
+            ..Content::of_pieces(uploaded.pieces().to_vec(), uploaded.len())
+        })
     }
 
     fn content_of_existing<'a>(&self, existing: &Existing<'_>) -> Content<'a> {
@@ -377,7 +382,11 @@ impl Handle {
         if new.pieces.is_empty() && new.bytes.len() > self.store.piece_value_bytes_max() {
             return Err(Blocked::Pieces);
         }
-        let mut joined = Content { keeps_old: !old.pieces.is_empty(), upload: new.upload, ..Content::of_pieces(Vec::new(), len) };
+        let mut joined = Content {
+            keeps_old: !old.pieces.is_empty(),
+            upload: new.upload,
+            ..Content::of_pieces(Vec::new(), len)
+        };
         let parts = if after { [old, new] } else { [new, old] };
         for part in parts {
             if let Err(NoSpace) = self.add_part(hash, write.expiry, &mut joined, part) {
@@ -388,12 +397,20 @@ impl Handle {
         Ok(joined)
     }
 
-    fn add_part(&self, hash: KeyHash, expiry: Expiry, joined: &mut Content<'_>, part: Content<'_>) -> Result<(), NoSpace> {
+    fn add_part(
+        &self,
+        hash: KeyHash,
+        expiry: Expiry,
+        joined: &mut Content<'_>,
+        part: Content<'_>,
+    ) -> Result<(), NoSpace> {
         let store = &*self.store;
         let mut pieces = part.pieces.into_iter();
         let mut seam = if part.bytes.is_empty() { None } else { Some(part.bytes.into_owned()) };
         if let Some(last) = joined.pieces.last().copied() {
-            let next_len = seam.as_ref().map_or_else(|| pieces.as_slice().first().map_or(0, |p| p.len as usize), Vec::len);
+            let next_len = seam
+                .as_ref()
+                .map_or_else(|| pieces.as_slice().first().map_or(0, |p| p.len as usize), Vec::len);
             if next_len > 0 && last.len as usize + next_len <= store.piece_value_bytes_max() {
                 let mut bytes = store.piece_value(last);
                 match seam.take() {
@@ -427,7 +444,10 @@ impl Handle {
     /// Cuts the value of a change into pieces, without the lock.
     fn cut(&self, key: &[u8], change: Change<'_>) -> Result<Uploaded, OutOfMemory> {
         let Change::Write(Write {
-            value: NewValue::Is(Value::Bytes(bytes)) | NewValue::Appended(Value::Bytes(bytes)) | NewValue::Prepended(Value::Bytes(bytes)),
+            value:
+                NewValue::Is(Value::Bytes(bytes))
+                | NewValue::Appended(Value::Bytes(bytes))
+                | NewValue::Prepended(Value::Bytes(bytes)),
             expiry,
             ..
         }) = change
@@ -519,7 +539,13 @@ impl<'a> Content<'a> {
 
 impl Store {
     /// Writes an item into its reservation and publishes it for reclaim; the slot is the caller's.
-    pub(crate) fn write_item(&self, reservation: Reservation, new: &NewItem<'_>, payload: &[u8], expiry: Expiry) {
+    pub(crate) fn write_item(
+        &self,
+        reservation: Reservation,
+        new: &NewItem<'_>,
+        payload: &[u8],
+        expiry: Expiry,
+    ) {
         let offset = reservation.offset;
         let items = u64::from(!new.key.is_empty());
         self.write_bytes(&reservation, new, payload);

@@ -95,8 +95,16 @@ impl Model {
         let valid = self.valid(key).cloned();
         match (&found, &valid) {
             (Some((info, value)), Some(known)) => {
-                assert!(value == &known.value, "key {key}: another value of {} bytes, not {}", value.len(), known.value.len());
-                assert_eq!((info.flags, info.cas, info.expiry.second()), (known.flags, known.cas, known.expiry));
+                assert!(
+                    value == &known.value,
+                    "key {key}: another value of {} bytes, not {}",
+                    value.len(),
+                    known.value.len()
+                );
+                assert_eq!(
+                    (info.flags, info.cas, info.expiry.second()),
+                    (known.flags, known.cas, known.expiry)
+                );
                 valid
             }
             (Some((info, _)), None) => panic!("key {key} should not be there: {info:?}"),
@@ -114,7 +122,9 @@ impl Model {
             Op::Set { key, len, flags, ttl } => {
                 let (value, expiry) = (self.next_value(len), self.expiry(ttl));
                 match set_with(&self.handle, &name(key), &value, flags, expiry) {
-                    Ok(cas) => drop(self.known.insert(key, Known { value, flags, expiry: expiry.second(), cas })),
+                    Ok(cas) => {
+                        drop(self.known.insert(key, Known { value, flags, expiry: expiry.second(), cas }))
+                    }
                     Err(_) => self.refused(),
                 }
             }
@@ -188,7 +198,10 @@ impl Model {
     /// A write was refused for want of memory.
     fn refused(&self) {
         let usage = self.handle.store().usage();
-        assert!(self.may_forget || !self.handle.store().evicts(), "refused though memory is not full: {usage:?}");
+        assert!(
+            self.may_forget || !self.handle.store().evicts(),
+            "refused though memory is not full: {usage:?}"
+        );
     }
 
     fn upload(&mut self, key: u16, len: usize, finish: bool) {
@@ -206,7 +219,9 @@ impl Model {
         let Ok(uploaded) = upload.finish(&self.handle) else { return self.refused() };
         let write = plain(NewValue::Is(Value::Uploaded(&uploaded)));
         match self.handle.mutate(&name(key), |_| (Change::Write(write), ())) {
-            Ok((_, written)) => drop(self.known.insert(key, Known { value, flags: 0, expiry: 0, cas: written.cas })),
+            Ok((_, written)) => {
+                drop(self.known.insert(key, Known { value, flags: 0, expiry: 0, cas: written.cas }))
+            }
             Err(_) => self.refused(),
         }
     }
@@ -287,7 +302,8 @@ impl Model {
             cursor = self.handle.walk(cursor, visit, |_| {});
         }
         seen.sort();
-        let mut known: Vec<_> = self.known.keys().filter(|key| self.valid(**key).is_some()).map(|key| name(*key)).collect();
+        let mut known: Vec<_> =
+            self.known.keys().filter(|key| self.valid(**key).is_some()).map(|key| name(*key)).collect();
         known.sort();
         assert_eq!(seen, known, "a walk comes to every key once");
         for key in seen {

@@ -70,10 +70,12 @@ fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
                     if removes {
                         delete(&handle, &key(i));
                     } else {
-                        let len = if random.below(50) == 0 { random.below(len_max) } else { random.below(300) };
+                        let len =
+                            if random.below(50) == 0 { random.below(len_max) } else { random.below(300) };
                         let ttl = [0, 0, 2, 30][random.below(4)];
                         let expiry = Expiry::from_client(ttl, store.now(), store.clock_origin());
-                        set_with(&handle, &key(i), &value(i, version, len), 7, expiry).expect("eviction is allowed");
+                        set_with(&handle, &key(i), &value(i, version, len), 7, expiry)
+                            .expect("eviction is allowed");
                     }
                     known.deleted.store(if removes { version } else { 0 }, Ordering::SeqCst);
                     known.answered.store(version, Ordering::SeqCst);
@@ -96,7 +98,10 @@ fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
                         hits += 1;
                         assert_eq!(info.flags, 7);
                         let version = check(i, &bytes);
-                        assert!(version >= answered, "key {i}: version {version} after {answered} was answered");
+                        assert!(
+                            version >= answered,
+                            "key {i}: version {version} after {answered} was answered"
+                        );
                         assert!(version <= versions[i].begun.load(Ordering::SeqCst));
                     }
                     (reads, hits)

@@ -51,7 +51,11 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_
     };
     let reply = match done {
         Ok((Outcome::Done(number, before, expiry), written)) => {
-            if created { misses.inc() } else { hits.inc() }
+            if created {
+                misses.inc()
+            } else {
+                hits.inc()
+            }
             let now = ctx.shared.store.now();
             let after = (expiry != Expiry::NEVER).then(|| expiry.second().saturating_sub(now));
             let ttl = if arithmetic.ttl_before_touch { before.ttl } else { after };
@@ -91,9 +95,9 @@ fn parse(value: &[u8]) -> Option<u64> {
     if end == 0 || rest.get(end).is_some_and(|byte| !is_space(byte)) {
         return None;
     }
-    rest[..end].iter().try_fold(0u64, |number, digit| {
-        number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
-    })
+    rest[..end]
+        .iter()
+        .try_fold(0u64, |number, digit| number.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
 }
 
 #[cfg(test)]

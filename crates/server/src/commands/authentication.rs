@@ -10,7 +10,9 @@ const STATUS_AUTH: u16 = fabcache_protocol::binary::status::AUTH;
 /// What a client may ask before it is let in. The decoder lets nothing but authentication through for text.
 pub fn is_allowed(command: &Command<'_>, form: &Form<'_>) -> bool {
     match protocol(form) {
-        Protocol::Text => matches!(command, Command::Authenticate { .. } | Command::Refused(_) | Command::Quit),
+        Protocol::Text => {
+            matches!(command, Command::Authenticate { .. } | Command::Refused(_) | Command::Quit)
+        }
         Protocol::Binary => matches!(
             command,
             Command::SaslList

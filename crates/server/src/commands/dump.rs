@@ -64,7 +64,9 @@ fn metadump_line(visited: &Visited<'_>, origin: u64, out: &mut Vec<u8>) {
         push_u64(out, value);
     }
     out.extend_from_slice(if info.fetched { b" fetch=yes" } else { b" fetch=no" });
-    for (name, value) in [(" cls=", u64::from(ITEM_CLASS)), (" size=", info.bytes), (" flags=", u64::from(info.flags))] {
+    for (name, value) in
+        [(" cls=", u64::from(ITEM_CLASS)), (" size=", info.bytes), (" flags=", u64::from(info.flags))]
+    {
         out.extend_from_slice(name.as_bytes());
         push_u64(out, value);
     }
@@ -103,7 +105,11 @@ pub fn cachedump(ctx: &mut Context, limit: u64) {
             }
             left -= 1;
             out.extend_from_slice(b"ITEM ");
-            if is_plain(visited.key) { out.extend_from_slice(visited.key) } else { push_encoded(visited.key, out) }
+            if is_plain(visited.key) {
+                out.extend_from_slice(visited.key)
+            } else {
+                push_encoded(visited.key, out)
+            }
             out.extend_from_slice(b" [");
             push_u64(out, visited.info.len);
             out.extend_from_slice(b" b; ");

@@ -124,7 +124,9 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
             form.reply(&Reply::Bye, &mut ctx.out);
             return Flow::Close;
         }
-        Command::Authenticate { user, password } => return authentication::text(ctx, session, user, password, &form),
+        Command::Authenticate { user, password } => {
+            return authentication::text(ctx, session, user, password, &form);
+        }
         Command::SaslList => authentication::mechanisms(ctx, &form),
         Command::SaslAuth { mechanism, payload } | Command::SaslStep { mechanism, payload } => {
             authentication::sasl(ctx, session, mechanism, payload, &form);

@@ -41,7 +41,11 @@ pub fn order(ctx: &mut Context, command: Command<'_>, form: &Form<'_>) -> Flow {
             Ok(()) => b"ERROR",
             Err(error) => {
                 tracing::warn!("refresh_certs: {error:#}");
-                return answer(ctx, form, &refused(Refusal::Server("cannot reload the certificates; see the log")));
+                return answer(
+                    ctx,
+                    form,
+                    &refused(Refusal::Server("cannot reload the certificates; see the log")),
+                );
             }
         },
         Command::Lru(words) => lru(words),
@@ -101,7 +105,8 @@ fn lru(mut words: Words<'_>) -> &'static [u8] {
         Some(b"tune") => {
             let (hot, warm) = (number(words.next()), number(words.next()));
             let (hot_age, warm_age) = (fraction(words.next()), fraction(words.next()));
-            let (Some(hot), Some(warm), Some(hot_age), Some(warm_age)) = (hot, warm, hot_age, warm_age) else {
+            let (Some(hot), Some(warm), Some(hot_age), Some(warm_age)) = (hot, warm, hot_age, warm_age)
+            else {
                 return b"ERROR";
             };
             let right = hot >= 1 && warm >= 1 && hot < 80 && warm < 80 && hot + warm <= 80;
@@ -139,10 +144,12 @@ fn slabs(ctx: &Context, mut words: Words<'_>) -> &'static [u8] {
             }
         }
         Some(b"automove") => match words.next() {
-            Some(b"ratio" | b"freeratio") => match words.next().and_then(|w| std::str::from_utf8(w).ok()?.parse::<f64>().ok()) {
-                Some(ratio) if ratio.is_finite() => b"OK",
-                _ => b"ERROR",
-            },
+            Some(b"ratio" | b"freeratio") => {
+                match words.next().and_then(|w| std::str::from_utf8(w).ok()?.parse::<f64>().ok()) {
+                    Some(ratio) if ratio.is_finite() => b"OK",
+                    _ => b"ERROR",
+                }
+            }
             Some(b"window") => match number(words.next()) {
                 Some(3..=1799) => b"OK",
                 Some(_) => b"CLIENT_ERROR automove window too low or too high",
@@ -209,7 +216,9 @@ fn classes(words: Words<'_>) -> Result<bool, Reply<'static>> {
             let mut found = false;
             for word in list.split(|byte| *byte == b',') {
                 match fabcache_protocol::number::parse_u64(word) {
-                    Some(class) if (1..=u64::from(CLASSES)).contains(&class) => found |= class == u64::from(ITEM_CLASS),
+                    Some(class) if (1..=u64::from(CLASSES)).contains(&class) => {
+                        found |= class == u64::from(ITEM_CLASS)
+                    }
                     _ => return Err(Reply::Line(b"BADCLASS invalid class id")),
                 }
             }

@@ -45,7 +45,10 @@ pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Form<'_>) {
             counters.delete_hits.inc();
             ctx.shared.tell(topic::DELETIONS, || {
                 let command = if matches!(form, Form::Meta(_)) { "md" } else { "delete" };
-                format!("type=deleted key={} cmd={command} clsid={ITEM_CLASS} size={len}", encoded(delete.key))
+                format!(
+                    "type=deleted key={} cmd={command} clsid={ITEM_CLASS} size={len}",
+                    encoded(delete.key)
+                )
             });
             Reply::Deleted
         }

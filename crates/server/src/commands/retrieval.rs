@@ -130,7 +130,9 @@ fn touch_first(ctx: &Context, get: &Get<'_>) -> Touched {
     let wins_by_recache = |info: &ItemInfo, touched: Expiry| {
         let due = if get.recache_before_touch { info.expiry } else { touched };
         let left = due.second().saturating_sub(now);
-        due != Expiry::NEVER && !info.token_sent && recache.is_some_and(|recache| left < recache.second().saturating_sub(now))
+        due != Expiry::NEVER
+            && !info.token_sent
+            && recache.is_some_and(|recache| left < recache.second().saturating_sub(now))
     };
     let done = ctx.handle.mutate(get.key, |existing| match existing.info {
         Ok(info) => {
@@ -223,7 +225,11 @@ fn count(ctx: &Context, session: &Session, get: &Get<'_>, result: Result<(), Mis
             Err(Miss::Flushed) => "flushed",
         };
         let class = if result.is_ok() { ITEM_CLASS } else { 0 };
-        format!("type=item_get key={} status={status} clsid={class} cfd={} size={len}", encoded(get.key), session.info.fd)
+        format!(
+            "type=item_get key={} status={status} clsid={class} cfd={} size={len}",
+            encoded(get.key),
+            session.info.fd
+        )
     });
 }
 

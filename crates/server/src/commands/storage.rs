@@ -74,7 +74,9 @@ pub fn receive(ctx: &mut Context, session: &mut Session, bytes: &[u8]) -> Flow {
         return Flow::Next;
     }
     ctx.counters().store_no_memory.inc();
-    let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else { return Flow::Next };
+    let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else {
+        return Flow::Next;
+    };
     tell(ctx, receiving.cfd, &receiving.key, &receiving.store, "no_memory", 0);
     receiving.form.form().reply(&Reply::OutOfMemory, &mut ctx.out);
     Flow::DiscardValue
@@ -173,7 +175,9 @@ fn decide<'a>(
                 (StoreMode::Append | StoreMode::Prepend, None, Some(expiry)) => {
                     (Change::Write(Write { expiry, ..write }), (Outcome::Stored, len))
                 }
-                (StoreMode::Append | StoreMode::Prepend | StoreMode::Replace, ..) => refuse(Outcome::NotStored),
+                (StoreMode::Append | StoreMode::Prepend | StoreMode::Replace, ..) => {
+                    refuse(Outcome::NotStored)
+                }
                 (_, Some(_), _) => refuse(Outcome::NotFound),
                 _ => (Change::Write(write), (Outcome::Stored, len)),
             };
@@ -198,7 +202,11 @@ fn decide<'a>(
         if joined_is_too_large(&info) {
             return refuse(Outcome::TooLarge);
         }
-        let value = if store.mode == StoreMode::Append { NewValue::Appended(value) } else { NewValue::Prepended(value) };
+        let value = if store.mode == StoreMode::Append {
+            NewValue::Appended(value)
+        } else {
+            NewValue::Prepended(value)
+        };
         let write = Write { flags: info.flags, expiry: info.expiry, value, ..write };
         return (Change::Write(write), (Outcome::Stored, info.len + len));
     }

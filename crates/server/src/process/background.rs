@@ -65,7 +65,8 @@ impl Foreground {
     /// # Errors
     /// The system refuses.
     pub fn is_ready(mut self) -> Result<()> {
-        let null = File::options().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
+        let null =
+            File::options().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
         rustix::stdio::dup2_stdin(&null).context("cannot let the terminal go")?;
         rustix::stdio::dup2_stdout(&null).context("cannot let the terminal go")?;
         rustix::stdio::dup2_stderr(&null).context("cannot let the terminal go")?;

@@ -12,7 +12,8 @@ const DESCRIPTORS_BESIDE: u64 = 64;
 /// The hard limit is lower and may not be raised.
 pub fn allow_connections(connections: u32, threads: usize) -> Result<()> {
     let wanted = u64::from(connections) + 3 * threads as u64 + DESCRIPTORS_BESIDE;
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("cannot ask for the limit of open files")?;
+    let (soft, hard) =
+        getrlimit(Resource::RLIMIT_NOFILE).context("cannot ask for the limit of open files")?;
     if soft >= wanted {
         return Ok(());
     }

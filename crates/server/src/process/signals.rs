@@ -26,6 +26,9 @@ pub fn become_orders(orders: Sender<Order>) -> Result<()> {
             }
         }
     };
-    std::thread::Builder::new().name("signals".into()).spawn(run).context("cannot start the signal thread")?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(run)
+        .context("cannot start the signal thread")?;
     Ok(())
 }

@@ -63,7 +63,10 @@ impl Accepting {
 
     fn ours(&self) -> impl Iterator<Item = (usize, &ListenerEntry)> {
         let worker = self.worker;
-        self.listeners.iter().enumerate().filter(move |(_, entry)| entry.worker.is_none_or(|only| only == worker))
+        self.listeners
+            .iter()
+            .enumerate()
+            .filter(move |(_, entry)| entry.worker.is_none_or(|only| only == worker))
     }
 
     fn listen(&mut self, poll: &Poll) -> std::io::Result<()> {
@@ -131,7 +134,10 @@ impl Accepting {
                 Ok(Some(link)) => link,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!("cannot accept at {}: {error}; accepting rests a moment", entry.listener.local());
+                    tracing::warn!(
+                        "cannot accept at {}: {error}; accepting rests a moment",
+                        entry.listener.local()
+                    );
                     ctx.counters().accept_pauses.inc();
                     self.pause(poll, now, Pause::NoDescriptor);
                     break;
@@ -146,18 +152,24 @@ impl Accepting {
         kept
     }
 
-    fn take(&mut self, ctx: &Context, index: usize, mut link: Box<dyn Link>, poll: &Poll, now: Instant, kept: &mut Vec<Box<dyn Link>>) {
+    fn take(
+        &mut self,
+        ctx: &Context,
+        index: usize,
+        mut link: Box<dyn Link>,
+        poll: &Poll,
+        now: Instant,
+        kept: &mut Vec<Box<dyn Link>>,
+    ) {
         let shared = &ctx.shared;
         let settings = &shared.settings;
         let before = shared.connections_now.fetch_add(1, Ordering::Relaxed);
-        if before >= settings.connections_max {
-            if settings.refuse_fast {
-                shared.connections_now.fetch_sub(1, Ordering::Relaxed);
-                ctx.counters().rejected_connections.inc();
-                // Best effort: the answer fits an empty socket buffer.
-                let _ = link.send(&[std::io::IoSlice::new(b"ERROR Too many open connections\r\n")]);
-                return;
-            }
+        if before >= settings.connections_max && settings.refuse_fast {
+            shared.connections_now.fetch_sub(1, Ordering::Relaxed);
+            ctx.counters().rejected_connections.inc();
+            // Best effort: the answer fits an empty socket buffer.
+            let _ = link.send(&[std::io::IoSlice::new(b"ERROR Too many open connections\r\n")]);
+            return;
         }
         ctx.counters().total_connections.inc();
         if before + 1 >= settings.connections_max && !settings.refuse_fast {

@@ -11,7 +11,9 @@ use fabcache_transport::{Kind, Link, Received};
 
 use super::accepting::ListenerEntry;
 use super::output::Queue;
-use crate::bounds::{GATHERED_BYTES_MAX, IDLE_BUFFER_BYTES_MAX, INLINE_VALUE_BYTES_MAX, QUEUED_BYTES_MAX, RECEIVE_BYTES};
+use crate::bounds::{
+    GATHERED_BYTES_MAX, IDLE_BUFFER_BYTES_MAX, INLINE_VALUE_BYTES_MAX, QUEUED_BYTES_MAX, RECEIVE_BYTES,
+};
 use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::ConnectionInfo;
 use crate::watch::topic;
@@ -80,7 +82,8 @@ impl Connection {
         decoder.require_auth(entry.auth && shared.users.is_some());
         let fd = link.descriptor().map_or(-1, |fd| fd.as_raw_fd());
         let local = entry.listener.local().to_string();
-        let info = ConnectionInfo::new(fd, link.kind(), link.peer().to_string(), Some(local), shared.store.now());
+        let info =
+            ConnectionInfo::new(fd, link.kind(), link.peer().to_string(), Some(local), shared.store.now());
         let info = Arc::new(info);
         if link.kind() != Kind::Udp {
             shared.connections.add(&info);
@@ -231,7 +234,11 @@ impl Connection {
             self.input = Vec::new();
         }
         let info = &self.session.info;
-        info.set_state(commands::state_of(&self.session.role, !self.input.is_empty(), !self.session.queue.is_empty()));
+        info.set_state(commands::state_of(
+            &self.session.role,
+            !self.input.is_empty(),
+            !self.session.queue.is_empty(),
+        ));
         turn
     }
 
@@ -268,7 +275,13 @@ impl Connection {
     }
 
     /// Receives once, and works on it; false when nothing is to be had now.
-    fn receive(&mut self, ctx: &mut Context, buffer: &mut [u8], left: &mut u32, now: Instant) -> Result<bool, Ended> {
+    fn receive(
+        &mut self,
+        ctx: &mut Context,
+        buffer: &mut [u8],
+        left: &mut u32,
+        now: Instant,
+    ) -> Result<bool, Ended> {
         if self.client_done {
             self.closing = Some(Ended::Normal);
             return Ok(false);
@@ -329,7 +342,11 @@ impl Connection {
     /// Decodes and executes; how much of the input was consumed.
     fn work(&mut self, ctx: &mut Context, input: &[u8], left: &mut u32) -> usize {
         let mut used = 0;
-        while self.closing.is_none() && *left > 0 && ctx.out.len() < GATHERED_BYTES_MAX && !self.is_backlogged() {
+        while self.closing.is_none()
+            && *left > 0
+            && ctx.out.len() < GATHERED_BYTES_MAX
+            && !self.is_backlogged()
+        {
             if let Role::Dumping(dump) = &mut self.session.role {
                 if dump.go_on(ctx) {
                     self.session.role = Role::Serving;
@@ -351,7 +368,9 @@ impl Connection {
                     self.session.pipelined = used + consumed < input.len();
                     (consumed, commands::execute(ctx, &mut self.session, request))
                 }
-                Decoded::Value { consumed, bytes } => (consumed, commands::receive(ctx, &mut self.session, bytes)),
+                Decoded::Value { consumed, bytes } => {
+                    (consumed, commands::receive(ctx, &mut self.session, bytes))
+                }
                 Decoded::ValueEnd { consumed, intact } => {
                     commands::received(ctx, &mut self.session, intact);
                     (consumed, Flow::Next)

@@ -62,7 +62,11 @@ impl Worker {
     ///
     /// # Errors
     /// The system's.
-    pub fn new(shared: Arc<Shared>, worker: usize, listeners: Arc<[ListenerEntry]>) -> std::io::Result<Worker> {
+    pub fn new(
+        shared: Arc<Shared>,
+        worker: usize,
+        listeners: Arc<[ListenerEntry]>,
+    ) -> std::io::Result<Worker> {
         let poll = Poll::new()?;
         poll.add_bell(shared.inboxes[worker].bell())?;
         let accepting = Accepting::new(listeners, worker, &poll)?;
@@ -189,7 +193,9 @@ impl Worker {
         }
         match turn {
             Turn::Wait => {
-                if let Err(error) = self.poll.update(&mut connection, index, self.connections[index].generation) {
+                if let Err(error) =
+                    self.poll.update(&mut connection, index, self.connections[index].generation)
+                {
                     tracing::warn!("cannot wait for a connection: {error}");
                     return self.close(index, connection, Ended::Error);
                 }
@@ -225,7 +231,8 @@ impl Worker {
             let still = self.now.saturating_duration_since(connection.last_progress());
             (still >= PINNING_STILL_MAX).then_some(still)
         };
-        let slowest = (0..self.connections.len()).filter(|index| standing(index).is_some()).max_by_key(standing);
+        let slowest =
+            (0..self.connections.len()).filter(|index| standing(index).is_some()).max_by_key(standing);
         if let Some(index) = slowest
             && let Some(connection) = self.connections[index].connection.take()
         {
@@ -236,7 +243,8 @@ impl Worker {
 
     fn drop_timed_out(&mut self) {
         for index in 0..self.connections.len() {
-            let ended = self.connections[index].connection.as_ref().and_then(|c| c.timed_out(&self.ctx, self.now));
+            let ended =
+                self.connections[index].connection.as_ref().and_then(|c| c.timed_out(&self.ctx, self.now));
             if let Some(ended) = ended
                 && let Some(connection) = self.connections[index].connection.take()
             {
@@ -247,7 +255,8 @@ impl Worker {
                 self.close(index, connection, ended);
             }
         }
-        let some_left = self.connections.iter().flat_map(|slot| &slot.connection).any(|c| c.may_time_out(&self.ctx));
+        let some_left =
+            self.connections.iter().flat_map(|slot| &slot.connection).any(|c| c.may_time_out(&self.ctx));
         self.next_tick = some_left.then_some(self.now + TIMEOUT_TICK);
     }
 

@@ -90,7 +90,9 @@ impl Queue {
                 for part in &self.parts {
                     match part {
                         Part::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip as usize..])),
-                        Part::Value(value) => slices.extend(value.slices(skip).map(IoSlice::new).take(SEND_PARTS_MAX)),
+                        Part::Value(value) => {
+                            slices.extend(value.slices(skip).map(IoSlice::new).take(SEND_PARTS_MAX))
+                        }
                     }
                     skip = 0;
                     if slices.len() >= SEND_PARTS_MAX {

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use super::connection::{Connection, Interest};
 use crate::bounds::EVENTS_PER_TURN_MAX;
@@ -57,7 +57,9 @@ impl Poll {
         ready.extend(events.iter().map(|event| match event.data.u64() {
             BELL => Ready::Bell,
             token if token & LISTENER_BIT != 0 => Ready::Listener((token & !LISTENER_BIT) as usize),
-            token => Ready::Connection { index: (token & 0x7fff_ffff) as usize, generation: (token >> 31) as u32 },
+            token => {
+                Ready::Connection { index: (token & 0x7fff_ffff) as usize, generation: (token >> 31) as u32 }
+            }
         }));
         Ok(())
     }

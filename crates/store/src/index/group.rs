@@ -32,7 +32,12 @@ impl<'i> LockedGroup<'i> {
     }
 
     /// A group whose lock the caller holds under another name (two groups may share a lock).
-    pub(super) fn under_other_lock(index: &'i Index, partition: usize, table: usize, group: u64) -> LockedGroup<'i> {
+    pub(super) fn under_other_lock(
+        index: &'i Index,
+        partition: usize,
+        table: usize,
+        group: u64,
+    ) -> LockedGroup<'i> {
         LockedGroup { index, _guard: None, partition, table, group }
     }
 
@@ -40,7 +45,11 @@ impl<'i> LockedGroup<'i> {
     pub fn find(&self, hash: KeyHash, mut is_it: impl FnMut(Slot) -> bool) -> Option<SlotAt> {
         let tag = hash.tag();
         let found = self.visit_places(hash, |seen| {
-            if seen.slot.matches(tag) && is_it(seen.slot) { ControlFlow::Break(seen) } else { ControlFlow::Continue(()) }
+            if seen.slot.matches(tag) && is_it(seen.slot) {
+                ControlFlow::Break(seen)
+            } else {
+                ControlFlow::Continue(())
+            }
         });
         found.break_value()
     }
@@ -120,7 +129,11 @@ impl<'i> LockedGroup<'i> {
         self.visit_chain(chain, &mut visit)
     }
 
-    fn visit_places<R>(&self, hash: KeyHash, mut visit: impl FnMut(SlotAt) -> ControlFlow<R>) -> ControlFlow<R> {
+    fn visit_places<R>(
+        &self,
+        hash: KeyHash,
+        mut visit: impl FnMut(SlotAt) -> ControlFlow<R>,
+    ) -> ControlFlow<R> {
         let places = Places::of(self.group, hash);
         self.visit_range(places.home, places.home + BUCKET_BYTES, &mut visit)?;
         self.visit_range(places.neighbour, places.neighbour + BUCKET_BYTES, &mut visit)?;
@@ -131,7 +144,11 @@ impl<'i> LockedGroup<'i> {
         self.visit_chain(chain, &mut visit)
     }
 
-    fn visit_chain<R>(&self, mut link: Option<u64>, visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>) -> ControlFlow<R> {
+    fn visit_chain<R>(
+        &self,
+        mut link: Option<u64>,
+        visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>,
+    ) -> ControlFlow<R> {
         for _ in 0..CHAIN_BUCKETS_MAX {
             let Some(bucket) = link else { break };
             link = self.visit_range(bucket, bucket + BUCKET_BYTES, visit)?;

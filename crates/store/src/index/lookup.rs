@@ -42,7 +42,9 @@ impl Index {
         let word = self.head_word(partition);
         let head = Head::from_word(word);
         let mut seen = Seen::default();
-        if let ControlFlow::Break(found) = self.search_table(hash, head.current, head.groups, &mut visit, &mut seen) {
+        if let ControlFlow::Break(found) =
+            self.search_table(hash, head.current, head.groups, &mut visit, &mut seen)
+        {
             return (Search::Found(found), seen.overflow);
         }
         if let Some(next_groups) = head.next_groups

@@ -214,8 +214,7 @@ impl Index {
         loop {
             let word = self.head_word(partition);
             let head = Head::from_word(word);
-            let (guard, group) =
-                self.lock_group(partition, head.current, hash.group(bits, head.groups));
+            let (guard, group) = self.lock_group(partition, head.current, hash.group(bits, head.groups));
             // The table may have been replaced while we waited, but not the group moved without its lock.
             if self.head_word(partition) == word && !self.is_group_moved(group) {
                 return LockedGroup::new(self, guard, partition, head.current, group);

@@ -113,7 +113,8 @@ impl Index {
             let here = left.min(u64::from(groups_per_block));
             self.memory.zero(block, here * GROUP_BYTES);
             left -= here;
-            let number = u32::try_from(block / self.geometry.block_unit_bytes()).expect("geometry bounds blocks");
+            let number =
+                u32::try_from(block / self.geometry.block_unit_bytes()).expect("geometry bounds blocks");
             let at = directory::block_number_offset(&self.geometry, partition, table, i);
             self.memory.store_u32(at, number, Ordering::Relaxed);
         }
@@ -176,7 +177,8 @@ impl Index {
     }
 
     fn finish_growth(&self, partition: usize, head: Head, next_groups: u32) {
-        let settled = Head { current: 1 - head.current, groups: next_groups, next_groups: None, ..head }.bumped();
+        let settled =
+            Head { current: 1 - head.current, groups: next_groups, next_groups: None, ..head }.bumped();
         self.store_head(partition, settled);
         // Readers of the old table find the head changed; its blocks may be used again.
         fabcache_layout::sync::fence(Ordering::Release);
@@ -192,7 +194,11 @@ impl Index {
     }
 
     /// Gives the chains of the tables that may hold `hash` another block; after [`LockedGroup::insert`] failed.
-    pub fn add_chain_memory(&self, hash: KeyHash, take_segment: &impl Fn() -> Option<u64>) -> Result<(), NoBlock> {
+    pub fn add_chain_memory(
+        &self,
+        hash: KeyHash,
+        take_segment: &impl Fn() -> Option<u64>,
+    ) -> Result<(), NoBlock> {
         let partition = self.partition_of(hash);
         let _resizing = self.resizing.lock().expect("no thread panics while it resizes");
         let head = Head::from_word(self.head_word(partition));

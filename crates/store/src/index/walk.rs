@@ -27,7 +27,12 @@ impl Cursor {
 
 impl Index {
     /// Visits the items of one group, under its lock, and returns where to go on. At most a few hundred items.
-    pub fn walk(&self, cursor: Cursor, rehash: &impl Rehash, mut visit: impl FnMut(SlotAt, KeyHash)) -> Cursor {
+    pub fn walk(
+        &self,
+        cursor: Cursor,
+        rehash: &impl Rehash,
+        mut visit: impl FnMut(SlotAt, KeyHash),
+    ) -> Cursor {
         let Some(from) = cursor.0 else { return cursor };
         let locked = self.lock(from);
         let partition = self.partition_of(from);

@@ -225,7 +225,13 @@ impl Segments {
     // ---- writing ----
 
     /// Reserves `len` bytes (a multiple of 4) among items of `class`. Never waits for reclaim.
-    pub fn reserve(&self, class: usize, len: u64, now: u32, for_reclaim: bool) -> Result<Reservation, NoSpace> {
+    pub fn reserve(
+        &self,
+        class: usize,
+        len: u64,
+        now: u32,
+        for_reclaim: bool,
+    ) -> Result<Reservation, NoSpace> {
         self.reserve_between(class, len, len, now, for_reclaim)
     }
 
@@ -243,10 +249,10 @@ impl Segments {
         debug_assert!(min > 0 && min <= max && min <= capacity && min.is_multiple_of(4));
         loop {
             let id = self.open[class].load(Ordering::Acquire);
-            if id != NONE {
-                if let Some(reservation) = self.reserve_in(id, min, max, now) {
-                    return Ok(reservation);
-                }
+            if id != NONE
+                && let Some(reservation) = self.reserve_in(id, min, max, now)
+            {
+                return Ok(reservation);
             }
             self.replace_open(class, id, now, for_reclaim)?;
         }
@@ -266,7 +272,11 @@ impl Segments {
                 Ok(_) => {
                     let at = word & 0xffff_ffff;
                     self.mark_time(segment, at as u32, now);
-                    return Some(Reservation { segment: id, offset: self.geometry.segment_offset(id) + at, len });
+                    return Some(Reservation {
+                        segment: id,
+                        offset: self.geometry.segment_offset(id) + at,
+                        len,
+                    });
                 }
                 Err(other) => word = other,
             }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabcache_store::clock::TimeSource;
 use fabcache_store::{
-    Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, OutOfMemory, Payload, Store, StoreOptions, Value, Write,
+    Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, OutOfMemory, Payload, Store, StoreOptions,
+    Value, Write,
 };
 
 /// A clock that stands until it is set.
@@ -62,14 +63,23 @@ pub fn set(handle: &Handle, key: &[u8], value: &[u8]) -> Result<u64, OutOfMemory
 }
 
 /// Sets a key with flags and expiry.
-pub fn set_with(handle: &Handle, key: &[u8], value: &[u8], flags: u32, expiry: Expiry) -> Result<u64, OutOfMemory> {
+pub fn set_with(
+    handle: &Handle,
+    key: &[u8],
+    value: &[u8],
+    flags: u32,
+    expiry: Expiry,
+) -> Result<u64, OutOfMemory> {
     let write = Write { flags, expiry, ..plain(NewValue::Is(Value::Bytes(value))) };
     handle.mutate(key, |_| (Change::Write(write), ())).map(|(_, written)| written.cas)
 }
 
 /// Removes a key; whether it was there.
 pub fn delete(handle: &Handle, key: &[u8]) -> bool {
-    handle.mutate(key, |existing| (Change::Remove, existing.info.is_ok())).expect("removing needs no memory").0
+    handle
+        .mutate(key, |existing| (Change::Remove, existing.info.is_ok()))
+        .expect("removing needs no memory")
+        .0
 }
 
 /// Reads a key.

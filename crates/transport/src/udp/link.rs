@@ -21,7 +21,13 @@ pub struct UdpLink {
 }
 
 impl UdpLink {
-    pub(super) fn new(socket: &Arc<UdpSocket>, framing: Framing, peer: SocketAddr, id: u16, request: Vec<u8>) -> UdpLink {
+    pub(super) fn new(
+        socket: &Arc<UdpSocket>,
+        framing: Framing,
+        peer: SocketAddr,
+        id: u16,
+        request: Vec<u8>,
+    ) -> UdpLink {
         UdpLink { socket: Arc::clone(socket), framing, peer, id, request, read: 0, answer: Vec::new() }
     }
 }

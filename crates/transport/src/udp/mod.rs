@@ -16,6 +16,9 @@ pub use listener::UdpListener;
 pub struct Framing {
     /// The request's id and where its bytes start; none if the datagram is not one to answer.
     pub open: fn(&[u8]) -> Option<(u16, usize)>,
-    /// Splits an answer into datagrams, each given to the function.
-    pub seal: fn(u16, &[u8], &mut dyn FnMut(&[u8])),
+    /// Splits the answer to a request's id into datagrams, each given to the function.
+    pub seal: fn(u16, &[u8], Send<'_>),
 }
+
+/// Sends one datagram.
+pub type Send<'s> = &'s mut dyn FnMut(&[u8]);

@@ -156,7 +156,14 @@ fn items(ctx: &Context, report: &mut Report<'_>) {
     report.stat("reclaimed", sums.reclaimed);
     report.stat("crawler_reclaimed", shared.crawled_expired.load(Ordering::Relaxed));
     report.stat("crawler_items_checked", shared.crawled.load(Ordering::Relaxed));
-    for name in ["lrutail_reflocked", "moves_to_cold", "moves_to_warm", "moves_within_lru", "direct_reclaims", "lru_bumps_dropped"] {
+    for name in [
+        "lrutail_reflocked",
+        "moves_to_cold",
+        "moves_to_warm",
+        "moves_within_lru",
+        "direct_reclaims",
+        "lru_bumps_dropped",
+    ] {
         report.stat(name, 0);
     }
 }

@@ -31,7 +31,10 @@ fn network(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
     report.stat("maxconns", settings.connections_max);
     report.stat("tcpport", settings.port);
     report.stat("udpport", settings.udp_port);
-    report.stat("inter", if settings.listen.is_empty() { "127.0.0.1".to_owned() } else { settings.listen.join(",") });
+    report.stat(
+        "inter",
+        if settings.listen.is_empty() { "127.0.0.1".to_owned() } else { settings.listen.join(",") },
+    );
     report.stat("verbosity", ctx.shared.switches.verbosity.load(Ordering::Relaxed));
     report.stat("oldest", 0);
     report.stat("evictions", if settings.evict { "on" } else { "off" });
@@ -116,7 +119,9 @@ fn lru(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
 }
 
 fn tls(settings: &Settings, report: &mut Report<'_>) {
-    let path = |path: Option<&std::path::PathBuf>| path.map_or("(null)".to_owned(), |path| path.display().to_string());
+    let path = |path: Option<&std::path::PathBuf>| {
+        path.map_or("(null)".to_owned(), |path| path.display().to_string())
+    };
     let tls = settings.tls.as_ref();
     report.yes_no("ssl_enabled", tls.is_some());
     report.stat("ssl_chain_cert", path(tls.map(|tls| &tls.chain)));
