@@ -158,7 +158,11 @@ impl Comparison<'_> {
             _ if kind == b"VERSION" && place == 1 => return version(ours),
             _ => {}
         }
-        if theirs == ours { Ok(()) } else { Err(format!("another word {place}")) }
+        match (theirs == ours, theirs.first()) {
+            (true, _) => Ok(()),
+            (false, Some(flag)) if meta => Err(format!("another {} flag", flag.escape_ascii())),
+            (false, _) => Err(format!("another word {place}")),
+        }
     }
 
     fn cas_words(&mut self, key: Option<&Key>, theirs: &[u8], ours: &[u8]) -> Result<(), String> {

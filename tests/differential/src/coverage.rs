@@ -120,7 +120,7 @@ fn newline(text: &str) -> &'static str {
 }
 
 /// The answer without what varies.
-fn kind(unit: &Unit, answer: &Answer) -> String {
+pub fn kind(unit: &Unit, answer: &Answer) -> String {
     let closed = answer.end == End::Closed;
     let kind = match (unit.wire, unit.shape) {
         (Wire::Binary, _) => packet_kind(&answer.bytes),

@@ -9,7 +9,7 @@ use crate::answer::{
     Answer, Answers, End, HEADER_LEN, SENTINEL_COMMAND, Source, collect, collect_one, collect_to_close,
 };
 use crate::compare::{CasBook, Comparison};
-use crate::coverage::Coverage;
+use crate::coverage::{Coverage, kind};
 use crate::link::{Conn, Cutting, Link};
 use crate::request::Prefix;
 use crate::rng::Rng;
@@ -45,6 +45,8 @@ pub struct Difference {
     pub ours: Answer,
     /// What is different.
     pub why: String,
+    /// The same for all differences that are likely to have the same cause.
+    pub sort: String,
 }
 
 /// What a sequence came to.
@@ -210,11 +212,16 @@ impl Player {
                     bytes: [&answer.bytes[..], &stray.bytes].concat(),
                     end: if answer.end == End::Complete { stray.end } else { answer.end },
                 };
+                let sort = match unit.drift {
+                    Some(drift) => drift.sent.to_owned(),
+                    None => format!("{}: {} / {}: {why}", unit.command, kind(unit, their), kind(unit, our)),
+                };
                 played.difference = Some(Difference {
                     step,
                     theirs: with_stray(their, &theirs.stray),
                     ours: with_stray(our, &ours.stray),
                     why,
+                    sort,
                 });
                 return;
             }

@@ -100,7 +100,7 @@ impl Report {
     }
 }
 
-/// Runs. Fails only if a server cannot be reached; what it finds is in the report.
+/// Runs. Fails only if a server cannot be reached at all; what it finds is in the report.
 pub fn run(options: &Options) -> Result<Report> {
     let start = Instant::now();
     let mut run = Run {
@@ -110,22 +110,16 @@ pub fn run(options: &Options) -> Result<Report> {
         rng: Rng::new(options.seed ^ 0x5eed),
         commands: 0,
         replays: 0,
-        differences: Vec::new(),
+        found: Vec::new(),
         shown: start,
     };
     let mut generator = Generator::new(options.seed, options.selection);
     tell_both(options, QUIETEN)?;
-    run.openings(&mut generator)?;
-    let mut slow = if options.slow { generator.slow_sequences() } else { Vec::new() };
-    while run.goes_on() {
-        // Time passes once, in the middle of the run, when there is something to disturb.
-        let sequence = match run.commands * 2 >= options.commands {
-            true => slow.pop().unwrap_or_else(|| generator.next_sequence()),
-            false => generator.next_sequence(),
-        };
-        run.one(&sequence)?;
+    // A server that dies is a finding, too, and must not take the earlier ones with it.
+    if let Err(error) = run.all(&mut generator) {
+        let text = format!("a server is gone: {error:#}");
+        run.found.push(Found { sort: String::new(), text, more: 0 });
     }
-    run.player.both_alive()?;
     Ok(run.report())
 }
 
@@ -136,16 +130,46 @@ struct Run<'a> {
     rng: Rng,
     commands: u64,
     replays: u64,
-    differences: Vec<String>,
+    found: Vec<Found>,
     shown: Instant,
 }
 
+/// A difference, and how many like it followed.
+struct Found {
+    sort: String,
+    text: String,
+    more: u64,
+}
+
+impl Found {
+    fn told(self) -> String {
+        match self.more {
+            0 => self.text,
+            more => format!("{}     and {more} more of this sort\n", self.text),
+        }
+    }
+}
+
 impl Run<'_> {
+    fn all(&mut self, generator: &mut Generator) -> Result<()> {
+        self.openings(generator)?;
+        let mut slow = if self.options.slow { generator.slow_sequences() } else { Vec::new() };
+        while self.goes_on() {
+            // Time passes once, in the middle of the run, when there is something to disturb.
+            let sequence = match self.commands * 2 >= self.options.commands {
+                true => slow.pop().unwrap_or_else(|| generator.next_sequence()),
+                false => generator.next_sequence(),
+            };
+            self.one(&sequence)?;
+        }
+        self.player.both_alive()
+    }
+
     fn goes_on(&self) -> bool {
         let in_time = self.options.time_limit.is_none_or(|limit| self.start.elapsed() < limit);
         in_time
             && self.commands < self.options.commands
-            && self.differences.len() < self.options.differences_max
+            && self.found.len() < self.options.differences_max
             && !self.options.stop.load(Ordering::Relaxed)
     }
 
@@ -154,18 +178,19 @@ impl Run<'_> {
         let ascii = self.options.selection.drifts();
         let binary =
             !matches!(self.options.selection.protocols(), [only] if ascii && only.name() != "binary");
-        let mut steps = Vec::new();
+        // A sequence each, so that one difference does not hide the others.
         for mut unit in corpus::units() {
             unit.conn = usize::from(unit.wire == Wire::Binary);
-            if if unit.wire == Wire::Binary { binary } else { ascii } {
-                steps.push(Step::Send(unit));
+            let wanted = if unit.wire == Wire::Binary { binary } else { ascii };
+            if wanted && self.goes_on() {
+                self.one(&Sequence { number: 0, steps: vec![Step::Send(unit)] })?;
             }
         }
-        self.one(&Sequence { number: 0, steps })?;
         self.player.both_alive()?;
-        if ascii && self.goes_on() {
-            let sequence = generator.drift_sequence();
-            self.one(&sequence)?;
+        for sequence in generator.drift_sequences() {
+            if ascii && self.goes_on() {
+                self.one(&sequence)?;
+            }
         }
         Ok(())
     }
@@ -175,8 +200,13 @@ impl Run<'_> {
         let played = self.player.play(&sequence.steps, &prefix(sequence.number), &mut rng.clone())?;
         self.commands += played.commands;
         if let Some(difference) = &played.difference {
-            let text = self.explain(sequence, difference, &played, &rng)?;
-            self.differences.push(text);
+            match self.found.iter_mut().find(|found| found.sort == difference.sort) {
+                Some(found) => found.more += 1,
+                None => {
+                    let text = self.explain(sequence, difference, &played, &rng);
+                    self.found.push(Found { sort: difference.sort.clone(), text, more: 0 });
+                }
+            }
             self.player.hang_up();
         }
         // Now and then with new connections, which no sequence may notice.
@@ -194,12 +224,13 @@ impl Run<'_> {
         difference: &Difference,
         played: &Played,
         rng: &Rng,
-    ) -> Result<String> {
+    ) -> String {
         // The command that differs may have been hit by a later one of its batch.
         let last_sent = played.transcript.last().map_or(difference.step, |(step, _)| *step);
         let upto = &sequence.steps[..=last_sent];
         let waits = upto.iter().any(|step| matches!(step, Step::Pause(_)));
         let mut last = None;
+        let mut reached = true;
         let (options, replays) = (self.options, &mut self.replays);
         let mut replay = |steps: &[Step]| match play_again(options, replays, steps, rng) {
             Ok(replayed) => {
@@ -209,7 +240,10 @@ impl Run<'_> {
                 }
                 differs
             }
-            Err(_) => false,
+            Err(_) => {
+                reached = false;
+                false
+            }
         };
         // A sequence that waits takes too long to be shrunk.
         let tried = self.options.shrink && !waits;
@@ -217,7 +251,7 @@ impl Run<'_> {
             minimise(upto, SHRINKING, &mut replay);
         }
         let head = format!("sequence {} of seed {}", sequence.number, self.options.seed);
-        Ok(match last {
+        match last {
             Some((Played { difference: Some(difference), transcript, .. }, steps)) => format!(
                 "{head}, shrunk to {} commands:\n{}",
                 steps.len(),
@@ -225,11 +259,15 @@ impl Run<'_> {
             ),
             _ => format!(
                 "{head}, {}; the last of {} commands:\n{}",
-                if tried { "which did not differ when played again" } else { "not shrunk" },
+                match (tried, reached) {
+                    (false, _) => "not shrunk",
+                    (true, true) => "which did not differ when played again",
+                    (true, false) => "which cannot be played again: a server is gone",
+                },
                 played.transcript.len(),
                 repro::describe(difference, tail(&played.transcript, UNSHRUNK_MAX), &sequence.steps),
             ),
-        })
+        }
     }
 
     fn show(&mut self) {
@@ -237,7 +275,7 @@ impl Run<'_> {
         if self.options.progress && due {
             self.shown = Instant::now();
             let percent = self.commands * 100 / self.options.commands.max(1);
-            eprint!("\r{:>10} commands, {percent}%, {} differences", self.commands, self.differences.len());
+            eprint!("\r{:>10} commands, {percent}%, {} differences", self.commands, self.found.len());
         }
     }
 
@@ -259,7 +297,7 @@ impl Run<'_> {
             commands: self.commands,
             elapsed: self.start.elapsed(),
             seed: self.options.seed,
-            differences: self.differences,
+            differences: self.found.into_iter().map(Found::told).collect(),
             table,
             rare: if wanted { rare } else { Vec::new() },
             unlisted: coverage.unlisted(),

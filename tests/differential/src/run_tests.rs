@@ -52,16 +52,16 @@ fn played(options: &Options, sequences: &[Sequence]) -> Outcome {
         rng: Rng::new(3),
         commands: 0,
         replays: 0,
-        differences: Vec::new(),
+        found: Vec::new(),
         shown: Instant::now(),
     };
     for sequence in sequences {
-        if !run.differences.is_empty() {
+        if run.found.len() == options.differences_max {
             break;
         }
         run.one(sequence).expect("the servers can be reached");
     }
-    Outcome { commands: run.commands, differences: run.differences }
+    Outcome { commands: run.commands, differences: run.found.into_iter().map(Found::told).collect() }
 }
 
 const PATIENT: Duration = Duration::from_secs(20);
@@ -90,6 +90,15 @@ fn a_fault_is_found_and_shrunk() {
     assert!(text.contains("shrunk to 2 commands") || text.contains("shrunk to 3 commands"), "{text}");
     assert!(text.contains("sent (incr"), "{text}");
     assert!(text.contains("seed 1"), "{text}");
+}
+
+#[test]
+fn differences_of_one_sort_are_told_once() {
+    let servers = Servers { theirs: fake::start(Fault::None), ours: fake::start(Fault::CountsWrong) };
+    let options = Options { differences_max: 100, shrink: false, ..options(servers, PATIENT) };
+    let outcome = played(&options, &open_sequences(Selection::Text, 300));
+    assert!(outcome.differences.len() < 5, "{:?}", outcome.differences);
+    assert!(outcome.differences.iter().any(|text| text.contains("more of this sort")));
 }
 
 #[test]

@@ -102,12 +102,14 @@ impl Generator {
     }
 
     /// All known differences, once each.
-    pub fn drift_sequence(&mut self) -> Sequence {
-        let mut g = Gen::new(self.rng.split());
-        for entry in 0..drift::TABLE.len() {
+    pub fn drift_sequences(&mut self) -> Vec<Sequence> {
+        let all = 0..drift::TABLE.len();
+        all.map(|entry| {
+            let mut g = Gen::new(self.rng.split());
             known_difference(&mut g, entry);
-        }
-        self.sequence(g)
+            self.sequence(g)
+        })
+        .collect()
     }
 
     /// The sequences that let time pass.
