@@ -1,1 +1,13 @@
-//! bench
+//! Load generation and measurement against any memcached-protocol server.
+//!
+//! - `workload.rs`: what is asked of a server.
+//! - `client.rs`: one connection that asks it and checks the answers.
+//! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped.
+//! - `compare.rs`: several servers side by side, in interleaved rounds.
+//! - `report.rs`: figures as a table and as JSON.
+
+pub mod client;
+pub mod compare;
+pub mod report;
+pub mod server;
+pub mod workload;

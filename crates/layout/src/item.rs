@@ -181,17 +181,24 @@ pub struct NewItem<'a> {
     pub value_len: u32,
 }
 
-/// A header and key in bytes, ready to be written in front of the value.
+/// A header in bytes, to be written in front of key and value.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded {
-    bytes: [u8; HEADER_BYTES_MAX + KEY_BYTES_MAX],
+    bytes: [u8; HEADER_BYTES_MAX],
     len: usize,
 }
 
 impl Encoded {
     /// The bytes; the checksum is still zero.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
+    }
+
+    /// Options and key length, as they go into the checksum.
+    #[inline]
+    pub fn kind(&self) -> u16 {
+        u16::from_le_bytes([self.bytes[2], self.bytes[3]])
     }
 }
 
@@ -219,7 +226,8 @@ impl NewItem<'_> {
         (4 - self.value_len.leading_zeros() as usize / 8).max(1)
     }
 
-    /// Header and key, but for the checksum.
+    /// The header, but for the checksum.
+    #[inline]
     pub fn encode(&self) -> Encoded {
         debug_assert!(self.key.len() <= KEY_BYTES_MAX);
         let mut options = (self.length_bytes() as u8 - 1) << LENGTH_SHIFT;
@@ -231,7 +239,7 @@ impl NewItem<'_> {
         if self.key.is_empty() {
             options |= PIECE;
         }
-        let mut out = Encoded { bytes: [0; HEADER_BYTES_MAX + KEY_BYTES_MAX], len: 0 };
+        let mut out = Encoded { bytes: [0; HEADER_BYTES_MAX], len: 0 };
         let mut put = |bytes: &[u8]| {
             out.bytes[out.len..out.len + bytes.len()].copy_from_slice(bytes);
             out.len += bytes.len();
@@ -246,7 +254,6 @@ impl NewItem<'_> {
             }
         }
         put(&self.value_len.to_le_bytes()[..self.length_bytes()]);
-        put(self.key);
         out
     }
 }
@@ -259,17 +266,18 @@ impl Item {
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let options = head[2];
         let mut at = FIXED_BYTES;
-        let mut field = |option: u8| {
-            if options & option == 0 {
-                return 0;
+        let (mut flags, mut expiry, mut pieces) = (0, 0, 0);
+        if options & (FLAGS | EXPIRY | CHAINED) != 0 {
+            for (field, option) in [(&mut flags, FLAGS), (&mut expiry, EXPIRY), (&mut pieces, CHAINED)] {
+                if options & option != 0 {
+                    *field = word(at);
+                    at += FIELD_BYTES;
+                }
             }
-            at += FIELD_BYTES;
-            word(at - FIELD_BYTES)
-        };
-        let (flags, expiry, pieces) = (field(FLAGS), field(EXPIRY), field(CHAINED));
+        }
         let length_bytes = usize::from(options >> LENGTH_SHIFT & 3) + 1;
-        let mut length = [0; 4];
-        length[..length_bytes].copy_from_slice(&head[at..at + length_bytes]);
+        // The bytes behind a shorter field are the key's; they are cut off.
+        let length = word(at) & u32::MAX >> (32 - 8 * length_bytes as u32);
         Item {
             state: State(u16::from_le_bytes([head[0], head[1]])),
             options,
@@ -279,7 +287,7 @@ impl Item {
             flags,
             expiry,
             pieces,
-            value_len: u32::from_le_bytes(length),
+            value_len: length,
             header_len: (at + length_bytes) as u8,
         }
     }
@@ -449,18 +457,17 @@ mod tests {
         fn headers_come_back(key in prop::collection::vec(any::<u8>(), 1..=250), cas: u64, flags: u32, expiry: u32, pieces in 0u32..9, value_len: u32, state: u16) {
             let new = NewItem { state: State(state), key: &key, cas, flags, expiry, pieces, value_len };
             let encoded = new.encode();
-            prop_assert_eq!(encoded.as_bytes().len(), new.head_len());
+            prop_assert_eq!(encoded.as_bytes().len() + key.len(), new.head_len());
             let mut head = [0xaa; HEADER_BYTES_MAX];
-            let shown = encoded.as_bytes().len().min(HEADER_BYTES_MAX);
-            head[..shown].copy_from_slice(&encoded.as_bytes()[..shown]);
+            head[..encoded.as_bytes().len()].copy_from_slice(encoded.as_bytes());
             let item = Item::parse(&head);
             prop_assert_eq!((item.state, item.cas, item.flags, item.expiry), (State(state), cas, flags, expiry));
             prop_assert_eq!((item.pieces, item.value_len, usize::from(item.key_len)), (pieces, value_len, key.len()));
             prop_assert_eq!(item.bytes(), new.bytes());
             prop_assert_eq!(item.is_chained(), pieces != 0);
             prop_assert!(!item.is_piece());
-            let at = item.key_at() as usize;
-            prop_assert_eq!(&encoded.as_bytes()[at..], &key[..]);
+            prop_assert_eq!(item.key_at() as usize, encoded.as_bytes().len());
+            prop_assert_eq!(item.kind(), encoded.kind());
         }
 
         #[test]

@@ -5,8 +5,9 @@
 //! are the only ones. A copy that races with a writer yields bytes of no meaning, never undefined behaviour in the
 //! caller; the reader's validation (generation, slot, checksum) decides whether they count.
 //!
-//! Atomic accesses of different widths meet on the same bytes here. The Rust memory model leaves such mixtures
-//! open; x86-64 and AArch64 define them, and the long copies are assembly for which the hardware's rules hold.
+//! Accesses of different widths meet on the same bytes here, and Rust's memory model does not say what that means. On
+//! x86-64 the copies are assembly, for which the processor's rules hold: each aligned word arrives whole, and in
+//! order. Elsewhere they are atomics of the widest size that fits.
 
 #[cfg(not(loom))]
 pub use real::Memory;
@@ -23,12 +24,12 @@ fn out_of_bounds(offset: u64, len: u64, size: u64) -> ! {
 
 #[cfg(not(loom))]
 mod real {
+    use std::mem::MaybeUninit;
     use std::ptr::NonNull;
-    use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-    /// From this length on the processor's string move is at least as fast as the loop of words.
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    const STRING_MOVE_BYTES_MIN: usize = 768;
+    /// Longest bytes that [`Memory::equals`] compares.
+    const COMPARED_BYTES_MAX: usize = 256;
 
     /// A mapped region, borrowed from whoever mapped it.
     #[derive(Clone, Debug)]
@@ -114,6 +115,18 @@ mod real {
             self.u64(offset).load(order)
         }
 
+        /// Loads `N` words from `offset` (a multiple of 8) on, in order, each with acquire.
+        #[inline]
+        pub fn load_words<const N: usize>(&self, offset: u64) -> [u64; N] {
+            assert!(offset.is_multiple_of(8), "word at offset {offset} is not aligned to 8");
+            let start = self.at(offset, 8 * N as u64).cast::<AtomicU64>();
+            std::array::from_fn(|i| {
+                // SAFETY: i < N, and N words from start on are in bounds, aligned and accessed as in `u64`.
+                let word = unsafe { &*start.wrapping_add(i) };
+                word.load(Ordering::Acquire)
+            })
+        }
+
         /// Stores the 8-byte word at `offset` (a multiple of 8).
         #[inline]
         pub fn store(&self, offset: u64, value: u64, order: Ordering) {
@@ -189,7 +202,22 @@ mod real {
         pub fn copy_out(&self, offset: u64, dst: &mut [u8]) {
             let src = self.at(offset, dst.len() as u64);
             // SAFETY: src is in bounds for the length, dst is ours alone.
-            unsafe { load_bytes(src, dst.as_mut_ptr(), dst.len()) }
+            unsafe { copy::load(src, dst.as_mut_ptr(), dst.len()) }
+        }
+
+        /// Whether the bytes at `offset` are these, at most 256 of them. They may be torn; see the module's words.
+        #[inline]
+        pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
+            let len = bytes.len();
+            assert!(len <= COMPARED_BYTES_MAX, "only keys are compared");
+            let src = self.at(offset, len as u64);
+            let mut there = [const { MaybeUninit::<u8>::uninit() }; COMPARED_BYTES_MAX];
+            let start: *mut u8 = there.as_mut_ptr().cast();
+            // SAFETY: src is in bounds for the length, and the buffer is ours and long enough.
+            unsafe { copy::load(src, start, len) };
+            // SAFETY: the first `len` bytes were just written.
+            let there = unsafe { std::slice::from_raw_parts(start, len) };
+            there == bytes
         }
 
         /// Appends `len` bytes at `offset` to `dst`. They may be torn; see the module's words.
@@ -199,7 +227,7 @@ mod real {
             dst.reserve(len);
             let end = dst.spare_capacity_mut().as_mut_ptr().cast();
             // SAFETY: src is in bounds for the length; dst has room for it.
-            unsafe { load_bytes(src, end, len) };
+            unsafe { copy::load(src, end, len) };
             // SAFETY: these bytes were just written.
             unsafe { dst.set_len(dst.len() + len) };
         }
@@ -209,7 +237,7 @@ mod real {
         pub fn copy_in(&self, offset: u64, src: &[u8]) {
             let dst = self.at(offset, src.len() as u64);
             // SAFETY: dst is in bounds for the length; src is borrowed, so nobody writes it.
-            unsafe { store_bytes(src.as_ptr(), dst, src.len()) }
+            unsafe { copy::store(src.as_ptr(), dst, src.len()) }
         }
 
         /// Copies within the region, between ranges that do not overlap.
@@ -252,130 +280,185 @@ mod real {
         }
     }
 
-    /// # Safety
-    /// `src` is readable and `dst` writable for `len` bytes; `dst` is not shared.
-    #[inline]
-    unsafe fn load_bytes(src: *const u8, dst: *mut u8, len: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if len >= STRING_MOVE_BYTES_MIN {
-            // SAFETY: the caller's contract is that of the instruction; the direction flag is clear by the ABI.
-            unsafe { string_move(src, dst, len) };
-            return;
-        }
-        let mut done = 0;
-        while done < len {
-            let (from, to) = (src.wrapping_add(done), dst.wrapping_add(done));
-            done += match widest(from, len - done) {
-                8 => {
-                    // SAFETY: eight bytes are left on both sides, and `from` is aligned to eight.
-                    unsafe { load8(from, to) };
-                    8
-                }
-                4 => {
-                    // SAFETY: four bytes are left on both sides, and `from` is aligned to four.
-                    unsafe { load4(from, to) };
-                    4
-                }
-                _ => {
-                    // SAFETY: a byte is left on both sides.
-                    unsafe { load1(from, to) };
-                    1
-                }
-            };
-        }
-    }
-
-    /// # Safety
-    /// `src` is readable and `dst` writable for `len` bytes; `src` is not written meanwhile.
-    #[inline]
-    unsafe fn store_bytes(src: *const u8, dst: *mut u8, len: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if len >= STRING_MOVE_BYTES_MIN {
-            // SAFETY: as in load_bytes.
-            unsafe { string_move(src, dst, len) };
-            return;
-        }
-        let mut done = 0;
-        while done < len {
-            let (from, to) = (src.wrapping_add(done), dst.wrapping_add(done));
-            done += match widest(to, len - done) {
-                8 => {
-                    // SAFETY: eight bytes are left on both sides, and `to` is aligned to eight.
-                    unsafe { store8(from, to) };
-                    8
-                }
-                4 => {
-                    // SAFETY: four bytes are left on both sides, and `to` is aligned to four.
-                    unsafe { store4(from, to) };
-                    4
-                }
-                _ => {
-                    // SAFETY: a byte is left on both sides.
-                    unsafe { store1(from, to) };
-                    1
-                }
-            };
-        }
-    }
-
-    /// The widest atomic access that is aligned at `shared` and has at most `left` bytes.
-    #[inline]
-    fn widest(shared: *const u8, left: usize) -> usize {
-        let at = shared as usize;
-        if left >= 8 && at.is_multiple_of(8) {
-            8
-        } else if left >= 4 && at.is_multiple_of(4) {
-            4
-        } else {
-            1
-        }
-    }
-
-    macro_rules! moves {
-        ($load:ident, $store:ident, $atomic:ty, $word:ty) => {
-            /// # Safety
-            /// `from` is aligned and readable for the word, `to` writable for it and not shared.
-            #[inline]
-            unsafe fn $load(from: *const u8, to: *mut u8) {
-                // SAFETY: aligned and readable by contract; the region is only accessed by atomics and string moves.
-                let word = unsafe { <$atomic>::from_ptr(from.cast_mut().cast()) }.load(Ordering::Relaxed);
-                let to: *mut $word = to.cast();
-                // SAFETY: writable by contract.
-                unsafe { to.write_unaligned(word) };
-            }
-
-            /// # Safety
-            /// `from` is readable for the word and not written, `to` aligned and writable for it.
-            #[inline]
-            unsafe fn $store(from: *const u8, to: *mut u8) {
-                let from: *const $word = from.cast();
-                // SAFETY: readable by contract.
-                let word = unsafe { from.read_unaligned() };
-                // SAFETY: aligned and writable by contract; accessed as in the load.
-                unsafe { <$atomic>::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
-            }
-        };
-    }
-
-    moves!(load8, store8, AtomicU64, u64);
-    moves!(load4, store4, AtomicU32, u32);
-    moves!(load1, store1, AtomicU8, u8);
-
-    /// # Safety
-    /// `src` is readable and `dst` writable for `len` bytes.
+    /// Copies with the processor's own rules for memory that others write or read.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    #[inline]
-    unsafe fn string_move(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: rep movsb reads len bytes at src and writes them at dst, which the caller vouches for.
-        unsafe {
-            std::arch::asm!(
-                "rep movsb",
-                inout("rcx") len => _,
-                inout("rsi") src => _,
-                inout("rdi") dst => _,
-                options(nostack, preserves_flags)
-            );
+    mod copy {
+        use std::arch::asm;
+
+        /// From this length on the string move is at least as fast as moves of sixteen bytes.
+        const STRING_MOVE_BYTES_MIN: usize = 768;
+
+        macro_rules! move_word {
+            ($name:ident, $register:tt, $template:literal) => {
+                /// # Safety
+                /// `src` is readable and `dst` writable for the word; neither need be aligned.
+                #[inline]
+                unsafe fn $name(src: *const u8, dst: *mut u8) {
+                    // SAFETY: one load and one store of the word, which the caller vouches for.
+                    unsafe {
+                        asm!(
+                            concat!("mov ", $template, ", [{src}]"),
+                            concat!("mov [{dst}], ", $template),
+                            src = in(reg) src,
+                            dst = in(reg) dst,
+                            word = out($register) _,
+                            options(nostack, preserves_flags)
+                        );
+                    }
+                }
+            };
         }
+
+        move_word!(move8, reg, "{word:r}");
+        move_word!(move4, reg, "{word:e}");
+        move_word!(move2, reg, "{word:x}");
+        move_word!(move1, reg_byte, "{word}");
+
+        /// # Safety
+        /// `src` is readable and `dst` writable for sixteen bytes.
+        #[inline]
+        unsafe fn move16(src: *const u8, dst: *mut u8) {
+            // SAFETY: one load and one store of sixteen bytes, which the caller vouches for.
+            unsafe {
+                asm!(
+                    "movdqu {word}, [{src}]",
+                    "movdqu [{dst}], {word}",
+                    src = in(reg) src,
+                    dst = in(reg) dst,
+                    word = out(xmm_reg) _,
+                    options(nostack, preserves_flags)
+                );
+            }
+        }
+
+        /// # Safety
+        /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
+        #[inline]
+        unsafe fn move_string(src: *const u8, dst: *mut u8, len: usize) {
+            // SAFETY: rep movsb reads len bytes at src and writes them at dst, which the caller vouches for; the
+            // direction flag is clear by the ABI.
+            unsafe {
+                asm!(
+                    "rep movsb",
+                    inout("rcx") len => _,
+                    inout("rsi") src => _,
+                    inout("rdi") dst => _,
+                    options(nostack, preserves_flags)
+                );
+            }
+        }
+
+        /// # Safety
+        /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
+        #[inline]
+        pub unsafe fn bytes(src: *const u8, dst: *mut u8, len: usize) {
+            // Two moves that may overlap do for any length between one and two of their size.
+            let both_ends = |size: usize, step: unsafe fn(*const u8, *mut u8)| {
+                // SAFETY: size <= len, so both lie in the ranges that the caller vouches for.
+                unsafe { step(src, dst) };
+                let last = len - size;
+                // SAFETY: as above.
+                unsafe { step(src.wrapping_add(last), dst.wrapping_add(last)) };
+            };
+            match len {
+                0 => {}
+                // SAFETY: the caller's contract.
+                1 => unsafe { move1(src, dst) },
+                2..4 => both_ends(2, move2),
+                4..8 => both_ends(4, move4),
+                8..16 => both_ends(8, move8),
+                16..STRING_MOVE_BYTES_MIN => {
+                    let mut done = 16;
+                    while done < len {
+                        let at = done - 16;
+                        // SAFETY: at + 16 = done < len.
+                        unsafe { move16(src.wrapping_add(at), dst.wrapping_add(at)) };
+                        done += 16;
+                    }
+                    let last = len - 16;
+                    // SAFETY: the last sixteen of at least sixteen bytes.
+                    unsafe { move16(src.wrapping_add(last), dst.wrapping_add(last)) };
+                }
+                // SAFETY: the caller's contract.
+                _ => unsafe { move_string(src, dst, len) },
+            }
+        }
+
+        pub use bytes as load;
+        pub use bytes as store;
+    }
+
+    /// Copies by relaxed atomics.
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    mod copy {
+        use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+        /// The widest atomic access that is aligned at `shared` and has at most `left` bytes.
+        fn widest(shared: *const u8, left: usize) -> usize {
+            let at = shared as usize;
+            if left >= 8 && at.is_multiple_of(8) {
+                8
+            } else if left >= 4 && at.is_multiple_of(4) {
+                4
+            } else {
+                1
+            }
+        }
+
+        macro_rules! moves {
+            ($load:ident, $store:ident, $atomic:ty, $word:ty) => {
+                /// # Safety
+                /// `from` is aligned and readable for the word, `to` writable for it and not shared.
+                unsafe fn $load(from: *const u8, to: *mut u8) {
+                    // SAFETY: aligned and readable by contract; the region is only accessed by atomics.
+                    let word = unsafe { <$atomic>::from_ptr(from.cast_mut().cast()) }.load(Ordering::Relaxed);
+                    let to: *mut $word = to.cast();
+                    // SAFETY: writable by contract.
+                    unsafe { to.write_unaligned(word) };
+                }
+
+                /// # Safety
+                /// `from` is readable for the word and not written, `to` aligned and writable for it.
+                unsafe fn $store(from: *const u8, to: *mut u8) {
+                    let from: *const $word = from.cast();
+                    // SAFETY: readable by contract.
+                    let word = unsafe { from.read_unaligned() };
+                    // SAFETY: aligned and writable by contract; accessed as in the load.
+                    unsafe { <$atomic>::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
+                }
+            };
+        }
+
+        moves!(load8, store8, AtomicU64, u64);
+        moves!(load4, store4, AtomicU32, u32);
+        moves!(load1, store1, AtomicU8, u8);
+
+        macro_rules! loops {
+            ($name:ident, $shared:expr, $eight:ident, $four:ident, $one:ident) => {
+                /// # Safety
+                /// `src` is readable and `dst` writable for `len` bytes; the side that is not the region's is not
+                /// shared.
+                pub unsafe fn $name(src: *const u8, dst: *mut u8, len: usize) {
+                    let mut done = 0;
+                    while done < len {
+                        let (from, to) = (src.wrapping_add(done), dst.wrapping_add(done));
+                        let width = widest($shared(from, to), len - done);
+                        match width {
+                            // SAFETY: eight bytes are left on both sides, aligned on the shared one.
+                            8 => unsafe { $eight(from, to) },
+                            // SAFETY: four bytes are left on both sides, aligned on the shared one.
+                            4 => unsafe { $four(from, to) },
+                            // SAFETY: a byte is left on both sides.
+                            _ => unsafe { $one(from, to) },
+                        }
+                        done += width;
+                    }
+                }
+            };
+        }
+
+        loops!(load, |from: *const u8, _: *mut u8| from, load8, load4, load1);
+        loops!(store, |_: *const u8, to: *mut u8| to.cast_const(), store8, store4, store1);
     }
 }
 
@@ -417,6 +500,10 @@ mod model {
         pub fn load(&self, offset: u64, order: Ordering) -> u64 {
             assert!(offset.is_multiple_of(8));
             self.word(offset).load(order)
+        }
+
+        pub fn load_words<const N: usize>(&self, offset: u64) -> [u64; N] {
+            std::array::from_fn(|i| self.load(offset + 8 * i as u64, Ordering::Acquire))
         }
 
         pub fn store(&self, offset: u64, value: u64, order: Ordering) {
@@ -488,6 +575,12 @@ mod model {
                 dst[done..done + part].copy_from_slice(&word[start..start + part]);
                 done += part;
             }
+        }
+
+        pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
+            let mut there = vec![0; bytes.len()];
+            self.copy_out(offset, &mut there);
+            there == bytes
         }
 
         pub fn append_to(&self, offset: u64, len: usize, dst: &mut Vec<u8>) {

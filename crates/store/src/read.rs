@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::header;
-use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, PieceEntry, access_window};
+use fabcache_layout::item::{self, Item, PieceEntry, access_window};
 
 use crate::bounds::{COPIED_VALUE_BYTES_MAX, READ_RETRIES_MAX};
 use crate::handle::Handle;
@@ -321,15 +321,12 @@ impl Store {
             return Err(Changed);
         }
         let item = Item::read(&self.memory, offset).ok_or(Changed)?;
-        let mut there = [0; KEY_BYTES_MAX];
         let mut same = usize::from(item.key_len) == key.len();
         if same {
             if offset + item.bytes() > self.geometry.segment_end(segment) {
                 return Err(Changed);
             }
-            let there = &mut there[..key.len()];
-            self.memory.copy_out(offset + item.key_at(), there);
-            same = there == key;
+            same = self.memory.equals(offset + item.key_at(), key);
         }
         if same {
             return Ok(Some(Seen { at, segment, generation, item }));

@@ -338,13 +338,7 @@ impl Store {
     #[inline]
     pub(crate) fn has_key(&self, offset: u64, key: &[u8]) -> bool {
         let Some(item) = Item::read(&self.memory, offset) else { return false };
-        if usize::from(item.key_len) != key.len() {
-            return false;
-        }
-        let mut there = [0; KEY_BYTES_MAX];
-        let there = &mut there[..key.len()];
-        self.memory.copy_out(offset + item.key_at(), there);
-        there == key
+        usize::from(item.key_len) == key.len() && self.memory.equals(offset + item.key_at(), key)
     }
 
     /// Takes a segment for the index, if one is free.

@@ -557,11 +557,13 @@ impl Store {
         debug_assert_eq!(payload.len() as u64, new.payload_len());
         let offset = reservation.offset;
         let encoded = new.encode();
-        let head = encoded.as_bytes();
-        self.memory.copy_in(offset, head);
-        self.memory.copy_in(offset + head.len() as u64, payload);
-        let len = (head.len() + payload.len()) as u64;
-        let kind = u16::from_le_bytes([head[2], head[3]]);
+        let header = encoded.as_bytes();
+        let payload_at = (header.len() + new.key.len()) as u64;
+        self.memory.copy_in(offset, header);
+        self.memory.copy_in(offset + header.len() as u64, new.key);
+        self.memory.copy_in(offset + payload_at, payload);
+        let len = payload_at + payload.len() as u64;
+        let kind = encoded.kind();
         let generation = self.segments.generation(reservation.segment);
         // SAFETY: the reservation is ours alone, and was just written whole.
         unsafe { item::seal(&self.memory, &self.secret, generation, offset, kind, len) };

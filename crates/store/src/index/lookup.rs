@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
-use fabcache_layout::geometry::BUCKET_BYTES;
+use fabcache_layout::geometry::{BUCKET_BYTES, SLOTS_PER_BUCKET};
 use fabcache_layout::sync::{Ordering, fence};
 use fabcache_layout::{KeyHash, Slot};
 
@@ -113,18 +113,15 @@ impl Index {
         seen: &mut Seen,
     ) -> ControlFlow<R, Slot> {
         let tag = hash.tag();
-        let mut first = Slot::EMPTY;
-        for at in (bucket..bucket + BUCKET_BYTES).step_by(8) {
-            let slot = self.load_slot(at);
-            if at == bucket {
-                first = slot;
-            }
+        let words = self.memory.load_words::<SLOTS_PER_BUCKET>(bucket);
+        for (i, word) in words.into_iter().enumerate() {
+            let slot = Slot(word);
             if slot.matches(tag) {
-                visit(SlotAt { at, slot })?;
+                visit(SlotAt { at: bucket + 8 * i as u64, slot })?;
             }
             seen.moved |= slot.is_moved();
         }
-        ControlFlow::Continue(first)
+        ControlFlow::Continue(Slot(words[0]))
     }
 
     #[cold]

@@ -1,0 +1,80 @@
+//! Measures servers side by side: `fabcache-bench ours=target/release/fabcached memcached=/usr/bin/memcached`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use fabcache_bench::compare::{self, Plan};
+use fabcache_bench::report::{self, Results};
+use fabcache_bench::server::Candidate;
+
+/// Measures memcached-protocol servers side by side.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Servers, as NAME=PROGRAM; the last one is what the others are compared with
+    #[arg(required = true, value_name = "NAME=PROGRAM")]
+    servers: Vec<String>,
+    /// Rounds of each workload on each server
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Seconds of a round
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Where the results go as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let servers = arguments.servers.iter().map(|text| candidate(text)).collect::<Result<Vec<_>>>()?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    ensure!(cpus >= 2, "two CPUs are needed, one for the server and one for the client");
+    let shows = std::io::stderr().is_terminal();
+    let mut progress = |text: &str| {
+        if shows {
+            eprint!("\r\x1b[K{text}");
+        }
+    };
+    let plan = Plan {
+        rounds: arguments.rounds,
+        round: Duration::from_secs_f64(arguments.seconds),
+        keys: 100_000,
+        value_bytes: 100,
+    };
+    let capacity = compare::capacity(&servers, 100, &mut progress)?;
+    let throughput = compare::throughput(&servers, &plan, &mut progress)?;
+    progress("");
+    let results = Results {
+        unix_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        machine: report::machine(),
+        servers: servers.iter().map(|server| (server.name.clone(), version(server))).collect(),
+        method: format!(
+            "TCP over loopback, text protocol, one connection, server (-t 1) on CPU 0 and client on CPU 1, 100000 \
+             keys of 20 bytes with values of 100, every answer compared; medians of {} interleaved rounds of {} s",
+            plan.rounds, arguments.seconds
+        ),
+        capacity,
+        throughput,
+    };
+    print!("{}", results.table());
+    if let Some(path) = &arguments.json {
+        results.save(path)?;
+    }
+    Ok(())
+}
+
+fn candidate(text: &str) -> Result<Candidate> {
+    let (name, program) = text.split_once('=').with_context(|| format!("{text:?} is not NAME=PROGRAM"))?;
+    Ok(Candidate { name: name.to_owned(), program: PathBuf::from(program), flags: Vec::new() })
+}
+
+fn version(server: &Candidate) -> String {
+    let output = Command::new(&server.program).arg("-V").output();
+    output
+        .map_or_else(|_| "unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

@@ -1,0 +1,89 @@
+//! Figures as a table and as JSON.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::compare::{Capacity, Measured, median};
+
+/// Everything of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    /// When, as seconds since 1970.
+    pub unix_time: u64,
+    /// Processor, kernel, number of CPUs.
+    pub machine: String,
+    /// What was measured: each server's name and what its `-V` says.
+    pub servers: Vec<(String, String)>,
+    /// How: what a reader must know to judge the figures.
+    pub method: String,
+    /// Items that fit.
+    pub capacity: Vec<Capacity>,
+    /// Workloads, with all rounds.
+    pub throughput: Vec<Measured>,
+}
+
+/// What this machine is.
+pub fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let models: Vec<&str> = cpuinfo.lines().filter_map(|line| line.strip_prefix("model name")).collect();
+    let model = models.first().map_or("unknown processor", |line| line.trim_start_matches([' ', '\t', ':']));
+    format!("{model}, {} CPUs, Linux {}", models.len(), read("/proc/sys/kernel/osrelease").trim())
+}
+
+impl Results {
+    /// Writes them as JSON.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).context("results are JSON")?;
+        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// A table: medians, and how each server compares with the last one named.
+    pub fn table(&self) -> String {
+        let mut text = format!("{}\n{}\n\n", self.machine, self.method);
+        let base = self.servers.last().map_or("", |(name, _)| name);
+        let _ = writeln!(
+            text,
+            "{:<18} {:<14} {:>12} {:>8} {:>14} {:>8}",
+            "workload", "server", "op/s", "ratio", "server ns/op", "ratio"
+        );
+        for measured in &self.throughput {
+            let of = |m: &Measured| {
+                let rate = median(m.rounds.iter().map(|round| round.operations_per_s));
+                (rate, median(m.rounds.iter().map(|round| round.server_cpu_ns)))
+            };
+            let (rate, cpu) = of(measured);
+            let peer = self.throughput.iter().find(|m| m.server == base && m.workload == measured.workload);
+            let (peer_rate, peer_cpu) = peer.map_or((f64::NAN, f64::NAN), of);
+            let _ = writeln!(
+                text,
+                "{:<18} {:<14} {rate:>12.0} {:>8.2} {cpu:>14.0} {:>8.2}",
+                measured.workload.name(),
+                measured.server,
+                rate / peer_rate,
+                cpu / peer_cpu
+            );
+        }
+        for found in &self.capacity {
+            let peer = self.capacity.iter().find(|c| c.server == base && c.value_bytes == found.value_bytes);
+            let ratio = peer.map_or(f64::NAN, |peer| found.items as f64 / peer.items as f64);
+            let _ = writeln!(
+                text,
+                "items at -m {}: {:<14} {:>8} of 20 + {} bytes ({ratio:.2}), {:.1} MB resident, {:.0} bytes an item",
+                found.megabytes,
+                found.server,
+                found.items,
+                found.value_bytes,
+                found.resident_bytes as f64 / f64::from(1 << 20),
+                found.resident_bytes as f64 / found.items as f64
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,138 @@
+//! A server process that is measured.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// How long a server may take to start or to stop.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server to measure: any program with memcached's flags.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Its name in tables.
+    pub name: String,
+    /// The program.
+    pub program: PathBuf,
+    /// Flags beside those of every candidate.
+    pub flags: Vec<String>,
+}
+
+/// A running server. It is stopped when dropped.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Starts a server on a free port of this host, with `flags` beside its own.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn start(candidate: &Candidate, flags: &[&str]) -> Result<Server> {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
+        let address = free.local_addr()?;
+        drop(free);
+        let port = address.port().to_string();
+        let mut command = Command::new(&candidate.program);
+        command.args(["-u", "root", "-l", "127.0.0.1", "-p", &port]).args(flags).args(&candidate.flags);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child =
+            command.spawn().with_context(|| format!("cannot start {}", candidate.program.display()))?;
+        let mut server = Server { child, address };
+        let until = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = server.child.try_wait()? {
+                bail!("{} ended at once: {status}", candidate.name);
+            }
+            if Instant::now() > until {
+                bail!("{} does not listen", candidate.name);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Pins all its threads to a CPU.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn pin(&self, cpu: usize) -> Result<()> {
+        for task in self.tasks()? {
+            pin(Some(task), cpu)?;
+        }
+        Ok(())
+    }
+
+    /// CPU time of all its threads so far.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let mut total = 0;
+        for task in self.tasks()? {
+            let path = format!("/proc/{}/task/{}/schedstat", self.id(), task.as_raw_nonzero());
+            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+            total += text
+                .split_whitespace()
+                .next()
+                .and_then(|ns| ns.parse::<u64>().ok())
+                .context("no CPU time")?;
+        }
+        Ok(Duration::from_nanos(total))
+    }
+
+    fn tasks(&self) -> Result<Vec<Pid>> {
+        let path = format!("/proc/{}/task", self.id());
+        let entries = std::fs::read_dir(Path::new(&path)).with_context(|| format!("cannot list {path}"))?;
+        let mut tasks = Vec::new();
+        for entry in entries {
+            let id = entry?.file_name().to_string_lossy().parse().context("a task is a number")?;
+            tasks.extend(Pid::from_raw(id));
+        }
+        Ok(tasks)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(id) = Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process(id, Signal::TERM);
+        }
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Pins a thread, or the calling one, to a CPU.
+///
+/// # Errors
+/// The system refuses.
+pub fn pin(thread: Option<Pid>, cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(thread, &set).with_context(|| format!("cannot pin to CPU {cpu}"))
+}
