@@ -214,7 +214,10 @@ impl Player {
                 };
                 let sort = match unit.drift {
                     Some(drift) => drift.sent.to_owned(),
-                    None => format!("{}: {} / {}: {why}", unit.command, kind(unit, their), kind(unit, our)),
+                    None => {
+                        let why: String = why.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+                        format!("{}: {} / {}: {why}", unit.command, kind(unit, their), kind(unit, our))
+                    }
                 };
                 played.difference = Some(Difference {
                     step,

@@ -175,9 +175,7 @@ impl Run<'_> {
 
     /// What is sent in every run: the corpus, and each known difference once.
     fn openings(&mut self, generator: &mut Generator) -> Result<()> {
-        let ascii = self.options.selection.drifts();
-        let binary =
-            !matches!(self.options.selection.protocols(), [only] if ascii && only.name() != "binary");
+        let (ascii, binary) = (self.options.selection.drifts(), self.options.selection.binary());
         // A sequence each, so that one difference does not hide the others.
         for mut unit in corpus::units() {
             unit.conn = usize::from(unit.wire == Wire::Binary);
@@ -234,9 +232,13 @@ impl Run<'_> {
         let (options, replays) = (self.options, &mut self.replays);
         let mut replay = |steps: &[Step]| match play_again(options, replays, steps, rng) {
             Ok(replayed) => {
-                let differs = replayed.difference.is_some();
+                // Only of the sort that is looked for: without its first commands a sequence may run into a
+                // known difference, or into another fault.
+                let sort = replayed.difference.as_ref().map(|difference| difference.sort.clone());
+                let wanted = last.as_ref().map_or(&sort, |(_, _, wanted)| wanted);
+                let differs = sort.is_some() && sort == *wanted;
                 if differs {
-                    last = Some((replayed, steps.to_vec()));
+                    last = Some((replayed, steps.to_vec(), sort));
                 }
                 differs
             }
@@ -252,7 +254,7 @@ impl Run<'_> {
         }
         let head = format!("sequence {} of seed {}", sequence.number, self.options.seed);
         match last {
-            Some((Played { difference: Some(difference), transcript, .. }, steps)) => format!(
+            Some((Played { difference: Some(difference), transcript, .. }, steps, _)) => format!(
                 "{head}, shrunk to {} commands:\n{}",
                 steps.len(),
                 repro::describe(&difference, &transcript, &steps),

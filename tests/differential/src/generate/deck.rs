@@ -31,9 +31,14 @@ impl Selection {
         }
     }
 
-    /// Known differences are of text and meta only.
+    /// Text and meta are sent, of which the known differences are.
     pub fn drifts(self) -> bool {
         self != Selection::Binary
+    }
+
+    /// Binary is sent.
+    pub fn binary(self) -> bool {
+        matches!(self, Selection::Binary | Selection::All)
     }
 }
 

@@ -1,0 +1,266 @@
+//! What the server's tests share: a server in this process, and clients that say and hear bytes.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use fabcache_server::options::CommandLine;
+use fabcache_server::{Server, Settings};
+use fabcache_transport::Peer;
+
+/// A server that is stopped when the test ends.
+pub struct TestServer(Option<Server>);
+
+/// A server with these flags, and without others on a free port of 127.0.0.1.
+pub fn serve(flags: &str) -> TestServer {
+    try_serve(flags).unwrap_or_else(|error| panic!("{flags}: {error:#}"))
+}
+
+pub fn try_serve(flags: &str) -> anyhow::Result<TestServer> {
+    let place = if flags.contains("-s ") || flags.contains("-l ") { "" } else { "-l 127.0.0.1 " };
+    let port = if flags.contains("-s ") || flags.contains("-p ") { "" } else { "-p -1 " };
+    let line = format!("fabcached {place}{port}{flags}");
+    let parsed = CommandLine::try_parse_from(line.split_whitespace())?;
+    let settings = Settings::new(&parsed.options, &|_| None)?;
+    Ok(TestServer(Some(Server::start(settings, Vec::new())?)))
+}
+
+impl TestServer {
+    pub fn server(&self) -> &Server {
+        self.0.as_ref().expect("it runs until it is dropped")
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.addresses()[0]
+    }
+
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let socket = |peer: &Peer| if let Peer::Socket(address) = peer { Some(*address) } else { None };
+        self.server().local().iter().filter_map(socket).collect()
+    }
+
+    pub fn connect(&self) -> Client<TcpStream> {
+        let stream = TcpStream::connect(self.address()).expect("the server listens");
+        stream.set_nodelay(true).expect("a socket");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        Client::new(stream)
+    }
+
+    pub fn stop(mut self) {
+        self.0.take().expect("it runs").stop().expect("no thread failed");
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if let Some(server) = self.0.take() {
+            let stopped = server.stop();
+            if !std::thread::panicking() {
+                stopped.expect("no thread failed");
+            }
+        }
+    }
+}
+
+/// Nothing in a test takes longer.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A client over any stream.
+pub struct Client<S> {
+    pub stream: S,
+    heard: Vec<u8>,
+}
+
+pub fn connect_unix(path: &PathBuf) -> Client<UnixStream> {
+    let stream = UnixStream::connect(path).expect("the server listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    Client::new(stream)
+}
+
+impl<S: Read + Write> Client<S> {
+    pub fn new(stream: S) -> Client<S> {
+        Client { stream, heard: Vec::new() }
+    }
+
+    pub fn say(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).expect("the server listens");
+    }
+
+    /// Hears exactly as many bytes as `expected` has, and compares.
+    #[track_caller]
+    pub fn hear(&mut self, expected: impl AsRef<[u8]>) {
+        let expected = expected.as_ref();
+        while self.heard.len() < expected.len() {
+            if !self.more() {
+                break;
+            }
+        }
+        let shown = self.heard.len().min(expected.len());
+        let got: Vec<u8> = self.heard.drain(..shown).collect();
+        if got != expected {
+            panic!("heard {:?} instead of {:?}", show(&got), show(expected));
+        }
+    }
+
+    /// Says and hears.
+    #[track_caller]
+    pub fn ask(&mut self, bytes: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
+        self.say(bytes);
+        let expected = expected.as_ref();
+        let before = show(bytes);
+        let got = self.hear_some(expected.len());
+        if got != expected {
+            panic!("to {before:?} heard {:?} instead of {:?}", show(&got), show(expected));
+        }
+    }
+
+    fn hear_some(&mut self, len: usize) -> Vec<u8> {
+        while self.heard.len() < len && self.more() {}
+        let shown = self.heard.len().min(len);
+        self.heard.drain(..shown).collect()
+    }
+
+    /// Hears until `end`.
+    #[track_caller]
+    pub fn hear_until(&mut self, end: &str) -> String {
+        loop {
+            let at = self.heard.windows(end.len()).position(|window| window == end.as_bytes());
+            if let Some(at) = at {
+                let got: Vec<u8> = self.heard.drain(..at + end.len()).collect();
+                return String::from_utf8_lossy(&got).into_owned();
+            }
+            assert!(self.more(), "the connection ended before {end:?}: {:?}", show(&self.heard));
+        }
+    }
+
+    /// Nothing more comes: the server has closed the connection.
+    #[track_caller]
+    pub fn hear_end(&mut self) {
+        while self.more() {}
+        assert!(self.heard.is_empty(), "heard {:?} before the end", show(&self.heard));
+    }
+
+    /// One statistic.
+    #[track_caller]
+    pub fn stat(&mut self, of: &str, name: &str) -> String {
+        self.say(if of.is_empty() { "stats\r\n".to_owned() } else { format!("stats {of}\r\n") });
+        let all = self.hear_until("END\r\n");
+        let wanted = format!("STAT {name} ");
+        let value = all.lines().find_map(|line| line.strip_prefix(&wanted));
+        value.unwrap_or_else(|| panic!("no {name} in {all}")).to_owned()
+    }
+
+    fn more(&mut self) -> bool {
+        let mut buffer = [0; 64 << 10];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => false,
+            Ok(len) => {
+                self.heard.extend_from_slice(&buffer[..len]);
+                true
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
+            Err(error) => panic!("nothing comes: {error}; heard so far {:?}", show(&self.heard)),
+        }
+    }
+}
+
+fn show(bytes: &[u8]) -> String {
+    let text = bytes.escape_ascii().to_string();
+    if text.len() > 600 { format!("{}… ({} bytes)", &text[..600], bytes.len()) } else { text }
+}
+
+/// A client over UDP: one datagram each way.
+pub struct UdpClient(UdpSocket);
+
+impl UdpClient {
+    pub fn new(server: SocketAddr) -> UdpClient {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+        socket.connect(server).expect("loopback");
+        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a socket");
+        UdpClient(socket)
+    }
+
+    pub fn say(&self, id: u16, request: &[u8]) {
+        let datagram = [&id.to_be_bytes()[..], &[0, 0, 0, 1, 0, 0], request].concat();
+        self.0.send(&datagram).expect("loopback");
+    }
+
+    /// All datagrams of an answer, put together.
+    pub fn hear(&self, id: u16) -> Vec<u8> {
+        let mut parts = std::collections::BTreeMap::new();
+        let mut buffer = [0; 2048];
+        loop {
+            let len = self.0.recv(&mut buffer).expect("an answer comes");
+            assert!(len <= 1400);
+            let field = |at: usize| u16::from_be_bytes([buffer[at], buffer[at + 1]]);
+            assert_eq!((field(0), field(6)), (id, 0));
+            parts.insert(field(2), buffer[8..len].to_vec());
+            if parts.len() == usize::from(field(4)) {
+                return parts.into_values().flatten().collect();
+            }
+        }
+    }
+
+    pub fn hears_nothing(&self) -> bool {
+        self.0.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
+        self.0.recv(&mut [0; 16]).is_err()
+    }
+}
+
+/// A path in the temporary directory for this test alone.
+pub fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("fabcached-{}-{name}", std::process::id()))
+}
+
+/// A binary request.
+pub fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], cas: u64) -> Vec<u8> {
+    let body = extras.len() + key.len() + value.len();
+    let mut packet = vec![0x80, opcode];
+    packet.extend_from_slice(&(key.len() as u16).to_be_bytes());
+    packet.extend_from_slice(&[extras.len() as u8, 0, 0, 0]);
+    packet.extend_from_slice(&(body as u32).to_be_bytes());
+    packet.extend_from_slice(&0xdead_beefu32.to_be_bytes());
+    packet.extend_from_slice(&cas.to_be_bytes());
+    [&packet[..], extras, key, value].concat()
+}
+
+/// A binary answer: opcode, status, CAS, extras, key, value.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub opcode: u8,
+    pub status: u16,
+    pub cas: u64,
+    pub extras: Vec<u8>,
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Hears one binary answer.
+    #[track_caller]
+    pub fn hear_packet(&mut self) -> Answer {
+        let head = self.hear_some(24);
+        assert_eq!(head.len(), 24, "a whole header comes");
+        assert_eq!(head[0], 0x81);
+        assert_eq!(&head[12..16], 0xdead_beefu32.to_be_bytes());
+        let key_len = usize::from(u16::from_be_bytes([head[2], head[3]]));
+        let extras_len = usize::from(head[4]);
+        let body_len = u32::from_be_bytes([head[8], head[9], head[10], head[11]]) as usize;
+        let body = self.hear_some(body_len);
+        let (extras, rest) = body.split_at(extras_len);
+        let (key, value) = rest.split_at(key_len);
+        Answer {
+            opcode: head[1],
+            status: u16::from_be_bytes([head[6], head[7]]),
+            cas: u64::from_be_bytes(head[16..24].try_into().expect("eight bytes")),
+            extras: extras.to_vec(),
+            key: key.to_vec(),
+            value: value.to_vec(),
+        }
+    }
+}
