@@ -28,7 +28,8 @@
 //!             2      chained
 //!             3      piece
 //!             4..6   bytes of the length field, less one
-//!             6..8   reserved
+//!             6      the key was given in base64 (meta protocol), and is shown so
+//!             7      reserved
 //! ```
 
 use crate::checksum::{Secret, checksum};
@@ -68,6 +69,7 @@ const EXPIRY: u8 = 1 << 1;
 const CHAINED: u8 = 1 << 2;
 const PIECE: u8 = 1 << 3;
 const LENGTH_SHIFT: u32 = 4;
+const BINARY_KEY: u8 = 1 << 6;
 
 /// The state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -169,6 +171,8 @@ pub struct NewItem<'a> {
     pub state: State,
     /// 1 to 250 bytes; none for a piece.
     pub key: &'a [u8],
+    /// The key was given in base64.
+    pub binary_key: bool,
     /// The CAS value; for a piece, the hash of its owner's key.
     pub cas: u64,
     /// Client flags.
@@ -238,6 +242,9 @@ impl NewItem<'_> {
         }
         if self.key.is_empty() {
             options |= PIECE;
+        }
+        if self.binary_key {
+            options |= BINARY_KEY;
         }
         let mut out = Encoded { bytes: [0; HEADER_BYTES_MAX], len: 0 };
         let mut put = |bytes: &[u8]| {
@@ -315,6 +322,12 @@ impl Item {
     #[inline]
     pub fn is_piece(&self) -> bool {
         self.options & PIECE != 0
+    }
+
+    /// The key was given in base64.
+    #[inline]
+    pub fn has_binary_key(&self) -> bool {
+        self.options & BINARY_KEY != 0
     }
 
     /// Where the key starts, from the item's start.
@@ -454,8 +467,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back(key in prop::collection::vec(any::<u8>(), 1..=250), cas: u64, flags: u32, expiry: u32, pieces in 0u32..9, value_len: u32, state: u16) {
-            let new = NewItem { state: State(state), key: &key, cas, flags, expiry, pieces, value_len };
+        fn headers_come_back(key in prop::collection::vec(any::<u8>(), 1..=250), cas: u64, flags: u32, expiry: u32, pieces in 0u32..9, value_len: u32, state: u16, binary_key: bool) {
+            let new = NewItem { state: State(state), key: &key, binary_key, cas, flags, expiry, pieces, value_len };
             let encoded = new.encode();
             prop_assert_eq!(encoded.as_bytes().len() + key.len(), new.head_len());
             let mut head = [0xaa; HEADER_BYTES_MAX];
@@ -467,7 +480,7 @@ mod tests {
             prop_assert_eq!(item.is_chained(), pieces != 0);
             prop_assert!(!item.is_piece());
             prop_assert_eq!(item.key_at() as usize, encoded.as_bytes().len());
-            prop_assert_eq!(item.kind(), encoded.kind());
+            prop_assert_eq!((item.kind(), item.has_binary_key()), (encoded.kind(), binary_key));
         }
 
         #[test]

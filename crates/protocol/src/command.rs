@@ -108,9 +108,10 @@ pub struct Get<'a> {
     pub value: bool,
     /// Set a new expiry time on a hit (`gat`, meta `T`, binary GAT).
     pub touch: Option<Exptime>,
-    /// The answer carries the time to live from before `touch` or `vivify` took effect (meta `t` stands before
-    /// `T` or `N`); an item just created then has none.
+    /// The answer carries the time to live from before `touch` took effect (meta `t` stands before `T`).
     pub ttl_before_touch: bool,
+    /// What the answer says of the time to live of an item just created: that of the last `T` or `N` before `t`.
+    pub created_ttl: Option<Exptime>,
     /// On a miss create an empty item with this expiry time and tell the client that it won (meta `N`, or the
     /// `T` that stands after it).
     pub vivify: Option<Exptime>,
@@ -234,6 +235,8 @@ pub struct Arithmetic<'a> {
     pub touch: Option<Exptime>,
     /// As [`Get::ttl_before_touch`].
     pub ttl_before_touch: bool,
+    /// As [`Get::created_ttl`].
+    pub created_ttl: Option<Exptime>,
     /// Only if the item's CAS value is this one.
     pub compare: Option<u64>,
     /// The CAS value to give the new item (meta `E`).

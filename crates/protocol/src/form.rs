@@ -106,6 +106,8 @@ pub struct MetaForm<'a> {
     pub value: bool,
     /// `b`: the key is base64; the answer says so too.
     pub binary_key: bool,
+    /// The key as the store knows it, for the answers that show it as it was stored.
+    pub plain_key: &'a [u8],
     /// `ms`: the length on the line, which the `s` flag answers when nothing was stored.
     pub value_len: u64,
 }
@@ -153,7 +155,17 @@ impl SavedForm {
                 Form::Text(TextForm { command, key: b"", noreply, cas })
             }
             Form::Meta(MetaForm { command, quiet, value, binary_key, value_len, .. }) => {
-                Form::Meta(MetaForm { command, key: b"", flags: b"", quiet, value, binary_key, value_len })
+                // Only reads, which are not saved, need the plain key.
+                Form::Meta(MetaForm {
+                    command,
+                    key: b"",
+                    flags: b"",
+                    quiet,
+                    value,
+                    binary_key,
+                    plain_key: b"",
+                    value_len,
+                })
             }
             Form::Binary(BinaryForm { opcode, opaque, .. }) => {
                 Form::Binary(BinaryForm { opcode, opaque, key: b"" })

@@ -15,6 +15,8 @@ pub struct Item {
     pub idle: u32,
     /// It was read since it was stored.
     pub fetched: bool,
+    /// Its key was given in base64 when it was stored.
+    pub binary_key: bool,
     /// Marked stale.
     pub stale: bool,
     /// This client won the right to recache it.

@@ -54,10 +54,10 @@ fn get_flags() {
     get("k E7", Get { new_cas: Some(7), ..plain.clone() });
     get("k E0", plain.clone());
     get("k T30", Get { touch: ttl(30), ..plain.clone() });
-    get("k T-1 t", Get { touch: ttl(-1), ..plain.clone() });
+    get("k T-1 t", Get { touch: ttl(-1), created_ttl: ttl(-1), ..plain.clone() });
     get("k t T30", Get { touch: ttl(30), ttl_before_touch: true, ..plain.clone() });
-    get("k N30 t", Get { vivify: ttl(30), ..plain.clone() });
-    get("k t N30", Get { vivify: ttl(30), ttl_before_touch: true, ..plain.clone() });
+    get("k N30 t", Get { vivify: ttl(30), created_ttl: ttl(30), ..plain.clone() });
+    get("k t N30", Get { vivify: ttl(30), ..plain.clone() });
     get("k N30 T60", Get { vivify: ttl(60), touch: ttl(60), ..plain.clone() });
     get("k T60 N30", Get { vivify: ttl(30), touch: ttl(60), ..plain.clone() });
     get("k R30", Get { recache: ttl(30), ..plain.clone() });
@@ -143,7 +143,7 @@ fn others() {
     assert_eq!(request(&mut decoder, b"me Zm9v b\r\n").command, Command::Inspect(b"foo"));
     says("mn\r\n", "MN\r\n");
     says("me hit\r\n", "ME hit exp=60 la=3 cas=42 fetch=yes cls=1 size=64\r\n");
-    says("me Zm9v b\r\n", "ME Zm9v exp=60 la=3 cas=42 fetch=yes cls=1 size=64\r\n");
+    says("me Zm9v b\r\n", "ME foo exp=60 la=3 cas=42 fetch=yes cls=1 size=64\r\n");
 }
 
 #[test]
@@ -260,7 +260,16 @@ fn streamed() {
 }
 
 fn form(command: MetaCommand, flags: &'static [u8], quiet: bool) -> Form<'static> {
-    Form::Meta(MetaForm { command, key: b"key", flags, quiet, value: false, binary_key: false, value_len: 5 })
+    Form::Meta(MetaForm {
+        command,
+        key: b"key",
+        flags,
+        quiet,
+        value: false,
+        binary_key: false,
+        plain_key: b"key",
+        value_len: 5,
+    })
 }
 
 #[track_caller]
@@ -294,7 +303,10 @@ fn get_answers() {
     }
     says("mg hit v k\r\n", "VA 2 khit\r\nhi\r\n");
     says("mg hit q v  O12  t\r\n", "VA 2 O12 t60\r\nhi\r\n");
-    says("mg aGl0 k b v c\r\n", "VA 2 kaGl0 b c42\r\nhi\r\n");
+    // A hit shows its key as it was stored.
+    says("mg aGl0 k b v c\r\n", "VA 2 khit c42\r\nhi\r\n");
+    let stored = Reply::Found(Item { binary_key: true, ..ITEM });
+    answers(get, b"k", stored, "HD ka2V5 b\r\n", "HD ka2V5 b\r\n");
     says("mg bWlzcw== b k\r\n", "EN kbWlzcw== b\r\n");
     says("mg miss q\r\nmn\r\n", "MN\r\n");
 }

@@ -32,7 +32,10 @@ fn every_opcode_answers() {
     let set = ask(packet(0x01, &SET_EXTRAS, b"a", b"hello", 0));
     assert_eq!((set.status, set.cas), (OK, 1));
     let get = ask(packet(0x00, &[], b"a", &[], 0));
-    assert_eq!((get.status, get.cas, get.extras, get.key, get.value), (OK, 1, vec![0, 0, 0, 5], vec![], b"hello".to_vec()));
+    assert_eq!(
+        (get.status, get.cas, get.extras, get.key, get.value),
+        (OK, 1, vec![0, 0, 0, 5], vec![], b"hello".to_vec())
+    );
     let getk = ask(packet(0x0c, &[], b"a", &[], 0));
     assert_eq!((getk.key, getk.value), (b"a".to_vec(), b"hello".to_vec()));
     assert_eq!(ask(packet(0x01, &SET_EXTRAS, b"a", b"x", 99)).status, EXISTS);
@@ -92,7 +95,10 @@ fn quiet_opcodes_answer_only_what_is_unexpected() {
             break;
         }
     }
-    assert_eq!(heard, [(0x12, EXISTS), (0x13, NOT_FOUND), (0x09, OK), (0x0d, OK), (0x14, NOT_FOUND), (0x0a, OK)]);
+    assert_eq!(
+        heard,
+        [(0x12, EXISTS), (0x13, NOT_FOUND), (0x09, OK), (0x0d, OK), (0x14, NOT_FOUND), (0x0a, OK)]
+    );
     c.say(packet(0x17, &[], &[], &[], 0));
     c.hear_end();
 }
@@ -121,10 +127,9 @@ fn statistics_end_with_an_empty_packet() {
 #[test]
 fn a_broken_header_ends_the_connection() {
     let server = serve("");
-    for broken in [
-        [vec![0x80], vec![0xff; 30]].concat(),
-        [&packet(0x00, &[], b"a", &[], 0)[..], &[0x42; 24]].concat(),
-    ] {
+    for broken in
+        [[vec![0x80], vec![0xff; 30]].concat(), [&packet(0x00, &[], b"a", &[], 0)[..], &[0x42; 24]].concat()]
+    {
         let mut c = server.connect();
         c.say(broken);
         let _ = c.stream.shutdown(std::net::Shutdown::Write);

@@ -13,8 +13,14 @@ fn reading_with_every_flag() {
     c.ask("mg a\r\n", "HD\r\n");
     c.ask("mg a s v f c t k O77\r\n", "VA 2 s2 f5 c1 t100 ka O77\r\nhi\r\n");
     c.ask("ms b 0\r\n\r\nmg b v h l t\r\nmg b h\r\n", "HD\r\nVA 0 h0 l0 t-1\r\n\r\nHD h1\r\n");
-    c.ask("ms d 1\r\nx\r\nmg d u\r\nmg d h u\r\nmg d h\r\nmg d h\r\n", "HD\r\nHD\r\nHD h0\r\nHD h0\r\nHD h1\r\n");
-    c.ask("ms Zm9v 3 b\r\nbar\r\nmg Zm9v b k v\r\nget foo\r\n", "HD\r\nVA 3 kZm9v b\r\nbar\r\nVALUE foo 0 3\r\nbar\r\nEND\r\n");
+    c.ask(
+        "ms d 1\r\nx\r\nmg d u\r\nmg d h u\r\nmg d h\r\nmg d h\r\n",
+        "HD\r\nHD\r\nHD h0\r\nHD h0\r\nHD h1\r\n",
+    );
+    c.ask(
+        "ms Zm9v 3 b\r\nbar\r\nmg Zm9v b k v\r\nget foo\r\n",
+        "HD\r\nVA 3 kZm9v b\r\nbar\r\nVALUE foo 0 3\r\nbar\r\nEND\r\n",
+    );
     c.ask("me a\r\n", "");
     let line = c.hear_until("\r\n");
     assert!(line.starts_with("ME a exp=100 la=0 cas=1 fetch=yes cls=1 size="), "{line}");
@@ -27,7 +33,10 @@ fn winning_staleness_and_vivifying() {
     let mut c = server.connect();
     c.ask("mg new N30 v t\r\nmg new N30 v t\r\n", "VA 0 t30 W\r\n\r\nVA 0 t30 Z\r\n\r\n");
     c.ask("ms new 1 T100\r\nx\r\nmg new v\r\n", "HD\r\nVA 1\r\nx\r\n");
-    c.ask("mg new R30 v\r\nmg new R130 v\r\nmg new R130 v\r\n", "VA 1\r\nx\r\nVA 1 W\r\nx\r\nVA 1 Z\r\nx\r\n");
+    c.ask(
+        "mg new R30 v\r\nmg new R130 v\r\nmg new R130 v\r\n",
+        "VA 1\r\nx\r\nVA 1 W\r\nx\r\nVA 1 Z\r\nx\r\n",
+    );
     c.ask("ms s 1 T100\r\nx\r\n", "HD\r\n");
     c.ask("md s I T30\r\nmg s v t\r\nmg s v t\r\n", "HD\r\nVA 1 t30 X W\r\nx\r\nVA 1 t30 Z X\r\nx\r\n");
     c.ask("ms s 1 C99999 I\r\ny\r\nms s 1 C1 I\r\ny\r\n", "EX\r\nHD\r\n");
@@ -40,7 +49,10 @@ fn writing_in_every_mode() {
     let mut c = server.connect();
     c.ask("ms a 1 ME\r\n1\r\nms a 1 ME\r\n2\r\n", "HD\r\nNS\r\n");
     c.ask("ms a 1 MA\r\n3\r\nms a 1 MP\r\n0\r\nmg a v\r\n", "HD\r\nHD\r\nVA 3\r\n013\r\n");
-    c.ask("ms x 1 MA\r\n3\r\nms x 1 MR\r\n3\r\nms x 1 MA N60\r\n3\r\nmg x v t\r\n", "NS\r\nNS\r\nHD\r\nVA 1 t60\r\n3\r\n");
+    c.ask(
+        "ms x 1 MA\r\n3\r\nms x 1 MR\r\n3\r\nms x 1 MA N60\r\n3\r\nmg x v t\r\n",
+        "NS\r\nNS\r\nHD\r\nVA 1 t60\r\n3\r\n",
+    );
     c.ask("ms a 1 b\r\nx\r\n", "CLIENT_ERROR error decoding key\r\n");
     c.ask("ms a 1 Mz\r\nx\r\n", "CLIENT_ERROR invalid mode for ms M token\r\n");
     c.ask("ms a 1 C9\r\nx\r\nms missing 1 C9\r\nx\r\n", "EX\r\nNF\r\n");
@@ -53,10 +65,19 @@ fn writing_in_every_mode() {
 fn numbers_and_deletes() {
     let server = serve("");
     let mut c = server.connect();
-    c.ask("ma n\r\nma n N0 J10 v\r\nma n v\r\nma n MD D5 v t\r\n", "NF\r\nVA 2\r\n10\r\nVA 2\r\n11\r\nVA 1 t-1\r\n6\r\n");
+    c.ask(
+        "ma n\r\nma n N0 J10 v\r\nma n v\r\nma n MD D5 v t\r\n",
+        "NF\r\nVA 2\r\n10\r\nVA 2\r\n11\r\nVA 1 t-1\r\n6\r\n",
+    );
     c.ask("ma n T90 t\r\nma n q\r\nma n D9 q v\r\nma missing q\r\nmn\r\n", "HD t90\r\nNF\r\nMN\r\n");
-    c.ask("ma n C99999\r\nma n E77 c\r\nms t 1\r\nx\r\nma t\r\n", "EX\r\nHD c77\r\nHD\r\nCLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
-    c.ask("md n C99999\r\nmd n q\r\nmd n\r\nmd n q\r\nmd n O5 k\r\nmn\r\n", "EX\r\nNF\r\nNF\r\nNF O5 kn\r\nMN\r\n");
+    c.ask(
+        "ma n C99999\r\nma n E77 c\r\nms t 1\r\nx\r\nma t\r\n",
+        "EX\r\nHD c77\r\nHD\r\nCLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+    );
+    c.ask(
+        "md n C99999\r\nmd n q\r\nmd n\r\nmd n q\r\nmd n O5 k\r\nmn\r\n",
+        "EX\r\nNF\r\nNF\r\nNF O5 kn\r\nMN\r\n",
+    );
     c.ask("ms v 5 F9 T100\r\nhello\r\nmd v x\r\nmg v v f t\r\n", "HD\r\nHD\r\nVA 0 f0 t-1\r\n\r\n");
 }
 

@@ -26,12 +26,18 @@ fn storing_and_reading() {
     c.ask("cas a 0 0 1 99\r\nx\r\n", "EXISTS\r\n");
     c.ask("cas a 0 0 1 1\r\nx\r\n", "STORED\r\n");
     c.ask("delete a\r\ndelete a\r\ndelete b 0\r\n", "DELETED\r\nNOT_FOUND\r\nDELETED\r\n");
-    c.ask("set n 0 0 2\r\n10\r\nincr n 5\r\ndecr n 6\r\nget n\r\n", "STORED\r\n15\r\n9\r\nVALUE n 0 2\r\n9 \r\nEND\r\n");
+    c.ask(
+        "set n 0 0 2\r\n10\r\nincr n 5\r\ndecr n 6\r\nget n\r\n",
+        "STORED\r\n15\r\n9\r\nVALUE n 0 2\r\n9 \r\nEND\r\n",
+    );
     c.ask("decr n 100\r\nincr n 18446744073709551615\r\nincr n 1\r\n", "0\r\n18446744073709551615\r\n0\r\n");
     c.ask("incr missing 1\r\ndecr missing 1\r\n", "NOT_FOUND\r\nNOT_FOUND\r\n");
     c.ask("touch n 100\r\ntouch missing 1\r\n", "TOUCHED\r\nNOT_FOUND\r\n");
     c.ask("gat 100 n missing\r\n", "VALUE n 0 20\r\n0                   \r\nEND\r\n");
-    c.ask("set q 0 0 1 noreply\r\nx\r\nappend q 0 0 1 noreply\r\ny\r\nget q\r\n", "VALUE q 0 2\r\nxy\r\nEND\r\n");
+    c.ask(
+        "set q 0 0 1 noreply\r\nx\r\nappend q 0 0 1 noreply\r\ny\r\nget q\r\n",
+        "VALUE q 0 2\r\nxy\r\nEND\r\n",
+    );
     c.ask("version\r\n", "VERSION 1.6.45\r\n");
     c.ask("verbosity 1\r\nflush_all\r\nget q\r\n", "OK\r\nOK\r\nEND\r\n");
     c.say("quit\r\n");
@@ -43,9 +49,13 @@ fn expiry_is_to_the_second() {
     let server = serve("");
     let mut c = server.connect();
     c.ask("set gone 0 -1 1\r\nx\r\nget gone\r\n", "STORED\r\nEND\r\n");
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
     c.ask(format!("set past 0 {} 1\r\nx\r\nget past\r\n", now - 10), "STORED\r\nEND\r\n");
-    c.ask(format!("set future 0 {} 1\r\nx\r\nget future\r\n", now + 100), "STORED\r\nVALUE future 0 1\r\nx\r\nEND\r\n");
+    c.ask(
+        format!("set future 0 {} 1\r\nx\r\nget future\r\n", now + 100),
+        "STORED\r\nVALUE future 0 1\r\nx\r\nEND\r\n",
+    );
     c.ask("set soon 0 1 1\r\nx\r\nset later 0 4 1\r\nx\r\n", "STORED\r\nSTORED\r\n");
     c.ask("mg later t\r\nmg future t\r\n", "HD t4\r\nHD t100\r\n");
     std::thread::sleep(std::time::Duration::from_millis(2_100));
@@ -67,7 +77,10 @@ fn flushes_wait_and_replace_each_other() {
     c.ask("set a 0 0 1\r\nx\r\nflush_all 1\r\nflush_all 100\r\n", "STORED\r\nOK\r\nOK\r\n");
     std::thread::sleep(std::time::Duration::from_millis(1_100));
     c.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
-    c.ask("flush_all 0\r\nget a\r\nflush_all noreply\r\nflush_all 0 noreply\r\nmn\r\n", "OK\r\nEND\r\nMN\r\n");
+    c.ask(
+        "flush_all 0\r\nget a\r\nflush_all noreply\r\nflush_all 0 noreply\r\nmn\r\n",
+        "OK\r\nEND\r\nMN\r\n",
+    );
     c.ask("flush_all x\r\n", "CLIENT_ERROR bad command line format\r\n");
     for _ in 0..600 {
         c.ask("set a 0 0 1\r\nx\r\nflush_all\r\nget a\r\n", "STORED\r\nOK\r\nEND\r\n");
@@ -111,7 +124,10 @@ fn every_error_is_memcacheds() {
         ("lru_crawler crawl 99\r\n", "BADCLASS invalid class id\r\n"),
         ("lru_crawler crawl 5\r\n", "NOTSTARTED no items to crawl\r\n"),
         ("lru_crawler crawl all\r\nlru mode flat\r\n", "OK\r\nOK\r\n"),
-        ("lru_crawler disable\r\nlru_crawler metadump all\r\n", "OK\r\nCLIENT_ERROR lru crawler disabled\r\n"),
+        (
+            "lru_crawler disable\r\nlru_crawler metadump all\r\n",
+            "OK\r\nCLIENT_ERROR lru crawler disabled\r\n",
+        ),
         ("cache_memlimit 4\r\n", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"),
         ("cache_memlimit 2000000000\r\n", "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"),
         ("cache_memlimit 1000\r\n", "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"),
@@ -154,7 +170,11 @@ fn what_is_too_large_is_refused_and_removes_the_old_value() {
     let server = serve("");
     let mut c = server.connect();
     let large = vec![b'x'; 1 << 20];
-    for (command, left) in [("set", "END\r\n"), ("add", "VALUE k 0 1\r\n1\r\nEND\r\n"), ("append", "VALUE k 0 1\r\n1\r\nEND\r\n")] {
+    for (command, left) in [
+        ("set", "END\r\n"),
+        ("add", "VALUE k 0 1\r\n1\r\nEND\r\n"),
+        ("append", "VALUE k 0 1\r\n1\r\nEND\r\n"),
+    ] {
         c.ask("set k 0 0 1\r\n1\r\n", "STORED\r\n");
         c.say(format!("{command} k 0 0 {}\r\n", large.len()));
         c.hear("SERVER_ERROR object too large for cache\r\n");
@@ -220,12 +240,19 @@ fn dumps_show_each_key_once() {
     c.say("lru_crawler metadump all\r\n");
     let dump = c.hear_until("END\r\n");
     assert!(dump.starts_with("OK\r\n"));
-    let mut keys: Vec<&str> = dump.lines().filter_map(|line| line.strip_prefix("key=")).map(|l| l.split(' ').next().unwrap_or("")).collect();
+    let mut keys: Vec<&str> = dump
+        .lines()
+        .filter_map(|line| line.strip_prefix("key="))
+        .map(|l| l.split(' ').next().unwrap_or(""))
+        .collect();
     keys.sort_unstable();
     keys.dedup();
     assert_eq!(keys.len(), 2_001);
     let line = dump.lines().find(|line| line.starts_with("key=key7 ")).expect("it is there");
-    assert!(line.contains(" exp=-1 la=") && line.contains(" fetch=no cls=1 size=") && line.ends_with(" flags=7"), "{line}");
+    assert!(
+        line.contains(" exp=-1 la=") && line.contains(" fetch=no cls=1 size=") && line.ends_with(" flags=7"),
+        "{line}"
+    );
     assert!(dump.contains("key=odd%25key "));
     c.say("lru_crawler mgdump hash\r\n");
     let dump = c.hear_until("EN\r\n");
@@ -243,9 +270,18 @@ fn dumps_show_each_key_once() {
 fn counts_by_prefix() {
     let server = serve("-D /");
     let mut c = server.connect();
-    c.ask("set a/1 0 0 1\r\nx\r\nget a/1 a/2 b/1 none\r\ndelete a/1\r\n", "STORED\r\nVALUE a/1 0 1\r\nx\r\nEND\r\nDELETED\r\n");
-    c.ask("stats detail dump\r\n", "PREFIX a get 2 hit 1 set 1 del 1\r\nPREFIX b get 1 hit 0 set 0 del 0\r\nEND\r\n");
-    c.ask("stats detail off\r\nget a/1\r\nstats reset\r\nstats detail dump\r\n", "OK\r\nEND\r\nRESET\r\nEND\r\n");
+    c.ask(
+        "set a/1 0 0 1\r\nx\r\nget a/1 a/2 b/1 none\r\ndelete a/1\r\n",
+        "STORED\r\nVALUE a/1 0 1\r\nx\r\nEND\r\nDELETED\r\n",
+    );
+    c.ask(
+        "stats detail dump\r\n",
+        "PREFIX a get 2 hit 1 set 1 del 1\r\nPREFIX b get 1 hit 0 set 0 del 0\r\nEND\r\n",
+    );
+    c.ask(
+        "stats detail off\r\nget a/1\r\nstats reset\r\nstats detail dump\r\n",
+        "OK\r\nEND\r\nRESET\r\nEND\r\n",
+    );
 }
 
 #[test]

@@ -34,6 +34,11 @@ impl Expiry {
         self.0
     }
 
+    /// Seconds from `now` until then; none for never.
+    pub fn ttl(self, now: u32) -> Option<u32> {
+        (self.0 != 0).then(|| self.0.saturating_sub(now))
+    }
+
     /// The expiry with this second.
     pub(crate) fn at(second: u32) -> Expiry {
         Expiry(second)
@@ -80,6 +85,8 @@ pub struct ItemInfo {
     pub idle: u32,
     /// Read since it was stored.
     pub fetched: bool,
+    /// Its key was given in base64.
+    pub binary_key: bool,
     /// Marked stale.
     pub stale: bool,
     /// A client was told that it won.
@@ -99,6 +106,7 @@ impl ItemInfo {
         accessed: 0,
         idle: 0,
         fetched: false,
+        binary_key: false,
         stale: false,
         token_sent: false,
         bytes: 0,
@@ -128,6 +136,7 @@ impl Store {
             idle: if accessed == 0 { 0 } else { now.saturating_sub(accessed) },
             // Reads show in the frequency; when that is worn off, the state keeps what it said.
             fetched: slot.frequency() > 0 || item.state.has(State::FETCHED),
+            binary_key: item.has_binary_key(),
             stale: item.state.has(State::STALE),
             token_sent: item.state.has(State::TOKEN_SENT),
             bytes: item.bytes() + pieces,

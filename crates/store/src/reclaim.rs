@@ -387,6 +387,7 @@ impl Store {
             // The window counts from the opening of a segment; in the new one the mark below tells the time.
             state: state.with_window(0),
             key,
+            binary_key: item.has_binary_key(),
             cas: item.cas,
             flags: item.flags,
             expiry: item.expiry,

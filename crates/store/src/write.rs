@@ -73,11 +73,15 @@ pub struct Write<'a> {
     pub expiry: Expiry,
     /// Its CAS value; none for the next of the store's counter.
     pub cas: Option<u64>,
+    /// Its key was given in base64.
+    pub binary_key: bool,
     /// It is stale (meta protocol).
     pub stale: bool,
     /// A client was told that it won.
     pub token_sent: bool,
-    /// It goes on being the same item for the purposes of eviction and of "fetched".
+    /// It counts as read.
+    pub fetched: bool,
+    /// It goes on being the same item for the purposes of eviction.
     pub same_item: bool,
     /// Its value.
     pub value: NewValue<'a>,
@@ -88,8 +92,13 @@ pub struct Write<'a> {
 pub enum Change<'a> {
     /// It stays as it is.
     Keep,
-    /// It stays; the token was given to this client.
-    SendToken,
+    /// It stays, with marks added.
+    Mark {
+        /// The token was given to a client.
+        token_sent: bool,
+        /// It counts as read.
+        fetched: bool,
+    },
     /// It goes.
     Remove,
     /// A new one takes its place.
@@ -214,9 +223,12 @@ impl Handle {
         let there = existing.at.zip(existing.item);
         match change {
             Change::Write(write) => self.replace(group, hash, key, existing, &write, cut).map(Some),
-            Change::Keep | Change::SendToken if existing.info.is_ok() => {
-                if let (Change::SendToken, Some((at, _))) = (change, there) {
-                    item::set_state(&store.memory, at.slot.offset(), State::TOKEN_SENT);
+            Change::Keep if existing.info.is_ok() => Ok(None),
+            Change::Mark { token_sent, fetched } if existing.info.is_ok() => {
+                let token = if token_sent { State::TOKEN_SENT } else { 0 };
+                let read = if fetched { State::FETCHED } else { 0 };
+                if let Some((at, _)) = there {
+                    item::set_state(&store.memory, at.slot.offset(), token | read);
                 }
                 Ok(None)
             }
@@ -244,8 +256,9 @@ impl Handle {
         let content = self.content(hash, existing, write, cut)?;
         let now = store.now();
         let mut new = NewItem {
-            state: self.new_state(existing, write),
+            state: self.new_state(write),
             key,
+            binary_key: write.binary_key,
             cas: 0,
             flags: write.flags,
             expiry: write.expiry.second(),
@@ -294,15 +307,14 @@ impl Handle {
         Ok(Written { cas: if store.cas_enabled { new.cas } else { 0 } })
     }
 
-    fn new_state(&self, existing: &Existing<'_>, write: &Write<'_>) -> State {
-        let mut state = State::live(header::flush_epoch(&self.store.memory));
-        for (wanted, bit) in [(write.stale, State::STALE), (write.token_sent, State::TOKEN_SENT)] {
-            if wanted {
-                state = state.with(bit);
-            }
-        }
-        let fetched = existing.info.is_ok_and(|info| info.fetched);
-        if write.same_item && fetched { state.with(State::FETCHED) } else { state }
+    fn new_state(&self, write: &Write<'_>) -> State {
+        let marks = [
+            (write.stale, State::STALE),
+            (write.token_sent, State::TOKEN_SENT),
+            (write.fetched, State::FETCHED),
+        ];
+        let live = State::live(header::flush_epoch(&self.store.memory));
+        marks.into_iter().filter(|(wanted, _)| *wanted).fold(live, |state, (_, bit)| state.with(bit))
     }
 
     /// Works out the value of the new item.

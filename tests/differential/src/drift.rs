@@ -262,6 +262,21 @@ pub static TABLE: &[Drift] = &[
         "CLIENT_ERROR options flags are too long\r\n",
         "the sentence of mg is that of all",
     ),
+    // Errors of memcached that are not copied.
+    drift(
+        "set drift 0 0 1\r\n9\r\n",
+        "ma drift T-1\r\nmg drift v\r\n",
+        "HD\r\nVA 2\r\n10\r\n",
+        "HD\r\nEN\r\n",
+        "the time to live is set on a number that gets longer, too",
+    ),
+    drift(
+        NUMBER,
+        concat!("gat -1 drift ", key_251!(), "\r\nmg drift v\r\n"),
+        "CLIENT_ERROR bad command line format\r\nEN\r\n",
+        "CLIENT_ERROR bad command line format\r\nVA 1\r\n5\r\n",
+        "a line that is refused has done nothing",
+    ),
     // Commands that came, went, or were renamed.
     drift(TEXT, "bget drift\r\n", "VALUE drift 5 3\r\nabc\r\nEND\r\n", ERROR, "bget is gone"),
     drift(

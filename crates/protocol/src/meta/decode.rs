@@ -39,6 +39,7 @@ pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) 
         quiet: false,
         value: false,
         binary_key: false,
+        plain_key: b"",
         value_len: 0,
     };
     if command == MetaCommand::Noop {
@@ -59,7 +60,7 @@ pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) 
 fn inspect<'a>(mut words: Words<'a>, mut form: MetaForm<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
     form.binary_key = words.next() == Some(b"b");
     match decoded_key(&form, room) {
-        Some(key) => request(Command::Inspect(key), form),
+        Some(key) => request(Command::Inspect(key), MetaForm { plain_key: key, ..form }),
         None => refused(BAD_FORMAT, form),
     }
 }
@@ -149,6 +150,7 @@ fn keyed<'a>(words: Words<'a>, mut form: MetaForm<'a>, room: &'a mut Vec<u8>) ->
     if flags.opaque_too_long {
         return refused(OPAQUE_TOO_LONG, form);
     }
+    form.plain_key = key;
     let command = match form.command {
         MetaCommand::Get => Command::Get(flags.get(key)),
         MetaCommand::Delete => Command::Delete(flags.delete(key)),
@@ -181,7 +183,9 @@ struct Flags {
     delta: Option<u64>,
     ttl: bool,
     ttl_before_touch: bool,
-    ttl_before_vivify: bool,
+    /// The token of the last `T` or `N` so far, and of that before `t`.
+    last_expiry: Option<Exptime>,
+    created_ttl: Option<Exptime>,
     recache_before_touch: bool,
     vivify_before_touch: bool,
 }
@@ -217,17 +221,21 @@ impl Flags {
             b'u' => self.no_bump = true,
             b'I' => self.invalidate = true,
             b'x' => self.drop_value = true,
-            b't' => self.ttl = true,
+            b't' => {
+                self.ttl = true;
+                self.created_ttl = self.last_expiry;
+            }
             b'O' => self.opaque_too_long = token.len() >= OPAQUE_MAX,
             b'T' => {
                 self.touch = self.seconds(token);
+                self.last_expiry = self.touch;
                 self.ttl_before_touch = self.ttl;
                 self.recache_before_touch = self.recache.is_some();
                 self.vivify_before_touch = self.vivify.is_some();
             }
             b'N' => {
                 self.vivify = self.seconds(token);
-                self.ttl_before_vivify = self.ttl;
+                self.last_expiry = self.vivify;
             }
             b'R' => self.recache = self.seconds(token),
             b'C' => self.compare = self.number(token, BAD_TOKEN),
@@ -270,16 +278,13 @@ impl Flags {
         if self.vivify_before_touch { self.touch } else { self.vivify }
     }
 
-    fn reports_old_ttl(&self) -> bool {
-        if self.touch.is_some() { self.ttl_before_touch } else { self.ttl_before_vivify }
-    }
-
     fn get<'a>(&self, key: &'a [u8]) -> Get<'a> {
         Get {
             key,
             value: self.value,
             touch: self.touch,
-            ttl_before_touch: self.reports_old_ttl(),
+            ttl_before_touch: self.ttl_before_touch,
+            created_ttl: self.created_ttl,
             vivify: self.created(),
             recache: self.recache,
             recache_before_touch: self.recache_before_touch,
@@ -307,7 +312,8 @@ impl Flags {
             delta: self.delta.unwrap_or(1),
             create: self.created().map(|exptime| (self.initial, exptime)),
             touch: self.touch,
-            ttl_before_touch: self.reports_old_ttl(),
+            ttl_before_touch: self.ttl_before_touch,
+            created_ttl: self.created_ttl,
             compare: self.compare.filter(|cas| *cas != 0),
             new_cas: self.new_cas,
         }

@@ -1,5 +1,8 @@
 //! Meta answers: a code of two letters, then what the flags asked for, in their order.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use super::flags;
 use crate::form::{MetaCommand, MetaForm};
 use crate::number::{DIGITS_MAX, digits, push_u64};
@@ -67,17 +70,31 @@ fn push_flags(form: &MetaForm<'_>, item: Option<&Item>, out: &mut Vec<u8>) {
         match flag[0] {
             b'O' => push_all(out, &[b" ", flag]),
             b'k' => {
-                push_all(out, &[b" k", form.key]);
-                if form.binary_key {
+                out.extend_from_slice(b" k");
+                if push_key(form, item, out) {
                     out.extend_from_slice(b" b");
                 }
             }
             letter => push_flag(form, letter, item, out),
         }
     }
-    if let Some(item) = item {
+    if let (MetaCommand::Get, Some(item)) = (form.command, item) {
         push_stale(item, out);
     }
+}
+
+/// Appends the key as the request has it, or of a hit as it was stored; whether that is base64.
+fn push_key(form: &MetaForm<'_>, item: Option<&Item>, out: &mut Vec<u8>) -> bool {
+    let stored = match form.command {
+        MetaCommand::Get | MetaCommand::Inspect => item.map(|item| item.binary_key),
+        _ => None,
+    };
+    match stored {
+        Some(true) => out.extend_from_slice(STANDARD.encode(form.plain_key).as_bytes()),
+        Some(false) => out.extend_from_slice(form.plain_key),
+        None => out.extend_from_slice(form.key),
+    }
+    stored.unwrap_or(form.binary_key)
 }
 
 #[inline]
@@ -112,7 +129,9 @@ fn push_stale(item: &Item, out: &mut Vec<u8>) {
 }
 
 fn inspected(form: &MetaForm<'_>, item: &Item, size: u64, class: u32, out: &mut Vec<u8>) {
-    push_all(out, &[b"ME ", form.key, b" exp="]);
+    out.extend_from_slice(b"ME ");
+    push_key(form, Some(item), out);
+    out.extend_from_slice(b" exp=");
     match item.ttl {
         Some(ttl) => push_u64(out, u64::from(ttl)),
         None => out.extend_from_slice(b"-1"),

@@ -146,6 +146,7 @@ pub const ITEM: Item = Item {
     ttl: Some(60),
     idle: 3,
     fetched: true,
+    binary_key: false,
     stale: false,
     won: false,
     token_sent: false,

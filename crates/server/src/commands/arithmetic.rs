@@ -3,7 +3,7 @@
 use fabcache_protocol::{Arithmetic, Form, Item, Reply};
 use fabcache_store::{Change, Expiry, ItemInfo, NewValue, Write};
 
-use super::{Context, expiry, item};
+use super::{Context, expiry, item, unchanged};
 
 /// The longest value that is looked at as a number: beyond twenty digits there can only be zeros before them.
 const NUMBER_BYTES_MAX: u32 = 4096;
@@ -56,9 +56,14 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_
             } else {
                 hits.inc()
             }
-            let now = ctx.shared.store.now();
-            let after = (expiry != Expiry::NEVER).then(|| expiry.second().saturating_sub(now));
-            let ttl = if arithmetic.ttl_before_touch { before.ttl } else { after };
+            let shown = match (created, arithmetic.ttl_before_touch) {
+                (true, _) => {
+                    arithmetic.created_ttl.map_or(Expiry::NEVER, |exptime| super::expiry(ctx, exptime))
+                }
+                (false, true) => before.expiry,
+                (false, false) => expiry,
+            };
+            let ttl = shown.ttl(ctx.shared.store.now());
             Reply::Number(number, Item { cas: written.cas, ttl, ..item(&before) })
         }
         Ok((Outcome::NotFound, _)) => {
@@ -73,16 +78,19 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_
 }
 
 fn write(arithmetic: &Arithmetic<'_>, before: &ItemInfo, number: u64, expiry: Expiry) -> Change<'static> {
-    Change::Write(Write {
-        flags: before.flags,
+    let width = before.len as usize;
+    let write = Write {
         expiry,
         cas: arithmetic.new_cas,
-        stale: before.stale,
-        token_sent: before.token_sent,
-        same_item: true,
         // As memcached writes in place: what is shorter is filled up with spaces.
-        value: NewValue::Number { number, width: before.len as usize },
-    })
+        value: NewValue::Number { number, width },
+        ..unchanged(before)
+    };
+    if number.checked_ilog10().map_or(1, |log| log as usize + 1) <= width {
+        return Change::Write(write);
+    }
+    // A longer number is a new item to memcached, without the marks of the old one.
+    Change::Write(Write { binary_key: false, stale: false, token_sent: false, fetched: false, ..write })
 }
 
 /// Reads a value as memcached does: spaces, a sign, digits, and white space or the end behind them.

@@ -12,7 +12,7 @@ mod storage;
 use std::sync::Arc;
 
 use fabcache_protocol::{Command, Exptime, Form, Item, Protocol, Refusal, Reply, Request};
-use fabcache_store::{Expiry, Handle, ItemInfo};
+use fabcache_store::{Expiry, Handle, ItemInfo, NewValue, Write};
 
 use crate::connections::{ConnectionInfo, State};
 use crate::counters::ServerCounters;
@@ -80,8 +80,6 @@ pub struct Session {
     pub info: Arc<ConnectionInfo>,
     /// What it is allowed.
     pub access: Access,
-    /// More requests are waiting behind the one being served.
-    pub pipelined: bool,
 }
 
 /// What follows a command.
@@ -160,9 +158,25 @@ fn item(info: &ItemInfo) -> Item {
         ttl: info.ttl,
         idle: info.idle,
         fetched: info.fetched,
+        binary_key: info.binary_key,
         stale: info.stale,
         won: false,
         token_sent: info.token_sent,
+    }
+}
+
+/// An item that goes on as it is, but for what a caller changes.
+fn unchanged(info: &ItemInfo) -> Write<'static> {
+    Write {
+        flags: info.flags,
+        expiry: info.expiry,
+        cas: Some(info.cas),
+        binary_key: info.binary_key,
+        stale: info.stale,
+        token_sent: info.token_sent,
+        fetched: info.fetched,
+        same_item: true,
+        value: NewValue::Same,
     }
 }
 

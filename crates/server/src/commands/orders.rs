@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use fabcache_protocol::command::Words;
+use fabcache_protocol::number::{parse_i64, parse_u64};
 use fabcache_protocol::{Command, Form, Refusal, Reply};
 
 use super::dump::{Dump, DumpKind};
@@ -15,6 +16,8 @@ const MEMLIMIT_MEGABYTES_MIN: u64 = 8;
 const MEMLIMIT_MEGABYTES_MAX: u64 = 1_000_000_000;
 /// Slab classes that memcached has names for.
 const CLASSES: u32 = 63;
+/// Words of a `slabs` command that are looked at.
+const SLABS_WORDS_MAX: usize = 5;
 
 /// Carries an order out.
 pub fn order(ctx: &mut Context, command: Command<'_>, form: &Form<'_>) -> Flow {
@@ -38,7 +41,7 @@ pub fn order(ctx: &mut Context, command: Command<'_>, form: &Form<'_>) -> Flow {
         Command::Shutdown { mode } => return shutdown(ctx, mode, form),
         Command::RefreshCerts => match ctx.shared.reload_certificates() {
             Ok(()) if ctx.shared.tls.is_some() => return answer(ctx, form, &Reply::Ok),
-            Ok(()) => b"ERROR",
+            Ok(()) => b"Error TLS not enabled",
             Err(error) => {
                 tracing::warn!("refresh_certs: {error:#}");
                 return answer(
@@ -50,8 +53,7 @@ pub fn order(ctx: &mut Context, command: Command<'_>, form: &Form<'_>) -> Flow {
         },
         Command::Lru(words) => lru(words),
         Command::Slabs(words) => slabs(ctx, words),
-        // There is no flash tier, which memcached answers like this as well.
-        Command::Extstore(_) => b"ERROR",
+        Command::Extstore(words) => extstore(words),
         _ => unreachable!("every other command is dispatched before"),
     };
     answer(ctx, form, &Reply::Line(line))
@@ -97,7 +99,7 @@ fn shutdown(ctx: &mut Context, mode: Option<&[u8]>, form: &Form<'_>) -> Flow {
 
 /// `lru tune|mode|temp_ttl`: there are no LRU lists; what makes sense is accepted and changes nothing.
 fn lru(mut words: Words<'_>) -> &'static [u8] {
-    let number = |word: Option<&[u8]>| word.and_then(fabcache_protocol::number::parse_u64);
+    let number = |word: Option<&[u8]>| word.and_then(parse_u64);
     let fraction = |word: Option<&[u8]>| {
         word.and_then(|word| std::str::from_utf8(word).ok()?.parse::<f64>().ok()).filter(|f| f.is_finite())
     };
@@ -109,14 +111,19 @@ fn lru(mut words: Words<'_>) -> &'static [u8] {
             else {
                 return b"ERROR";
             };
-            let right = hot >= 1 && warm >= 1 && hot < 80 && warm < 80 && hot + warm <= 80;
-            if right && hot_age > 0.0 && warm_age > 0.0 { b"OK" } else { b"ERROR" }
+            if hot.saturating_add(warm) > 80 {
+                b"ERROR hot and warm pcts must not exceed 80"
+            } else if hot_age <= 0.0 || warm_age <= 0.0 {
+                b"ERROR hot/warm age factors must be greater than 0"
+            } else {
+                b"OK"
+            }
         }
         Some(b"mode") => match words.next() {
             Some(b"flat" | b"segmented") => b"OK",
             _ => b"ERROR",
         },
-        Some(b"temp_ttl") => match words.next().and_then(fabcache_protocol::number::parse_i64) {
+        Some(b"temp_ttl") => match words.next().and_then(parse_i64) {
             Some(_) => b"OK",
             None => b"ERROR",
         },
@@ -125,45 +132,60 @@ fn lru(mut words: Words<'_>) -> &'static [u8] {
 }
 
 /// `slabs reassign|automove`: there is one class, and nothing to move.
-fn slabs(ctx: &Context, mut words: Words<'_>) -> &'static [u8] {
-    let number = |word: Option<&[u8]>| word.and_then(fabcache_protocol::number::parse_i64);
-    match words.next() {
-        Some(b"reassign") => {
-            let (Some(source), Some(destination)) = (number(words.next()), number(words.next())) else {
-                return b"CLIENT_ERROR bad command line format";
-            };
-            let is_class = |class: i64| class == i64::from(ITEM_CLASS);
-            if ctx.shared.settings.extended.no_slab_reassign {
-                b"CLIENT_ERROR slab reassignment disabled"
-            } else if source == destination {
-                b"SAME src and dst class are identical"
-            } else if !(is_class(source) || source == -1) || !is_class(destination) {
-                b"BADCLASS invalid src or dst class id"
-            } else {
-                b"NOSPARE source class has no spare pages"
-            }
-        }
-        Some(b"automove") => match words.next() {
-            Some(b"ratio" | b"freeratio") => {
-                match words.next().and_then(|w| std::str::from_utf8(w).ok()?.parse::<f64>().ok()) {
-                    Some(ratio) if ratio.is_finite() => b"OK",
-                    _ => b"ERROR",
-                }
-            }
-            Some(b"window") => match number(words.next()) {
-                Some(3..=1799) => b"OK",
-                Some(_) => b"CLIENT_ERROR automove window too low or too high",
-                None => b"ERROR",
-            },
-            word => match number(word) {
-                Some(level @ 0..=2) => {
-                    ctx.shared.switches.automove.store(level as u32, Ordering::Relaxed);
-                    b"OK"
-                }
-                Some(_) => b"ERROR",
-                None => b"CLIENT_ERROR bad command line format",
-            },
+fn slabs(ctx: &Context, words: Words<'_>) -> &'static [u8] {
+    let words: Vec<&[u8]> = words.take(SLABS_WORDS_MAX).collect();
+    let fraction =
+        |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<f64>().ok().filter(|f| f.is_finite());
+    match *words.as_slice() {
+        [b"reassign", source, destination] => reassign(ctx, source, destination),
+        [b"automove", b"ratio" | b"freeratio", ratio] if fraction(ratio).is_some() => b"OK",
+        [b"automove", b"ratio" | b"freeratio", ..] => b"ERROR",
+        [b"automove", b"window", seconds] => match parse_u64(seconds) {
+            Some(3..=1799) => b"OK",
+            Some(_) => b"CLIENT_ERROR automove window too low or too high",
+            None => b"ERROR",
         },
+        [b"automove", level, ..] => match parse_u64(level) {
+            Some(level @ 0..=2) => {
+                ctx.shared.switches.automove.store(level as u32, Ordering::Relaxed);
+                b"OK"
+            }
+            Some(_) => b"ERROR",
+            None => b"CLIENT_ERROR bad command line format",
+        },
+        _ => b"ERROR",
+    }
+}
+
+fn reassign(ctx: &Context, source: &[u8], destination: &[u8]) -> &'static [u8] {
+    let (Some(source), Some(destination)) = (parse_i64(source), parse_i64(destination)) else {
+        return b"CLIENT_ERROR bad command line format";
+    };
+    let class = i64::from(ITEM_CLASS);
+    if ctx.shared.settings.extended.no_slab_reassign {
+        b"CLIENT_ERROR slab reassignment disabled"
+    } else if source == destination {
+        b"SAME src and dst class are identical"
+    } else if source == class && destination == 0 {
+        b"NOSPARE source class has no spare pages"
+    } else {
+        b"BADCLASS invalid src or dst class id"
+    }
+}
+
+/// `extstore NAME VALUE`: there is no flash tier, and these switches of one are taken as a memcached without takes them.
+fn extstore(words: Words<'_>) -> &'static [u8] {
+    let words: Vec<&[u8]> = words.take(SLABS_WORDS_MAX).collect();
+    match *words.as_slice() {
+        [b"free_memchunks", class, count] if parse_u64(class).is_some() && parse_u64(count).is_some() => {
+            b"OK"
+        }
+        [
+            b"item_size" | b"item_age" | b"low_ttl" | b"recache_rate" | b"compact_under" | b"drop_under"
+            | b"max_sleep" | b"drop_unread",
+            value,
+        ] if parse_u64(value).is_some() => b"OK",
+        [b"max_frag", value] if std::str::from_utf8(value).is_ok_and(|v| v.parse::<f64>().is_ok()) => b"OK",
         _ => b"ERROR",
     }
 }
@@ -171,27 +193,24 @@ fn slabs(ctx: &Context, mut words: Words<'_>) -> &'static [u8] {
 /// `lru_crawler …`: switches, a look at every item, and the two dumps.
 pub fn lru_crawler(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, form: &Form<'_>) {
     let switches = &ctx.shared.switches;
-    let number = |word: Option<&[u8]>| word.and_then(fabcache_protocol::number::parse_u64);
     let reply = match words.next() {
         Some(verb @ (b"metadump" | b"mgdump")) => {
             let kind = if verb == b"metadump" { DumpKind::Metadump } else { DumpKind::Mgdump };
             return dump(ctx, session, kind, words, form);
         }
         Some(b"crawl") => crawl(ctx, words),
-        Some(b"tocrawl") => match number(words.next()).and_then(|n| u32::try_from(n).ok()) {
-            Some(items) => {
-                switches.crawler_tocrawl.store(items, Ordering::Relaxed);
+        Some(verb @ (b"tocrawl" | b"sleep")) => match words.next().map(parse_u64) {
+            None => refused(Refusal::UnknownCommand),
+            Some(Some(us)) if verb == b"sleep" && us > 1_000_000 => {
+                refused(Refusal::Client("sleep must be one second or less"))
+            }
+            Some(Some(number)) if number <= u64::from(u32::MAX) => {
+                let switch =
+                    if verb == b"sleep" { &switches.crawler_sleep } else { &switches.crawler_tocrawl };
+                switch.store(number as u32, Ordering::Relaxed);
                 Reply::Ok
             }
-            None => refused(Refusal::Client("bad command line format")),
-        },
-        Some(b"sleep") => match number(words.next()) {
-            Some(us @ 0..=1_000_000) => {
-                switches.crawler_sleep.store(us as u32, Ordering::Relaxed);
-                Reply::Ok
-            }
-            Some(_) => refused(Refusal::Client("sleep must be one second or less")),
-            None => refused(Refusal::Client("bad command line format")),
+            Some(_) => refused(Refusal::Client("bad command line format")),
         },
         Some(b"enable") => {
             switches.crawler.store(true, Ordering::Relaxed);
@@ -210,12 +229,12 @@ pub fn lru_crawler(ctx: &mut Context, session: &mut Session, mut words: Words<'_
 fn classes(words: Words<'_>) -> Result<bool, Reply<'static>> {
     let mut words = words;
     match words.next() {
-        None => Err(refused(Refusal::Client("bad command line format"))),
+        None => Err(refused(Refusal::UnknownCommand)),
         Some(b"all" | b"hash") => Ok(true),
         Some(list) => {
             let mut found = false;
             for word in list.split(|byte| *byte == b',') {
-                match fabcache_protocol::number::parse_u64(word) {
+                match parse_u64(word) {
                     Some(class) if (1..=u64::from(CLASSES)).contains(&class) => {
                         found |= class == u64::from(ITEM_CLASS)
                     }
@@ -248,7 +267,7 @@ fn dump(ctx: &mut Context, session: &mut Session, kind: DumpKind, words: Words<'
     let reply = if !ctx.shared.settings.dump_enabled {
         let text = if kind == DumpKind::Metadump { "metadump not allowed" } else { "key dump not allowed" };
         refused(Refusal::Error(text))
-    } else if session.pipelined || !session.queue.is_empty() || !ctx.out.is_empty() {
+    } else if !session.queue.is_empty() || !ctx.out.is_empty() {
         let verb = if kind == DumpKind::Metadump { "metadump" } else { "mgdump" };
         let line = format!("ERROR cannot pipeline other commands before {verb}");
         form.reply(&Reply::Line(line.as_bytes()), &mut ctx.out);
@@ -282,7 +301,7 @@ pub fn watch(ctx: &mut Context, session: &mut Session, words: Words<'_>, form: &
     }
     let reply = if !ctx.shared.settings.watch_enabled {
         refused(Refusal::Client("watch commands not allowed"))
-    } else if session.pipelined || !session.queue.is_empty() || !ctx.out.is_empty() {
+    } else if !session.queue.is_empty() || !ctx.out.is_empty() {
         Reply::Line(b"ERROR cannot pipeline other commands before watch")
     } else if wrong {
         refused(Refusal::UnknownCommand)

@@ -3,7 +3,7 @@
 use fabcache_protocol::{Delete, Form, Reply};
 use fabcache_store::{Change, Expiry, NewValue, Value, Write};
 
-use super::{Context, ITEM_CLASS, expiry};
+use super::{Context, ITEM_CLASS, expiry, unchanged};
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
@@ -34,8 +34,11 @@ pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Form<'_>) {
             cas: delete.new_cas.or((!delete.stale).then_some(info.cas)),
             stale: delete.stale || info.stale,
             token_sent: info.token_sent && !delete.stale,
-            same_item: true,
+            ..unchanged(&info)
+        };
+        let write = Write {
             value: if delete.drop_value { NewValue::Is(Value::Bytes(b"")) } else { NewValue::Same },
+            ..write
         };
         (Change::Write(write), (Outcome::Deleted, info.len))
     });

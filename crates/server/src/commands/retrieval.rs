@@ -3,13 +3,20 @@
 use fabcache_protocol::{Form, Get, Item, MetaForm, Refusal, Reply, Touch};
 use fabcache_store::{Change, Detail, Expiry, Get as Read, ItemInfo, Miss, NewValue, Payload, Value, Write};
 
-use super::{Context, ITEM_CLASS, Session, expiry, item, refused};
+use super::{Context, ITEM_CLASS, Session, expiry, item, refused, unchanged};
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
 /// `get` and its likes: one key.
 pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<'_>) {
-    let touched = if is_plain(get) { Touched::default() } else { touch_first(ctx, get) };
+    let touch = get.touch.map(|exptime| expiry(ctx, exptime));
+    // What this very request lets expire is answered before it does.
+    let now = ctx.shared.store.now();
+    let ends_now = touch.is_some_and(|expiry| expiry != Expiry::NEVER && expiry.second() <= now);
+    let mut touched = Touched::default();
+    if !is_plain(get) {
+        touched = prepare(ctx, get, touch, ends_now, form);
+    }
     if touched.out_of_memory {
         form.reply(&Reply::OutOfMemory, &mut ctx.out);
         return;
@@ -18,8 +25,7 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<
         count(ctx, session, get, Err(Miss::Absent), 0);
         return answer_created(ctx, get, &created, form);
     }
-    let read = read(ctx, get, form, &touched);
-    match read {
+    match read(ctx, get, form, &mut touched) {
         Read::Hit(info, payload) => {
             if get.value {
                 if let Payload::Pinned(value) = payload {
@@ -41,18 +47,21 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<
             form.reply(&Reply::Miss, &mut ctx.out);
         }
     }
+    if ends_now {
+        let _ = ctx.handle.mutate(get.key, |_| (Change::Remove, ()));
+    }
 }
 
 fn is_plain(get: &Get<'_>) -> bool {
     get.touch.is_none() && get.vivify.is_none() && get.recache.is_none()
 }
 
-/// What was done to the item before it is read.
+/// What was done to the item before it is answered.
 #[derive(Default)]
 struct Touched {
     /// This client won.
     won: bool,
-    /// The item as it was before it was touched.
+    /// The item as it was before.
     before: Option<ItemInfo>,
     /// It was not there, and has been created.
     created: Option<ItemInfo>,
@@ -60,22 +69,21 @@ struct Touched {
 }
 
 /// Reads the item and answers it, but for a long value and the tail.
-fn read(ctx: &mut Context, get: &Get<'_>, form: &Form<'_>, touched: &Touched) -> Read {
+fn read(ctx: &mut Context, get: &Get<'_>, form: &Form<'_>, touched: &mut Touched) -> Read {
     let detail = match form {
         Form::Meta(MetaForm { flags, .. }) if flags.contains(&b'l') => Detail::Full,
         _ => Detail::Basic,
     };
     let start = ctx.out.len();
-    let mut won = touched.won;
     loop {
         let read = if get.value {
             ctx.handle.get(get.key, detail, !get.no_bump, &mut ctx.out, |info, out| {
-                form.value_head(&shown(get, info, touched, won), out);
+                form.value_head(&shown(get, info, touched), out);
             })
         } else {
             match ctx.handle.describe(get.key, detail, !get.no_bump) {
                 Ok(info) => {
-                    form.reply(&Reply::Found(shown(get, &info, touched, won)), &mut ctx.out);
+                    form.reply(&Reply::Found(shown(get, &info, touched)), &mut ctx.out);
                     Read::Hit(info, Payload::Copied)
                 }
                 Err(miss) => Read::Miss(miss),
@@ -85,11 +93,12 @@ fn read(ctx: &mut Context, get: &Get<'_>, form: &Form<'_>, touched: &Touched) ->
         if let (Read::Hit(info, _), Form::Meta(_)) = (&read, form)
             && info.stale
             && !info.token_sent
-            && !won
+            && !touched.won
             && take_token(ctx, get.key)
         {
             ctx.out.truncate(start);
-            won = true;
+            touched.won = true;
+            touched.before.get_or_insert(*info);
             continue;
         }
         return read;
@@ -97,7 +106,7 @@ fn read(ctx: &mut Context, get: &Get<'_>, form: &Form<'_>, touched: &Touched) ->
 }
 
 /// What the answer says of the item: for `h`, `l`, `t` how it was before this access.
-fn shown(get: &Get<'_>, info: &ItemInfo, touched: &Touched, won: bool) -> Item {
+fn shown(get: &Get<'_>, info: &ItemInfo, touched: &Touched) -> Item {
     let mut shown = item(info);
     if let Some(before) = &touched.before {
         shown.fetched = before.fetched;
@@ -106,66 +115,56 @@ fn shown(get: &Get<'_>, info: &ItemInfo, touched: &Touched, won: bool) -> Item {
             shown.ttl = before.ttl;
         }
     }
-    shown.won = won;
-    shown.token_sent = info.token_sent && !won;
+    shown.won = touched.won;
+    shown.token_sent = info.token_sent && !touched.won;
     shown
 }
 
 /// Gives the token to this client, unless another has it.
 fn take_token(ctx: &Context, key: &[u8]) -> bool {
     let taken = ctx.handle.mutate(key, |existing| match existing.info {
-        Ok(info) if !info.token_sent => (Change::SendToken, true),
+        Ok(info) if !info.token_sent => (Change::Mark { token_sent: true, fetched: false }, true),
         _ => (Change::Keep, false),
     });
     taken.is_ok_and(|(taken, _)| taken)
 }
 
-/// Sets the expiry time, creates a missing item, or takes the token of one about to expire, as the request asks.
-fn touch_first(ctx: &Context, get: &Get<'_>) -> Touched {
-    let touch = get.touch.map(|exptime| expiry(ctx, exptime));
+/// Sets the expiry time, unless that is left for `later`; creates a missing item; takes the token of one about to
+/// expire: as the request asks.
+fn prepare(ctx: &Context, get: &Get<'_>, touch: Option<Expiry>, later: bool, form: &Form<'_>) -> Touched {
     let vivify = get.vivify.map(|exptime| expiry(ctx, exptime));
-    let store = &ctx.shared.store;
-    let now = store.now();
+    let now = ctx.shared.store.now();
     let recache = get.recache.filter(|exptime| exptime.0 > 0).map(|exptime| expiry(ctx, exptime));
+    let may_win = matches!(form, Form::Meta(_));
     let wins_by_recache = |info: &ItemInfo, touched: Expiry| {
         let due = if get.recache_before_touch { info.expiry } else { touched };
-        let left = due.second().saturating_sub(now);
-        due != Expiry::NEVER
-            && !info.token_sent
-            && recache.is_some_and(|recache| left < recache.second().saturating_sub(now))
+        let wanted = recache.and_then(|recache| recache.ttl(now));
+        due.ttl(now).zip(wanted).is_some_and(|(left, wanted)| left < wanted)
     };
     let done = ctx.handle.mutate(get.key, |existing| match existing.info {
         Ok(info) => {
             let expiry = touch.unwrap_or(info.expiry);
-            let won = wins_by_recache(&info, expiry) || info.stale && !info.token_sent;
+            let won = may_win && !info.token_sent && (info.stale || wins_by_recache(&info, expiry));
             let touched = Touched { won, before: Some(info), ..Touched::default() };
-            if expiry != info.expiry {
-                let write = Write {
-                    flags: info.flags,
-                    expiry,
-                    cas: Some(info.cas),
-                    stale: info.stale,
-                    token_sent: info.token_sent || won,
-                    same_item: true,
-                    value: NewValue::Same,
-                };
-                return (Change::Write(write), touched);
+            if expiry == info.expiry || later {
+                let mark = Change::Mark { token_sent: won, fetched: false };
+                return (if won { mark } else { Change::Keep }, touched);
             }
-            (if won { Change::SendToken } else { Change::Keep }, touched)
+            let write = Write { expiry, token_sent: info.token_sent || won, ..unchanged(&info) };
+            (Change::Write(write), touched)
         }
         Err(_) => match vivify {
             Some(expiry) => {
+                let info = ItemInfo { expiry, ttl: expiry.ttl(now), ..ItemInfo::EMPTY };
+                // The client that is told that it won has, in effect, read it.
                 let write = Write {
-                    flags: 0,
-                    expiry,
                     cas: get.new_cas,
-                    stale: false,
                     token_sent: true,
+                    fetched: !get.no_bump,
                     same_item: false,
                     value: NewValue::Is(Value::Bytes(b"")),
+                    ..unchanged(&info)
                 };
-                let ttl = (expiry != Expiry::NEVER).then(|| expiry.second().saturating_sub(now));
-                let info = ItemInfo { expiry, ttl, ..ItemInfo::EMPTY };
                 (Change::Write(write), Touched { created: Some(info), ..Touched::default() })
             }
             None => (Change::Keep, Touched::default()),
@@ -183,10 +182,8 @@ fn touch_first(ctx: &Context, get: &Get<'_>) -> Touched {
 }
 
 fn answer_created(ctx: &mut Context, get: &Get<'_>, info: &ItemInfo, form: &Form<'_>) {
-    let mut created = Item { won: true, ..item(info) };
-    if get.ttl_before_touch {
-        created.ttl = None;
-    }
+    let shown = get.created_ttl.map_or(Expiry::NEVER, |exptime| expiry(ctx, exptime));
+    let created = Item { won: true, ttl: shown.ttl(ctx.shared.store.now()), ..item(info) };
     if get.value {
         form.value_head(&created, &mut ctx.out);
         form.value_tail(&mut ctx.out);
@@ -238,19 +235,8 @@ pub fn touch(ctx: &mut Context, touch: &Touch<'_>, form: &Form<'_>) {
     ctx.counters().cmd_touch.inc();
     let expiry = expiry(ctx, touch.exptime);
     let done = ctx.handle.mutate(touch.key, |existing| match existing.info {
-        Ok(info) if info.expiry == expiry => (Change::Keep, Some(info)),
-        Ok(info) => {
-            let write = Write {
-                flags: info.flags,
-                expiry,
-                cas: Some(info.cas),
-                stale: info.stale,
-                token_sent: info.token_sent,
-                same_item: true,
-                value: NewValue::Same,
-            };
-            (Change::Write(write), Some(info))
-        }
+        Ok(info) if info.expiry == expiry => (Change::Mark { token_sent: false, fetched: true }, Some(info)),
+        Ok(info) => (Change::Write(Write { expiry, fetched: true, ..unchanged(&info) }), Some(info)),
         Err(_) => (Change::Keep, None),
     });
     match done {

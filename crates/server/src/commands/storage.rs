@@ -1,6 +1,6 @@
 //! Writing: set, add, replace, append, prepend, cas, ms, and their binary likes.
 
-use fabcache_protocol::{Form, Item, Refusal, Reply, SavedForm, Store, StoreMode, Value as Sent};
+use fabcache_protocol::{Form, Item, MetaForm, Refusal, Reply, SavedForm, Store, StoreMode, Value as Sent};
 use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, Upload, Value, Write};
 
 use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, refused};
@@ -109,13 +109,16 @@ fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Valu
     let len = value.len();
     // What joining adds to memcached's count of the item, beside the values.
     let overhead = super::counted_bytes(ctx, key, 0, 0);
+    let binary_key = matches!(form, Form::Meta(MetaForm { binary_key: true, .. }));
     let done = ctx.handle.mutate(key, |existing| {
         let write = Write {
             flags: store.flags,
             expiry,
             cas: store.new_cas,
+            binary_key,
             stale: false,
             token_sent: false,
+            fetched: false,
             same_item: false,
             value: NewValue::Is(value),
         };
@@ -207,7 +210,7 @@ fn decide<'a>(
         } else {
             NewValue::Prepended(value)
         };
-        let write = Write { flags: info.flags, expiry: info.expiry, value, ..write };
+        let write = Write { flags: info.flags, expiry: info.expiry, binary_key: false, value, ..write };
         return (Change::Write(write), (Outcome::Stored, info.len + len));
     }
     (Change::Write(write), (Outcome::Stored, len))

@@ -93,7 +93,7 @@ impl Connection {
         Connection {
             link,
             decoder,
-            session: Session { role: Role::Serving, queue: Queue::default(), info, access, pipelined: false },
+            session: Session { role: Role::Serving, queue: Queue::default(), info, access },
             input: Vec::new(),
             starved: false,
             client_done: false,
@@ -357,7 +357,6 @@ impl Connection {
                 // A watcher says nothing more that matters.
                 return input.len();
             }
-            self.session.pipelined = false;
             let (consumed, flow) = match self.decoder.decode(&input[used..]) {
                 Decoded::Incomplete { .. } => {
                     self.starved = true;
@@ -365,7 +364,6 @@ impl Connection {
                 }
                 Decoded::Request { consumed, request } => {
                     *left -= 1;
-                    self.session.pipelined = used + consumed < input.len();
                     (consumed, commands::execute(ctx, &mut self.session, request))
                 }
                 Decoded::Value { consumed, bytes } => {

@@ -50,8 +50,10 @@ pub fn plain(value: NewValue<'_>) -> Write<'_> {
         flags: 0,
         expiry: Expiry::NEVER,
         cas: None,
+        binary_key: false,
         stale: false,
         token_sent: false,
+        fetched: false,
         same_item: false,
         value,
     }

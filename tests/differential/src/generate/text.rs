@@ -367,7 +367,8 @@ fn key_too_long(g: &mut Gen, verb: usize) {
         request = request.put(" 0");
     }
     for _ in 0..g.rng.below(3) {
-        let index = g.any();
+        // A gat that is refused has touched nothing; in memcached the keys before the wrong one (see the drift table).
+        let index = if verb >= 2 { g.absent() } else { g.any() };
         request = request.put(" ").key(&g.key(index));
     }
     let request = request.put(" ").put(g.long_key()).put(g.line_end());
@@ -539,7 +540,8 @@ fn connection_ends(g: &mut Gen, variant: usize) {
             (HTTP, Request::of(method).put(*g.rng.pick(&[" HTTP/1.1\r\n", " HTTP/1.0\r\n", " HTTP/\r\n"])))
         }
         2 => {
-            let start = *g.rng.pick(&["", "set ", "foo ", "mg ", "gat 0 ", "getx "]);
+            // A long gat is a multiget to us, as get is; memcached takes one only while it comes in one piece.
+            let start = *g.rng.pick(&["", "set ", "foo ", "mg ", "getx "]);
             let len = g.rng.between(2049, 4000);
             (ENDLESS, Request::of(start).put(g.rng.letters(len)))
         }

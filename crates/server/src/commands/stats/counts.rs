@@ -32,14 +32,20 @@ pub fn connections(ctx: &Context, mut report: Report<'_>) {
     report.end();
 }
 
+/// Text gets the lines as they are, binary all of them in one packet, as memcached sends them.
 pub fn prefixes(ctx: &Context, form: &Form<'_>, out: &mut Vec<u8>) {
+    let mut lines = Vec::new();
+    for (prefix, counts) in ctx.shared.prefixes.all() {
+        lines.extend_from_slice(b"PREFIX ");
+        lines.extend_from_slice(&prefix);
+        let (gets, hits) = (counts.gets, counts.hits);
+        let _ = write!(lines, " get {gets} hit {hits} set {} del {}\r\n", counts.sets, counts.deletes);
+    }
     if protocol(form) == Protocol::Text {
-        for (prefix, counts) in ctx.shared.prefixes.all() {
-            out.extend_from_slice(b"PREFIX ");
-            out.extend_from_slice(&prefix);
-            let (gets, hits) = (counts.gets, counts.hits);
-            let _ = write!(out, " get {gets} hit {hits} set {} del {}\r\n", counts.sets, counts.deletes);
-        }
+        out.extend_from_slice(&lines);
+    } else {
+        lines.extend_from_slice(b"END\r\n");
+        form.reply(&Reply::Stat { name: b"detailed", value: &lines }, out);
     }
     form.reply(&Reply::StatsEnd, out);
 }
