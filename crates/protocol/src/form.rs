@@ -127,35 +127,37 @@ pub struct BinaryForm<'a> {
 /// of a streamed value. Meant to be kept and reused.
 #[derive(Debug, Clone)]
 pub struct SavedForm {
-    /// The key, then the flags.
+    /// The key, then the flags, then the plain key.
     bytes: Vec<u8>,
     key_len: usize,
+    flags_len: usize,
     form: Form<'static>,
 }
 
 impl SavedForm {
     /// Holds nothing worth answering yet.
     pub fn new() -> SavedForm {
-        SavedForm { bytes: Vec::new(), key_len: 0, form: Form::Text(TextForm::default()) }
+        SavedForm { bytes: Vec::new(), key_len: 0, flags_len: 0, form: Form::Text(TextForm::default()) }
     }
 
     /// Keeps a copy of `form` in place of the last one.
     pub fn save(&mut self, form: &Form<'_>) {
-        let (key, flags) = match form {
-            Form::Text(form) => (form.key, &b""[..]),
-            Form::Meta(form) => (form.key, form.flags),
-            Form::Binary(form) => (form.key, &b""[..]),
+        let (key, flags, plain_key) = match form {
+            Form::Text(form) => (form.key, &b""[..], &b""[..]),
+            Form::Meta(form) => (form.key, form.flags, form.plain_key),
+            Form::Binary(form) => (form.key, &b""[..], &b""[..]),
         };
         self.bytes.clear();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(flags);
+        self.bytes.extend_from_slice(plain_key);
         self.key_len = key.len();
+        self.flags_len = flags.len();
         self.form = match *form {
             Form::Text(TextForm { command, noreply, cas, .. }) => {
                 Form::Text(TextForm { command, key: b"", noreply, cas })
             }
             Form::Meta(MetaForm { command, quiet, value, binary_key, value_len, .. }) => {
-                // Only reads, which are not saved, need the plain key.
                 Form::Meta(MetaForm {
                     command,
                     key: b"",
@@ -175,10 +177,11 @@ impl SavedForm {
 
     /// The form that was saved.
     pub fn form(&self) -> Form<'_> {
-        let (key, flags) = self.bytes.split_at(self.key_len);
+        let (key, rest) = self.bytes.split_at(self.key_len);
+        let (flags, plain_key) = rest.split_at(self.flags_len);
         match self.form {
             Form::Text(form) => Form::Text(TextForm { key, ..form }),
-            Form::Meta(form) => Form::Meta(MetaForm { key, flags, ..form }),
+            Form::Meta(form) => Form::Meta(MetaForm { key, flags, plain_key, ..form }),
             Form::Binary(form) => Form::Binary(BinaryForm { key, ..form }),
         }
     }

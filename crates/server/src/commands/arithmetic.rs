@@ -90,7 +90,14 @@ fn write(arithmetic: &Arithmetic<'_>, before: &ItemInfo, number: u64, expiry: Ex
         return Change::Write(write);
     }
     // A longer number is a new item to memcached, without the marks of the old one.
-    Change::Write(Write { binary_key: false, stale: false, token_sent: false, fetched: false, ..write })
+    Change::Write(Write {
+        same_item: false,
+        binary_key: false,
+        stale: false,
+        token_sent: false,
+        fetched: false,
+        ..write
+    })
 }
 
 /// Reads a value as memcached does: spaces, a sign, digits, and white space or the end behind them.
