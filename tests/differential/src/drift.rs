@@ -176,7 +176,7 @@ pub static TABLE: &[Drift] = &[
         "a length of 2^32 or more is refused, not cut to 32 bits",
     ),
     // NULs.
-    drift(TEXT, "get drift\0z\r\n", "VALUE drift 5 3\r\nabc\r\nEND\r\n", "END\r\n", NUL),
+    drift(TEXT, "get drift\0y\r\n", "VALUE drift 5 3\r\nabc\r\nEND\r\n", "END\r\n", NUL),
     drift(ABSENT, "set drift\0z 0 0 3\r\nxyz\r\n", ERROR_TWICE, "STORED\r\n", NUL),
     // Meta flags.
     drift(TEXT, "md drift k k\r\n", BAD_META_FLAG, "CLIENT_ERROR duplicate flag\r\n", OWN_ERROR),
