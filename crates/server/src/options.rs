@@ -1,4 +1,6 @@
 //! The command line and the configuration file: one set of options, given in either place. The command line wins.
+// The comments on options are the text of -h, where addresses stand in plain brackets.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use std::path::{Path, PathBuf};
 

@@ -38,7 +38,7 @@ const UDP_FRAMING: Framing = Framing {
     },
 };
 
-/// A running server. It stops when it is told to, and [`Server::join`] waits for that.
+/// A running server. It runs until [`Server::stop`], or what [`Server::run_until_stopped`] waits for.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
