@@ -193,7 +193,7 @@ impl Connection {
 
     // ---- serving ----
 
-    /// One turn: at most as many requests as `-R` says.
+    /// One turn: at most as many requests, or parts of long values, as `-R` says.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
         self.runnable = false;
         let mut left = ctx.shared.settings.requests_per_turn;
@@ -373,13 +373,18 @@ impl Connection {
                     (consumed, commands::execute(ctx, &mut self.session, request))
                 }
                 Decoded::Value { consumed, bytes } => {
+                    // A long value shares its worker as long pipelines do.
+                    *left -= 1;
                     (consumed, commands::receive(ctx, &mut self.session, bytes))
                 }
                 Decoded::ValueEnd { consumed, intact } => {
                     commands::received(ctx, &mut self.session, intact);
                     (consumed, Flow::Next)
                 }
-                Decoded::Skipped { consumed } => (consumed, Flow::Next),
+                Decoded::Skipped { consumed } => {
+                    *left -= 1;
+                    (consumed, Flow::Next)
+                }
                 Decoded::Fatal => {
                     self.closing = Some(Ended::Error);
                     break;

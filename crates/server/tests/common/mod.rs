@@ -1,6 +1,8 @@
 //! What the server's tests share: a server in this process, and clients that say and hear bytes.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod process;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
@@ -30,6 +32,10 @@ pub fn try_serve(flags: &str) -> anyhow::Result<TestServer> {
 }
 
 impl TestServer {
+    pub fn of(server: Server) -> TestServer {
+        TestServer(Some(server))
+    }
+
     pub fn server(&self) -> &Server {
         self.0.as_ref().expect("it runs until it is dropped")
     }
