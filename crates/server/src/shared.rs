@@ -244,15 +244,13 @@ impl Shared {
         }
     }
 
-    /// Reads users and certificates again.
+    /// Reads users and certificates again, each whatever becomes of the others.
     ///
     /// # Errors
-    /// Something cannot be read; what it replaces stays.
+    /// Something cannot be read; what it was to replace stays.
     pub fn reload(&self) -> anyhow::Result<()> {
-        for users in [&self.users, &self.sasl_users].into_iter().flatten() {
-            users.reload()?;
-        }
-        self.reload_certificates()
+        let users = [&self.users, &self.sasl_users].into_iter().flatten().map(Credentials::reload);
+        users.fold(Ok(()), Result::and).and(self.reload_certificates())
     }
 
     /// Reads certificates again.

@@ -96,6 +96,18 @@ fn users_are_read_again() {
 }
 
 #[test]
+fn what_can_be_read_again_is() {
+    let scratch = Scratch::new("each");
+    let (text, sasl) = (scratch.file("text", "ann:secret\n"), scratch.file("sasl", "ann:secret\n"));
+    let server = serve(&format!("-Y {} -S --sasl-pwdb {}", text.display(), sasl.display()));
+    scratch.file("text", "no colon\n");
+    scratch.file("sasl", "ann:changed\n");
+    server.server().shared().reload().expect_err("one is wrong");
+    server.connect().ask(token("ann secret"), "STORED\r\n");
+    assert_eq!(ask(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0changed").status, 0);
+}
+
+#[test]
 fn a_file_of_users_that_is_none_is_named() {
     let scratch = Scratch::new("none");
     let empty = scratch.file("empty", "\n");

@@ -106,11 +106,13 @@ fn shutdown_is_a_command_where_it_is_allowed() {
 fn the_process_id_is_in_its_file() {
     let scratch = Scratch::new("pid");
     let file = scratch.path("run.pid");
+    let beside = scratch.file("run.tmp", "precious");
     let mut process = start(&format!("-P {}", file.display()));
     assert_eq!(std::fs::read_to_string(&file).expect("it is written"), format!("{}\n", process.child.id()));
     process.signal(Signal::TERM);
     process.wait();
     assert!(!file.exists());
+    assert_eq!(std::fs::read_to_string(beside).expect("it is there"), "precious");
     // One left behind by a process that is gone is nobody's.
     scratch.file("run.pid", "4194304\n");
     let process = start(&format!("-P {}", file.display()));
@@ -195,6 +197,7 @@ fn a_second_server_is_told_of_the_first() {
 fn ports_are_written_to_a_file() {
     let scratch = Scratch::new("ports");
     let file = scratch.path("ports.txt");
+    scratch.file("ports.lck", "precious");
     let mut command = fabcached("-l 127.0.0.1,::1 -p -1 -U -1");
     command.env("MEMCACHED_PORT_FILENAME", &file);
     let process = start_command(command);
@@ -210,8 +213,9 @@ fn ports_are_written_to_a_file() {
     assert_eq!(std::fs::read_to_string(&file).expect("it is written"), expected);
     connect(at[2]).ask("mn\r\n", "MN\r\n");
     UdpClient::new(at[3]).ask(1, "mn\r\n", "MN\r\n");
-    // Nothing is left beside it.
-    assert_eq!(std::fs::read_dir(scratch.path("")).expect("it is there").count(), 1);
+    // Nothing is left beside it, and nothing that was there is touched.
+    assert_eq!(std::fs::read_dir(scratch.path("")).expect("it is there").count(), 2);
+    assert_eq!(std::fs::read_to_string(scratch.path("ports.lck")).expect("it is there"), "precious");
 }
 
 /// Starts fabcached as a service manager would, with this socket.
