@@ -151,11 +151,26 @@ fn who_may_watch_and_what() {
     watchers[0].say("get a\r\nset b 0 0 1\r\nx\r\n");
     watchers.pop();
     wait_until("it has left", || c.count("", "log_watchers") == 19);
-    c.ask("get b\r\nwatch fetchers\r\n", "END\r\n");
-    drop(watchers);
-    let mut c = server.connect();
-    wait_until("they have left", || c.count("", "log_watchers") <= 1);
+    c.ask("get b\r\n", "END\r\n");
+    let last = watcher(&server, "");
+    assert_eq!(c.count("", "log_watchers"), 20);
+    drop((watchers, last));
+    wait_until("they have left", || c.count("", "log_watchers") == 0);
     assert!(c.count("", "log_worker_written") > 0 && c.count("", "log_watcher_sent") > 0);
+}
+
+#[test]
+fn a_watcher_that_breaks_off_leaves_nothing_to_others() {
+    let server = serve("-t 1");
+    let (mut c, mut other) = (server.connect(), server.connect());
+    for _ in 0..300 {
+        let gone = watcher(&server, "fetchers");
+        c.say("get a\r\n".repeat(100));
+        // With lines that it has not read, this breaks the connection.
+        drop(gone);
+        other.ask("mn\r\n", "MN\r\n");
+        c.hear("END\r\n".repeat(100));
+    }
 }
 
 #[test]

@@ -445,9 +445,11 @@ impl Connection {
         Ok(total)
     }
 
-    fn tell_watcher(&mut self, ctx: &mut Context) {
+    fn tell_watcher(&mut self, ctx: &Context) {
         if let Role::Watching(id) = self.session.role {
-            ctx.shared.watchers.take(id, &mut ctx.out);
+            let mut lines = Vec::new();
+            ctx.shared.watchers.take(id, &mut lines);
+            self.session.queue.push_bytes(&mut lines);
         }
     }
 
