@@ -348,6 +348,7 @@ impl Connection {
     /// Decodes and executes; how much of the input was consumed.
     fn work(&mut self, ctx: &mut Context, input: &[u8], left: &mut u32) -> usize {
         let mut used = 0;
+        let mut prefetched = 0;
         while self.closing.is_none()
             && *left > 0
             && ctx.out.len() < GATHERED_BYTES_MAX
@@ -391,6 +392,10 @@ impl Connection {
                 }
             };
             used += consumed;
+            prefetched = prefetched.max(1) - 1;
+            if prefetched == 0 && used < input.len() {
+                prefetched = ctx.handle.prefetch(self.decoder.keys_ahead(&input[used..]));
+            }
             match flow {
                 Flow::Next => {}
                 Flow::DiscardValue => self.decoder.discard_value(),
