@@ -212,8 +212,7 @@ impl Index {
     #[inline]
     pub fn prefetch_items(&self, hash: KeyHash) {
         let head = Head::from_word(self.head_word(self.partition_of(hash)));
-        let group =
-            directory::group_offset_of(&self.memory, &self.geometry, hash, head.current, head.groups);
+        let group = directory::group_offset_of(&self.memory, &self.geometry, hash, head.current, head.groups);
         let Some(group) = group else { return };
         let words = self.memory.load_words::<SLOTS_PER_BUCKET>(Places::of(group, hash).home);
         for slot in words.into_iter().map(Slot).filter(|slot| slot.matches(hash.tag())) {
