@@ -307,10 +307,10 @@ fn without_cas_every_value_has_0() {
 fn the_memory_limit_moves() {
     let server = serve("-m 32 --memory-max 64");
     let mut c = server.connect();
-    let value = "x".repeat(1_000);
+    let value = "x".repeat(10_000);
     let fill = |c: &mut common::Client<std::net::TcpStream>| {
-        for i in 0..100_000 {
-            c.say(format!("set key{i} 0 0 1000 noreply\r\n{value}\r\n"));
+        for i in 0..10_000 {
+            c.say(format!("set key{i} 0 0 10000 noreply\r\n{value}\r\n"));
         }
         c.ask("mn\r\n", "MN\r\n");
         c.stat("", "curr_items").parse::<u64>().expect("a number")
