@@ -16,7 +16,7 @@ use crate::index::group::LockedGroup;
 use crate::index::resize::Growth;
 use crate::index::{NoBlock, SlotAt};
 use crate::info::{Detail, Expiry, ItemInfo, Miss};
-use crate::segments::{NoSpace, Reservation, class_of};
+use crate::segments::{Claim, NoSpace, Reservation, class_of};
 use crate::store::Store;
 use crate::upload::{Upload, Uploaded};
 
@@ -87,6 +87,12 @@ pub struct Write<'a> {
     pub value: NewValue<'a>,
 }
 
+impl Write<'_> {
+    fn claim(&self) -> Claim {
+        if self.same_item { Claim::Rewrite } else { Claim::New }
+    }
+}
+
 /// What becomes of the existing item.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
@@ -103,6 +109,12 @@ pub enum Change<'a> {
     Remove,
     /// A new one takes its place.
     Write(Write<'a>),
+}
+
+impl Change<'_> {
+    fn claim(&self) -> Claim {
+        if let Change::Write(write) = self { write.claim() } else { Claim::New }
+    }
 }
 
 /// What a new item got.
@@ -184,10 +196,10 @@ impl Handle {
                     }
                     return Ok((result, Written::default()));
                 }
-                Err(Blocked::Space) => self.make_room()?,
+                Err(Blocked::Space) => self.make_room(change.claim())?,
                 Err(Blocked::Index) => {
                     let more = store.index.add_chain_memory(hash, &|| store.index_segment());
-                    more.or_else(|NoBlock| self.make_room())?;
+                    more.or_else(|NoBlock| self.make_room(Claim::New))?;
                 }
                 Err(Blocked::Pieces) => cut = Some(self.cut(key, change)?),
                 Err(Blocked::Lost) => return Err(OutOfMemory),
@@ -269,7 +281,8 @@ impl Handle {
             Some(at) if write.same_item => at.slot.frequency(),
             _ => 0,
         };
-        let reservation = match store.segments.reserve(class_of(new.expiry, now), new.bytes(), now, false) {
+        let class = class_of(new.expiry, now);
+        let reservation = match store.segments.reserve(class, new.bytes(), now, write.claim()) {
             Ok(reservation) => reservation,
             Err(NoSpace) => {
                 content.give_up(store);
@@ -440,7 +453,7 @@ impl Handle {
         }
         let mut rest = seam.as_deref().unwrap_or_default();
         while !rest.is_empty() {
-            let piece = store.write_piece(hash, expiry, rest, false)?;
+            let piece = store.write_piece(hash, expiry, rest, Claim::New)?;
             rest = &rest[piece.len as usize..];
             joined.made.push(piece);
             joined.pieces.push(piece);
@@ -594,7 +607,7 @@ impl Store {
         owner: KeyHash,
         expiry: Expiry,
         bytes: &[u8],
-        for_reclaim: bool,
+        claim: Claim,
     ) -> Result<PieceEntry, NoSpace> {
         let now = self.now();
         let wanted = bytes.len().min(self.piece_value_bytes_max());
@@ -607,7 +620,7 @@ impl Store {
         let whole = new.bytes();
         let least = whole.min(self.piece_bytes_min());
         let class = class_of(expiry.second(), now);
-        let reservation = self.segments.reserve_between(class, least, whole, now, for_reclaim)?;
+        let reservation = self.segments.reserve_between(class, least, whole, now, claim)?;
         new.value_len = (reservation.len as usize - new.head_len()).min(wanted) as u32;
         debug_assert!(new.bytes() <= reservation.len);
         let (offset, segment) = (reservation.offset, reservation.segment);
