@@ -57,6 +57,11 @@ pub const RECLAIM_STEP_ITEMS: u32 = 64;
 /// A segment whose dead bytes exceed this part (1/n) of it is compacted before any live item is evicted.
 pub const COMPACTION_DEAD_DIVISOR: u64 = 6;
 
+/// Segments that may be emptied one after the other, with eviction, before one is gained: each is to gain a sixth of
+/// itself, so more are emptied only where items do not fit closer or tables of chained values cost too much. Without
+/// eviction it may be as many as there are, for there each dead byte counts.
+pub const EMPTIED_FOR_NOTHING_MAX: u32 = 16;
+
 /// Readers may pin this part (1/n) of all segments.
 pub const PINNED_SEGMENTS_DIVISOR: u32 = 4;
 

@@ -13,7 +13,7 @@ use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, NewItem, PieceEntry, Stat
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
-use crate::bounds::{COMPACTION_DEAD_DIVISOR, RECLAIM_STEP_ITEMS};
+use crate::bounds::{COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, RECLAIM_STEP_ITEMS};
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
@@ -32,28 +32,37 @@ pub struct Reclaim {
     /// Segments that could not be emptied, and the order in which they were sealed: not to be tried again before
     /// something was freed.
     stuck: Vec<u32>,
-    /// Segments emptied since the last time enough were free, or, without eviction, since a whole one was gained: when
-    /// there are many, moving items gains nothing (what it writes anew, such as the tables of chained values, may
+    /// Segments emptied since more were emptied than opened for what moved out of them: when there are many, moving
+    /// gains nothing (items that do not fit closer, and the tables of chained values that are written anew, may
     /// outweigh what it frees).
-    fruitless: u32,
-    /// Bytes freed in these beyond those written anew.
-    gained: i64,
-    /// The dead bytes there were when it turned out so.
+    emptied: u32,
+    /// Segments ever opened for moves, at that time.
+    opened_before: u64,
+    /// The dead bytes there were when moving turned out to gain nothing.
     fruitless_at: Option<u64>,
 }
 
 impl Reclaim {
-    /// Whether moving items is known to gain nothing: until `enough` more bytes are dead.
-    fn is_fruitless(&mut self, segments: u32, dead: u64, enough: u64) -> bool {
-        if self.fruitless <= segments {
+    /// Whether moving items is known to gain nothing, for more than `emptied_max` segments were emptied without a gain:
+    /// until `enough` more bytes are dead.
+    fn is_fruitless(&mut self, emptied_max: u32, opened: u64, dead: u64, enough: u64) -> bool {
+        if self.emptied <= emptied_max {
             self.fruitless_at = None;
             return false;
         }
         let at = *self.fruitless_at.get_or_insert(dead);
         if dead > at + enough {
-            (self.fruitless, self.gained, self.fruitless_at) = (0, 0, None);
+            (self.emptied, self.opened_before) = (0, opened);
         }
-        self.fruitless > segments
+        self.emptied > emptied_max
+    }
+
+    /// One more was emptied, and so many were ever opened for moves.
+    fn count_emptied(&mut self, opened: u64) {
+        self.emptied += 1;
+        if u64::from(self.emptied) > opened - self.opened_before {
+            (self.emptied, self.opened_before) = (0, opened);
+        }
     }
 }
 
@@ -197,9 +206,6 @@ impl Store {
     }
 
     fn choose_victim(&self, reclaim: &mut Reclaim) -> Option<Victim> {
-        if self.evicts() && self.segments.free_count() > self.segments.kept_back(Claim::New) {
-            reclaim.fruitless = 0;
-        }
         let now = self.now();
         let capacity = self.geometry.segment_bytes();
         let evicts = self.evicts();
@@ -230,7 +236,9 @@ impl Store {
                 oldest = Some(segment);
             }
         }
-        let fruitless = reclaim.is_fruitless(self.segments.limit(), dead_in_all, capacity);
+        let emptied_max = if evicts { EMPTIED_FOR_NOTHING_MAX } else { self.segments.limit() };
+        let opened = self.segments.opened_for_moves();
+        let fruitless = reclaim.is_fruitless(emptied_max, opened, dead_in_all, capacity);
         if fruitless && !evicts {
             return None;
         }
@@ -254,12 +262,7 @@ impl Store {
             Purpose::Evict => counters.segments_evicted.inc(),
         }
         reclaim.stuck.clear();
-        reclaim.fruitless += 1;
-        let freed = victim.end - self.geometry.segment_offset(victim.id);
-        reclaim.gained += freed as i64 - victim.moved_bytes as i64;
-        if !self.evicts() && reclaim.gained >= self.geometry.segment_bytes() as i64 {
-            (reclaim.fruitless, reclaim.gained) = (0, 0);
-        }
+        reclaim.count_emptied(self.segments.opened_for_moves());
         if self.segments.retire_generation(victim.id) {
             self.release_retired(victim.id);
             Step::Freed

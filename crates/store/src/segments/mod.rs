@@ -159,6 +159,7 @@ pub struct Segments {
     next_order: AtomicU64,
     pinned: AtomicU32,
     index_segments: AtomicU32,
+    opened_for_moves: AtomicU64,
 }
 
 impl Segments {
@@ -179,6 +180,7 @@ impl Segments {
             next_order: AtomicU64::new(1),
             pinned: AtomicU32::new(0),
             index_segments: AtomicU32::new(0),
+            opened_for_moves: AtomicU64::new(0),
         };
         for id in limit..geometry.segments {
             segments.set_kind(id, Kind::Retired, 0);
@@ -355,6 +357,11 @@ impl Segments {
         }
     }
 
+    /// Segments ever opened for what reclaim moves.
+    pub fn opened_for_moves(&self) -> u64 {
+        self.opened_for_moves.load(Ordering::Relaxed)
+    }
+
     /// Second at which the segment was opened.
     #[inline]
     pub fn opened(&self, id: u32) -> u32 {
@@ -389,6 +396,9 @@ impl Segments {
             return Ok(());
         }
         let id = self.take_free(claim).ok_or(NoSpace)?;
+        if claim == Claim::Move {
+            self.opened_for_moves.fetch_add(1, Ordering::Relaxed);
+        }
         let segment = &self.segments[id as usize];
         segment.opened.store(now, Ordering::Relaxed);
         segment.last_expiry.store(0, Ordering::Relaxed);
