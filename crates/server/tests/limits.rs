@@ -315,6 +315,24 @@ fn nobody_keeps_a_worker_to_himself() {
     });
 }
 
+#[test]
+fn a_connection_has_one_turn_where_others_have_one() {
+    // Its socket stays readable while it waits for its turn.
+    let server = serve("-t 1 -R 2");
+    let hog = server.connect();
+    let mut writer = hog.stream.try_clone().expect("a socket");
+    let mut reader = Client::new(hog.stream);
+    let count = 50_000;
+    std::thread::scope(|scope| {
+        scope.spawn(move || writer.write_all("mn\r\n".repeat(count).as_bytes()).expect("the server listens"));
+        reader.hear("MN\r\n".repeat(count));
+    });
+    let mut other = server.connect();
+    let (yields, turns) = (other.count("", "conn_yields"), other.count("fabcache", "worker_turns"));
+    assert!(yields >= 20_000, "{yields}");
+    assert!(yields <= turns, "{yields} turns were given in {turns} turns of the worker");
+}
+
 /// Lets threads end even where the test fails.
 struct SetWhenDropped<'a>(&'a AtomicBool);
 

@@ -67,7 +67,6 @@ pub struct Connection {
     client_done: bool,
     /// After the answers are sent it ends.
     closing: Option<Ended>,
-    runnable: bool,
     waited_for: Interest,
     /// When bytes last moved in either direction.
     last_progress: Instant,
@@ -99,7 +98,6 @@ impl Connection {
             starved: false,
             client_done: false,
             closing: None,
-            runnable: false,
             waited_for: Interest { receive: true, send: false },
             last_progress: now,
         }
@@ -130,11 +128,6 @@ impl Connection {
             self.waited_for = wanted;
             wanted
         })
-    }
-
-    /// Notes that it is in the run queue; false if it was.
-    pub fn set_runnable(&mut self) -> bool {
-        !std::mem::replace(&mut self.runnable, true)
     }
 
     /// It is told what happens.
@@ -195,7 +188,6 @@ impl Connection {
 
     /// One turn: at most as many requests, or parts of long values, as `-R` says.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
-        self.runnable = false;
         let mut left = ctx.shared.settings.requests_per_turn;
         let turn = loop {
             if let Err(ended) = self.send(ctx, now) {
