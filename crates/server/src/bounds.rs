@@ -6,6 +6,10 @@ use std::time::Duration;
 /// twice this is no longer measurably better.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
+/// Part of a request up to which what follows is received right behind it in the worker's buffer, so that the rest of
+/// the buffer is worth a system call.
+pub const JOINED_BYTES_MAX: usize = RECEIVE_BYTES / 2;
+
 /// Values up to this many bytes are stored from the receive buffer; longer ones are received piece by piece.
 pub const INLINE_VALUE_BYTES_MAX: usize = 16 << 10;
 

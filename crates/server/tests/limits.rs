@@ -333,6 +333,31 @@ fn a_connection_has_one_turn_where_others_have_one() {
     assert!(yields <= turns, "{yields} turns were given in {turns} turns of the worker");
 }
 
+#[test]
+fn parts_of_requests_cost_little() {
+    let process = start("-c 1000 -t 1");
+    let mut c = common::connect(process.address());
+    c.ask("mn\r\n", "MN\r\n");
+    let mut halves: Vec<_> = (0..400).map(|_| common::connect(process.address())).collect();
+    let say = |halves: &mut Vec<Client<TcpStream>>, c: &mut Client<TcpStream>, part: &str| {
+        let before = c.count("", "bytes_read");
+        halves.iter_mut().for_each(|half| half.say(part));
+        let least = before + (part.len() * halves.len()) as u64;
+        wait_until("all is received", || c.count("", "bytes_read") >= least);
+    };
+    say(&mut halves, &mut c, "get a");
+    let before = process.resident_bytes();
+    say(&mut halves, &mut c, "bcd");
+    // And what remains of a long pipeline is no more.
+    say(&mut halves, &mut c, &format!("\r\n{}get a", "mg none q\r\n".repeat(300)));
+    say(&mut halves, &mut c, "bcd");
+    let grown = process.resident_bytes().saturating_sub(before);
+    assert!(grown < 8 << 20, "400 parts of requests cost {grown} bytes");
+    for half in &mut halves {
+        half.ask("\r\n", "END\r\nEND\r\n");
+    }
+}
+
 /// Lets threads end even where the test fails.
 struct SetWhenDropped<'a>(&'a AtomicBool);
 

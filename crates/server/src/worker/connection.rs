@@ -10,10 +10,10 @@ use fabcache_protocol::{Decoded, Decoder, Limits};
 use fabcache_transport::{Kind, Link, Received};
 
 use super::accepting::ListenerEntry;
+use super::input::Input;
 use super::output::Queue;
 use crate::bounds::{
-    DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, IDLE_BUFFER_BYTES_MAX, INLINE_VALUE_BYTES_MAX,
-    QUEUED_BYTES_MAX, RECEIVE_BYTES,
+    DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
 };
 use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::ConnectionInfo;
@@ -60,7 +60,7 @@ pub struct Connection {
     decoder: Decoder,
     session: Session,
     /// Received and not yet consumed.
-    input: Vec<u8>,
+    input: Input,
     /// The input holds no whole request: more must come first.
     starved: bool,
     /// The client sends no more.
@@ -94,7 +94,7 @@ impl Connection {
             link,
             decoder,
             session: Session { role: Role::Serving, queue: Queue::default(), info, access },
-            input: Vec::new(),
+            input: Input::default(),
             starved: false,
             client_done: false,
             closing: None,
@@ -224,9 +224,7 @@ impl Connection {
                 Err(ended) => return Turn::End(ended),
             }
         };
-        if self.input.is_empty() && self.input.capacity() > IDLE_BUFFER_BYTES_MAX {
-            self.input = Vec::new();
-        }
+        self.input.settle();
         let info = &self.session.info;
         info.set_state(commands::state_of(
             &self.session.role,
@@ -284,18 +282,12 @@ impl Connection {
             self.closing = Some(Ended::Normal);
             return Ok(false);
         }
-        // With a part of a request waiting, what comes must go behind it; else the worker's buffer serves.
-        let joined = !self.input.is_empty();
-        let received = if joined {
-            let start = self.input.len();
-            self.input.resize(start + RECEIVE_BYTES, 0);
-            let received = self.link.receive(&mut self.input[start..]);
-            let len = if let Ok(Received::Bytes(len)) = received { len } else { 0 };
-            self.input.truncate(start + len);
-            received
-        } else {
-            self.link.receive(buffer)
-        };
+        // Everything is received into the worker's buffer: a short part of a request that waits goes before it, and
+        // behind a long one what came is added.
+        let waiting = self.input.waiting();
+        let joined = if waiting.len() <= JOINED_BYTES_MAX { waiting.len() } else { 0 };
+        buffer[..joined].copy_from_slice(&waiting[..joined]);
+        let received = self.link.receive(&mut buffer[joined..]);
         let len = match received {
             Ok(Received::Bytes(len)) => len,
             Ok(Received::Nothing) => return Ok(false),
@@ -316,24 +308,23 @@ impl Connection {
         ctx.counters().bytes_read.add(len as u64);
         self.session.info.set_last_command(ctx.shared.store.now());
         // A short read emptied the socket: asking again would only say so.
-        let more = len == if joined { RECEIVE_BYTES } else { buffer.len() } || self.link.has_unread();
-        if joined {
+        let end = joined + len;
+        let more = end == buffer.len() || self.link.has_unread();
+        if joined == 0 && !self.input.is_empty() {
+            self.input.append(&buffer[..len]);
             self.work_on_input(ctx, left);
         } else {
-            let used = self.work(ctx, &buffer[..len], left);
-            self.input.extend_from_slice(&buffer[used..len]);
+            let used = self.work(ctx, &buffer[..end], left);
+            self.input.consume(used.min(joined));
+            self.input.append(&buffer[used.max(joined)..end]);
         }
         Ok(more || self.has_work())
     }
 
     fn work_on_input(&mut self, ctx: &mut Context, left: &mut u32) {
         let mut input = std::mem::take(&mut self.input);
-        let used = self.work(ctx, &input, left);
-        if used == input.len() {
-            input.clear();
-        } else {
-            input.drain(..used);
-        }
+        let used = self.work(ctx, input.waiting(), left);
+        input.consume(used);
         self.input = input;
     }
 

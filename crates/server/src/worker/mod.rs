@@ -10,6 +10,7 @@
 mod accepting;
 mod connection;
 pub mod inbox;
+mod input;
 pub mod output;
 mod polling;
 
