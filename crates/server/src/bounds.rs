@@ -16,6 +16,9 @@ pub const INLINE_VALUE_BYTES_MAX: usize = 16 << 10;
 /// Answers gathered before they are sent, though more requests are waiting: bounds what a worker holds.
 pub const GATHERED_BYTES_MAX: usize = 32 << 10;
 
+/// Groups of buckets that a list of keys looks at before other connections get their turn, though few keys are in them.
+pub const DUMPED_GROUPS_MAX: u32 = 16;
+
 /// Unsent answers of one connection beyond which its requests wait. One answer more may come on top.
 pub const QUEUED_BYTES_MAX: u64 = 256 << 10;
 

@@ -334,6 +334,26 @@ fn a_connection_has_one_turn_where_others_have_one() {
 }
 
 #[test]
+fn a_dump_gives_way_after_each_part() {
+    let server = serve("-t 1");
+    let mut c = server.connect();
+    for i in 0..10_000 {
+        c.say(format!("set {i:0>100} 0 0 0 noreply\r\n\r\n"));
+    }
+    c.ask("mn\r\n", "MN\r\n");
+    c.ask("stats reset\r\n", "RESET\r\n");
+    c.say("lru_crawler metadump all\r\n");
+    let dump = c.hear_until("END\r\n");
+    assert!(dump.len() > 1_500_000, "{}", dump.len());
+    // As many parts as one connection's unsent answers may have, if its client is slow; else all.
+    assert!(c.count("", "conn_yields") >= 6);
+    // The same where there is much to look at and nothing to tell.
+    c.ask("flush_all\r\nstats reset\r\n", "OK\r\nRESET\r\n");
+    c.ask("lru_crawler mgdump all\r\n", "OK\r\nEN\r\n");
+    assert!(c.count("", "conn_yields") >= 1);
+}
+
+#[test]
 fn parts_of_requests_cost_little() {
     let process = start("-c 1000 -t 1");
     let mut c = common::connect(process.address());

@@ -340,8 +340,11 @@ impl Connection {
             if let Role::Dumping(dump) = &mut self.session.role {
                 if dump.go_on(ctx) {
                     self.session.role = Role::Serving;
+                    continue;
                 }
-                continue;
+                // A part of a list is a turn: however fast its client reads, others come between.
+                *left = 0;
+                break;
             }
             if self.is_watching() {
                 // A watcher says nothing more that matters.
