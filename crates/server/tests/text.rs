@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::serve;
+use common::{Client, serve, wait_until};
 
 #[test]
 fn storing_and_reading() {
@@ -263,6 +263,38 @@ fn dumps_show_each_key_once() {
     c.ask("lru_crawler metadump 2\r\n", "OK\r\nEND\r\n");
     c.say("mn\r\nlru_crawler metadump all\r\n");
     c.hear("MN\r\nERROR cannot pipeline other commands before metadump\r\n");
+}
+
+#[test]
+fn a_crawl_goes_on_behind_its_answer() {
+    let server = serve("-t 1");
+    let mut c = server.connect();
+    for i in 0..20_000 {
+        c.say(format!("set k{i} 0 {} 0 noreply\r\n\r\n", if i % 10 == 0 { 1 } else { 0 }));
+    }
+    c.ask("mn\r\n", "MN\r\n");
+    let crawled = |c: &mut Client<_>| {
+        wait_until("it is done", || c.stat("", "lru_crawler_running") == "0");
+        ["lru_crawler_starts", "crawler_items_checked", "crawler_reclaimed"].map(|name| c.count("", name))
+    };
+    // It takes longer than the way to the next command, unless the server is held up between them.
+    let mut starts = 0;
+    wait_until("one is under way when the next is asked for", || {
+        c.say("lru_crawler crawl all\r\nlru_crawler crawl all\r\nmn\r\n");
+        let answer = c.hear_until("MN\r\n");
+        let is_busy = answer == "OK\r\nBUSY currently processing crawler request\r\nMN\r\n";
+        starts += if is_busy { 1 } else { 2 };
+        let [started, checked, expired] = crawled(&mut c);
+        assert_eq!(started, starts);
+        assert!(checked >= 18_000 && expired <= 2_000, "{checked} {expired}");
+        is_busy
+    });
+    c.ask("flush_all\r\n", "OK\r\n");
+    wait_until("nothing is left", || {
+        c.ask("lru_crawler crawl 1\r\n", "OK\r\n");
+        crawled(&mut c);
+        c.count("", "curr_items") == 0
+    });
 }
 
 #[test]

@@ -5,9 +5,10 @@ use fabcache_layout::header;
 use fabcache_layout::sync::{MutexGuard, Ordering};
 
 use crate::bounds::FLUSH_EPOCHS_UNSWEPT_MAX;
+use crate::dump::Cursor;
 use crate::handle::Handle;
 use crate::index::resize::Growth;
-use crate::info::Expiry;
+use crate::info::{Detail, Expiry};
 use crate::store::Store;
 
 /// What is known of flushes.
@@ -97,22 +98,26 @@ impl Handle {
         }
     }
 
-    /// Looks at every item for expired ones, as a crawler does: how many were looked at, how many were expired.
-    pub fn crawl(&self) -> (u64, u64) {
-        let store = &*self.store;
-        let (mut checked, mut gone) = (0, 0);
-        let mut cursor = crate::dump::Cursor::START;
+    /// Looks at every item for expired ones, as a crawler does.
+    pub fn crawl(&self) {
+        let mut cursor = Cursor::START;
         while !cursor.is_done() {
-            let mut keys = Vec::new();
-            cursor = self.walk(cursor, |_| checked += 1, |key| keys.push(key.to_vec()));
-            for key in keys {
-                gone += 1;
-                // What has expired is removed by being looked at.
-                let _ = self.describe(&key, crate::info::Detail::Basic, false);
-            }
+            (cursor, ..) = self.crawl_on(cursor);
         }
-        store.tick();
-        (checked, gone)
+        self.store.tick();
+    }
+
+    /// Looks at some hundred items for expired ones: where to go on, how many were looked at, how many were expired.
+    pub fn crawl_on(&self, cursor: Cursor) -> (Cursor, u64, u64) {
+        let mut valid = 0;
+        let mut gone = Vec::new();
+        let next = self.walk(cursor, |_| valid += 1, |key| gone.push(key.to_vec()));
+        for key in &gone {
+            // What has expired is removed by being looked at.
+            let _ = self.describe(key, Detail::Basic, false);
+        }
+        let expired = gone.len() as u64;
+        (next, valid + expired, expired)
     }
 
     fn reclaim_once(&self) -> bool {

@@ -254,13 +254,8 @@ fn crawl(ctx: &Context, words: Words<'_>) -> Reply<'static> {
     match classes(words) {
         Err(reply) => reply,
         Ok(false) => Reply::Line(b"NOTSTARTED no items to crawl"),
-        Ok(true) => {
-            let (checked, expired) = ctx.handle.crawl();
-            ctx.shared.crawls.fetch_add(1, Ordering::Relaxed);
-            ctx.shared.crawled.fetch_add(checked + expired, Ordering::Relaxed);
-            ctx.shared.crawled_expired.fetch_add(expired, Ordering::Relaxed);
-            Reply::Ok
-        }
+        Ok(true) if ctx.shared.housekeeping.start_crawl() => Reply::Ok,
+        Ok(true) => Reply::Line(b"BUSY currently processing crawler request"),
     }
 }
 
