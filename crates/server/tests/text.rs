@@ -298,6 +298,34 @@ fn a_crawl_goes_on_behind_its_answer() {
 }
 
 #[test]
+fn a_memory_limit_that_cannot_be_had_changes_nothing() {
+    let server = serve("-m 32 -M -t 1");
+    let mut c = server.connect();
+    let value = "x".repeat(10_000);
+    let mut keys = 0;
+    let store = |c: &mut Client<_>, key: u64| {
+        c.say(format!("set key{key} 0 0 10000\r\n{value}\r\n"));
+        c.hear_until("\r\n") == "STORED\r\n"
+    };
+    while store(&mut c, keys) {
+        keys += 1;
+    }
+    let limits = |c: &mut Client<_>| {
+        let names = ["memory_limit_bytes", "segments", "items"];
+        names.map(|name| c.count("fabcache", name))
+    };
+    let before = limits(&mut c);
+    c.ask("cache_memlimit 16\r\n", "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n");
+    assert_eq!(limits(&mut c), before);
+    assert_eq!(c.count("", "limit_maxbytes"), 32 << 20);
+    for key in 0..keys / 2 {
+        c.ask(format!("delete key{key}\r\n"), "DELETED\r\n");
+    }
+    let refilled = (0..keys / 2).filter(|key| store(&mut c, *key)).count() as u64;
+    assert!(refilled > keys * 4 / 10, "{refilled} of {}", keys / 2);
+}
+
+#[test]
 fn counts_by_prefix() {
     let server = serve("-D /");
     let mut c = server.connect();

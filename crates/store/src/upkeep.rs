@@ -129,7 +129,7 @@ impl Handle {
     /// Sets the memory limit. Lowering evicts until it holds; raising stops at what was reserved.
     ///
     /// # Errors
-    /// The limit cannot be reached; the store is as it was, or smaller than before.
+    /// The limit cannot be reached, and is as it was. Items may have been evicted on the way.
     #[cfg(not(loom))]
     pub fn set_memory_limit(&self, bytes: u64) -> Result<(), crate::error::MemoryLimitError> {
         use crate::error::MemoryLimitError;
@@ -145,13 +145,14 @@ impl Handle {
                 min: geometry.first_segment + (least << geometry.segment_shift),
             });
         }
-        let (mut over, released) = store.segments.set_limit(segments as u32);
-        store.set_memory_limit_bytes(bytes);
-        for offset in released {
-            store.backing.release(offset, geometry.segment_bytes());
-        }
+        let before = (store.usage().memory_limit, store.segments.limit());
+        let mut over = store.move_memory_limit(bytes, segments as u32);
         while over > 0 {
             if !self.reclaim_once() {
+                // Another thread may have set its own since.
+                if store.usage().memory_limit == bytes {
+                    store.move_memory_limit(before.0, before.1);
+                }
                 return Err(MemoryLimitError::Full);
             }
             over = store.segments.over_limit();
@@ -161,6 +162,20 @@ impl Handle {
 }
 
 impl Store {
+    /// Sets the limit, retires what is free beyond it or takes back what was retired: how many segments are still to be
+    /// reclaimed.
+    #[cfg(not(loom))]
+    fn move_memory_limit(&self, bytes: u64, segments: u32) -> usize {
+        // Whoever gives pages of retired segments back holds this: none of these may be in use again by then.
+        let _reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+        let (over, released) = self.segments.set_limit(segments);
+        self.set_memory_limit_bytes(bytes);
+        for offset in released {
+            self.backing.release(offset, self.geometry.segment_bytes());
+        }
+        over
+    }
+
     /// Gives the pages of a segment that was retired back to the system.
     pub(crate) fn release_retired(&self, id: u32) {
         #[cfg(not(loom))]
