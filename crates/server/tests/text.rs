@@ -82,6 +82,14 @@ fn flushes_wait_and_replace_each_other() {
         "OK\r\nEND\r\nMN\r\n",
     );
     c.ask("flush_all x\r\n", "CLIENT_ERROR invalid exptime argument\r\n");
+    // A time that has passed is now, but before there was a server it is never.
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs();
+    c.ask(format!("set a 0 0 1\r\nx\r\nflush_all {}\r\nget a\r\n", now - 1), "STORED\r\nOK\r\nEND\r\n");
+    let before = format!("flush_all {}\r\nflush_all 1000000000\r\nget a\r\n", now - 100);
+    c.ask(format!("set a 0 0 1\r\nx\r\n{before}"), "STORED\r\nOK\r\nOK\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    c.ask("flush_all 1\r\nflush_all 1000000000\r\n", "OK\r\nOK\r\n");
+    std::thread::sleep(std::time::Duration::from_millis(2_100));
+    c.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     for _ in 0..600 {
         c.ask("set a 0 0 1\r\nx\r\nflush_all\r\nget a\r\n", "STORED\r\nOK\r\nEND\r\n");
     }

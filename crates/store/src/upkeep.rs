@@ -56,12 +56,13 @@ impl Store {
 }
 
 impl Handle {
-    /// Forgets everything: now, or when `expiry` comes. A later flush replaces one that is still to come.
+    /// Forgets everything: now, or when `expiry` comes, which may be never. A later flush replaces one that is still
+    /// to come.
     pub fn flush(&self, expiry: Expiry) {
         let store = &*self.store;
         let at = expiry.second();
         let mut flushes = store.flushes();
-        if at > store.now() {
+        if expiry == Expiry::NEVER || at > store.now() {
             store.flush_at.store(at, Ordering::Release);
             return;
         }
