@@ -114,7 +114,8 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>> {
 
 fn split(text: &str) -> Result<(&str, Option<u16>)> {
     let port = |word: &str| {
-        word.parse().map(Some).with_context(|| format!("{word:?} is no port, in the address {text:?}"))
+        let port = word.parse().ok().map(Some);
+        port.with_context(|| format!("{word:?} is no port from 0 to 65535, in the address {text:?}"))
     };
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) =

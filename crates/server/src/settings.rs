@@ -177,6 +177,14 @@ impl Settings {
         if connections_max == 0 {
             bail!("-c takes a number of connections greater than 0");
         }
+        let slab_growth_factor = options.slab_growth_factor.unwrap_or(1.25);
+        if !slab_growth_factor.is_finite() || slab_growth_factor <= 1.0 {
+            bail!("-f takes a factor greater than 1, not {slab_growth_factor}");
+        }
+        let slab_min_size = options.slab_min_size.unwrap_or(48);
+        if slab_min_size == 0 {
+            bail!("-n takes a number of bytes greater than 0");
+        }
         let sasl = options.enable_sasl.unwrap_or(false);
         let sasl_file =
             options.sasl_pwdb.clone().or_else(|| environment("MEMCACHED_SASL_PWDB").map(PathBuf::from));
@@ -230,8 +238,8 @@ impl Settings {
             port_file: environment("MEMCACHED_PORT_FILENAME").map(PathBuf::from),
             without_effect: without_effect(options, &extended),
             warnings: Vec::new(),
-            slab_growth_factor: options.slab_growth_factor.unwrap_or(1.25),
-            slab_min_size: options.slab_min_size.unwrap_or(48),
+            slab_growth_factor,
+            slab_min_size,
             extended,
         };
         settings.add_listeners(options)?;
@@ -275,10 +283,10 @@ impl Settings {
         (self.port, self.udp_port) = (tcp.unwrap_or(0), udp.unwrap_or(0));
         let base = ListenerSettings {
             place: Place::Unix(PathBuf::new()),
-            protocol: options.protocol.as_deref().map_or(Ok(None), addresses::protocol)?,
+            protocol: options.protocol.as_deref().map_or(Ok(None), addresses::protocol).context("-B")?,
             tls: if options.enable_ssl.unwrap_or(false) { Tls::On } else { Tls::Off },
             auth: true,
-            mask: addresses::mask(options.unix_mask.as_deref().unwrap_or("700"))?,
+            mask: addresses::mask(options.unix_mask.as_deref().unwrap_or("700")).context("-a")?,
             tag: None,
             implied: false,
         };
@@ -298,10 +306,11 @@ impl Settings {
             }
         }
         for text in &options.listen {
-            self.add_address(text, tcp, udp, &base)?;
+            self.add_address(text, tcp, udp, &base).with_context(|| format!("-l {text}"))?;
         }
         for table in &options.listener {
-            self.add_table(table, tcp.unwrap_or(DEFAULT_PORT), &base)?;
+            let added = self.add_table(table, tcp.unwrap_or(DEFAULT_PORT), &base);
+            added.with_context(|| format!("in the listener {:?}", table.address))?;
         }
         let mut seen = BTreeSet::new();
         self.listeners.retain(|listener| match &listener.place {
@@ -367,7 +376,7 @@ impl Settings {
                 Some("on") => Tls::On,
                 Some("mutual") => Tls::Mutual,
                 Some(other) => {
-                    bail!("tls = {other:?} of the listener {:?}; there are off, on and mutual", table.address)
+                    bail!("tls = {other:?} is none of off, on and mutual")
                 }
             },
             auth: table.auth.unwrap_or(true),
@@ -448,7 +457,7 @@ fn port(option: &str, number: i32) -> Result<Option<u16>> {
         0 => Ok(None),
         // The system picks one.
         -1 => Ok(Some(0)),
-        _ => u16::try_from(number).map(Some).with_context(|| {
+        _ => u16::try_from(number).ok().map(Some).with_context(|| {
             format!("{option} takes a port from 1 to 65535, 0 for none or -1 for any; not {number}")
         }),
     }
@@ -591,7 +600,14 @@ mod tests {
             ("--accept never", "balanced or local"),
             ("--log-format xml", "text or json"),
             ("-B spdy", "no protocol"),
-            ("-a 99", "octal"),
+            ("-a 99", "-a: "),
+            ("-B spdy", "-B: "),
+            ("-l tag[]:x", "-l tag[]:x: "),
+            ("-m -5", "-m takes a size"),
+            ("-I -1", "-I takes a size"),
+            ("-f 1", "-f takes"),
+            ("-f nan", "-f takes"),
+            ("-n 0", "-n takes"),
         ] {
             let error = format!("{:#}", of(wrong).expect_err(wrong));
             assert!(error.contains(needle), "{wrong}: {error}");
