@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 /// What an extended option does here.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     /// What memcached does with it.
     Works,
@@ -21,7 +21,7 @@ enum Effect {
 }
 
 /// What an extended option takes, as memcached checks it or, where it does not, as it can mean something.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
     /// No value; one that says yes is taken too.
     Nothing,
@@ -251,6 +251,7 @@ fn unknown(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn parse(words: &str) -> Result<Extended> {
         Extended::parse(&words.split(',').map(str::to_owned).collect::<Vec<_>>())
@@ -293,6 +294,64 @@ mod tests {
         ] {
             let error = parse(words).expect_err(words).to_string();
             assert!(error.contains(needle), "{words}: {error}");
+        }
+    }
+
+    /// An option that can be had, with a value that it takes.
+    fn right() -> impl Strategy<Value = (&'static str, Option<String>)> {
+        let had = KNOWN.iter().filter(|(_, _, effect)| !matches!(effect, Effect::Refused(_)));
+        prop::sample::select(had.collect::<Vec<_>>()).prop_flat_map(|(name, takes, _)| {
+            let value = match *takes {
+                Takes::Nothing | Takes::Anything => Just(None).boxed(),
+                Takes::Number(min, max) | Takes::NumberOrNothing(min, max) => {
+                    (min..=max).prop_map(|n| Some(n.to_string())).boxed()
+                }
+                Takes::Fraction => (0.0..1e9).prop_map(|n: f64| Some(n.to_string())).boxed(),
+                Takes::OneOf(words) => prop::sample::select(words).prop_map(|w| Some(w.to_owned())).boxed(),
+                Takes::Sizes => "[1-9][0-9]{0,8}(-[1-9][0-9]{0,8}){0,3}".prop_map(Some).boxed(),
+                Takes::File => "[a-z/.=]{1,20}".prop_map(Some).boxed(),
+            };
+            (Just(*name), value)
+        })
+    }
+
+    /// An option with a value that may be anybody's.
+    fn any_word() -> impl Strategy<Value = String> {
+        let names = KNOWN.iter().map(|(name, ..)| *name).collect::<Vec<_>>();
+        let value =
+            prop_oneof![any::<String>(), any::<i64>().prop_map(|n| n.to_string()), Just("nan".to_owned())];
+        let known = (prop::sample::select(names), value).prop_map(|(name, value)| format!("{name}={value}"));
+        prop_oneof![known, any::<String>()]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_words_are_options_or_an_error(words in prop::collection::vec(any_word(), 0..3)) {
+            match Extended::parse(&words) {
+                Ok(extended) => {
+                    let is_given = |word: &String| extended.given.contains_key(word.split('=').next().unwrap_or(""));
+                    prop_assert!(words.iter().all(is_given));
+                }
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
+        }
+
+        #[test]
+        fn options_that_are_shown_are_read_again(options in prop::collection::vec(right(), 0..6)) {
+            let word = |(name, value): &(&str, Option<String>)| match value {
+                Some(value) => format!("{name}={value}"),
+                None => (*name).to_owned(),
+            };
+            let read = Extended::parse(&options.iter().map(word).collect::<Vec<_>>()).expect("they are right");
+            for (name, _) in &options {
+                let last = options.iter().rfind(|(other, _)| other == name).and_then(|(_, value)| value.as_deref());
+                prop_assert_eq!(&read.given[*name], last.unwrap_or("yes"));
+            }
+            // What `stats settings` shows is taken, and comes to the same.
+            let shown: Vec<String> = read.given.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            prop_assert_eq!(Extended::parse(&shown).expect("it is right").given, read.given);
         }
     }
 }

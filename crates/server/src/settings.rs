@@ -544,6 +544,7 @@ mod tests {
     use super::*;
     use crate::options::CommandLine;
     use clap::Parser;
+    use proptest::prelude::*;
 
     fn of(line: &str) -> Result<Settings> {
         let words = std::iter::once("fabcached").chain(line.split_whitespace());
@@ -642,5 +643,59 @@ mod tests {
     fn what_has_no_effect_is_said() {
         let settings = of("-f 1.1 -n 96 -o slab_automove=1").expect("valid");
         assert_eq!(settings.without_effect.len(), 3);
+    }
+
+    fn any_argument() -> impl Strategy<Value = String> {
+        let flags = prop::sample::select(
+            "-p -U -a -B -c -b -m -I -M -k -L -t -R -C -F -X -W -A -D -Y -S -Z -u -d -P -r -o -f -n -N -v --memory-max \
+             --stall-timeout --accept --log-format --config --threads=1 -M=false -s"
+                .split_whitespace()
+                .collect::<Vec<_>>(),
+        );
+        let number = any::<i64>().prop_map(|n| n.to_string());
+        prop_oneof![
+            flags.prop_map(str::to_owned),
+            number,
+            "[0-9]{1,4}[kmg]?",
+            any::<String>().prop_filter("no address is looked up", |text| !text.starts_with(['-', '='])),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_command_line_is_settings_or_an_error(words in prop::collection::vec(any_argument(), 0..6)) {
+            let words = std::iter::once("fabcached".to_owned()).chain(words);
+            if let Ok(line) = CommandLine::try_parse_from(words)
+                && let Ok(settings) = Settings::new(&line.options, &|_| None)
+            {
+                prop_assert!(settings.threads > 0 && settings.requests_per_turn > 0);
+                prop_assert!(settings.item_bytes_max <= settings.memory_bytes);
+                prop_assert!(settings.memory_bytes <= settings.memory_bytes_max);
+                prop_assert!(!settings.listeners.is_empty());
+            }
+        }
+
+        #[test]
+        fn any_text_is_a_size_or_an_error(text: String, number in 1u64..1 << 30) {
+            let _ = size("-m", &text, 1);
+            for (suffix, unit) in [("", 7), ("k", 1 << 10), ("K", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)] {
+                prop_assert_eq!(size("-m", &format!("{number}{suffix}"), 7).expect("a size"), number * unit);
+            }
+        }
+
+        #[test]
+        fn the_file_says_what_the_command_line_says(
+            threads in 1usize..64, memory in 4u64..1000, requests in 1u32..1000, cas: bool, port in 1u16..,
+        ) {
+            let file = format!(
+                "threads = {threads}\nmemory-limit = {memory}\nmax-reqs-per-event = {requests}\n\
+                 disable-cas = {cas}\nport = {port}\nmax-item-size = \"2m\"\n"
+            );
+            let file = Settings::new(&toml::from_str(&file).expect("valid"), &|_| None).expect("valid");
+            let line = of(&format!("-t {threads} -m {memory} -R {requests} -C={cas} -p {port} -I 2m")).expect("valid");
+            prop_assert_eq!(format!("{file:?}"), format!("{line:?}"));
+        }
     }
 }
