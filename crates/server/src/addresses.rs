@@ -114,7 +114,8 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>> {
 
 fn split(text: &str) -> Result<(&str, Option<u16>)> {
     let port = |word: &str| {
-        word.parse().map(Some).with_context(|| format!("{word:?} is no port, in the address {text:?}"))
+        let port = word.parse().ok().map(Some);
+        port.with_context(|| format!("{word:?} is no port from 0 to 65535, in the address {text:?}"))
     };
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) =
@@ -162,6 +163,7 @@ pub fn loopback(port: u16) -> [SocketAddr; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn addresses() {
@@ -203,5 +205,90 @@ mod tests {
         assert!(url("127.0.0.1", 1).is_err());
         assert_eq!(mask("0750").expect("valid"), 0o750);
         assert!(mask("9").is_err() && mask("1777").is_err());
+    }
+
+    /// Words of the grammar and others, so that what is generated is often nearly right.
+    fn nearly_an_address() -> impl Strategy<Value = String> {
+        let word = prop_oneof![
+            Just("notls:"),
+            Just("noauth:"),
+            Just("proto["),
+            Just("tag["),
+            Just("tag_"),
+            Just("]:"),
+            Just("_:"),
+            Just("ascii"),
+            Just("["),
+            Just("]"),
+            Just(":"),
+            Just("::1"),
+            Just("127.0.0.1"),
+            Just("*"),
+            Just("11211"),
+            Just("é"),
+        ];
+        let words = prop::collection::vec(word, 0..8).prop_map(|words| words.concat());
+        prop_oneof![words, any::<String>()]
+    }
+
+    fn some_prefixes() -> impl Strategy<Value = Prefixes> {
+        let tls = prop::option::of(prop_oneof![Just(Tls::Off), Just(Tls::On), Just(Tls::Mutual)]);
+        let protocol = prop_oneof![Just(None), Just(Some(Protocol::Text)), Just(Some(Protocol::Binary))];
+        let tag = prop::option::of("[a-z0-9-]{1,8}");
+        (tls, prop::option::of(protocol), any::<bool>(), tag)
+            .prop_map(|(tls, protocol, no_auth, tag)| Prefixes { tls, protocol, no_auth, tag })
+    }
+
+    fn shown(prefixes: &Prefixes) -> String {
+        let tls = prefixes.tls.map(|tls| match tls {
+            Tls::Off => "notls:",
+            Tls::On => "btls:",
+            Tls::Mutual => "mtls:",
+        });
+        let protocol = prefixes.protocol.map(|protocol| match protocol {
+            None => "proto[auto]:",
+            Some(Protocol::Text) => "proto[ascii]:",
+            Some(Protocol::Binary) => "proto[binary]:",
+        });
+        let auth = prefixes.no_auth.then_some("noauth:");
+        let tag = prefixes.tag.as_ref().map(|tag| format!("tag[{tag}]:"));
+        [tls, protocol, auth, tag.as_deref()].into_iter().flatten().collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_an_address_or_an_error(text in nearly_an_address()) {
+            if let Ok((_, rest)) = prefixes(&text) {
+                prop_assert!(text.ends_with(rest));
+            }
+            if let Ok((host, _)) = split(&text) {
+                prop_assert!(text.contains(host));
+            }
+            let _ = (tag(&text), protocol(&text), mask(&text));
+            prop_assert_eq!(url(&format!("unix://{text}"), 1).expect("any path"), [Place::Unix(text.into())]);
+        }
+
+        #[test]
+        fn addresses_that_are_shown_are_read_again(ip: IpAddr, port: u16, other: u16) {
+            let address = SocketAddr::new(ip, port);
+            prop_assert_eq!(resolve(&address.to_string(), other).expect("an address"), [address]);
+            prop_assert_eq!(resolve(&ip.to_string(), port).expect("an address"), [address]);
+            prop_assert_eq!(url(&format!("tcp://{address}"), other).expect("a URL"), [Place::Tcp(address)]);
+            prop_assert_eq!(url(&format!("udp://{address}"), other).expect("a URL"), [Place::Udp(address)]);
+        }
+
+        #[test]
+        fn prefixes_that_are_shown_are_read_again(wanted in some_prefixes(), ip: IpAddr) {
+            let text = format!("{}{ip}", shown(&wanted));
+            let (read, rest) = prefixes(&text).expect("they are right");
+            prop_assert_eq!((read, rest.parse().ok()), (wanted, Some(ip)));
+        }
+
+        #[test]
+        fn permissions_that_are_shown_are_read_again(wanted in 0u32..=0o777) {
+            prop_assert_eq!(mask(&format!("{wanted:o}")).expect("they are right"), wanted);
+        }
     }
 }

@@ -6,11 +6,18 @@ use std::time::Duration;
 /// twice this is no longer measurably better.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
+/// Part of a request up to which what follows is received right behind it in the worker's buffer, so that the rest of
+/// the buffer is worth a system call.
+pub const JOINED_BYTES_MAX: usize = RECEIVE_BYTES / 2;
+
 /// Values up to this many bytes are stored from the receive buffer; longer ones are received piece by piece.
 pub const INLINE_VALUE_BYTES_MAX: usize = 16 << 10;
 
 /// Answers gathered before they are sent, though more requests are waiting: bounds what a worker holds.
 pub const GATHERED_BYTES_MAX: usize = 32 << 10;
+
+/// Groups of buckets that a list of keys looks at before other connections get their turn, though few keys are in them.
+pub const DUMPED_GROUPS_MAX: u32 = 16;
 
 /// Unsent answers of one connection beyond which its requests wait. One answer more may come on top.
 pub const QUEUED_BYTES_MAX: u64 = 256 << 10;

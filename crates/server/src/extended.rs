@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 
 /// What an extended option does here.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     /// What memcached does with it.
     Works,
@@ -20,6 +20,30 @@ enum Effect {
     Refused(&'static str),
 }
 
+/// What an extended option takes, as memcached checks it or, where it does not, as it can mean something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// No value; one that says yes is taken too.
+    Nothing,
+    /// A number from the first to the second.
+    Number(u32, u32),
+    /// The same, or no value.
+    NumberOrNothing(u32, u32),
+    /// A number from 0 up, with a point or without.
+    Fraction,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Numbers with a dash between them.
+    Sizes,
+    /// The name of a file.
+    File,
+    /// It is refused whatever its value.
+    Anything,
+}
+
+/// Any number.
+const NUMBER: Takes = Takes::Number(0, u32::MAX);
+
 const SLABS: Effect = Effect::Nothing("memory is not divided into slabs");
 const LRU: Effect = Effect::Nothing("eviction works on segments, not on LRU lists");
 const CRAWLER: Effect = Effect::Nothing("expired memory comes back without a crawler");
@@ -28,75 +52,83 @@ const FLASH: Effect = Effect::Refused("there is no flash tier");
 const PROXY: Effect = Effect::Refused("there is no proxy");
 const BUFFERS: Effect = Effect::Nothing("buffers are bounded for each connection");
 
-/// Every suboption, and what it does here.
-const KNOWN: &[(&str, Effect)] = &[
-    ("maxconns_fast", Effect::Works),
-    ("no_maxconns_fast", Effect::Works),
-    ("idle_timeout", Effect::Works),
-    ("track_sizes", Effect::Works),
-    ("lru_crawler", Effect::Works),
-    ("no_lru_crawler", Effect::Works),
-    ("ssl_chain_cert", Effect::Works),
-    ("ssl_key", Effect::Works),
-    ("ssl_ca_cert", Effect::Works),
-    ("ssl_verify_mode", Effect::Works),
-    ("ssl_min_version", Effect::Works),
-    ("ssl_keyformat", Effect::Works),
-    ("ssl_ciphers", Effect::Refused("rustls offers only sound ciphers, and none can be chosen")),
-    ("ssl_wbuf_size", BUFFERS),
-    ("ssl_session_cache", Effect::Nothing("sessions are always resumable")),
-    ("ssl_kernel_tls", Effect::Nothing("TLS runs in this process")),
-    ("hashpower", INDEX),
-    ("no_hashexpand", INDEX),
-    ("hash_algorithm", INDEX),
-    ("slab_reassign", SLABS),
-    ("no_slab_reassign", Effect::Works),
-    ("slab_automove", SLABS),
-    ("no_slab_automove", SLABS),
-    ("slab_automove_ratio", SLABS),
-    ("slab_automove_window", SLABS),
-    ("slab_automove_freeratio", SLABS),
-    ("slab_sizes", SLABS),
-    ("slab_chunk_max", SLABS),
-    ("no_chunked_items", SLABS),
-    ("tail_repair_time", SLABS),
-    ("lru_crawler_sleep", CRAWLER),
-    ("lru_crawler_tocrawl", CRAWLER),
-    ("lru_maintainer", LRU),
-    ("no_lru_maintainer", LRU),
-    ("hot_lru_pct", LRU),
-    ("warm_lru_pct", LRU),
-    ("hot_max_factor", LRU),
-    ("warm_max_factor", LRU),
-    ("temporary_ttl", LRU),
-    ("watcher_logbuf_size", BUFFERS),
-    ("worker_logbuf_size", BUFFERS),
-    ("resp_obj_mem_limit", BUFFERS),
-    ("read_buf_mem_limit", BUFFERS),
-    ("inline_ascii_resp", Effect::Nothing("it has none in memcached either")),
-    ("no_inline_ascii_resp", Effect::Nothing("it has none in memcached either")),
-    ("modern", Effect::Nothing("it has none in memcached either")),
-    ("no_modern", LRU),
-    ("drop_privileges", Effect::Refused("system calls are not filtered; use the service manager's filter")),
-    ("no_drop_privileges", Effect::Works),
-    ("ext_path", FLASH),
-    ("ext_page_size", FLASH),
-    ("ext_wbuf_size", FLASH),
-    ("ext_threads", FLASH),
-    ("ext_io_depth", FLASH),
-    ("ext_item_size", FLASH),
-    ("ext_item_age", FLASH),
-    ("ext_low_ttl", FLASH),
-    ("ext_drop_unread", FLASH),
-    ("ext_recache_rate", FLASH),
-    ("ext_compact_under", FLASH),
-    ("ext_drop_under", FLASH),
-    ("ext_max_frag", FLASH),
-    ("ext_max_sleep", FLASH),
-    ("proxy_config", PROXY),
-    ("proxy_arg", PROXY),
-    ("proxy_uring", PROXY),
-    ("proxy_memprofile", PROXY),
+/// Every suboption, what it takes, and what it does here.
+const KNOWN: &[(&str, Takes, Effect)] = &[
+    ("maxconns_fast", Takes::Nothing, Effect::Works),
+    ("no_maxconns_fast", Takes::Nothing, Effect::Works),
+    ("idle_timeout", NUMBER, Effect::Works),
+    ("track_sizes", Takes::Nothing, Effect::Works),
+    ("lru_crawler", Takes::Nothing, Effect::Works),
+    ("no_lru_crawler", Takes::Nothing, Effect::Works),
+    ("ssl_chain_cert", Takes::File, Effect::Works),
+    ("ssl_key", Takes::File, Effect::Works),
+    ("ssl_ca_cert", Takes::File, Effect::Works),
+    ("ssl_verify_mode", Takes::Number(0, 3), Effect::Works),
+    ("ssl_min_version", Takes::Number(0, 3), Effect::Works),
+    ("ssl_keyformat", Takes::OneOf(&["1"]), Effect::Works),
+    (
+        "ssl_ciphers",
+        Takes::Anything,
+        Effect::Refused("rustls offers only sound ciphers, and none can be chosen"),
+    ),
+    ("ssl_wbuf_size", NUMBER, BUFFERS),
+    ("ssl_session_cache", Takes::Nothing, Effect::Nothing("sessions are always resumable")),
+    ("ssl_kernel_tls", Takes::Nothing, Effect::Nothing("TLS runs in this process")),
+    ("hashpower", Takes::Number(12, 32), INDEX),
+    ("no_hashexpand", Takes::Nothing, INDEX),
+    ("hash_algorithm", Takes::OneOf(&["jenkins", "murmur3", "xxh3"]), INDEX),
+    ("slab_reassign", Takes::Nothing, SLABS),
+    ("no_slab_reassign", Takes::Nothing, Effect::Works),
+    ("slab_automove", Takes::NumberOrNothing(0, 2), SLABS),
+    ("no_slab_automove", Takes::Nothing, SLABS),
+    ("slab_automove_ratio", Takes::Fraction, SLABS),
+    ("slab_automove_window", Takes::Number(3, u32::MAX), SLABS),
+    ("slab_automove_freeratio", Takes::Fraction, SLABS),
+    ("slab_sizes", Takes::Sizes, SLABS),
+    ("slab_chunk_max", NUMBER, SLABS),
+    ("no_chunked_items", Takes::Nothing, SLABS),
+    ("tail_repair_time", Takes::Number(10, u32::MAX), SLABS),
+    ("lru_crawler_sleep", Takes::Number(0, 1_000_000), CRAWLER),
+    ("lru_crawler_tocrawl", NUMBER, CRAWLER),
+    ("lru_maintainer", Takes::Nothing, LRU),
+    ("no_lru_maintainer", Takes::Nothing, LRU),
+    ("hot_lru_pct", Takes::Number(1, 79), LRU),
+    ("warm_lru_pct", Takes::Number(1, 79), LRU),
+    ("hot_max_factor", Takes::Fraction, LRU),
+    ("warm_max_factor", Takes::Fraction, LRU),
+    ("temporary_ttl", NUMBER, LRU),
+    ("watcher_logbuf_size", NUMBER, BUFFERS),
+    ("worker_logbuf_size", NUMBER, BUFFERS),
+    ("resp_obj_mem_limit", NUMBER, BUFFERS),
+    ("read_buf_mem_limit", NUMBER, BUFFERS),
+    ("inline_ascii_resp", Takes::Nothing, Effect::Nothing("it has none in memcached either")),
+    ("no_inline_ascii_resp", Takes::Nothing, Effect::Nothing("it has none in memcached either")),
+    ("modern", Takes::Nothing, Effect::Nothing("it has none in memcached either")),
+    ("no_modern", Takes::Nothing, LRU),
+    (
+        "drop_privileges",
+        Takes::Anything,
+        Effect::Refused("system calls are not filtered; use the service manager's filter"),
+    ),
+    ("no_drop_privileges", Takes::Nothing, Effect::Works),
+    ("ext_path", Takes::Anything, FLASH),
+    ("ext_page_size", Takes::Anything, FLASH),
+    ("ext_wbuf_size", Takes::Anything, FLASH),
+    ("ext_threads", Takes::Anything, FLASH),
+    ("ext_io_depth", Takes::Anything, FLASH),
+    ("ext_item_size", Takes::Anything, FLASH),
+    ("ext_item_age", Takes::Anything, FLASH),
+    ("ext_low_ttl", Takes::Anything, FLASH),
+    ("ext_drop_unread", Takes::Anything, FLASH),
+    ("ext_recache_rate", Takes::Anything, FLASH),
+    ("ext_compact_under", Takes::Anything, FLASH),
+    ("ext_drop_under", Takes::Anything, FLASH),
+    ("ext_max_frag", Takes::Anything, FLASH),
+    ("ext_max_sleep", Takes::Anything, FLASH),
+    ("proxy_config", Takes::Anything, PROXY),
+    ("proxy_arg", Takes::Anything, PROXY),
+    ("proxy_uring", Takes::Anything, PROXY),
+    ("proxy_memprofile", Takes::Anything, PROXY),
 ];
 
 /// What the extended options came to.
@@ -140,47 +172,74 @@ impl Extended {
                 Some((name, value)) => (name, Some(value)),
                 None => (word.as_str(), None),
             };
-            match KNOWN.iter().find(|(known, _)| *known == name) {
-                Some((_, Effect::Refused(why))) => bail!("-o {name} cannot be had: {why}"),
-                Some((_, Effect::Nothing(why))) => extended.without_effect.push((name.to_owned(), *why)),
-                Some((_, Effect::Works)) => extended.set(name, value)?,
-                None => bail!(unknown(name)),
+            let Some((_, takes, effect)) = KNOWN.iter().find(|(known, ..)| *known == name) else {
+                bail!(unknown(name));
+            };
+            if let Effect::Refused(why) = effect {
+                bail!("-o {name} cannot be had: {why}");
+            }
+            takes.check(name, value)?;
+            match effect {
+                Effect::Nothing(why) => extended.without_effect.push((name.to_owned(), *why)),
+                _ => extended.set(name, value.unwrap_or_default()),
             }
             extended.given.insert(name.to_owned(), value.unwrap_or("yes").to_owned());
         }
         Ok(extended)
     }
 
-    fn set(&mut self, name: &str, value: Option<&str>) -> Result<()> {
-        let needed = || value.ok_or_else(|| anyhow!("-o {name} needs a value, as {name}=VALUE"));
-        let path = || needed().map(|value| Some(PathBuf::from(value)));
+    /// Takes an option whose value was checked.
+    fn set(&mut self, name: &str, value: &str) {
+        let path = || Some(PathBuf::from(value));
         match name {
             "maxconns_fast" => self.maxconns_fast = Some(true),
             "no_maxconns_fast" => self.maxconns_fast = Some(false),
-            "idle_timeout" => self.idle_timeout = Some(number(name, needed()?, 0, u32::MAX)?),
+            "idle_timeout" => self.idle_timeout = value.parse().ok(),
             "track_sizes" => self.track_sizes = true,
             "lru_crawler" => self.lru_crawler = Some(true),
             "no_lru_crawler" => self.lru_crawler = Some(false),
             "no_slab_reassign" => self.no_slab_reassign = true,
-            "ssl_chain_cert" => self.ssl_chain_cert = path()?,
-            "ssl_key" => self.ssl_key = path()?,
-            "ssl_ca_cert" => self.ssl_ca_cert = path()?,
-            "ssl_verify_mode" => self.ssl_verify_mode = number(name, needed()?, 0, 3)? as u8,
-            "ssl_min_version" => self.ssl_min_version = Some(number(name, needed()?, 0, 3)? as u8),
-            "ssl_keyformat" if needed()? != "1" => bail!("-o ssl_keyformat: keys are read as PEM (1) only"),
+            "ssl_chain_cert" => self.ssl_chain_cert = path(),
+            "ssl_key" => self.ssl_key = path(),
+            "ssl_ca_cert" => self.ssl_ca_cert = path(),
+            "ssl_verify_mode" => self.ssl_verify_mode = value.parse().unwrap_or_default(),
+            "ssl_min_version" => self.ssl_min_version = value.parse().ok(),
             _ => {}
         }
-        Ok(())
     }
 }
 
-fn number(name: &str, value: &str, min: u32, max: u32) -> Result<u32> {
-    let parsed = value.parse().ok().filter(|n| (min..=max).contains(n));
-    parsed.ok_or_else(|| anyhow!("-o {name} takes a number from {min} to {max}, not {value:?}"))
+impl Takes {
+    /// # Errors
+    /// The value is none that the option takes.
+    fn check(self, name: &str, value: Option<&str>) -> Result<()> {
+        let number = |min, max| move |text: &str| text.parse().is_ok_and(|n: u32| (min..=max).contains(&n));
+        let fraction = |text: &str| text.parse().is_ok_and(|n: f64| n >= 0.0 && n.is_finite());
+        let Some(value) = value else {
+            return match self {
+                Takes::Nothing | Takes::NumberOrNothing(..) => Ok(()),
+                _ => bail!("-o {name} needs a value, as {name}=VALUE"),
+            };
+        };
+        let (is_right, wanted) = match self {
+            Takes::Anything => return Ok(()),
+            Takes::Nothing => (["1", "yes", "true", "on"].contains(&value), "no value".to_owned()),
+            Takes::Number(min, max) | Takes::NumberOrNothing(min, max) => {
+                (number(min, max)(value), format!("a number from {min} to {max}"))
+            }
+            Takes::Fraction => (fraction(value), "a number from 0 up, as 0.5".to_owned()),
+            Takes::OneOf(words) => (words.contains(&value), words.join(" or ")),
+            Takes::Sizes => {
+                (value.split('-').all(number(1, u32::MAX)), "sizes in bytes, as 100-200-400".to_owned())
+            }
+            Takes::File => (!value.is_empty(), "the name of a file".to_owned()),
+        };
+        if is_right { Ok(()) } else { bail!("-o {name} takes {wanted}, not {value:?}") }
+    }
 }
 
 fn unknown(name: &str) -> String {
-    let nearest = KNOWN.iter().map(|(known, _)| (strsim::damerau_levenshtein(name, known), *known)).min();
+    let nearest = KNOWN.iter().map(|(known, ..)| (strsim::damerau_levenshtein(name, known), *known)).min();
     match nearest {
         Some((distance, known)) if distance <= 3 => {
             format!("Illegal suboption \"{name}\"; is {known} meant?")
@@ -192,6 +251,7 @@ fn unknown(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn parse(words: &str) -> Result<Extended> {
         Extended::parse(&words.split(',').map(str::to_owned).collect::<Vec<_>>())
@@ -213,12 +273,85 @@ mod tests {
             ("idle_timeot=3", "is idle_timeout meant?"),
             ("nonsense", "Illegal suboption \"nonsense\""),
             ("idle_timeout", "needs a value"),
-            ("idle_timeout=x", "not \"x\""),
+            ("idle_timeout=x", "idle_timeout takes a number from 0 to 4294967295, not \"x\""),
+            ("idle_timeout=-1", "not \"-1\""),
+            ("lru_crawler=foo", "lru_crawler takes no value"),
+            ("maxconns_fast=no", "maxconns_fast takes no value"),
+            ("no_modern=", "no_modern takes no value"),
+            ("slab_automove=9", "0 to 2"),
+            ("slab_automove_window=2", "from 3"),
+            ("slab_automove_ratio=foo", "from 0 up"),
+            ("warm_max_factor=nan", "from 0 up"),
+            ("hash_algorithm=md5", "jenkins or murmur3 or xxh3"),
+            ("slab_sizes=100-x", "100-200-400"),
+            ("hashpower=foo", "12 to 32"),
+            ("lru_crawler_sleep=2000000", "0 to 1000000"),
+            ("ssl_keyformat=2", "takes 1, not"),
+            ("ssl_key=", "name of a file"),
+            ("modern,temporary_ttl", "temporary_ttl needs a value"),
             ("ext_path=/x:1g", "no flash tier"),
             ("ssl_verify_mode=9", "0 to 3"),
         ] {
             let error = parse(words).expect_err(words).to_string();
             assert!(error.contains(needle), "{words}: {error}");
+        }
+    }
+
+    /// An option that can be had, with a value that it takes.
+    fn right() -> impl Strategy<Value = (&'static str, Option<String>)> {
+        let had = KNOWN.iter().filter(|(_, _, effect)| !matches!(effect, Effect::Refused(_)));
+        prop::sample::select(had.collect::<Vec<_>>()).prop_flat_map(|(name, takes, _)| {
+            let value = match *takes {
+                Takes::Nothing | Takes::Anything => Just(None).boxed(),
+                Takes::Number(min, max) | Takes::NumberOrNothing(min, max) => {
+                    (min..=max).prop_map(|n| Some(n.to_string())).boxed()
+                }
+                Takes::Fraction => (0.0..1e9).prop_map(|n: f64| Some(n.to_string())).boxed(),
+                Takes::OneOf(words) => prop::sample::select(words).prop_map(|w| Some(w.to_owned())).boxed(),
+                Takes::Sizes => "[1-9][0-9]{0,8}(-[1-9][0-9]{0,8}){0,3}".prop_map(Some).boxed(),
+                Takes::File => "[a-z/.=]{1,20}".prop_map(Some).boxed(),
+            };
+            (Just(*name), value)
+        })
+    }
+
+    /// An option with a value that may be anybody's.
+    fn any_word() -> impl Strategy<Value = String> {
+        let names = KNOWN.iter().map(|(name, ..)| *name).collect::<Vec<_>>();
+        let value =
+            prop_oneof![any::<String>(), any::<i64>().prop_map(|n| n.to_string()), Just("nan".to_owned())];
+        let known = (prop::sample::select(names), value).prop_map(|(name, value)| format!("{name}={value}"));
+        prop_oneof![known, any::<String>()]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_words_are_options_or_an_error(words in prop::collection::vec(any_word(), 0..3)) {
+            match Extended::parse(&words) {
+                Ok(extended) => {
+                    let is_given = |word: &String| extended.given.contains_key(word.split('=').next().unwrap_or(""));
+                    prop_assert!(words.iter().all(is_given));
+                }
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
+        }
+
+        #[test]
+        fn options_that_are_shown_are_read_again(options in prop::collection::vec(right(), 0..6)) {
+            let word = |(name, value): &(&str, Option<String>)| match value {
+                Some(value) => format!("{name}={value}"),
+                None => (*name).to_owned(),
+            };
+            let read = Extended::parse(&options.iter().map(word).collect::<Vec<_>>()).expect("they are right");
+            for (name, _) in &options {
+                let last = options.iter().rfind(|(other, _)| other == name).and_then(|(_, value)| value.as_deref());
+                prop_assert_eq!(&read.given[*name], last.unwrap_or("yes"));
+            }
+            // What `stats settings` shows is taken, and comes to the same.
+            let shown: Vec<String> = read.given.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            prop_assert_eq!(Extended::parse(&shown).expect("it is right").given, read.given);
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - `options.rs`, `extended.rs`, `addresses.rs`, `settings.rs`: what it is told to do.
 //! - `server.rs`: starting and stopping; `shared.rs`: what its workers share.
+//! - `housekeeping.rs`: what the clock brings about, and crawls.
 //! - `worker/`: the event loop and its connections.
 //! - `commands/`: what each command does.
 //! - `watch.rs`, `prefixes.rs`, `sizes.rs`, `counters.rs`, `connections.rs`: what it can tell.
@@ -16,6 +17,7 @@ pub mod connections;
 pub mod counters;
 pub mod credentials;
 pub mod extended;
+pub mod housekeeping;
 pub mod options;
 pub mod prefixes;
 pub mod process;

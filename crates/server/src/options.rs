@@ -2,10 +2,12 @@
 // The comments on options are the text of -h, where addresses stand in plain brackets.
 #![allow(rustdoc::broken_intra_doc_links)]
 
+use std::fmt::Formatter;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, Parser};
-use serde::Deserialize;
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// What `version` answers: the memcached release whose behaviour is kept.
 pub const MEMCACHED_VERSION: &str = "1.6.45";
@@ -86,11 +88,11 @@ macro_rules! options {
 
 options! {
     /// TCP port; 0 is none, -1 a free one [default: 11211]
-    #[arg(short, long, value_name = "PORT", allow_negative_numbers = true, help_heading = "Listening")]
+    #[arg(short, long, value_parser = port, value_name = "PORT", allow_negative_numbers = true, help_heading = "Listening")]
     port: Option<i32>,
 
     /// UDP port; 0 is none, -1 a free one [default: 0]
-    #[arg(short = 'U', long, value_name = "PORT", allow_negative_numbers = true, help_heading = "Listening")]
+    #[arg(short = 'U', long, value_parser = port, value_name = "PORT", allow_negative_numbers = true, help_heading = "Listening")]
     udp_port: Option<i32>,
 
     /// Address to listen on, as HOST, HOST:PORT, [V6]:PORT, * for all; may be repeated or a comma list, and each may
@@ -104,7 +106,7 @@ options! {
     unix_socket: Vec<PathBuf>,
 
     /// Permissions of Unix sockets, octal [default: 700]
-    #[arg(short = 'a', long, value_name = "MASK", help_heading = "Listening")]
+    #[arg(short = 'a', long, allow_negative_numbers = true, value_name = "MASK", help_heading = "Listening")]
     unix_mask: Option<String>,
 
     /// Protocol: auto, ascii or binary [default: auto]
@@ -112,11 +114,11 @@ options! {
     protocol: Option<String>,
 
     /// Connections at once [default: 1024]
-    #[arg(short, long, value_name = "N", help_heading = "Listening")]
+    #[arg(short, long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Listening")]
     conn_limit: Option<u32>,
 
     /// Connections that may wait to be accepted [default: 1024]
-    #[arg(short = 'b', long, value_name = "N", help_heading = "Listening")]
+    #[arg(short = 'b', long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Listening")]
     listen_backlog: Option<u32>,
 
     /// Which worker a new connection stays with: balanced (the least loaded) or local (the one whose own listener
@@ -125,15 +127,18 @@ options! {
     accept: Option<String>,
 
     /// Memory in megabytes, index included; or with a suffix k, m, g [default: 64]
-    #[arg(short, long, value_name = "MB", help_heading = "Memory")]
+    #[arg(short, long, allow_negative_numbers = true, value_name = "MB", help_heading = "Memory")]
+    #[file(deserialize_with = "size_text")]
     memory_limit: Option<String>,
 
     /// Memory that cache_memlimit may raise the limit to, in megabytes or with a suffix [default: that of -m]
-    #[arg(long, value_name = "MB", help_heading = "Memory")]
+    #[arg(long, allow_negative_numbers = true, value_name = "MB", help_heading = "Memory")]
+    #[file(deserialize_with = "size_text")]
     memory_max: Option<String>,
 
     /// Largest item, in bytes or with a suffix k, m [default: 1m]
-    #[arg(short = 'I', long, value_name = "SIZE", help_heading = "Memory")]
+    #[arg(short = 'I', long, allow_negative_numbers = true, value_name = "SIZE", help_heading = "Memory")]
+    #[file(deserialize_with = "size_text")]
     max_item_size: Option<String>,
 
     /// Answer an error when memory is full instead of evicting
@@ -153,11 +158,11 @@ options! {
     memory_file: Option<PathBuf>,
 
     /// Worker threads [default: 4]
-    #[arg(short, long, value_name = "N", help_heading = "Workers")]
+    #[arg(short, long, allow_negative_numbers = true, value_parser = count::<usize>, value_name = "N", help_heading = "Workers")]
     threads: Option<usize>,
 
     /// Requests of one connection before others get their turn [default: 20]
-    #[arg(short = 'R', long, value_name = "N", help_heading = "Workers")]
+    #[arg(short = 'R', long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Workers")]
     max_reqs_per_event: Option<u32>,
 
     /// Pin worker i to the i-th CPU that the process may use
@@ -166,7 +171,7 @@ options! {
 
     /// Drop a connection that does not take its answers, or leaves a request unfinished, for so many seconds; 0 is
     /// never [default: 120]
-    #[arg(long, value_name = "SECONDS", help_heading = "Workers")]
+    #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "SECONDS", help_heading = "Workers")]
     stall_timeout: Option<u32>,
 
     /// Turn CAS off
@@ -234,15 +239,15 @@ options! {
     extended: Vec<String>,
 
     /// Has no effect: memory is not divided into slabs
-    #[arg(short = 'f', long, value_name = "FACTOR", help_heading = "Accepted from memcached")]
+    #[arg(short = 'f', long, allow_negative_numbers = true, value_parser = factor, value_name = "FACTOR", help_heading = "Accepted from memcached")]
     slab_growth_factor: Option<f64>,
 
     /// Has no effect: memory is not divided into slabs
-    #[arg(short = 'n', long, value_name = "BYTES", help_heading = "Accepted from memcached")]
+    #[arg(short = 'n', long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "BYTES", help_heading = "Accepted from memcached")]
     slab_min_size: Option<u32>,
 
     /// Has no effect: workers are not chosen by NAPI id
-    #[arg(short = 'N', long, value_name = "N", help_heading = "Accepted from memcached")]
+    #[arg(short = 'N', long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Accepted from memcached")]
     napi_ids: Option<u32>,
 }
 
@@ -276,6 +281,44 @@ impl Options {
         toml::from_str(&text)
             .map_err(|error| anyhow::anyhow!("in the configuration file {}: {error}", path.display()))
     }
+}
+
+fn count<N: TryFrom<u32>>(text: &str) -> Result<N, String> {
+    let count = text.parse().ok().and_then(|count: u32| count.try_into().ok());
+    count.ok_or_else(|| format!("it takes a whole number from 0 to {}", u32::MAX))
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "it takes a number such as 1.25".to_owned())
+}
+
+fn port(text: &str) -> Result<i32, String> {
+    text.parse().map_err(|_| "it takes a port from 1 to 65535, 0 for none or -1 for any".to_owned())
+}
+
+/// A size in the configuration file: text as on the command line, or a number.
+fn size_text<'de, D: Deserializer<'de>>(file: D) -> Result<Option<String>, D::Error> {
+    struct SizeText;
+    impl Visitor<'_> for SizeText {
+        type Value = String;
+
+        fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a size such as 64, \"512k\", \"2m\" or \"1g\"")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<String, E> {
+            if number > 0 {
+                Ok(number.to_string())
+            } else {
+                Err(E::invalid_value(Unexpected::Signed(number), &self))
+            }
+        }
+    }
+    file.deserialize_any(SizeText).map(Some)
 }
 
 /// What was not given here is taken from there.

@@ -44,7 +44,6 @@ pub struct Server {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     housekeeper: JoinHandle<()>,
-    stop_housekeeper: Sender<()>,
     orders: Receiver<Order>,
     order_sender: Sender<Order>,
     local: Vec<Peer>,
@@ -78,9 +77,8 @@ impl Server {
         write_port_file(&shared.settings, &listeners)?;
         register(&shared, &listeners);
         let workers = start_workers(&shared, listeners.into())?;
-        let (stop_housekeeper, stopped) = channel();
-        let housekeeper = start_housekeeper(&shared, stopped)?;
-        Ok(Server { shared, workers, housekeeper, stop_housekeeper, orders, order_sender, local })
+        let housekeeper = start_housekeeper(&shared)?;
+        Ok(Server { shared, workers, housekeeper, orders, order_sender, local })
     }
 
     /// Where it listens; ports are the real ones.
@@ -145,7 +143,7 @@ impl Server {
         for worker in self.workers {
             failed |= worker.join().is_err();
         }
-        drop(self.stop_housekeeper);
+        self.shared.housekeeping.stop();
         failed |= self.housekeeper.join().is_err();
         if failed { bail!("a thread of the server had failed; see the log") } else { Ok(()) }
     }
@@ -372,18 +370,8 @@ fn start_workers(shared: &Arc<Shared>, listeners: Arc<[ListenerEntry]>) -> Resul
     Ok(threads)
 }
 
-/// Publishes the clock each second, and does what it brings about.
-fn start_housekeeper(shared: &Arc<Shared>, stopped: Receiver<()>) -> Result<JoinHandle<()>> {
-    let handle = Handle::new(&shared.store);
-    let run = move || {
-        loop {
-            handle.maintain();
-            let until_next = handle.store().until_next_second();
-            match stopped.recv_timeout(until_next) {
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
-                _ => return,
-            }
-        }
-    };
+fn start_housekeeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+    let (shared, handle) = (Arc::clone(shared), Handle::new(&shared.store));
+    let run = move || shared.housekeeping.run(&handle);
     std::thread::Builder::new().name("housekeeper".into()).spawn(run).context("cannot start the housekeeper")
 }

@@ -177,6 +177,14 @@ impl Settings {
         if connections_max == 0 {
             bail!("-c takes a number of connections greater than 0");
         }
+        let slab_growth_factor = options.slab_growth_factor.unwrap_or(1.25);
+        if !slab_growth_factor.is_finite() || slab_growth_factor <= 1.0 {
+            bail!("-f takes a factor greater than 1, not {slab_growth_factor}");
+        }
+        let slab_min_size = options.slab_min_size.unwrap_or(48);
+        if slab_min_size == 0 {
+            bail!("-n takes a number of bytes greater than 0");
+        }
         let sasl = options.enable_sasl.unwrap_or(false);
         let sasl_file =
             options.sasl_pwdb.clone().or_else(|| environment("MEMCACHED_SASL_PWDB").map(PathBuf::from));
@@ -230,8 +238,8 @@ impl Settings {
             port_file: environment("MEMCACHED_PORT_FILENAME").map(PathBuf::from),
             without_effect: without_effect(options, &extended),
             warnings: Vec::new(),
-            slab_growth_factor: options.slab_growth_factor.unwrap_or(1.25),
-            slab_min_size: options.slab_min_size.unwrap_or(48),
+            slab_growth_factor,
+            slab_min_size,
             extended,
         };
         settings.add_listeners(options)?;
@@ -275,10 +283,10 @@ impl Settings {
         (self.port, self.udp_port) = (tcp.unwrap_or(0), udp.unwrap_or(0));
         let base = ListenerSettings {
             place: Place::Unix(PathBuf::new()),
-            protocol: options.protocol.as_deref().map_or(Ok(None), addresses::protocol)?,
+            protocol: options.protocol.as_deref().map_or(Ok(None), addresses::protocol).context("-B")?,
             tls: if options.enable_ssl.unwrap_or(false) { Tls::On } else { Tls::Off },
             auth: true,
-            mask: addresses::mask(options.unix_mask.as_deref().unwrap_or("700"))?,
+            mask: addresses::mask(options.unix_mask.as_deref().unwrap_or("700")).context("-a")?,
             tag: None,
             implied: false,
         };
@@ -298,10 +306,11 @@ impl Settings {
             }
         }
         for text in &options.listen {
-            self.add_address(text, tcp, udp, &base)?;
+            self.add_address(text, tcp, udp, &base).with_context(|| format!("-l {text}"))?;
         }
         for table in &options.listener {
-            self.add_table(table, tcp.unwrap_or(DEFAULT_PORT), &base)?;
+            let added = self.add_table(table, tcp.unwrap_or(DEFAULT_PORT), &base);
+            added.with_context(|| format!("in the listener {:?}", table.address))?;
         }
         let mut seen = BTreeSet::new();
         self.listeners.retain(|listener| match &listener.place {
@@ -367,7 +376,7 @@ impl Settings {
                 Some("on") => Tls::On,
                 Some("mutual") => Tls::Mutual,
                 Some(other) => {
-                    bail!("tls = {other:?} of the listener {:?}; there are off, on and mutual", table.address)
+                    bail!("tls = {other:?} is none of off, on and mutual")
                 }
             },
             auth: table.auth.unwrap_or(true),
@@ -448,7 +457,7 @@ fn port(option: &str, number: i32) -> Result<Option<u16>> {
         0 => Ok(None),
         // The system picks one.
         -1 => Ok(Some(0)),
-        _ => u16::try_from(number).map(Some).with_context(|| {
+        _ => u16::try_from(number).ok().map(Some).with_context(|| {
             format!("{option} takes a port from 1 to 65535, 0 for none or -1 for any; not {number}")
         }),
     }
@@ -535,6 +544,7 @@ mod tests {
     use super::*;
     use crate::options::CommandLine;
     use clap::Parser;
+    use proptest::prelude::*;
 
     fn of(line: &str) -> Result<Settings> {
         let words = std::iter::once("fabcached").chain(line.split_whitespace());
@@ -591,7 +601,14 @@ mod tests {
             ("--accept never", "balanced or local"),
             ("--log-format xml", "text or json"),
             ("-B spdy", "no protocol"),
-            ("-a 99", "octal"),
+            ("-a 99", "-a: "),
+            ("-B spdy", "-B: "),
+            ("-l tag[]:x", "-l tag[]:x: "),
+            ("-m -5", "-m takes a size"),
+            ("-I -1", "-I takes a size"),
+            ("-f 1", "-f takes"),
+            ("-f nan", "-f takes"),
+            ("-n 0", "-n takes"),
         ] {
             let error = format!("{:#}", of(wrong).expect_err(wrong));
             assert!(error.contains(needle), "{wrong}: {error}");
@@ -626,5 +643,59 @@ mod tests {
     fn what_has_no_effect_is_said() {
         let settings = of("-f 1.1 -n 96 -o slab_automove=1").expect("valid");
         assert_eq!(settings.without_effect.len(), 3);
+    }
+
+    fn any_argument() -> impl Strategy<Value = String> {
+        let flags = prop::sample::select(
+            "-p -U -a -B -c -b -m -I -M -k -L -t -R -C -F -X -W -A -D -Y -S -Z -u -d -P -r -o -f -n -N -v --memory-max \
+             --stall-timeout --accept --log-format --config --threads=1 -M=false -s"
+                .split_whitespace()
+                .collect::<Vec<_>>(),
+        );
+        let number = any::<i64>().prop_map(|n| n.to_string());
+        prop_oneof![
+            flags.prop_map(str::to_owned),
+            number,
+            "[0-9]{1,4}[kmg]?",
+            any::<String>().prop_filter("no address is looked up", |text| !text.starts_with(['-', '='])),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_command_line_is_settings_or_an_error(words in prop::collection::vec(any_argument(), 0..6)) {
+            let words = std::iter::once("fabcached".to_owned()).chain(words);
+            if let Ok(line) = CommandLine::try_parse_from(words)
+                && let Ok(settings) = Settings::new(&line.options, &|_| None)
+            {
+                prop_assert!(settings.threads > 0 && settings.requests_per_turn > 0);
+                prop_assert!(settings.item_bytes_max <= settings.memory_bytes);
+                prop_assert!(settings.memory_bytes <= settings.memory_bytes_max);
+                prop_assert!(!settings.listeners.is_empty());
+            }
+        }
+
+        #[test]
+        fn any_text_is_a_size_or_an_error(text: String, number in 1u64..1 << 30) {
+            let _ = size("-m", &text, 1);
+            for (suffix, unit) in [("", 7), ("k", 1 << 10), ("K", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)] {
+                prop_assert_eq!(size("-m", &format!("{number}{suffix}"), 7).expect("a size"), number * unit);
+            }
+        }
+
+        #[test]
+        fn the_file_says_what_the_command_line_says(
+            threads in 1usize..64, memory in 4u64..1000, requests in 1u32..1000, cas: bool, port in 1u16..,
+        ) {
+            let file = format!(
+                "threads = {threads}\nmemory-limit = {memory}\nmax-reqs-per-event = {requests}\n\
+                 disable-cas = {cas}\nport = {port}\nmax-item-size = \"2m\"\n"
+            );
+            let file = Settings::new(&toml::from_str(&file).expect("valid"), &|_| None).expect("valid");
+            let line = of(&format!("-t {threads} -m {memory} -R {requests} -C={cas} -p {port} -I 2m")).expect("valid");
+            prop_assert_eq!(format!("{file:?}"), format!("{line:?}"));
+        }
     }
 }

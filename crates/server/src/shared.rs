@@ -12,6 +12,7 @@ use fabcache_transport::tls::TlsContext;
 use crate::connections::Connections;
 use crate::counters::{ServerCounters, ServerSums};
 use crate::credentials::Credentials;
+use crate::housekeeping::Housekeeping;
 use crate::prefixes::Prefixes;
 use crate::settings::{Settings, TlsSettings};
 use crate::sizes::Sizes;
@@ -102,12 +103,8 @@ pub struct Shared {
     pub tls: Option<TlsContexts>,
     /// Switches.
     pub switches: Switches,
-    /// Crawls that were asked for.
-    pub crawls: AtomicU64,
-    /// Items they looked at.
-    pub crawled: AtomicU64,
-    /// Items they found expired.
-    pub crawled_expired: AtomicU64,
+    /// What the housekeeper does.
+    pub housekeeping: Housekeeping,
     /// Times that accepting rested at the connection limit, and how long in microseconds.
     pub listen_disabled: AtomicU64,
     /// Microseconds of that.
@@ -160,9 +157,7 @@ impl Shared {
             sasl_users,
             tls,
             switches,
-            crawls: AtomicU64::new(0),
-            crawled: AtomicU64::new(0),
-            crawled_expired: AtomicU64::new(0),
+            housekeeping: Housekeeping::default(),
             listen_disabled: AtomicU64::new(0),
             listen_disabled_us: AtomicU64::new(0),
             listen_disabled_now: AtomicBool::new(false),

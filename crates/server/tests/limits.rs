@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::process::start;
-use common::{Client, TestServer, packet, serve, wait_until};
+use common::{Client, Scratch, TestServer, connect_unix, packet, serve, wait_until};
 
 #[test]
 fn more_connections_than_allowed_are_refused() {
@@ -313,6 +313,128 @@ fn nobody_keeps_a_worker_to_himself() {
         }
         assert!(other.count("", "conn_yields") > 0);
     });
+}
+
+#[test]
+fn a_connection_has_one_turn_where_others_have_one() {
+    // Its socket stays readable while it waits for its turn.
+    let server = serve("-t 1 -R 2");
+    let hog = server.connect();
+    let mut writer = hog.stream.try_clone().expect("a socket");
+    let mut reader = Client::new(hog.stream);
+    let count = 50_000;
+    std::thread::scope(|scope| {
+        scope.spawn(move || writer.write_all("mn\r\n".repeat(count).as_bytes()).expect("the server listens"));
+        reader.hear("MN\r\n".repeat(count));
+    });
+    let mut other = server.connect();
+    let (yields, turns) = (other.count("", "conn_yields"), other.count("fabcache", "worker_turns"));
+    assert!(yields >= 20_000, "{yields}");
+    assert!(yields <= turns, "{yields} turns were given in {turns} turns of the worker");
+}
+
+#[test]
+fn a_dump_gives_way_after_each_part() {
+    let server = serve("-t 1");
+    let mut c = server.connect();
+    for i in 0..10_000 {
+        c.say(format!("set {i:0>100} 0 0 0 noreply\r\n\r\n"));
+    }
+    c.ask("mn\r\n", "MN\r\n");
+    c.ask("stats reset\r\n", "RESET\r\n");
+    c.say("lru_crawler metadump all\r\n");
+    let dump = c.hear_until("END\r\n");
+    assert!(dump.len() > 1_500_000, "{}", dump.len());
+    // As many parts as one connection's unsent answers may have, if its client is slow; else all.
+    assert!(c.count("", "conn_yields") >= 6);
+    // The same where there is much to look at and nothing to tell.
+    c.ask("flush_all\r\nstats reset\r\n", "OK\r\nRESET\r\n");
+    c.ask("lru_crawler mgdump all\r\n", "OK\r\nEN\r\n");
+    assert!(c.count("", "conn_yields") >= 1);
+}
+
+#[test]
+fn parts_of_requests_cost_little() {
+    let process = start("-c 1000 -t 1");
+    let mut c = common::connect(process.address());
+    c.ask("mn\r\n", "MN\r\n");
+    let mut halves: Vec<_> = (0..400).map(|_| common::connect(process.address())).collect();
+    let say = |halves: &mut Vec<Client<TcpStream>>, c: &mut Client<TcpStream>, part: &str| {
+        let before = c.count("", "bytes_read");
+        halves.iter_mut().for_each(|half| half.say(part));
+        let least = before + (part.len() * halves.len()) as u64;
+        wait_until("all is received", || c.count("", "bytes_read") >= least);
+    };
+    say(&mut halves, &mut c, "get a");
+    let before = process.resident_bytes();
+    say(&mut halves, &mut c, "bcd");
+    // And what remains of a long pipeline is no more.
+    say(&mut halves, &mut c, &format!("\r\n{}get a", "mg none q\r\n".repeat(300)));
+    say(&mut halves, &mut c, "bcd");
+    let grown = process.resident_bytes().saturating_sub(before);
+    assert!(grown < 8 << 20, "400 parts of requests cost {grown} bytes");
+    for half in &mut halves {
+        half.ask("\r\n", "END\r\nEND\r\n");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_a_miss_in_text() {
+    let scratch = Scratch::new("busy");
+    let socket = scratch.path("socket");
+    let server = serve(&format!("-m 64 -I 16m -t 1 --stall-timeout 0 -s {}", socket.display()));
+    let shared = server.server().shared();
+    let mut c = connect_unix(&socket);
+    for key in ["v", "w"] {
+        c.say(format!("set {key} 0 0 10000000\r\n{}\r\n", "x".repeat(10_000_000)));
+        c.hear("STORED\r\n");
+    }
+    c.ask("set a 0 0 1\r\na\r\nset b 0 0 1\r\nb\r\n", "STORED\r\nSTORED\r\n");
+    // One value may be pinned, by more slow clients than are dropped below, and then another, and then no more.
+    let mut slow = Vec::new();
+    for (key, clients) in [("v", 9), ("w", 1)] {
+        for _ in 0..clients {
+            let mut client = connect_unix(&socket);
+            client.say(format!("get {key}\r\n"));
+            slow.push(client);
+        }
+        wait_until("it is pinned", || shared.store.sums().pins == slow.len() as u64);
+    }
+    let misses = c.count("", "get_misses");
+    c.ask("get a v b w\r\n", "VALUE a 0 1\r\na\r\nVALUE b 0 1\r\nb\r\nEND\r\n");
+    assert_eq!(c.count("fabcache", "values_pin_refused"), 2);
+    assert_eq!(c.count("", "get_misses"), misses + 2);
+    c.ask("mg v v\r\n", "SERVER_ERROR out of memory writing get response\r\n");
+    let mut binary = connect_unix(&socket);
+    binary.say(packet(0x00, &[], b"v", &[], 0));
+    assert_eq!(binary.hear_packet().status, 0x82);
+    assert!(shared.pins_wanted.load(Ordering::Relaxed) >= 4);
+    drop(slow);
+    wait_until("nothing is pinned", || shared.store.usage().segments_pinned == 0);
+    c.ask("get v\r\n", format!("VALUE v 0 10000000\r\n{}\r\nEND\r\n", "x".repeat(10_000_000)));
+}
+
+#[test]
+fn what_cannot_be_touched_is_a_miss_in_text() {
+    let server = serve("-m 2 -M -t 1");
+    let mut c = server.connect();
+    let mut keys = 0;
+    let value = "x".repeat(1_000);
+    loop {
+        c.say(format!("set k{keys} 0 0 1000\r\n{value}\r\n"));
+        if c.hear_until("\r\n") != "STORED\r\n" {
+            break;
+        }
+        keys += 1;
+    }
+    let all: String = (0..keys).map(|key| format!(" k{key}")).collect();
+    c.say(format!("gat 1000{all}\r\n"));
+    let answer = c.hear_until("END\r\n");
+    let found = answer.lines().filter(|line| line.starts_with("VALUE ")).count();
+    assert!(found < keys && !answer.contains("ERROR"), "{found} of {keys}");
+    assert_eq!(c.count("", "touch_misses"), (keys - found) as u64);
+    c.say("mg k0 T2000\r\n");
+    c.hear("SERVER_ERROR out of memory\r\n");
 }
 
 /// Lets threads end even where the test fails.

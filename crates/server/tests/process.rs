@@ -277,7 +277,7 @@ fn the_configuration_file_is_read_and_the_command_line_wins() {
     let scratch = Scratch::new("config");
     let file = scratch.file(
         "fabcached.toml",
-        "port = -1\nlisten = [\"127.0.0.1\"]\nmemory-limit = \"32\"\nthreads = 2\ndisable-cas = true\nconn-limit = 50\n\
+        "port = -1\nlisten = [\"127.0.0.1\"]\nmemory-limit = 32\nthreads = 2\ndisable-cas = true\nconn-limit = 50\n\
          extended = [\"idle_timeout=100\"]\n",
     );
     let process = start_command(fabcached(&format!("--config {} -t 3 -C=false", file.display())));
@@ -302,7 +302,10 @@ fn a_mistake_in_the_configuration_file_is_named() {
         ("memory-limit = \n", &["line 1"]),
         ("listen = \"127.0.0.1\"\n", &["line 1", "listen"]),
         ("[[listener]]\naddress = \"tcp://127.0.0.1\"\ntsl = \"on\"\n", &["line 3", "tsl"]),
-        ("port = 70000\n", &["70000"]),
+        ("port = 70000\n", &["-p takes a port", "70000"]),
+        ("memory-limit = -5\n", &["line 1", "memory-limit", "-5", "a size such as 64"]),
+        ("max-item-size = true\n", &["line 1", "max-item-size", "a size such as 64"]),
+        ("threads = -1\n", &["line 1", "threads", "-1"]),
         ("[[listener]]\naddress = \"127.0.0.1\"\n", &["127.0.0.1", "tcp://"]),
     ] {
         let file = scratch.file("bad.toml", content);
@@ -324,13 +327,29 @@ fn mistakes_on_the_command_line_are_named() {
         ("-o idle_timeot=3", &["idle_timeot", "is idle_timeout meant?"]),
         ("-o ext_path=/x:1g", &["ext_path", "no flash tier"]),
         ("-m none", &["-m", "none"]),
-        ("-l 127.0.0.1:port", &["127.0.0.1:port"]),
+        ("-m -5", &["-m takes a size", "-5"]),
+        ("-p 70000", &["-p takes a port from 1 to 65535", "70000\n"]),
+        ("-p x", &["--port", "'x'", "a port from 1 to 65535"]),
+        ("-R -1", &["--max-reqs-per-event", "'-1'", "whole number from 0 to 4294967295"]),
+        ("-c many", &["--conn-limit", "'many'", "whole number"]),
+        ("-t -1", &["--threads", "'-1'", "whole number"]),
+        ("-f x", &["--slab-growth-factor", "'x'", "1.25"]),
+        ("-o lru_crawler=foo", &["-o lru_crawler takes no value", "foo"]),
+        ("-o slab_automove=foo", &["-o slab_automove takes a number from 0 to 2", "foo"]),
+        ("-l 127.0.0.1:port", &["-l 127.0.0.1:port: \"port\" is no port"]),
+        (
+            "-l 127.0.0.1:70000",
+            &["\"70000\" is no port from 0 to 65535, in the address \"127.0.0.1:70000\"\n"],
+        ),
+        ("-e /nonexistent/region -p -1 -l 127.0.0.1", &["the memory file /nonexistent/region: No such file"]),
         ("-Y /nonexistent/users -p -1 -l 127.0.0.1", &["/nonexistent/users"]),
         ("-Z", &["ssl_chain_cert"]),
         ("-S", &["MEMCACHED_SASL_PWDB"]),
     ] {
         let said = refusal(arguments);
         assert!(needles.iter().all(|needle| said.contains(needle)), "{arguments}: {said}");
+        let reasons: Vec<&str> = said.trim_end().split(": ").collect();
+        assert!(reasons.windows(2).all(|two| two[0] != two[1]), "{arguments}: {said}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::serve;
+use common::{Client, serve, wait_until};
 
 #[test]
 fn storing_and_reading() {
@@ -82,6 +82,14 @@ fn flushes_wait_and_replace_each_other() {
         "OK\r\nEND\r\nMN\r\n",
     );
     c.ask("flush_all x\r\n", "CLIENT_ERROR invalid exptime argument\r\n");
+    // A time that has passed is now, but before there was a server it is never.
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs();
+    c.ask(format!("set a 0 0 1\r\nx\r\nflush_all {}\r\nget a\r\n", now - 1), "STORED\r\nOK\r\nEND\r\n");
+    let before = format!("flush_all {}\r\nflush_all 1000000000\r\nget a\r\n", now - 100);
+    c.ask(format!("set a 0 0 1\r\nx\r\n{before}"), "STORED\r\nOK\r\nOK\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    c.ask("flush_all 1\r\nflush_all 1000000000\r\n", "OK\r\nOK\r\n");
+    std::thread::sleep(std::time::Duration::from_millis(2_100));
+    c.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     for _ in 0..600 {
         c.ask("set a 0 0 1\r\nx\r\nflush_all\r\nget a\r\n", "STORED\r\nOK\r\nEND\r\n");
     }
@@ -311,6 +319,66 @@ fn dumps_show_each_key_once() {
     c.ask("lru_crawler metadump 2\r\n", "OK\r\nEND\r\n");
     c.say("mn\r\nlru_crawler metadump all\r\n");
     c.hear("MN\r\nERROR cannot pipeline other commands before metadump\r\n");
+}
+
+#[test]
+fn a_crawl_goes_on_behind_its_answer() {
+    let server = serve("-t 1");
+    let mut c = server.connect();
+    for i in 0..20_000 {
+        c.say(format!("set k{i} 0 {} 0 noreply\r\n\r\n", if i % 10 == 0 { 1 } else { 0 }));
+    }
+    c.ask("mn\r\n", "MN\r\n");
+    let crawled = |c: &mut Client<_>| {
+        wait_until("it is done", || c.stat("", "lru_crawler_running") == "0");
+        ["lru_crawler_starts", "crawler_items_checked", "crawler_reclaimed"].map(|name| c.count("", name))
+    };
+    // It takes longer than the way to the next command, unless the server is held up between them.
+    let mut starts = 0;
+    wait_until("one is under way when the next is asked for", || {
+        c.say("lru_crawler crawl all\r\nlru_crawler crawl all\r\nmn\r\n");
+        let answer = c.hear_until("MN\r\n");
+        let is_busy = answer == "OK\r\nBUSY currently processing crawler request\r\nMN\r\n";
+        starts += if is_busy { 1 } else { 2 };
+        let [started, checked, expired] = crawled(&mut c);
+        assert_eq!(started, starts);
+        assert!(checked >= 18_000 && expired <= 2_000, "{checked} {expired}");
+        is_busy
+    });
+    c.ask("flush_all\r\n", "OK\r\n");
+    wait_until("nothing is left", || {
+        c.ask("lru_crawler crawl 1\r\n", "OK\r\n");
+        crawled(&mut c);
+        c.count("", "curr_items") == 0
+    });
+}
+
+#[test]
+fn a_memory_limit_that_cannot_be_had_changes_nothing() {
+    let server = serve("-m 32 -M -t 1");
+    let mut c = server.connect();
+    let value = "x".repeat(10_000);
+    let mut keys = 0;
+    let store = |c: &mut Client<_>, key: u64| {
+        c.say(format!("set key{key} 0 0 10000\r\n{value}\r\n"));
+        c.hear_until("\r\n") == "STORED\r\n"
+    };
+    while store(&mut c, keys) {
+        keys += 1;
+    }
+    let limits = |c: &mut Client<_>| {
+        let names = ["memory_limit_bytes", "segments", "items"];
+        names.map(|name| c.count("fabcache", name))
+    };
+    let before = limits(&mut c);
+    c.ask("cache_memlimit 16\r\n", "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n");
+    assert_eq!(limits(&mut c), before);
+    assert_eq!(c.count("", "limit_maxbytes"), 32 << 20);
+    for key in 0..keys / 2 {
+        c.ask(format!("delete key{key}\r\n"), "DELETED\r\n");
+    }
+    let refilled = (0..keys / 2).filter(|key| store(&mut c, *key)).count() as u64;
+    assert!(refilled > keys * 4 / 10, "{refilled} of {}", keys / 2);
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub enum CreateError {
         max: u64,
     },
     /// The system's: memory could not be had.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     System {
         /// What was tried, and with what.
         what: String,

@@ -5,9 +5,10 @@ use fabcache_layout::header;
 use fabcache_layout::sync::{MutexGuard, Ordering};
 
 use crate::bounds::FLUSH_EPOCHS_UNSWEPT_MAX;
+use crate::dump::Cursor;
 use crate::handle::Handle;
 use crate::index::resize::Growth;
-use crate::info::Expiry;
+use crate::info::{Detail, Expiry};
 use crate::store::Store;
 
 /// What is known of flushes.
@@ -55,12 +56,13 @@ impl Store {
 }
 
 impl Handle {
-    /// Forgets everything: now, or when `expiry` comes. A later flush replaces one that is still to come.
+    /// Forgets everything: now, or when `expiry` comes, which may be never. A later flush replaces one that is still
+    /// to come.
     pub fn flush(&self, expiry: Expiry) {
         let store = &*self.store;
         let at = expiry.second();
         let mut flushes = store.flushes();
-        if at > store.now() {
+        if expiry == Expiry::NEVER || at > store.now() {
             store.flush_at.store(at, Ordering::Release);
             return;
         }
@@ -97,22 +99,26 @@ impl Handle {
         }
     }
 
-    /// Looks at every item for expired ones, as a crawler does: how many were looked at, how many were expired.
-    pub fn crawl(&self) -> (u64, u64) {
-        let store = &*self.store;
-        let (mut checked, mut gone) = (0, 0);
-        let mut cursor = crate::dump::Cursor::START;
+    /// Looks at every item for expired ones, as a crawler does.
+    pub fn crawl(&self) {
+        let mut cursor = Cursor::START;
         while !cursor.is_done() {
-            let mut keys = Vec::new();
-            cursor = self.walk(cursor, |_| checked += 1, |key| keys.push(key.to_vec()));
-            for key in keys {
-                gone += 1;
-                // What has expired is removed by being looked at.
-                let _ = self.describe(&key, crate::info::Detail::Basic, false);
-            }
+            (cursor, ..) = self.crawl_on(cursor);
         }
-        store.tick();
-        (checked, gone)
+        self.store.tick();
+    }
+
+    /// Looks at some hundred items for expired ones: where to go on, how many were looked at, how many were expired.
+    pub fn crawl_on(&self, cursor: Cursor) -> (Cursor, u64, u64) {
+        let mut valid = 0;
+        let mut gone = Vec::new();
+        let next = self.walk(cursor, |_| valid += 1, |key| gone.push(key.to_vec()));
+        for key in &gone {
+            // What has expired is removed by being looked at.
+            let _ = self.describe(key, Detail::Basic, false);
+        }
+        let expired = gone.len() as u64;
+        (next, valid + expired, expired)
     }
 
     fn reclaim_once(&self) -> bool {
@@ -124,7 +130,7 @@ impl Handle {
     /// Sets the memory limit. Lowering evicts until it holds; raising stops at what was reserved.
     ///
     /// # Errors
-    /// The limit cannot be reached; the store is as it was, or smaller than before.
+    /// The limit cannot be reached, and is as it was. Items may have been evicted on the way.
     #[cfg(not(loom))]
     pub fn set_memory_limit(&self, bytes: u64) -> Result<(), crate::error::MemoryLimitError> {
         use crate::error::MemoryLimitError;
@@ -140,13 +146,14 @@ impl Handle {
                 min: geometry.first_segment + (least << geometry.segment_shift),
             });
         }
-        let (mut over, released) = store.segments.set_limit(segments as u32);
-        store.set_memory_limit_bytes(bytes);
-        for offset in released {
-            store.backing.release(offset, geometry.segment_bytes());
-        }
+        let before = (store.usage().memory_limit, store.segments.limit());
+        let mut over = store.move_memory_limit(bytes, segments as u32);
         while over > 0 {
             if !self.reclaim_once() {
+                // Another thread may have set its own since.
+                if store.usage().memory_limit == bytes {
+                    store.move_memory_limit(before.0, before.1);
+                }
                 return Err(MemoryLimitError::Full);
             }
             over = store.segments.over_limit();
@@ -156,6 +163,20 @@ impl Handle {
 }
 
 impl Store {
+    /// Sets the limit, retires what is free beyond it or takes back what was retired: how many segments are still to be
+    /// reclaimed.
+    #[cfg(not(loom))]
+    fn move_memory_limit(&self, bytes: u64, segments: u32) -> usize {
+        // Whoever gives pages of retired segments back holds this: none of these may be in use again by then.
+        let _reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+        let (over, released) = self.segments.set_limit(segments);
+        self.set_memory_limit_bytes(bytes);
+        for offset in released {
+            self.backing.release(offset, self.geometry.segment_bytes());
+        }
+        over
+    }
+
     /// Gives the pages of a segment that was retired back to the system.
     pub(crate) fn release_retired(&self, id: u32) {
         #[cfg(not(loom))]

@@ -187,7 +187,7 @@ impl Model {
                 let expiry = self.expiry(delay);
                 self.handle.flush(expiry);
                 self.flush_at = Some(expiry.second()).filter(|at| *at > self.now());
-                if self.flush_at.is_none() {
+                if self.flush_at.is_none() && expiry != Expiry::NEVER {
                     self.known.clear();
                 }
             }

@@ -33,7 +33,9 @@ pub(crate) fn reply(form: &TextForm<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
         Reply::NotFound => b"NOT_FOUND",
         Reply::Deleted => b"DELETED",
         Reply::OutOfMemory => match form.command {
-            TextCommand::Get => b"SERVER_ERROR out of memory writing get response",
+            // An error between values would end the answer for a client, and the rest be taken for the next one. A
+            // cache may miss.
+            TextCommand::Get => return,
             TextCommand::Store => b"SERVER_ERROR out of memory storing object",
             TextCommand::Arithmetic | TextCommand::Other => b"SERVER_ERROR out of memory",
         },

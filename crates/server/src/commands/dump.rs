@@ -6,7 +6,7 @@ use fabcache_protocol::number::push_u64;
 use fabcache_store::dump::{Cursor, Visited};
 
 use super::{Context, ITEM_CLASS};
-use crate::bounds::{CACHEDUMP_BYTES_MAX, GATHERED_BYTES_MAX};
+use crate::bounds::{CACHEDUMP_BYTES_MAX, DUMPED_GROUPS_MAX, GATHERED_BYTES_MAX};
 use crate::watch::push_encoded;
 
 /// Which list.
@@ -31,12 +31,14 @@ impl Dump {
         Dump { kind, cursor: all.then_some(Cursor::START) }
     }
 
-    /// Makes a part of the list, some tens of kilobytes; true when it was the last.
+    /// Makes a part of the list, some tens of kilobytes at most; true when it was the last.
     pub fn go_on(&mut self, ctx: &mut Context) -> bool {
+        let mut groups = 0;
         while let Some(cursor) = self.cursor.filter(|cursor| !cursor.is_done()) {
-            if ctx.out.len() >= GATHERED_BYTES_MAX {
+            if ctx.out.len() >= GATHERED_BYTES_MAX || groups == DUMPED_GROUPS_MAX {
                 return false;
             }
+            groups += 1;
             let (kind, origin) = (self.kind, ctx.shared.store.clock_origin());
             let out = &mut ctx.out;
             let visit = |visited: Visited<'_>| match kind {

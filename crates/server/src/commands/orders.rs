@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 
 use fabcache_protocol::command::Words;
 use fabcache_protocol::number::{parse_i64, parse_u64};
-use fabcache_protocol::{Command, Form, Refusal, Reply};
+use fabcache_protocol::{Command, Exptime, Form, Refusal, Reply};
+use fabcache_store::Expiry;
+use fabcache_store::info::RELATIVE_SECONDS_MAX;
 use fabcache_transport::Kind;
 
 use super::dump::{Dump, DumpKind};
@@ -15,6 +17,8 @@ use crate::watch::topic;
 /// Megabytes that `cache_memlimit` takes.
 const MEMLIMIT_MEGABYTES_MIN: u64 = 8;
 const MEMLIMIT_MEGABYTES_MAX: u64 = 1_000_000_000;
+/// memcached's clock starts so much earlier than ours.
+const MEMCACHED_CLOCK_LEAD_SECONDS: i64 = 60;
 /// Slab classes that memcached has names for.
 const CLASSES: u32 = 63;
 /// Words of a `slabs` command that are looked at.
@@ -29,8 +33,7 @@ pub fn order(ctx: &mut Context, command: Command<'_>, form: &Form<'_>) -> Flow {
                 form.reply(&refused(Refusal::Client("flush_all not allowed")), &mut ctx.out);
                 return Flow::Next;
             }
-            let expiry = if delay.0 <= 0 { fabcache_store::Expiry::AT_ONCE } else { expiry(ctx, delay) };
-            ctx.handle.flush(expiry);
+            ctx.handle.flush(flush_time(ctx, delay));
             return answer(ctx, form, &Reply::Ok);
         }
         Command::Verbosity(level) => {
@@ -63,6 +66,16 @@ pub fn order(ctx: &mut Context, command: Command<'_>, form: &Form<'_>) -> Flow {
 fn answer(ctx: &mut Context, form: &Form<'_>, reply: &Reply<'_>) -> Flow {
     form.reply(reply, &mut ctx.out);
     Flow::Next
+}
+
+/// When everything is forgotten. Unix times before the start of the clock are never, as they are for memcached.
+fn flush_time(ctx: &Context, delay: Exptime) -> Expiry {
+    let clock_start = ctx.shared.store.clock_origin() as i64 - MEMCACHED_CLOCK_LEAD_SECONDS;
+    match delay.0 {
+        ..=0 => Expiry::AT_ONCE,
+        second if second > RELATIVE_SECONDS_MAX && second <= clock_start => Expiry::NEVER,
+        _ => expiry(ctx, delay),
+    }
 }
 
 fn memory_limit(ctx: &mut Context, megabytes: u64, form: &Form<'_>) -> Flow {
@@ -254,13 +267,8 @@ fn crawl(ctx: &Context, words: Words<'_>) -> Reply<'static> {
     match classes(words) {
         Err(reply) => reply,
         Ok(false) => Reply::Line(b"NOTSTARTED no items to crawl"),
-        Ok(true) => {
-            let (checked, expired) = ctx.handle.crawl();
-            ctx.shared.crawls.fetch_add(1, Ordering::Relaxed);
-            ctx.shared.crawled.fetch_add(checked + expired, Ordering::Relaxed);
-            ctx.shared.crawled_expired.fetch_add(expired, Ordering::Relaxed);
-            Reply::Ok
-        }
+        Ok(true) if ctx.shared.housekeeping.start_crawl() => Reply::Ok,
+        Ok(true) => Reply::Line(b"BUSY currently processing crawler request"),
     }
 }
 

@@ -18,6 +18,7 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<
         touched = prepare(ctx, get, touch, ends_now, form);
     }
     if touched.out_of_memory {
+        count(ctx, session, get, form, Err(Miss::Absent), 0);
         form.reply(&Reply::OutOfMemory, &mut ctx.out);
         return;
     }
@@ -36,11 +37,14 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<
             }
             count(ctx, session, get, form, Ok(()), info.len);
         }
-        Read::Busy(info) => {
-            count(ctx, session, get, form, Ok(()), info.len);
+        Read::Busy(_) => {
             ctx.shared.want_pins();
-            let text = "out of memory writing get response";
-            form.reply(&refused(Refusal::Server(text)), &mut ctx.out);
+            count(ctx, session, get, form, Err(Miss::Absent), 0);
+            let reply = match form {
+                Form::Text(_) => Reply::OutOfMemory,
+                _ => refused(Refusal::Server("out of memory writing get response")),
+            };
+            form.reply(&reply, &mut ctx.out);
         }
         Read::Miss(miss) => {
             count(ctx, session, get, form, Err(miss), 0);

@@ -10,10 +10,10 @@ use fabcache_protocol::{Decoded, Decoder, Limits};
 use fabcache_transport::{Kind, Link, Received};
 
 use super::accepting::ListenerEntry;
+use super::input::Input;
 use super::output::Queue;
 use crate::bounds::{
-    DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, IDLE_BUFFER_BYTES_MAX, INLINE_VALUE_BYTES_MAX,
-    QUEUED_BYTES_MAX, RECEIVE_BYTES,
+    DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
 };
 use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::ConnectionInfo;
@@ -60,14 +60,13 @@ pub struct Connection {
     decoder: Decoder,
     session: Session,
     /// Received and not yet consumed.
-    input: Vec<u8>,
+    input: Input,
     /// The input holds no whole request: more must come first.
     starved: bool,
     /// The client sends no more.
     client_done: bool,
     /// After the answers are sent it ends.
     closing: Option<Ended>,
-    runnable: bool,
     waited_for: Interest,
     /// When bytes last moved in either direction.
     last_progress: Instant,
@@ -95,11 +94,10 @@ impl Connection {
             link,
             decoder,
             session: Session { role: Role::Serving, queue: Queue::default(), info, access },
-            input: Vec::new(),
+            input: Input::default(),
             starved: false,
             client_done: false,
             closing: None,
-            runnable: false,
             waited_for: Interest { receive: true, send: false },
             last_progress: now,
         }
@@ -130,11 +128,6 @@ impl Connection {
             self.waited_for = wanted;
             wanted
         })
-    }
-
-    /// Notes that it is in the run queue; false if it was.
-    pub fn set_runnable(&mut self) -> bool {
-        !std::mem::replace(&mut self.runnable, true)
     }
 
     /// It is told what happens.
@@ -195,7 +188,6 @@ impl Connection {
 
     /// One turn: at most as many requests, or parts of long values, as `-R` says.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
-        self.runnable = false;
         let mut left = ctx.shared.settings.requests_per_turn;
         let turn = loop {
             if let Err(ended) = self.send(ctx, now) {
@@ -232,9 +224,7 @@ impl Connection {
                 Err(ended) => return Turn::End(ended),
             }
         };
-        if self.input.is_empty() && self.input.capacity() > IDLE_BUFFER_BYTES_MAX {
-            self.input = Vec::new();
-        }
+        self.input.settle();
         let info = &self.session.info;
         info.set_state(commands::state_of(
             &self.session.role,
@@ -292,18 +282,12 @@ impl Connection {
             self.closing = Some(Ended::Normal);
             return Ok(false);
         }
-        // With a part of a request waiting, what comes must go behind it; else the worker's buffer serves.
-        let joined = !self.input.is_empty();
-        let received = if joined {
-            let start = self.input.len();
-            self.input.resize(start + RECEIVE_BYTES, 0);
-            let received = self.link.receive(&mut self.input[start..]);
-            let len = if let Ok(Received::Bytes(len)) = received { len } else { 0 };
-            self.input.truncate(start + len);
-            received
-        } else {
-            self.link.receive(buffer)
-        };
+        // Everything is received into the worker's buffer: a short part of a request that waits goes before it, and
+        // behind a long one what came is added.
+        let waiting = self.input.waiting();
+        let joined = if waiting.len() <= JOINED_BYTES_MAX { waiting.len() } else { 0 };
+        buffer[..joined].copy_from_slice(&waiting[..joined]);
+        let received = self.link.receive(&mut buffer[joined..]);
         let len = match received {
             Ok(Received::Bytes(len)) => len,
             Ok(Received::Nothing) => return Ok(false),
@@ -324,24 +308,23 @@ impl Connection {
         ctx.counters().bytes_read.add(len as u64);
         self.session.info.set_last_command(ctx.shared.store.now());
         // A short read emptied the socket: asking again would only say so.
-        let more = len == if joined { RECEIVE_BYTES } else { buffer.len() } || self.link.has_unread();
-        if joined {
+        let end = joined + len;
+        let more = end == buffer.len() || self.link.has_unread();
+        if joined == 0 && !self.input.is_empty() {
+            self.input.append(&buffer[..len]);
             self.work_on_input(ctx, left);
         } else {
-            let used = self.work(ctx, &buffer[..len], left);
-            self.input.extend_from_slice(&buffer[used..len]);
+            let used = self.work(ctx, &buffer[..end], left);
+            self.input.consume(used.min(joined));
+            self.input.append(&buffer[used.max(joined)..end]);
         }
         Ok(more || self.has_work())
     }
 
     fn work_on_input(&mut self, ctx: &mut Context, left: &mut u32) {
         let mut input = std::mem::take(&mut self.input);
-        let used = self.work(ctx, &input, left);
-        if used == input.len() {
-            input.clear();
-        } else {
-            input.drain(..used);
-        }
+        let used = self.work(ctx, input.waiting(), left);
+        input.consume(used);
         self.input = input;
     }
 
@@ -357,8 +340,11 @@ impl Connection {
             if let Role::Dumping(dump) = &mut self.session.role {
                 if dump.go_on(ctx) {
                     self.session.role = Role::Serving;
+                    continue;
                 }
-                continue;
+                // A part of a list is a turn: however fast its client reads, others come between.
+                *left = 0;
+                break;
             }
             if self.is_watching() {
                 // A watcher says nothing more that matters.

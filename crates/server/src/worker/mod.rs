@@ -10,6 +10,7 @@
 mod accepting;
 mod connection;
 pub mod inbox;
+mod input;
 pub mod output;
 mod polling;
 
@@ -54,6 +55,8 @@ pub struct Worker {
 #[derive(Default)]
 struct Slot {
     generation: u32,
+    /// It is in the run queue, once.
+    queued: bool,
     connection: Option<Box<Connection>>,
 }
 
@@ -99,20 +102,22 @@ impl Worker {
             self.now = Instant::now();
             self.ctx.shared.store.tick();
             self.ctx.counters().turns.inc();
+            // What becomes runnable in this turn waits for the next, behind new events.
+            let runnable = self.runnable.len();
             for event in ready.drain(..) {
                 match event {
                     Ready::Bell => self.take_new_links(),
                     Ready::Listener(index) => self.accept(index),
                     Ready::Connection { index, generation } => {
                         if self.connections.get(index).is_some_and(|slot| slot.generation == generation) {
-                            self.serve(index);
+                            self.serve_unless_queued(index);
                         }
                     }
                 }
             }
-            // Those that were runnable before this turn; what becomes runnable waits for the next, behind new events.
-            for _ in 0..self.runnable.len() {
+            for _ in 0..runnable {
                 if let Some(index) = self.runnable.pop_front() {
+                    self.connections[index].queued = false;
                     self.serve(index);
                 }
             }
@@ -147,7 +152,7 @@ impl Worker {
         for index in 0..self.connections.len() {
             let watches = self.connections[index].connection.as_ref().is_some_and(|c| c.is_watching());
             if watches {
-                self.serve(index);
+                self.serve_unless_queued(index);
             }
         }
     }
@@ -184,6 +189,13 @@ impl Worker {
         }
     }
 
+    /// Gives a connection its turn, unless the run queue will: nobody has two turns where others have one.
+    fn serve_unless_queued(&mut self, index: usize) {
+        if !self.connections[index].queued {
+            self.serve(index);
+        }
+    }
+
     /// Gives a connection its turn.
     fn serve(&mut self, index: usize) {
         let Some(mut connection) = self.connections[index].connection.take() else { return };
@@ -203,7 +215,7 @@ impl Worker {
                 self.connections[index].connection = Some(connection);
             }
             Turn::Yield => {
-                if connection.set_runnable() {
+                if !std::mem::replace(&mut self.connections[index].queued, true) {
                     self.runnable.push_back(index);
                 }
                 self.connections[index].connection = Some(connection);

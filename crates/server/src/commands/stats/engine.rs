@@ -1,8 +1,6 @@
 //! `stats items`, `stats slabs`, `stats sizes`: the store in memcached's terms, all of it class 1. `stats fabcache`:
 //! the store in its own.
 
-use std::sync::atomic::Ordering;
-
 use super::{Context, ITEM_CLASS, Report};
 
 /// What memcached calls a chunk: the unit in which space is given out.
@@ -32,8 +30,8 @@ pub fn items(ctx: &Context, mut report: Report<'_>) {
             ("expired_unfetched", sums.expired_unfetched),
             ("evicted_unfetched", sums.evicted_unfetched),
             ("evicted_active", sums.evicted_active),
-            ("crawler_reclaimed", shared.crawled_expired.load(Ordering::Relaxed)),
-            ("crawler_items_checked", shared.crawled.load(Ordering::Relaxed)),
+            ("crawler_reclaimed", shared.housekeeping.crawled_expired()),
+            ("crawler_items_checked", shared.housekeeping.crawled()),
             ("lrutail_reflocked", 0),
             ("moves_to_cold", 0),
             ("moves_to_warm", 0),

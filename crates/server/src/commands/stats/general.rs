@@ -121,8 +121,8 @@ fn memory(ctx: &Context, report: &mut Report<'_>) {
     report.stat("slab_reassign_running", 0);
     report.stat("slabs_moved", 0);
     if shared.switches.crawler.load(Ordering::Relaxed) {
-        report.stat("lru_crawler_running", 0);
-        report.stat("lru_crawler_starts", shared.crawls.load(Ordering::Relaxed));
+        report.stat("lru_crawler_running", u8::from(shared.housekeeping.is_crawling()));
+        report.stat("lru_crawler_starts", shared.housekeeping.crawls());
     }
     if has_lru_fields(ctx) {
         report.stat("lru_maintainer_juggles", 0);
@@ -160,8 +160,8 @@ fn items(ctx: &Context, report: &mut Report<'_>) {
     }
     report.stat("evictions", sums.evictions);
     report.stat("reclaimed", sums.reclaimed);
-    report.stat("crawler_reclaimed", shared.crawled_expired.load(Ordering::Relaxed));
-    report.stat("crawler_items_checked", shared.crawled.load(Ordering::Relaxed));
+    report.stat("crawler_reclaimed", shared.housekeeping.crawled_expired());
+    report.stat("crawler_items_checked", shared.housekeeping.crawled());
     report.stat("lrutail_reflocked", 0);
     if has_lru_fields(ctx) {
         for name in

@@ -1,0 +1,101 @@
+//! Housekeeping: one thread that does what the clock brings about, and crawls when a client asks for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+
+use fabcache_store::Handle;
+use fabcache_store::dump::Cursor;
+
+/// What the housekeeper is asked to do, and what it did.
+#[derive(Debug, Default)]
+pub struct Housekeeping {
+    wanted: Mutex<Wanted>,
+    bell: Condvar,
+    crawls: AtomicU64,
+    crawled: AtomicU64,
+    crawled_expired: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    /// Where the crawl under way goes on.
+    crawl: Option<Cursor>,
+    stop: bool,
+}
+
+impl Housekeeping {
+    /// Asks for a look at every item; false if one is under way.
+    pub fn start_crawl(&self) -> bool {
+        let mut wanted = self.wanted();
+        if wanted.crawl.is_some() {
+            return false;
+        }
+        wanted.crawl = Some(Cursor::START);
+        self.crawls.fetch_add(1, Ordering::Relaxed);
+        self.bell.notify_one();
+        true
+    }
+
+    /// A crawl is under way.
+    pub fn is_crawling(&self) -> bool {
+        self.wanted().crawl.is_some()
+    }
+
+    /// Crawls that were asked for.
+    pub fn crawls(&self) -> u64 {
+        self.crawls.load(Ordering::Relaxed)
+    }
+
+    /// Items they looked at.
+    pub fn crawled(&self) -> u64 {
+        self.crawled.load(Ordering::Relaxed)
+    }
+
+    /// Items they found expired.
+    pub fn crawled_expired(&self) -> u64 {
+        self.crawled_expired.load(Ordering::Relaxed)
+    }
+
+    /// Asks the housekeeper to end.
+    pub fn stop(&self) {
+        self.wanted().stop = true;
+        self.bell.notify_one();
+    }
+
+    /// Keeps house until [`Housekeeping::stop`].
+    pub fn run(&self, handle: &Handle) {
+        let mut next_second = Instant::now();
+        loop {
+            if Instant::now() >= next_second {
+                handle.maintain();
+                next_second = Instant::now() + handle.store().until_next_second();
+            }
+            self.crawl_on(handle);
+            if !self.wait(next_second) {
+                return;
+            }
+        }
+    }
+
+    /// A short part of a crawl, so that neither the clock nor a stop waits for the end of it.
+    fn crawl_on(&self, handle: &Handle) {
+        let Some(cursor) = self.wanted().crawl else { return };
+        let (next, checked, expired) = handle.crawl_on(cursor);
+        self.crawled.fetch_add(checked, Ordering::Relaxed);
+        self.crawled_expired.fetch_add(expired, Ordering::Relaxed);
+        self.wanted().crawl = Some(next).filter(|next| !next.is_done());
+    }
+
+    /// Waits for something to do, at most until `next_second`; false when it is to end.
+    fn wait(&self, next_second: Instant) -> bool {
+        let left = next_second.saturating_duration_since(Instant::now());
+        let is_idle = |wanted: &mut Wanted| wanted.crawl.is_none() && !wanted.stop;
+        let waited = self.bell.wait_timeout_while(self.wanted(), left, is_idle);
+        !waited.expect("no thread panics while it holds the housekeeper's orders").0.stop
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().expect("no thread panics while it holds the housekeeper's orders")
+    }
+}
