@@ -72,6 +72,16 @@ impl PinnedValue {
             (left > 0).then(|| unsafe { self.store.memory.bytes(offset + skipped, left) })
         })
     }
+
+    /// A copy of the value: model memory has no slices.
+    #[cfg(loom)]
+    pub fn copy(&self) -> Vec<u8> {
+        let mut value = Vec::new();
+        for &(offset, len) in &self.parts {
+            self.store.memory.append_to(offset, len, &mut value);
+        }
+        value
+    }
 }
 
 impl Drop for PinnedValue {
@@ -218,6 +228,8 @@ impl Handle {
         };
         let now = store.now();
         if let Some(miss) = store.gone(&seen.item, now) {
+            // The header may be half another item's, written there since.
+            self.unchanged(&seen)?;
             self.bury_gone(hash, &seen);
             return Err(Failed::Miss(miss));
         }
@@ -250,6 +262,7 @@ impl Handle {
     fn pin(&self, seen: &Seen, info: &ItemInfo) -> Result<PinnedValue, Failed> {
         let store = &self.store;
         if !store.segments.may_pin() {
+            self.unchanged(seen)?;
             self.counters().pins_refused.inc();
             return Err(Failed::Busy(*info));
         }

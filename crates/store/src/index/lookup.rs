@@ -138,8 +138,10 @@ impl Index {
                 self.search_bucket(bucket, hash, visit, seen)?;
             }
             // An item in the last slot is copied to the chain before the link replaces it, so it is seen here or
-            // there.
-            match self.load_slot(end - 8).link_offset() {
+            // there. A link that was there until the group moved says that the chain has moved too.
+            let last = self.load_slot(end - 8);
+            seen.moved |= last.is_moved();
+            match last.link_offset() {
                 Some(link) if self.memory.contains(link, BUCKET_BYTES) && link.is_multiple_of(8) => {
                     (start, end) = (link, link + BUCKET_BYTES);
                 }

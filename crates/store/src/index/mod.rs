@@ -20,6 +20,8 @@ pub mod lookup;
 pub mod resize;
 pub mod walk;
 
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -215,19 +217,23 @@ impl Index {
             let word = self.head_word(partition);
             let head = Head::from_word(word);
             let (guard, group) = self.lock_group(partition, head.current, hash.group(bits, head.groups));
-            // The table may have been replaced while we waited, but not the group moved without its lock.
-            if self.head_word(partition) == word && !self.is_group_moved(group) {
+            // The table may have been replaced while we waited, but not the group moved without its lock. The head
+            // comes last: what was read of a group that has moved may be another table's by then.
+            let is_moved = self.is_group_moved(group);
+            if self.head_word(partition) == word && !is_moved {
                 return LockedGroup::new(self, guard, partition, head.current, group);
             }
             let Some(next_groups) = head.next_groups else { continue };
             drop(guard);
             let table = 1 - head.current;
             let (guard, group) = self.lock_group(partition, table, hash.group(bits, next_groups));
-            let now = Head::from_word(self.head_word(partition));
+            let word = self.head_word(partition);
+            let now = Head::from_word(word);
             let is_next = now.current != table && now.next_groups == Some(next_groups);
             let is_current = now.current == table && now.groups == next_groups;
             let moved_here = is_current || is_next && self.is_source_moved(partition, now, hash);
-            if (is_next || is_current) && moved_here && !self.is_group_moved(group) {
+            let is_ours = (is_next || is_current) && moved_here && !self.is_group_moved(group);
+            if is_ours && self.head_word(partition) == word {
                 return LockedGroup::new(self, guard, partition, table, group);
             }
         }

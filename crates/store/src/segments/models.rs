@@ -1,0 +1,203 @@
+//! Models of the segments alone under loom: reservations, generations, pins.
+
+use std::sync::Arc;
+
+use fabcache_layout::segment::{ENTRY_BYTES, Kind};
+use fabcache_layout::sync::Ordering;
+use fabcache_layout::{Geometry, Memory};
+use loom::thread;
+
+use super::{PENDING_MASK, SEALED, Segments};
+use crate::models::check;
+
+const SEGMENT_SHIFT: u32 = 4;
+const SEGMENTS: u32 = 4;
+/// Bytes of an "item": half a segment, one word.
+const ITEM_BYTES: u64 = 8;
+
+#[derive(Clone, Copy)]
+struct Place {
+    segment: u32,
+    offset: u64,
+}
+
+struct World {
+    memory: Memory,
+    segments: Segments,
+}
+
+impl World {
+    fn new() -> Arc<World> {
+        let first_segment = u64::from(SEGMENTS) * ENTRY_BYTES;
+        let region_bytes = first_segment + (u64::from(SEGMENTS) << SEGMENT_SHIFT);
+        let memory = Memory::zeroed(region_bytes);
+        let geometry = Geometry {
+            region_bytes,
+            partition_bits: 0,
+            block_shift: 0,
+            segment_shift: SEGMENT_SHIFT,
+            segments: SEGMENTS,
+            directory: 0,
+            segment_table: 0,
+            first_segment,
+        };
+        Arc::new(World { segments: Segments::new(memory.clone(), geometry, SEGMENTS), memory })
+    }
+
+    /// Writes an "item"; where it lies.
+    fn write(&self, value: u64) -> Place {
+        let space = self.segments.reserve(0, ITEM_BYTES, 2, true).expect("there is room");
+        let place = Place { segment: space.segment, offset: space.offset };
+        self.memory.copy_in(space.offset, &value.to_le_bytes());
+        self.segments.commit(space, 0);
+        place
+    }
+
+    fn read(&self, offset: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.memory.copy_out(offset, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+#[test]
+fn reservations_do_not_overlap_and_open_segments_are_replaced_once() {
+    check(3, || {
+        let world = World::new();
+        // One item fills half of the first segment, so the second of the two below opens another.
+        world.write(1);
+        let writers = [2, 3].map(|value| {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.write(value).offset)
+        });
+        let places = writers.map(|writer| writer.join().expect("written"));
+        assert_ne!(places[0], places[1]);
+        assert_eq!((world.read(places[0]), world.read(places[1])), (2, 3));
+        assert_eq!(world.segments.free_count(), SEGMENTS as usize - 2, "one more was opened");
+        let sealed: Vec<_> = world.segments.sealed().collect();
+        assert_eq!((sealed.len(), sealed[0].used), (1, 1 << SEGMENT_SHIFT));
+    });
+}
+
+#[test]
+fn what_is_committed_in_a_sealed_segment_is_whole() {
+    check(3, || {
+        let world = World::new();
+        let offset = world.write(1).offset;
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.write(2).offset)
+        };
+        // Reclaim: seals what is open, and reads what nobody writes any more.
+        world.segments.seal_open(|_, _| true);
+        for sealed in world.segments.sealed() {
+            assert_eq!(world.read(offset), 1);
+            if sealed.used > ITEM_BYTES as u32 {
+                assert_eq!(world.read(offset + ITEM_BYTES), 2, "committed, so whole");
+                assert_eq!(sealed.last_expiry, None, "it never expires, and said so before");
+            }
+        }
+        writer.join().expect("written");
+    });
+}
+
+#[test]
+fn a_reader_of_a_segment_used_again_finds_its_generation_ended() {
+    check(3, || {
+        let world = World::new();
+        let place = world.write(1);
+        world.segments.seal_open(|_, _| true);
+        let reclaim = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || assert!(world.segments.retire_generation(place.segment), "nobody pins"))
+        };
+        // Another thread than the one that ended the generation writes there.
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                if world.segments.kind(place.segment) == Kind::Free {
+                    world.write(2);
+                }
+            })
+        };
+        let generation = world.segments.generation(place.segment);
+        let value = world.read(place.offset);
+        if generation == 0 && world.segments.still(place.segment, generation) {
+            assert_eq!(value, 1, "what the generation held");
+        }
+        reclaim.join().expect("retired");
+        writer.join().expect("written");
+    });
+}
+
+#[test]
+fn a_pinned_segment_is_not_used_again() {
+    check(3, || {
+        let world = World::new();
+        let place = world.write(1);
+        world.segments.seal_open(|_, _| true);
+        let generation = world.segments.generation(place.segment);
+        let reclaim = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let freed = world.segments.retire_generation(place.segment);
+                if freed || world.segments.free_unpinned(place.segment) {
+                    world.write(2);
+                }
+            })
+        };
+        if world.segments.pin(place.segment, generation) {
+            assert_eq!(world.read(place.offset), 1, "a pinned value stays");
+            assert!(world.segments.pinned() <= 1);
+            world.segments.unpin(place.segment);
+        }
+        reclaim.join().expect("retired");
+        assert_eq!(world.segments.pinned(), 0);
+    });
+}
+
+#[test]
+fn the_last_of_two_pins_frees() {
+    check(2, || {
+        let world = World::new();
+        let place = world.write(1);
+        world.segments.seal_open(|_, _| true);
+        assert!(world.segments.pin(place.segment, 0));
+        assert!(!world.segments.retire_generation(place.segment), "it is pinned");
+        let senders = [(); 2].map(|()| {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                assert_eq!(world.segments.generation(place.segment), 1);
+                assert!(!world.segments.pin(place.segment, 0), "a pin of an ended generation fails");
+            })
+        });
+        let value = world.read(place.offset);
+        assert_eq!(value, 1);
+        world.segments.unpin(place.segment);
+        for sender in senders {
+            sender.join().expect("sent");
+        }
+        assert!(world.segments.free_unpinned(place.segment));
+        assert_eq!(world.segments.pinned(), 0);
+    });
+}
+
+#[test]
+fn the_seal_ends_reservations() {
+    check(3, || {
+        let world = World::new();
+        world.write(1);
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.write(2).segment)
+        };
+        world.segments.seal_open(|_, _| true);
+        let word = world.segments.segments[0].allocation.load(Ordering::Acquire);
+        let segment = writer.join().expect("written");
+        assert_ne!(word & SEALED, 0);
+        let used = word & 0xffff_ffff;
+        assert_eq!(used == 2 * ITEM_BYTES, segment == 0, "in it before the seal, elsewhere after it");
+        let now = world.segments.segments[0].allocation.load(Ordering::Acquire);
+        assert_eq!((now & PENDING_MASK, now & 0xffff_ffff), (0, used));
+    });
+}
