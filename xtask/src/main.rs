@@ -2,6 +2,7 @@
 
 mod clients;
 mod differential;
+mod fuzz;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -20,11 +21,14 @@ enum Task {
     Clients(clients::Args),
     /// Compare every answer with memcached 1.6.18's
     Differential(differential::Args),
+    /// Feed random bytes to every parser
+    Fuzz(fuzz::Args),
 }
 
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Clients(args) => clients::run(&args),
         Task::Differential(args) => differential::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
     }
 }

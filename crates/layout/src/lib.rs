@@ -4,7 +4,7 @@
 //!  0              header        magic, geometry, published clock, flush epoch      header.rs
 //!  directory      partitions    two tables each: where the groups of buckets lie   directory.rs
 //!  segment table  segments      generation and use of each segment                 segment.rs
-//!  segments       equal sized   items (item.rs, chain.rs), or blocks of the index  slot.rs
+//!  segments       equal sized   items (item.rs), or blocks of the index            slot.rs
 //! ```
 //!
 //! All references are offsets from the start of the region, so it may be mapped anywhere. Numbers are little

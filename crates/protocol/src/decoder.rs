@@ -129,6 +129,19 @@ impl Decoder {
         }
     }
 
+    /// Keys that the requests at the front of `input` will probably ask for: a hint, to bring their items nearer
+    /// before they are asked for. `input` is as for [`Decoder::decode`]; a data block may be taken for a line.
+    #[inline]
+    pub fn keys_ahead<'a>(&self, input: &'a [u8]) -> KeysAhead<'a> {
+        match (self.progress.state, self.protocol) {
+            (State::Keys { text, .. }, _) => {
+                KeysAhead { words: Words::new(&input[..text.min(input.len())]), lines: b"" }
+            }
+            (State::Request, Some(Protocol::Text)) => KeysAhead { words: Words::new(b""), lines: input },
+            _ => KeysAhead { words: Words::new(b""), lines: b"" },
+        }
+    }
+
     /// Drops what is still to come of the streamed value that the last request announced: it comes as `Skipped`,
     /// without a `ValueEnd`. Does nothing when there is none.
     pub fn discard_value(&mut self) {
@@ -219,6 +232,31 @@ impl Decoder {
                 Decoded::Request { consumed: total, request: filled(store, value, form) }
             }
         }
+    }
+}
+
+/// What [`Decoder::keys_ahead`] finds.
+#[derive(Debug)]
+pub struct KeysAhead<'a> {
+    /// Keys of a multiget.
+    words: Words<'a>,
+    /// Lines of which the second word is a key.
+    lines: &'a [u8],
+}
+
+impl<'a> Iterator for KeysAhead<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if let Some(key) = self.words.next() {
+            return Some(key);
+        }
+        let newline = memchr(b'\n', self.lines)?;
+        let line = &self.lines[..newline];
+        self.lines = &self.lines[newline + 1..];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        Some(Words::new(line).nth(1).unwrap_or_default())
     }
 }
 

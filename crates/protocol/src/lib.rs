@@ -24,7 +24,7 @@ pub mod udp;
 pub use command::{
     Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Touch, Value, Words,
 };
-pub use decoder::{Decoded, Decoder, Limits, Protocol};
+pub use decoder::{Decoded, Decoder, KeysAhead, Limits, Protocol};
 pub use form::{BinaryForm, Form, MetaCommand, MetaForm, SavedForm, TextCommand, TextForm};
 pub use refusal::Refusal;
 pub use reply::{Item, Reply};

@@ -15,6 +15,10 @@ pub const GATHERED_BYTES_MAX: usize = 32 << 10;
 /// Unsent answers of one connection beyond which its requests wait. One answer more may come on top.
 pub const QUEUED_BYTES_MAX: u64 = 256 << 10;
 
+/// Answer to one datagram beyond which it is dropped: no client puts so many datagrams together again, and the sender
+/// may be forged.
+pub const DATAGRAM_ANSWER_BYTES_MAX: u64 = 16 << 20;
+
 /// Capacity of a connection's own buffers that is kept while it is idle.
 pub const IDLE_BUFFER_BYTES_MAX: usize = 4 << 10;
 

@@ -57,7 +57,12 @@ pub struct ConnectionInfo {
 impl ConnectionInfo {
     /// A new connection, at second `now`.
     pub fn new(fd: i32, kind: Kind, address: String, listener: Option<String>, now: u32) -> ConnectionInfo {
-        let state = if listener.is_some() { State::Waiting } else { State::Listening };
+        let state = match (&listener, kind) {
+            (Some(_), _) => State::Waiting,
+            // It receives requests itself.
+            (None, Kind::Udp) => State::Read,
+            (None, _) => State::Listening,
+        };
         ConnectionInfo {
             fd,
             kind,

@@ -35,8 +35,9 @@ fn main() -> ExitCode {
 }
 
 fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
-    let settings = settings(line)?;
+    let mut settings = settings(line)?;
     if settings.daemon {
+        settings.make_paths_absolute()?;
         *foreground = Some(background::enter()?);
     }
     start_log(&settings)?;

@@ -1,4 +1,6 @@
 //! The command line and the configuration file: one set of options, given in either place. The command line wins.
+// The comments on options are the text of -h, where addresses stand in plain brackets.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +17,8 @@ pub const MEMCACHED_VERSION: &str = "1.6.45";
     version,
     long_version = concat!(env!("CARGO_PKG_VERSION"), " (answers clients as memcached 1.6.45)"),
     disable_version_flag = true,
+    // As in memcached the last one counts, but for those that add up.
+    args_override_self = true,
     max_term_width = 100,
     about = "A memcached-compatible cache server on one shareable region of memory.",
     after_help = "Any memcached client works unchanged. Without options fabcached listens on port 11211 of this host \
@@ -316,6 +320,16 @@ mod tests {
         );
         assert_eq!((parsed.verbose, options.prefix_delimiter, options.daemon), (2, Some(':'), Some(true)));
         assert_eq!((options.port, options.enable_sasl), (Some(11311), None));
+    }
+
+    #[test]
+    fn of_an_option_given_twice_the_last_counts() {
+        let line = "fabcached -m 64 -m 128 -C -C=false -l ::1 -l 127.0.0.1 -o modern -o track_sizes -v -v -s /a -s /b";
+        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("it is valid");
+        let options = parsed.options;
+        assert_eq!((options.memory_limit.as_deref(), options.disable_cas), (Some("128"), Some(false)));
+        assert_eq!((options.listen.len(), options.unix_socket.len(), options.extended.len()), (2, 2, 2));
+        assert_eq!(parsed.verbose, 2);
     }
 
     #[test]

@@ -38,7 +38,7 @@ const UDP_FRAMING: Framing = Framing {
     },
 };
 
-/// A running server. It stops when it is told to, and [`Server::join`] waits for that.
+/// A running server. It runs until [`Server::stop`], or what [`Server::run_until_stopped`] waits for.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -69,7 +69,7 @@ impl Server {
         let watchers = Arc::new(Watchers::default());
         let inboxes: std::io::Result<Box<[Inbox]>> = (0..settings.threads).map(|_| Inbox::new()).collect();
         let (order_sender, orders) = channel();
-        let local: Vec<Peer> = listeners.iter().map(|entry| entry.listener.local()).collect();
+        let local: Vec<Peer> = places(&listeners).map(|entry| entry.listener.local()).collect();
         let sender = order_sender.clone();
         let inboxes = inboxes.context("cannot make the workers' inboxes")?;
         let shared =
@@ -106,7 +106,7 @@ impl Server {
                     reloading(true);
                     match self.shared.reload() {
                         Ok(()) => tracing::info!("users and certificates were read again"),
-                        Err(error) => tracing::error!("nothing was reloaded: {error:#}"),
+                        Err(error) => tracing::error!("not all was read again: {error:#}"),
                     }
                     reloading(false);
                 }
@@ -314,11 +314,16 @@ fn cannot_listen(place: &Place, error: std::io::Error) -> anyhow::Error {
     }
 }
 
+/// One listener for each place, where each worker has its own.
+fn places(listeners: &[ListenerEntry]) -> impl Iterator<Item = &ListenerEntry> {
+    listeners.iter().filter(|entry| entry.worker.is_none_or(|worker| worker == 0))
+}
+
 /// Writes the ports to the file of `MEMCACHED_PORT_FILENAME`, whole or not at all.
 fn write_port_file(settings: &Settings, listeners: &[ListenerEntry]) -> Result<()> {
     let Some(path) = &settings.port_file else { return Ok(()) };
     let mut lines = String::new();
-    for entry in listeners {
+    for entry in places(listeners) {
         if let Peer::Socket(address) = entry.listener.local() {
             let transport =
                 if entry.listener.kind() == fabcache_transport::Kind::Udp { "UDP" } else { "TCP" };
@@ -326,7 +331,8 @@ fn write_port_file(settings: &Settings, listeners: &[ListenerEntry]) -> Result<(
             lines.push_str(&format!("{transport} {family}: {}\n", address.port()));
         }
     }
-    let beside = path.with_extension("lck");
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lck");
     let write = || -> std::io::Result<()> {
         std::fs::File::create(&beside)?.write_all(lines.as_bytes())?;
         std::fs::rename(&beside, path)

@@ -240,6 +240,31 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Makes every path absolute, so that they mean the same in another directory.
+    ///
+    /// # Errors
+    /// The system does not tell the directory of now.
+    pub fn make_paths_absolute(&mut self) -> Result<()> {
+        let sockets = self.listeners.iter_mut().filter_map(|listener| match &mut listener.place {
+            Place::Unix(path) => Some(path),
+            Place::Tcp(_) | Place::Udp(_) => None,
+        });
+        let tls = self.tls.iter_mut();
+        let tls = tls.flat_map(|tls| [Some(&mut tls.chain), Some(&mut tls.key), tls.authorities.as_mut()]);
+        let files = [
+            &mut self.backing.file,
+            &mut self.auth_file,
+            &mut self.sasl_file,
+            &mut self.pidfile,
+            &mut self.port_file,
+        ];
+        for path in sockets.chain(tls.flatten()).chain(files.into_iter().flatten()) {
+            *path = std::path::absolute(&*path)
+                .with_context(|| format!("cannot tell where {} is", path.display()))?;
+        }
+        Ok(())
+    }
+
     fn add_listeners(&mut self, options: &Options) -> Result<()> {
         let sockets_only =
             !options.unix_socket.is_empty() && options.port.is_none() && options.listen.is_empty();

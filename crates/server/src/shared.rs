@@ -136,6 +136,17 @@ impl Shared {
         tls: Option<TlsContexts>,
         orders: Sender<Order>,
     ) -> Shared {
+        let given = |name: &str, default: u32| {
+            settings.extended.given.get(name).and_then(|value| value.parse().ok()).unwrap_or(default)
+        };
+        let no_automove = settings.extended.given.contains_key("no_slab_automove");
+        let switches = Switches {
+            verbosity: AtomicU32::new(u32::from(settings.verbosity)),
+            crawler: AtomicBool::new(settings.extended.lru_crawler.unwrap_or(true)),
+            crawler_sleep: AtomicU32::new(given("lru_crawler_sleep", 100)),
+            crawler_tocrawl: AtomicU32::new(given("lru_crawler_tocrawl", 0)),
+            automove: AtomicU32::new(if no_automove { 0 } else { given("slab_automove", 1) }),
+        };
         Shared {
             started: Instant::now(),
             counters: inboxes.iter().map(|_| CachePadded::default()).collect(),
@@ -148,13 +159,7 @@ impl Shared {
             users,
             sasl_users,
             tls,
-            switches: Switches {
-                verbosity: AtomicU32::new(u32::from(settings.verbosity)),
-                crawler: AtomicBool::new(settings.extended.lru_crawler.unwrap_or(true)),
-                crawler_sleep: AtomicU32::new(100),
-                crawler_tocrawl: AtomicU32::new(0),
-                automove: AtomicU32::new(1),
-            },
+            switches,
             crawls: AtomicU64::new(0),
             crawled: AtomicU64::new(0),
             crawled_expired: AtomicU64::new(0),
@@ -239,15 +244,13 @@ impl Shared {
         }
     }
 
-    /// Reads users and certificates again.
+    /// Reads users and certificates again, each whatever becomes of the others.
     ///
     /// # Errors
-    /// Something cannot be read; what it replaces stays.
+    /// Something cannot be read; what it was to replace stays.
     pub fn reload(&self) -> anyhow::Result<()> {
-        for users in [&self.users, &self.sasl_users].into_iter().flatten() {
-            users.reload()?;
-        }
-        self.reload_certificates()
+        let users = [&self.users, &self.sasl_users].into_iter().flatten().map(Credentials::reload);
+        users.fold(Ok(()), Result::and).and(self.reload_certificates())
     }
 
     /// Reads certificates again.

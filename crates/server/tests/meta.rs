@@ -58,7 +58,10 @@ fn writing_in_every_mode() {
     c.ask("ms a 1 C9\r\nx\r\nms missing 1 C9\r\nx\r\n", "EX\r\nNF\r\n");
     c.ask("ms a 1 E1234 c\r\nx\r\nmg a c\r\nms a 1 C1234\r\ny\r\n", "HD c1234\r\nHD c1234\r\nHD\r\n");
     c.ask("ms a 1 q\r\nx\r\nms a 1 q ME\r\nx\r\nmn\r\n", "NS\r\nMN\r\n");
-    c.ask("ms a 1\r\nabcd\r\nmn\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\nMN\r\n");
+    c.ask(
+        "ms a 1\r\nabcd\r\nmn\r\n",
+        "CLIENT_ERROR bad data chunk\r\nCLIENT_ERROR bad command line format\r\nMN\r\n",
+    );
 }
 
 #[test]

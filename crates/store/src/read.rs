@@ -12,7 +12,7 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::header;
 use fabcache_layout::item::{self, Item, PieceEntry, access_window};
 
-use crate::bounds::{COPIED_VALUE_BYTES_MAX, READ_RETRIES_MAX};
+use crate::bounds::{COPIED_VALUE_BYTES_MAX, KEYS_AHEAD_MAX, READ_RETRIES_MAX};
 use crate::handle::Handle;
 use crate::index::SlotAt;
 use crate::index::lookup::Search;
@@ -167,10 +167,20 @@ impl Handle {
         }
     }
 
-    /// Brings the buckets of a key that will be read soon nearer.
-    #[inline]
-    pub fn prefetch(&self, key: &[u8]) {
-        self.store.index.prefetch(self.store.hash(key));
+    /// Brings the buckets and items of keys that will soon be asked for nearer, all at once: at most
+    /// [`KEYS_AHEAD_MAX`] of them. Returns how many were taken.
+    pub fn prefetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> usize {
+        let mut hashes = [KeyHash(0); KEYS_AHEAD_MAX];
+        let mut taken = 0;
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = self.store.hash(key);
+            self.store.index.prefetch(*hash);
+            taken += 1;
+        }
+        for hash in &hashes[..taken] {
+            self.store.index.prefetch_items(*hash);
+        }
+        taken
     }
 
     fn read<R>(

@@ -100,6 +100,26 @@ fn a_unix_socket_replaces_only_a_dead_one() {
     std::fs::remove_file(&path).expect("still there");
 }
 
+#[test]
+fn a_unix_socket_whose_server_is_busy_is_not_waited_for() {
+    let path = socket_path("busy");
+    let busy = UnixListener::bind(&path, 0o700, 1).expect("a free path");
+    let address = socket2::SockAddr::unix(&path).expect("a path");
+    let mut waiting = Vec::new();
+    loop {
+        let socket =
+            socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("a socket");
+        socket.set_nonblocking(true).expect("a socket");
+        match socket.connect(&address) {
+            Ok(()) => waiting.push(socket),
+            Err(error) => break assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+    }
+    let second = UnixListener::bind(&path, 0o700, 8).expect_err("the first one lives");
+    assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+    drop(busy);
+}
+
 struct Memory(MemoryListener);
 
 struct MemoryClient(MemoryPeer);

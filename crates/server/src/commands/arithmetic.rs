@@ -51,10 +51,9 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_
     };
     let reply = match done {
         Ok((Outcome::Done(number, before, expiry), written)) => {
-            if created {
-                misses.inc()
-            } else {
-                hits.inc()
+            // What was created is neither to memcached.
+            if !created {
+                hits.inc();
             }
             let shown = match (created, arithmetic.ttl_before_touch) {
                 (true, _) => {

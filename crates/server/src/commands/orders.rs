@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use fabcache_protocol::command::Words;
 use fabcache_protocol::number::{parse_i64, parse_u64};
 use fabcache_protocol::{Command, Form, Refusal, Reply};
+use fabcache_transport::Kind;
 
 use super::dump::{Dump, DumpKind};
 use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, refused};
@@ -267,6 +268,8 @@ fn dump(ctx: &mut Context, session: &mut Session, kind: DumpKind, words: Words<'
     let reply = if !ctx.shared.settings.dump_enabled {
         let text = if kind == DumpKind::Metadump { "metadump not allowed" } else { "key dump not allowed" };
         refused(Refusal::Error(text))
+    } else if session.info.kind == Kind::Udp {
+        refused(Refusal::Client("a dump needs a connection"))
     } else if !session.queue.is_empty() || !ctx.out.is_empty() {
         let verb = if kind == DumpKind::Metadump { "metadump" } else { "mgdump" };
         let line = format!("ERROR cannot pipeline other commands before {verb}");
@@ -301,6 +304,8 @@ pub fn watch(ctx: &mut Context, session: &mut Session, words: Words<'_>, form: &
     }
     let reply = if !ctx.shared.settings.watch_enabled {
         refused(Refusal::Client("watch commands not allowed"))
+    } else if session.info.kind == Kind::Udp {
+        refused(Refusal::Client("a watcher needs a connection"))
     } else if !session.queue.is_empty() || !ctx.out.is_empty() {
         Reply::Line(b"ERROR cannot pipeline other commands before watch")
     } else if wrong {

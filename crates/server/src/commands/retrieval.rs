@@ -22,7 +22,7 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<
         return;
     }
     if let Some(created) = touched.created {
-        count(ctx, session, get, Err(Miss::Absent), 0);
+        count(ctx, session, get, form, Err(Miss::Absent), 0);
         return answer_created(ctx, get, &created, form);
     }
     match read(ctx, get, form, &mut touched) {
@@ -34,16 +34,16 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<
                 }
                 form.value_tail(&mut ctx.out);
             }
-            count(ctx, session, get, Ok(()), info.len);
+            count(ctx, session, get, form, Ok(()), info.len);
         }
         Read::Busy(info) => {
-            count(ctx, session, get, Ok(()), info.len);
+            count(ctx, session, get, form, Ok(()), info.len);
             ctx.shared.want_pins();
             let text = "out of memory writing get response";
             form.reply(&refused(Refusal::Server(text)), &mut ctx.out);
         }
         Read::Miss(miss) => {
-            count(ctx, session, get, Err(miss), 0);
+            count(ctx, session, get, form, Err(miss), 0);
             form.reply(&Reply::Miss, &mut ctx.out);
         }
     }
@@ -192,25 +192,40 @@ fn answer_created(ctx: &mut Context, get: &Get<'_>, info: &ItemInfo, form: &Form
     }
 }
 
-fn count(ctx: &Context, session: &Session, get: &Get<'_>, result: Result<(), Miss>, len: u64) {
+fn count(
+    ctx: &Context,
+    session: &Session,
+    get: &Get<'_>,
+    form: &Form<'_>,
+    result: Result<(), Miss>,
+    len: u64,
+) {
     let counters = ctx.counters();
-    counters.cmd_get.inc();
-    if get.touch.is_some() {
-        counters.cmd_touch.inc();
-        match result {
-            Ok(()) => counters.touch_hits.inc(),
-            Err(_) => counters.touch_misses.inc(),
-        }
-    }
+    // As memcached counts: who touches does not get as well, but for a meta client that finds nothing to touch; and
+    // what was created was a hit.
+    let is_meta = matches!(form, Form::Meta(_));
+    let created = result.is_err() && get.vivify.is_some();
     match result {
-        Ok(()) => counters.get_hits.inc(),
-        Err(miss) => {
+        Ok(()) if get.touch.is_some() => {
+            counters.cmd_touch.inc();
+            counters.touch_hits.inc();
+        }
+        Err(_) if get.touch.is_some() && !is_meta => {
+            counters.cmd_touch.inc();
+            counters.touch_misses.inc();
+        }
+        Err(miss) if !created => {
+            counters.cmd_get.inc();
             counters.get_misses.inc();
             match miss {
                 Miss::Absent => {}
                 Miss::Expired => counters.get_expired.inc(),
                 Miss::Flushed => counters.get_flushed.inc(),
             }
+        }
+        _ => {
+            counters.cmd_get.inc();
+            counters.get_hits.inc();
         }
     }
     ctx.shared.prefixes.count(get.key, Request::Get(result.is_ok()));

@@ -22,7 +22,8 @@ impl PidFile {
         {
             tracing::warn!("the pid file {} names process {old}, which is running", path.display());
         }
-        let beside = path.with_extension("tmp");
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".tmp");
         let write = || -> std::io::Result<()> {
             std::fs::write(&beside, format!("{}\n", std::process::id()))?;
             std::fs::rename(&beside, path)

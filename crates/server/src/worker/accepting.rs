@@ -46,8 +46,8 @@ pub struct Accepting {
 enum Pause {
     /// The system has no descriptor left.
     NoDescriptor,
-    /// There are as many connections as there may be.
-    Limit(Instant),
+    /// There are as many connections as there may be. The worker that noticed first measures for how long.
+    Limit(Option<Instant>),
 }
 
 impl Accepting {
@@ -79,12 +79,19 @@ impl Accepting {
 
     /// Takes no more connections.
     pub fn stop(&mut self, poll: &Poll) {
-        if std::mem::take(&mut self.listening) {
-            for (_, entry) in self.ours() {
+        if self.listening || self.paused.is_some() {
+            self.unlisten(poll, true);
+        }
+        self.paused = None;
+    }
+
+    fn unlisten(&mut self, poll: &Poll, datagrams_too: bool) {
+        self.listening = false;
+        for (_, entry) in self.ours() {
+            if datagrams_too || entry.listener.kind() != Kind::Udp {
                 poll.remove_listener(entry.listener.descriptor());
             }
         }
-        self.paused = None;
     }
 
     /// When accepting goes on.
@@ -93,7 +100,8 @@ impl Accepting {
     }
 
     fn pause(&mut self, poll: &Poll, now: Instant, why: Pause) {
-        self.stop(poll);
+        // Datagrams do not count as connections.
+        self.unlisten(poll, why == Pause::NoDescriptor);
         self.paused = Some((now + ACCEPT_PAUSE, why));
     }
 
@@ -108,11 +116,13 @@ impl Accepting {
                 self.paused = Some((now + ACCEPT_PAUSE, why));
                 return;
             }
-            let rested = now.saturating_duration_since(since).as_micros() as u64;
-            shared.listen_disabled_us.fetch_add(rested, Ordering::Relaxed);
-            shared.listen_disabled_now.store(false, Ordering::Relaxed);
+            if let Some(since) = since {
+                let rested = now.saturating_duration_since(since).as_micros() as u64;
+                shared.listen_disabled_us.fetch_add(rested, Ordering::Relaxed);
+                shared.listen_disabled_now.store(false, Ordering::Relaxed);
+            }
         }
-        self.paused = None;
+        self.stop(poll);
         if let Err(error) = self.listen(poll) {
             tracing::warn!("cannot listen again: {error}");
             self.pause(poll, now, Pause::NoDescriptor);
@@ -126,11 +136,20 @@ impl Accepting {
         let is_datagrams = entry.listener.kind() == Kind::Udp;
         let most = if is_datagrams { DATAGRAMS_PER_TURN_MAX } else { ACCEPTS_PER_TURN_MAX };
         let mut kept = Vec::new();
+        if !self.listening && !is_datagrams {
+            return kept;
+        }
         for _ in 0..most {
-            if !self.listening {
+            // Where more connections wait, the room for one is taken before it is, as other workers accept too.
+            let reserved = !is_datagrams && !ctx.shared.settings.refuse_fast;
+            if reserved && !self.reserve(&ctx.shared, poll, now) {
                 break;
             }
-            let link = match entry.listener.accept() {
+            let accepted = entry.listener.accept();
+            if reserved && !matches!(accepted, Ok(Some(_))) {
+                ctx.shared.connections_now.fetch_sub(1, Ordering::Relaxed);
+            }
+            let link = match accepted {
                 Ok(Some(link)) => link,
                 Ok(None) => break,
                 Err(error) => {
@@ -146,48 +165,52 @@ impl Accepting {
             if is_datagrams {
                 kept.push(link);
             } else {
-                self.take(ctx, index, link, poll, now, &mut kept);
+                kept.extend(take(ctx, index, link));
             }
         }
         kept
     }
 
-    fn take(
-        &mut self,
-        ctx: &Context,
-        index: usize,
-        mut link: Box<dyn Link>,
-        poll: &Poll,
-        now: Instant,
-        kept: &mut Vec<Box<dyn Link>>,
-    ) {
-        let shared = &ctx.shared;
-        let settings = &shared.settings;
-        let before = shared.connections_now.fetch_add(1, Ordering::Relaxed);
-        if before >= settings.connections_max && settings.refuse_fast {
-            shared.connections_now.fetch_sub(1, Ordering::Relaxed);
-            ctx.counters().rejected_connections.inc();
-            // Best effort: the answer fits an empty socket buffer.
-            let _ = link.send(&[std::io::IoSlice::new(b"ERROR Too many open connections\r\n")]);
-            return;
+    /// Takes room for one connection; accepting rests if there is none.
+    fn reserve(&mut self, shared: &Shared, poll: &Poll, now: Instant) -> bool {
+        let most = shared.settings.connections_max;
+        let room = |connections: u32| (connections < most).then_some(connections + 1);
+        if shared.connections_now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok() {
+            return true;
         }
-        ctx.counters().total_connections.inc();
-        if before + 1 >= settings.connections_max && !settings.refuse_fast {
+        let first = !shared.listen_disabled_now.swap(true, Ordering::Relaxed);
+        if first {
             shared.listen_disabled.fetch_add(1, Ordering::Relaxed);
-            shared.listen_disabled_now.store(true, Ordering::Relaxed);
-            self.pause(poll, now, Pause::Limit(now));
         }
-        let worker = match settings.accept {
-            AcceptMode::Local => ctx.worker,
-            AcceptMode::Balanced => least_loaded(shared),
-        };
-        shared.inboxes[worker].count(1);
-        if worker == ctx.worker {
-            kept.push(link);
-        } else {
-            shared.inboxes[worker].put(NewLink { link, listener: index });
-        }
+        self.pause(poll, now, Pause::Limit(first.then_some(now)));
+        false
     }
+}
+
+/// Counts a new connection in or refuses it, and shares it out; returns it if this worker keeps it.
+fn take(ctx: &Context, index: usize, mut link: Box<dyn Link>) -> Option<Box<dyn Link>> {
+    let shared = &ctx.shared;
+    let settings = &shared.settings;
+    if settings.refuse_fast
+        && shared.connections_now.fetch_add(1, Ordering::Relaxed) >= settings.connections_max
+    {
+        shared.connections_now.fetch_sub(1, Ordering::Relaxed);
+        ctx.counters().rejected_connections.inc();
+        // Best effort: the answer fits an empty socket buffer.
+        let _ = link.send(&[std::io::IoSlice::new(b"ERROR Too many open connections\r\n")]);
+        return None;
+    }
+    ctx.counters().total_connections.inc();
+    let worker = match settings.accept {
+        AcceptMode::Local => ctx.worker,
+        AcceptMode::Balanced => least_loaded(shared),
+    };
+    shared.inboxes[worker].count(1);
+    if worker == ctx.worker {
+        return Some(link);
+    }
+    shared.inboxes[worker].put(NewLink { link, listener: index });
+    None
 }
 
 fn least_loaded(shared: &Shared) -> usize {

@@ -12,7 +12,8 @@ use fabcache_transport::{Kind, Link, Received};
 use super::accepting::ListenerEntry;
 use super::output::Queue;
 use crate::bounds::{
-    GATHERED_BYTES_MAX, IDLE_BUFFER_BYTES_MAX, INLINE_VALUE_BYTES_MAX, QUEUED_BYTES_MAX, RECEIVE_BYTES,
+    DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, IDLE_BUFFER_BYTES_MAX, INLINE_VALUE_BYTES_MAX,
+    QUEUED_BYTES_MAX, RECEIVE_BYTES,
 };
 use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::ConnectionInfo;
@@ -186,12 +187,13 @@ impl Connection {
     }
 
     fn is_backlogged(&self) -> bool {
-        self.session.queue.bytes() > QUEUED_BYTES_MAX
+        let bytes = self.session.queue.bytes();
+        bytes > QUEUED_BYTES_MAX && (bytes > DATAGRAM_ANSWER_BYTES_MAX || !self.is_one_shot())
     }
 
     // ---- serving ----
 
-    /// One turn: at most as many requests as `-R` says.
+    /// One turn: at most as many requests, or parts of long values, as `-R` says.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
         self.runnable = false;
         let mut left = ctx.shared.settings.requests_per_turn;
@@ -253,11 +255,15 @@ impl Connection {
         }
         ctx.counters().bytes_read.add(len as u64);
         let mut used = 0;
-        while used < len && self.closing.is_none() && !self.starved {
+        while used < len && self.closing.is_none() && !self.starved && !self.is_backlogged() {
             let mut left = u32::MAX;
             used += self.work(ctx, &buffer[used..len], &mut left);
             // All of the answer must be there before it is cut into datagrams.
             self.session.queue.push_bytes(&mut ctx.out);
+        }
+        if self.is_backlogged() {
+            tracing::debug!(peer = %self.session.info.address, "the answer to a datagram is too long to send");
+            return;
         }
         if let Ok((sent, _)) = self.session.queue.send(&mut *self.link) {
             ctx.counters().bytes_written.add(sent);
@@ -342,6 +348,7 @@ impl Connection {
     /// Decodes and executes; how much of the input was consumed.
     fn work(&mut self, ctx: &mut Context, input: &[u8], left: &mut u32) -> usize {
         let mut used = 0;
+        let mut prefetched = 0;
         while self.closing.is_none()
             && *left > 0
             && ctx.out.len() < GATHERED_BYTES_MAX
@@ -367,19 +374,28 @@ impl Connection {
                     (consumed, commands::execute(ctx, &mut self.session, request))
                 }
                 Decoded::Value { consumed, bytes } => {
+                    // A long value shares its worker as long pipelines do.
+                    *left -= 1;
                     (consumed, commands::receive(ctx, &mut self.session, bytes))
                 }
                 Decoded::ValueEnd { consumed, intact } => {
                     commands::received(ctx, &mut self.session, intact);
                     (consumed, Flow::Next)
                 }
-                Decoded::Skipped { consumed } => (consumed, Flow::Next),
+                Decoded::Skipped { consumed } => {
+                    *left -= 1;
+                    (consumed, Flow::Next)
+                }
                 Decoded::Fatal => {
                     self.closing = Some(Ended::Error);
                     break;
                 }
             };
             used += consumed;
+            prefetched = prefetched.max(1) - 1;
+            if prefetched == 0 && used < input.len() {
+                prefetched = ctx.handle.prefetch(self.decoder.keys_ahead(&input[used..]));
+            }
             match flow {
                 Flow::Next => {}
                 Flow::DiscardValue => self.decoder.discard_value(),
@@ -434,9 +450,11 @@ impl Connection {
         Ok(total)
     }
 
-    fn tell_watcher(&mut self, ctx: &mut Context) {
+    fn tell_watcher(&mut self, ctx: &Context) {
         if let Role::Watching(id) = self.session.role {
-            ctx.shared.watchers.take(id, &mut ctx.out);
+            let mut lines = Vec::new();
+            ctx.shared.watchers.take(id, &mut lines);
+            self.session.queue.push_bytes(&mut lines);
         }
     }
 

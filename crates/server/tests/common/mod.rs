@@ -1,11 +1,13 @@
 //! What the server's tests share: a server in this process, and clients that say and hear bytes.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod process;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use fabcache_server::options::CommandLine;
@@ -30,6 +32,10 @@ pub fn try_serve(flags: &str) -> anyhow::Result<TestServer> {
 }
 
 impl TestServer {
+    pub fn of(server: Server) -> TestServer {
+        TestServer(Some(server))
+    }
+
     pub fn server(&self) -> &Server {
         self.0.as_ref().expect("it runs until it is dropped")
     }
@@ -44,10 +50,7 @@ impl TestServer {
     }
 
     pub fn connect(&self) -> Client<TcpStream> {
-        let stream = TcpStream::connect(self.address()).expect("the server listens");
-        stream.set_nodelay(true).expect("a socket");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        Client::new(stream)
+        connect(self.address())
     }
 
     pub fn stop(mut self) {
@@ -66,8 +69,18 @@ impl Drop for TestServer {
     }
 }
 
-/// Nothing in a test takes longer.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Nothing in a test takes longer, on whatever machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Polls until something is so.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// A client over any stream.
 pub struct Client<S> {
@@ -75,7 +88,14 @@ pub struct Client<S> {
     heard: Vec<u8>,
 }
 
-pub fn connect_unix(path: &PathBuf) -> Client<UnixStream> {
+pub fn connect(address: SocketAddr) -> Client<TcpStream> {
+    let stream = TcpStream::connect(address).expect("the server listens");
+    stream.set_nodelay(true).expect("a socket");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    Client::new(stream)
+}
+
+pub fn connect_unix(path: &Path) -> Client<UnixStream> {
     let stream = UnixStream::connect(path).expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     Client::new(stream)
@@ -145,14 +165,32 @@ impl<S: Read + Write> Client<S> {
         assert!(self.heard.is_empty(), "heard {:?} before the end", show(&self.heard));
     }
 
+    /// All statistics of a kind, in order.
+    #[track_caller]
+    pub fn stats(&mut self, of: &str) -> Vec<(String, String)> {
+        self.say(if of.is_empty() { "stats\r\n".to_owned() } else { format!("stats {of}\r\n") });
+        let all = self.hear_until("END\r\n");
+        let stat = |line: &str| {
+            let (name, value) = line.strip_prefix("STAT ")?.split_once(' ')?;
+            Some((name.to_owned(), value.to_owned()))
+        };
+        let lines = all.lines().filter(|line| *line != "END");
+        lines.map(|line| stat(line).unwrap_or_else(|| panic!("{line:?} is no statistic"))).collect()
+    }
+
     /// One statistic.
     #[track_caller]
     pub fn stat(&mut self, of: &str, name: &str) -> String {
-        self.say(if of.is_empty() { "stats\r\n".to_owned() } else { format!("stats {of}\r\n") });
-        let all = self.hear_until("END\r\n");
-        let wanted = format!("STAT {name} ");
-        let value = all.lines().find_map(|line| line.strip_prefix(&wanted));
-        value.unwrap_or_else(|| panic!("no {name} in {all}")).to_owned()
+        let all = self.stats(of);
+        let found = all.iter().find(|(known, _)| known == name);
+        found.unwrap_or_else(|| panic!("no {name} in {all:?}")).1.clone()
+    }
+
+    /// One statistic that is a number.
+    #[track_caller]
+    pub fn count(&mut self, of: &str, name: &str) -> u64 {
+        let value = self.stat(of, name);
+        value.parse().unwrap_or_else(|_| panic!("{name} is {value:?}"))
     }
 
     fn more(&mut self) -> bool {
@@ -174,47 +212,80 @@ fn show(bytes: &[u8]) -> String {
     if text.len() > 600 { format!("{}… ({} bytes)", &text[..600], bytes.len()) } else { text }
 }
 
-/// A client over UDP: one datagram each way.
-pub struct UdpClient(UdpSocket);
+/// A client over UDP.
+pub struct UdpClient(pub UdpSocket);
 
 impl UdpClient {
     pub fn new(server: SocketAddr) -> UdpClient {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+        let here = if server.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
+        let socket = UdpSocket::bind(here).expect("loopback");
         socket.connect(server).expect("loopback");
-        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
         UdpClient(socket)
     }
 
-    pub fn say(&self, id: u16, request: &[u8]) {
-        let datagram = [&id.to_be_bytes()[..], &[0, 0, 0, 1, 0, 0], request].concat();
+    /// A request in one datagram.
+    pub fn say(&self, id: u16, request: impl AsRef<[u8]>) {
+        let datagram = [&id.to_be_bytes()[..], &[0, 0, 0, 1, 0, 0], request.as_ref()].concat();
         self.0.send(&datagram).expect("loopback");
     }
 
-    /// All datagrams of an answer, put together.
-    pub fn hear(&self, id: u16) -> Vec<u8> {
+    /// All datagrams of an answer, in their order: each checked, and without its header.
+    pub fn hear_datagrams(&self, id: u16) -> Vec<Vec<u8>> {
         let mut parts = std::collections::BTreeMap::new();
         let mut buffer = [0; 2048];
         loop {
             let len = self.0.recv(&mut buffer).expect("an answer comes");
-            assert!(len <= 1400);
+            assert!((9..=1400).contains(&len), "{len}");
             let field = |at: usize| u16::from_be_bytes([buffer[at], buffer[at + 1]]);
             assert_eq!((field(0), field(6)), (id, 0));
-            parts.insert(field(2), buffer[8..len].to_vec());
-            if parts.len() == usize::from(field(4)) {
-                return parts.into_values().flatten().collect();
+            let (number, total) = (field(2), field(4));
+            assert!(number < total);
+            assert!(parts.insert(number, buffer[8..len].to_vec()).is_none(), "each comes once");
+            if parts.len() == usize::from(total) {
+                return parts.into_values().collect();
             }
         }
     }
 
-    pub fn hears_nothing(&self) -> bool {
-        self.0.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
-        self.0.recv(&mut [0; 16]).is_err()
+    /// All of an answer.
+    pub fn hear(&self, id: u16) -> Vec<u8> {
+        self.hear_datagrams(id).concat()
+    }
+
+    #[track_caller]
+    pub fn ask(&self, id: u16, request: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
+        self.say(id, request);
+        let (got, expected) = (self.hear(id), expected.as_ref());
+        assert!(got == expected, "heard {:?} instead of {:?}", show(&got), show(expected));
     }
 }
 
-/// A path in the temporary directory for this test alone.
-pub fn temporary(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("fabcached-{}-{name}", std::process::id()))
+/// A directory for one test alone, removed with all that is in it when the test ends.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("fabcached-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the temporary directory can be written");
+        Scratch(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file, or writes it anew.
+    pub fn file(&self, name: &str, content: &str) -> PathBuf {
+        std::fs::write(self.path(name), content).expect("the temporary directory can be written");
+        self.path(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// A binary request.

@@ -209,6 +209,19 @@ impl Index {
         }
     }
 
+    /// Brings the items nearer to which the home bucket points. They are not looked at, so it does not matter if
+    /// the bucket changes meanwhile.
+    #[inline]
+    pub fn prefetch_items(&self, hash: KeyHash) {
+        let head = Head::from_word(self.head_word(self.partition_of(hash)));
+        let group = directory::group_offset_of(&self.memory, &self.geometry, hash, head.current, head.groups);
+        let Some(group) = group else { return };
+        let words = self.memory.load_words::<SLOTS_PER_BUCKET>(Places::of(group, hash).home);
+        for slot in words.into_iter().map(Slot).filter(|slot| slot.matches(hash.tag())) {
+            self.memory.prefetch(slot.offset());
+        }
+    }
+
     /// Locks the group of `hash`.
     pub fn lock(&self, hash: KeyHash) -> LockedGroup<'_> {
         let partition = self.partition_of(hash);

@@ -72,6 +72,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // One that lives but accepts nothing now must not hold us up.
+    probe.set_nonblocking(true)?;
     match probe.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),

@@ -20,14 +20,15 @@ pub fn connections(ctx: &Context, mut report: Report<'_>) {
             Kind::Memory => "memory",
         };
         let fd = info.fd;
+        if info.kind == Kind::Udp {
+            report.stat(&format!("{fd}:UDP"), "UDP");
+        }
         report.stat(&format!("{fd}:addr"), format_args!("{prefix}:{}", info.address));
         if let Some(listener) = &info.listener {
             report.stat(&format!("{fd}:listen_addr"), format_args!("{prefix}:{listener}"));
         }
         report.stat(&format!("{fd}:state"), info.state_name());
-        if info.listener.is_some() {
-            report.stat(&format!("{fd}:secs_since_last_cmd"), now.saturating_sub(info.last_command()));
-        }
+        report.stat(&format!("{fd}:secs_since_last_cmd"), now.saturating_sub(info.last_command()));
     }
     report.end();
 }

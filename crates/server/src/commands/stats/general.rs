@@ -120,9 +120,13 @@ fn memory(ctx: &Context, report: &mut Report<'_>) {
     report.stat("slab_reassign_last_busy_status", "none");
     report.stat("slab_reassign_running", 0);
     report.stat("slabs_moved", 0);
-    report.stat("lru_crawler_running", 0);
-    report.stat("lru_crawler_starts", shared.crawls.load(Ordering::Relaxed));
-    report.stat("lru_maintainer_juggles", 0);
+    if shared.switches.crawler.load(Ordering::Relaxed) {
+        report.stat("lru_crawler_running", 0);
+        report.stat("lru_crawler_starts", shared.crawls.load(Ordering::Relaxed));
+    }
+    if has_lru_fields(ctx) {
+        report.stat("lru_maintainer_juggles", 0);
+    }
     report.stat("malloc_fails", 0);
     let log = shared.watchers.counts();
     report.stat("log_worker_dropped", 0);
@@ -151,19 +155,25 @@ fn items(ctx: &Context, report: &mut Report<'_>) {
     report.stat("slab_global_page_pool", usage.segments_free);
     report.stat("expired_unfetched", sums.expired_unfetched);
     report.stat("evicted_unfetched", sums.evicted_unfetched);
-    report.stat("evicted_active", sums.evicted_active);
+    if has_lru_fields(ctx) {
+        report.stat("evicted_active", sums.evicted_active);
+    }
     report.stat("evictions", sums.evictions);
     report.stat("reclaimed", sums.reclaimed);
     report.stat("crawler_reclaimed", shared.crawled_expired.load(Ordering::Relaxed));
     report.stat("crawler_items_checked", shared.crawled.load(Ordering::Relaxed));
-    for name in [
-        "lrutail_reflocked",
-        "moves_to_cold",
-        "moves_to_warm",
-        "moves_within_lru",
-        "direct_reclaims",
-        "lru_bumps_dropped",
-    ] {
-        report.stat(name, 0);
+    report.stat("lrutail_reflocked", 0);
+    if has_lru_fields(ctx) {
+        for name in
+            ["moves_to_cold", "moves_to_warm", "moves_within_lru", "direct_reclaims", "lru_bumps_dropped"]
+        {
+            report.stat(name, 0);
+        }
     }
+}
+
+/// memcached leaves these out where its LRU maintainer is off, and its own tests count the fields.
+fn has_lru_fields(ctx: &Context) -> bool {
+    let given = &ctx.shared.settings.extended.given;
+    !given.contains_key("no_lru_maintainer") && !given.contains_key("no_modern")
 }

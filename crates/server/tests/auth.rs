@@ -1,0 +1,203 @@
+//! Who is let in: text clients by -Y, binary clients by SASL PLAIN.
+
+mod common;
+
+use std::net::TcpStream;
+
+use common::{Answer, Client, Scratch, packet, serve, try_serve};
+
+const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated\r\n";
+const FAILURE: &str = "CLIENT_ERROR authentication failure\r\n";
+
+const AUTH_FAILED: u16 = 0x20;
+const SASL_LIST: u8 = 0x20;
+const SASL_AUTH: u8 = 0x21;
+const SASL_STEP: u8 = 0x22;
+
+fn token(user_and_password: &str) -> String {
+    format!("set any 0 0 {}\r\n{user_and_password}\r\n", user_and_password.len())
+}
+
+#[test]
+fn text_clients_say_who_they_are() {
+    let scratch = Scratch::new("text");
+    let users = scratch.file("users", "ann:secret\nbob:with space\n");
+    let server = serve(&format!("-Y {}", users.display()));
+    let mut c = server.connect();
+    for early in [
+        "get a\r\n",
+        "version\r\n",
+        "stats\r\n",
+        "mn\r\n",
+        "mg a v\r\n",
+        "shutdown\r\n",
+        "\r\n",
+        "flush_all\r\n",
+    ] {
+        c.ask(early, UNAUTHENTICATED);
+    }
+    c.ask(token("ann wrong"), FAILURE);
+    c.ask(token("ann secret "), FAILURE);
+    c.ask(token("ann "), FAILURE);
+    c.ask(token("eve secret"), FAILURE);
+    c.ask(token("ann:secret"), "CLIENT_ERROR bad authentication token format\r\n");
+    c.ask("get a\r\n", UNAUTHENTICATED);
+    c.ask(token("ann secret"), "STORED\r\n");
+    c.ask("get any\r\n", "END\r\n");
+    c.ask("set any 0 0 1\r\nx\r\nget any\r\n", "STORED\r\nVALUE any 0 1\r\nx\r\nEND\r\n");
+    assert_eq!((c.count("", "auth_cmds"), c.count("", "auth_errors")), (5, 4));
+    assert_eq!(c.stat("settings", "auth_enabled_ascii"), "yes");
+    let mut d = server.connect();
+    d.ask(token("bob with space") + "mn\r\n", "STORED\r\nMN\r\n");
+}
+
+#[test]
+fn a_token_that_is_none_gets_nowhere() {
+    let scratch = Scratch::new("tokens");
+    let users = scratch.file("users", "ann:secret\n");
+    let server = serve(&format!("-Y {}", users.display()));
+    let mut c = server.connect();
+    c.ask("set a 0 0 10\r\nann secret!!", "CLIENT_ERROR bad command line termination\r\n");
+    let mut c = server.connect();
+    c.say("set a 0 0 16385\r\n");
+    c.hear("CLIENT_ERROR auth token too long\r\n");
+    c.hear_end();
+    let mut c = server.connect();
+    c.say("set a 0 0 -1\r\nset a 0 0 x\r\nset a\r\n");
+    c.hear(UNAUTHENTICATED.repeat(3));
+    // A line that is long but a multiget's elsewhere.
+    let mut c = server.connect();
+    let _ = std::io::Write::write_all(&mut c.stream, "get ".to_owned().repeat(5_000).as_bytes());
+    c.hear_end();
+    // Binary is no way around.
+    let mut c = server.connect();
+    c.say([packet(0x00, &[], b"a", &[], 0), b"\r\n".to_vec()].concat());
+    c.hear(UNAUTHENTICATED);
+    server.connect().ask(token("ann secret"), "STORED\r\n");
+}
+
+#[test]
+fn users_are_read_again() {
+    let scratch = Scratch::new("again");
+    let users = scratch.file("users", "ann:secret\n");
+    let server = serve(&format!("-Y {}", users.display()));
+    let shared = server.server().shared();
+    let mut before = server.connect();
+    before.ask(token("ann secret"), "STORED\r\n");
+    scratch.file("users", "ann:changed\n");
+    shared.reload().expect("it is valid");
+    before.ask("mn\r\n", "MN\r\n");
+    let mut c = server.connect();
+    c.ask(token("ann secret"), FAILURE);
+    c.ask(token("ann changed"), "STORED\r\n");
+    scratch.file("users", "no colon\n");
+    assert!(format!("{:#}", shared.reload().expect_err("not valid")).contains("line 1"));
+    server.connect().ask(token("ann changed"), "STORED\r\n");
+}
+
+#[test]
+fn what_can_be_read_again_is() {
+    let scratch = Scratch::new("each");
+    let (text, sasl) = (scratch.file("text", "ann:secret\n"), scratch.file("sasl", "ann:secret\n"));
+    let server = serve(&format!("-Y {} -S --sasl-pwdb {}", text.display(), sasl.display()));
+    scratch.file("text", "no colon\n");
+    scratch.file("sasl", "ann:changed\n");
+    server.server().shared().reload().expect_err("one is wrong");
+    server.connect().ask(token("ann secret"), "STORED\r\n");
+    assert_eq!(ask(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0changed").status, 0);
+}
+
+#[test]
+fn a_file_of_users_that_is_none_is_named() {
+    let scratch = Scratch::new("none");
+    let empty = scratch.file("empty", "\n");
+    let missing = scratch.path("missing");
+    for (file, needle) in [(&empty, "names no user"), (&missing, "cannot read the users")] {
+        let error = format!("{:#}", try_serve(&format!("-Y {}", file.display())).err().expect("no users"));
+        assert!(error.contains(needle) && error.contains(&file.display().to_string()), "{error}");
+    }
+}
+
+fn ask(c: &mut Client<TcpStream>, opcode: u8, key: &[u8], value: &[u8]) -> Answer {
+    c.say(packet(opcode, &[], key, value, 0));
+    c.hear_packet()
+}
+
+#[test]
+fn binary_clients_use_sasl_plain() {
+    let scratch = Scratch::new("sasl");
+    let users = scratch.file("users", "ann:secret\n");
+    let server = serve(&format!("-S --sasl-pwdb {}", users.display()));
+    let mut c = server.connect();
+    assert_eq!(ask(&mut c, SASL_LIST, b"", b"").value, b"PLAIN");
+    assert_eq!(ask(&mut c, 0x0b, b"", b"").value, b"1.6.45", "the version is no secret");
+    for (mechanism, payload) in [
+        (&b"PLAIN"[..], &b"\0ann\0wrong"[..]),
+        (b"PLAIN", b"\0eve\0secret"),
+        (b"PLAIN", b"annsecret"),
+        (b"PLAIN", b""),
+        (b"PLAIN", b"\0\0"),
+        (b"CRAM-MD5", b"\0ann\0secret"),
+        (b"plain", b"\0ann\0secret"),
+        (b"X", b"\0ann\0secret"),
+    ] {
+        let answer = ask(&mut c, SASL_AUTH, mechanism, payload);
+        assert_eq!((answer.status, answer.value), (AUTH_FAILED, b"Auth failure.".to_vec()), "{payload:?}");
+    }
+    assert_eq!(ask(&mut c, SASL_STEP, b"PLAIN", b"\0ann\0wrong").status, AUTH_FAILED);
+    let granted = ask(&mut c, SASL_AUTH, b"PLAIN", b"\0ann\0secret");
+    assert_eq!((granted.status, granted.value), (0, b"Authenticated".to_vec()));
+    assert_eq!(ask(&mut c, 0x0a, b"", b"").status, 0);
+    c.say(packet(0x01, &[0; 8], b"a", b"x", 0));
+    assert_eq!(c.hear_packet().status, 0);
+    // With an identity to act as, as some clients send it.
+    let mut d = server.connect();
+    assert_eq!(ask(&mut d, SASL_AUTH, b"PLAIN", b"ann\0ann\0secret").status, 0);
+    assert_eq!(ask(&mut d, 0x00, b"a", b"").value, b"x");
+    // Who fails afterwards is out again.
+    assert_eq!(ask(&mut d, SASL_AUTH, b"PLAIN", b"\0ann\0wrong").status, AUTH_FAILED);
+    assert_eq!(ask(&mut d, 0x00, b"a", b"").status, AUTH_FAILED);
+    d.hear_end();
+}
+
+#[test]
+fn sasl_comes_first_and_has_an_end() {
+    let scratch = Scratch::new("sasl-first");
+    let users = scratch.file("users", "ann:secret\n");
+    let server = serve(&format!("-S --sasl-pwdb {}", users.display()));
+    for opcode in [0x00, 0x04, 0x0a, 0x0c] {
+        let mut c = server.connect();
+        assert_eq!(ask(&mut c, opcode, if opcode == 0x0a { b"" } else { b"a" }, b"").status, AUTH_FAILED);
+        c.hear_end();
+    }
+    let mut c = server.connect();
+    c.say(packet(0x01, &[0; 8], b"a", b"x", 0));
+    assert_eq!(c.hear_packet().status, AUTH_FAILED);
+    for (mechanism, payload) in [(&b"PLAIN"[..], vec![b'x'; 20_000]), (&[b'M'; 40], b"x".to_vec())] {
+        for opcode in [SASL_AUTH, SASL_STEP] {
+            let mut c = server.connect();
+            let answer = ask(&mut c, opcode, mechanism, &payload);
+            assert_ne!(answer.status, 0, "{} bytes for {mechanism:?}", payload.len());
+        }
+    }
+    let mut text = server.connect();
+    text.say("version\r\n");
+    text.hear_end();
+    server.server().shared().reload().expect("it is valid");
+    assert_eq!(ask(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, 0);
+}
+
+#[test]
+fn both_protocols_may_need_it() {
+    let scratch = Scratch::new("both");
+    let users = scratch.file("users", "ann:secret\n");
+    let users = users.display();
+    let server = serve(&format!("-Y {users} -S --sasl-pwdb {users}"));
+    server.connect().ask("mn\r\n", UNAUTHENTICATED);
+    server.connect().ask(token("ann secret") + "mn\r\n", "STORED\r\nMN\r\n");
+    let mut c = server.connect();
+    assert_eq!(ask(&mut c, 0x00, b"a", b"").status, AUTH_FAILED);
+    let mut c = server.connect();
+    assert_eq!(ask(&mut c, SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, 0);
+    assert_eq!(ask(&mut c, 0x00, b"a", b"").status, 1);
+}

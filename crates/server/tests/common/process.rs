@@ -1,0 +1,109 @@
+//! The real binary, as a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::wait_until;
+
+/// A fabcached that is killed when the test ends, if it still runs.
+pub struct Process {
+    pub child: Child,
+    log: Arc<Mutex<String>>,
+}
+
+/// fabcached with these arguments, yet to be started.
+pub fn fabcached(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fabcached"));
+    command.args(arguments.split_whitespace()).env_remove("RUST_LOG");
+    for name in
+        ["MEMCACHED_PORT_FILENAME", "MEMCACHED_SASL_PWDB", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID"]
+    {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Starts fabcached on a free port of 127.0.0.1, and waits until it serves.
+#[track_caller]
+pub fn start(arguments: &str) -> Process {
+    start_command(fabcached(&format!("-l 127.0.0.1 -p -1 {arguments}")))
+}
+
+#[track_caller]
+pub fn start_command(command: Command) -> Process {
+    let mut process = spawn(command);
+    wait_until("it serves", || {
+        let ended = process.child.try_wait().expect("it is our child");
+        assert!(ended.is_none(), "it ended: {}", process.log());
+        process.log().contains("ready for memcached clients at")
+    });
+    process
+}
+
+/// Starts what may not come up.
+pub fn spawn(mut command: Command) -> Process {
+    let mut child =
+        command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the binary is built");
+    let log = Arc::new(Mutex::new(String::new()));
+    let (stderr, into) = (child.stderr.take().expect("it is piped"), Arc::clone(&log));
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let mut log = into.lock().expect("nothing panics with the log");
+            log.push_str(&line);
+            log.push('\n');
+        }
+    });
+    Process { child, log }
+}
+
+impl Process {
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("nothing panics with the log").clone()
+    }
+
+    /// Where it serves.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let log = self.log();
+        let places = log.lines().find_map(|line| line.split_once("clients at ")).expect("it serves").1;
+        let places = places.split(' ').map(|place| place.trim_end_matches(','));
+        places.filter_map(|place| place.parse().ok()).collect()
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.addresses()[0]
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
+    /// Waits until it has ended by itself.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut ended = None;
+        wait_until("the process ends", || {
+            ended = self.child.try_wait().expect("it is our child");
+            ended.is_some()
+        });
+        ended.expect("it has ended")
+    }
+
+    /// Memory in use, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

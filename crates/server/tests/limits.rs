@@ -1,0 +1,325 @@
+//! What clients can take from the server and from each other, and that there is an end to it.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::process::start;
+use common::{Client, TestServer, packet, serve, wait_until};
+
+#[test]
+fn more_connections_than_allowed_are_refused() {
+    let server = serve("-c 2 -t 2");
+    let (mut a, mut b) = (server.connect(), server.connect());
+    a.ask("mn\r\n", "MN\r\n");
+    b.ask("mn\r\n", "MN\r\n");
+    let mut c = server.connect();
+    c.hear("ERROR Too many open connections\r\n");
+    c.hear_end();
+    assert_eq!((a.count("", "rejected_connections"), a.count("", "curr_connections")), (1, 2));
+    drop(b);
+    wait_until("there is room", || a.count("", "curr_connections") == 1);
+    server.connect().ask("mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn or_they_wait_where_that_is_asked_for() {
+    let server = serve("-c 2 -t 4 -o no_maxconns_fast -U -1");
+    let (mut a, mut b) = (server.connect(), server.connect());
+    a.ask("mn\r\n", "MN\r\n");
+    b.ask("mn\r\n", "MN\r\n");
+    let address = server.address();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(move || common::connect(address).ask("mn\r\n", "MN\r\n"));
+        }
+        wait_until("accepting rests", || a.stat("", "accepting_conns") == "0");
+        for _ in 0..100 {
+            assert_eq!(a.count("", "curr_connections"), 2, "no worker takes more");
+        }
+        common::UdpClient::new(server.addresses()[1]).ask(1, "mn\r\n", "MN\r\n");
+        drop(b);
+    });
+    wait_until("there is room", || a.stat("", "accepting_conns") == "1");
+    assert_eq!(a.count("", "total_connections"), 10);
+    assert_eq!(a.count("", "rejected_connections"), 0);
+    assert!(a.count("", "listen_disabled_num") > 0);
+    assert!(a.count("", "time_in_listen_disabled_us") > 0);
+}
+
+#[test]
+fn idle_connections_are_dropped() {
+    let server = serve("-o idle_timeout=1");
+    let mut watcher = server.connect();
+    watcher.ask("watch connevents\r\n", "OK\r\n");
+    let mut idle = server.connect();
+    idle.ask("mn\r\n", "MN\r\n");
+    idle.hear_end();
+    let lines = watcher.hear_until("idle_timeout");
+    assert!(lines.contains("type=conn_close"), "{lines}");
+    assert_eq!(server.connect().count("", "idle_kicks"), 1);
+}
+
+#[test]
+fn half_a_request_is_dropped_in_the_end() {
+    let server = serve("--stall-timeout 1");
+    let mut whole = server.connect();
+    whole.ask("mn\r\n", "MN\r\n");
+    let halves: [&[u8]; 5] = [
+        b"get a",
+        b"set a 0 0 10\r\nabc",
+        b"set a 0 0 100000\r\nabc",
+        &packet(0x00, &[], b"a", &[], 0)[..20],
+        &packet(0x01, &[0; 8], b"a", &[b'x'; 100_000], 0)[..90_000],
+    ];
+    let clients = halves.map(|half| {
+        let mut client = server.connect();
+        client.say(half);
+        client
+    });
+    for mut client in clients {
+        client.hear_end();
+    }
+    assert_eq!(whole.count("fabcache", "stalled_kicks"), 5);
+    assert_eq!(whole.count("fabcache", "segments_pinned"), 0);
+}
+
+/// Says the same again and again, at least `least` bytes of it, for as long as the server takes it or at all lives;
+/// how many bytes that were.
+fn flood(stream: &mut TcpStream, request: &[u8], least: usize, most: usize) -> usize {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    stream.set_write_timeout(Some(std::time::Duration::from_millis(300))).expect("a socket");
+    let many = request.repeat(1000);
+    let mut taken = 0;
+    while taken < most {
+        match stream.write(&many) {
+            Ok(len) => taken += len,
+            Err(error) if taken < least && matches!(error.kind(), WouldBlock | TimedOut) => {}
+            Err(_) => break,
+        }
+    }
+    taken
+}
+
+/// Reads until the server has ended the connection; how many bytes that were.
+fn drain(stream: &mut TcpStream) -> u64 {
+    let mut buffer = vec![0; 1 << 20];
+    let mut total = 0;
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return total,
+            Ok(len) => total += len as u64,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return total,
+            Err(error) => panic!("it does not end: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_does_not_read_costs_little_and_is_dropped() {
+    std::thread::scope(|scope| {
+        for value_len in [1_000, 15_000, 3 << 20] {
+            scope.spawn(move || read_nothing(value_len));
+        }
+    });
+}
+
+fn read_nothing(value_len: u64) {
+    let process = start("-m 16 -I 4m --stall-timeout 2 -t 1");
+    let mut client = common::connect(process.address());
+    client.say(format!("set v 0 0 {value_len}\r\n{}\r\n", "x".repeat(value_len as usize)));
+    client.hear("STORED\r\n");
+    client.ask("get missing\r\n", "END\r\n");
+    let before = process.resident_bytes();
+    let mut slow = common::connect(process.address());
+    let asked = flood(&mut slow.stream, b"get v\r\n", 200_000, 64 << 20) as u64 / 7;
+    let grown = process.resident_bytes().saturating_sub(before);
+    assert!(asked * value_len > 24 << 20, "{asked} answers were asked for");
+    assert!(grown < 12 << 20, "{asked} answers of {value_len} bytes cost {grown} bytes");
+    wait_until("it is dropped", || client.count("fabcache", "stalled_kicks") == 1);
+    assert!(drain(&mut slow.stream) < asked * value_len);
+    assert_eq!(client.count("fabcache", "segments_pinned"), 0);
+    assert_eq!(client.count("", "curr_connections"), 1);
+}
+
+#[test]
+fn thousands_of_connections_come_and_go() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it may be asked");
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, hard.min(10_000).max(soft), hard);
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("it may be asked");
+    // Both ends are in this process, and other tests run beside.
+    let at_once = (soft.saturating_sub(400) / 2).clamp(50, 2_500);
+    let server = serve("-c 5000 -t 4 -b 4096");
+    let mut left = 10_000;
+    while left > 0 {
+        let mut clients: Vec<_> = (0..at_once.min(left)).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            client.say("mn\r\n");
+        }
+        for client in &mut clients {
+            client.hear("MN\r\n");
+        }
+        left -= clients.len() as u64;
+        drop(clients);
+        wait_until("they are gone", || connections(&server) == 0);
+    }
+    let mut last = server.connect();
+    assert_eq!(last.count("", "total_connections"), 10_001);
+    for worker in 0..4 {
+        assert!(last.count("fabcache", &format!("worker:{worker}:connections")) <= 1);
+    }
+}
+
+fn connections(server: &TestServer) -> u32 {
+    server.server().shared().connections_now.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_client_that_says_no_more_still_hears_its_answers() {
+    let server = serve("-I 8m -m 64");
+    let mut c = server.connect();
+    c.say(format!("set v 0 0 8000000\r\n{}\r\n", "x".repeat(8_000_000)));
+    c.hear("STORED\r\n");
+    for (request, count, answer) in [
+        ("get missing\r\n", 5_000, "END\r\n".len()),
+        ("get v\r\n", 4, "VALUE v 0 8000000\r\n\r\nEND\r\n".len() + 8_000_000),
+    ] {
+        let mut half = server.connect();
+        half.say(request.repeat(count));
+        half.stream.shutdown(Shutdown::Write).expect("a socket");
+        assert_eq!(drain(&mut half.stream), (count * answer) as u64);
+    }
+    wait_until("they are gone", || connections(&server) == 1);
+    // Half a request is no request.
+    let mut half = server.connect();
+    half.say("mn\r\nget v");
+    half.stream.shutdown(Shutdown::Write).expect("a socket");
+    half.hear("MN\r\n");
+    half.hear_end();
+}
+
+#[test]
+fn browsers_are_not_talked_to() {
+    let server = serve("");
+    for request in [
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\nset a 0 0 1\r\nx\r\n",
+        "POST /x HTTP/1.0\r\nContent-Length: 20\r\n\r\nset a 0 0 1\r\nx\r\n",
+        "OPTIONS * HTTP/2\r\n\r\n",
+    ] {
+        let mut c = server.connect();
+        c.say(request);
+        c.hear_end();
+    }
+    server.connect().ask("get a\r\n", "END\r\n");
+}
+
+#[test]
+fn strange_bytes_and_lengths_harm_nobody() {
+    let server = serve("");
+    for (sent, answer) in [
+        (&b"\0\0\0\r\n"[..], "ERROR\r\n"),
+        (b"\xff\xfe\xfd\r\n", "ERROR\r\n"),
+        (b"get\0a\r\n", "ERROR\r\n"),
+        (b"\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"      \r\n", "ERROR\r\n"),
+        (b"set a 0 0 99999999999999999999\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"set a 0 0 -99999999999999999999\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"set a 0 0 2147483646\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"ms a -1\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"ms a 4294967296\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"ms a 18446744073709551616\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"set a 0 99999999999999999999 1\r\nx\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"set a 0 0 3\r\n\0\r\n\r\n", "STORED\r\n"),
+        (b"get a\r\n", "VALUE a 0 3\r\n\0\r\n\r\nEND\r\n"),
+    ] {
+        let mut c = server.connect();
+        c.ask(sent, answer);
+        c.ask("mn\r\n", "MN\r\n");
+    }
+    // A value that will never be kept is swallowed all the same.
+    let mut c = server.connect();
+    c.say("set a 0 0 2147483645\r\n");
+    c.hear("SERVER_ERROR object too large for cache\r\n");
+    c.say(vec![b'x'; 1 << 20]);
+    server.connect().ask("get a\r\n", "END\r\n");
+}
+
+#[test]
+fn lines_without_an_end_are_cut_off() {
+    let server = serve("");
+    let closed = |request: Vec<u8>| {
+        let mut c = server.connect();
+        // It may be closed before all of it is said.
+        let _ = c.stream.write_all(&request);
+        c.hear_end();
+    };
+    closed(vec![b'x'; 2_049]);
+    closed([&b"set "[..], &vec![b'k'; 5_000]].concat());
+    closed([&b"get "[..], &b"key ".repeat(3 << 20)].concat());
+    closed([vec![b' '; 101], b"get ".to_vec(), b"key ".repeat(1_000)].concat());
+    let mut c = server.connect();
+    c.say("get ".to_owned() + &"key ".repeat(100_000));
+    c.ask("\r\n", "END\r\n");
+}
+
+#[test]
+fn pipelines_are_answered_in_order() {
+    let server = serve("");
+    let c = server.connect();
+    let mut writer = c.stream.try_clone().expect("a socket");
+    let mut reader = Client::new(c.stream);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for i in 0..10_000 {
+                let value = "v".repeat(i % 300);
+                let requests =
+                    format!("set k{} 0 0 {}\r\n{value}\r\nget k{}\r\nmg none\r\n", i % 7, value.len(), i % 7);
+                writer.write_all(requests.as_bytes()).expect("the server listens");
+            }
+        });
+        for i in 0..10_000 {
+            let value = "v".repeat(i % 300);
+            let answers = format!("STORED\r\nVALUE k{} 0 {}\r\n{value}\r\nEND\r\nEN\r\n", i % 7, value.len());
+            reader.hear(answers);
+        }
+    });
+}
+
+#[test]
+fn nobody_keeps_a_worker_to_himself() {
+    let server = serve("-t 1 -R 5");
+    let done = AtomicBool::new(false);
+    // A pipeline without end, and a value without end.
+    let hogs = [("", "get a\r\n".repeat(10_000)), ("set a 0 0 2147000000\r\n", "x".repeat(1 << 20))];
+    std::thread::scope(|scope| {
+        for (first, rest) in &hogs {
+            let mut hog = server.connect();
+            hog.say(first);
+            let mut reader = hog.stream.try_clone().expect("a socket");
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) && hog.stream.write_all(rest.as_bytes()).is_ok() {}
+                let _ = hog.stream.shutdown(Shutdown::Both);
+            });
+            scope.spawn(move || while reader.read(&mut [0; 65_536]).is_ok_and(|len| len > 0) {});
+        }
+        let _end = SetWhenDropped(&done);
+        let mut other = server.connect();
+        for _ in 0..50 {
+            other.ask("mn\r\n", "MN\r\n");
+        }
+        assert!(other.count("", "conn_yields") > 0);
+    });
+}
+
+/// Lets threads end even where the test fails.
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

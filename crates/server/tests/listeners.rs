@@ -1,0 +1,110 @@
+//! Several listeners, each with options of its own.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::{Scratch, TestServer, connect, packet, serve, try_serve};
+use fabcache_server::options::Options;
+use fabcache_server::{Server, Settings};
+
+#[test]
+fn one_server_listens_at_many_addresses() {
+    let server = serve("-p -1 -l 127.0.0.1,127.0.0.2 -l [::1]:0,127.0.0.3:0");
+    let addresses = server.addresses();
+    assert_eq!(addresses.len(), 4);
+    assert!(addresses[2].is_ipv6());
+    connect(addresses[0]).ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    for address in addresses {
+        connect(address).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    }
+}
+
+#[test]
+fn each_worker_may_listen_by_itself() {
+    let server = serve("--accept local -t 3");
+    assert_eq!(server.addresses().len(), 1, "three listen at one address");
+    let listening =
+        server.connect().stats("conns").into_iter().filter(|(_, state)| state == "conn_listening");
+    assert_eq!(listening.count(), 3);
+    for _ in 0..30 {
+        server.connect().ask("mn\r\n", "MN\r\n");
+    }
+}
+
+#[test]
+fn new_connections_go_to_the_least_loaded_worker() {
+    let server = serve("-t 4");
+    let mut clients: Vec<_> = (0..40).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.ask("mn\r\n", "MN\r\n");
+    }
+    for worker in 0..4 {
+        let load = clients[0].count("fabcache", &format!("worker:{worker}:connections"));
+        assert!((8..=12).contains(&load), "{load}");
+    }
+}
+
+#[test]
+fn protocols_and_authentication_are_each_listeners_own() {
+    let scratch = Scratch::new("listeners");
+    let users = scratch.file("users", "ann:secret\n");
+    let flags = format!(
+        "-p -1 -Y {} -l 127.0.0.1,noauth:127.0.0.2,noauth:proto[ascii]:tag[text]:127.0.0.3,noauth:proto[binary]:127.0.0.4",
+        users.display()
+    );
+    let server = serve(&flags);
+    let at = server.addresses();
+    connect(at[0]).ask("mn\r\n", "CLIENT_ERROR unauthenticated\r\n");
+    connect(at[1]).ask("mn\r\n", "MN\r\n");
+    connect(at[2]).ask("mn\r\n", "MN\r\n");
+    let version = packet(0x0b, &[], &[], &[], 0);
+    for address in [at[1], at[3]] {
+        let mut c = connect(address);
+        c.say(&version);
+        assert_eq!(c.hear_packet().status, 0);
+    }
+    let mut c = connect(at[3]);
+    c.say("mn\r\n");
+    c.hear_end();
+    let mut c = connect(at[2]);
+    c.say([&version[..], b"\r\n"].concat());
+    c.hear("ERROR\r\n");
+}
+
+#[test]
+fn the_configuration_file_describes_listeners_too() {
+    let scratch = Scratch::new("tables");
+    let path = scratch.path("socket");
+    let file = scratch.file(
+        "config.toml",
+        &format!(
+            "[[listener]]\naddress = \"tcp://127.0.0.1:0\"\nprotocol = \"ascii\"\n\
+             [[listener]]\naddress = \"udp://127.0.0.1:0\"\n\
+             [[listener]]\naddress = \"unix://{}\"\nmask = \"770\"\n",
+            path.display()
+        ),
+    );
+    let options = Options::from_file(&file).expect("it is valid");
+    let settings = Settings::new(&options, &|_| None).expect("it makes sense");
+    let server = TestServer::of(Server::start(settings, Vec::new()).expect("it starts"));
+    let addresses: Vec<SocketAddr> = server.addresses();
+    connect(addresses[0]).ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    common::UdpClient::new(addresses[1]).ask(1, "get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    common::connect_unix(&path).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn a_taken_port_is_named_with_the_way_out() {
+    let server = serve("");
+    let address = server.address();
+    let error = format!("{:#}", try_serve(&format!("-l {address}")).err().expect("it is taken"));
+    assert!(
+        error.contains(&address.to_string()) && error.contains("another server listens there"),
+        "{error}"
+    );
+    assert!(error.contains("-p"), "{error}");
+    // An address that is not this host's.
+    let error = format!("{:#}", try_serve("-l 192.0.2.1:0").err().expect("it is nobody's"));
+    assert!(error.contains("192.0.2.1"), "{error}");
+}

@@ -1,0 +1,405 @@
+//! The process: signals, files, the service manager, options and what is said about them.
+
+mod common;
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use common::process::{Process, fabcached, spawn, start, start_command};
+use common::{PATIENCE, Scratch, UdpClient, connect, connect_unix, wait_until};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// Runs to the end; for what does not serve.
+fn output(arguments: &str) -> Output {
+    fabcached(arguments).stdin(Stdio::null()).output().expect("the binary is built")
+}
+
+/// What is said of a start that fails.
+#[track_caller]
+fn refusal(arguments: &str) -> String {
+    let output = output(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && output.stdout.is_empty(), "{arguments}: {said}");
+    said
+}
+
+#[test]
+fn a_stop_answers_what_is_under_way() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut process = start("");
+        let (mut idle, mut busy) = (connect(process.address()), connect(process.address()));
+        idle.ask("set v 0 0 3\r\nabc\r\n", "STORED\r\n");
+        busy.ask("mn\r\n", "MN\r\n");
+        // All of this has been taken when the last of it is answered; the value is under way.
+        busy.say("set late 0 0 100000\r\n");
+        busy.say("x".repeat(99_000));
+        wait_until("it is under way", || idle.stats("conns").iter().any(|(_, value)| value == "conn_nread"));
+        process.signal(signal);
+        idle.hear_end();
+        busy.say("x".repeat(1_000) + "\r\n");
+        busy.hear("STORED\r\n");
+        busy.hear_end();
+        assert_eq!(process.wait().code(), Some(0));
+        assert!(process.log().contains("stopping"), "{}", process.log());
+    }
+}
+
+#[test]
+fn a_graceful_stop_waits_for_clients_to_leave() {
+    let mut process = start("");
+    let address = process.address();
+    let mut c = connect(address);
+    c.ask("mn\r\n", "MN\r\n");
+    process.signal(Signal::USR1);
+    wait_until("it takes no more", || process.log().contains("no more connections are taken"));
+    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    drop(c);
+    assert_eq!(process.wait().code(), Some(0));
+    // And an impatient one does not.
+    let mut process = start("");
+    let mut c = connect(process.address());
+    c.ask("mn\r\n", "MN\r\n");
+    process.signal(Signal::USR1);
+    process.signal(Signal::TERM);
+    c.hear_end();
+    assert_eq!(process.wait().code(), Some(0));
+}
+
+#[test]
+fn a_hangup_reads_users_again() {
+    let scratch = Scratch::new("hangup");
+    let users = scratch.file("users", "ann:secret\n");
+    let mut process = start(&format!("-Y {}", users.display()));
+    scratch.file("users", "ann:changed\n");
+    process.signal(Signal::HUP);
+    wait_until("they are read", || process.log().contains("were read again"));
+    let mut c = connect(process.address());
+    c.ask("set a 0 0 10\r\nann secret\r\n", "CLIENT_ERROR authentication failure\r\n");
+    c.ask("set a 0 0 11\r\nann changed\r\n", "STORED\r\n");
+    scratch.file("users", "no colon");
+    process.signal(Signal::HUP);
+    wait_until("it says why not", || process.log().contains("line 1: not of the form user:password"));
+    c.ask("mn\r\n", "MN\r\n");
+    process.signal(Signal::TERM);
+    assert!(process.wait().success());
+}
+
+#[test]
+fn shutdown_is_a_command_where_it_is_allowed() {
+    let process = start("");
+    connect(process.address()).ask("shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n");
+    for command in ["shutdown\r\n", "shutdown graceful\r\n"] {
+        let mut process = start("-A");
+        let mut c = connect(process.address());
+        c.ask("shutdown nonsense\r\n", "CLIENT_ERROR invalid shutdown mode\r\n");
+        c.say(command);
+        c.hear_end();
+        assert_eq!(process.wait().code(), Some(0));
+    }
+}
+
+#[test]
+fn the_process_id_is_in_its_file() {
+    let scratch = Scratch::new("pid");
+    let file = scratch.path("run.pid");
+    let beside = scratch.file("run.tmp", "precious");
+    let mut process = start(&format!("-P {}", file.display()));
+    assert_eq!(std::fs::read_to_string(&file).expect("it is written"), format!("{}\n", process.child.id()));
+    process.signal(Signal::TERM);
+    process.wait();
+    assert!(!file.exists());
+    assert_eq!(std::fs::read_to_string(beside).expect("it is there"), "precious");
+    // One left behind by a process that is gone is nobody's.
+    scratch.file("run.pid", "4194304\n");
+    let process = start(&format!("-P {}", file.display()));
+    assert!(!process.log().contains("is running"));
+    let said = refusal(&format!("-l 127.0.0.1 -p -1 -P {}", scratch.path("none/run.pid").display()));
+    assert!(said.contains("none/run.pid") && said.contains("-P"), "{said}");
+}
+
+/// Ends a daemon when the test ends.
+struct Daemon(Pid);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_daemon_goes_on_behind_the_terminal() {
+    let scratch = Scratch::new("daemon");
+    let here = scratch.path("");
+    scratch.file("users", "ann:secret\n");
+    // Paths are those of the directory in which it was started.
+    let mut command = fabcached("-d -s socket -P run.pid -Y users -t 1");
+    let output = command.current_dir(&here).stdin(Stdio::null()).output().expect("the binary is built");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let pid =
+        std::fs::read_to_string(scratch.path("run.pid")).expect("it is written before the first one ends");
+    let pid = Pid::from_raw(pid.trim().parse().expect("a number")).expect("not 0");
+    let daemon = Daemon(pid);
+    assert_eq!(
+        std::fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).expect("it runs"),
+        Path::new("/")
+    );
+    let mut c = connect_unix(&scratch.path("socket"));
+    c.ask("set a 0 0 10\r\nann secret\r\nmn\r\n", "STORED\r\nMN\r\n");
+    // Relative still where it reads them again.
+    scratch.file("users", "ann:changed\n");
+    kill_process(pid, Signal::HUP).expect("it runs");
+    wait_until("they are read", || {
+        let mut c = connect_unix(&scratch.path("socket"));
+        c.say("set a 0 0 11\r\nann changed\r\n");
+        c.hear_until("\r\n") == "STORED\r\n"
+    });
+    kill_process(pid, Signal::TERM).expect("it runs");
+    c.hear_end();
+    wait_until("it has gone", || !scratch.path("run.pid").exists() && !scratch.path("socket").exists());
+    wait_until("it has ended", || test_kill_process(pid).is_err() || is_zombie(pid));
+    drop(daemon);
+}
+
+/// Ended, where nobody asks how.
+fn is_zombie(pid: Pid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+    status.map_or(true, |status| status.contains("State:\tZ"))
+}
+
+#[test]
+fn a_daemon_that_does_not_come_up_says_why() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = taken.local_addr().expect("bound");
+    let said = refusal(&format!("-d -l {address}"));
+    assert!(said.contains(&address.to_string()) && said.contains("another server listens there"), "{said}");
+}
+
+#[test]
+fn a_second_server_is_told_of_the_first() {
+    let first = start("");
+    let port = first.address().port();
+    let said = refusal(&format!("-l 127.0.0.1 -p {port}"));
+    assert!(
+        said.starts_with("fabcached: cannot listen on TCP 127.0.0.1:") || said.contains("\nfabcached: "),
+        "{said}"
+    );
+    for needle in [&port.to_string(), "another server listens there already", "-p"] {
+        assert!(said.contains(needle), "{said}");
+    }
+    connect(first.address()).ask("mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn ports_are_written_to_a_file() {
+    let scratch = Scratch::new("ports");
+    let file = scratch.path("ports.txt");
+    scratch.file("ports.lck", "precious");
+    let mut command = fabcached("-l 127.0.0.1,::1 -p -1 -U -1");
+    command.env("MEMCACHED_PORT_FILENAME", &file);
+    let process = start_command(command);
+    let at = process.addresses();
+    let port = |index: usize| at[index].port();
+    let expected = format!(
+        "TCP INET: {}\nUDP INET: {}\nTCP INET6: {}\nUDP INET6: {}\n",
+        port(0),
+        port(1),
+        port(2),
+        port(3)
+    );
+    assert_eq!(std::fs::read_to_string(&file).expect("it is written"), expected);
+    connect(at[2]).ask("mn\r\n", "MN\r\n");
+    UdpClient::new(at[3]).ask(1, "mn\r\n", "MN\r\n");
+    // Nothing is left beside it, and nothing that was there is touched.
+    assert_eq!(std::fs::read_dir(scratch.path("")).expect("it is there").count(), 2);
+    assert_eq!(std::fs::read_to_string(scratch.path("ports.lck")).expect("it is there"), "precious");
+}
+
+/// Starts fabcached as a service manager would, with this socket.
+fn activated(socket: OwnedFd, arguments: &str) -> Process {
+    let binary = env!("CARGO_BIN_EXE_fabcached");
+    let mut command = Command::new("sh");
+    let line = format!("export LISTEN_PID=$$ LISTEN_FDS=1; exec {binary} {arguments} 3<&0 0</dev/null");
+    command.args(["-c", &line]).stdin(Stdio::from(socket));
+    start_command(command)
+}
+
+#[test]
+fn sockets_of_the_service_manager_are_taken_over() {
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = tcp.local_addr().expect("bound");
+    let mut process = activated(tcp.into(), "-p 11211");
+    assert_eq!(process.addresses(), [address], "with one that is handed over no other is opened");
+    connect(address).ask("mn\r\n", "MN\r\n");
+    process.signal(Signal::TERM);
+    assert!(process.wait().success());
+    let scratch = Scratch::new("activated");
+    let path = scratch.path("socket");
+    let unix = UnixListener::bind(&path).expect("a free path");
+    let mut process = activated(unix.into(), "");
+    connect_unix(&path).ask("mn\r\n", "MN\r\n");
+    process.signal(Signal::TERM);
+    assert!(process.wait().success() && path.exists(), "the file is the manager's");
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    let address = udp.local_addr().expect("bound");
+    let _process = activated(udp.into(), "");
+    UdpClient::new(address).ask(1, "mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn the_service_manager_is_told_how_it_goes() {
+    let scratch = Scratch::new("notify");
+    let path = scratch.path("notify");
+    let manager = UnixDatagram::bind(&path).expect("a free path");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let hear = || {
+        let mut buffer = [0; 1024];
+        let len = manager.recv(&mut buffer).expect("it is told");
+        String::from_utf8_lossy(&buffer[..len]).into_owned()
+    };
+    let mut command = fabcached("-l 127.0.0.1 -p -1");
+    command.env("NOTIFY_SOCKET", &path);
+    let mut process = start_command(command);
+    assert!(hear().contains("READY=1"));
+    process.signal(Signal::HUP);
+    assert!(hear().contains("RELOADING=1"));
+    assert!(hear().contains("READY=1"));
+    process.signal(Signal::TERM);
+    assert!(hear().contains("STOPPING=1"));
+    assert!(process.wait().success());
+}
+
+#[test]
+fn the_configuration_file_is_read_and_the_command_line_wins() {
+    let scratch = Scratch::new("config");
+    let file = scratch.file(
+        "fabcached.toml",
+        "port = -1\nlisten = [\"127.0.0.1\"]\nmemory-limit = \"32\"\nthreads = 2\ndisable-cas = true\nconn-limit = 50\n\
+         extended = [\"idle_timeout=100\"]\n",
+    );
+    let process = start_command(fabcached(&format!("--config {} -t 3 -C=false", file.display())));
+    let mut c = connect(process.address());
+    for (name, value) in [
+        ("maxbytes", "33554432"),
+        ("num_threads", "3"),
+        ("cas_enabled", "yes"),
+        ("maxconns", "50"),
+        ("idle_timeout", "100"),
+    ] {
+        assert_eq!(c.stat("settings", name), value, "{name}");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_configuration_file_is_named() {
+    let scratch = Scratch::new("mistakes");
+    for (content, needles) in [
+        ("port = 5\nthread = 3\n", &["line 2", "thread", "threads"][..]),
+        ("port = \"x\"\n", &["line 1", "port"]),
+        ("memory-limit = \n", &["line 1"]),
+        ("listen = \"127.0.0.1\"\n", &["line 1", "listen"]),
+        ("[[listener]]\naddress = \"tcp://127.0.0.1\"\ntsl = \"on\"\n", &["line 3", "tsl"]),
+        ("port = 70000\n", &["70000"]),
+        ("[[listener]]\naddress = \"127.0.0.1\"\n", &["127.0.0.1", "tcp://"]),
+    ] {
+        let file = scratch.file("bad.toml", content);
+        let said = refusal(&format!("--config {}", file.display()));
+        assert!(needles.iter().all(|needle| said.contains(needle)), "{content}: {said}");
+        if content.contains("70000") || content.starts_with("[[listener]]\naddress = \"127") {
+            continue;
+        }
+        assert!(said.contains("bad.toml"), "{content}: {said}");
+    }
+    let said = refusal(&format!("--config {}", scratch.path("none.toml").display()));
+    assert!(said.contains("none.toml"), "{said}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_named() {
+    for (arguments, needles) in [
+        ("--memory-limt 64", &["--memory-limit"][..]),
+        ("-o idle_timeot=3", &["idle_timeot", "is idle_timeout meant?"]),
+        ("-o ext_path=/x:1g", &["ext_path", "no flash tier"]),
+        ("-m none", &["-m", "none"]),
+        ("-l 127.0.0.1:port", &["127.0.0.1:port"]),
+        ("-Y /nonexistent/users -p -1 -l 127.0.0.1", &["/nonexistent/users"]),
+        ("-Z", &["ssl_chain_cert"]),
+        ("-S", &["MEMCACHED_SASL_PWDB"]),
+    ] {
+        let said = refusal(arguments);
+        assert!(needles.iter().all(|needle| said.contains(needle)), "{arguments}: {said}");
+    }
+}
+
+#[test]
+fn what_tunes_slabs_is_accepted_with_a_notice() {
+    let process =
+        start("-f 1.1 -n 96 -o slab_automove=2,slab_reassign,hash_algorithm=murmur3,modern,hot_lru_pct=10");
+    for name in [
+        "-f",
+        "-n",
+        "-o slab_automove",
+        "-o slab_reassign",
+        "-o hash_algorithm",
+        "-o modern",
+        "-o hot_lru_pct",
+    ] {
+        assert!(process.log().contains(&format!("{name} has no effect")), "{name}: {}", process.log());
+    }
+    connect(process.address()).ask("mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn help_version_and_licence_go_to_the_output() {
+    let said = |arguments: &str| {
+        let output = output(arguments);
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for help in ["-h", "--help"] {
+        let help = said(help);
+        for option in
+            ["--port", "--memory-limit", "--conn-limit", "--listen", "--enable-ssl", "--config", "--extended"]
+        {
+            assert!(help.contains(option), "{option}");
+        }
+    }
+    for version in ["-V", "--version"] {
+        let version = said(version);
+        assert!(version.starts_with(concat!("fabcached ", env!("CARGO_PKG_VERSION"))), "{version}");
+    }
+    assert!(said("--version").contains("1.6.45"));
+    assert!(said("-i").contains("Apache License"));
+}
+
+#[test]
+fn the_log_may_be_json() {
+    let process = start("--log-format json");
+    let log = process.log();
+    assert!(log.lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{log}");
+}
+
+#[test]
+fn a_client_that_stays_does_not_hold_the_stop_up() {
+    let mut process = start("");
+    let mut c = connect(process.address());
+    c.say("set a 0 0 10\r\nhalf");
+    let mut other = connect(process.address());
+    other.ask("mn\r\n", "MN\r\n");
+    process.signal(Signal::TERM);
+    assert!(process.wait().success());
+    let _ = c.stream.read(&mut [0; 16]);
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing() {
+    let scratch = Scratch::new("fails");
+    let (socket, pid) = (scratch.path("socket"), scratch.path("run.pid"));
+    let flags = format!("-s {} -P {} -Y /nonexistent/users", socket.display(), pid.display());
+    let mut process = spawn(fabcached(&flags));
+    assert!(!process.wait().success());
+    assert!(!socket.exists() && !pid.exists());
+}

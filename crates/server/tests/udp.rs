@@ -1,0 +1,143 @@
+//! All protocols over UDP.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::{Scratch, TestServer, UdpClient, packet, serve};
+
+/// A server on TCP and UDP, and a client over each.
+fn both(flags: &str) -> (TestServer, common::Client<std::net::TcpStream>, UdpClient) {
+    let server = serve(&format!("-U -1 {flags}"));
+    let addresses = server.addresses();
+    let (tcp, udp) = (common::connect(addresses[0]), UdpClient::new(addresses[1]));
+    (server, tcp, udp)
+}
+
+#[test]
+fn text_meta_and_binary_are_answered() {
+    let (_server, _tcp, udp) = both("");
+    udp.ask(1, "set a 5 0 5\r\nhello\r\n", "STORED\r\n");
+    udp.ask(2, "get a missing\r\n", "VALUE a 5 5\r\nhello\r\nEND\r\n");
+    udp.ask(
+        0xffff,
+        "get a\r\nincr n 1\r\nversion\r\n",
+        "VALUE a 5 5\r\nhello\r\nEND\r\nNOT_FOUND\r\nVERSION 1.6.45\r\n",
+    );
+    udp.ask(0, "mg a v s O7\r\nmg missing v q\r\nmn\r\n", "VA 5 s5 O7\r\nhello\r\nMN\r\n");
+    udp.ask(3, "ms b 2 c\r\nhi\r\n", "HD c2\r\n");
+    udp.say(4, packet(0x00, &[], b"a", &[], 0));
+    let answer = udp.hear(4);
+    assert_eq!((answer[0], &answer[6..8], &answer[28..]), (0x81, &[0, 0][..], &b"hello"[..]));
+    udp.ask(5, "nonsense\r\n", "ERROR\r\n");
+}
+
+#[test]
+fn a_long_answer_comes_in_numbered_datagrams() {
+    let (_server, mut tcp, udp) = both("");
+    let value: String = (0..30_000).map(|i| char::from(b'a' + (i % 26) as u8)).collect();
+    tcp.say(format!("set long 0 0 {}\r\n{value}\r\n", value.len()));
+    tcp.hear("STORED\r\n");
+    udp.say(77, "get long\r\n");
+    let datagrams = udp.hear_datagrams(77);
+    let expected = format!("VALUE long 0 30000\r\n{value}\r\nEND\r\n");
+    assert_eq!(datagrams.len(), expected.len().div_ceil(1392));
+    let (last, full) = datagrams.split_last().expect("there are some");
+    assert!(full.iter().all(|datagram| datagram.len() == 1392) && last.len() <= 1392);
+    assert_eq!(datagrams.concat(), expected.as_bytes());
+}
+
+#[test]
+fn what_is_no_request_is_dropped() {
+    let (_server, _tcp, udp) = both("");
+    let dropped: &[&[u8]] = &[
+        b"",
+        b"\0",
+        b"\0\x01\0\0\0\x01\0",
+        b"\0\x01\0\0\0\x01\0\0",
+        b"\0\x01\0\0\0\0\0\0version\r\n",
+        b"\0\x01\0\0\0\x02\0\0version\r\n",
+        b"\0\x01\0\x01\0\x02\0\0version\r\n",
+        b"version\r\n",
+    ];
+    for datagram in dropped {
+        udp.0.send(datagram).expect("loopback");
+    }
+    // Not whole, or with nothing to say.
+    for (id, request) in
+        [(2, "get a"), (3, "set a 0 0 5\r\nhel"), (4, "set a 0 0 5 noreply\r\nhello\r\n"), (5, "quit\r\n")]
+    {
+        udp.say(id, request);
+    }
+    // The first to be answered is the last.
+    udp.ask(9, "get a\r\n", "VALUE a 0 5\r\nhello\r\nEND\r\n");
+}
+
+#[test]
+fn a_request_fills_a_datagram() {
+    let (_server, mut tcp, udp) = both("");
+    let value = vec![b'v'; 60_000];
+    udp.ask(1, [b"set big 0 0 60000\r\n", &value[..], b"\r\n"].concat(), "STORED\r\n");
+    tcp.say("get big\r\n");
+    tcp.hear([b"VALUE big 0 60000\r\n", &value[..], b"\r\nEND\r\n"].concat());
+    let keys = "k ".repeat(30_000);
+    udp.ask(2, format!("get {keys}\r\n"), "END\r\n");
+}
+
+#[test]
+fn an_answer_too_long_for_datagrams_harms_nobody() {
+    let (_server, mut tcp, udp) = both("-t 1 -I 2m");
+    let value = "x".repeat(1 << 20);
+    tcp.say(format!("set a 0 0 {}\r\n{value}\r\n", value.len()));
+    tcp.hear("STORED\r\n");
+    // Some megabytes: more than a connection may have waiting, and much of it is lost on the way to a client that
+    // does not read.
+    udp.say(1, "get a a a\r\n");
+    // More than can be sent.
+    udp.say(2, format!("get {}\r\n", "a ".repeat(20_000)));
+    tcp.ask("mn\r\n", "MN\r\n");
+    UdpClient::new(udp.0.peer_addr().expect("connected")).ask(3, "mn\r\n", "MN\r\n");
+    assert_eq!(tcp.stat("fabcache", "segments_pinned"), "0");
+}
+
+#[test]
+fn what_needs_a_connection_is_refused() {
+    let (_server, mut tcp, udp) = both("");
+    for id in 0..30 {
+        udp.ask(id, "watch fetchers\r\n", "CLIENT_ERROR a watcher needs a connection\r\n");
+    }
+    udp.ask(40, "lru_crawler metadump all\r\n", "CLIENT_ERROR a dump needs a connection\r\n");
+    assert_eq!(tcp.stat("", "log_watchers"), "0");
+    assert_eq!(tcp.stat("", "curr_connections"), "1");
+}
+
+#[test]
+fn clients_are_many_and_on_both_families() {
+    let server = serve("-p 0 -U -1 -l 127.0.0.1,::1 -t 4");
+    let addresses: Vec<SocketAddr> = server.addresses();
+    assert_eq!((addresses.len(), addresses[1].is_ipv6()), (2, true));
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let address = addresses[client % 2];
+            scope.spawn(move || {
+                let udp = UdpClient::new(address);
+                for id in 0..200 {
+                    udp.ask(id, format!("set k{client} 0 0 3\r\n{id:03}\r\n"), "STORED\r\n");
+                    udp.ask(
+                        id,
+                        format!("get k{client}\r\n"),
+                        format!("VALUE k{client} 0 3\r\n{id:03}\r\nEND\r\n"),
+                    );
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn listeners_without_authentication_may_be_udp() {
+    let scratch = Scratch::new("udp");
+    let users = scratch.file("users", "ann:secret\n");
+    let server = serve(&format!("-p 0 -U -1 -Y {} -l noauth:127.0.0.1", users.display()));
+    UdpClient::new(server.address()).ask(1, "mn\r\n", "MN\r\n");
+}

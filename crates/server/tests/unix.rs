@@ -1,0 +1,79 @@
+//! Unix sockets: beside TCP and alone, their permissions, and whose the file is.
+
+mod common;
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use common::{Scratch, connect_unix, serve, try_serve};
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().expect("it is there").permissions().mode() & 0o777
+}
+
+#[test]
+fn alone_it_turns_the_network_off() {
+    let scratch = Scratch::new("alone");
+    let path = scratch.path("socket");
+    let server = serve(&format!("-s {}", path.display()));
+    assert_eq!((server.addresses().len(), server.server().local().len()), (0, 1));
+    assert!(path.metadata().expect("it is there").file_type().is_socket());
+    assert_eq!(mode(&path), 0o700);
+    let mut c = connect_unix(&path);
+    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    assert_eq!(c.stat("settings", "domain_socket"), path.display().to_string());
+    assert_eq!((c.stat("settings", "tcpport"), c.stat("settings", "udpport")), ("0".into(), "0".into()));
+    server.stop();
+    c.hear_end();
+    assert!(!path.exists(), "the file goes with the server");
+}
+
+#[test]
+fn it_serves_beside_tcp() {
+    let scratch = Scratch::new("beside");
+    let (one, other) = (scratch.path("one"), scratch.path("other"));
+    let server = serve(&format!("-s {} -s {} -p -1 -l 127.0.0.1", one.display(), other.display()));
+    assert_eq!(server.addresses().len(), 1);
+    server.connect().ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    for path in [one, other] {
+        connect_unix(&path).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    }
+}
+
+#[test]
+fn its_permissions_are_those_asked_for() {
+    let scratch = Scratch::new("permissions");
+    for mask in ["777", "0660", "600", "755"] {
+        let path = scratch.path(mask);
+        let server = serve(&format!("-s {} -a {mask}", path.display()));
+        assert_eq!(mode(&path), u32::from_str_radix(mask, 8).expect("octal"));
+        assert_eq!(connect_unix(&path).stat("settings", "umask"), mask.trim_start_matches('0'));
+        drop(server);
+    }
+}
+
+#[test]
+fn a_file_left_behind_is_replaced_and_a_living_servers_is_not() {
+    let scratch = Scratch::new("whose");
+    let path = scratch.path("socket");
+    drop(UnixListener::bind(&path).expect("a free path"));
+    assert!(path.exists(), "nobody listens there any more");
+    let flags = format!("-s {}", path.display());
+    let first = serve(&flags);
+    let mut c = connect_unix(&path);
+    c.ask("mn\r\n", "MN\r\n");
+    let error = format!("{:#}", try_serve(&flags).err().expect("the first one lives"));
+    assert!(error.contains("another server listens there") && error.contains("-s"), "{error}");
+    assert!(error.contains(&path.display().to_string()), "{error}");
+    c.ask("mn\r\n", "MN\r\n");
+    connect_unix(&path).ask("mn\r\n", "MN\r\n");
+    drop(first);
+    scratch.file("socket", "precious");
+    let error = format!("{:#}", try_serve(&flags).err().expect("a file is in the way"));
+    assert!(error.contains("not a socket"), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "precious");
+    let nowhere = scratch.path("none/socket");
+    let error = format!("{:#}", try_serve(&format!("-s {}", nowhere.display())).err().expect("no directory"));
+    assert!(error.contains(&nowhere.display().to_string()), "{error}");
+}

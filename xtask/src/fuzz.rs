@@ -1,0 +1,65 @@
+//! `cargo xtask fuzz`: each target of `fuzz/` for a while, on inputs that earlier runs found and new ones.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Feeds random bytes to every parser.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only these targets
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// How long each target runs
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+}
+
+/// Builds and runs the targets, one at a time.
+///
+/// # Errors
+/// cargo-fuzz or a nightly toolchain is missing, or a target failed: its output says on which input.
+pub fn run(args: &Args) -> Result<()> {
+    let targets = targets()?;
+    for name in &args.only {
+        ensure!(targets.contains(name), "there is no fuzz target {name}; there are {}", targets.join(", "));
+    }
+    ensure!(fuzz(&["build"]).status()?.success(), "the fuzz targets do not build");
+    let chosen = |target: &&String| args.only.is_empty() || args.only.contains(target);
+    for target in targets.iter().filter(chosen) {
+        println!("{target}: {} s", args.seconds);
+        let time = format!("-max_total_time={}", args.seconds);
+        let output = fuzz(&["run", target, "--", &time, "-print_final_stats=1"]).output()?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            bail!("{log}\nthe fuzz target {target} failed; its input lies in fuzz/artifacts/{target}");
+        }
+        let executed = log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
+        println!("{target}: {} inputs held", executed.context("libFuzzer said no statistics")?.trim());
+    }
+    Ok(())
+}
+
+fn targets() -> Result<Vec<String>> {
+    let output = fuzz(&["list"]).output().context("rustup cannot be started")?;
+    if !output.status.success() {
+        bail!(
+            "fuzzing needs a nightly toolchain (rustup toolchain install nightly) and cargo-fuzz (cargo install \
+             cargo-fuzz): {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+fn fuzz(words: &[&str]) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", "cargo", "fuzz"]).args(words);
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    // The outer cargo's settings are those of another toolchain.
+    for variable in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC", "RUSTFLAGS", "CARGO_TARGET_DIR"] {
+        command.env_remove(variable);
+    }
+    command
+}
