@@ -156,7 +156,8 @@ fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, 
         if other_expiry >= 0 {
             let hash = store.hash(b"b");
             let at = store.index.lock(hash).find(hash, |slot| store.has_key(slot.offset(), b"b"));
-            let item = Item::read(&store.memory, at.expect("it is there").slot.offset()).expect("in the region");
+            let item =
+                Item::read(&store.memory, at.expect("it is there").slot.offset()).expect("in the region");
             assert_eq!(item.state.window(), 1, "nobody has noted an access of it");
             assert_eq!(get(&main, b"b"), Some(other));
         }
