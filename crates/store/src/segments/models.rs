@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fabcache_layout::segment::{ENTRY_BYTES, Kind};
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{Geometry, Memory};
+use loom::cell::UnsafeCell;
 use loom::thread;
 
 use super::{PENDING_MASK, SEALED, Segments};
@@ -44,12 +45,17 @@ impl World {
         Arc::new(World { segments: Segments::new(memory.clone(), geometry, SEGMENTS), memory })
     }
 
-    /// Writes an "item"; where it lies.
+    /// Writes an "item" that never expires; where it lies.
     fn write(&self, value: u64) -> Place {
+        self.write_until(value, 0)
+    }
+
+    /// Writes an "item" with an expiry second, among those that have none; where it lies.
+    fn write_until(&self, value: u64, expiry: u32) -> Place {
         let space = self.segments.reserve(0, ITEM_BYTES, 2, true).expect("there is room");
         let place = Place { segment: space.segment, offset: space.offset };
         self.memory.copy_in(space.offset, &value.to_le_bytes());
-        self.segments.commit(space, 0);
+        self.segments.commit(space, expiry);
         place
     }
 
@@ -62,20 +68,89 @@ impl World {
 
 #[test]
 fn reservations_do_not_overlap_and_open_segments_are_replaced_once() {
-    check(3, || {
+    check(2, || {
         let world = World::new();
-        // One item fills half of the first segment, so the second of the two below opens another.
+        // One item fills half of the first segment. Of the three below one fills it, one opens another, and one goes
+        // to that, whoever opened it.
         world.write(1);
-        let writers = [2, 3].map(|value| {
+        let other = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.write(value).offset)
-        });
-        let places = writers.map(|writer| writer.join().expect("written"));
-        assert_ne!(places[0], places[1]);
-        assert_eq!((world.read(places[0]), world.read(places[1])), (2, 3));
+            thread::spawn(move || world.write(2).offset)
+        };
+        let [third, fourth] = [3, 4].map(|value| world.write(value).offset);
+        let second = other.join().expect("written");
+        assert_eq!([second, third, fourth].map(|offset| world.read(offset)), [2, 3, 4]);
         assert_eq!(world.segments.free_count(), SEGMENTS as usize - 2, "one more was opened");
         let sealed: Vec<_> = world.segments.sealed().collect();
         assert_eq!((sealed.len(), sealed[0].used), (1, 1 << SEGMENT_SHIFT));
+    });
+}
+
+#[test]
+fn a_segment_that_others_fill_and_seal_is_seen_whole() {
+    check(2, || {
+        let world = World::new();
+        let offset = world.write(1).offset;
+        let writers = [2, 3].map(|value| {
+            let world = Arc::clone(&world);
+            // One fills the segment, one seals it and opens another.
+            thread::spawn(move || world.write(value))
+        });
+        for sealed in world.segments.sealed() {
+            assert_eq!((sealed.id, sealed.used), (0, 1 << SEGMENT_SHIFT), "as it was sealed");
+            assert_ne!(sealed.order, 0, "it has its place in the order");
+            assert_eq!(world.read(offset), 1);
+            assert_ne!(world.read(offset + ITEM_BYTES), 0, "committed, so whole");
+        }
+        for writer in writers {
+            writer.join().expect("written");
+        }
+    });
+}
+
+#[test]
+fn a_late_reservation_is_of_the_new_generation() {
+    check(3, || {
+        let world = World::new();
+        let place = world.write(1);
+        let other = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                world.segments.seal_open(|_, _| true);
+                if world.segments.sealed().any(|sealed| sealed.used == ITEM_BYTES as u32) {
+                    assert!(world.segments.retire_generation(place.segment), "nobody pins");
+                    // Opens it again, last freed and first used, unless another is open by now.
+                    world.write(2);
+                }
+            })
+        };
+        // It may have found the segment open before, and reserve in it after.
+        let space = world.segments.reserve(0, ITEM_BYTES, 2, true).expect("there is room");
+        if space.offset == place.offset {
+            assert_eq!(world.segments.generation(space.segment), 1, "its place was in use before");
+        }
+        world.segments.commit(space, 0);
+        other.join().expect("written");
+    });
+}
+
+#[test]
+fn a_published_last_expiry_is_that_of_all_items() {
+    check(3, || {
+        let world = World::new();
+        let place = world.write_until(1, 5);
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.write(2))
+        };
+        world.segments.seal_open(|_, _| true);
+        let times = world.memory.load(u64::from(place.segment) * ENTRY_BYTES + 16, Ordering::Acquire);
+        let word = world.segments.segments[place.segment as usize].allocation.load(Ordering::Acquire);
+        match times >> 32 {
+            0 => {}
+            last => assert_eq!((last, word & 0xffff_ffff), (5, ITEM_BYTES), "the other never expires"),
+        }
+        writer.join().expect("written");
     });
 }
 
@@ -137,17 +212,23 @@ fn a_pinned_segment_is_not_used_again() {
         let place = world.write(1);
         world.segments.seal_open(|_, _| true);
         let generation = world.segments.generation(place.segment);
+        // The same bytes once more, for loom to see that reading and overwriting them are never concurrent.
+        let bytes = Arc::new(UnsafeCell::new(1));
         let reclaim = {
-            let world = Arc::clone(&world);
+            let (world, bytes) = (Arc::clone(&world), Arc::clone(&bytes));
             thread::spawn(move || {
                 let freed = world.segments.retire_generation(place.segment);
                 if freed || world.segments.free_unpinned(place.segment) {
+                    // SAFETY: what the model is to prove; loom checks it.
+                    bytes.with_mut(|bytes| unsafe { *bytes = 2 });
                     world.write(2);
                 }
             })
         };
         if world.segments.pin(place.segment, generation) {
             assert_eq!(world.read(place.offset), 1, "a pinned value stays");
+            // SAFETY: as above.
+            assert_eq!(bytes.with(|bytes| unsafe { *bytes }), 1);
             assert!(world.segments.pinned() <= 1);
             world.segments.unpin(place.segment);
         }
