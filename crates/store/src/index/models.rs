@@ -322,6 +322,64 @@ fn a_key_is_found_though_its_old_table_is_used_again() {
     });
 }
 
+/// A reader knows the first table by its head, and finds the third's first block in its place, which is as `leave`
+/// left it (it is given the block's offset) or cleared since.
+fn found_though_its_table_has_other_blocks(leave: fn(&World, u64)) {
+    check(2, move || {
+        let hash = key(0, 0, false);
+        let world = World::new(&[hash]);
+        // Two for the second table, so that the third begins with the last one.
+        let blocks = [(); 3].map(|()| take_segment(&world.segments_taken).expect("memory for blocks"));
+        leave(&world, blocks[2]);
+        world.index.blocks.give_back(blocks);
+        let mover = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                assert_eq!(world.grow(), Growth::Finished);
+                assert_eq!(world.grow(), Growth::Moved);
+            })
+        };
+        let found = world.get(hash).expect("never a miss");
+        assert!(found.same_item(item(hash, 0)), "what a table before left is not found");
+        mover.join().expect("the groups moved");
+    });
+}
+
+#[test]
+fn a_key_is_found_though_its_table_has_other_blocks() {
+    found_though_its_table_has_other_blocks(|_, _| {});
+}
+
+#[test]
+fn a_slot_that_a_table_before_left_is_not_found() {
+    found_though_its_table_has_other_blocks(|world, block| {
+        world.memory.store(block, item(key(0, 0, false), 2).0, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_slot_that_a_chain_before_left_is_not_found() {
+    check(2, || {
+        let keys = crowd(8, 0);
+        let world = World::new(&keys[..6]);
+        let (hash, gone) = (keys[6], keys[7]);
+        for hash in [hash, gone] {
+            world.memory.store(item(hash, 0).offset(), hash.0, Ordering::Relaxed);
+        }
+        let block = take_segment(&world.segments_taken).expect("memory for a block");
+        // The first slot of the bucket is for the item whose place the link takes.
+        world.memory.store(block + 8, item(gone, 0).0, Ordering::Relaxed);
+        world.index.blocks.give_back([block]);
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.insert(hash))
+        };
+        assert_eq!(world.get(gone), None, "it was never in this table");
+        writer.join().expect("inserted");
+        world.check_only(hash, 0);
+    });
+}
+
 #[test]
 fn a_group_is_locked_by_one_thread_whichever_table_it_is_in() {
     check(2, || {

@@ -112,13 +112,15 @@ fn a_segment_that_others_fill_and_seal_is_seen_whole() {
 fn a_late_reservation_is_of_the_new_generation() {
     check(3, || {
         let world = World::new();
-        let place = world.write(1);
+        let place = world.segments.reserve(0, ITEM_BYTES, 1, true).expect("there is room");
+        let (segment, offset) = (place.segment, place.offset);
+        world.segments.commit(place, 0);
         let other = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
                 world.segments.seal_open(|_, _| true);
                 if world.segments.sealed().any(|sealed| sealed.used == ITEM_BYTES as u32) {
-                    assert!(world.segments.retire_generation(place.segment), "nobody pins");
+                    assert!(world.segments.retire_generation(segment), "nobody pins");
                     // Opens it again, last freed and first used, unless another is open by now.
                     world.write(2);
                 }
@@ -126,8 +128,9 @@ fn a_late_reservation_is_of_the_new_generation() {
         };
         // It may have found the segment open before, and reserve in it after.
         let space = world.segments.reserve(0, ITEM_BYTES, 2, true).expect("there is room");
-        if space.offset == place.offset {
-            assert_eq!(world.segments.generation(space.segment), 1, "its place was in use before");
+        if space.offset == offset {
+            assert_eq!(world.segments.generation(segment), 1, "its place was in use before");
+            assert_eq!(world.segments.opened(segment), 2, "it was opened again");
         }
         world.segments.commit(space, 0);
         other.join().expect("written");
