@@ -11,6 +11,7 @@ use fabcache_layout::{Geometry, Item, Memory};
 use loom::thread;
 
 use crate::clock::TimeSource;
+use crate::upload::Upload;
 use crate::{
     Change, Detail, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions, Value, Write, Written,
 };
@@ -63,6 +64,11 @@ const SEGMENTS: u32 = 6;
 const USED_BYTES: u64 = 96;
 
 fn store() -> (Arc<Store>, SetClock) {
+    store_that(false)
+}
+
+/// A store that evicts (and so moves items to gain memory) or not.
+fn store_that(evict: bool) -> (Arc<Store>, SetClock) {
     let segment_table = DIRECTORY + PARTITION_BYTES;
     let first_segment = (segment_table + u64::from(SEGMENTS) * ENTRY_BYTES).next_multiple_of(64);
     let geometry = Geometry {
@@ -77,7 +83,7 @@ fn store() -> (Arc<Store>, SetClock) {
     };
     let clock = SetClock::default();
     let time = Box::new(clock.clone());
-    let options = StoreOptions { threads: 4, evict: false, time, ..StoreOptions::default() };
+    let options = StoreOptions { threads: 4, evict, time, ..StoreOptions::default() };
     let memory = Memory::sparse(geometry.region_bytes, |offset| {
         geometry.segment_of(offset).is_none_or(|id| offset < geometry.segment_offset(id) + USED_BYTES)
     });
@@ -161,6 +167,87 @@ fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, 
             assert_eq!(item.state.window(), 1, "nobody has noted an access of it");
             assert_eq!(get(&main, b"b"), Some(other));
         }
+        assert_eq!(store.usage().segments_pinned, 0);
+    });
+}
+
+#[test]
+fn an_access_is_not_noted_of_another_item() {
+    a_read_while_its_segment_is_used_again(1, 8, LATER);
+}
+
+#[test]
+fn an_item_where_an_expired_one_was_is_not_removed() {
+    check(2, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", expiry_of(&store, -1));
+        store.segments.seal_open(|_, _| true);
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                reclaim(&handle);
+                // The same key at the same place, so its slot is the same.
+                set(&handle, b"a", b"2", expiry_of(&store, LATER));
+            })
+        };
+        // A reader removes what it finds expired.
+        assert_ne!(get(&main, b"a").as_deref(), Some(&b"1"[..]), "it is expired");
+        writer.join().expect("written");
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"2"[..]));
+    });
+}
+
+#[test]
+fn an_item_that_reclaim_moves_is_found() {
+    check(1, || {
+        let (store, _) = store_that(true);
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", Expiry::NEVER);
+        store.segments.seal_open(|_, _| true);
+        let mover = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                reclaim(&handle);
+                assert_eq!(store.sums().items_moved, 1);
+                set(&handle, b"b", b"2", Expiry::NEVER);
+            })
+        };
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"1"[..]), "never a miss");
+        mover.join().expect("moved");
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"1"[..]));
+        assert_eq!(get(&main, b"b").as_deref(), Some(&b"2"[..]));
+    });
+}
+
+#[test]
+fn a_value_in_pieces_is_the_old_or_the_new_one() {
+    // The place of the old one's piece is used again; its head lies behind it.
+    check(2, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        let mut upload = Upload::begin(&store, b"a", Expiry::NEVER, 8);
+        upload.write(&main, b"11111111").expect("memory enough");
+        let uploaded = upload.finish_in_pieces(&main).expect("memory enough");
+        let write = plain(NewValue::Is(Value::Uploaded(&uploaded)));
+        main.mutate(b"a", |_| (Change::Write(write), ())).expect("memory enough");
+        store.segments.seal_open(|_, _| true);
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                set(&handle, b"a", b"22222222", Expiry::NEVER);
+                reclaim(&handle);
+                store.segments.seal_open(|_, _| true);
+                set(&handle, b"b", b"33333333", Expiry::NEVER);
+            })
+        };
+        let found = get(&main, b"a").expect("never a miss: it was replaced, not removed");
+        assert!(found == b"11111111" || found == b"22222222", "the old or the new value: {found:?}");
+        writer.join().expect("written");
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"22222222"[..]));
         assert_eq!(store.usage().segments_pinned, 0);
     });
 }

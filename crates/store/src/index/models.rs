@@ -358,6 +358,26 @@ fn a_slot_that_a_table_before_left_is_not_found() {
 }
 
 #[test]
+fn a_key_is_found_though_its_table_is_a_chain_now() {
+    check(2, || {
+        let hash = key(0, 0, false);
+        let world = World::new(&[hash]);
+        let mover = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                assert_eq!(world.grow(), Growth::Finished);
+                // The block of the first table is cleared for chains of the second.
+                let take = || take_segment(&world.segments_taken);
+                world.index.add_chain_memory(hash, &take).expect("memory for chains");
+            })
+        };
+        assert!(world.get(hash).is_some(), "never a miss");
+        mover.join().expect("the groups moved");
+        world.check_only(hash, 0);
+    });
+}
+
+#[test]
 fn a_slot_that_a_chain_before_left_is_not_found() {
     check(2, || {
         let keys = crowd(8, 0);
