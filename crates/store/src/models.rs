@@ -178,7 +178,7 @@ fn an_access_is_not_noted_of_another_item() {
 
 #[test]
 fn an_item_where_an_expired_one_was_is_not_removed() {
-    check(2, || {
+    check(1, || {
         let (store, _) = store();
         let main = Handle::new(&store);
         set(&main, b"a", b"1", expiry_of(&store, -1));
@@ -225,7 +225,7 @@ fn an_item_that_reclaim_moves_is_found() {
 #[test]
 fn a_value_in_pieces_is_the_old_or_the_new_one() {
     // The place of the old one's piece is used again; its head lies behind it.
-    check(2, || {
+    check(1, || {
         let (store, _) = store();
         let main = Handle::new(&store);
         let mut upload = Upload::begin(&store, b"a", Expiry::NEVER, 8);
