@@ -12,7 +12,7 @@
 //!        36..64  version: changes with every change of the head
 //! ```
 //! Written by the one thread of the server that migrates; a release store that pairs with readers' acquire loads.
-//! A reader that finds the head changed after it looked starts again.
+//! A reader that finds the head changed after it looked (it looks behind an acquire fence) starts again.
 
 use crate::hash::KeyHash;
 
