@@ -1,6 +1,7 @@
 //! Models of the index alone under loom, over a made-up heap in which each "item" is the hash of its key.
 //!
 //! A bucket has two slots, a group two home buckets and one for overflow, a segment one block.
+#![expect(clippy::arc_with_non_send_sync, reason = "loom runs its threads one at a time")]
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

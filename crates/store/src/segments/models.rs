@@ -1,4 +1,5 @@
 //! Models of the segments alone under loom: reservations, generations, pins.
+#![expect(clippy::arc_with_non_send_sync, reason = "loom runs its threads one at a time")]
 
 use std::sync::Arc;
 
