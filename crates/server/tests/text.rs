@@ -229,6 +229,54 @@ fn without_eviction_memory_runs_out_and_comes_back() {
 }
 
 #[test]
+fn on_a_full_server_what_is_there_can_be_touched_and_what_cannot_be_replaced_goes() {
+    let server = serve("-m 8 -M");
+    let mut c = server.connect();
+    c.ask("set n 0 100 4\r\n1000\r\n", "STORED\r\n");
+    let value = "x".repeat(1_000);
+    let mut stored = 0;
+    loop {
+        c.say(format!("set key{stored} 0 100 1000\r\n{value}\r\n"));
+        if c.hear_until("\r\n") != "STORED\r\n" {
+            break;
+        }
+        stored += 1;
+    }
+    for i in (0..stored).step_by(3) {
+        c.ask(format!("touch key{i} 200\r\n"), "TOUCHED\r\n");
+        c.ask(format!("gat 300 key{i}\r\n"), format!("VALUE key{i} 0 1000\r\n{value}\r\nEND\r\n"));
+        c.ask(format!("mg key{i} T400 t\r\n"), "HD t400\r\n");
+        c.ask(format!("md key{i} I T500\r\n"), "HD\r\n");
+        c.ask("incr n 3\r\n", format!("{}\r\n", 1_003 + i));
+    }
+    // A value that does not fit leaves no old one to be taken for it; but where the old one would have stayed anyway.
+    let long = "y".repeat(500_000);
+    for (command, reply, left) in [
+        ("set key1 0 0 500000\r\n", "SERVER_ERROR out of memory storing object\r\n", "END\r\n"),
+        ("ms key2 500000\r\n", "SERVER_ERROR out of memory storing object\r\n", "END\r\n"),
+        (
+            "replace key3 0 0 500000\r\n",
+            "SERVER_ERROR out of memory storing object\r\n",
+            "VALUE key3 0 1000\r\n",
+        ),
+        (
+            "append key4 0 0 500000\r\n",
+            "SERVER_ERROR out of memory storing object\r\n",
+            "VALUE key4 0 1000\r\n",
+        ),
+    ] {
+        c.say(format!("{command}{long}\r\n"));
+        c.hear(reply);
+        let key = command.split(' ').nth(1).expect("a key");
+        c.ask(format!("get {key}\r\n"), left);
+        if left != "END\r\n" {
+            c.hear(format!("{value}\r\nEND\r\n"));
+        }
+    }
+    assert_eq!(c.stat("", "evictions"), "0");
+}
+
+#[test]
 fn dumps_show_each_key_once() {
     let server = serve("-m 64");
     let mut c = server.connect();

@@ -38,6 +38,11 @@ pub const UPLOAD_PIECE_BYTES: usize = 128 << 10;
 /// Free segments that only reclaim may take, so that it always has somewhere to move live items to.
 pub const RECLAIM_RESERVE_SEGMENTS: usize = 2;
 
+/// Without eviction, and beyond those for reclaim, free segments (1/n of all) that only items written again in their own
+/// place may take, so that what memory is full of can still be touched and counted. It is also what such writes may
+/// leave dead before items are moved to gain it: with 1/n of it dead, n - 1 bytes move for each gained.
+pub const REWRITE_RESERVE_DIVISOR: usize = 32;
+
 /// Reclaim starts when fewer segments (1/n of all) are free, so that writers find one ready …
 pub const FREE_SEGMENTS_WANTED_DIVISOR: usize = 128;
 /// … and at least this many.

@@ -59,7 +59,8 @@ impl TimeSource for SetClock {
 /// Past the header's published line.
 const DIRECTORY: u64 = 192;
 const SEGMENT_SHIFT: u32 = 9;
-const SEGMENTS: u32 = 6;
+/// Without eviction four are kept back.
+const SEGMENTS: u32 = 8;
 /// What a model uses of a segment: a table of one group, or two items.
 const USED_BYTES: u64 = 96;
 

@@ -5,6 +5,7 @@
 //! is looked at again after the last byte was copied, so none of them was overwritten. What changed meanwhile starts
 //! the read again.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -40,18 +41,37 @@ pub enum Payload {
     Pinned(PinnedValue),
 }
 
-/// A long value, sent from where it lies. Its bytes stay while this lives.
+/// A long value, sent from where it lies. Its bytes stay until they are let go.
 #[derive(Debug)]
 pub struct PinnedValue {
     store: Arc<Store>,
-    /// Offset and length of each part.
-    parts: Vec<(u64, usize)>,
-    segments: Vec<u32>,
+    /// Each pins its segment.
+    parts: VecDeque<PinnedPart>,
     len: u64,
 }
 
+#[derive(Debug)]
+struct PinnedPart {
+    segment: u32,
+    offset: u64,
+    len: usize,
+}
+
 impl PinnedValue {
-    /// Bytes of the value.
+    fn new(store: Arc<Store>, len: u32) -> PinnedValue {
+        PinnedValue { store, parts: VecDeque::new(), len: u64::from(len) }
+    }
+
+    /// Pins the segment and adds a part that lies in it; false if the segment is no longer in `generation`.
+    fn add(&mut self, part: PinnedPart, generation: u64) -> bool {
+        let pinned = self.store.segments.pin(part.segment, generation);
+        if pinned {
+            self.parts.push_back(part);
+        }
+        pinned
+    }
+
+    /// Bytes of the value that were not let go.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -61,15 +81,12 @@ impl PinnedValue {
         self.len == 0
     }
 
-    /// The parts of the value from `skip` bytes on.
+    /// The parts of the value.
     #[cfg(not(loom))]
-    pub fn slices(&self, mut skip: u64) -> impl Iterator<Item = &[u8]> {
-        self.parts.iter().filter_map(move |&(offset, len)| {
-            let skipped = skip.min(len as u64);
-            skip -= skipped;
-            let left = len - skipped as usize;
-            // SAFETY: a published value in a segment pinned by self: it is immutable, and its memory not reused.
-            (left > 0).then(|| unsafe { self.store.memory.bytes(offset + skipped, left) })
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().map(|part| {
+            // SAFETY: a published value in a segment pinned by the part: it is immutable, and its memory not reused.
+            unsafe { self.store.memory.bytes(part.offset, part.len) }
         })
     }
 
@@ -77,17 +94,33 @@ impl PinnedValue {
     #[cfg(loom)]
     pub fn copy(&self) -> Vec<u8> {
         let mut value = Vec::new();
-        for &(offset, len) in &self.parts {
-            self.store.memory.append_to(offset, len, &mut value);
+        for part in &self.parts {
+            self.store.memory.append_to(part.offset, part.len, &mut value);
         }
         value
+    }
+
+    /// Lets go of the first `bytes` bytes, and of what only they pinned: at most as many as there are.
+    pub fn advance(&mut self, bytes: u64) {
+        self.len -= bytes;
+        let mut left = bytes as usize;
+        while let Some(first) = self.parts.front_mut() {
+            if left < first.len {
+                first.offset += left as u64;
+                first.len -= left;
+                return;
+            }
+            left -= first.len;
+            self.store.segments.unpin(first.segment);
+            self.parts.pop_front();
+        }
     }
 }
 
 impl Drop for PinnedValue {
     fn drop(&mut self) {
-        for segment in &self.segments {
-            self.store.segments.unpin(*segment);
+        for part in &self.parts {
+            self.store.segments.unpin(part.segment);
         }
     }
 }
@@ -276,30 +309,18 @@ impl Handle {
             self.counters().pins_refused.inc();
             return Err(Failed::Busy(*info));
         }
-        let mut pinned = PinnedValue {
-            store: Arc::clone(store),
-            parts: Vec::new(),
-            segments: Vec::new(),
-            len: u64::from(seen.item.value_len),
-        };
+        let mut pinned = PinnedValue::new(Arc::clone(store), seen.item.value_len);
         if seen.item.is_chained() {
             self.pin_pieces(seen, &mut pinned)?;
         } else {
-            self.pin_segment(seen.segment, seen.generation, &mut pinned)?;
-            pinned.parts.push((seen.offset() + seen.item.payload_at(), seen.item.value_len as usize));
+            let offset = seen.offset() + seen.item.payload_at();
+            let part = PinnedPart { segment: seen.segment, offset, len: seen.item.value_len as usize };
+            if !pinned.add(part, seen.generation) {
+                return Err(Failed::Changed);
+            }
         }
         self.counters().pins.inc();
         Ok(pinned)
-    }
-
-    fn pin_segment(&self, segment: u32, generation: u64, pinned: &mut PinnedValue) -> Result<(), Failed> {
-        if pinned.segments.last() != Some(&segment) {
-            if !self.store.segments.pin(segment, generation) {
-                return Err(Failed::Changed);
-            }
-            pinned.segments.push(segment);
-        }
-        Ok(())
     }
 
     fn pin_pieces(&self, seen: &Seen, pinned: &mut PinnedValue) -> Result<(), Failed> {
@@ -318,12 +339,12 @@ impl Handle {
         let store = &self.store;
         let segment = store.geometry.segment_of(piece.offset).ok_or(Failed::Changed)?;
         let generation = store.segments.generation(segment);
-        if generation as u32 != piece.generation {
+        let header = Item::read(&store.memory, piece.offset).ok_or(Failed::Changed)?;
+        let offset = piece.offset + header.payload_at();
+        let part = PinnedPart { segment, offset, len: piece.len as usize };
+        if generation as u32 != piece.generation || !pinned.add(part, generation) {
             return Err(Failed::Changed);
         }
-        self.pin_segment(segment, generation, pinned)?;
-        let header = Item::read(&store.memory, piece.offset).ok_or(Failed::Changed)?;
-        pinned.parts.push((piece.offset + header.payload_at(), piece.len as usize));
         Ok(())
     }
 }

@@ -20,7 +20,7 @@ use crate::handle::Handle;
 use crate::index::SlotAt;
 use crate::index::group::LockedGroup;
 use crate::info::{Detail, Expiry, Miss};
-use crate::segments::{KEPT_CLASS, SealedSegment, class_of};
+use crate::segments::{Claim, KEPT_CLASS, SealedSegment, class_of};
 use crate::store::Store;
 
 /// Where reclaim stands.
@@ -32,9 +32,29 @@ pub struct Reclaim {
     /// Segments that could not be emptied, and the order in which they were sealed: not to be tried again before
     /// something was freed.
     stuck: Vec<u32>,
-    /// Segments emptied since the last time enough were free: when there are many, moving items gains nothing (what
-    /// it writes anew, such as the tables of chained values, may outweigh what it frees).
+    /// Segments emptied since the last time enough were free, or, without eviction, since a whole one was gained: when
+    /// there are many, moving items gains nothing (what it writes anew, such as the tables of chained values, may
+    /// outweigh what it frees).
     fruitless: u32,
+    /// Bytes freed in these beyond those written anew.
+    gained: i64,
+    /// The dead bytes there were when it turned out so.
+    fruitless_at: Option<u64>,
+}
+
+impl Reclaim {
+    /// Whether moving items is known to gain nothing: until `enough` more bytes are dead.
+    fn is_fruitless(&mut self, segments: u32, dead: u64, enough: u64) -> bool {
+        if self.fruitless <= segments {
+            self.fruitless_at = None;
+            return false;
+        }
+        let at = *self.fruitless_at.get_or_insert(dead);
+        if dead > at + enough {
+            (self.fruitless, self.gained, self.fruitless_at) = (0, 0, None);
+        }
+        self.fruitless > segments
+    }
 }
 
 /// Why a segment is emptied.
@@ -75,14 +95,14 @@ pub enum Step {
 struct Stuck;
 
 impl Handle {
-    /// Frees memory until a writer finds a segment.
+    /// Frees memory until a writer with this claim finds a segment.
     ///
     /// # Errors
     /// There is nothing left to take back.
-    pub(crate) fn make_room(&self) -> Result<(), OutOfMemory> {
+    pub(crate) fn make_room(&self, claim: Claim) -> Result<(), OutOfMemory> {
         loop {
             let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
-            if self.store.segments.free_count() > crate::bounds::RECLAIM_RESERVE_SEGMENTS {
+            if self.store.segments.free_count() > self.store.segments.kept_back(claim) {
                 return Ok(());
             }
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
@@ -177,7 +197,7 @@ impl Store {
     }
 
     fn choose_victim(&self, reclaim: &mut Reclaim) -> Option<Victim> {
-        if self.segments.free_count() > crate::bounds::RECLAIM_RESERVE_SEGMENTS {
+        if self.evicts() && self.segments.free_count() > self.segments.kept_back(Claim::New) {
             reclaim.fruitless = 0;
         }
         let now = self.now();
@@ -210,7 +230,7 @@ impl Store {
                 oldest = Some(segment);
             }
         }
-        let fruitless = reclaim.fruitless > self.segments.limit();
+        let fruitless = reclaim.is_fruitless(self.segments.limit(), dead_in_all, capacity);
         if fruitless && !evicts {
             return None;
         }
@@ -235,6 +255,11 @@ impl Store {
         }
         reclaim.stuck.clear();
         reclaim.fruitless += 1;
+        let freed = victim.end - self.geometry.segment_offset(victim.id);
+        reclaim.gained += freed as i64 - victim.moved_bytes as i64;
+        if !self.evicts() && reclaim.gained >= self.geometry.segment_bytes() as i64 {
+            (reclaim.fruitless, reclaim.gained) = (0, 0);
+        }
         if self.segments.retire_generation(victim.id) {
             self.release_retired(victim.id);
             Step::Freed
@@ -395,7 +420,7 @@ impl Store {
             value_len: item.value_len,
         };
         let class = if item.expiry == 0 { KEPT_CLASS } else { class_of(item.expiry, now) };
-        let reservation = self.segments.reserve(class, new.bytes(), now, true).map_err(|_| Stuck)?;
+        let reservation = self.segments.reserve(class, new.bytes(), now, Claim::Move).map_err(|_| Stuck)?;
         let new_offset = reservation.offset;
         self.segments.note_written(new_offset, accessed);
         self.write_item(reservation, &new, table.as_deref().unwrap_or(value), Expiry::at(item.expiry));
@@ -476,7 +501,7 @@ impl Store {
         let mut moved = Vec::new();
         let mut rest = &value[..];
         while !rest.is_empty() {
-            match self.write_piece(owner, Expiry::at(head.expiry), rest, true) {
+            match self.write_piece(owner, Expiry::at(head.expiry), rest, Claim::Move) {
                 Ok(part) => {
                     rest = &rest[part.len as usize..];
                     moved.push(part);

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use crossbeam_utils::CachePadded;
 use fabcache_layout::header::{self, Birth};
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
-use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Secret, Slot};
 
 use crate::bounds::{CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN};
@@ -73,7 +73,7 @@ pub struct Store {
     pub(crate) clock: Clock,
     cas: AtomicU64,
     pub(crate) cas_enabled: bool,
-    evict: AtomicBool,
+    evict: bool,
     counters: Box<[CachePadded<StoreCounters>]>,
     handles_taken: AtomicU32,
     memory_limit: AtomicU64,
@@ -178,7 +178,7 @@ impl Store {
         segments_limit: u32,
         #[cfg(not(loom))] backing: Backing,
     ) -> Result<Store, CreateError> {
-        let segments = Segments::new(memory.clone(), geometry, segments_limit);
+        let segments = Segments::new(memory.clone(), geometry, segments_limit, !options.evict);
         let index = Index::new(memory.clone(), geometry, || segments.take_for_index())
             .map_err(|NoBlock| CreateError::TooSmall { bytes: options.memory_bytes })?;
         let clock = Clock::start(options.time);
@@ -197,7 +197,7 @@ impl Store {
             clock,
             cas: AtomicU64::new(0),
             cas_enabled: options.cas,
-            evict: AtomicBool::new(options.evict),
+            evict: options.evict,
             counters: (0..options.threads.max(1)).map(|_| CachePadded::default()).collect(),
             handles_taken: AtomicU32::new(0),
             memory_limit: AtomicU64::new(options.memory_bytes),
@@ -227,7 +227,7 @@ impl Store {
 
     /// Whether live items are evicted when memory is full.
     pub fn evicts(&self) -> bool {
-        self.evict.load(Ordering::Relaxed)
+        self.evict
     }
 
     /// How much is used.

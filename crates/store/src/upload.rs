@@ -13,7 +13,7 @@ use fabcache_layout::item::PieceEntry;
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::info::Expiry;
-use crate::segments::NoSpace;
+use crate::segments::{Claim, NoSpace};
 use crate::store::Store;
 
 /// A value being received.
@@ -49,6 +49,16 @@ impl Upload {
             adopted: Cell::new(false),
         };
         Upload { parts, expiry, announced }
+    }
+
+    /// Bytes that were announced.
+    pub fn len(&self) -> u64 {
+        self.announced
+    }
+
+    /// None were.
+    pub fn is_empty(&self) -> bool {
+        self.announced == 0
     }
 
     /// Bytes still to come.
@@ -136,14 +146,14 @@ impl Uploaded {
 
     fn add_pieces(&mut self, handle: &Handle, expiry: Expiry, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
         while !bytes.is_empty() {
-            match self.store.write_piece(self.owner, expiry, bytes, false) {
+            match self.store.write_piece(self.owner, expiry, bytes, Claim::New) {
                 Ok(piece) => {
                     self.store.segments.count_orphan(piece.offset, 1);
                     self.pieces.push(piece);
                     bytes = &bytes[piece.len as usize..];
                     handle.reclaim_ahead();
                 }
-                Err(NoSpace) => handle.make_room()?,
+                Err(NoSpace) => handle.make_room(Claim::New)?,
             }
         }
         Ok(())

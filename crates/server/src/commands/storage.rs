@@ -55,16 +55,29 @@ pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, form: 
     }
 }
 
-/// A value that can never fit. What it was to replace is gone as well, so that nobody takes the old value for it.
+/// A value that can never fit.
 fn refuse_too_large(ctx: &mut Context, session: &Session, store: &Store<'_>, form: &Form<'_>) -> Flow {
     ctx.counters().store_too_large.inc();
-    let replaces = store.mode == StoreMode::Set && store.compare.is_none() || matches!(form, Form::Meta(_));
-    if replaces {
-        let _ = ctx.handle.mutate(store.key, |_| (Change::Remove, ()));
-    }
+    remove_replaced(ctx, store.key, store, form);
     tell(ctx, session.info.fd, store.key, store, "too_large", store.value.len());
     form.reply(&Reply::TooLarge, &mut ctx.out);
     Flow::DiscardValue
+}
+
+/// A value that memory has no room for.
+fn refuse_no_memory(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, len: u64, form: &Form<'_>) {
+    ctx.counters().store_no_memory.inc();
+    remove_replaced(ctx, key, store, form);
+    tell(ctx, cfd, key, store, "no_memory", len);
+    form.reply(&Reply::OutOfMemory, &mut ctx.out);
+}
+
+/// When a value cannot be stored, what it was to replace goes as well, so that nobody takes the old value for it.
+fn remove_replaced(ctx: &Context, key: &[u8], store: &Store<'_>, form: &Form<'_>) {
+    let replaces = store.mode == StoreMode::Set && store.compare.is_none() || matches!(form, Form::Meta(_));
+    if replaces {
+        let _ = ctx.handle.mutate(key, |_| (Change::Remove, ()));
+    }
 }
 
 /// A part of a value that is coming in.
@@ -73,12 +86,11 @@ pub fn receive(ctx: &mut Context, session: &mut Session, bytes: &[u8]) -> Flow {
     if receiving.upload.write(&ctx.handle, bytes).is_ok() {
         return Flow::Next;
     }
-    ctx.counters().store_no_memory.inc();
     let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else {
         return Flow::Next;
     };
-    tell(ctx, receiving.cfd, &receiving.key, &receiving.store, "no_memory", 0);
-    receiving.form.form().reply(&Reply::OutOfMemory, &mut ctx.out);
+    let Receiving { form, key, store, upload, cfd } = *receiving;
+    refuse_no_memory(ctx, cfd, &key, &store, upload.len(), &form.form());
     Flow::DiscardValue
 }
 
@@ -91,12 +103,10 @@ pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
         form.reply(&refused(Refusal::Client("bad data chunk")), &mut ctx.out);
         return;
     }
+    let len = upload.len();
     match upload.finish(&ctx.handle) {
         Ok(uploaded) => write(ctx, cfd, &key, &store, Value::Uploaded(&uploaded), &form),
-        Err(_) => {
-            ctx.counters().store_no_memory.inc();
-            form.reply(&Reply::OutOfMemory, &mut ctx.out);
-        }
+        Err(_) => refuse_no_memory(ctx, cfd, &key, &store, len, &form),
     }
 }
 
@@ -126,12 +136,7 @@ fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Valu
     });
     let (outcome, final_len, written) = match done {
         Ok(((outcome, final_len), written)) => (outcome, final_len, written),
-        Err(_) => {
-            ctx.counters().store_no_memory.inc();
-            tell(ctx, cfd, key, store, "no_memory", len);
-            form.reply(&Reply::OutOfMemory, &mut ctx.out);
-            return;
-        }
+        Err(_) => return refuse_no_memory(ctx, cfd, key, store, len, form),
     };
     if store.compare.is_some() {
         let counters = ctx.counters();

@@ -14,21 +14,12 @@ enum Part {
     Value(PinnedValue),
 }
 
-impl Part {
-    fn len(&self) -> u64 {
-        match self {
-            Part::Bytes(bytes) => bytes.len() as u64,
-            Part::Value(value) => value.len(),
-        }
-    }
-}
-
 /// What one connection has not sent yet.
 #[derive(Debug, Default)]
 pub struct Queue {
     parts: VecDeque<Part>,
-    /// Bytes of the first part that were sent.
-    sent: u64,
+    /// Bytes of the first part that were sent, if it is one of bytes: a value lets go of them.
+    sent: usize,
     bytes: u64,
     pinned: u64,
 }
@@ -89,9 +80,9 @@ impl Queue {
                 let mut skip = self.sent;
                 for part in &self.parts {
                     match part {
-                        Part::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip as usize..])),
+                        Part::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
                         Part::Value(value) => {
-                            slices.extend(value.slices(skip).map(IoSlice::new).take(SEND_PARTS_MAX))
+                            slices.extend(value.slices().map(IoSlice::new).take(SEND_PARTS_MAX))
                         }
                     }
                     skip = 0;
@@ -113,17 +104,24 @@ impl Queue {
 
     fn advance(&mut self, mut sent: u64) {
         self.bytes -= sent;
-        while let Some(first) = self.parts.front() {
-            let left = first.len() - self.sent;
-            if sent < left {
-                self.sent += sent;
+        while let Some(first) = self.parts.front_mut() {
+            let left = match first {
+                Part::Bytes(bytes) => (bytes.len() - self.sent) as u64,
+                Part::Value(value) => value.len(),
+            };
+            let now = sent.min(left);
+            match first {
+                Part::Bytes(_) => self.sent += now as usize,
+                Part::Value(value) => {
+                    value.advance(now);
+                    self.pinned -= now;
+                }
+            }
+            if now < left {
                 return;
             }
-            sent -= left;
+            sent -= now;
             self.sent = 0;
-            if matches!(first, Part::Value(_)) {
-                self.pinned -= first.len();
-            }
             self.parts.pop_front();
         }
     }

@@ -22,7 +22,7 @@ use fabcache_layout::segment::{self, Kind};
 use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 use fabcache_layout::{Geometry, Memory};
 
-use crate::bounds::{PINNED_SEGMENTS_DIVISOR, RECLAIM_RESERVE_SEGMENTS};
+use crate::bounds::{PINNED_SEGMENTS_DIVISOR, RECLAIM_RESERVE_SEGMENTS, REWRITE_RESERVE_DIVISOR};
 use marks::Marks;
 
 /// Groups of items that expire at about the same time share segments.
@@ -52,6 +52,18 @@ pub fn class_of(expiry: u32, now: u32) -> usize {
     }
     let ttl = expiry.saturating_sub(now);
     1 + TTL_CLASS_SECONDS_MAX.partition_point(|max| *max < ttl)
+}
+
+/// What space is wanted for. When few segments are free, not everybody may have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// A new item, or the index.
+    New,
+    /// An item that takes its own place, such as one that was touched. memcached does this in place, so it must work
+    /// when memory is full; it may need the more room the less is evicted.
+    Rewrite,
+    /// An item that reclaim moves.
+    Move,
 }
 
 /// Why space could not be reserved.
@@ -143,6 +155,8 @@ pub struct Segments {
     free_count: AtomicUsize,
     /// Segments in use or free: the memory limit, in segments.
     limit: AtomicU32,
+    /// Whether memory may fill up for good: live items are not evicted.
+    fills_up: bool,
     retired: Mutex<Vec<u32>>,
     next_order: AtomicU64,
     pinned: AtomicU32,
@@ -150,8 +164,8 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// All segments free, but for those beyond `limit`.
-    pub fn new(memory: Memory, geometry: Geometry, limit: u32) -> Segments {
+    /// All segments free, but for those beyond `limit`. `fills_up`: live items are not evicted.
+    pub fn new(memory: Memory, geometry: Geometry, limit: u32, fills_up: bool) -> Segments {
         let limit = limit.min(geometry.segments);
         let segments = Segments {
             memory,
@@ -162,6 +176,7 @@ impl Segments {
             free: Mutex::new((0..limit).collect()),
             free_count: AtomicUsize::new(limit as usize),
             limit: AtomicU32::new(limit),
+            fills_up,
             retired: Mutex::new((limit..geometry.segments).collect()),
             next_order: AtomicU64::new(1),
             pinned: AtomicU32::new(0),
@@ -181,6 +196,18 @@ impl Segments {
     /// The memory limit, in segments.
     pub fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Free segments that such a claim may not have.
+    pub fn kept_back(&self, claim: Claim) -> usize {
+        match claim {
+            Claim::Move => 0,
+            Claim::New if self.fills_up => {
+                let for_rewrites = self.limit() as usize / REWRITE_RESERVE_DIVISOR;
+                RECLAIM_RESERVE_SEGMENTS + for_rewrites.max(RECLAIM_RESERVE_SEGMENTS)
+            }
+            Claim::New | Claim::Rewrite => RECLAIM_RESERVE_SEGMENTS,
+        }
     }
 
     /// Segments given to the index.
@@ -227,14 +254,8 @@ impl Segments {
     // ---- writing ----
 
     /// Reserves `len` bytes (a multiple of 4) among items of `class`. Never waits for reclaim.
-    pub fn reserve(
-        &self,
-        class: usize,
-        len: u64,
-        now: u32,
-        for_reclaim: bool,
-    ) -> Result<Reservation, NoSpace> {
-        self.reserve_between(class, len, len, now, for_reclaim)
+    pub fn reserve(&self, class: usize, len: u64, now: u32, claim: Claim) -> Result<Reservation, NoSpace> {
+        self.reserve_between(class, len, len, now, claim)
     }
 
     /// Reserves at most `max` and at least `min` bytes (multiples of 4): what is left of the open segment if that
@@ -245,10 +266,14 @@ impl Segments {
         min: u64,
         max: u64,
         now: u32,
-        for_reclaim: bool,
+        claim: Claim,
     ) -> Result<Reservation, NoSpace> {
         let capacity = self.geometry.segment_bytes();
         debug_assert!(min > 0 && min <= max && min <= capacity && min.is_multiple_of(4));
+        // What rewrites opened is not for new items, or nothing would be left for the next rewrites.
+        if self.fills_up && claim == Claim::New && self.free_count() < self.kept_back(claim) {
+            return Err(NoSpace);
+        }
         loop {
             let id = self.open[class].load(Ordering::Acquire);
             if id != NONE
@@ -256,7 +281,7 @@ impl Segments {
             {
                 return Ok(reservation);
             }
-            self.replace_open(class, id, now, for_reclaim)?;
+            self.replace_open(class, id, now, claim)?;
         }
     }
 
@@ -364,12 +389,12 @@ impl Segments {
     // ---- opening and sealing ----
 
     /// Puts a free segment in the place of `old` (NONE for none), unless another thread did.
-    fn replace_open(&self, class: usize, old: u32, now: u32, for_reclaim: bool) -> Result<(), NoSpace> {
+    fn replace_open(&self, class: usize, old: u32, now: u32, claim: Claim) -> Result<(), NoSpace> {
         let _opening = self.lock(&self.opening);
         if self.open[class].load(Ordering::Acquire) != old {
             return Ok(());
         }
-        let id = self.take_free(for_reclaim).ok_or(NoSpace)?;
+        let id = self.take_free(claim).ok_or(NoSpace)?;
         let segment = &self.segments[id as usize];
         segment.opened.store(now, Ordering::Relaxed);
         segment.last_expiry.store(0, Ordering::Relaxed);
@@ -425,10 +450,9 @@ impl Segments {
 
     // ---- free segments ----
 
-    fn take_free(&self, for_reclaim: bool) -> Option<u32> {
+    fn take_free(&self, claim: Claim) -> Option<u32> {
         let mut free = self.lock(&self.free);
-        let kept_back = if for_reclaim { 0 } else { RECLAIM_RESERVE_SEGMENTS };
-        if free.len() <= kept_back {
+        if free.len() <= self.kept_back(claim) {
             return None;
         }
         let id = free.pop_front();
@@ -438,7 +462,7 @@ impl Segments {
 
     /// Takes a free segment for the index; its offset.
     pub fn take_for_index(&self) -> Option<u64> {
-        let id = self.take_free(false)?;
+        let id = self.take_free(Claim::New)?;
         self.set_kind(id, Kind::Index, self.geometry.segment_bytes() as u32);
         self.index_segments.fetch_add(1, Ordering::Relaxed);
         Some(self.geometry.segment_offset(id))

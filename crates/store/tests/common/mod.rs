@@ -94,7 +94,7 @@ pub fn get(handle: &Handle, key: &[u8]) -> Option<(ItemInfo, Vec<u8>)> {
             Some((info, out.split_off(10)))
         }
         Get::Hit(info, Payload::Pinned(pinned)) => {
-            let value: Vec<u8> = pinned.slices(0).flatten().copied().collect();
+            let value: Vec<u8> = pinned.slices().flatten().copied().collect();
             assert_eq!((value.len() as u64, pinned.len()), (info.len, info.len));
             Some((info, value))
         }

@@ -1,0 +1,357 @@
+//! Writing: one read-modify-write for everything that changes an item.
+//!
+//! Under the lock of the key's group: the existing item is found, the caller decides what becomes of it, the new item
+//! is written to a segment, the old one is marked dead, and the slot is pointed to the new one. Memory is never
+//! waited for under the lock: when there is none at hand the lock is given up, room is made, and it starts again.
+
+mod content;
+mod put;
+
+use fabcache_layout::header;
+use fabcache_layout::item::{self, Item, NewItem, State, access_window};
+use fabcache_layout::{KeyHash, Slot, size_class};
+
+use crate::error::OutOfMemory;
+use crate::handle::Handle;
+use crate::index::group::LockedGroup;
+use crate::index::resize::Growth;
+use crate::index::{NoBlock, SlotAt};
+use crate::info::{Detail, Expiry, ItemInfo, Miss};
+use crate::segments::{Claim, NoSpace, class_of};
+use crate::store::Store;
+use crate::upload::Uploaded;
+
+/// What a client sent as a value.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// All of it.
+    Bytes(&'a [u8]),
+    /// Received piece by piece; for the key it was begun with.
+    Uploaded(&'a Uploaded),
+}
+
+impl Value<'_> {
+    /// Bytes of the value.
+    pub fn len(&self) -> u64 {
+        match self {
+            Value::Bytes(bytes) => bytes.len() as u64,
+            Value::Uploaded(uploaded) => uploaded.len(),
+        }
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The value of a new item.
+#[derive(Clone, Copy, Debug)]
+pub enum NewValue<'a> {
+    /// This.
+    Is(Value<'a>),
+    /// That of the existing item.
+    Same,
+    /// That of the existing item and this behind it.
+    Appended(Value<'a>),
+    /// This and that of the existing item behind it.
+    Prepended(Value<'a>),
+    /// A decimal number, with spaces behind it up to `width` bytes.
+    Number {
+        /// The number.
+        number: u64,
+        /// The least bytes.
+        width: usize,
+    },
+}
+
+/// A new item for the key.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// Client flags.
+    pub flags: u32,
+    /// When it expires.
+    pub expiry: Expiry,
+    /// Its CAS value; none for the next of the store's counter.
+    pub cas: Option<u64>,
+    /// Its key was given in base64.
+    pub binary_key: bool,
+    /// It is stale (meta protocol).
+    pub stale: bool,
+    /// A client was told that it won.
+    pub token_sent: bool,
+    /// It counts as read.
+    pub fetched: bool,
+    /// It goes on being the same item for the purposes of eviction.
+    pub same_item: bool,
+    /// Its value.
+    pub value: NewValue<'a>,
+}
+
+impl Write<'_> {
+    fn claim(&self) -> Claim {
+        if self.same_item { Claim::Rewrite } else { Claim::New }
+    }
+}
+
+/// What becomes of the existing item.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// It stays as it is.
+    Keep,
+    /// It stays, with marks added.
+    Mark {
+        /// The token was given to a client.
+        token_sent: bool,
+        /// It counts as read.
+        fetched: bool,
+    },
+    /// It goes.
+    Remove,
+    /// A new one takes its place.
+    Write(Write<'a>),
+}
+
+impl Change<'_> {
+    fn claim(&self) -> Claim {
+        if let Change::Write(write) = self { write.claim() } else { Claim::New }
+    }
+}
+
+/// What a new item got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Written {
+    /// Its CAS value.
+    pub cas: u64,
+}
+
+/// What is there when a write decides.
+#[derive(Debug)]
+pub struct Existing<'s> {
+    store: &'s Store,
+    at: Option<SlotAt>,
+    item: Option<Item>,
+    /// The item, if a valid one is there.
+    pub info: Result<ItemInfo, Miss>,
+    scratch: Vec<u8>,
+}
+
+impl Existing<'_> {
+    /// The value, if it is one of at most `max` bytes.
+    pub fn value(&mut self, max: u32) -> Option<&[u8]> {
+        let (at, item) = (self.at?, self.item?);
+        if self.info.is_err() || item.is_chained() || item.value_len > max {
+            return None;
+        }
+        self.scratch.clear();
+        let from = at.slot.offset() + item.payload_at();
+        self.store.memory.append_to(from, item.value_len as usize, &mut self.scratch);
+        Some(&self.scratch)
+    }
+}
+
+/// Why a write cannot be done while the lock is held.
+enum Blocked {
+    /// No segment has room.
+    Space,
+    /// The index needs another block.
+    Index,
+    /// The value must first be cut into pieces.
+    Pieces,
+    /// Reclaim took a part of the value while it was being received, as nothing else was left to take.
+    Lost,
+}
+
+impl From<NoSpace> for Blocked {
+    fn from(_: NoSpace) -> Blocked {
+        Blocked::Space
+    }
+}
+
+impl Handle {
+    /// Changes what is stored under `key` as `decide` says, which may be called several times and the last time
+    /// counts. What it returned with the change is returned.
+    ///
+    /// # Errors
+    /// Memory is full and nothing may be evicted. What was stored is still stored.
+    pub fn mutate<'a, R>(
+        &self,
+        key: &[u8],
+        mut decide: impl FnMut(&mut Existing<'_>) -> (Change<'a>, R),
+    ) -> Result<(R, Written), OutOfMemory> {
+        let store = &*self.store;
+        let hash = store.hash(key);
+        let mut cut: Option<Uploaded> = None;
+        loop {
+            let group = store.index.lock(hash);
+            let mut existing = self.existing(&group, hash, key);
+            let (change, result) = decide(&mut existing);
+            let done = self.apply(&group, hash, key, &mut existing, change, cut.as_ref());
+            self.scratch.give_back(std::mem::take(&mut existing.scratch));
+            drop(group);
+            match done {
+                Ok(written) => {
+                    if let Some(written) = written {
+                        self.after_write(hash);
+                        return Ok((result, written));
+                    }
+                    return Ok((result, Written::default()));
+                }
+                Err(Blocked::Space) => self.make_room(change.claim())?,
+                Err(Blocked::Index) => {
+                    let more = store.index.add_chain_memory(hash, &|| store.index_segment());
+                    more.or_else(|NoBlock| self.make_room(Claim::New))?;
+                }
+                Err(Blocked::Pieces) => cut = Some(self.cut(key, change)?),
+                Err(Blocked::Lost) => return Err(OutOfMemory),
+            }
+        }
+    }
+
+    fn existing<'s>(&'s self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> Existing<'s> {
+        let store = &*self.store;
+        let at = group.find(hash, |slot| store.has_key(slot.offset(), key));
+        let item = at.and_then(|at| Item::read(&store.memory, at.slot.offset()));
+        let now = store.now();
+        let info = match (at, &item) {
+            (Some(at), Some(item)) => match store.gone(item, now) {
+                None => Ok(store.info(at.slot, item, now, Detail::Basic)),
+                Some(miss) => Err(miss),
+            },
+            _ => Err(Miss::Absent),
+        };
+        Existing { store, at, item, info, scratch: self.scratch.take() }
+    }
+
+    fn apply(
+        &self,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        key: &[u8],
+        existing: &mut Existing<'_>,
+        change: Change<'_>,
+        cut: Option<&Uploaded>,
+    ) -> Result<Option<Written>, Blocked> {
+        let store = &*self.store;
+        let there = existing.at.zip(existing.item);
+        match change {
+            Change::Write(write) => self.replace(group, hash, key, existing, &write, cut).map(Some),
+            Change::Keep if existing.info.is_ok() => Ok(None),
+            Change::Mark { token_sent, fetched } if existing.info.is_ok() => {
+                let token = if token_sent { State::TOKEN_SENT } else { 0 };
+                let read = if fetched { State::FETCHED } else { 0 };
+                if let Some((at, _)) = there {
+                    item::set_state(&store.memory, at.slot.offset(), token | read);
+                }
+                Ok(None)
+            }
+            // What is no longer valid goes whatever was decided.
+            _ => {
+                if let Some((at, item)) = there {
+                    store.kill_item(at.slot.offset(), &item);
+                    group.clear(at.at);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn replace(
+        &self,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        key: &[u8],
+        existing: &mut Existing<'_>,
+        write: &Write<'_>,
+        cut: Option<&Uploaded>,
+    ) -> Result<Written, Blocked> {
+        let store = &*self.store;
+        let content = self.content(hash, existing, write, cut)?;
+        let now = store.now();
+        let mut new = NewItem {
+            state: self.new_state(write),
+            key,
+            binary_key: write.binary_key,
+            cas: 0,
+            flags: write.flags,
+            expiry: write.expiry.second(),
+            pieces: content.pieces.len() as u32,
+            value_len: content.len as u32,
+        };
+        let frequency = match existing.at {
+            Some(at) if write.same_item => at.slot.frequency(),
+            _ => 0,
+        };
+        let class = class_of(new.expiry, now);
+        let reservation = match store.segments.reserve(class, new.bytes(), now, write.claim()) {
+            Ok(reservation) => reservation,
+            Err(NoSpace) => {
+                content.give_up(store);
+                return Err(Blocked::Space);
+            }
+        };
+        new.cas = match write.cas {
+            Some(cas) => cas,
+            None if store.cas_enabled => store.next_cas(),
+            None => 0,
+        };
+        let age = now.saturating_sub(store.segments.opened(reservation.segment));
+        new.state = new.state.with_window(access_window(age));
+        let offset = reservation.offset;
+        let table: Vec<u8> = content.pieces.iter().flat_map(|piece| piece.to_bytes()).collect();
+        let payload = if content.pieces.is_empty() { &*content.bytes } else { &table };
+        store.write_item(reservation, &new, payload, write.expiry);
+        let slot = Slot::item(hash.tag(), offset, size_class::class_of(new.bytes()), frequency);
+        match existing.at {
+            Some(at) => {
+                let old = existing.item.expect("a slot has an item");
+                content.kill_old(store, at.slot.offset(), &old);
+                group.replace(at.at, slot);
+            }
+            None => {
+                if group.insert(hash, slot).is_err() {
+                    store.abandon_item(offset, &new);
+                    content.give_up(store);
+                    return Err(Blocked::Index);
+                }
+            }
+        }
+        content.settle(store);
+        self.counters().total_items.inc();
+        Ok(Written { cas: if store.cas_enabled { new.cas } else { 0 } })
+    }
+
+    fn new_state(&self, write: &Write<'_>) -> State {
+        let marks = [
+            (write.stale, State::STALE),
+            (write.token_sent, State::TOKEN_SENT),
+            (write.fetched, State::FETCHED),
+        ];
+        let live = State::live(header::flush_epoch(&self.store.memory));
+        marks.into_iter().filter(|(wanted, _)| *wanted).fold(live, |state, (_, bit)| state.with(bit))
+    }
+
+    /// What a write leaves to do: growing the index, keeping segments free.
+    fn after_write(&self, hash: KeyHash) {
+        let store = &*self.store;
+        let partition = store.index.partition_of(hash);
+        if store.index.wants_growth(partition) {
+            match store.index.grow(partition, store.is_roomy(), store, &|| store.index_segment()) {
+                Growth::Moved => self.counters().groups_moved.inc(),
+                Growth::Finished => {
+                    self.counters().groups_moved.inc();
+                    self.counters().tables_resized.inc();
+                }
+                Growth::None | Growth::Blocked => {}
+            }
+        }
+        self.reclaim_ahead();
+    }
+}
+
+impl Store {
+    /// More than a quarter of the segments is free.
+    pub(crate) fn is_roomy(&self) -> bool {
+        self.segments.free_count() as u32 > self.segments.limit() / 4
+    }
+}

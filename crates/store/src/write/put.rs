@@ -1,0 +1,85 @@
+//! Items and pieces, written to a segment.
+
+use fabcache_layout::item::{self, Item, NewItem, PieceEntry, State};
+use fabcache_layout::{KeyHash, header};
+
+use crate::info::Expiry;
+use crate::segments::{Claim, NoSpace, Reservation, class_of};
+use crate::store::Store;
+
+impl Store {
+    /// Writes an item into its reservation and publishes it for reclaim; the slot is the caller's.
+    pub(crate) fn write_item(
+        &self,
+        reservation: Reservation,
+        new: &NewItem<'_>,
+        payload: &[u8],
+        expiry: Expiry,
+    ) {
+        let offset = reservation.offset;
+        let items = u64::from(!new.key.is_empty());
+        self.write_bytes(&reservation, new, payload);
+        self.segments.count_live(offset, new.bytes(), items);
+        self.segments.commit(reservation, expiry.second());
+    }
+
+    fn write_bytes(&self, reservation: &Reservation, new: &NewItem<'_>, payload: &[u8]) {
+        debug_assert_eq!(payload.len() as u64, new.payload_len());
+        let offset = reservation.offset;
+        let encoded = new.encode();
+        let header = encoded.as_bytes();
+        let payload_at = (header.len() + new.key.len()) as u64;
+        self.memory.copy_in(offset, header);
+        self.memory.copy_in(offset + header.len() as u64, new.key);
+        self.memory.copy_in(offset + payload_at, payload);
+        let len = payload_at + payload.len() as u64;
+        let kind = encoded.kind();
+        let generation = self.segments.generation(reservation.segment);
+        // SAFETY: the reservation is ours alone, and was just written whole.
+        unsafe { item::seal(&self.memory, &self.secret, generation, offset, kind, len) };
+    }
+
+    /// Takes back an item that was written but not linked.
+    pub(super) fn abandon_item(&self, offset: u64, new: &NewItem<'_>) {
+        item::set_state(&self.memory, offset, State::DEAD);
+        self.segments.count_dead(offset, new.bytes(), 1);
+    }
+
+    /// Writes a piece of a value of the key with this hash: as much of `bytes` as fits the open segment, if that is
+    /// not too short a piece.
+    pub(crate) fn write_piece(
+        &self,
+        owner: KeyHash,
+        expiry: Expiry,
+        bytes: &[u8],
+        claim: Claim,
+    ) -> Result<PieceEntry, NoSpace> {
+        let now = self.now();
+        let wanted = bytes.len().min(self.piece_value_bytes_max());
+        let mut new = NewItem {
+            state: State::live(header::flush_epoch(&self.memory)),
+            cas: owner.0,
+            value_len: wanted as u32,
+            ..NewItem::default()
+        };
+        let whole = new.bytes();
+        let least = whole.min(self.piece_bytes_min());
+        let class = class_of(expiry.second(), now);
+        let reservation = self.segments.reserve_between(class, least, whole, now, claim)?;
+        new.value_len = (reservation.len as usize - new.head_len()).min(wanted) as u32;
+        debug_assert!(new.bytes() <= reservation.len);
+        let (offset, segment) = (reservation.offset, reservation.segment);
+        let generation = self.segments.generation(segment) as u32;
+        self.write_item(reservation, &new, &bytes[..new.value_len as usize], expiry);
+        let checksum = Item::read(&self.memory, offset).expect("just written").checksum;
+        Ok(PieceEntry { offset, generation, len: new.value_len, checksum })
+    }
+
+    /// The bytes of a piece that is stable.
+    pub(crate) fn piece_value(&self, piece: PieceEntry) -> Vec<u8> {
+        let header = Item::read(&self.memory, piece.offset).expect("a piece is in the region");
+        let mut bytes = vec![0; piece.len as usize];
+        self.memory.copy_out(piece.offset + header.payload_at(), &mut bytes);
+        bytes
+    }
+}
