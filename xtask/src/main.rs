@@ -3,6 +3,7 @@
 mod clients;
 mod differential;
 mod fuzz;
+mod loom;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -23,6 +24,8 @@ enum Task {
     Differential(differential::Args),
     /// Feed random bytes to every parser
     Fuzz(fuzz::Args),
+    /// Check models of what is lock-free, in every interleaving within their bounds
+    Loom(loom::Args),
 }
 
 fn main() -> Result<()> {
@@ -30,5 +33,6 @@ fn main() -> Result<()> {
         Task::Clients(args) => clients::run(&args),
         Task::Differential(args) => differential::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Loom(args) => loom::run(&args),
     }
 }

@@ -12,7 +12,7 @@
 //!        36..64  version: changes with every change of the head
 //! ```
 //! Written by the one thread of the server that migrates; a release store that pairs with readers' acquire loads.
-//! A reader that finds the head changed after it looked starts again.
+//! A reader that finds the head changed after it looked (it looks behind an acquire fence) starts again.
 
 use crate::hash::KeyHash;
 
@@ -21,10 +21,7 @@ use crate::memory::Memory;
 use crate::sync::Ordering;
 
 /// Block numbers in a table.
-#[cfg(not(loom))]
-pub const BLOCKS_PER_TABLE_MAX: usize = 256;
-#[cfg(loom)]
-pub const BLOCKS_PER_TABLE_MAX: usize = 4;
+pub const BLOCKS_PER_TABLE_MAX: usize = if cfg!(loom) { 4 } else { 256 };
 
 const HEAD_BYTES: u64 = 64;
 const TABLE_BYTES: u64 = BLOCKS_PER_TABLE_MAX as u64 * 4;

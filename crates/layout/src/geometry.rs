@@ -5,26 +5,17 @@ use crate::header::HEADER_BYTES;
 use crate::segment::ENTRY_BYTES;
 
 /// Slots in a bucket: one cache line of them.
-#[cfg(not(loom))]
-pub const SLOTS_PER_BUCKET: usize = 8;
-#[cfg(loom)]
-pub const SLOTS_PER_BUCKET: usize = 2;
+pub const SLOTS_PER_BUCKET: usize = if cfg!(loom) { 2 } else { 8 };
 /// Bytes in a bucket.
 pub const BUCKET_BYTES: u64 = SLOTS_PER_BUCKET as u64 * 8;
 
 /// Hash bits that pick the home bucket in its group.
-#[cfg(not(loom))]
-pub const BUCKET_BITS: u32 = 5;
-#[cfg(loom)]
-pub const BUCKET_BITS: u32 = 1;
+pub const BUCKET_BITS: u32 = if cfg!(loom) { 1 } else { 5 };
 /// Home buckets in a group.
 pub const BUCKETS_PER_GROUP: usize = 1 << BUCKET_BITS;
 /// Buckets at the end of each group for the keys that find home and neighbour full. At nine tenths of the home
 /// slots in use and after much churn an eighth of the keys live here.
-#[cfg(not(loom))]
-pub const OVERFLOW_BUCKETS: usize = 4;
-#[cfg(loom)]
-pub const OVERFLOW_BUCKETS: usize = 1;
+pub const OVERFLOW_BUCKETS: usize = if cfg!(loom) { 1 } else { 4 };
 /// Bytes in a group. All slots of a group are under one lock of the server.
 pub const GROUP_BYTES: u64 = (BUCKETS_PER_GROUP + OVERFLOW_BUCKETS) as u64 * BUCKET_BYTES;
 
@@ -159,7 +150,7 @@ impl Geometry {
 }
 
 /// A group is nine of these, so that block offsets are multiples of it.
-const BLOCK_UNIT_BYTES: u64 = if cfg!(loom) { GROUP_BYTES } else { 256 };
+const BLOCK_UNIT_BYTES: u64 = if cfg!(loom) { BUCKET_BYTES } else { 256 };
 const _: () = assert!(GROUP_BYTES.is_multiple_of(BLOCK_UNIT_BYTES));
 
 #[cfg(all(test, not(loom)))]

@@ -21,6 +21,8 @@ pub mod hash;
 pub mod header;
 pub mod item;
 pub mod memory;
+#[cfg(all(test, loom))]
+mod models;
 pub mod segment;
 pub mod size_class;
 pub mod slot;

@@ -464,25 +464,38 @@ mod real {
 
 /// The same interface over loom's atomics, one for each 8-byte word, so that models run the real code.
 #[cfg(loom)]
+#[allow(missing_docs, reason = "the interface is documented where it is real")]
 mod model {
-    use loom::sync::atomic::{AtomicU64, Ordering};
     use std::sync::Arc;
+
+    use crate::sync::{AtomicU64, Ordering};
 
     /// A region of model words.
     #[derive(Clone, Debug)]
     pub struct Memory {
-        words: Arc<Vec<AtomicU64>>,
+        words: Arc<Vec<Option<AtomicU64>>>,
     }
 
     impl Memory {
         /// A zeroed region of `len` bytes, a multiple of 8.
         pub fn zeroed(len: u64) -> Memory {
-            Memory { words: Arc::new((0..len / 8).map(|_| AtomicU64::new(0)).collect()) }
+            Memory::sparse(len, |_| true)
+        }
+
+        /// The same without the words that the model never uses, for each one costs time in every execution:
+        /// `is_used` is asked with their offsets.
+        pub fn sparse(len: u64, is_used: impl Fn(u64) -> bool) -> Memory {
+            let word = |i| is_used(i * 8).then(|| AtomicU64::new(0));
+            Memory { words: Arc::new((0..len / 8).map(word).collect()) }
         }
 
         /// Bytes in the region.
         pub fn len(&self) -> u64 {
             self.words.len() as u64 * 8
+        }
+
+        pub fn is_empty(&self) -> bool {
+            self.words.is_empty()
         }
 
         /// Whether `len` bytes at `offset` lie in the region.
@@ -494,7 +507,7 @@ mod model {
             if !self.contains(offset, 1) {
                 super::out_of_bounds(offset, 1, self.len());
             }
-            &self.words[(offset / 8) as usize]
+            self.words[(offset / 8) as usize].as_ref().expect("a word that the model uses")
         }
 
         pub fn load(&self, offset: u64, order: Ordering) -> u64 {

@@ -6,9 +6,9 @@
 //!  16  opened       second at which it was opened; upper four bytes: last second an item of it is valid, or 0
 //!  24  reserved
 //! ```
-//! The generation is stored with release before anything is written over the segment's old items, and readers load
-//! it with acquire before and (after an acquire fence) after they copy: if it is the same, nothing they copied was
-//! overwritten.
+//! The generation is stored before anything is written over the segment's old items, with a release fence of the
+//! writing thread in between, and readers load it with acquire before and (after an acquire fence) after they copy: if
+//! it is the same, nothing they copied was overwritten.
 
 use crate::geometry::Geometry;
 use crate::memory::Memory;
@@ -60,9 +60,9 @@ pub fn still(memory: &Memory, geometry: &Geometry, segment: u32, generation: u64
 pub fn advance_generation(memory: &Memory, geometry: &Geometry, segment: u32) {
     let at = entry(geometry, segment) + GENERATION_AT;
     let next = memory.load(at, Ordering::Relaxed) + 1;
+    // Pairs with the acquire of `generation`. For `still` whoever writes there next has a release fence, after it heard
+    // of this and before its first write.
     memory.store(at, next, Ordering::Release);
-    // Pairs with the fence in `still`: whoever reads a byte written after this sees the new generation.
-    fence(Ordering::Release);
 }
 
 /// Publishes what the segment is used for.

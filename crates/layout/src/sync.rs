@@ -9,5 +9,102 @@ pub use std::sync::{
 #[cfg(loom)]
 pub use loom::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{Ordering, fence},
 };
+
+#[cfg(loom)]
+pub use model::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+
+/// loom's atomics, made up for two things that loom 0.7 lacks.
+///
+/// - It remembers one last access of an atomic. A thread that loads and then stores hides another thread's earlier
+///   load behind its own, and the executions in which the store comes first are never tried. So each access is led by
+///   one of a second atomic that depends on all before it: a compare-exchange that fails, which neither stores
+///   anything nor synchronizes with anybody.
+/// - It does not know that nothing comes between the two halves of a read-modify-write when the other access is a
+///   plain store, and lets a store be overwritten by an exchange that came before it. So a store is a swap. What that
+///   hides is little: a relaxed store would carry on the release of the store before it.
+#[cfg(loom)]
+#[allow(missing_docs, reason = "the interface is the standard library's")]
+mod model {
+    use loom::sync::atomic::{self, Ordering};
+
+    macro_rules! atomic {
+        ($name:ident, $value:ty) => {
+            #[derive(Debug)]
+            pub struct $name {
+                word: atomic::$name,
+                turn: atomic::AtomicBool,
+            }
+
+            impl $name {
+                pub fn new(value: $value) -> $name {
+                    $name { word: atomic::$name::new(value), turn: atomic::AtomicBool::new(false) }
+                }
+
+                fn turn(&self) -> &atomic::$name {
+                    let turn = self.turn.compare_exchange(true, true, Ordering::Relaxed, Ordering::Relaxed);
+                    debug_assert_eq!(turn, Err(false));
+                    &self.word
+                }
+
+                pub fn load(&self, order: Ordering) -> $value {
+                    self.turn().load(order)
+                }
+
+                pub fn store(&self, value: $value, order: Ordering) {
+                    self.turn().swap(value, order);
+                }
+
+                pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                    self.turn().swap(value, order)
+                }
+
+                pub fn compare_exchange(
+                    &self,
+                    current: $value,
+                    new: $value,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$value, $value> {
+                    self.turn().compare_exchange(current, new, success, failure)
+                }
+            }
+
+            impl Default for $name {
+                fn default() -> $name {
+                    $name::new(<$value>::default())
+                }
+            }
+        };
+    }
+
+    macro_rules! number {
+        ($name:ident, $value:ty) => {
+            atomic!($name, $value);
+
+            impl $name {
+                pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                    self.turn().fetch_add(value, order)
+                }
+
+                pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                    self.turn().fetch_sub(value, order)
+                }
+
+                pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                    self.turn().fetch_or(value, order)
+                }
+
+                pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                    self.turn().fetch_max(value, order)
+                }
+            }
+        };
+    }
+
+    atomic!(AtomicBool, bool);
+    number!(AtomicU32, u32);
+    number!(AtomicU64, u64);
+    number!(AtomicUsize, usize);
+}

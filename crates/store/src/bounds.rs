@@ -1,14 +1,11 @@
-//! Every bound of the store, with its reason.
+//! Every bound of the store, with its reason. Under loom some are smaller, so that a model is small and meets them.
 
 /// Mutexes that groups of the index share. Enough that 64 writing threads rarely meet by chance.
-#[cfg(not(loom))]
-pub const GROUP_LOCKS: usize = 4096;
-#[cfg(loom)]
-pub const GROUP_LOCKS: usize = 2;
+pub const GROUP_LOCKS: usize = if cfg!(loom) { 2 } else { 4096 };
 
 /// A lock-free read starts again when what it read changed under it. After so many times it takes the group's lock,
 /// so that a read always ends.
-pub const READ_RETRIES_MAX: u32 = 16;
+pub const READ_RETRIES_MAX: u32 = if cfg!(loom) { 1 } else { 16 };
 
 /// Buckets that a chain of one group may have. Far beyond what hashing yields; a longer chain is a damaged one, and
 /// the walk must end.
@@ -24,10 +21,10 @@ pub const GROWTH_DIVISOR_ROOMY: u32 = 3;
 pub const GROWTH_DIVISOR_FULL: u32 = 8;
 
 /// Values up to this many bytes are copied into the answer; longer ones are pinned and sent from where they lie.
-pub const COPIED_VALUE_BYTES_MAX: u32 = 16 << 10;
+pub const COPIED_VALUE_BYTES_MAX: u32 = if cfg!(loom) { 16 } else { 16 << 10 };
 
 /// An item takes at most this part of a segment (1/n), or is chained: bounds what is lost at a segment's end.
-pub const CONTIGUOUS_ITEM_DIVISOR: u64 = 8;
+pub const CONTIGUOUS_ITEM_DIVISOR: u64 = if cfg!(loom) { 1 } else { 8 };
 
 /// Pieces of a long value are cut to fill the end of a segment, but not shorter than this part of one (1/n): bounds
 /// the number of pieces …

@@ -8,7 +8,6 @@
 //! - `read.rs`, `write.rs`, `upload.rs`: what a handle does.
 //! - `reclaim.rs`: expiry, compaction, eviction; `upkeep.rs`: what the clock brings about.
 //! - `dump.rs`: visiting all items.
-#![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 #[cfg(not(loom))]
 pub mod backing;
@@ -21,6 +20,8 @@ pub mod handle;
 pub mod index;
 pub mod info;
 mod kill;
+#[cfg(all(test, loom))]
+mod models;
 pub mod read;
 mod reclaim;
 pub mod segments;

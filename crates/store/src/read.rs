@@ -90,6 +90,16 @@ impl PinnedValue {
         })
     }
 
+    /// A copy of the value: model memory has no slices.
+    #[cfg(loom)]
+    pub fn copy(&self) -> Vec<u8> {
+        let mut value = Vec::new();
+        for part in &self.parts {
+            self.store.memory.append_to(part.offset, part.len, &mut value);
+        }
+        value
+    }
+
     /// Lets go of the first `bytes` bytes, and of what only they pinned: at most as many as there are.
     pub fn advance(&mut self, bytes: u64) {
         self.len -= bytes;
@@ -261,6 +271,8 @@ impl Handle {
         };
         let now = store.now();
         if let Some(miss) = store.gone(&seen.item, now) {
+            // The header may be half another item's, written there since.
+            self.unchanged(&seen)?;
             self.bury_gone(hash, &seen);
             return Err(Failed::Miss(miss));
         }
@@ -293,6 +305,7 @@ impl Handle {
     fn pin(&self, seen: &Seen, info: &ItemInfo) -> Result<PinnedValue, Failed> {
         let store = &self.store;
         if !store.segments.may_pin() {
+            self.unchanged(seen)?;
             self.counters().pins_refused.inc();
             return Err(Failed::Busy(*info));
         }

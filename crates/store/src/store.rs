@@ -158,38 +158,33 @@ impl Store {
         random(&mut secret)?;
         let mut seed = [0; 8];
         random(&mut seed)?;
-        let segments = Segments::new(memory.clone(), geometry, limit, !options.evict);
-        let index = Index::new(memory.clone(), geometry, || segments.take_for_index())
-            .map_err(|NoBlock| CreateError::TooSmall { bytes: options.memory_bytes })?;
-        let store = Store::assemble(
-            options,
-            memory,
-            geometry,
-            Secret(secret),
-            u64::from_le_bytes(seed),
-            index,
-            segments,
-            backing,
-        );
-        Ok(store)
+        let seed = u64::from_le_bytes(seed);
+        Store::assemble(options, memory, geometry, Secret(secret), seed, limit, backing)
     }
 
-    #[cfg(not(loom))]
-    #[expect(clippy::too_many_arguments, reason = "the parts of one struct, in their order")]
+    /// Makes a store over model memory, all of whose segments are within the limit.
+    #[cfg(loom)]
+    pub fn model(options: StoreOptions, geometry: Geometry, memory: Memory) -> Result<Store, CreateError> {
+        let secret = Secret([0; fabcache_layout::checksum::SECRET_BYTES]);
+        Store::assemble(options, memory, geometry, secret, 0, geometry.segments)
+    }
+
     fn assemble(
         options: StoreOptions,
         memory: Memory,
         geometry: Geometry,
         secret: Secret,
         hash_seed: u64,
-        index: Index,
-        segments: Segments,
-        backing: Backing,
-    ) -> Store {
+        segments_limit: u32,
+        #[cfg(not(loom))] backing: Backing,
+    ) -> Result<Store, CreateError> {
+        let segments = Segments::new(memory.clone(), geometry, segments_limit, !options.evict);
+        let index = Index::new(memory.clone(), geometry, || segments.take_for_index())
+            .map_err(|NoBlock| CreateError::TooSmall { bytes: options.memory_bytes })?;
         let clock = Clock::start(options.time);
         header::write(&memory, &Birth { geometry, hash_seed, clock_origin: clock.origin() });
         header::publish_clock(&memory, FIRST_SECOND);
-        Store {
+        Ok(Store {
             memory,
             geometry,
             hash_seed,
@@ -208,8 +203,9 @@ impl Store {
             memory_limit: AtomicU64::new(options.memory_bytes),
             evicted_idle: AtomicU32::new(0),
             observer: OnceLock::new(),
+            #[cfg(not(loom))]
             backing,
-        }
+        })
     }
 
     /// The hash of a key in this region.
@@ -308,6 +304,7 @@ impl Store {
         self.cas.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    #[cfg(not(loom))]
     pub(crate) fn set_memory_limit_bytes(&self, bytes: u64) {
         self.memory_limit.store(bytes, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
 //! What holds when memory is short.
+#![cfg(not(loom))]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! The store against a map, under random operations, clock jumps, flushes and eviction. While memory is not full the
 //! store must know all that the map knows; when it is, it may have forgotten, but may never be wrong.
+#![cfg(not(loom))]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Threads that overwrite, delete, expire and evict at full rate while others read. Every value tells its key and its
 //! version, so that a reader knows a wrong one, a torn one, and one that is older than a write answered before.
+#![cfg(not(loom))]
 
 mod common;
 

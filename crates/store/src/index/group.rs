@@ -194,9 +194,10 @@ impl<'i> LockedGroup<'i> {
         self.index.chain_buckets.fetch_sub(buckets, Ordering::Relaxed);
     }
 
-    /// Marks one slot as moved; its key was counted where it went.
+    /// Marks one slot as moved; its key was counted where it went. A home bucket keeps its mark of overflow: keys of
+    /// the overflow area, which move later, are still looked for there.
     pub(super) fn mark_slot_moved(&self, at: u64) {
-        self.index.store_slot(at, Slot::MOVED);
+        self.index.store_slot(at, Slot::MOVED.with_overflowed_of(self.index.load_slot(at)));
         self.count_moved();
     }
 

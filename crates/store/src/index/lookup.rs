@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
 use fabcache_layout::geometry::{BUCKET_BYTES, SLOTS_PER_BUCKET};
-use fabcache_layout::sync::{Ordering, fence};
 use fabcache_layout::{KeyHash, Slot};
 
 use super::{Index, Places, SlotAt};
@@ -58,8 +57,7 @@ impl Index {
             return (Search::Changed, seen.overflow);
         }
         // Nothing found in tables that were replaced meanwhile says nothing.
-        fence(Ordering::Acquire);
-        let same = self.head_word(partition) == word;
+        let same = self.is_head_still(partition, word);
         (if same { Search::Absent } else { Search::Changed }, seen.overflow)
     }
 
@@ -72,8 +70,7 @@ impl Index {
     /// No table of the hash's partition was replaced since `version`: slots seen meanwhile were real ones.
     #[inline]
     pub fn is_current(&self, hash: KeyHash, version: u64) -> bool {
-        fence(Ordering::Acquire);
-        self.head_word(self.partition_of(hash)) == version
+        self.is_head_still(self.partition_of(hash), version)
     }
 
     #[inline]
@@ -138,8 +135,10 @@ impl Index {
                 self.search_bucket(bucket, hash, visit, seen)?;
             }
             // An item in the last slot is copied to the chain before the link replaces it, so it is seen here or
-            // there.
-            match self.load_slot(end - 8).link_offset() {
+            // there. A link that was there until the group moved says that the chain has moved too.
+            let last = self.load_slot(end - 8);
+            seen.moved |= last.is_moved();
+            match last.link_offset() {
                 Some(link) if self.memory.contains(link, BUCKET_BYTES) && link.is_multiple_of(8) => {
                     (start, end) = (link, link + BUCKET_BYTES);
                 }

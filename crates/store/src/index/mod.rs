@@ -20,13 +20,15 @@ pub mod lookup;
 pub mod resize;
 pub mod walk;
 
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use crossbeam_utils::CachePadded;
 use fabcache_layout::directory::{self, Head};
 use fabcache_layout::geometry::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, SLOTS_PER_BUCKET};
-use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
 use crate::bounds::{GROUP_LOCKS, LOAD_MAX_PER_128};
@@ -159,6 +161,14 @@ impl Index {
         directory::load_head(&self.memory, &self.geometry, partition)
     }
 
+    /// No table of the partition was replaced since its head was `word`. Of what was read since, the number of a block
+    /// is the one load without acquire: the fence has whoever saw that of a later table see the later head too.
+    #[inline]
+    fn is_head_still(&self, partition: usize, word: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.head_word(partition) == word
+    }
+
     fn store_head(&self, partition: usize, head: Head) {
         let at = directory::head_offset(&self.geometry, partition);
         self.memory.store(at, head.to_word(), Ordering::Release);
@@ -228,19 +238,23 @@ impl Index {
             let word = self.head_word(partition);
             let head = Head::from_word(word);
             let (guard, group) = self.lock_group(partition, head.current, hash.group(bits, head.groups));
-            // The table may have been replaced while we waited, but not the group moved without its lock.
-            if self.head_word(partition) == word && !self.is_group_moved(group) {
+            // The table may have been replaced while we waited, but not the group moved without its lock. The head
+            // comes last: what was read of a group that has moved may be another table's by then.
+            let is_moved = self.is_group_moved(group);
+            if self.is_head_still(partition, word) && !is_moved {
                 return LockedGroup::new(self, guard, partition, head.current, group);
             }
             let Some(next_groups) = head.next_groups else { continue };
             drop(guard);
             let table = 1 - head.current;
             let (guard, group) = self.lock_group(partition, table, hash.group(bits, next_groups));
-            let now = Head::from_word(self.head_word(partition));
+            let word = self.head_word(partition);
+            let now = Head::from_word(word);
             let is_next = now.current != table && now.next_groups == Some(next_groups);
             let is_current = now.current == table && now.groups == next_groups;
             let moved_here = is_current || is_next && self.is_source_moved(partition, now, hash);
-            if (is_next || is_current) && moved_here && !self.is_group_moved(group) {
+            let is_ours = (is_next || is_current) && moved_here && !self.is_group_moved(group);
+            if is_ours && self.is_head_still(partition, word) {
                 return LockedGroup::new(self, guard, partition, table, group);
             }
         }
@@ -257,7 +271,7 @@ impl Index {
         let group = hash.group(self.geometry.partition_bits, head.groups);
         let guard = self.locks[Index::lock_of(partition, head.current, group)].try_lock().ok()?;
         let offset = directory::group_offset(&self.memory, &self.geometry, partition, head.current, group)?;
-        let same = self.head_word(partition) == word;
+        let same = self.is_head_still(partition, word);
         same.then(|| LockedGroup::new(self, guard, partition, head.current, offset))
     }
 

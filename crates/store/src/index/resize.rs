@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
 use fabcache_layout::geometry::GROUP_BYTES;
-use fabcache_layout::sync::{MutexGuard, Ordering};
+use fabcache_layout::sync::{MutexGuard, Ordering, fence};
 use fabcache_layout::{KeyHash, Slot};
 
 use super::blocks::Chains;
@@ -108,6 +108,7 @@ impl Index {
     ) -> Result<(), NoBlock> {
         let groups_per_block = 1 << self.geometry.block_shift;
         let blocks = self.blocks.take(groups.div_ceil(groups_per_block) as usize, take_segment)?;
+        self.end_earlier_use();
         let mut left = u64::from(groups);
         for (i, block) in blocks.into_iter().enumerate() {
             let here = left.min(u64::from(groups_per_block));
@@ -180,8 +181,7 @@ impl Index {
         let settled =
             Head { current: 1 - head.current, groups: next_groups, next_groups: None, ..head }.bumped();
         self.store_head(partition, settled);
-        // Readers of the old table find the head changed; its blocks may be used again.
-        fabcache_layout::sync::fence(Ordering::Release);
+        // Readers of the old table find the head changed; its blocks may be used again (`end_earlier_use`).
         self.growing.fetch_sub(1, Ordering::Relaxed);
         self.groups.fetch_sub(u64::from(head.groups), Ordering::Relaxed);
         let chain_blocks = self.chains(partition)[head.current].clear();
@@ -218,9 +218,17 @@ impl Index {
         take_segment: &impl Fn() -> Option<u64>,
     ) -> Result<(), NoBlock> {
         let block = self.blocks.take(1, take_segment)?[0];
+        self.end_earlier_use();
         self.memory.zero(block, self.geometry.block_bytes());
         self.chains(partition)[table].add_block(block, self.geometry.block_bytes());
         Ok(())
+    }
+
+    /// Comes before the first write to blocks that were another table's, or items'. Their use ended in another thread,
+    /// whose word reached us with the blocks. The fence passes it on: a reader who sees what we write sees the changed
+    /// head, or generation, when it looks at that again after an acquire fence.
+    fn end_earlier_use(&self) {
+        fence(Ordering::Release);
     }
 
     pub(super) fn chains(&self, partition: usize) -> MutexGuard<'_, [Chains; 2]> {

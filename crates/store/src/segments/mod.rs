@@ -12,6 +12,8 @@
 //! What others may read of a segment is in the region (`layout::segment`); what is here is the server's own.
 
 pub mod marks;
+#[cfg(all(test, loom))]
+mod models;
 
 use std::collections::VecDeque;
 
@@ -297,6 +299,10 @@ impl Segments {
             let taken = word + len + PENDING_ONE;
             match segment.allocation.compare_exchange(word, taken, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
+                    // The segment's last generation ended in another thread, whose word reached us with its space. The
+                    // fence passes it on: a reader who sees a byte that we write there sees the new generation after
+                    // the fence in `layout::segment::still`.
+                    fence(Ordering::Release);
                     let at = word & 0xffff_ffff;
                     self.mark_time(segment, at as u32, now);
                     return Some(Reservation {

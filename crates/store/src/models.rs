@@ -1,0 +1,357 @@
+//! Models of the whole store under loom: the real handle, reads, writes and reclaim, over model memory.
+//!
+//! `cargo xtask loom` runs these, those of `index/models.rs` and `segments/models.rs`, and those of the layout.
+
+use std::sync::Arc;
+
+use fabcache_layout::directory::PARTITION_BYTES;
+use fabcache_layout::segment::ENTRY_BYTES;
+use fabcache_layout::sync::{AtomicBool, Ordering};
+use fabcache_layout::{Geometry, Item, Memory};
+use loom::thread;
+
+use crate::clock::TimeSource;
+use crate::upload::Upload;
+use crate::{
+    Change, Detail, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions, Value, Write, Written,
+};
+
+/// Runs `model` in every interleaving that preempts threads at most `preemptions` times, with every value that a load
+/// may see. Bugs of this kind of code need one or two preemptions; without a bound there is no end to it. The
+/// environment's `LOOM_MAX_PREEMPTIONS` overrules the bound.
+pub(crate) fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let started = std::time::Instant::now();
+    let executions = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(preemptions);
+    // A bound on the length of one execution, not on their number.
+    builder.max_branches = 100_000;
+    let count = Arc::clone(&executions);
+    builder.check(move || {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        model();
+    });
+    let executions = executions.load(std::sync::atomic::Ordering::Relaxed);
+    let thread = std::thread::current();
+    println!("{}: {executions} executions, {:?}", thread.name().unwrap_or_default(), started.elapsed());
+}
+
+/// A clock that stands until it is set.
+#[derive(Clone, Debug, Default)]
+struct SetClock(Arc<std::sync::atomic::AtomicU64>);
+
+impl SetClock {
+    fn set(&self, seconds: u64) {
+        self.0.store(seconds, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+impl TimeSource for SetClock {
+    fn monotonic(&self) -> (u64, u32) {
+        (self.0.load(std::sync::atomic::Ordering::Relaxed), 0)
+    }
+
+    fn wall(&self) -> (u64, u32) {
+        (1_700_000_000, 0)
+    }
+}
+
+/// Past the header's published line.
+const DIRECTORY: u64 = 192;
+const SEGMENT_SHIFT: u32 = 9;
+/// Without eviction four are kept back.
+const SEGMENTS: u32 = 8;
+/// What a model uses of a segment: a table of one group, or two items.
+const USED_BYTES: u64 = 96;
+
+fn store() -> (Arc<Store>, SetClock) {
+    store_that(false)
+}
+
+/// A store that evicts (and so moves items to gain memory) or not.
+fn store_that(evict: bool) -> (Arc<Store>, SetClock) {
+    let segment_table = DIRECTORY + PARTITION_BYTES;
+    let first_segment = (segment_table + u64::from(SEGMENTS) * ENTRY_BYTES).next_multiple_of(64);
+    let geometry = Geometry {
+        region_bytes: first_segment + (u64::from(SEGMENTS) << SEGMENT_SHIFT),
+        partition_bits: 0,
+        block_shift: 0,
+        segment_shift: SEGMENT_SHIFT,
+        segments: SEGMENTS,
+        directory: DIRECTORY,
+        segment_table,
+        first_segment,
+    };
+    let clock = SetClock::default();
+    let time = Box::new(clock.clone());
+    let options = StoreOptions { threads: 4, evict, time, ..StoreOptions::default() };
+    let memory = Memory::sparse(geometry.region_bytes, |offset| {
+        geometry.segment_of(offset).is_none_or(|id| offset < geometry.segment_offset(id) + USED_BYTES)
+    });
+    (Arc::new(Store::model(options, geometry, memory).expect("memory for a model")), clock)
+}
+
+fn set(handle: &Handle, key: &[u8], value: &[u8], expiry: Expiry) -> Written {
+    let write = Write { expiry, ..plain(NewValue::Is(Value::Bytes(value))) };
+    handle.mutate(key, |_| (Change::Write(write), ())).expect("memory enough").1
+}
+
+fn plain(value: NewValue<'_>) -> Write<'_> {
+    Write {
+        flags: 0,
+        expiry: Expiry::NEVER,
+        cas: Some(1),
+        binary_key: false,
+        stale: false,
+        token_sent: false,
+        fetched: false,
+        same_item: false,
+        value,
+    }
+}
+
+fn get(handle: &Handle, key: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    match handle.get(key, Detail::Basic, true, &mut out, |_, _| {}) {
+        Get::Hit(info, Payload::Copied) => {
+            assert_eq!(info.len, out.len() as u64);
+            Some(out)
+        }
+        Get::Hit(_, Payload::Pinned(pinned)) => Some(pinned.copy()),
+        Get::Miss(_) => None,
+        Get::Busy(_) => panic!("nothing else is pinned"),
+    }
+}
+
+/// Empties the sealed segment in which nothing lives, if nobody pins it.
+fn reclaim(handle: &Handle) {
+    let store = handle.store();
+    let mut reclaim = store.reclaim.lock().expect("no other thread fails");
+    for _ in 0..2 {
+        store.reclaim_step(&mut reclaim, handle.counters(), 8);
+    }
+}
+
+/// Seconds to live, longer than any model.
+const LATER: i64 = 1_000;
+
+/// A reader of `a` meets a writer that replaces it, has its segment reclaimed, and writes `b` where it was.
+fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, other_expiry: i64) {
+    check(preemptions, move || {
+        let (store, clock) = store();
+        let main = Handle::new(&store);
+        let [old, new, other] = [b'1', b'2', b'3'].map(|digit| vec![digit; value_len]);
+        set(&main, b"a", &old, expiry_of(&store, LATER));
+        store.segments.seal_open(|_, _| true);
+        // A second later an access is noted in the state word.
+        clock.set(1);
+        store.tick();
+        let writer = {
+            let (store, new, other) = (Arc::clone(&store), new.clone(), other.clone());
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                set(&handle, b"a", &new, expiry_of(&store, LATER));
+                reclaim(&handle);
+                store.segments.seal_open(|_, _| true);
+                set(&handle, b"b", &other, expiry_of(&store, other_expiry));
+            })
+        };
+        let found = get(&main, b"a").expect("never a miss: it was replaced, not removed");
+        assert!(found == old || found == new, "the old or the new value: {found:?}");
+        writer.join().expect("written");
+        assert_eq!(get(&main, b"a").as_ref(), Some(&new));
+        if other_expiry >= 0 {
+            let hash = store.hash(b"b");
+            let at = store.index.lock(hash).find(hash, |slot| store.has_key(slot.offset(), b"b"));
+            let item =
+                Item::read(&store.memory, at.expect("it is there").slot.offset()).expect("in the region");
+            assert_eq!(item.state.window(), 1, "nobody has noted an access of it");
+            assert_eq!(get(&main, b"b"), Some(other));
+        }
+        assert_eq!(store.usage().segments_pinned, 0);
+    });
+}
+
+#[test]
+fn an_access_is_not_noted_of_another_item() {
+    a_read_while_its_segment_is_used_again(1, 8, LATER);
+}
+
+#[test]
+fn an_item_where_an_expired_one_was_is_not_removed() {
+    check(1, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", expiry_of(&store, -1));
+        store.segments.seal_open(|_, _| true);
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                reclaim(&handle);
+                // The same key at the same place, so its slot is the same.
+                set(&handle, b"a", b"2", expiry_of(&store, LATER));
+            })
+        };
+        // A reader removes what it finds expired.
+        assert_ne!(get(&main, b"a").as_deref(), Some(&b"1"[..]), "it is expired");
+        writer.join().expect("written");
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"2"[..]));
+    });
+}
+
+#[test]
+fn an_item_that_reclaim_moves_is_found() {
+    check(1, || {
+        let (store, _) = store_that(true);
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", Expiry::NEVER);
+        store.segments.seal_open(|_, _| true);
+        let mover = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                reclaim(&handle);
+                assert_eq!(store.sums().items_moved, 1);
+                set(&handle, b"b", b"2", Expiry::NEVER);
+            })
+        };
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"1"[..]), "never a miss");
+        mover.join().expect("moved");
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"1"[..]));
+        assert_eq!(get(&main, b"b").as_deref(), Some(&b"2"[..]));
+    });
+}
+
+#[test]
+fn a_value_in_pieces_is_the_old_or_the_new_one() {
+    // The place of the old one's piece is used again; its head lies behind it.
+    check(1, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        let mut upload = Upload::begin(&store, b"a", Expiry::NEVER, 8);
+        upload.write(&main, b"11111111").expect("memory enough");
+        let uploaded = upload.finish_in_pieces(&main).expect("memory enough");
+        let write = plain(NewValue::Is(Value::Uploaded(&uploaded)));
+        main.mutate(b"a", |_| (Change::Write(write), ())).expect("memory enough");
+        store.segments.seal_open(|_, _| true);
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                set(&handle, b"a", b"22222222", Expiry::NEVER);
+                reclaim(&handle);
+                store.segments.seal_open(|_, _| true);
+                set(&handle, b"b", b"33333333", Expiry::NEVER);
+            })
+        };
+        let found = get(&main, b"a").expect("never a miss: it was replaced, not removed");
+        assert!(found == b"11111111" || found == b"22222222", "the old or the new value: {found:?}");
+        writer.join().expect("written");
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"22222222"[..]));
+        assert_eq!(store.usage().segments_pinned, 0);
+    });
+}
+
+fn expiry_of(store: &Store, seconds: i64) -> Expiry {
+    Expiry::from_client(seconds, store.now(), store.clock_origin())
+}
+
+#[test]
+fn a_pinned_value_is_the_old_or_the_new_one() {
+    a_read_while_its_segment_is_used_again(2, 24, LATER);
+}
+
+#[test]
+fn a_copied_value_is_the_old_or_the_new_one() {
+    // The other item is expired, and must not be taken for the key's.
+    a_read_while_its_segment_is_used_again(2, 8, -1);
+}
+
+#[test]
+fn increments_are_not_lost() {
+    check(2, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"n", b"0", Expiry::NEVER);
+        let add = |handle: &Handle| {
+            let done = handle.mutate(b"n", |existing| {
+                let number = existing.value(4).expect("a number")[0] - b'0';
+                (Change::Write(plain(NewValue::Number { number: u64::from(number) + 1, width: 1 })), ())
+            });
+            done.expect("memory enough");
+        };
+        let other = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || add(&Handle::new(&store)))
+        };
+        add(&main);
+        other.join().expect("added");
+        assert_eq!(get(&main, b"n").as_deref(), Some(&b"2"[..]));
+        assert_eq!(store.usage().items, 1, "the accounts agree");
+        assert_eq!(store.sums().total_items, 3);
+    });
+}
+
+#[test]
+fn what_was_removed_does_not_come_back() {
+    check(2, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", Expiry::NEVER);
+        let remover = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                handle.mutate(b"a", |_| (Change::Remove, ())).expect("removing needs no memory");
+                assert_eq!(get(&handle, b"a"), None, "as answered");
+            })
+        };
+        let seen = [get(&main, b"a"), get(&main, b"a")];
+        assert!(seen[0].is_some() || seen[1].is_none(), "gone is gone");
+        remover.join().expect("removed");
+        assert_eq!((get(&main, b"a"), store.usage().items), (None, 0));
+    });
+}
+
+#[test]
+fn what_was_flushed_is_not_seen_after_the_answer() {
+    check(2, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", Expiry::NEVER);
+        let answered = Arc::new(AtomicBool::new(false));
+        let flusher = {
+            let (store, answered) = (Arc::clone(&store), Arc::clone(&answered));
+            thread::spawn(move || {
+                Handle::new(&store).flush(Expiry::NEVER);
+                answered.store(true, Ordering::Release);
+            })
+        };
+        let was_answered = answered.load(Ordering::Acquire);
+        let seen = get(&main, b"a");
+        assert!(!was_answered || seen.is_none(), "flushed before the read began");
+        flusher.join().expect("flushed");
+        assert_eq!((get(&main, b"a"), store.usage().items), (None, 0));
+    });
+}
+
+#[test]
+fn the_published_clock_never_goes_back() {
+    check(3, || {
+        let (store, clock) = store();
+        let tickers = [1, 2].map(|seconds| {
+            let (store, clock) = (Arc::clone(&store), clock.clone());
+            thread::spawn(move || {
+                clock.set(seconds);
+                store.tick();
+            })
+        });
+        let seen = [store.now(), store.now()];
+        assert!(seen[0] <= seen[1]);
+        for ticker in tickers {
+            ticker.join().expect("ticked");
+        }
+        assert!(store.now() >= seen[1] && store.now() > crate::clock::FIRST_SECOND);
+    });
+}

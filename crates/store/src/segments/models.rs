@@ -1,0 +1,288 @@
+//! Models of the segments alone under loom: reservations, generations, pins.
+#![expect(clippy::arc_with_non_send_sync, reason = "loom runs its threads one at a time")]
+
+use std::sync::Arc;
+
+use fabcache_layout::segment::{ENTRY_BYTES, Kind};
+use fabcache_layout::sync::Ordering;
+use fabcache_layout::{Geometry, Memory};
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+use super::{Claim, PENDING_MASK, SEALED, Segments};
+use crate::models::check;
+
+const SEGMENT_SHIFT: u32 = 4;
+const SEGMENTS: u32 = 4;
+/// Bytes of an "item": half a segment, one word.
+const ITEM_BYTES: u64 = 8;
+
+#[derive(Clone, Copy)]
+struct Place {
+    segment: u32,
+    offset: u64,
+}
+
+struct World {
+    memory: Memory,
+    segments: Segments,
+}
+
+impl World {
+    fn new() -> Arc<World> {
+        let first_segment = u64::from(SEGMENTS) * ENTRY_BYTES;
+        let region_bytes = first_segment + (u64::from(SEGMENTS) << SEGMENT_SHIFT);
+        let memory = Memory::zeroed(region_bytes);
+        let geometry = Geometry {
+            region_bytes,
+            partition_bits: 0,
+            block_shift: 0,
+            segment_shift: SEGMENT_SHIFT,
+            segments: SEGMENTS,
+            directory: 0,
+            segment_table: 0,
+            first_segment,
+        };
+        Arc::new(World { segments: Segments::new(memory.clone(), geometry, SEGMENTS, false), memory })
+    }
+
+    /// Writes an "item" that never expires; where it lies.
+    fn write(&self, value: u64) -> Place {
+        self.write_until(value, 0)
+    }
+
+    /// Writes an "item" with an expiry second, among those that have none; where it lies.
+    fn write_until(&self, value: u64, expiry: u32) -> Place {
+        let space = self.segments.reserve(0, ITEM_BYTES, 2, Claim::Move).expect("there is room");
+        let place = Place { segment: space.segment, offset: space.offset };
+        self.memory.copy_in(space.offset, &value.to_le_bytes());
+        self.segments.commit(space, expiry);
+        place
+    }
+
+    fn read(&self, offset: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.memory.copy_out(offset, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+#[test]
+fn reservations_do_not_overlap_and_open_segments_are_replaced_once() {
+    check(2, || {
+        let world = World::new();
+        // One item fills half of the first segment. Of the three below one fills it, one opens another, and one goes
+        // to that, whoever opened it.
+        world.write(1);
+        let other = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.write(2).offset)
+        };
+        let [third, fourth] = [3, 4].map(|value| world.write(value).offset);
+        let second = other.join().expect("written");
+        assert_eq!([second, third, fourth].map(|offset| world.read(offset)), [2, 3, 4]);
+        assert_eq!(world.segments.free_count(), SEGMENTS as usize - 2, "one more was opened");
+        let sealed: Vec<_> = world.segments.sealed().collect();
+        assert_eq!((sealed.len(), sealed[0].used), (1, 1 << SEGMENT_SHIFT));
+    });
+}
+
+#[test]
+fn a_segment_that_others_fill_and_seal_is_seen_whole() {
+    check(2, || {
+        let world = World::new();
+        let offset = world.write(1).offset;
+        let writers = [2, 3].map(|value| {
+            let world = Arc::clone(&world);
+            // One fills the segment, one seals it and opens another.
+            thread::spawn(move || world.write(value))
+        });
+        for sealed in world.segments.sealed() {
+            assert_eq!((sealed.id, sealed.used), (0, 1 << SEGMENT_SHIFT), "as it was sealed");
+            assert_ne!(sealed.order, 0, "it has its place in the order");
+            assert_eq!(world.read(offset), 1);
+            assert_ne!(world.read(offset + ITEM_BYTES), 0, "committed, so whole");
+        }
+        for writer in writers {
+            writer.join().expect("written");
+        }
+    });
+}
+
+#[test]
+fn a_late_reservation_is_of_the_new_generation() {
+    check(3, || {
+        let world = World::new();
+        let place = world.segments.reserve(0, ITEM_BYTES, 1, Claim::Move).expect("there is room");
+        let (segment, offset) = (place.segment, place.offset);
+        world.segments.commit(place, 0);
+        let other = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                world.segments.seal_open(|_, _| true);
+                if world.segments.sealed().any(|sealed| sealed.used == ITEM_BYTES as u32) {
+                    assert!(world.segments.retire_generation(segment), "nobody pins");
+                    // Opens it again, last freed and first used, unless another is open by now.
+                    world.write(2);
+                }
+            })
+        };
+        // It may have found the segment open before, and reserve in it after.
+        let space = world.segments.reserve(0, ITEM_BYTES, 2, Claim::Move).expect("there is room");
+        if space.offset == offset {
+            assert_eq!(world.segments.generation(segment), 1, "its place was in use before");
+            assert_eq!(world.segments.opened(segment), 2, "it was opened again");
+        }
+        world.segments.commit(space, 0);
+        other.join().expect("written");
+    });
+}
+
+#[test]
+fn a_published_last_expiry_is_that_of_all_items() {
+    check(3, || {
+        let world = World::new();
+        let place = world.write_until(1, 5);
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.write(2))
+        };
+        world.segments.seal_open(|_, _| true);
+        let times = world.memory.load(u64::from(place.segment) * ENTRY_BYTES + 16, Ordering::Acquire);
+        let word = world.segments.segments[place.segment as usize].allocation.load(Ordering::Acquire);
+        match times >> 32 {
+            0 => {}
+            last => assert_eq!((last, word & 0xffff_ffff), (5, ITEM_BYTES), "the other never expires"),
+        }
+        writer.join().expect("written");
+    });
+}
+
+#[test]
+fn what_is_committed_in_a_sealed_segment_is_whole() {
+    check(3, || {
+        let world = World::new();
+        let offset = world.write(1).offset;
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.write(2).offset)
+        };
+        // Reclaim: seals what is open, and reads what nobody writes any more.
+        world.segments.seal_open(|_, _| true);
+        for sealed in world.segments.sealed() {
+            assert_eq!(world.read(offset), 1);
+            if sealed.used > ITEM_BYTES as u32 {
+                assert_eq!(world.read(offset + ITEM_BYTES), 2, "committed, so whole");
+                assert_eq!(sealed.last_expiry, None, "it never expires, and said so before");
+            }
+        }
+        writer.join().expect("written");
+    });
+}
+
+#[test]
+fn a_reader_of_a_segment_used_again_finds_its_generation_ended() {
+    check(3, || {
+        let world = World::new();
+        let place = world.write(1);
+        world.segments.seal_open(|_, _| true);
+        let reclaim = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || assert!(world.segments.retire_generation(place.segment), "nobody pins"))
+        };
+        // Another thread than the one that ended the generation writes there.
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                if world.segments.kind(place.segment) == Kind::Free {
+                    world.write(2);
+                }
+            })
+        };
+        let generation = world.segments.generation(place.segment);
+        let value = world.read(place.offset);
+        if generation == 0 && world.segments.still(place.segment, generation) {
+            assert_eq!(value, 1, "what the generation held");
+        }
+        reclaim.join().expect("retired");
+        writer.join().expect("written");
+    });
+}
+
+#[test]
+fn a_pinned_segment_is_not_used_again() {
+    check(3, || {
+        let world = World::new();
+        let place = world.write(1);
+        world.segments.seal_open(|_, _| true);
+        let generation = world.segments.generation(place.segment);
+        // The same bytes once more, for loom to see that reading and overwriting them are never concurrent.
+        let bytes = Arc::new(UnsafeCell::new(1));
+        let reclaim = {
+            let (world, bytes) = (Arc::clone(&world), Arc::clone(&bytes));
+            thread::spawn(move || {
+                let freed = world.segments.retire_generation(place.segment);
+                if freed || world.segments.free_unpinned(place.segment) {
+                    // SAFETY: what the model is to prove; loom checks it.
+                    bytes.with_mut(|bytes| unsafe { *bytes = 2 });
+                    world.write(2);
+                }
+            })
+        };
+        if world.segments.pin(place.segment, generation) {
+            assert_eq!(world.read(place.offset), 1, "a pinned value stays");
+            // SAFETY: as above.
+            assert_eq!(bytes.with(|bytes| unsafe { *bytes }), 1);
+            assert!(world.segments.pinned() <= 1);
+            world.segments.unpin(place.segment);
+        }
+        reclaim.join().expect("retired");
+        assert_eq!(world.segments.pinned(), 0);
+    });
+}
+
+#[test]
+fn the_last_of_two_pins_frees() {
+    check(2, || {
+        let world = World::new();
+        let place = world.write(1);
+        world.segments.seal_open(|_, _| true);
+        assert!(world.segments.pin(place.segment, 0));
+        assert!(!world.segments.retire_generation(place.segment), "it is pinned");
+        let senders = [(); 2].map(|()| {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                assert_eq!(world.segments.generation(place.segment), 1);
+                assert!(!world.segments.pin(place.segment, 0), "a pin of an ended generation fails");
+            })
+        });
+        let value = world.read(place.offset);
+        assert_eq!(value, 1);
+        world.segments.unpin(place.segment);
+        for sender in senders {
+            sender.join().expect("sent");
+        }
+        assert!(world.segments.free_unpinned(place.segment));
+        assert_eq!(world.segments.pinned(), 0);
+    });
+}
+
+#[test]
+fn the_seal_ends_reservations() {
+    check(3, || {
+        let world = World::new();
+        world.write(1);
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.write(2).segment)
+        };
+        world.segments.seal_open(|_, _| true);
+        let word = world.segments.segments[0].allocation.load(Ordering::Acquire);
+        let segment = writer.join().expect("written");
+        assert_ne!(word & SEALED, 0);
+        let used = word & 0xffff_ffff;
+        assert_eq!(used == 2 * ITEM_BYTES, segment == 0, "in it before the seal, elsewhere after it");
+        let now = world.segments.segments[0].allocation.load(Ordering::Acquire);
+        assert_eq!((now & PENDING_MASK, now & 0xffff_ffff), (0, used));
+    });
+}

@@ -1,0 +1,144 @@
+//! `cargo xtask loom`: the models of what is lock-free, in every interleaving within their bounds.
+//!
+//! The models are tests of their own build (`--cfg loom`, profile `loom`), in a target folder of its own. Each runs in
+//! a process of its own, so that one that aborts is told by name.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// The crates that have models.
+const PACKAGES: &[&str] = &["fabcache-layout", "fabcache-store"];
+
+/// Checks models of what is lock-free.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only models whose names contain this
+    filter: Option<String>,
+    /// Models that run at a time [default: one a processor]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+}
+
+/// A test of a built program.
+struct Model {
+    program: PathBuf,
+    name: String,
+}
+
+/// What one model came to.
+struct Outcome {
+    time: Duration,
+    /// Its output, if it failed.
+    failure: Option<String>,
+}
+
+/// Builds the models and runs them, the most at a time that is asked for.
+///
+/// # Errors
+/// The models do not build, none has the name, or some failed.
+pub fn run(args: &Args) -> Result<()> {
+    let started = Instant::now();
+    let mut models = Vec::new();
+    for program in build()? {
+        models.extend(models_of(&program, args.filter.as_deref())?);
+    }
+    ensure!(!models.is_empty(), "no model has {:?} in its name", args.filter.as_deref().unwrap_or_default());
+    let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
+    let failed = run_all(&models, jobs)?;
+    if let Some(first) = failed.first() {
+        bail!(
+            "{} of {} models failed; run one alone with `cargo xtask loom {first}`",
+            failed.len(),
+            models.len()
+        );
+    }
+    println!("{} models hold, {:.0?} with the build", models.len(), started.elapsed());
+    println!("one alone: cargo xtask loom NAME; deeper: LOOM_MAX_PREEMPTIONS=3 cargo xtask loom NAME");
+    Ok(())
+}
+
+/// The programs of the models.
+fn build() -> Result<Vec<PathBuf>> {
+    let workspace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
+    let target = match std::env::var_os("CARGO_TARGET_DIR") {
+        // As cargo reads it: relative to where the command was given.
+        Some(folder) => std::path::absolute(folder)?,
+        None => workspace.join("target"),
+    };
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--quiet", "--profile", "loom", "--lib", "--no-run"]);
+    cargo.args(["--message-format", "json-render-diagnostics", "--target-dir"]).arg(target.join("loom"));
+    for package in PACKAGES {
+        cargo.args(["--package", package]);
+    }
+    cargo.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    let output = cargo.current_dir(workspace).stderr(Stdio::inherit()).output();
+    let output = output.context("cargo cannot be started")?;
+    ensure!(output.status.success(), "the models do not build");
+    let messages = String::from_utf8(output.stdout).context("cargo's messages are not UTF-8")?;
+    let mut programs = Vec::new();
+    for line in messages.lines() {
+        let message: Value = serde_json::from_str(line).context("cargo's message is not JSON")?;
+        if let Some(program) = message["executable"].as_str() {
+            programs.push(program.into());
+        }
+    }
+    ensure!(programs.len() == PACKAGES.len(), "{} programs were built, not one a crate", programs.len());
+    Ok(programs)
+}
+
+fn models_of(program: &Path, filter: Option<&str>) -> Result<Vec<Model>> {
+    let output = Command::new(program).arg("--list").args(filter).output()?;
+    ensure!(output.status.success(), "{} does not tell its models", program.display());
+    let list = String::from_utf8(output.stdout)?;
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    Ok(names.map(|name| Model { program: program.into(), name: name.into() }).collect())
+}
+
+/// Runs all of them; the names of those that failed.
+fn run_all(models: &[Model], jobs: usize) -> Result<Vec<&str>> {
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    let work = || -> Result<()> {
+        while let Some(model) = models.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = model.run()?;
+            let seconds = outcome.time.as_secs_f64();
+            match outcome.failure {
+                None => println!("{seconds:6.1} s  {}", model.name),
+                Some(output) => {
+                    println!("{seconds:6.1} s  {} FAILED\n{output}", model.name);
+                    failed.lock().expect("no thread panics while it notes a failure").push(&*model.name);
+                }
+            }
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
+    })?;
+    Ok(failed.into_inner().expect("no thread panics while it notes a failure"))
+}
+
+impl Model {
+    fn run(&self) -> Result<Outcome> {
+        let started = Instant::now();
+        let mut command = Command::new(&self.program);
+        command.args(["--exact", &self.name, "--test-threads", "1"]);
+        let output =
+            command.output().with_context(|| format!("{} cannot be started", self.program.display()))?;
+        let failure = (!output.status.success()).then(|| {
+            let text = [output.stdout, output.stderr].concat();
+            format!("{}\n{}", String::from_utf8_lossy(&text).trim(), output.status)
+        });
+        Ok(Outcome { time: started.elapsed(), failure })
+    }
+}
