@@ -5,7 +5,7 @@
 //!
 //! - `index/`: from key to item.
 //! - `segments/`: where items lie.
-//! - `read.rs`, `write.rs`, `upload.rs`: what a handle does.
+//! - `read.rs`, `write`, `upload.rs`: what a handle does.
 //! - `reclaim.rs`: expiry, compaction, eviction; `upkeep.rs`: what the clock brings about.
 //! - `dump.rs`: visiting all items.
 
