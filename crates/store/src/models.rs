@@ -324,7 +324,7 @@ fn what_was_flushed_is_not_seen_after_the_answer() {
         let flusher = {
             let (store, answered) = (Arc::clone(&store), Arc::clone(&answered));
             thread::spawn(move || {
-                Handle::new(&store).flush(Expiry::NEVER);
+                Handle::new(&store).flush(expiry_of(&store, -1));
                 answered.store(true, Ordering::Release);
             })
         };
