@@ -98,7 +98,10 @@ pub fn throughput(
         let workload = Workload { kind, keys: plan.keys, value_bytes: plan.value_bytes };
         let mut rounds = vec![Vec::new(); running.len()];
         for round in 0..plan.rounds {
-            for (index, (candidate, server, client)) in running.iter_mut().enumerate() {
+            // There and back, so that none always comes first.
+            let turn = |step: usize| if round % 2 == 0 { step } else { servers.len() - 1 - step };
+            for index in (0..servers.len()).map(turn) {
+                let (candidate, server, client) = &mut running[index];
                 progress(&format!(
                     "{}: {}, round {} of {}",
                     workload.name(),

@@ -19,10 +19,10 @@ struct Arguments {
     #[arg(required = true, value_name = "NAME=PROGRAM")]
     servers: Vec<String>,
     /// Rounds of each workload on each server
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 31)]
     rounds: usize,
     /// Seconds of a round
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.2)]
     seconds: f64,
     /// Where the results go as JSON
     #[arg(long, value_name = "FILE")]
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
         servers: servers.iter().map(|server| (server.name.clone(), version(server))).collect(),
         method: format!(
             "TCP over loopback, text protocol, one connection, server (-t 1) on CPU 0 and client on CPU 1, 100000 \
-             keys of 20 bytes with values of 100, every answer compared; medians of {} interleaved rounds of {} s",
+             keys of 20 bytes with values of 100, every answer compared; medians of {} interleaved rounds of {} s and of the ratios in each",
             plan.rounds, arguments.seconds
         ),
         capacity,

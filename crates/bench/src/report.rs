@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::compare::{Capacity, Measured, median};
+use crate::compare::{Capacity, Measured, Round, median};
 
 /// Everything of one run.
 #[derive(Clone, Debug, Serialize)]
@@ -44,7 +44,8 @@ impl Results {
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// A table: medians, and how each server compares with the last one named.
+    /// A table: medians, and how each server compares with the last one named: the median of the ratios in each round,
+    /// for what disturbs a machine lasts longer than a round.
     pub fn table(&self) -> String {
         let mut text = format!("{}\n{}\n\n", self.machine, self.method);
         let base = self.servers.last().map_or("", |(name, _)| name);
@@ -54,20 +55,15 @@ impl Results {
             "workload", "server", "op/s", "ratio", "server ns/op", "ratio"
         );
         for measured in &self.throughput {
-            let of = |m: &Measured| {
-                let rate = median(m.rounds.iter().map(|round| round.operations_per_s));
-                (rate, median(m.rounds.iter().map(|round| round.server_cpu_ns)))
-            };
-            let (rate, cpu) = of(measured);
             let peer = self.throughput.iter().find(|m| m.server == base && m.workload == measured.workload);
-            let (peer_rate, peer_cpu) = peer.map_or((f64::NAN, f64::NAN), of);
+            let [(rate, rate_ratio), (cpu, cpu_ratio)] =
+                [|round: &Round| round.operations_per_s, |round: &Round| round.server_cpu_ns]
+                    .map(|figure| compare(measured, peer, figure));
             let _ = writeln!(
                 text,
-                "{:<18} {:<14} {rate:>12.0} {:>8.2} {cpu:>14.0} {:>8.2}",
+                "{:<18} {:<14} {rate:>12.0} {rate_ratio:>8.2} {cpu:>14.0} {cpu_ratio:>8.2}",
                 measured.workload.name(),
                 measured.server,
-                rate / peer_rate,
-                cpu / peer_cpu
             );
         }
         for found in &self.capacity {
@@ -86,4 +82,13 @@ impl Results {
         }
         text
     }
+}
+
+/// The median of a figure, and that of its ratio to the peer's in the same round.
+fn compare(measured: &Measured, peer: Option<&Measured>, figure: impl Fn(&Round) -> f64) -> (f64, f64) {
+    let ratios = peer.map_or(f64::NAN, |peer| {
+        let pairs = measured.rounds.iter().zip(&peer.rounds);
+        median(pairs.map(|(own, others)| figure(own) / figure(others)))
+    });
+    (median(measured.rounds.iter().map(&figure)), ratios)
 }
