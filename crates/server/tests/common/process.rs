@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -13,6 +14,7 @@ use super::wait_until;
 pub struct Process {
     pub child: Child,
     log: Arc<Mutex<String>>,
+    reader: JoinHandle<()>,
 }
 
 /// fabcached with these arguments, yet to be started.
@@ -50,14 +52,14 @@ pub fn spawn(mut command: Command) -> Process {
         command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the binary is built");
     let log = Arc::new(Mutex::new(String::new()));
     let (stderr, into) = (child.stderr.take().expect("it is piped"), Arc::clone(&log));
-    std::thread::spawn(move || {
+    let reader = std::thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
             let mut log = into.lock().expect("nothing panics with the log");
             log.push_str(&line);
             log.push('\n');
         }
     });
-    Process { child, log }
+    Process { child, log, reader }
 }
 
 impl Process {
@@ -82,13 +84,13 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it has ended by itself, and its log is whole.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         let mut ended = None;
         wait_until("the process ends", || {
             ended = self.child.try_wait().expect("it is our child");
-            ended.is_some()
+            ended.is_some() && self.reader.is_finished()
         });
         ended.expect("it has ended")
     }
