@@ -68,5 +68,9 @@ pub const TIME_MARKS_MAX: usize = 64;
 /// Flush epochs that may pass before items of the first could be taken for current ones (8 bits, less a margin).
 pub const FLUSH_EPOCHS_UNSWEPT_MAX: u64 = 250;
 
+/// Where nothing is evicted and memory is full, all items are looked at for expired ones, but not more often: it takes
+/// a second for some million items.
+pub const FULL_CRAWL_SECONDS: u32 = 10;
+
 /// Keys whose buckets and items are brought nearer at once: about as many cache misses as a core has under way.
 pub const KEYS_AHEAD_MAX: usize = 12;

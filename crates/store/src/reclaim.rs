@@ -50,11 +50,18 @@ impl Reclaim {
             self.fruitless_at = None;
             return false;
         }
-        let at = *self.fruitless_at.get_or_insert(dead);
+        let at = self.fruitless_at.map_or(dead, |at| at.min(dead));
+        self.fruitless_at = Some(at);
         if dead > at + enough {
             (self.emptied, self.opened_before) = (0, opened);
         }
         self.emptied > emptied_max
+    }
+
+    /// Segments that could not be emptied may be tried again: something was freed.
+    #[cfg(not(loom))]
+    pub(crate) fn forget_stuck(&mut self) {
+        self.stuck.clear();
     }
 
     /// One more was emptied, and so many were ever opened for moves.
@@ -117,6 +124,7 @@ impl Handle {
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
             if step == Step::Nothing {
                 self.counters().out_of_memory.inc();
+                self.store.refused.store(true, Ordering::Relaxed);
                 return Err(OutOfMemory);
             }
         }
@@ -184,10 +192,26 @@ impl Store {
         }
     }
 
+    /// Frees what only senders kept.
+    pub(crate) fn free_unpinned(&self) {
+        let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+        self.free_waiting(&mut reclaim);
+    }
+
     fn free_waiting(&self, reclaim: &mut Reclaim) -> bool {
         let before = reclaim.waiting.len();
-        reclaim.waiting.retain(|id| !self.segments.free_unpinned(*id));
-        reclaim.waiting.len() < before
+        reclaim.waiting.retain(|id| {
+            let freed = self.segments.free_unpinned(*id);
+            if freed {
+                self.release_retired(*id);
+            }
+            !freed
+        });
+        let freed = reclaim.waiting.len() < before;
+        if freed {
+            reclaim.stuck.clear();
+        }
+        freed
     }
 
     fn victim_of(&self, sealed: &SealedSegment, purpose: Purpose) -> Victim {
@@ -218,8 +242,13 @@ impl Store {
         let (mut deadest, mut oldest, mut oldest_with_orphans) =
             (None::<SealedSegment>, None::<SealedSegment>, None::<SealedSegment>);
         let mut dead_in_all = 0;
-        for segment in self.segments.sealed().filter(|segment| !reclaim.stuck.contains(&segment.id)) {
-            if segment.live_bytes == 0 || segment.last_expiry.is_some_and(|last| last <= now) {
+        let flushed = self.flushed_order.load(Ordering::Acquire);
+        for segment in self.segments.sealed() {
+            if segment.live_bytes > 0 && reclaim.stuck.contains(&segment.id) {
+                continue;
+            }
+            let is_gone = segment.last_expiry.is_some_and(|last| last <= now) || segment.order <= flushed;
+            if segment.live_bytes == 0 || is_gone {
                 return Some(self.victim_of(&segment, Purpose::Sweep));
             }
             if segment.orphans {
@@ -342,7 +371,8 @@ impl Store {
 
     fn evict(&self, counters: &StoreCounters, group: &LockedGroup<'_>, at: SlotAt, item: &Item) {
         counters.evictions.inc();
-        counters.evicted_bytes.add(item.bytes());
+        let in_pieces = if item.is_chained() { item.value_len.into() } else { 0 };
+        counters.evicted_bytes.add(item.bytes() + in_pieces);
         if !self.is_fetched(at.slot, item) {
             counters.evicted_unfetched.inc();
         } else if at.slot.frequency() > 1 {
@@ -422,6 +452,9 @@ impl Store {
             pieces: pieces.map_or(0, |pieces| pieces.len() as u32),
             value_len: item.value_len,
         };
+        if new.bytes() > self.geometry.segment_bytes() {
+            return Err(Stuck);
+        }
         let class = if item.expiry == 0 { KEPT_CLASS } else { class_of(item.expiry, now) };
         let reservation = self.segments.reserve(class, new.bytes(), now, Claim::Move).map_err(|_| Stuck)?;
         let new_offset = reservation.offset;

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use crossbeam_utils::CachePadded;
 use fabcache_layout::header::{self, Birth};
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
-use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Secret, Slot};
 
 use crate::bounds::{CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN};
@@ -68,6 +68,15 @@ pub struct Store {
     pub(crate) segments: Segments,
     pub(crate) reclaim: Mutex<Reclaim>,
     pub(crate) flushes: Mutex<Flushes>,
+    /// Segments sealed up to this order held only items that are flushed when the last flush happened.
+    pub(crate) flushed_order: AtomicU64,
+    /// Memory was full and nothing could be evicted.
+    pub(crate) refused: AtomicBool,
+    /// When all items were last looked at for that.
+    pub(crate) crawled_full_at: AtomicU32,
+    /// Held while the memory limit moves.
+    #[cfg(not(loom))]
+    pub(crate) limit_moving: Mutex<()>,
     /// Second of the next delayed flush; 0 for none.
     pub(crate) flush_at: AtomicU32,
     pub(crate) clock: Clock,
@@ -193,6 +202,11 @@ impl Store {
             segments,
             reclaim: Mutex::new(Reclaim::default()),
             flushes: Mutex::new(Flushes::default()),
+            flushed_order: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
+            crawled_full_at: AtomicU32::new(0),
+            #[cfg(not(loom))]
+            limit_moving: Mutex::new(()),
             flush_at: AtomicU32::new(0),
             clock,
             cas: AtomicU64::new(0),

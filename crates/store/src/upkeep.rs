@@ -4,7 +4,7 @@
 use fabcache_layout::header;
 use fabcache_layout::sync::{MutexGuard, Ordering};
 
-use crate::bounds::FLUSH_EPOCHS_UNSWEPT_MAX;
+use crate::bounds::{FLUSH_EPOCHS_UNSWEPT_MAX, FULL_CRAWL_SECONDS};
 use crate::dump::Cursor;
 use crate::handle::Handle;
 use crate::index::resize::Growth;
@@ -14,8 +14,6 @@ use crate::store::Store;
 /// What is known of flushes.
 #[derive(Debug, Default)]
 pub struct Flushes {
-    /// Segments sealed up to this order held only items that are flushed when the last flush happened.
-    order: u64,
     /// Items of epochs before this one are gone from the index.
     swept_epoch: u64,
 }
@@ -33,21 +31,22 @@ impl Store {
     #[cold]
     fn advance_to(&self, now: u32) {
         // Whoever does not get the lock goes on in the last second, until the thread that has it is done.
-        let Ok(mut flushes) = self.flushes.try_lock() else { return };
+        let Ok(_flushes) = self.flushes.try_lock() else { return };
         let flush_at = self.flush_at.load(Ordering::Acquire);
         if flush_at != 0 && flush_at <= now {
             self.flush_at.store(0, Ordering::Release);
-            self.start_flush_epoch(&mut flushes);
+            self.start_flush_epoch();
         }
         if now > self.now() {
             header::publish_clock(&self.memory, now);
         }
     }
 
-    fn start_flush_epoch(&self, flushes: &mut Flushes) {
+    /// The caller holds the lock of flushes.
+    fn start_flush_epoch(&self) {
         header::advance_flush_epoch(&self.memory);
         self.segments.seal_open(|_, _| true);
-        flushes.order = self.segments.last_order();
+        self.flushed_order.store(self.segments.last_order(), Ordering::Release);
     }
 
     fn flushes(&self) -> MutexGuard<'_, Flushes> {
@@ -62,18 +61,18 @@ impl Handle {
         let store = &*self.store;
         let at = expiry.second();
         let mut flushes = store.flushes();
+        // For a flush that is to come, too. The lock is held meanwhile, so that nobody advances the epoch further.
+        let epoch = header::flush_epoch(&store.memory);
+        if epoch - flushes.swept_epoch > FLUSH_EPOCHS_UNSWEPT_MAX {
+            self.crawl();
+            flushes.swept_epoch = epoch;
+        }
         if expiry == Expiry::NEVER || at > store.now() {
             store.flush_at.store(at, Ordering::Release);
             return;
         }
         store.flush_at.store(0, Ordering::Release);
-        store.start_flush_epoch(&mut flushes);
-        let epoch = header::flush_epoch(&store.memory);
-        if epoch - flushes.swept_epoch > FLUSH_EPOCHS_UNSWEPT_MAX {
-            drop(flushes);
-            self.crawl();
-            store.flushes().swept_epoch = epoch;
-        }
+        store.start_flush_epoch();
     }
 
     /// Regular work: publishes the clock, takes back memory of expired and flushed items, goes on with growing the
@@ -84,8 +83,10 @@ impl Handle {
         let now = store.now();
         store.segments.seal_open(|last_expiry, _| last_expiry.is_some_and(|last| last <= now));
         store.sweep(self.counters(), |segment| segment.last_expiry.is_some_and(|last| last <= now));
-        let flushed = store.flushes().order;
+        let flushed = store.flushed_order.load(Ordering::Acquire);
         store.sweep(self.counters(), |segment| segment.order <= flushed);
+        store.free_unpinned();
+        self.crawl_if_full(now);
         while store.segments.free_count() < store.free_segments_wanted() && self.reclaim_once() {}
         while let Some(partition) = store.index.growing_partition() {
             match store.index.grow(partition, store.is_roomy(), store, &|| store.index_segment()) {
@@ -96,6 +97,16 @@ impl Handle {
                     self.counters().tables_resized.inc();
                 }
             }
+        }
+    }
+
+    /// Where nothing is evicted and stores are refused, looks for what has expired among items that have not.
+    fn crawl_if_full(&self, now: u32) {
+        let store = &*self.store;
+        let crawled = store.crawled_full_at.load(Ordering::Relaxed);
+        if now.saturating_sub(crawled) >= FULL_CRAWL_SECONDS && store.refused.swap(false, Ordering::Relaxed) {
+            self.crawl();
+            store.crawled_full_at.store(store.now(), Ordering::Relaxed);
         }
     }
 
@@ -146,14 +157,15 @@ impl Handle {
                 min: geometry.first_segment + (least << geometry.segment_shift),
             });
         }
+        let _moving = store.limit_moving.lock().expect("no thread panics while it moves the limit");
+        if segments < least + u64::from(store.segments.pinned()) {
+            return Err(MemoryLimitError::Full);
+        }
         let before = (store.usage().memory_limit, store.segments.limit());
         let mut over = store.move_memory_limit(bytes, segments as u32);
         while over > 0 {
             if !self.reclaim_once() {
-                // Another thread may have set its own since.
-                if store.usage().memory_limit == bytes {
-                    store.move_memory_limit(before.0, before.1);
-                }
+                store.move_memory_limit(before.0, before.1);
                 return Err(MemoryLimitError::Full);
             }
             over = store.segments.over_limit();
@@ -168,7 +180,8 @@ impl Store {
     #[cfg(not(loom))]
     fn move_memory_limit(&self, bytes: u64, segments: u32) -> usize {
         // Whoever gives pages of retired segments back holds this: none of these may be in use again by then.
-        let _reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+        let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+        reclaim.forget_stuck();
         let (over, released) = self.segments.set_limit(segments);
         self.set_memory_limit_bytes(bytes);
         for offset in released {

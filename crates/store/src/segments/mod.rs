@@ -525,7 +525,9 @@ impl Segments {
         }
         let mut free = self.lock(&self.free);
         let mut retired = self.lock(&self.retired);
-        if self.segments.len() - retired.len() > self.limit.load(Ordering::Relaxed) as usize {
+        // What moves need comes first, for the rest is reclaimed through them.
+        let is_over = self.segments.len() - retired.len() > self.limit.load(Ordering::Relaxed) as usize;
+        if is_over && free.len() >= RECLAIM_RESERVE_SEGMENTS {
             self.set_kind(id, Kind::Retired, 0);
             retired.push(id);
         } else {
@@ -572,7 +574,7 @@ impl Segments {
 
     /// Whether senders may pin another value: they pin less than their part of memory.
     pub fn may_pin(&self) -> bool {
-        self.pinned.load(Ordering::Relaxed) < (self.segments.len() as u32 / PINNED_SEGMENTS_DIVISOR).max(1)
+        self.pinned.load(Ordering::Relaxed) < (self.limit() / PINNED_SEGMENTS_DIVISOR).max(1)
     }
 
     /// Keeps the segment's bytes as they are until [`Segments::unpin`]; false if it is no longer in `generation`.

@@ -160,6 +160,8 @@ enum Blocked {
     Pieces,
     /// Reclaim took a part of the value while it was being received, as nothing else was left to take.
     Lost,
+    /// The value is in so many pieces that their table does not fit a segment.
+    Scattered,
 }
 
 impl From<NoSpace> for Blocked {
@@ -203,7 +205,7 @@ impl Handle {
                     more.or_else(|NoBlock| self.make_room(Claim::New))?;
                 }
                 Err(Blocked::Pieces) => cut = Some(self.cut(key, change)?),
-                Err(Blocked::Lost) => return Err(OutOfMemory),
+                Err(Blocked::Lost | Blocked::Scattered) => return Err(OutOfMemory),
             }
         }
     }
@@ -282,6 +284,10 @@ impl Handle {
             Some(at) if write.same_item => at.slot.frequency(),
             _ => 0,
         };
+        if new.bytes() > store.geometry.segment_bytes() {
+            content.give_up(store);
+            return Err(Blocked::Scattered);
+        }
         let class = class_of(new.expiry, now);
         let reservation = match store.segments.reserve(class, new.bytes(), now, write.claim()) {
             Ok(reservation) => reservation,
