@@ -4,7 +4,7 @@
 mod common;
 
 use common::{delete, get, pattern, plain, set, set_with, store};
-use fabcache_store::{Change, Detail, Expiry, Get, Handle, NewValue, Payload, Write};
+use fabcache_store::{Change, Detail, Expiry, Get, Handle, NewValue, Payload, Upload, Value, Write};
 
 fn touch(handle: &Handle, key: &[u8], expiry: Expiry) {
     let write = Write { expiry, same_item: true, ..plain(NewValue::Same) };
@@ -77,4 +77,81 @@ fn what_memory_is_full_of_can_still_be_touched() {
             set(&handle, format!("again{i}").as_bytes(), &value).expect("half of memory is free");
         }
     }
+}
+
+#[test]
+fn what_was_flushed_stays_so_however_often_and_by_how_many() {
+    let (store, _) = store(8 << 20, true, 9);
+    let handle = Handle::new(&store);
+    for i in 0..20_000 {
+        set(&handle, format!("key{i}").as_bytes(), b"old").expect("memory is free");
+    }
+    for _ in 0..250 {
+        handle.flush(Expiry::AT_ONCE);
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let handle = Handle::new(&store);
+                handle.flush(Expiry::AT_ONCE);
+            });
+        }
+    });
+    for i in 0..20_000 {
+        assert!(get(&handle, format!("key{i}").as_bytes()).is_none(), "key{i}");
+    }
+}
+
+#[test]
+fn a_value_in_too_many_pieces_is_refused() {
+    let handle = Handle::new(&store(7_990 << 10, true, 1).0);
+    let segment = handle.store().usage().segment_bytes as usize;
+    assert_eq!(segment, 16 << 10);
+    // Small items leave just so much of each segment that a part is cut in two.
+    let (part, tail) = ([b'h'; 8_192], 4_100);
+    let mut left = segment;
+    let mut small = 0;
+    let mut fill = || {
+        while left > tail {
+            let bytes = if left - tail > 1_900 { 1_000 } else { left - tail };
+            small += 1;
+            let lengths = if bytes < 284 { 1 } else { 2 };
+            let value = vec![b's'; bytes - 16 - lengths - 6];
+            set(&handle, format!("s{:05}", small % 10_000).as_bytes(), &value).expect("something is evicted");
+            left -= bytes;
+        }
+        left = segment - (16 + 2 + part.len() - (tail - 18)).next_multiple_of(4);
+    };
+    let mut upload = Upload::begin(handle.store(), b"huge", Expiry::NEVER, 3_720_192);
+    while upload.missing() > 0 {
+        fill();
+        upload
+            .write(&handle, &part[..part.len().min(upload.missing() as usize)])
+            .expect("something is evicted");
+    }
+    let stored = upload.finish(&handle).and_then(|uploaded| {
+        let write = plain(NewValue::Is(Value::Uploaded(&uploaded)));
+        handle.mutate(b"huge", |_| (Change::Write(write), ()))
+    });
+    assert!(stored.is_err(), "its table is longer than a segment");
+    assert!(get(&handle, b"huge").is_none());
+    set(&handle, b"another", b"value").expect("and the store goes on");
+}
+
+#[test]
+fn without_eviction_a_lower_limit_is_had_from_what_is_dead() {
+    let handle = Handle::new(&store(16 << 20, false, 1).0);
+    let mut keys = 0;
+    while set(&handle, format!("key{keys}").as_bytes(), &[b'v'; 900]).is_ok() {
+        keys += 1;
+    }
+    for i in (0..keys).filter(|i| i % 4 != 0) {
+        assert!(delete(&handle, format!("key{i}").as_bytes()));
+    }
+    handle.set_memory_limit(8 << 20).expect("three quarters are dead");
+    assert!(handle.set_memory_limit(4 << 20).is_err(), "what lives is more");
+    for i in 0..keys {
+        assert_eq!(get(&handle, format!("key{i}").as_bytes()).is_some(), i % 4 == 0);
+    }
+    set(&handle, b"one more", &[b'v'; 900]).expect("there is room at 8 MB");
 }
