@@ -316,6 +316,24 @@ fn nobody_keeps_a_worker_to_himself() {
 }
 
 #[test]
+fn who_sends_no_requests_gives_way_as_well() {
+    // What a watcher says, and a line without an end.
+    for (first, rest) in [("watch fetchers\r\n", "x"), ("get ", " ")] {
+        let server = serve("-t 1 -R 1");
+        let mut other = server.connect();
+        wait_until("it gives way", || {
+            let mut hog = server.connect();
+            hog.say(first);
+            if rest == "x" {
+                hog.hear("OK\r\n");
+            }
+            hog.say(rest.repeat(4 << 20));
+            other.count("", "conn_yields") > 0
+        });
+    }
+}
+
+#[test]
 fn a_connection_has_one_turn_where_others_have_one() {
     // Its socket stays readable while it waits for its turn.
     let server = serve("-t 1 -R 2");

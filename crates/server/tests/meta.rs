@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::serve;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{connect, serve};
 
 #[test]
 fn reading_with_every_flag() {
@@ -101,5 +103,43 @@ fn every_meta_error() {
         ("mn\r\n", "MN\r\n"),
     ] {
         c.ask(sent, answer);
+    }
+}
+
+#[test]
+fn what_is_touched_away_is_read_by_one_client_and_nothing_else_goes() {
+    for options in ["-t 4", "-t 4 -C"] {
+        let server = serve(options);
+        let address = server.address();
+        let done = AtomicBool::new(false);
+        let (stored, taken) = std::thread::scope(|scope| {
+            let take = || {
+                let mut c = connect(address);
+                let mut taken = 0;
+                loop {
+                    let last = done.load(Ordering::Acquire);
+                    c.say("mg k T-1 v\r\n".repeat(50));
+                    c.say("mn\r\n");
+                    let hits = c.hear_until("MN\r\n").matches("VA ").count();
+                    taken += hits;
+                    if last && hits == 0 {
+                        return taken;
+                    }
+                }
+            };
+            let takers = [scope.spawn(take), scope.spawn(take), scope.spawn(take)];
+            let mut c = connect(address);
+            let mut stored = 0;
+            for round in 0..200 {
+                for number in 0..50 {
+                    c.say(format!("add k 0 0 4\r\n{:04}\r\n", round * 50 + number));
+                }
+                c.say("mn\r\n");
+                stored += c.hear_until("MN\r\n").lines().filter(|line| *line == "STORED").count();
+            }
+            done.store(true, Ordering::Release);
+            (stored, takers.map(|taker| taker.join().expect("it counts")).iter().sum::<usize>())
+        });
+        assert_eq!(stored, taken, "{options}");
     }
 }

@@ -68,6 +68,22 @@ fn expiry_is_to_the_second() {
 }
 
 #[test]
+fn values_of_every_size_are_touched_away() {
+    for options in ["-I 4m", "-I 4m -C"] {
+        let server = serve(options);
+        let mut c = server.connect();
+        for len in [0, 1, 1_000, 20_000, 300_000, 3 << 20] {
+            let value = "x".repeat(len);
+            c.ask(format!("set k 7 0 {len}\r\n{value}\r\n"), "STORED\r\n");
+            c.ask(
+                "gat -1 k\r\ngat -1 k\r\nget k\r\n",
+                format!("VALUE k 7 {len}\r\n{value}\r\nEND\r\nEND\r\nEND\r\n"),
+            );
+        }
+    }
+}
+
+#[test]
 fn flushes_wait_and_replace_each_other() {
     let server = serve("");
     let mut c = server.connect();

@@ -9,8 +9,8 @@ use super::{Context, expiry, item, unchanged};
 const NUMBER_BYTES_MAX: u32 = 4096;
 
 enum Outcome {
-    /// The new number, and the item as it was before (an empty one if it was created).
-    Done(u64, ItemInfo, Expiry),
+    /// The new number, and the item as it was before, unless it was created.
+    Done(u64, Option<ItemInfo>, Expiry),
     Exists,
     NotFound,
     NonNumeric,
@@ -20,13 +20,11 @@ enum Outcome {
 pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_>) {
     let touch = arithmetic.touch.map(|exptime| expiry(ctx, exptime));
     let create = arithmetic.create.map(|(number, exptime)| (number, expiry(ctx, exptime)));
-    let mut created = false;
     let done = ctx.handle.mutate(arithmetic.key, |existing| {
         let Ok(info) = existing.info else {
             let Some((number, expiry)) = create else { return (Change::Keep, Outcome::NotFound) };
-            created = true;
             let change = write(arithmetic, &ItemInfo::EMPTY, number, expiry);
-            return (change, Outcome::Done(number, ItemInfo::EMPTY, expiry));
+            return (change, Outcome::Done(number, None, expiry));
         };
         if info.len == 0 {
             return (Change::Keep, Outcome::NonNumeric);
@@ -42,7 +40,7 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_
             false => old.wrapping_add(arithmetic.delta),
         };
         let expiry = touch.unwrap_or(info.expiry);
-        (write(arithmetic, &info, number, expiry), Outcome::Done(number, info, expiry))
+        (write(arithmetic, &info, number, expiry), Outcome::Done(number, Some(info), expiry))
     });
     let counters = ctx.counters();
     let (hits, misses) = match arithmetic.decrement {
@@ -52,16 +50,17 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_
     let reply = match done {
         Ok((Outcome::Done(number, before, expiry), written)) => {
             // What was created is neither to memcached.
-            if !created {
+            if before.is_some() {
                 hits.inc();
             }
-            let shown = match (created, arithmetic.ttl_before_touch) {
-                (true, _) => {
+            let shown = match (&before, arithmetic.ttl_before_touch) {
+                (None, _) => {
                     arithmetic.created_ttl.map_or(Expiry::NEVER, |exptime| super::expiry(ctx, exptime))
                 }
-                (false, true) => before.expiry,
-                (false, false) => expiry,
+                (Some(before), true) => before.expiry,
+                (Some(_), false) => expiry,
             };
+            let before = before.unwrap_or(ItemInfo::EMPTY);
             let ttl = shown.ttl(ctx.shared.store.now());
             Reply::Number(number, Item { cas: written.cas, ttl, ..item(&before) })
         }

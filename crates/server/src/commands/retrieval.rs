@@ -1,7 +1,9 @@
 //! Reading: get, gets, gat, gats, mg, touch, me, and their binary likes.
 
 use fabcache_protocol::{Form, Get, Item, MetaForm, Refusal, Reply, Touch};
-use fabcache_store::{Change, Detail, Expiry, Get as Read, ItemInfo, Miss, NewValue, Payload, Value, Write};
+use fabcache_store::{
+    Change, Detail, Existing, Expiry, Get as Read, ItemInfo, Miss, NewValue, Payload, Value, Write,
+};
 
 use super::{Context, ITEM_CLASS, Session, expiry, item, refused, unchanged};
 use crate::prefixes::Request;
@@ -13,20 +15,37 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<
     // What this very request lets expire is answered before it does.
     let now = ctx.shared.store.now();
     let ends_now = touch.is_some_and(|expiry| expiry != Expiry::NEVER && expiry.second() <= now);
-    let mut touched = Touched::default();
-    if !is_plain(get) {
-        touched = prepare(ctx, get, touch, ends_now, form);
+    let start = ctx.out.len();
+    loop {
+        let mut touched = Touched::default();
+        if !is_plain(get) {
+            touched = prepare(ctx, get, touch, ends_now, form);
+        }
+        if touched.out_of_memory {
+            count(ctx, session, get, form, Err(Miss::Absent), 0);
+            return form.reply(&Reply::OutOfMemory, &mut ctx.out);
+        }
+        if let Some(created) = touched.created {
+            count(ctx, session, get, form, Err(Miss::Absent), 0);
+            return answer_created(ctx, get, &created, form);
+        }
+        let read = read(ctx, get, form, &mut touched);
+        if ends_now
+            && let Read::Hit(info, payload) = &read
+            && !remove_read(ctx, get, info, payload)
+        {
+            // What was read is not what is there: the answer is to tell of the item that this request ends.
+            ctx.out.truncate(start);
+            continue;
+        }
+        return finish(ctx, session, get, form, read);
     }
-    if touched.out_of_memory {
-        count(ctx, session, get, form, Err(Miss::Absent), 0);
-        form.reply(&Reply::OutOfMemory, &mut ctx.out);
-        return;
-    }
-    if let Some(created) = touched.created {
-        count(ctx, session, get, form, Err(Miss::Absent), 0);
-        return answer_created(ctx, get, &created, form);
-    }
-    match read(ctx, get, form, &mut touched) {
+}
+
+/// Completes the answer to what was read.
+#[inline]
+fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<'_>, read: Read) {
+    match read {
         Read::Hit(info, payload) => {
             if get.value {
                 if let Payload::Pinned(value) = payload {
@@ -51,8 +70,35 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<
             form.reply(&Reply::Miss, &mut ctx.out);
         }
     }
-    if ends_now {
-        let _ = ctx.handle.mutate(get.key, |_| (Change::Remove, ()));
+}
+
+/// Removes the item that was read; false if it is no longer there, or another is.
+fn remove_read(ctx: &Context, get: &Get<'_>, seen: &ItemInfo, payload: &Payload) -> bool {
+    let done = ctx.handle.mutate(get.key, |existing| {
+        let same = existing.info.is_ok_and(|info| looks_same(&info, seen))
+            // Without CAS only the value tells one item from the next.
+            && (seen.cas != 0 || !get.value || has_value(existing, payload, &ctx.out));
+        (if same { Change::Remove } else { Change::Keep }, same)
+    });
+    done.map_or(true, |(same, _)| same)
+}
+
+/// All that was answered of one item is true of the other.
+fn looks_same(info: &ItemInfo, seen: &ItemInfo) -> bool {
+    (info.cas, info.flags, info.len, info.expiry) == (seen.cas, seen.flags, seen.len, seen.expiry)
+        && (info.binary_key, info.stale) == (seen.binary_key, seen.stale)
+}
+
+/// The value is the one that was read, copied to the end of `out` or pinned. One in pieces is taken to be.
+fn has_value(existing: &mut Existing<'_>, payload: &Payload, out: &[u8]) -> bool {
+    let Some(mut value) = existing.value(u32::MAX) else { return true };
+    match payload {
+        Payload::Copied => out.ends_with(value),
+        Payload::Pinned(pinned) => pinned.slices().all(|part| {
+            let rest = value.strip_prefix(part);
+            value = rest.unwrap_or_default();
+            rest.is_some()
+        }),
     }
 }
 

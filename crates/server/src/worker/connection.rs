@@ -186,7 +186,7 @@ impl Connection {
 
     // ---- serving ----
 
-    /// One turn: at most as many requests, or parts of long values, as `-R` says.
+    /// One turn: at most as many requests, parts of long values, or buffers with neither, as `-R` says.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
         let mut left = ctx.shared.settings.requests_per_turn;
         let turn = loop {
@@ -310,6 +310,7 @@ impl Connection {
         // A short read emptied the socket: asking again would only say so.
         let end = joined + len;
         let more = end == buffer.len() || self.link.has_unread();
+        let before = *left;
         if joined == 0 && !self.input.is_empty() {
             self.input.append(&buffer[..len]);
             self.work_on_input(ctx, left);
@@ -317,6 +318,10 @@ impl Connection {
             let used = self.work(ctx, &buffer[..end], left);
             self.input.consume(used.min(joined));
             self.input.append(&buffer[used.max(joined)..end]);
+        }
+        if *left == before {
+            // What completes no request takes time as well.
+            *left = left.saturating_sub(1);
         }
         Ok(more || self.has_work())
     }

@@ -52,7 +52,9 @@ pub fn slabs(ctx: &Context, mut report: Report<'_>) {
     let shared = &ctx.shared;
     let usage = shared.store.usage();
     let (sums, _) = shared.sums_since_reset();
-    let pages = u64::from(usage.segments - usage.segments_free - usage.segments_index);
+    // The three are read one after the other while segments change hands.
+    let pages = usage.segments.saturating_sub(usage.segments_free).saturating_sub(usage.segments_index);
+    let pages = u64::from(pages);
     let chunks_per_page = usage.segment_bytes / CHUNK_BYTES;
     let used = usage.item_bytes.div_ceil(CHUNK_BYTES);
     if pages > 0 {
