@@ -11,11 +11,13 @@ mod install;
 mod process;
 mod server;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
+
+use crate::workspace;
 
 use self::install::{Installer, NotReady};
 use self::process::{Interrupt, Scratch};
@@ -128,15 +130,15 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let selected = select(&args.only)?;
     let interrupt = Interrupt::register()?;
-    let target = target_folder();
+    let target = workspace::target();
     let subject = match &args.server {
         Some(path) => Subject::at(path)?,
-        None => Subject::at(&build_server(&target)?)?,
+        None => Subject::at(&workspace::build_server()?)?,
     };
     println!("server: {subject}");
 
     let mut installer =
-        Installer::new(&workspace_folder().join("tests/clients"), &target.join("clients"), &interrupt);
+        Installer::new(&workspace::folder().join("tests/clients"), &target.join("clients"), &interrupt);
     let mut results = Vec::new();
     for client in selected {
         let ready = installer.command(client);
@@ -162,29 +164,6 @@ fn select(only: &[String]) -> Result<Vec<&'static Client>> {
         .iter()
         .filter(|client| only.is_empty() || only.iter().any(|name| name == client.name))
         .collect())
-}
-
-fn workspace_folder() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
-}
-
-fn target_folder() -> PathBuf {
-    match std::env::var_os("CARGO_TARGET_DIR") {
-        // As cargo reads it: relative to where the command was given.
-        Some(folder) => std::path::absolute(&folder).unwrap_or_else(|_| folder.into()),
-        None => workspace_folder().join("target"),
-    }
-}
-
-fn build_server(target: &Path) -> Result<PathBuf> {
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "--package", "fabcache-server", "--target-dir"])
-        .arg(target)
-        .current_dir(workspace_folder())
-        .status()
-        .context("cargo cannot be started")?;
-    ensure!(status.success(), "the server does not build");
-    Ok(target.join("release/fabcached"))
 }
 
 /// Runs one client against servers of its own. An error is the runner's, not the client's.
@@ -322,7 +301,7 @@ mod tests {
     fn every_client_has_a_program() {
         for client in CLIENTS {
             let path =
-                workspace_folder().join("tests/clients").join(client.language.folder()).join(client.program);
+                workspace::folder().join("tests/clients").join(client.language.folder()).join(client.program);
             assert!(path.is_file(), "{} is missing", path.display());
         }
     }

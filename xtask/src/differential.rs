@@ -20,6 +20,8 @@ use fabcache_differential::saboteur::{Harm, Saboteur};
 use fabcache_differential::{Options, RunArgs, Servers};
 use rustix::process::Signal;
 
+use crate::workspace;
+
 /// The release that the comparison knows, which is Debian 12's.
 const THEIR_RELEASE: &str = "1.6.18";
 
@@ -68,7 +70,7 @@ pub fn run(args: &Args) -> Result<()> {
     let ours = match &args.ours {
         Some(program) => program.clone(),
         None if args.run.twin || args.self_test => theirs.clone(),
-        None => build_ours()?,
+        None => workspace::build_server()?,
     };
     let their_server = Server::start(&theirs)?;
     let our_server = Server::start(&ours)?;
@@ -138,21 +140,6 @@ fn install() -> Result<()> {
     let installed = apt_get(&package)? || (apt_get(&["update", "--quiet"])? && apt_get(&package)?);
     ensure!(installed, "apt-get does not install memcached");
     Ok(())
-}
-
-fn build_ours() -> Result<PathBuf> {
-    let workspace =
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
-    let target = match std::env::var_os("CARGO_TARGET_DIR") {
-        // As cargo reads it: relative to where the command was given.
-        Some(folder) => std::path::absolute(folder)?,
-        None => workspace.join("target"),
-    };
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--release", "--package", "fabcache-server", "--target-dir"]).arg(&target);
-    let status = cargo.current_dir(workspace).status().context("cargo cannot be started")?;
-    ensure!(status.success(), "the server does not build");
-    Ok(target.join("release/fabcached"))
 }
 
 /// A server that is killed when this is dropped.

@@ -1,9 +1,10 @@
 //! `cargo xtask fuzz`: each target of `fuzz/` for a while, on inputs that earlier runs found and new ones.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+
+use crate::workspace;
 
 /// Feeds random bytes to every parser.
 #[derive(clap::Args)]
@@ -56,7 +57,7 @@ fn targets() -> Result<Vec<String>> {
 fn fuzz(words: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo", "fuzz"]).args(words);
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    command.current_dir(workspace::folder());
     // The outer cargo's settings are those of another toolchain.
     for variable in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC", "RUSTFLAGS", "CARGO_TARGET_DIR"] {
         command.env_remove(variable);

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::workspace;
+
 /// The crates that have models.
 const PACKAGES: &[&str] = &["fabcache-layout", "fabcache-store"];
 
@@ -66,21 +68,16 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// The programs of the models.
 fn build() -> Result<Vec<PathBuf>> {
-    let workspace =
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
-    let target = match std::env::var_os("CARGO_TARGET_DIR") {
-        // As cargo reads it: relative to where the command was given.
-        Some(folder) => std::path::absolute(folder)?,
-        None => workspace.join("target"),
-    };
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--profile", "loom", "--lib", "--no-run"]);
-    cargo.args(["--message-format", "json-render-diagnostics", "--target-dir"]).arg(target.join("loom"));
+    cargo
+        .args(["--message-format", "json-render-diagnostics", "--target-dir"])
+        .arg(workspace::target().join("loom"));
     for package in PACKAGES {
         cargo.args(["--package", package]);
     }
     cargo.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
-    let output = cargo.current_dir(workspace).stderr(Stdio::inherit()).output();
+    let output = cargo.stderr(Stdio::inherit()).output();
     let output = output.context("cargo cannot be started")?;
     ensure!(output.status.success(), "the models do not build");
     let messages = String::from_utf8(output.stdout).context("cargo's messages are not UTF-8")?;

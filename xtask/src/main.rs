@@ -4,6 +4,7 @@ mod clients;
 mod differential;
 mod fuzz;
 mod loom;
+mod workspace;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

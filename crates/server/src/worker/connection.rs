@@ -336,7 +336,7 @@ impl Connection {
     /// Decodes and executes; how much of the input was consumed.
     fn work(&mut self, ctx: &mut Context, input: &[u8], left: &mut u32) -> usize {
         let mut used = 0;
-        let mut prefetched = 0;
+        let mut prefetched = 0usize;
         while self.closing.is_none()
             && *left > 0
             && ctx.out.len() < GATHERED_BYTES_MAX
@@ -383,7 +383,7 @@ impl Connection {
                 }
             };
             used += consumed;
-            prefetched = prefetched.max(1) - 1;
+            prefetched = prefetched.saturating_sub(1);
             if prefetched == 0 && used < input.len() {
                 prefetched = ctx.handle.prefetch(self.decoder.keys_ahead(&input[used..]));
             }

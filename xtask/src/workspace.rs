@@ -1,0 +1,40 @@
+//! The workspace's own folders, and what is built of it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// The folder that the workspace is.
+pub fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
+}
+
+/// Where cargo puts what it builds.
+pub fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        // As cargo reads it: relative to where the command was given.
+        Some(folder) => std::path::absolute(&folder).unwrap_or_else(|_| folder.into()),
+        None => folder().join("target"),
+    }
+}
+
+/// The cargo that runs this, in the workspace's folder.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(folder());
+    cargo
+}
+
+/// Builds the server for release; its program.
+///
+/// # Errors
+/// It does not build.
+pub fn build_server() -> Result<PathBuf> {
+    let target = target();
+    let mut cargo = cargo();
+    cargo.args(["build", "--release", "--package", "fabcache-server", "--target-dir"]).arg(&target);
+    let status = cargo.status().context("cargo cannot be started")?;
+    ensure!(status.success(), "the server does not build");
+    Ok(target.join("release/fabcached"))
+}
