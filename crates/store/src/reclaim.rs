@@ -452,9 +452,6 @@ impl Store {
             pieces: pieces.map_or(0, |pieces| pieces.len() as u32),
             value_len: item.value_len,
         };
-        if new.bytes() > self.geometry.segment_bytes() {
-            return Err(Stuck);
-        }
         let class = if item.expiry == 0 { KEPT_CLASS } else { class_of(item.expiry, now) };
         let reservation = self.segments.reserve(class, new.bytes(), now, Claim::Move).map_err(|_| Stuck)?;
         let new_offset = reservation.offset;

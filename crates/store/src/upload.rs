@@ -153,7 +153,8 @@ impl Uploaded {
                     bytes = &bytes[piece.len as usize..];
                     handle.reclaim_ahead();
                 }
-                Err(NoSpace) => handle.make_room(Claim::New)?,
+                Err(NoSpace::Full) => handle.make_room(Claim::New)?,
+                Err(NoSpace::TooLong) => return Err(OutOfMemory),
             }
         }
         Ok(())

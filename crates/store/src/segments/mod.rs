@@ -68,7 +68,12 @@ pub enum Claim {
 
 /// Why space could not be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoSpace;
+pub enum NoSpace {
+    /// No segment is free for the claim.
+    Full,
+    /// It is more than a segment.
+    TooLong,
+}
 
 /// Space for one item, of the caller alone until it is committed.
 #[derive(Debug)]
@@ -271,10 +276,13 @@ impl Segments {
         claim: Claim,
     ) -> Result<Reservation, NoSpace> {
         let capacity = self.geometry.segment_bytes();
-        debug_assert!(min > 0 && min <= max && min <= capacity && min.is_multiple_of(4));
+        debug_assert!(min > 0 && min <= max && min.is_multiple_of(4));
+        if min > capacity {
+            return Err(NoSpace::TooLong);
+        }
         // What rewrites opened is not for new items, or nothing would be left for the next rewrites.
         if self.fills_up && claim == Claim::New && self.free_count() < self.kept_back(claim) {
-            return Err(NoSpace);
+            return Err(NoSpace::Full);
         }
         loop {
             let id = self.open[class].load(Ordering::Acquire);
@@ -401,7 +409,7 @@ impl Segments {
         if self.open[class].load(Ordering::Acquire) != old {
             return Ok(());
         }
-        let id = self.take_free(claim).ok_or(NoSpace)?;
+        let id = self.take_free(claim).ok_or(NoSpace::Full)?;
         if claim == Claim::Move {
             self.opened_for_moves.fetch_add(1, Ordering::Relaxed);
         }

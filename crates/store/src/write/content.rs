@@ -158,9 +158,9 @@ impl Handle {
         };
         let parts = if after { [old, new] } else { [new, old] };
         for part in parts {
-            if let Err(NoSpace) = self.add_part(hash, write.expiry, &mut joined, part) {
+            if let Err(why) = self.add_part(hash, write.expiry, &mut joined, part) {
                 joined.give_up(&self.store);
-                return Err(Blocked::Space);
+                return Err(why.into());
             }
         }
         Ok(joined)

@@ -165,8 +165,11 @@ enum Blocked {
 }
 
 impl From<NoSpace> for Blocked {
-    fn from(_: NoSpace) -> Blocked {
-        Blocked::Space
+    fn from(why: NoSpace) -> Blocked {
+        match why {
+            NoSpace::Full => Blocked::Space,
+            NoSpace::TooLong => Blocked::Scattered,
+        }
     }
 }
 
@@ -284,16 +287,12 @@ impl Handle {
             Some(at) if write.same_item => at.slot.frequency(),
             _ => 0,
         };
-        if new.bytes() > store.geometry.segment_bytes() {
-            content.give_up(store);
-            return Err(Blocked::Scattered);
-        }
         let class = class_of(new.expiry, now);
         let reservation = match store.segments.reserve(class, new.bytes(), now, write.claim()) {
             Ok(reservation) => reservation,
-            Err(NoSpace) => {
+            Err(why) => {
                 content.give_up(store);
-                return Err(Blocked::Space);
+                return Err(why.into());
             }
         };
         new.cas = match write.cas {
