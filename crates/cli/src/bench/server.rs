@@ -1,4 +1,4 @@
-//! Measures servers side by side: `fabcache-bench ours=target/release/fabcached memcached=/usr/bin/memcached`.
+//! Measures servers side by side: `fabcache bench server ours=target/release/fabcached memcached=/usr/bin/memcached`.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -6,15 +6,14 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use clap::Args;
 use fabcache_bench::compare::{self, Plan};
 use fabcache_bench::report::{self, Results};
 use fabcache_bench::server::Candidate;
 
-/// Measures memcached-protocol servers side by side.
-#[derive(Debug, Parser)]
-#[command(version)]
-struct Arguments {
+/// Which servers, and how long.
+#[derive(Debug, Args)]
+pub struct Arguments {
     /// Servers, as NAME=PROGRAM; the last one is what the others are compared with
     #[arg(required = true, value_name = "NAME=PROGRAM")]
     servers: Vec<String>,
@@ -29,8 +28,11 @@ struct Arguments {
     json: Option<PathBuf>,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+/// Measures them, and prints a table.
+///
+/// # Errors
+/// A server does not come up or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
     let servers = arguments.servers.iter().map(|text| candidate(text)).collect::<Result<Vec<_>>>()?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     ensure!(cpus >= 2, "two CPUs are needed, one for the server and one for the client");
