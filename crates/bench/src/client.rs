@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::workload::{Batch, Kind, Random, Workload};
+use crate::random::Random;
+use crate::workload::{Batch, Kind, Workload};
 
 /// A server that does not answer for so long has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -73,7 +74,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::exchange`].
     pub fn run(&mut self, workload: &Workload, duration: Duration, seed: u64) -> Result<Run> {
-        let mut random = Random(seed | 1);
+        let mut random = Random::new(seed);
         let mut batch = || {
             let keys: Vec<u32> = (0..workload.batch_keys()).map(|_| random.below(workload.keys)).collect();
             workload.batch(&keys)

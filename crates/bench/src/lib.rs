@@ -5,9 +5,13 @@
 //! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped.
 //! - `compare.rs`: several servers side by side, in interleaved rounds.
 //! - `report.rs`: figures as a table and as JSON.
+//! - `trace/`: miss ratios of the store and of reference policies.
+//! - `random.rs`: random sequences.
 
 pub mod client;
 pub mod compare;
+pub mod random;
 pub mod report;
 pub mod server;
+pub mod trace;
 pub mod workload;

@@ -34,16 +34,16 @@ pub fn machine() -> String {
     format!("{model}, {} CPUs, Linux {}", models.len(), read("/proc/sys/kernel/osrelease").trim())
 }
 
-impl Results {
-    /// Writes them as JSON.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn save(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self).context("results are JSON")?;
-        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
-    }
+/// Writes results as JSON.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn save(results: &impl Serialize, path: &Path) -> Result<()> {
+    let text = serde_json::to_string_pretty(results).context("results are JSON")?;
+    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
 
+impl Results {
     /// A table: medians, and how each server compares with the last one named: the median of the ratios in each round,
     /// for what disturbs a machine lasts longer than a round.
     pub fn table(&self) -> String {

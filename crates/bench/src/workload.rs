@@ -115,20 +115,6 @@ impl Workload {
     }
 }
 
-/// Random numbers that are the same in every run (xorshift64*).
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// A number below `n`.
-    pub fn below(&mut self, n: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(n)) >> 64) as u32
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,214 @@
+//! The store beside the reference policies, with the same memory.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::content::{Content, VALUE_BYTES_MAX};
+use super::generate::{Kind, LOOP_EXCESS, Shape};
+use super::replay::{self, StoreRun};
+use super::{Trace, file, policy};
+
+/// Where a trace comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// It is made.
+    Synthetic(Kind),
+    /// It was recorded.
+    File(PathBuf),
+}
+
+/// What is to be compared.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// On which traces.
+    pub sources: Vec<Source>,
+    /// At which parts of a trace's footprint, in percent.
+    pub percents: Vec<f64>,
+    /// How large synthetic traces are.
+    pub shape: Shape,
+}
+
+/// One trace at one size.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The trace.
+    pub trace: String,
+    /// Memory in percent of the footprint.
+    pub percent: f64,
+    /// Bytes of memory: of the whole store, and of all that a policy keeps.
+    pub memory_bytes: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Objects.
+    pub objects: u64,
+    /// What an object is charged beside key and value, in bytes.
+    pub overhead_bytes: f64,
+    /// The store; none if no store is that small.
+    pub store: Option<StoreRun>,
+    /// Misses of the policies.
+    pub policies: Vec<(policy::Name, u64)>,
+}
+
+impl Row {
+    /// The part of requests that misses.
+    pub fn ratio(&self, misses: u64) -> f64 {
+        misses as f64 / self.requests.max(1) as f64
+    }
+
+    /// The miss ratio of the store.
+    pub fn store_ratio(&self) -> Option<f64> {
+        self.store.map(|store| self.ratio(store.misses))
+    }
+
+    /// The miss ratio of a policy.
+    pub fn policy_ratio(&self, name: policy::Name) -> f64 {
+        let found = self.policies.iter().find(|(other, _)| *other == name);
+        found.map_or(f64::NAN, |(_, misses)| self.ratio(*misses))
+    }
+
+    /// The store's miss ratio over that of the better of S3-FIFO and memcached's LRU.
+    pub fn relative(&self) -> Option<f64> {
+        let best = self.policy_ratio(policy::Name::S3Fifo).min(self.policy_ratio(policy::Name::Segmented));
+        self.store_ratio().map(|store| store / best)
+    }
+
+    /// The part of the store's memory that valid items take at the end, their overhead included.
+    pub fn live_share(&self) -> Option<f64> {
+        let live = |run: StoreRun| run.content_bytes as f64 + run.items as f64 * self.overhead_bytes;
+        self.store.map(|run| live(run) / self.memory_bytes as f64)
+    }
+}
+
+/// Who is told how far a comparison is.
+pub trait Progress: Sync {
+    /// What is done now, and how many requests that is in all.
+    fn begin(&self, what: &str, requests: u64);
+    /// So many more requests are done.
+    fn advance(&self, requests: u64);
+    /// A row is done.
+    fn row(&self, row: &Row);
+}
+
+/// Compares.
+///
+/// # Errors
+/// A file cannot be read, or the store returns a wrong value.
+pub fn compare(plan: &Plan, progress: &dyn Progress) -> Result<Vec<Row>> {
+    let content = Content::default();
+    let mut rows = Vec::new();
+    for source in &plan.sources {
+        for case in Case::all(plan, source, &content, progress)? {
+            for row in case.rows(&content, progress)? {
+                progress.row(&row);
+                rows.push(row);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// A trace and the memory it is replayed in.
+#[derive(Debug)]
+pub struct Case {
+    /// The trace.
+    pub trace: Trace,
+    /// What an object is charged beside key and value.
+    pub overhead_bytes: f64,
+    /// Percents of the footprint, and bytes.
+    pub memory: Vec<(f64, u64)>,
+}
+
+impl Case {
+    /// The cases of a source: a loop is another trace for each size.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the store does not work.
+    pub fn all(
+        plan: &Plan,
+        source: &Source,
+        content: &Content,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Case>> {
+        match source {
+            Source::Synthetic(Kind::Loop) => {
+                let case = |&percent: &f64| {
+                    progress.begin("making loop", 0);
+                    let share = percent / 100.0 * LOOP_EXCESS;
+                    let trace = plan.shape.generate(Kind::Loop, share);
+                    let overhead_bytes = replay::overhead_bytes(&trace, content)?;
+                    let memory = trace.footprint_bytes(overhead_bytes) as f64 / LOOP_EXCESS;
+                    Ok(Case { trace, overhead_bytes, memory: vec![(percent, memory as u64)] })
+                };
+                plan.percents.iter().map(case).collect()
+            }
+            Source::Synthetic(kind) => {
+                progress.begin(&format!("making {}", kind.name()), 0);
+                Ok(vec![Case::of(plan, plan.shape.generate(*kind, 1.0), content)?])
+            }
+            Source::File(path) => {
+                progress.begin("reading", 0);
+                let trace = file::read(path)?;
+                let longest = trace.objects.iter().map(|object| object.value_bytes).max().unwrap_or(0);
+                (longest <= VALUE_BYTES_MAX)
+                    .then_some(())
+                    .with_context(|| format!("{} has objects of {longest} bytes", path.display()))?;
+                Ok(vec![Case::of(plan, trace, content)?])
+            }
+        }
+    }
+
+    fn of(plan: &Plan, trace: Trace, content: &Content) -> Result<Case> {
+        let overhead_bytes = replay::overhead_bytes(&trace, content)?;
+        let footprint = trace.footprint_bytes(overhead_bytes) as f64;
+        let memory = |&percent: &f64| (percent, (footprint * percent / 100.0) as u64);
+        Ok(Case { trace, overhead_bytes, memory: plan.percents.iter().map(memory).collect() })
+    }
+
+    fn rows(&self, content: &Content, progress: &dyn Progress) -> Result<Vec<Row>> {
+        let next = self.trace.next_accesses();
+        let charges = self.trace.charges(self.overhead_bytes);
+        let row = |&(percent, memory_bytes): &(f64, u64)| {
+            let requests = self.trace.requests.len() as u64;
+            let what = format!("{} {percent}%", self.trace.name);
+            progress.begin(&what, requests * (1 + policy::Name::ALL.len() as u64));
+            // Alone, as it is timed.
+            let store = replay::replay(&self.trace, content, memory_bytes, &|done| progress.advance(done))
+                .with_context(|| format!("the store, replaying {what}"))?;
+            let policies = self.policies(memory_bytes, &charges, &next, progress);
+            Ok(Row {
+                trace: self.trace.name.clone(),
+                percent,
+                memory_bytes,
+                requests,
+                objects: self.trace.objects.len() as u64,
+                overhead_bytes: self.overhead_bytes,
+                store,
+                policies,
+            })
+        };
+        self.memory.iter().map(row).collect()
+    }
+
+    /// All policies, each in a thread.
+    fn policies(
+        &self,
+        memory_bytes: u64,
+        charges: &[u32],
+        next: &[u32],
+        progress: &dyn Progress,
+    ) -> Vec<(policy::Name, u64)> {
+        std::thread::scope(|scope| {
+            let run = |name: policy::Name| {
+                scope.spawn(move || {
+                    let misses = policy::misses(&mut *name.policy(memory_bytes, charges), &self.trace, next);
+                    progress.advance(self.trace.requests.len() as u64);
+                    (name, misses)
+                })
+            };
+            let threads: Vec<_> = policy::Name::ALL.into_iter().map(run).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a policy does not panic")).collect()
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! Synthetic traces: the same seed gives the same trace.
+
+use serde::Serialize;
+
+use super::zipf::Zipf;
+use super::{Object, Request, Trace};
+use crate::random::{Random, mix};
+
+/// A synthetic trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Zipf's law with exponent 0.8.
+    Zipf08,
+    /// Zipf's law with exponent 1.
+    Zipf10,
+    /// Zipf's law with exponent 1.2.
+    Zipf12,
+    /// Zipf's law with exponent 1, interrupted by scans over objects that are asked for once: a fifth of all requests.
+    Scan,
+    /// The same objects over and over, a tenth more than fit.
+    Loop,
+    /// Objects come and go out of fashion, and are valid for from some seconds to for ever.
+    Churn,
+    /// Zipf's law with exponent 1, whose ranks change hands.
+    Drift,
+    /// Zipf's law with exponent 0.9 over values of 4 B to 20 KB.
+    Sizes,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 8] = [
+        Kind::Zipf08,
+        Kind::Zipf10,
+        Kind::Zipf12,
+        Kind::Scan,
+        Kind::Loop,
+        Kind::Churn,
+        Kind::Drift,
+        Kind::Sizes,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Zipf08 => "zipf-0.8",
+            Kind::Zipf10 => "zipf-1.0",
+            Kind::Zipf12 => "zipf-1.2",
+            Kind::Scan => "zipf-scan",
+            Kind::Loop => "loop",
+            Kind::Churn => "churn-ttl",
+            Kind::Drift => "drift",
+            Kind::Sizes => "sizes",
+        }
+    }
+
+    /// The one with this name.
+    pub fn of_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// By how much a loop is larger than the cache.
+pub const LOOP_EXCESS: f64 = 1.1;
+
+/// How large traces are made.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Shape {
+    /// Objects and requests are this many times those of a full run.
+    pub scale: f64,
+    /// What chance hangs on.
+    pub seed: u64,
+}
+
+impl Shape {
+    fn count(&self, full: u32) -> u32 {
+        ((f64::from(full) * self.scale).round() as u32).max(100)
+    }
+
+    /// Makes a trace. A loop is over `share` of the objects that it has when it is whole.
+    pub fn generate(&self, kind: Kind, share: f64) -> Trace {
+        let maker = |objects| Maker::new(kind, self.seed, self.count(objects), self.count(REQUESTS));
+        match kind {
+            Kind::Zipf08 => maker(1_000_000).zipf(0.8),
+            Kind::Zipf10 => maker(1_000_000).zipf(1.0),
+            Kind::Zipf12 => maker(4_000_000).zipf(1.2),
+            Kind::Scan => maker(2_000_000).zipf_and_scans(),
+            Kind::Loop => {
+                let mut maker = maker(500_000);
+                maker.universe = (f64::from(maker.universe) * share).round().max(1.0) as u32;
+                maker.looping()
+            }
+            Kind::Churn => maker(REQUESTS).churn(),
+            Kind::Drift => maker(1_000_000).drift(),
+            Kind::Sizes => maker(200_000).zipf(0.9),
+        }
+    }
+}
+
+/// Requests of a full run.
+const REQUESTS: u32 = 4_000_000;
+/// Requests in one second of a trace.
+const REQUESTS_PER_SECOND: u32 = 4_000;
+/// Not yet requested.
+const UNKNOWN: u32 = u32::MAX;
+
+/// Adds requests to a trace.
+struct Maker {
+    kind: Kind,
+    trace: Trace,
+    random: Random,
+    seed: u64,
+    /// Objects that may be asked for, by number.
+    universe: u32,
+    requests: u32,
+    /// The trace's index of each of them.
+    known: Vec<u32>,
+}
+
+impl Maker {
+    fn new(kind: Kind, seed: u64, universe: u32, requests: u32) -> Maker {
+        let seed = mix(seed ^ (kind as u64) << 32);
+        let mut trace = Trace { name: kind.name().to_owned(), ..Trace::default() };
+        trace.requests.reserve_exact(requests as usize);
+        let known = vec![UNKNOWN; universe as usize];
+        Maker { kind, trace, random: Random::new(seed), seed, universe, requests, known }
+    }
+
+    fn request(&mut self, number: u32) {
+        let known = &mut self.known[number as usize];
+        if *known == UNKNOWN {
+            *known = self.trace.objects.len() as u32;
+            self.trace.objects.push(object(self.kind, self.seed, number));
+        }
+        let second = self.trace.requests.len() as u32 / REQUESTS_PER_SECOND;
+        self.trace.requests.push(Request { second, object: *known });
+    }
+
+    fn is_done(&self) -> bool {
+        self.trace.requests.len() >= self.requests as usize
+    }
+
+    fn zipf(mut self, exponent: f64) -> Trace {
+        let zipf = Zipf::new(self.universe, exponent);
+        while !self.is_done() {
+            let rank = zipf.sample(&mut self.random);
+            self.request(rank - 1);
+        }
+        self.trace
+    }
+
+    /// The lower half of the universe is popular by Zipf's law; the upper is scanned.
+    fn zipf_and_scans(mut self) -> Trace {
+        let popular = self.universe / 2;
+        let zipf = Zipf::new(popular, 1.0);
+        let scan = (self.requests / 200).max(1);
+        let mut scanned = popular;
+        while !self.is_done() {
+            for _ in 0..4 * scan {
+                let rank = zipf.sample(&mut self.random);
+                self.request(rank - 1);
+            }
+            for _ in 0..scan {
+                self.request(scanned);
+                scanned = if scanned + 1 == self.universe { popular } else { scanned + 1 };
+            }
+        }
+        self.trace.requests.truncate(self.requests as usize);
+        self.trace
+    }
+
+    fn looping(mut self) -> Trace {
+        for i in 0..self.requests {
+            self.request(i % self.universe);
+        }
+        self.trace
+    }
+
+    /// A new object every eighth request; the others ask for older ones, each age `a` as often as `1/a`.
+    fn churn(mut self) -> Trace {
+        let ages = Zipf::new(self.universe / 16, 1.0);
+        // The trace begins in the midst of life: all ages are there to be asked for.
+        let mut newest = self.universe / 16;
+        while !self.is_done() {
+            if self.random.below(8) == 0 && newest + 1 < self.universe {
+                newest += 1;
+                self.request(newest);
+            } else {
+                let age = ages.sample(&mut self.random);
+                self.request(newest + 1 - age);
+            }
+        }
+        self.trace
+    }
+
+    /// Every tenth request an object of a popular rank and one of any rank change places.
+    fn drift(mut self) -> Trace {
+        let zipf = Zipf::new(self.universe, 1.0);
+        let mut of_rank: Vec<u32> = (0..self.universe).collect();
+        while !self.is_done() {
+            if self.random.below(10) == 0 {
+                let (one, other) = (zipf.sample(&mut self.random) - 1, self.random.below(self.universe));
+                of_rank.swap(one as usize, other as usize);
+            }
+            let rank = zipf.sample(&mut self.random);
+            self.request(of_rank[rank as usize - 1]);
+        }
+        self.trace
+    }
+}
+
+/// What an object is follows from its number.
+fn object(kind: Kind, seed: u64, number: u32) -> Object {
+    let mut random = Random::new(seed ^ u64::from(number));
+    let key_bytes = 16 + random.below(25) as u8;
+    let value_bytes = match kind {
+        // As many of 4 to 8 bytes as of 8 to 16, and so on.
+        Kind::Sizes => (4.0 * (20_480.0f64 / 4.0).powf(random.unit())).round() as u32,
+        _ => match random.below(20) {
+            0..=13 => 10 + random.below(191),
+            14..=18 => 200 + random.below(801),
+            _ => 1_000 + random.below(3_097),
+        },
+    };
+    let ttl_s = match kind {
+        Kind::Churn => [5, 30, 30, 120, 120, 600, 0][random.below(7) as usize],
+        _ => 0,
+    };
+    Object { key_bytes, value_bytes, ttl_s }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    const SHAPE: Shape = Shape { scale: 0.005, seed: 1 };
+
+    #[test]
+    fn traces_are_whole_and_repeatable() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::of_name(kind.name()), Some(kind));
+            let trace = SHAPE.generate(kind, 1.0);
+            assert_eq!(trace.requests.len(), 20_000, "{kind:?}");
+            assert!(trace.requests.is_sorted_by_key(|request| request.second));
+            let asked: HashSet<u32> = trace.requests.iter().map(|request| request.object).collect();
+            assert_eq!(asked.len(), trace.objects.len(), "{kind:?}");
+            assert!(trace.objects.iter().all(|o| (16..=40).contains(&o.key_bytes)));
+            let again = SHAPE.generate(kind, 1.0);
+            assert_eq!((again.objects, again.requests), (trace.objects.clone(), trace.requests.clone()));
+            let other = Shape { seed: 2, ..SHAPE }.generate(kind, 1.0);
+            assert_ne!(other.objects, trace.objects, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn each_trace_has_what_it_is_for() {
+        let sizes = SHAPE.generate(Kind::Sizes, 1.0);
+        let values = || sizes.objects.iter().map(|object| object.value_bytes);
+        assert!(values().all(|len| (4..=20_480).contains(&len)));
+        assert!(values().any(|len| len < 8) && values().any(|len| len > 16_000));
+
+        let churn = SHAPE.generate(Kind::Churn, 1.0);
+        let ttls: HashSet<u32> = churn.objects.iter().map(|object| object.ttl_s).collect();
+        assert_eq!(ttls, HashSet::from([0, 5, 30, 120, 600]));
+
+        let round = SHAPE.generate(Kind::Loop, 0.5);
+        assert_eq!(round.objects.len(), 1_250);
+        assert!(round.requests.iter().enumerate().all(|(i, r)| r.object as usize == i % 1_250));
+
+        let scan = SHAPE.generate(Kind::Scan, 1.0);
+        let next = scan.next_accesses();
+        let mut counts = vec![0u32; scan.objects.len()];
+        scan.requests.iter().for_each(|request| counts[request.object as usize] += 1);
+        // A scan of 100 objects after 400 others.
+        assert!(scan.requests[400..500].iter().all(|request| counts[request.object as usize] == 1));
+        assert!(next[..400].iter().any(|&next| next != super::super::NEVER));
+    }
+}

@@ -1,0 +1,97 @@
+//! Miss ratios: traces replayed through the real store and through reference policies with the same memory.
+//!
+//! - `generate.rs`, `zipf.rs`: synthetic traces; `file.rs`: recorded ones.
+//! - `content.rs`: the key and value of an object.
+//! - `policy/`: the reference policies, and what drives them.
+//! - `replay.rs`: the store.
+//! - `compare.rs`: all of them side by side; `report.rs`: what came of it.
+//!
+//! A cache is used as aside: a request is a GET, and a miss is followed by a SET.
+
+pub mod compare;
+pub mod content;
+pub mod file;
+pub mod generate;
+pub mod policy;
+pub mod replay;
+pub mod report;
+pub mod zipf;
+
+/// What is cached under one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Bytes of the key.
+    pub key_bytes: u8,
+    /// Bytes of the value.
+    pub value_bytes: u32,
+    /// Seconds for which it is valid once stored; 0 for ever.
+    pub ttl_s: u32,
+}
+
+impl Object {
+    /// Bytes of key and value.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.key_bytes) + u64::from(self.value_bytes)
+    }
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// When, in seconds; these never go back.
+    pub second: u32,
+    /// Of what: an index into the trace's objects.
+    pub object: u32,
+}
+
+/// A sequence of requests. Each of its objects is requested at least once.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// Its name in tables.
+    pub name: String,
+    /// Objects, in the order of their first requests.
+    pub objects: Vec<Object>,
+    /// Requests, in order.
+    pub requests: Vec<Request>,
+}
+
+/// There is no next access.
+pub const NEVER: u32 = u32::MAX;
+
+impl Trace {
+    /// Bytes of memory that all objects take, each with `overhead_bytes` beside key and value.
+    pub fn footprint_bytes(&self, overhead_bytes: f64) -> u64 {
+        self.charges(overhead_bytes).iter().map(|&bytes| u64::from(bytes)).sum()
+    }
+
+    /// Bytes of memory that each object is charged.
+    pub fn charges(&self, overhead_bytes: f64) -> Vec<u32> {
+        self.objects.iter().map(|object| (object.bytes() as f64 + overhead_bytes).round() as u32).collect()
+    }
+
+    /// For each request the index of the next one for the same object, or [`NEVER`].
+    pub fn next_accesses(&self) -> Vec<u32> {
+        let mut seen = vec![NEVER; self.objects.len()];
+        let mut next = vec![NEVER; self.requests.len()];
+        for (i, request) in self.requests.iter().enumerate().rev() {
+            next[i] = std::mem::replace(&mut seen[request.object as usize], i as u32);
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_accesses_and_footprint() {
+        let object = |value_bytes| Object { key_bytes: 10, value_bytes, ttl_s: 0 };
+        let requests = [0, 1, 0, 0, 1].map(|object| Request { second: 0, object });
+        let trace =
+            Trace { name: String::new(), objects: vec![object(5), object(7)], requests: requests.to_vec() };
+        assert_eq!(trace.next_accesses(), [2, 4, 3, NEVER, NEVER]);
+        assert_eq!(trace.charges(30.4), [45, 47]);
+        assert_eq!(trace.footprint_bytes(30.4), 92);
+    }
+}

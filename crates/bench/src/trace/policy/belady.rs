@@ -1,0 +1,71 @@
+//! Belady's optimum (1966): what is needed again last is evicted, or not admitted, if it is what was just asked for.
+//!
+//! For objects of one size no policy has fewer misses. For mixed sizes the true optimum is hard to compute (it is NP-hard)
+//! and lies somewhat below: there this is a good policy that knows the future, not a bound.
+
+use std::collections::BinaryHeap;
+
+use super::{Access, NEVER, Policy};
+
+/// Knows the future.
+#[derive(Debug)]
+pub struct Belady<'c> {
+    budget: u64,
+    charges: &'c [u32],
+    bytes: u64,
+    /// Of each object that is kept, when it is needed again.
+    next: Vec<Option<u32>>,
+    /// When what is needed again; entries that `next` does not bear out count for nothing.
+    order: BinaryHeap<(u32, u32)>,
+}
+
+impl<'c> Belady<'c> {
+    /// With a budget of so many bytes.
+    pub fn new(budget: u64, charges: &'c [u32]) -> Belady<'c> {
+        Belady { budget, charges, bytes: 0, next: vec![None; charges.len()], order: BinaryHeap::new() }
+    }
+
+    fn charge(&self, object: u32) -> u64 {
+        self.charges[object as usize].into()
+    }
+}
+
+impl Policy for Belady<'_> {
+    fn touch(&mut self, object: u32, access: Access) -> bool {
+        if self.next[object as usize].is_none() {
+            return false;
+        }
+        if access.next == NEVER {
+            self.remove(object);
+        } else {
+            self.next[object as usize] = Some(access.next);
+            self.order.push((access.next, object));
+        }
+        true
+    }
+
+    fn insert(&mut self, object: u32, access: Access) {
+        if access.next == NEVER {
+            return;
+        }
+        self.next[object as usize] = Some(access.next);
+        self.order.push((access.next, object));
+        self.bytes += self.charge(object);
+        while self.bytes > self.budget {
+            let (next, last) = self.order.pop().expect("what is kept has an entry");
+            if self.next[last as usize] == Some(next) {
+                self.remove(last);
+            }
+        }
+    }
+
+    fn remove(&mut self, object: u32) {
+        if self.next[object as usize].take().is_some() {
+            self.bytes -= self.charge(object);
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}

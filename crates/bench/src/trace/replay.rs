@@ -1,0 +1,270 @@
+//! A trace replayed through the real store, in this process, every hit compared with what was stored.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use fabcache_store::clock::TimeSource;
+use fabcache_store::dump::{Cursor, Visited};
+use fabcache_store::{
+    Change, CreateError, Detail, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions, Value, Write,
+};
+use serde::Serialize;
+
+use super::content::Content;
+use super::{Object, Trace};
+
+/// Requests after which progress is told.
+const PROGRESS_REQUESTS: usize = 10_000;
+/// Least and most memory of the store in which the overhead is measured.
+const SAMPLE_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=128 << 20;
+
+/// What a replay came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StoreRun {
+    /// Requests that missed.
+    pub misses: u64,
+    /// SETs that the store refused: the value is too long for so little memory.
+    pub refused: u64,
+    /// Valid items at the end.
+    pub items: u64,
+    /// Bytes of their keys and values.
+    pub content_bytes: u64,
+    /// Time of a request, making its key and value and comparing what came included, in nanoseconds.
+    pub ns_per_request: f64,
+    /// Bytes of keys and values that were stored.
+    pub stored_bytes: u64,
+    /// Bytes of items that reclaim moved.
+    pub moved_bytes: u64,
+    /// Segments emptied by moving what lived in them.
+    pub segments_compacted: u64,
+    /// Segments emptied by eviction.
+    pub segments_evicted: u64,
+}
+
+/// The clock of a trace.
+#[derive(Clone, Debug, Default)]
+struct TraceTime(Arc<AtomicU64>);
+
+impl TimeSource for TraceTime {
+    fn monotonic(&self) -> (u64, u32) {
+        (self.0.load(Ordering::Relaxed), 0)
+    }
+
+    fn wall(&self) -> (u64, u32) {
+        (1_700_000_000 + self.0.load(Ordering::Relaxed), 0)
+    }
+}
+
+/// A store in use.
+struct Cache<'c> {
+    handle: Handle,
+    time: TraceTime,
+    content: &'c Content,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl<'c> Cache<'c> {
+    /// None if a store needs more memory than that.
+    fn create(memory_bytes: u64, content: &'c Content) -> Result<Option<Cache<'c>>> {
+        let time = TraceTime::default();
+        let options = StoreOptions {
+            memory_bytes,
+            memory_bytes_max: memory_bytes,
+            time: Box::new(time.clone()),
+            ..StoreOptions::default()
+        };
+        match Store::create(options) {
+            Ok(store) => {
+                let handle = Handle::new(&Arc::new(store));
+                Ok(Some(Cache { handle, time, content, key: Vec::new(), value: Vec::new() }))
+            }
+            Err(CreateError::TooSmall { .. }) => Ok(None),
+            Err(error) => Err(error).context("cannot make a store"),
+        }
+    }
+
+    /// What the server's housekeeping does every second.
+    fn advance(&self, second: u32) {
+        self.time.0.store(second.into(), Ordering::Relaxed);
+        self.handle.maintain();
+    }
+
+    /// Whether it is a hit, which must be right.
+    fn get(&mut self, number: u32, object: &Object) -> Result<bool> {
+        self.content.key(number, object, &mut self.key);
+        self.value.clear();
+        let right = match self.handle.get(&self.key, Detail::Basic, true, &mut self.value, |_, _| ()) {
+            Get::Hit(_, Payload::Copied) => {
+                self.content.is_value(number, object, [&self.value[..]].into_iter())
+            }
+            Get::Hit(_, Payload::Pinned(pinned)) => self.content.is_value(number, object, pinned.slices()),
+            Get::Miss(_) => return Ok(false),
+            Get::Busy(_) => bail!("the store says that too much is pinned, when nothing is"),
+        };
+        ensure!(right, "the store returned a wrong value for object {number}");
+        Ok(true)
+    }
+
+    /// Whether it was stored. The key is that of the last `get`.
+    fn set(&mut self, number: u32, object: &Object) -> bool {
+        self.content.value(number, object, &mut self.value);
+        let store = self.handle.store();
+        let write = Write {
+            flags: 0,
+            expiry: Expiry::from_client(object.ttl_s.into(), store.now(), store.clock_origin()),
+            cas: None,
+            binary_key: false,
+            stale: false,
+            token_sent: false,
+            fetched: false,
+            same_item: false,
+            value: NewValue::Is(Value::Bytes(&self.value)),
+        };
+        self.handle.mutate(&self.key, |_| (Change::Write(write), ())).is_ok()
+    }
+
+    /// Valid items, and bytes of their keys and values.
+    fn live(&self) -> (u64, u64) {
+        let (mut items, mut bytes) = (0, 0);
+        let mut cursor = Cursor::START;
+        while !cursor.is_done() {
+            let visit = |visited: Visited<'_>| {
+                items += 1;
+                bytes += visited.key.len() as u64 + visited.info.len;
+            };
+            cursor = self.handle.walk(cursor, visit, |_| ());
+        }
+        (items, bytes)
+    }
+}
+
+/// Bytes an item takes beside key and value, its share of the index included: in a store that was filled with the
+/// trace's objects until the first was evicted. What the store keeps besides (the region's header and tables, free
+/// segments) is not in it.
+///
+/// # Errors
+/// The system has no memory, or the store refuses what it should take.
+pub fn overhead_bytes(trace: &Trace, content: &Content) -> Result<f64> {
+    let all: u64 = trace.objects.iter().map(Object::bytes).sum();
+    let memory = (all / 2).clamp(*SAMPLE_BYTES.start(), *SAMPLE_BYTES.end());
+    let mut cache = Cache::create(memory, content)?.context("no store is so small")?;
+    // Time stands still, so nothing expires.
+    for (number, object) in trace.objects.iter().enumerate() {
+        cache.content.key(number as u32, object, &mut cache.key);
+        ensure!(cache.set(number as u32, object), "the store refuses {} bytes", object.value_bytes);
+        if cache.handle.store().sums().evictions > 0 {
+            break;
+        }
+    }
+    let (items, content_bytes) = cache.live();
+    let usage = cache.handle.store().usage();
+    ensure!(items > 0, "a store holds not even one item");
+    Ok((usage.item_bytes + usage.index_bytes).saturating_sub(content_bytes) as f64 / items as f64)
+}
+
+/// Replays a trace in `memory_bytes`; none if no store is that small. `progress` is told how many requests were done
+/// since it was last told.
+///
+/// # Errors
+/// A hit is not what was stored, or the system has no memory.
+pub fn replay(
+    trace: &Trace,
+    content: &Content,
+    memory_bytes: u64,
+    progress: &dyn Fn(u64),
+) -> Result<Option<StoreRun>> {
+    let Some(mut cache) = Cache::create(memory_bytes, content)? else { return Ok(None) };
+    let (mut misses, mut refused, mut stored_bytes) = (0, 0, 0);
+    let mut second = 0;
+    let start = Instant::now();
+    for requests in trace.requests.chunks(PROGRESS_REQUESTS) {
+        for request in requests {
+            if request.second != second {
+                second = request.second;
+                cache.advance(second);
+            }
+            let object = &trace.objects[request.object as usize];
+            if cache.get(request.object, object)? {
+                continue;
+            }
+            misses += 1;
+            if cache.set(request.object, object) {
+                stored_bytes += object.bytes();
+            } else {
+                refused += 1;
+            }
+        }
+        progress(requests.len() as u64);
+    }
+    let elapsed = start.elapsed();
+    let sums = cache.handle.store().sums();
+    let (items, content_bytes) = cache.live();
+    Ok(Some(StoreRun {
+        misses,
+        refused,
+        items,
+        content_bytes,
+        ns_per_request: elapsed.as_nanos() as f64 / trace.requests.len().max(1) as f64,
+        stored_bytes,
+        moved_bytes: sums.bytes_moved,
+        segments_compacted: sums.segments_compacted,
+        segments_evicted: sums.segments_evicted,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Request;
+    use super::super::generate::{Kind, Shape};
+    use super::*;
+
+    const SHAPE: Shape = Shape { scale: 0.005, seed: 1 };
+
+    #[test]
+    fn while_all_fits_only_first_and_expired_requests_miss() {
+        let content = Content::default();
+        let trace = SHAPE.generate(Kind::Sizes, 1.0);
+        let told = AtomicU64::new(0);
+        let progress = |done| {
+            told.fetch_add(done, Ordering::Relaxed);
+        };
+        let run = replay(&trace, &content, 64 << 20, &progress).expect("right values").expect("a store");
+        assert_eq!((run.misses, run.refused), (trace.objects.len() as u64, 0));
+        assert_eq!((run.items, told.into_inner()), (run.misses, 20_000));
+        let bytes: u64 = trace.objects.iter().map(Object::bytes).sum();
+        assert_eq!((run.content_bytes, run.stored_bytes), (bytes, bytes));
+
+        let object = Object { key_bytes: 16, value_bytes: 9, ttl_s: 5 };
+        let requests = [0, 4, 5, 9, 10, 11].map(|second| Request { second, object: 0 });
+        let trace = Trace { name: String::new(), objects: vec![object], requests: requests.to_vec() };
+        let run = replay(&trace, &content, 4 << 20, &|_| ()).expect("right values").expect("a store");
+        assert_eq!(run.misses, 3, "at seconds 0, 5 and 10");
+    }
+
+    #[test]
+    fn a_full_store_misses_more() {
+        let content = Content::default();
+        let trace = SHAPE.generate(Kind::Sizes, 1.0);
+        let run = replay(&trace, &content, 1 << 20, &|_| ()).expect("right values").expect("a store");
+        assert!(run.misses > trace.objects.len() as u64 && run.misses < 20_000, "{run:?}");
+        assert!(run.segments_evicted > 0 && run.items < trace.objects.len() as u64, "{run:?}");
+        assert_eq!(replay(&trace, &content, 10_000, &|_| ()).expect("no error"), None, "too small");
+    }
+
+    #[test]
+    fn overhead_is_that_of_the_region() {
+        let content = Content::default();
+        let object = Object { key_bytes: 20, value_bytes: 100, ttl_s: 0 };
+        let objects = vec![object; 100_000];
+        let trace = Trace { name: String::new(), objects, requests: Vec::new() };
+        let without_expiry = overhead_bytes(&trace, &content).expect("a store");
+        // A slot has eight bytes, an item at least a state word, options and lengths.
+        assert!((13.0..60.0).contains(&without_expiry), "{without_expiry}");
+        let objects = vec![Object { ttl_s: 60, ..object }; 100_000];
+        let with_expiry = overhead_bytes(&Trace { objects, ..trace }, &content).expect("a store");
+        assert!(with_expiry > without_expiry + 1.0, "{with_expiry} with an expiry, {without_expiry} without");
+    }
+}

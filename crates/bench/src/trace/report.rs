@@ -1,0 +1,60 @@
+//! Miss ratios as a table and as JSON.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::compare::Row;
+use super::generate::Shape;
+use super::policy::Name;
+
+/// Everything of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    /// When, as seconds since 1970.
+    pub unix_time: u64,
+    /// Processor, kernel, number of CPUs.
+    pub machine: String,
+    /// How large synthetic traces were.
+    pub shape: Shape,
+    /// All traces at all sizes.
+    pub rows: Vec<Row>,
+}
+
+/// Miss ratios in percent, and how the store did it.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = format!("{:<14} {:>5} {:>9} {:>7}", "trace", "size", "memory", "store");
+    for name in Name::ALL {
+        let _ = write!(text, " {:>9}", name.heading());
+    }
+    let _ = writeln!(text, " {:>7} {:>7} {:>6} {:>6} {:>6}", "/best", "ns/req", "moved", "live", "over");
+    for row in rows {
+        let (percent, memory) = (row.percent, row.memory_bytes as f64 / f64::from(1 << 20));
+        let _ = write!(text, "{:<14} {percent:>4}% {memory:>6.1} MB", row.trace);
+        let _ = match row.store_ratio() {
+            Some(ratio) => write!(text, " {:>7.3}", ratio * 100.0),
+            None => write!(text, " {:>7}", "-"),
+        };
+        for name in Name::ALL {
+            let _ = write!(text, " {:>9.3}", row.policy_ratio(name) * 100.0);
+        }
+        if let (Some(store), Some(relative), Some(live)) = (row.store, row.relative(), row.live_share()) {
+            let moved = store.moved_bytes as f64 / store.stored_bytes.max(1) as f64;
+            let (ns, over) = (store.ns_per_request, row.overhead_bytes);
+            let _ = write!(text, " {relative:>7.4} {ns:>7.0} {moved:>6.2} {live:>6.3} {over:>6.1}");
+            if store.refused > 0 {
+                let _ = write!(text, "  ({} SETs refused)", store.refused);
+            }
+        } else {
+            let _ = write!(text, "  (skipped: no store is that small)");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// What the columns of [`table`] are.
+pub const LEGEND: &str = "Misses in percent of all requests. /best: the store's over the better of S3-FIFO and \
+memcached's segmented LRU. ns/req: of the store. moved: item bytes that reclaim moved, a byte stored. live: part of the \
+store's memory that valid items take at the end. over: bytes an item is charged beside key and value, measured in the \
+store.\n";

@@ -1,0 +1,115 @@
+//! `fabcache bench trace`: miss ratios of the store beside those of reference policies, with the same memory.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+use fabcache_bench::report;
+use fabcache_bench::trace::compare::{self, Plan, Progress, Row, Source};
+use fabcache_bench::trace::generate::{Kind, Shape};
+use fabcache_bench::trace::report::{LEGEND, Results, table};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How much smaller traces are with `--quick`.
+const QUICK_SCALE: f64 = 0.05;
+
+/// Which traces, and at which sizes.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Synthetic traces; all of them if neither these nor files are given
+    #[arg(long = "trace", value_name = "NAME", value_delimiter = ',', value_parser = kind)]
+    traces: Vec<Kind>,
+    /// Recorded traces: 24-byte little-endian records of time (u32, s), object (u64), bytes (u32), next access (i64)
+    #[arg(long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Cache sizes in percent of a trace's footprint
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [1.0, 10.0, 30.0])]
+    sizes: Vec<f64>,
+    /// Size of synthetic traces, 1 being about a million objects and four million requests
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    scale: f64,
+    /// Small synthetic traces, done in seconds
+    #[arg(long, conflicts_with = "scale")]
+    quick: bool,
+    /// What chance hangs on
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// Where the results go as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Compares, and prints a table.
+///
+/// # Errors
+/// A trace cannot be read, the store returns a wrong value, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    for size in &arguments.sizes {
+        ensure!(*size > 0.0 && *size <= 100.0, "a size of {size}%: give one above 0 and up to 100");
+    }
+    let scale = if arguments.quick { QUICK_SCALE } else { arguments.scale };
+    ensure!(scale > 0.0 && scale <= 100.0, "a scale of {scale}: give one above 0 and up to 100");
+    let mut kinds = arguments.traces.clone();
+    if kinds.is_empty() && arguments.files.is_empty() {
+        kinds.extend(Kind::ALL);
+    }
+    let synthetic = kinds.into_iter().map(Source::Synthetic);
+    let plan = Plan {
+        sources: synthetic.chain(arguments.files.iter().cloned().map(Source::File)).collect(),
+        percents: arguments.sizes.clone(),
+        shape: Shape { scale, seed: arguments.seed },
+    };
+    let bar = Bar::default();
+    let rows = compare::compare(&plan, &bar)?;
+    bar.0.finish_and_clear();
+    print!("{}\n{LEGEND}", table(&rows));
+    if let Some(path) = &arguments.json {
+        let results = Results {
+            unix_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            machine: report::machine(),
+            shape: plan.shape,
+            rows,
+        };
+        report::save(&results, path)?;
+    }
+    Ok(())
+}
+
+fn kind(name: &str) -> Result<Kind> {
+    let Some(kind) = Kind::of_name(name) else {
+        let names = Kind::ALL.map(Kind::name).join(", ");
+        bail!("there is no trace {name:?}; there are {names}");
+    };
+    Ok(kind)
+}
+
+/// Shows progress, where somebody can see it.
+struct Bar(ProgressBar);
+
+impl Default for Bar {
+    fn default() -> Bar {
+        let style = ProgressStyle::with_template("{msg:24} {wide_bar} {percent:>3}% {eta:>4}");
+        let bar = ProgressBar::new(0).with_style(style.expect("the template is right"));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Bar(bar)
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&self, what: &str, requests: u64) {
+        self.0.set_message(what.to_owned());
+        self.0.set_length(requests);
+        self.0.reset();
+    }
+
+    fn advance(&self, requests: u64) {
+        self.0.inc(requests);
+    }
+
+    fn row(&self, row: &Row) {
+        let ratio =
+            row.store_ratio().map_or("skipped".into(), |ratio| format!("{:.3}% misses", ratio * 100.0));
+        self.0.println(format!("{} {}%: {ratio}", row.trace, row.percent));
+    }
+}
