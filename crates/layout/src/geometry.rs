@@ -1,8 +1,10 @@
 //! Where everything lies in a region of a given size.
 
 use crate::directory::{BLOCKS_PER_TABLE_MAX, PARTITION_BYTES};
-use crate::header::HEADER_BYTES;
+use crate::hash::KeyHash;
+use crate::header::{HEADER_BYTES, USED_BYTES};
 use crate::segment::ENTRY_BYTES;
+use crate::slot::REGION_BYTES_MAX;
 
 /// Slots in a bucket: one cache line of them.
 pub const SLOTS_PER_BUCKET: usize = if cfg!(loom) { 2 } else { 8 };
@@ -35,6 +37,11 @@ const PARTITIONS_MIN: u64 = 16;
 const BLOCK_SHIFT_MAX: u32 = 9;
 
 const PAGE_BYTES: u64 = 4096;
+
+/// What a header from outside may say at most: far more partitions than are ever made.
+const PARTITION_BITS_MAX: u32 = 20;
+/// And at least: a segment holds an item.
+const SEGMENT_SHIFT_MIN: u32 = 9;
 
 /// Where everything lies. Written to the header, so that readers need not compute it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +104,32 @@ impl Geometry {
         })
     }
 
+    /// Whether everything lies where it can: in the region, aligned, the parts in their order. A geometry from outside
+    /// is asked before it is used.
+    pub fn is_sound(&self) -> bool {
+        let fields = self.partition_bits <= PARTITION_BITS_MAX
+            && self.block_shift <= BLOCK_SHIFT_MAX
+            && (SEGMENT_SHIFT_MIN..=SEGMENT_BYTES_MAX.ilog2()).contains(&self.segment_shift)
+            && self.region_bytes <= REGION_BYTES_MAX
+            && self.block_bytes() <= self.segment_bytes();
+        let aligned = self.directory.is_multiple_of(8)
+            && self.segment_table.is_multiple_of(8)
+            && self.first_segment.is_multiple_of(BUCKET_BYTES);
+        let offsets = [self.directory, self.segment_table, self.first_segment];
+        // With offsets inside the region none of the sums wraps.
+        if !fields || !aligned || offsets.iter().any(|offset| *offset > self.region_bytes) {
+            return false;
+        }
+        let directory_end = self.directory + (PARTITION_BYTES << self.partition_bits);
+        let table_end = self.segment_table + u64::from(self.segments) * ENTRY_BYTES;
+        let end = self.first_segment + (u64::from(self.segments) << self.segment_shift);
+        self.directory >= USED_BYTES
+            && directory_end <= self.segment_table
+            && table_end <= self.first_segment
+            && self.segments > 0
+            && end <= self.region_bytes
+    }
+
     /// Bytes in a segment.
     #[inline]
     pub fn segment_bytes(&self) -> u64 {
@@ -149,6 +182,34 @@ impl Geometry {
     }
 }
 
+/// The places where a key may be in a group, apart from chains, as offsets in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The home bucket.
+    pub home: u64,
+    /// The one beside it.
+    pub neighbour: u64,
+    /// The first overflow bucket.
+    pub overflow: u64,
+    /// Where the overflow buckets end.
+    pub overflow_end: u64,
+}
+
+impl Places {
+    /// The places of a key in the group at offset `group`.
+    #[inline]
+    pub fn of(group: u64, hash: KeyHash) -> Places {
+        let bucket = hash.bucket();
+        let neighbour = if bucket + 1 < BUCKETS_PER_GROUP { bucket + 1 } else { bucket - 1 };
+        Places {
+            home: group + bucket as u64 * BUCKET_BYTES,
+            neighbour: group + neighbour as u64 * BUCKET_BYTES,
+            overflow: group + BUCKETS_PER_GROUP as u64 * BUCKET_BYTES,
+            overflow_end: group + GROUP_BYTES,
+        }
+    }
+}
+
 /// A group is nine of these, so that block offsets are multiples of it.
 const BLOCK_UNIT_BYTES: u64 = if cfg!(loom) { BUCKET_BYTES } else { 256 };
 const _: () = assert!(GROUP_BYTES.is_multiple_of(BLOCK_UNIT_BYTES));
@@ -170,9 +231,37 @@ mod tests {
                 assert!(bytes / g.block_unit_bytes() <= 1 << 32, "{bytes}");
                 let index_max = g.block_bytes() * BLOCKS_PER_TABLE_MAX as u64 * g.partitions() as u64;
                 assert!(index_max >= bytes / 3, "{bytes}: the index reaches {index_max}");
+                assert!(g.is_sound(), "{g:?}");
             }
         }
         assert_eq!(Geometry::of(64 << 10, 64 << 10), Err(TooSmall));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_sound() {
+        let g = Geometry::of(64 << 20, 64 << 20).expect("large enough");
+        assert!(g.is_sound());
+        for wrong in [
+            Geometry { region_bytes: g.region_bytes / 2, ..g },
+            Geometry { region_bytes: u64::MAX, ..g },
+            Geometry { partition_bits: g.partition_bits + 1, ..g },
+            Geometry { partition_bits: 63, ..g },
+            Geometry { block_shift: 31, ..g },
+            Geometry { segment_shift: 63, ..g },
+            Geometry { segment_shift: 0, ..g },
+            Geometry { segments: u32::MAX, ..g },
+            Geometry { segments: 0, ..g },
+            Geometry { directory: 0, ..g },
+            Geometry { directory: g.directory + 4, ..g },
+            Geometry { directory: !7, ..g },
+            Geometry { segment_table: g.directory, ..g },
+            Geometry { segment_table: !7, ..g },
+            Geometry { first_segment: g.segment_table, ..g },
+            Geometry { first_segment: g.first_segment + 1, ..g },
+            Geometry { first_segment: !63, ..g },
+        ] {
+            assert!(!wrong.is_sound(), "{wrong:?}");
+        }
     }
 
     #[test]

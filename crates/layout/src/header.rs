@@ -28,7 +28,15 @@ const CLOCK_ORIGIN_AT: u64 = 64;
 
 /// The published line: written by the server's threads, read by everybody.
 const CLOCK_AT: u64 = 128;
-const FLUSH_EPOCH_AT: u64 = 136;
+/// Where the flush epoch stands.
+pub const FLUSH_EPOCH_AT: u64 = CLOCK_AT + 8;
+/// Where the published line starts.
+pub const PUBLISHED_AT: u64 = CLOCK_AT;
+/// Bytes of it that say something.
+pub const PUBLISHED_BYTES: usize = 16;
+/// Nothing else of the region lies before this.
+pub const USED_BYTES: u64 = 192;
+const _: () = assert!(PUBLISHED_AT + PUBLISHED_BYTES as u64 <= USED_BYTES && USED_BYTES <= HEADER_BYTES);
 
 /// Why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,14 +102,27 @@ pub fn read(memory: &Memory) -> Result<Birth, HeaderError> {
         segment_table: word(SEGMENT_TABLE_AT),
         first_segment: word(FIRST_SEGMENT_AT),
     };
-    let end = (geometry.segment_shift < 40 && geometry.partition_bits < 32 && geometry.block_shift < 32)
-        .then(|| u64::from(geometry.segments).checked_mul(geometry.segment_bytes()))
-        .flatten()
-        .and_then(|bytes| bytes.checked_add(geometry.first_segment));
-    if geometry.region_bytes > memory.len() || end.is_none_or(|end| end > geometry.region_bytes) {
+    if geometry.region_bytes > memory.len() || !geometry.is_sound() {
         return Err(HeaderError::Geometry);
     }
     Ok(Birth { geometry, hash_seed: word(HASH_SEED_AT), clock_origin: word(CLOCK_ORIGIN_AT) })
+}
+
+/// What the published line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Seconds of the region's clock.
+    pub clock: u32,
+    /// See [`flush_epoch`].
+    pub flush_epoch: u64,
+}
+
+impl Published {
+    /// From the [`PUBLISHED_BYTES`] at [`PUBLISHED_AT`].
+    pub fn from_bytes(bytes: &[u8; PUBLISHED_BYTES]) -> Published {
+        let line = u128::from_le_bytes(*bytes);
+        Published { clock: line as u32, flush_epoch: (line >> 64) as u64 }
+    }
 }
 
 /// The published clock, in seconds of the region's clock.

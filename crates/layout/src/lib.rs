@@ -14,6 +14,7 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("the region is little endian and is read in place");
 
+mod bounds;
 pub mod checksum;
 pub mod directory;
 pub mod geometry;
@@ -23,6 +24,7 @@ pub mod item;
 pub mod memory;
 #[cfg(all(test, loom))]
 mod models;
+pub mod reader;
 pub mod segment;
 pub mod size_class;
 pub mod slot;

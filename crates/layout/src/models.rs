@@ -18,9 +18,9 @@ fn a_header_is_read_whole_or_not_at_all() {
             block_shift: 2,
             segment_shift: 9,
             segments: 3,
-            directory: PARTITION_BYTES,
-            segment_table: 64,
-            first_segment: 128,
+            directory: header::USED_BYTES,
+            segment_table: header::USED_BYTES + 2 * PARTITION_BYTES,
+            first_segment: 512,
         };
         let birth = Birth { geometry, hash_seed: 7, clock_origin: 9 };
         let memory = Memory::sparse(header::HEADER_BYTES, |offset| offset < 192);

@@ -43,6 +43,12 @@ fn entry(geometry: &Geometry, segment: u32) -> u64 {
     geometry.segment_table + u64::from(segment) * ENTRY_BYTES
 }
 
+/// Where the generation of a segment stands.
+#[inline]
+pub fn generation_offset(geometry: &Geometry, segment: u32) -> u64 {
+    entry(geometry, segment) + GENERATION_AT
+}
+
 /// The generation, before anything of the segment is read.
 #[inline]
 pub fn generation(memory: &Memory, geometry: &Geometry, segment: u32) -> u64 {

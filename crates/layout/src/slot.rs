@@ -93,6 +93,12 @@ impl Slot {
         self.0 >> SPECIAL_SHIFT & 1 == 1
     }
 
+    /// The location is on the flash tier.
+    #[inline]
+    pub fn is_on_flash(self) -> bool {
+        self.0 >> FLASH_SHIFT & 1 == 1
+    }
+
     /// The mark of a moved group.
     #[inline]
     pub fn is_moved(self) -> bool {

@@ -59,6 +59,11 @@ impl Clock {
         self.origin
     }
 
+    /// Monotonic time of the region's second 0, in nanoseconds.
+    pub fn zero_ns(&self) -> i128 {
+        self.zero_ns
+    }
+
     fn elapsed_ns(&self) -> i128 {
         let (s, ns) = self.source.monotonic();
         i128::from(s) * 1_000_000_000 + i128::from(ns) - self.zero_ns

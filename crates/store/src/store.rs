@@ -228,10 +228,28 @@ impl Store {
         KeyHash::of(key, self.hash_seed)
     }
 
+    /// The region's memory, for others to map and read.
+    #[cfg(not(loom))]
+    pub fn region(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.backing)
+    }
+
+    /// The secret by which readers elsewhere tell items from other bytes; not for everybody, as who has it can forge
+    /// them.
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
     /// The second it is, as last published.
     #[inline]
     pub fn now(&self) -> u32 {
         header::clock(&self.memory)
+    }
+
+    /// Monotonic time of the region's second 0, in nanoseconds: with it a reader that has the same monotonic clock, or
+    /// knows how far its own is from it, judges expiry by itself.
+    pub fn clock_zero_ns(&self) -> i128 {
+        self.clock.zero_ns()
     }
 
     /// Unix time of the region's second 0.

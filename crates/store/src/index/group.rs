@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::Head;
-use fabcache_layout::geometry::{BUCKET_BYTES, GROUP_BYTES};
+use fabcache_layout::geometry::{BUCKET_BYTES, GROUP_BYTES, Places};
 use fabcache_layout::sync::{MutexGuard, Ordering};
 use fabcache_layout::{KeyHash, Slot};
 
-use super::{Index, NoBlock, Places, SlotAt};
+use super::{Index, NoBlock, SlotAt};
 use crate::bounds::CHAIN_BUCKETS_MAX;
 
 /// A group whose lock is held. Slots in it change by nobody else, but for their frequency.

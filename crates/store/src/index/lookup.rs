@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
-use fabcache_layout::geometry::{BUCKET_BYTES, SLOTS_PER_BUCKET};
+use fabcache_layout::geometry::{BUCKET_BYTES, Places, SLOTS_PER_BUCKET};
 use fabcache_layout::{KeyHash, Slot};
 
-use super::{Index, Places, SlotAt};
+use super::{Index, SlotAt};
 use crate::bounds::CHAIN_BUCKETS_MAX;
 
 /// What a lock-free search came to.

@@ -27,7 +27,7 @@ mod tests;
 
 use crossbeam_utils::CachePadded;
 use fabcache_layout::directory::{self, Head};
-use fabcache_layout::geometry::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, SLOTS_PER_BUCKET};
+use fabcache_layout::geometry::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, Places, SLOTS_PER_BUCKET};
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
@@ -73,29 +73,6 @@ pub struct SlotAt {
     pub at: u64,
     /// Its word.
     pub slot: Slot,
-}
-
-/// The places where a key may be in a group, apart from chains.
-#[derive(Clone, Copy, Debug)]
-struct Places {
-    home: u64,
-    neighbour: u64,
-    overflow: u64,
-    overflow_end: u64,
-}
-
-impl Places {
-    #[inline]
-    fn of(group: u64, hash: KeyHash) -> Places {
-        let bucket = hash.bucket();
-        let neighbour = if bucket + 1 < BUCKETS_PER_GROUP { bucket + 1 } else { bucket - 1 };
-        Places {
-            home: group + bucket as u64 * BUCKET_BYTES,
-            neighbour: group + neighbour as u64 * BUCKET_BYTES,
-            overflow: group + BUCKETS_PER_GROUP as u64 * BUCKET_BYTES,
-            overflow_end: group + GROUP_BYTES,
-        }
-    }
 }
 
 impl Index {

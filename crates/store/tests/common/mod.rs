@@ -1,6 +1,8 @@
 //! What the store's tests share: a clock that they set, and short forms of the operations.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod outside;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,0 +1,16 @@
+//! Every bound of reading, with its reason.
+
+/// A reader starts again when what it fetched was torn, recycled or dead. After so many times it asks the server: the
+/// key is being written faster than it can be read, or the region is damaged.
+pub const READ_ATTEMPTS_MAX: u32 = if cfg!(loom) { 2 } else { 8 };
+
+/// Fetches that one GET may ask for, apart from those for the pieces of a long value. A sound region never needs nearly
+/// as many; with any bytes at all a GET ends.
+pub const READ_FETCHES_MAX: u32 = if cfg!(loom) { 64 } else { 256 };
+
+/// Linked buckets that a reader follows behind one overflow area before it asks the server. Hashing yields a few.
+pub const LINKS_READ_MAX: u32 = 32;
+
+/// Seconds that the published clock may be behind the reader's before the server is asked. It is published each second,
+/// and delayed flushes happen when it is; one that stands may hide them.
+pub const CLOCK_LAG_SECONDS_MAX: u32 = 3;

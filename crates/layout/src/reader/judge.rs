@@ -1,0 +1,44 @@
+//! Judging the bytes of an item.
+
+use crate::checksum::checksum;
+use crate::item::{HEADER_BYTES_MAX, Item, PieceEntry, SUMMED_AT};
+
+use super::{Mode, Reader};
+
+/// The bytes are not those of one whole item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoItem;
+
+impl Reader {
+    /// The item whose bytes start with these, fetched from `offset`. In [`Mode::SameHost`] it is for the caller to look
+    /// at the generation, before and after; the bytes may be anything until then.
+    pub(super) fn item_in(&self, bytes: &[u8], offset: u64, generation: u64) -> Result<Item, NoItem> {
+        let mut head = [0; HEADER_BYTES_MAX];
+        let len = bytes.len().min(HEADER_BYTES_MAX);
+        head[..len].copy_from_slice(&bytes[..len]);
+        let item = Item::parse(&head);
+        let len = usize::try_from(item.payload_at() + item.payload_len()).map_err(|_| NoItem)?;
+        if len > bytes.len() {
+            return Err(NoItem);
+        }
+        match &self.mode {
+            Mode::SameHost => Ok(item),
+            Mode::Remote(secret) => {
+                let sum = checksum(secret, generation, offset, item.kind(), &bytes[SUMMED_AT..len]);
+                if sum == item.checksum { Ok(item) } else { Err(NoItem) }
+            }
+        }
+    }
+}
+
+/// The key of an item that starts these bytes.
+pub(super) fn key<'a>(item: &Item, bytes: &'a [u8]) -> &'a [u8] {
+    &bytes[item.key_at() as usize..item.payload_at() as usize]
+}
+
+/// The table of pieces of a chained item that starts these bytes.
+pub(super) fn pieces(item: &Item, bytes: &[u8]) -> Vec<PieceEntry> {
+    let from = item.payload_at() as usize;
+    let table = &bytes[from..from + item.payload_len() as usize];
+    table.as_chunks().0.iter().map(PieceEntry::from_bytes).collect()
+}

@@ -1,0 +1,146 @@
+//! What a client keeps of a region between GETs: heads, block numbers, generations, the published line.
+//!
+//! All but the published line may be as old as it likes. What depends on the order in which things were fetched is told
+//! by stamps, so that GETs under way at the same time may share it.
+
+use crate::bounds::CLOCK_LAG_SECONDS_MAX;
+use crate::geometry::Geometry;
+use crate::header::{PUBLISHED_AT, PUBLISHED_BYTES, Published};
+
+use super::Step;
+
+/// What a client knows of a region.
+#[derive(Clone, Debug)]
+pub struct Known {
+    partitions: Box<[Partition]>,
+    generations: Box<[Generation]>,
+    /// Counts what was learned about generations.
+    stamp: u64,
+    published: Option<Published>,
+    now: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Partition {
+    head: Option<u64>,
+    numbers: [Vec<u32>; 2],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Generation {
+    generation: u64,
+    /// When it was learned; 0 for never.
+    stamp: u64,
+}
+
+/// What is known of a segment's generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KnownGeneration {
+    /// It was fetched before the stamp that was asked about.
+    Before(u64),
+    /// It was fetched after.
+    After,
+    /// Not at all.
+    Unknown,
+}
+
+impl Known {
+    /// Nothing yet.
+    pub fn new(geometry: &Geometry) -> Known {
+        Known {
+            partitions: vec![Partition::default(); geometry.partitions()].into(),
+            generations: vec![Generation::default(); geometry.segments as usize].into(),
+            stamp: 0,
+            published: None,
+            now: 0,
+        }
+    }
+
+    /// What to fetch for [`Known::begin`].
+    pub const fn published_line() -> Step {
+        Step::Bytes { offset: PUBLISHED_AT, len: PUBLISHED_BYTES }
+    }
+
+    /// Begins a batch of GETs: with the published line, fetched after the first of them was asked for, and the second of
+    /// the region's clock that the client's own monotonic clock makes it.
+    pub fn begin(&mut self, published: &[u8; PUBLISHED_BYTES], now: u32) {
+        let published = Published::from_bytes(published);
+        self.now = now.max(published.clock);
+        self.published = Some(published);
+    }
+
+    /// The published line, unless the clock in it stands still.
+    pub(super) fn published(&self) -> Option<Published> {
+        self.published.filter(|line| self.now - line.clock <= CLOCK_LAG_SECONDS_MAX)
+    }
+
+    pub(super) fn set_flush_epoch(&mut self, epoch: u64) {
+        if let Some(line) = &mut self.published {
+            line.flush_epoch = line.flush_epoch.max(epoch);
+        }
+    }
+
+    /// The second it is.
+    pub(super) fn now(&self) -> u32 {
+        self.now
+    }
+
+    /// The word of a partition's head.
+    pub(super) fn head(&self, partition: usize) -> Option<u64> {
+        self.partitions[partition].head
+    }
+
+    /// Notes a head; block numbers are only good for the one with which they were fetched.
+    pub(super) fn set_head(&mut self, partition: usize, word: u64) {
+        let known = &mut self.partitions[partition];
+        if known.head != Some(word) {
+            *known = Partition { head: Some(word), ..Partition::default() };
+        }
+    }
+
+    pub(super) fn forget_partition(&mut self, partition: usize) {
+        self.partitions[partition] = Partition::default();
+    }
+
+    pub(super) fn block_number(&self, partition: usize, table: usize, block: usize) -> Option<u32> {
+        self.partitions[partition].numbers[table].get(block).copied()
+    }
+
+    /// Notes the block numbers of a table that were fetched after the head `word`.
+    pub(super) fn set_block_numbers(&mut self, partition: usize, table: usize, word: u64, bytes: &[u8]) {
+        let known = &mut self.partitions[partition];
+        if known.head == Some(word) {
+            known.numbers[table] = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        }
+    }
+
+    /// The stamp of what is known now.
+    pub(super) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// The generation of a segment, and whether it was fetched before `stamp`.
+    pub(super) fn generation(&self, segment: u32, stamp: u64) -> KnownGeneration {
+        match self.generations[segment as usize] {
+            Generation { stamp: 0, .. } => KnownGeneration::Unknown,
+            known if known.stamp <= stamp => KnownGeneration::Before(known.generation),
+            _ => KnownGeneration::After,
+        }
+    }
+
+    /// The generation of a segment as last fetched.
+    pub(super) fn last_generation(&self, segment: u32) -> Option<u64> {
+        let known = self.generations[segment as usize];
+        (known.stamp > 0).then_some(known.generation)
+    }
+
+    /// Notes a generation that was just fetched.
+    pub(super) fn set_generation(&mut self, segment: u32, generation: u64) {
+        let known = &mut self.generations[segment as usize];
+        // What is known for longer is good for more GETs.
+        if known.stamp == 0 || known.generation != generation {
+            self.stamp += 1;
+            *known = Generation { generation, stamp: self.stamp };
+        }
+    }
+}

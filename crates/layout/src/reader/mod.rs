@@ -1,0 +1,258 @@
+//! Reading a region that the server writes meanwhile, without the server: the algorithm, for every transport.
+//!
+//! It does no I/O. A [`Get`] says what to fetch next and judges what was fetched; whoever runs it has the region
+//! mapped ([`mapped`]) or fetches over a fabric. It ends with a hit, a miss, or the advice to ask the server.
+//!
+//! ```text
+//!  GET by key:  head -> block numbers -> home and neighbour -> [overflow -> links] -> no slot -> head again -> miss
+//!               (kept in Known)             |     ^                  |
+//!                                           slots |                  all MOVED: the same in the other table
+//!                                           v     | not this key
+//!               generation (in Known) ->   item --+--> pieces -> hit
+//!                                           |
+//!                                           torn, recycled, dead: again, a few times; then ask the server
+//!  GET at a known location:                item -> [generation] -> hit, or stale: by key
+//! ```
+//!
+//! What is asked of a transport: a fetch happens between being asked for and being handed in, each aligned eight bytes of
+//! it at one moment of that time, in any order. Nothing is asked about the order of fetches that overlap.
+//!
+//! Why a hit is right:
+//! - Its bytes are those of one item as it was written. [`Mode::Remote`]: the checksum says so, which is keyed and bound
+//!   to offset and generation. [`Mode::SameHost`]: the generation is the same behind the last byte as before the first.
+//! - The item had been published. By key: its slot was fetched after the generation, so what the slot pointed to lived in
+//!   that generation or a later one, and of a later one the bytes would be another item's. At a known location: an
+//!   earlier GET had it from a slot, with its generation.
+//! - It was not overwritten or deleted before the GET began: writers mark the old item dead before they publish the new
+//!   one and before they are answered, and the state was fetched after the GET began. That the state is this item's own,
+//!   not that of one written there later, follows by key from the slot; at a known location from the generation, fetched
+//!   after it, or from the checksum if the two share an aligned word.
+//! - It was not flushed or expired: the flush epoch was fetched after the GET began, or the item is of a later one.
+//!
+//! Why a miss is right: all places were seen, none said MOVED, and the head was the same behind them, so they were the
+//! places. Keys do not change place within a group, so one that was there all the time was seen.
+//!
+//! A client may keep heads, block numbers and generations for as long as it likes ([`Known`]): what is outdated in
+//! them is found out.
+
+mod get;
+mod judge;
+mod known;
+pub mod mapped;
+
+pub use get::Get;
+pub use known::Known;
+pub use mapped::Mapped;
+
+use std::ops::Range;
+
+use crate::checksum::Secret;
+use crate::geometry::Geometry;
+use crate::hash::KeyHash;
+use crate::header::{Birth, HeaderError};
+
+/// How it is told that fetched bytes are those of one item.
+#[derive(Clone, Debug)]
+pub enum Mode {
+    /// By its checksum, for which the server gave the region's secret.
+    Remote(Secret),
+    /// By the segment's generation, looked at before and after: for memory of the same host, whose loads are ordered by
+    /// acquire fences.
+    SameHost,
+}
+
+/// What is the same for all GETs of a region.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    geometry: Geometry,
+    hash_seed: u64,
+    mode: Mode,
+}
+
+impl Reader {
+    /// A reader of the region with this header.
+    ///
+    /// # Errors
+    /// The geometry is not sound.
+    pub fn new(birth: &Birth, mode: Mode) -> Result<Reader, HeaderError> {
+        if !birth.geometry.is_sound() {
+            return Err(HeaderError::Geometry);
+        }
+        Ok(Reader { geometry: birth.geometry, hash_seed: birth.hash_seed, mode })
+    }
+
+    /// Where everything lies.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The hash of a key in this region.
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::of(key, self.hash_seed)
+    }
+
+    fn is_remote(&self) -> bool {
+        matches!(self.mode, Mode::Remote(_))
+    }
+}
+
+/// What a GET wants next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The eight bytes at this offset, a multiple of 8, as one word.
+    Word(u64),
+    /// `len` bytes from `offset` on; at most a segment. They are kept until the next bytes are asked for: the value
+    /// of a hit is in them.
+    Bytes {
+        /// Offset in the region.
+        offset: u64,
+        /// Bytes.
+        len: usize,
+    },
+    /// Nothing: this is what it came to.
+    Done(Outcome),
+}
+
+/// What was fetched.
+#[derive(Clone, Copy, Debug)]
+pub enum Fetched<'a> {
+    /// Nothing yet.
+    Nothing,
+    /// The word that was asked for.
+    Word(u64),
+    /// The bytes that were asked for.
+    Bytes(&'a [u8]),
+}
+
+/// What a GET came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The item.
+    Hit(Hit),
+    /// There is none.
+    Miss(Miss),
+    /// Nothing valid is at the location any more; a GET by key tells.
+    Stale(Rejection),
+    /// It cannot be told from here.
+    AskServer(Reason),
+}
+
+/// An item that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// Client flags.
+    pub flags: u32,
+    /// CAS value, as stored.
+    pub cas: u64,
+    /// Second of the region's clock from which it is expired; 0 for never.
+    pub expiry: u32,
+    /// It is stale (meta protocol).
+    pub stale: bool,
+    /// A client was told that it won (meta protocol).
+    pub token_sent: bool,
+    /// Its key was given in base64.
+    pub binary_key: bool,
+    /// The value.
+    pub value: Value,
+    /// Where it was found: a later GET may look there at once.
+    pub location: Location,
+}
+
+/// Where the value of a hit is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// In the bytes fetched last, here.
+    Fetched(Range<usize>),
+    /// Put together from pieces.
+    Assembled(Vec<u8>),
+}
+
+/// Where an item was once found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Its offset.
+    pub offset: u64,
+    /// The generation of its segment.
+    pub generation: u64,
+    /// Its size class: how many bytes to fetch.
+    pub class: u8,
+}
+
+/// Why there is nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// No such key.
+    Absent,
+    /// It was there and has expired.
+    Expired,
+    /// It was there and has been flushed.
+    Flushed,
+}
+
+/// Why the server is to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The published clock stands still.
+    Clock,
+    /// What was read kept changing.
+    Contended,
+    /// The item is on the flash tier.
+    OnFlash,
+    /// The region says what cannot be, or a fetch was not what was asked for.
+    Damaged,
+}
+
+/// Why what was fetched does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// The bytes are no item in a generation that is the same: half written, or never one.
+    Torn,
+    /// The segment's generation has ended.
+    Recycled,
+    /// The item was replaced, deleted, evicted or moved.
+    Dead,
+    /// The item at a known location was flushed.
+    Flushed,
+    /// The item at a known location has expired.
+    Expired,
+    /// The slot changed before its item was looked at.
+    SlotChanged,
+    /// The group had moved to a table not known of.
+    Moved,
+    /// The partition's head had changed.
+    HeadChanged,
+    /// Another key's item is at a known location.
+    OtherKey,
+}
+
+/// How many rejections of each kind; those are numbered as in [`Rejection`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rejections(pub [u32; Rejection::KINDS]);
+
+impl Rejection {
+    /// How many kinds there are.
+    pub const KINDS: usize = Rejection::ALL.len();
+    /// All of them, in order.
+    pub const ALL: [Rejection; 9] = [
+        Rejection::Torn,
+        Rejection::Recycled,
+        Rejection::Dead,
+        Rejection::Flushed,
+        Rejection::Expired,
+        Rejection::SlotChanged,
+        Rejection::Moved,
+        Rejection::HeadChanged,
+        Rejection::OtherKey,
+    ];
+}
+
+impl Rejections {
+    /// How many of one kind.
+    pub fn of(&self, kind: Rejection) -> u32 {
+        self.0[kind as usize]
+    }
+
+    fn count(&mut self, kind: Rejection) {
+        self.0[kind as usize] += 1;
+    }
+}
