@@ -4,7 +4,7 @@
 //! - `content.rs`: the key and value of an object.
 //! - `policy/`: the reference policies, and what drives them.
 //! - `replay.rs`: the store.
-//! - `compare.rs`: all of them side by side; `report.rs`: what came of it.
+//! - `compare.rs`: all of them side by side; `report.rs`, `plot.rs`: what came of it.
 //!
 //! A cache is used as aside: a request is a GET, and a miss is followed by a SET.
 
@@ -12,6 +12,7 @@ pub mod compare;
 pub mod content;
 pub mod file;
 pub mod generate;
+pub mod plot;
 pub mod policy;
 pub mod replay;
 pub mod report;

@@ -8,6 +8,7 @@ use clap::Args;
 use fabcache_bench::report;
 use fabcache_bench::trace::compare::{self, Plan, Progress, Row, Source};
 use fabcache_bench::trace::generate::{Kind, Shape};
+use fabcache_bench::trace::plot;
 use fabcache_bench::trace::report::{LEGEND, Results, table};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -38,6 +39,9 @@ pub struct Arguments {
     /// Where the results go as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Where they go as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Compares, and prints a table.
@@ -64,6 +68,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let rows = compare::compare(&plan, &bar)?;
     bar.0.finish_and_clear();
     print!("{}\n{LEGEND}", table(&rows));
+    if let Some(path) = &arguments.plot {
+        plot::save(&rows, path)?;
+    }
     if let Some(path) = &arguments.json {
         let results = Results {
             unix_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
