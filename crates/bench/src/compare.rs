@@ -86,9 +86,9 @@ pub fn throughput(
     ];
     let mut running = Vec::new();
     for candidate in servers {
-        let server = Server::start(candidate, &["-m", "256", "-t", "1"])?;
+        let (server, address) = Server::start(candidate, &["-m", "256", "-t", "1"])?;
         server.pin(0)?;
-        let mut client = Client::connect(server.address())?;
+        let mut client = Client::connect(address)?;
         client.fill(&Workload { kind: kinds[0], keys: plan.keys, value_bytes: plan.value_bytes })?;
         running.push((candidate, server, client));
     }
@@ -138,8 +138,8 @@ pub fn capacity(
     let mut found = Vec::new();
     for candidate in servers {
         progress(&format!("items that fit: {}", candidate.name));
-        let server = Server::start(candidate, &["-m", &megabytes.to_string(), "-t", "1"])?;
-        let mut client = Client::connect(server.address())?;
+        let (server, address) = Server::start(candidate, &["-m", &megabytes.to_string(), "-t", "1"])?;
+        let mut client = Client::connect(address)?;
         let keys = (megabytes << 20) / (value_bytes as u32 + 20) * 2;
         client.fill(&Workload { kind: Kind::Set { pipeline: 64 }, keys, value_bytes })?;
         // memcached makes room in the background.
@@ -150,20 +150,8 @@ pub fn capacity(
             megabytes,
             value_bytes,
             items,
-            resident_bytes: resident_bytes(server.id())?,
+            resident_bytes: server.resident_bytes()?,
         });
     }
     Ok(found)
-}
-
-/// Anonymous and shared memory of a process, in bytes.
-fn resident_bytes(process: u32) -> Result<u64> {
-    let path = format!("/proc/{process}/status");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let kilobytes = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()
-    };
-    let parts = ["RssAnon:", "RssShmem:", "HugetlbPages:"];
-    Ok(parts.iter().filter_map(|name| kilobytes(name)).sum::<u64>() << 10)
 }

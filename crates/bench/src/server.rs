@@ -1,6 +1,7 @@
 //! A server process that is measured.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,27 +28,46 @@ pub struct Candidate {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    address: SocketAddr,
 }
 
 impl Server {
-    /// Starts a server on a free port of this host, with `flags` beside its own.
+    /// Starts a server on a free port of this host, which is returned, with `flags` beside its own.
     ///
     /// # Errors
     /// It does not come up.
-    pub fn start(candidate: &Candidate, flags: &[&str]) -> Result<Server> {
+    pub fn start(candidate: &Candidate, flags: &[&str]) -> Result<(Server, SocketAddr)> {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
         let address = free.local_addr()?;
         drop(free);
         let port = address.port().to_string();
+        let listening = ["-l", "127.0.0.1", "-p", &port];
+        let server = Server::spawn(candidate, &listening, flags, &|| TcpStream::connect(address).is_ok())?;
+        Ok((server, address))
+    }
+
+    /// Starts a server on a Unix socket only.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn start_unix(candidate: &Candidate, socket: &Path, flags: &[&str]) -> Result<Server> {
+        let path = socket.to_str().with_context(|| format!("{} is not text", socket.display()))?;
+        Server::spawn(candidate, &["-s", path], flags, &|| UnixStream::connect(socket).is_ok())
+    }
+
+    fn spawn(
+        candidate: &Candidate,
+        listening: &[&str],
+        flags: &[&str],
+        is_up: &dyn Fn() -> bool,
+    ) -> Result<Server> {
         let mut command = Command::new(&candidate.program);
-        command.args(["-u", "root", "-l", "127.0.0.1", "-p", &port]).args(flags).args(&candidate.flags);
+        command.args(["-u", "root"]).args(listening).args(flags).args(&candidate.flags);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child =
             command.spawn().with_context(|| format!("cannot start {}", candidate.program.display()))?;
-        let mut server = Server { child, address };
+        let mut server = Server { child };
         let until = Instant::now() + PATIENCE;
-        while TcpStream::connect(address).is_err() {
+        while !is_up() {
             if let Some(status) = server.child.try_wait()? {
                 bail!("{} ended at once: {status}", candidate.name);
             }
@@ -59,9 +79,19 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Memory that it alone has: anonymous, shared (its memory files among it), and huge pages, in bytes.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.id());
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let kilobytes = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        let parts = ["RssAnon:", "RssShmem:", "HugetlbPages:"];
+        Ok(parts.iter().filter_map(|name| kilobytes(name)).sum::<u64>() << 10)
     }
 
     /// Its process.

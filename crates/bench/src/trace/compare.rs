@@ -74,6 +74,11 @@ impl Row {
         self.store_ratio().map(|store| store / best)
     }
 
+    fn note(&self) -> String {
+        let misses = |ratio| format!("{:.3}% misses", ratio * 100.0);
+        format!("{} {}%: {}", self.trace, self.percent, self.store_ratio().map_or("skipped".into(), misses))
+    }
+
     /// The part of the store's memory that valid items take at the end, their overhead included.
     pub fn live_share(&self) -> Option<f64> {
         let live = |run: StoreRun| run.content_bytes as f64 + run.items as f64 * self.overhead_bytes;
@@ -87,8 +92,8 @@ pub trait Progress: Sync {
     fn begin(&self, what: &str, requests: u64);
     /// So many more requests are done.
     fn advance(&self, requests: u64);
-    /// A row is done.
-    fn row(&self, row: &Row);
+    /// Something that was found.
+    fn note(&self, text: &str);
 }
 
 /// Compares.
@@ -101,7 +106,7 @@ pub fn compare(plan: &Plan, progress: &dyn Progress) -> Result<Vec<Row>> {
     for source in &plan.sources {
         for case in Case::all(plan, source, &content, progress)? {
             for row in case.rows(&content, progress)? {
-                progress.row(&row);
+                progress.note(&row.note());
                 rows.push(row);
             }
         }

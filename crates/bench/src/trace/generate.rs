@@ -71,6 +71,8 @@ pub struct Shape {
     pub scale: f64,
     /// What chance hangs on.
     pub seed: u64,
+    /// Time goes by this many times faster: more requests a second, and shorter times to live.
+    pub speed: u32,
 }
 
 impl Shape {
@@ -80,7 +82,7 @@ impl Shape {
 
     /// Makes a trace. A loop is over `share` of the objects that it has when it is whole.
     pub fn generate(&self, kind: Kind, share: f64) -> Trace {
-        let maker = |objects| Maker::new(kind, self.seed, self.count(objects), self.count(REQUESTS));
+        let maker = |objects| Maker::new(kind, *self, self.count(objects), self.count(REQUESTS));
         match kind {
             Kind::Zipf08 => maker(1_000_000).zipf(0.8),
             Kind::Zipf10 => maker(1_000_000).zipf(1.0),
@@ -108,6 +110,7 @@ const UNKNOWN: u32 = u32::MAX;
 /// Adds requests to a trace.
 struct Maker {
     kind: Kind,
+    speed: u32,
     trace: Trace,
     random: Random,
     seed: u64,
@@ -119,21 +122,21 @@ struct Maker {
 }
 
 impl Maker {
-    fn new(kind: Kind, seed: u64, universe: u32, requests: u32) -> Maker {
-        let seed = mix(seed ^ (kind as u64) << 32);
+    fn new(kind: Kind, shape: Shape, universe: u32, requests: u32) -> Maker {
+        let seed = mix(shape.seed ^ (kind as u64) << 32);
         let mut trace = Trace { name: kind.name().to_owned(), ..Trace::default() };
         trace.requests.reserve_exact(requests as usize);
         let known = vec![UNKNOWN; universe as usize];
-        Maker { kind, trace, random: Random::new(seed), seed, universe, requests, known }
+        Maker { kind, speed: shape.speed, trace, random: Random::new(seed), seed, universe, requests, known }
     }
 
     fn request(&mut self, number: u32) {
         let known = &mut self.known[number as usize];
         if *known == UNKNOWN {
             *known = self.trace.objects.len() as u32;
-            self.trace.objects.push(object(self.kind, self.seed, number));
+            self.trace.objects.push(object(self.kind, self.seed, self.speed, number));
         }
-        let second = self.trace.requests.len() as u32 / REQUESTS_PER_SECOND;
+        let second = self.trace.requests.len() as u32 / (REQUESTS_PER_SECOND * self.speed);
         self.trace.requests.push(Request { second, object: *known });
     }
 
@@ -211,7 +214,7 @@ impl Maker {
 }
 
 /// What an object is follows from its number.
-fn object(kind: Kind, seed: u64, number: u32) -> Object {
+fn object(kind: Kind, seed: u64, speed: u32, number: u32) -> Object {
     let mut random = Random::new(seed ^ u64::from(number));
     let key_bytes = 16 + random.below(25) as u8;
     let value_bytes = match kind {
@@ -224,7 +227,10 @@ fn object(kind: Kind, seed: u64, number: u32) -> Object {
         },
     };
     let ttl_s = match kind {
-        Kind::Churn => [5, 30, 30, 120, 120, 600, 0][random.below(7) as usize],
+        Kind::Churn => match [10, 50, 200, 200, 600, 0, 0][random.below(7) as usize] {
+            0 => 0,
+            ttl_s => (ttl_s / speed).max(1),
+        },
         _ => 0,
     };
     Object { key_bytes, value_bytes, ttl_s }
@@ -235,7 +241,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    const SHAPE: Shape = Shape { scale: 0.005, seed: 1 };
+    const SHAPE: Shape = Shape { scale: 0.005, seed: 1, speed: 1 };
 
     #[test]
     fn traces_are_whole_and_repeatable() {
@@ -263,7 +269,13 @@ mod tests {
 
         let churn = SHAPE.generate(Kind::Churn, 1.0);
         let ttls: HashSet<u32> = churn.objects.iter().map(|object| object.ttl_s).collect();
-        assert_eq!(ttls, HashSet::from([0, 5, 30, 120, 600]));
+        assert_eq!(ttls, HashSet::from([0, 10, 50, 200, 600]));
+
+        let fast = Shape { speed: 10, ..SHAPE }.generate(Kind::Churn, 1.0);
+        let ttls: HashSet<u32> = fast.objects.iter().map(|object| object.ttl_s).collect();
+        assert_eq!(ttls, HashSet::from([0, 1, 5, 20, 60]));
+        let seconds = |trace: &Trace| trace.requests.iter().map(|request| request.second).max();
+        assert_eq!((seconds(&churn), seconds(&fast)), (Some(4), Some(0)));
 
         let round = SHAPE.generate(Kind::Loop, 0.5);
         assert_eq!(round.objects.len(), 1_250);

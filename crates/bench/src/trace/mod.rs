@@ -4,10 +4,12 @@
 //! - `content.rs`: the key and value of an object.
 //! - `policy/`: the reference policies, and what drives them.
 //! - `replay.rs`: the store.
-//! - `compare.rs`: all of them side by side; `report.rs`, `plot.rs`: what came of it.
+//! - `client.rs`: a server; `servers.rs`: two servers with the same memory.
+//! - `compare.rs`: store and policies side by side; `report.rs`, `plot.rs`: what came of it.
 //!
 //! A cache is used as aside: a request is a GET, and a miss is followed by a SET.
 
+pub mod client;
 pub mod compare;
 pub mod content;
 pub mod file;
@@ -16,6 +18,7 @@ pub mod plot;
 pub mod policy;
 pub mod replay;
 pub mod report;
+pub mod servers;
 pub mod zipf;
 
 /// What is cached under one key.

@@ -61,13 +61,15 @@ fn draw_panel(panel: &DrawingArea<SVGBackend<'_>, Shift>, trace: &str, rows: &[&
         .caption(trace, ("sans-serif", 16))
         .margin(8)
         .x_label_area_size(34)
-        .y_label_area_size(42)
+        .y_label_area_size(52)
         .build_cartesian_2d((from..to).log_scale(), 0.0..highest * 1.05)?;
     chart
         .configure_mesh()
         .x_desc("memory, % of the footprint")
         .y_desc("misses, %")
         .light_line_style(TRANSPARENT)
+        .x_labels(4)
+        .x_label_formatter(&|percent| format!("{percent}"))
         .y_labels(6)
         .draw()?;
     for ((name, points), color) in lines.into_iter().zip(COLORS) {

@@ -221,7 +221,7 @@ mod tests {
     use super::super::generate::{Kind, Shape};
     use super::*;
 
-    const SHAPE: Shape = Shape { scale: 0.005, seed: 1 };
+    const SHAPE: Shape = Shape { scale: 0.005, seed: 1, speed: 1 };
 
     #[test]
     fn while_all_fits_only_first_and_expired_requests_miss() {

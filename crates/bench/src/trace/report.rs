@@ -7,10 +7,11 @@ use serde::Serialize;
 use super::compare::Row;
 use super::generate::Shape;
 use super::policy::Name;
+use super::servers::ServersRow;
 
 /// Everything of one run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Results {
+pub struct Results<R> {
     /// When, as seconds since 1970.
     pub unix_time: u64,
     /// Processor, kernel, number of CPUs.
@@ -18,7 +19,7 @@ pub struct Results {
     /// How large synthetic traces were.
     pub shape: Shape,
     /// All traces at all sizes.
-    pub rows: Vec<Row>,
+    pub rows: Vec<R>,
 }
 
 /// Miss ratios in percent, and how the store did it.
@@ -53,8 +54,44 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
+/// Miss ratios in percent and memory of two servers.
+pub fn servers_table(names: [&str; 2], rows: &[ServersRow]) -> String {
+    let mut text = format!("{:<14} {:>5}", "trace", "size");
+    for name in names {
+        let _ = write!(text, " {name:>10} {:>8} {:>8}", "-m", "resident");
+    }
+    let _ = writeln!(text, " {:>7}", "ratio");
+    for row in rows {
+        let _ = write!(text, "{:<14} {:>4}%", row.trace, row.percent);
+        if let (Some(runs), Some(ratios)) = (row.runs, row.ratios()) {
+            let megabytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            for (run, ratio) in runs.iter().zip(ratios) {
+                let (limit, resident) = (megabytes(run.memory_bytes), megabytes(run.resident_bytes));
+                let _ = write!(text, " {:>10.3} {limit:>8.1} {resident:>8.1}", ratio * 100.0);
+            }
+            let _ = write!(text, " {:>7.4}", ratios[1] / ratios[0]);
+            for (name, run) in names.iter().zip(runs) {
+                if run.refused > 0 {
+                    let _ = write!(text, "  ({name} refused {} SETs)", run.refused);
+                }
+                if run.late_ms > 0 {
+                    let _ = write!(text, "  ({name} was up to {} ms late)", run.late_ms);
+                }
+            }
+        } else {
+            let _ = write!(text, "  skipped: {}", row.skipped.as_deref().unwrap_or("unknown"));
+        }
+        text.push('\n');
+    }
+    text
+}
+
 /// What the columns of [`table`] are.
 pub const LEGEND: &str = "Misses in percent of all requests. /best: the store's over the better of S3-FIFO and \
 memcached's segmented LRU. ns/req: of the store. moved: item bytes that reclaim moved, a byte stored. live: part of the \
 store's memory that valid items take at the end. over: bytes an item is charged beside key and value, measured in the \
 store.\n";
+
+/// What the columns of [`servers_table`] are.
+pub const SERVERS_LEGEND: &str = "Misses in percent of all requests; -m and resident memory (anonymous, shared and huge \
+pages of the process) at the end, in MB; ratio: the second's misses over the first's.\n";

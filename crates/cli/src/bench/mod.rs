@@ -3,8 +3,11 @@
 mod server;
 mod trace;
 
-use anyhow::Result;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
 use clap::Subcommand;
+use fabcache_bench::server::Candidate;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -12,7 +15,7 @@ pub enum Command {
     /// Measures memcached-protocol servers side by side
     Server(server::Arguments),
     /// Measures miss ratios of the store beside reference policies
-    Trace(trace::Arguments),
+    Trace(Box<trace::Arguments>),
 }
 
 /// Measures.
@@ -21,4 +24,10 @@ pub fn run(command: Command) -> Result<()> {
         Command::Server(arguments) => server::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
     }
+}
+
+/// A server as options name it.
+fn candidate(text: &str) -> Result<Candidate> {
+    let (name, program) = text.split_once('=').with_context(|| format!("{text:?} is not NAME=PROGRAM"))?;
+    Ok(Candidate { name: name.to_owned(), program: PathBuf::from(program), flags: Vec::new() })
 }

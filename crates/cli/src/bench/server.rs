@@ -5,18 +5,20 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use fabcache_bench::compare::{self, Plan};
 use fabcache_bench::report::{self, Results};
 use fabcache_bench::server::Candidate;
 
+use super::candidate;
+
 /// Which servers, and how long.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Servers, as NAME=PROGRAM; the last one is what the others are compared with
-    #[arg(required = true, value_name = "NAME=PROGRAM")]
-    servers: Vec<String>,
+    #[arg(required = true, value_name = "NAME=PROGRAM", value_parser = candidate)]
+    servers: Vec<Candidate>,
     /// Rounds of each workload on each server
     #[arg(long, default_value_t = 31)]
     rounds: usize,
@@ -33,7 +35,7 @@ pub struct Arguments {
 /// # Errors
 /// A server does not come up or answers wrongly, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let servers = arguments.servers.iter().map(|text| candidate(text)).collect::<Result<Vec<_>>>()?;
+    let servers = &arguments.servers;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     ensure!(cpus >= 2, "two CPUs are needed, one for the server and one for the client");
     let shows = std::io::stderr().is_terminal();
@@ -48,8 +50,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         keys: 100_000,
         value_bytes: 100,
     };
-    let capacity = compare::capacity(&servers, 100, &mut progress)?;
-    let throughput = compare::throughput(&servers, &plan, &mut progress)?;
+    let capacity = compare::capacity(servers, 100, &mut progress)?;
+    let throughput = compare::throughput(servers, &plan, &mut progress)?;
     progress("");
     let results = Results {
         unix_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
@@ -68,11 +70,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         report::save(&results, path)?;
     }
     Ok(())
-}
-
-fn candidate(text: &str) -> Result<Candidate> {
-    let (name, program) = text.split_once('=').with_context(|| format!("{text:?} is not NAME=PROGRAM"))?;
-    Ok(Candidate { name: name.to_owned(), program: PathBuf::from(program), flags: Vec::new() })
 }
 
 fn version(server: &Candidate) -> String {

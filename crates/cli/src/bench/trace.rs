@@ -6,14 +6,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use fabcache_bench::report;
-use fabcache_bench::trace::compare::{self, Plan, Progress, Row, Source};
+use fabcache_bench::server::Candidate;
+use fabcache_bench::trace::compare::{self, Plan, Progress, Source};
 use fabcache_bench::trace::generate::{Kind, Shape};
 use fabcache_bench::trace::plot;
-use fabcache_bench::trace::report::{LEGEND, Results, table};
+use fabcache_bench::trace::report::{LEGEND, Results, SERVERS_LEGEND, servers_table, table};
+use fabcache_bench::trace::servers;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::candidate;
 
 /// How much smaller traces are with `--quick`.
 const QUICK_SCALE: f64 = 0.05;
+
+/// How much faster time goes by in traces for servers.
+const SERVERS_SPEED: u32 = 10;
 
 /// Which traces, and at which sizes.
 #[derive(Debug, Args)]
@@ -36,6 +44,12 @@ pub struct Arguments {
     /// What chance hangs on
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+    /// Instead of policies, compare a server with the one that --against names, at the memory that this one takes
+    #[arg(long, value_name = "NAME=PROGRAM", requires = "against", value_parser = candidate, conflicts_with = "plot")]
+    server: Option<Candidate>,
+    /// memcached
+    #[arg(long, value_name = "NAME=PROGRAM", requires = "server", value_parser = candidate)]
+    against: Option<Candidate>,
     /// Where the results go as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -58,29 +72,34 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if kinds.is_empty() && arguments.files.is_empty() {
         kinds.extend(Kind::ALL);
     }
+    // Servers live by the wall clock.
+    let speed = if arguments.server.is_some() { SERVERS_SPEED } else { 1 };
     let synthetic = kinds.into_iter().map(Source::Synthetic);
     let plan = Plan {
         sources: synthetic.chain(arguments.files.iter().cloned().map(Source::File)).collect(),
         percents: arguments.sizes.clone(),
-        shape: Shape { scale, seed: arguments.seed },
+        shape: Shape { scale, seed: arguments.seed, speed },
     };
     let bar = Bar::default();
+    if let (Some(server), Some(against)) = (&arguments.server, &arguments.against) {
+        let rows = servers::compare(&plan, against, server, &bar)?;
+        bar.0.finish_and_clear();
+        print!("{}\n{SERVERS_LEGEND}", servers_table([&against.name, &server.name], &rows));
+        return save(arguments, plan.shape, rows);
+    }
     let rows = compare::compare(&plan, &bar)?;
     bar.0.finish_and_clear();
     print!("{}\n{LEGEND}", table(&rows));
     if let Some(path) = &arguments.plot {
         plot::save(&rows, path)?;
     }
-    if let Some(path) = &arguments.json {
-        let results = Results {
-            unix_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            machine: report::machine(),
-            shape: plan.shape,
-            rows,
-        };
-        report::save(&results, path)?;
-    }
-    Ok(())
+    save(arguments, plan.shape, rows)
+}
+
+fn save(arguments: &Arguments, shape: Shape, rows: Vec<impl Serialize>) -> Result<()> {
+    let Some(path) = &arguments.json else { return Ok(()) };
+    let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    report::save(&Results { unix_time, machine: report::machine(), shape, rows }, path)
 }
 
 fn kind(name: &str) -> Result<Kind> {
@@ -114,9 +133,7 @@ impl Progress for Bar {
         self.0.inc(requests);
     }
 
-    fn row(&self, row: &Row) {
-        let ratio =
-            row.store_ratio().map_or("skipped".into(), |ratio| format!("{:.3}% misses", ratio * 100.0));
-        self.0.println(format!("{} {}%: {ratio}", row.trace, row.percent));
+    fn note(&self, text: &str) {
+        self.0.println(text);
     }
 }

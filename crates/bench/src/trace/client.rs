@@ -1,0 +1,288 @@
+//! A trace replayed through a server, over a Unix socket, every hit compared with what was stored.
+//!
+//! GETs are sent many at a time, the SETs of those that missed ahead of the next GETs. So that the order is that of the
+//! trace, an object that is asked for again behind its miss is asked for again behind its SET.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Trace;
+use super::content::Content;
+
+/// A server that does not answer for so long has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// GETs sent before their answers are read: they fit the socket's buffer, so that neither side waits for the other.
+const PIPELINE: usize = 64;
+
+/// What a replay came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Requests that missed.
+    pub misses: u64,
+    /// SETs that the server refused.
+    pub refused: u64,
+    /// By how much the replay was behind the trace at worst, if it kept to the trace's time.
+    pub late: Duration,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Client<'c> {
+    stream: BufReader<UnixStream>,
+    content: &'c Content,
+    line: Vec<u8>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl<'c> Client<'c> {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn connect(socket: &Path, content: &'c Content) -> Result<Client<'c>> {
+        let stream =
+            UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = BufReader::with_capacity(256 << 10, stream);
+        Ok(Client { stream, content, line: Vec::new(), key: Vec::new(), value: Vec::new() })
+    }
+
+    /// Replays a trace; `paced` to keep to its time, else as fast as it goes. `progress` is told how many requests were
+    /// done since it was last told.
+    ///
+    /// # Errors
+    /// A hit is not what was stored, or the server does not answer.
+    pub fn replay(&mut self, trace: &Trace, paced: bool, progress: &dyn Fn(u64)) -> Result<Replayed> {
+        let mut done = Replayed::default();
+        let start = Instant::now();
+        let (mut asked, mut missed, mut again) = (Vec::new(), Vec::new(), Vec::new());
+        let mut out = Vec::new();
+        let mut at = 0;
+        while at < trace.requests.len() || !again.is_empty() || !missed.is_empty() {
+            out.clear();
+            for object in missed.drain(..) {
+                self.write_set(trace, object, &mut out);
+                asked.push(Asked::Set);
+            }
+            let room = PIPELINE.saturating_sub(again.len());
+            let mut rest = trace.requests[at..]
+                .iter()
+                .take(room)
+                .take_while(|request| !paced || request.second == trace.requests[at].second);
+            if paced && at < trace.requests.len() {
+                let due = Duration::from_secs(trace.requests[at].second.into());
+                std::thread::sleep(due.saturating_sub(start.elapsed()));
+                done.late = done.late.max(start.elapsed().saturating_sub(due + Duration::from_secs(1)));
+            }
+            let before = at;
+            at += rest.by_ref().count();
+            let next = trace.requests[before..at].iter().map(|request| request.object);
+            for object in again.drain(..).chain(next) {
+                self.write_get(trace, object, &mut out);
+                asked.push(Asked::Get(object));
+            }
+            self.stream.get_mut().write_all(&out).context("the server does not read")?;
+            for asked in asked.drain(..) {
+                match asked {
+                    Asked::Set => done.refused += u64::from(!self.read_stored()?),
+                    Asked::Get(object) => {
+                        if self.read_hit(trace, object)? {
+                            continue;
+                        }
+                        if missed.contains(&object) {
+                            again.push(object);
+                        } else {
+                            done.misses += 1;
+                            missed.push(object);
+                        }
+                    }
+                }
+            }
+            progress((at - before) as u64);
+        }
+        Ok(done)
+    }
+
+    /// One number of `stats` or `stats ARGUMENT`.
+    ///
+    /// # Errors
+    /// The server does not tell.
+    pub fn stat(&mut self, command: &str, name: &str) -> Result<u64> {
+        self.stream.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
+        let mut found = None;
+        loop {
+            self.read_line()?;
+            let line = std::str::from_utf8(&self.line).context("statistics are text")?;
+            if line == "END\r\n" {
+                return found.with_context(|| format!("no number {name} in {command}"));
+            }
+            ensure!(line.starts_with("STAT "), "{command} was answered {line:?}");
+            if let Some(value) = line.strip_prefix("STAT ").and_then(|line| line.strip_prefix(name)) {
+                found = found.or(value.trim().parse().ok());
+            }
+        }
+    }
+
+    fn write_get(&mut self, trace: &Trace, object: u32, out: &mut Vec<u8>) {
+        self.content.key(object, &trace.objects[object as usize], &mut self.key);
+        out.extend_from_slice(b"get ");
+        out.extend_from_slice(&self.key);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn write_set(&mut self, trace: &Trace, number: u32, out: &mut Vec<u8>) {
+        let object = &trace.objects[number as usize];
+        self.content.key(number, object, &mut self.key);
+        self.content.value(number, object, &mut self.value);
+        out.extend_from_slice(b"set ");
+        out.extend_from_slice(&self.key);
+        out.extend_from_slice(format!(" 0 {} {}\r\n", object.ttl_s, object.value_bytes).as_bytes());
+        out.extend_from_slice(&self.value);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn read_line(&mut self) -> Result<()> {
+        self.line.clear();
+        self.stream.read_until(b'\n', &mut self.line).context("no answer came")?;
+        ensure!(self.line.ends_with(b"\r\n"), "the server closed the connection");
+        Ok(())
+    }
+
+    fn read_stored(&mut self) -> Result<bool> {
+        self.read_line()?;
+        match &self.line[..] {
+            b"STORED\r\n" => Ok(true),
+            line if line.starts_with(b"SERVER_ERROR") => Ok(false),
+            line => bail!("a SET was answered {:?}", String::from_utf8_lossy(line)),
+        }
+    }
+
+    fn read_hit(&mut self, trace: &Trace, number: u32) -> Result<bool> {
+        let object = &trace.objects[number as usize];
+        self.read_line()?;
+        if self.line == b"END\r\n" {
+            return Ok(false);
+        }
+        self.content.key(number, object, &mut self.key);
+        let head = [b"VALUE ", &self.key[..], format!(" 0 {}\r\n", object.value_bytes).as_bytes()].concat();
+        ensure!(self.line == head, "a GET was answered {:?}", String::from_utf8_lossy(&self.line));
+        self.value.resize(object.value_bytes as usize, 0);
+        self.stream.read_exact(&mut self.value).context("no whole value came")?;
+        let is_right = self.content.is_value(number, object, [&self.value[..]].into_iter());
+        ensure!(is_right, "the server returned a wrong value for object {number}");
+        let mut end = [0; 7];
+        self.stream.read_exact(&mut end).context("no whole answer came")?;
+        ensure!(&end == b"\r\nEND\r\n", "behind a value came {:?}", String::from_utf8_lossy(&end));
+        Ok(true)
+    }
+}
+
+/// What was sent.
+enum Asked {
+    Get(u32),
+    Set,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::os::unix::net::UnixListener;
+
+    use super::super::generate::{Kind, Shape};
+    use super::*;
+
+    /// What the fake server does wrong.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Fault {
+        None,
+        /// It forgets every hundredth SET.
+        Forgets,
+        /// It changes a bit.
+        Wrong,
+    }
+
+    /// A server in a few lines, for one connection: what it was asked for, in order, until the client is gone.
+    fn serve(listener: &UnixListener, fault: Fault) -> Vec<String> {
+        let (stream, _) = listener.accept().expect("a client");
+        let mut writer = stream.try_clone().expect("a descriptor");
+        let mut reader = BufReader::new(stream);
+        let (mut values, mut asked, mut line) = (HashMap::new(), Vec::new(), String::new());
+        while reader.read_line(&mut line).is_ok_and(|len| len > 0) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let key = words[1].to_owned();
+            let answer = if words[0] == "set" {
+                let mut value = vec![0; words[4].parse::<usize>().expect("a length") + 2];
+                if reader.read_exact(&mut value).is_err() {
+                    break;
+                }
+                value[0] ^= u8::from(fault == Fault::Wrong);
+                if fault != Fault::Forgets || !asked.len().is_multiple_of(100) {
+                    values.insert(key.clone(), value);
+                }
+                b"STORED\r\n".to_vec()
+            } else if let Some(value) = values.get(&key) {
+                let head = format!("VALUE {key} 0 {}\r\n", value.len() - 2);
+                [head.as_bytes(), value, b"END\r\n"].concat()
+            } else {
+                b"END\r\n".to_vec()
+            };
+            if writer.write_all(&answer).is_err() {
+                break;
+            }
+            asked.push(format!("{} {key}", words[0]));
+            line.clear();
+        }
+        asked
+    }
+
+    fn replay(trace: &Trace, fault: Fault, name: &str) -> (Result<Replayed>, Vec<String>) {
+        let path = std::env::temp_dir().join(format!("fabcache-trace-{}-{name}", std::process::id()));
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let content = Content::default();
+        let done = std::thread::scope(|scope| {
+            let server = scope.spawn(|| serve(&listener, fault));
+            let replayed = {
+                let mut client = Client::connect(&path, &content).expect("a server");
+                client.replay(trace, false, &|_| ())
+            };
+            (replayed, server.join().expect("the server does not panic"))
+        });
+        std::fs::remove_file(&path).expect("the socket is there");
+        done
+    }
+
+    #[test]
+    fn a_replay_is_a_cache_aside_in_order() {
+        let trace = Shape { scale: 0.0005, seed: 1, speed: 1 }.generate(Kind::Zipf12, 1.0);
+        let (replayed, asked) = replay(&trace, Fault::None, "order");
+        let replayed = replayed.expect("right answers");
+        assert_eq!((replayed.misses, replayed.refused), (trace.objects.len() as u64, 0));
+        let sets = asked.iter().filter(|text| text.starts_with("set ")).count();
+        assert_eq!(sets, trace.objects.len());
+        // Each request is a GET, and one more where it was asked ahead of the SET.
+        let gets: Vec<&str> = asked.iter().filter_map(|text| text.strip_prefix("get ")).collect();
+        assert!(gets.len() >= trace.requests.len() && gets.len() < trace.requests.len() * 11 / 10);
+        let first = |key: &str| gets.iter().position(|other| *other == key);
+        let (content, mut key, mut last) = (Content::default(), Vec::new(), 0);
+        for (number, object) in trace.objects.iter().enumerate() {
+            content.key(number as u32, object, &mut key);
+            let at = first(std::str::from_utf8(&key).expect("text")).expect("it was asked for");
+            assert!(at >= last, "objects are first asked for in their order");
+            last = at;
+        }
+    }
+
+    #[test]
+    fn what_a_server_forgets_or_changes_is_noticed() {
+        let trace = Shape { scale: 0.0005, seed: 1, speed: 1 }.generate(Kind::Zipf12, 1.0);
+        let forgotten = replay(&trace, Fault::Forgets, "forgets").0.expect("right answers");
+        assert!(forgotten.misses > trace.objects.len() as u64);
+        let error = replay(&trace, Fault::Wrong, "wrong").0.expect_err("wrong values");
+        assert!(error.to_string().contains("wrong value"), "{error}");
+    }
+}

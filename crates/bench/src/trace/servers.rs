@@ -1,0 +1,191 @@
+//! Two servers that may use the same memory: the miss ratio of each.
+//!
+//! The first is memcached, or what has its flags, with `-m` as the size says; whatever memory it really uses at the end
+//! the other may use too. Its `-m` is found by trying: from what it uses with nothing in it, then from how far it was off.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::Trace;
+use super::client::Client;
+use super::compare::{Case, Plan, Progress};
+use super::content::Content;
+use crate::server::{Candidate, Server};
+
+/// The least -m that memcached takes.
+const MEGABYTES_MIN: u64 = 2;
+/// How often the memory of the second server may be set anew. Each time comes nearer, and one is mostly enough.
+const TRIES_MAX: u32 = 4;
+
+/// A server after a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ServerRun {
+    /// Its `-m`, in bytes.
+    pub memory_bytes: u64,
+    /// Memory that it alone had at the end: anonymous, shared and huge pages.
+    pub resident_bytes: u64,
+    /// Requests that missed.
+    pub misses: u64,
+    /// SETs that it refused.
+    pub refused: u64,
+    /// Milliseconds by which the replay was behind a trace with expiry times at worst.
+    pub late_ms: u64,
+}
+
+/// One trace at one size.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServersRow {
+    /// The trace.
+    pub trace: String,
+    /// Memory in percent of the footprint.
+    pub percent: f64,
+    /// Requests.
+    pub requests: u64,
+    /// The server that sets how much memory there is, and the other: none if the size was skipped.
+    pub runs: Option<[ServerRun; 2]>,
+    /// Why it was skipped.
+    pub skipped: Option<String>,
+}
+
+impl ServersRow {
+    /// Miss ratios of both, if it was not skipped.
+    pub fn ratios(&self) -> Option<[f64; 2]> {
+        self.runs.map(|runs| runs.map(|run| run.misses as f64 / self.requests.max(1) as f64))
+    }
+}
+
+/// Compares `other` with `first`.
+///
+/// # Errors
+/// A server does not come up, does not answer, or returns a wrong value.
+pub fn compare(
+    plan: &Plan,
+    first: &Candidate,
+    other: &Candidate,
+    progress: &dyn Progress,
+) -> Result<Vec<ServersRow>> {
+    let content = Content::default();
+    let mut rows = Vec::new();
+    for source in &plan.sources {
+        for case in Case::all(plan, source, &content, progress)? {
+            for (percent, memory_bytes) in &case.memory {
+                let pair = Pair { trace: &case.trace, percent: *percent, content: &content, progress };
+                let row = pair.compare(first, other, *memory_bytes)?;
+                progress.note(&row.note());
+                rows.push(row);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// What two servers are compared on.
+struct Pair<'a> {
+    trace: &'a Trace,
+    percent: f64,
+    content: &'a Content,
+    progress: &'a dyn Progress,
+}
+
+impl Pair<'_> {
+    fn compare(&self, first: &Candidate, other: &Candidate, memory_bytes: u64) -> Result<ServersRow> {
+        let megabytes = memory_bytes >> 20;
+        let row = |runs, skipped: Option<String>| ServersRow {
+            trace: self.trace.name.clone(),
+            percent: self.percent,
+            requests: self.trace.requests.len() as u64,
+            runs,
+            skipped,
+        };
+        if megabytes < MEGABYTES_MIN {
+            return Ok(row(None, Some(format!("{} takes at least -m {MEGABYTES_MIN}", first.name))));
+        }
+        let (run, slab_bytes) = self.replay(first, &megabytes.to_string(), megabytes << 20)?;
+        // Each slab class gets a page, whatever -m says.
+        if slab_bytes > megabytes << 20 {
+            let taken = slab_bytes as f64 / f64::from(1 << 20);
+            let why = format!("{} at -m {megabytes} takes {taken:.0} MB for pages of slabs", first.name);
+            return Ok(row(None, Some(why)));
+        }
+        let found = self.fit(other, run.resident_bytes)?;
+        Ok(match found {
+            Some(second) => row(Some([run, second]), None),
+            None => row(None, Some(format!("{} does not fit {} bytes", other.name, run.resident_bytes))),
+        })
+    }
+
+    /// The run with the most memory that was found to fit `resident_bytes`.
+    fn fit(&self, server: &Candidate, resident_bytes: u64) -> Result<Option<ServerRun>> {
+        let empty = {
+            let socket = Socket::new();
+            let flags = ["-t", "1", "-m", &kilobytes(resident_bytes)];
+            let server = Server::start_unix(server, &socket.0, &flags)?;
+            server.resident_bytes()?
+        };
+        let mut memory = resident_bytes.saturating_sub(empty);
+        for _ in 0..TRIES_MAX {
+            let (run, _) = self.replay(server, &kilobytes(memory), memory)?;
+            if run.resident_bytes <= resident_bytes {
+                return Ok(Some(run));
+            }
+            memory = memory.saturating_sub(run.resident_bytes - resident_bytes);
+        }
+        Ok(None)
+    }
+
+    /// Replays in a server started for it, with this `-m`; also the memory of its slabs, if it has any.
+    fn replay(&self, candidate: &Candidate, limit: &str, memory_bytes: u64) -> Result<(ServerRun, u64)> {
+        let what = format!("{} {}% {}", self.trace.name, self.percent, candidate.name);
+        self.progress.begin(&what, self.trace.requests.len() as u64);
+        let socket = Socket::new();
+        let server = Server::start_unix(candidate, &socket.0, &["-t", "1", "-m", limit])?;
+        let mut client = Client::connect(&socket.0, self.content)?;
+        let paced = self.trace.objects.iter().any(|object| object.ttl_s > 0);
+        let replayed = client
+            .replay(self.trace, paced, &|done| self.progress.advance(done))
+            .with_context(|| format!("{} with -m {limit}, replaying {}", candidate.name, self.trace.name))?;
+        let slab_bytes = client.stat("stats slabs", "total_malloced").unwrap_or(0);
+        let run = ServerRun {
+            memory_bytes,
+            resident_bytes: server.resident_bytes()?,
+            misses: replayed.misses,
+            refused: replayed.refused,
+            late_ms: replayed.late.as_millis() as u64,
+        };
+        Ok((run, slab_bytes))
+    }
+}
+
+fn kilobytes(bytes: u64) -> String {
+    format!("{}k", bytes >> 10)
+}
+
+/// The path of a socket that no one else has.
+struct Socket(PathBuf);
+
+impl Socket {
+    fn new() -> Socket {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Socket(std::env::temp_dir().join(format!("fabcache-bench-{}-{count}", std::process::id())))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl ServersRow {
+    fn note(&self) -> String {
+        let result = match (self.ratios(), &self.skipped) {
+            (Some([first, other]), _) => format!("{:.3}% and {:.3}% misses", first * 100.0, other * 100.0),
+            (None, why) => format!("skipped: {}", why.as_deref().unwrap_or("unknown")),
+        };
+        format!("{} {}%: {result}", self.trace, self.percent)
+    }
+}
