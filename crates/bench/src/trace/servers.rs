@@ -125,15 +125,7 @@ impl Pair<'_> {
             let server = Server::start_unix(server, &socket.0, &flags)?;
             server.resident_bytes()?
         };
-        let mut memory = resident_bytes.saturating_sub(empty);
-        for _ in 0..TRIES_MAX {
-            let (run, _) = self.replay(server, &kilobytes(memory), memory)?;
-            if run.resident_bytes <= resident_bytes {
-                return Ok(Some(run));
-            }
-            memory = memory.saturating_sub(run.resident_bytes - resident_bytes);
-        }
-        Ok(None)
+        fit(resident_bytes, empty, |memory| Ok(self.replay(server, &kilobytes(memory), memory)?.0))
     }
 
     /// Replays in a server started for it, with this `-m`; also the memory of its slabs, if it has any.
@@ -157,6 +149,24 @@ impl Pair<'_> {
         };
         Ok((run, slab_bytes))
     }
+}
+
+/// Tries `-m` after `-m` until a run uses at most `allowed_bytes`, of which a server takes `empty_bytes` with nothing in
+/// it.
+fn fit(
+    allowed_bytes: u64,
+    empty_bytes: u64,
+    mut run: impl FnMut(u64) -> Result<ServerRun>,
+) -> Result<Option<ServerRun>> {
+    let mut memory_bytes = allowed_bytes.saturating_sub(empty_bytes);
+    for _ in 0..TRIES_MAX {
+        let done = run(memory_bytes)?;
+        let Some(over) = done.resident_bytes.checked_sub(allowed_bytes).filter(|over| *over > 0) else {
+            return Ok(Some(done));
+        };
+        memory_bytes = memory_bytes.saturating_sub(over);
+    }
+    Ok(None)
 }
 
 fn kilobytes(bytes: u64) -> String {
@@ -187,5 +197,30 @@ impl ServersRow {
             (None, why) => format!("skipped: {}", why.as_deref().unwrap_or("unknown")),
         };
         format!("{} {}%: {result}", self.trace, self.percent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that takes so much beside a part of its `-m`.
+    fn run(memory_bytes: u64, beside: u64) -> ServerRun {
+        let resident_bytes = memory_bytes + memory_bytes / 50 + beside;
+        ServerRun { memory_bytes, resident_bytes, misses: 0, refused: 0, late_ms: 0 }
+    }
+
+    #[test]
+    fn memory_is_made_to_fit() {
+        let mut tries = 0;
+        let found = fit(100 << 20, 1 << 20, |memory| {
+            tries += 1;
+            Ok(run(memory, 3 << 20))
+        });
+        let found = found.expect("no error").expect("it fits");
+        assert!(found.resident_bytes <= 100 << 20 && found.resident_bytes > 99 << 20, "{found:?}");
+        assert_eq!(tries, 2);
+        let never = fit(1 << 20, 1 << 20, |memory| Ok(run(memory, 3 << 20)));
+        assert_eq!(never.expect("no error"), None);
     }
 }
