@@ -134,6 +134,10 @@ impl Progress for Bar {
     }
 
     fn note(&self, text: &str) {
-        self.0.println(text);
+        if self.0.is_hidden() {
+            eprintln!("{text}");
+        } else {
+            self.0.println(text);
+        }
     }
 }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::super::{NEVER, Object, Request, Trace};
 use super::{Access, Belady, Lru, Name, Policy, S3Fifo, Segmented, Sieve, misses};
+use crate::random::Random;
 
 /// Every object is charged 1.
 const ONES: [u32; 26] = [1; 26];
@@ -126,6 +127,33 @@ fn what_expired_is_missed_and_costs_nothing() {
     policy.remove(0);
     policy.remove(5);
     assert_eq!(policy.bytes(), 1);
+}
+
+/// Requests of which low numbers have more, for objects of several sizes.
+fn skewed_trace() -> (Trace, Vec<u32>) {
+    let mut random = Random::new(1);
+    let objects = 3_000;
+    let charges = (0..objects).map(|_| 30 + random.below(500)).collect();
+    let object = Object { key_bytes: 1, value_bytes: 0, ttl_s: 0 };
+    let mut skewed = |_| {
+        let part = random.below(objects) * random.below(objects) / objects;
+        Request { second: 0, object: part * random.below(objects) / objects }
+    };
+    let requests = (0..20_000).map(&mut skewed).collect();
+    (Trace { name: String::new(), objects: vec![object; objects as usize], requests }, charges)
+}
+
+/// What libCacheSim 0.3.5 (its Python package) counts for the same requests, sizes and budgets.
+#[test]
+fn misses_are_those_of_the_reference_simulator() {
+    let (trace, charges) = skewed_trace();
+    for (budget, [lru, s3_fifo, sieve]) in
+        [(20_000, [17_418, 15_533, 15_491]), (100_000, [10_542, 8_890, 8_928])]
+    {
+        assert_eq!(misses_of(Name::Lru, &trace, budget, &charges), lru);
+        assert_eq!(misses_of(Name::S3Fifo, &trace, budget, &charges), s3_fifo);
+        assert_eq!(misses_of(Name::Sieve, &trace, budget, &charges), sieve);
+    }
 }
 
 /// Requests over some objects, with times to live and sizes.
