@@ -99,6 +99,10 @@ mod model {
                 pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
                     self.turn().fetch_max(value, order)
                 }
+
+                pub fn fetch_min(&self, value: $value, order: Ordering) -> $value {
+                    self.turn().fetch_min(value, order)
+                }
             }
         };
     }

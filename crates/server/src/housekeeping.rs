@@ -2,10 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fabcache_store::Handle;
 use fabcache_store::dump::Cursor;
+
+/// Between parts of the work, so that a worker on the same processor is never kept from it for long.
+const PAUSE: Duration = Duration::from_micros(200);
 
 /// What the housekeeper is asked to do, and what it did.
 #[derive(Debug, Default)]
@@ -68,7 +72,7 @@ impl Housekeeping {
         let mut next_second = Instant::now();
         loop {
             if Instant::now() >= next_second {
-                handle.maintain();
+                handle.maintain_with(|| thread::sleep(PAUSE));
                 next_second = Instant::now() + handle.store().until_next_second();
             }
             self.crawl_on(handle);

@@ -48,8 +48,10 @@ pub const FREE_SEGMENTS_WANTED_DIVISOR: usize = 128;
 /// … and at least this many.
 pub const FREE_SEGMENTS_WANTED_MIN: usize = 2;
 
-/// Items that one step of reclaim passes over: tens of microseconds, so that no writer waits long for another.
+/// Items that one step of reclaim passes over: tens of microseconds, so that no writer waits long for another …
 pub const RECLAIM_STEP_ITEMS: u32 = 64;
+/// … and bytes, for pieces of long values are copied.
+pub const RECLAIM_STEP_BYTES: u64 = 256 << 10;
 
 /// A segment whose dead bytes exceed this part (1/n) of it is compacted before any live item is evicted.
 pub const COMPACTION_DEAD_DIVISOR: u64 = 6;
@@ -68,9 +70,31 @@ pub const TIME_MARKS_MAX: usize = 64;
 /// Flush epochs that may pass before items of the first could be taken for current ones (8 bits, less a margin).
 pub const FLUSH_EPOCHS_UNSWEPT_MAX: u64 = 250;
 
-/// Where nothing is evicted and memory is full, all items are looked at for expired ones, but not more often: it takes
-/// a second for some million items.
-pub const FULL_CRAWL_SECONDS: u32 = 10;
+/// Open segments are at most this part (1/n) of all: less than 3%, as their free ends are idle memory.
+pub const OPEN_SEGMENTS_DIVISOR: usize = 34;
+
+/// One item in so many is counted to tell which times to live are common …
+pub const TTL_SAMPLE: u64 = if cfg!(loom) { 1 } else { 64 };
+/// … and nothing is concluded from fewer.
+pub const TTL_SAMPLES_MIN: u64 = 256;
+/// Seconds between two conclusions.
+pub const TTL_BALANCE_SECONDS: u32 = 10;
+
+/// An item's memory may come back this part (1/n) of its time to live late, so that a segment whose items expire one
+/// after the other is not walked for each: less than 1%, so that what waits its turn is still in time …
+pub const LATE_TTL_DIVISOR: u32 = 128;
+/// … but at least these seconds: with one more until the housekeeper comes it is two.
+pub const LATE_SECONDS_MIN: u32 = 1;
+
+/// Looks at a segment that others write, until none of them is in the middle of it. A reservation lasts less than a
+/// microsecond, unless its thread was interrupted: then the walk is put off.
+pub const STABLE_LOOKS_MAX: u32 = if cfg!(loom) { 1 } else { 200 };
+
+/// Items that housekeeping passes over in one go: less than a quarter of a millisecond even when all are expired.
+/// Then it pauses, as a worker may want its processor.
+pub const UPKEEP_STEP_ITEMS: u32 = 512;
+/// Groups of the index that it moves in one go, of a few hundred items each.
+pub const UPKEEP_STEP_GROUPS: u32 = 4;
 
 /// Keys whose buckets and items are brought nearer at once: about as many cache misses as a core has under way.
 pub const KEYS_AHEAD_MAX: usize = 12;

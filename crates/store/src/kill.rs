@@ -1,26 +1,43 @@
-//! Ending items: the dead mark, and the accounts.
+//! Ending items: the dead mark, the slot, and the accounts.
 //!
-//! All of it happens under the lock of the item's group, so that an item dies once.
+//! All of it happens under the lock of the item's group, so that an item dies once, and in this order: it is marked
+//! dead before anybody can see that its slot changed, and no longer counted as alive after, for a segment in which
+//! nothing is counted is used again.
 
+use fabcache_layout::Slot;
 use fabcache_layout::item::{self, Item, PIECE_ENTRY_BYTES, PieceEntry, State};
 
+use crate::index::SlotAt;
+use crate::index::group::LockedGroup;
 use crate::store::Store;
 
 impl Store {
-    /// Marks the item at `offset` dead, with the pieces of its value.
-    pub(crate) fn kill_item(&self, offset: u64, item: &Item) {
+    /// Ends an item with the pieces of its value: its slot is empty.
+    pub(crate) fn unlink(&self, group: &LockedGroup<'_>, at: SlotAt, item: &Item) {
+        self.kill_pieces(at.slot.offset(), item);
+        self.end_item(at.slot.offset(), item, || group.clear(at.at));
+    }
+
+    /// Ends an item, but not the pieces of its value: its slot points to another version.
+    pub(crate) fn relink(&self, group: &LockedGroup<'_>, at: SlotAt, item: &Item, slot: Slot) {
+        self.end_item(at.slot.offset(), item, || group.replace(at.at, slot));
+    }
+
+    /// Marks an item dead, has its slot changed, and no longer counts it.
+    pub(crate) fn end_item(&self, offset: u64, item: &Item, change_slot: impl FnOnce()) {
+        let before = item::set_state(&self.memory, offset, State::DEAD);
+        change_slot();
+        if !before.has(State::DEAD) {
+            self.segments.count_dead(offset, item.bytes(), 1);
+        }
+    }
+
+    /// Ends the pieces of an item's value.
+    pub(crate) fn kill_pieces(&self, offset: u64, item: &Item) {
         if item.is_chained() {
             for piece in self.pieces(offset, item) {
                 self.kill_piece(piece);
             }
-        }
-        self.kill_head(offset, item);
-    }
-
-    /// Marks the item at `offset` dead, but not the pieces of its value, which another head has now.
-    pub(crate) fn kill_head(&self, offset: u64, item: &Item) {
-        if !item::set_state(&self.memory, offset, State::DEAD).has(State::DEAD) {
-            self.segments.count_dead(offset, item.bytes(), 1);
         }
     }
 

@@ -16,6 +16,7 @@ pub mod clock;
 pub mod counters;
 pub mod dump;
 pub mod error;
+mod expiry;
 pub mod handle;
 pub mod index;
 pub mod info;

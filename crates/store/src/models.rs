@@ -142,7 +142,7 @@ fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, 
         let main = Handle::new(&store);
         let [old, new, other] = [b'1', b'2', b'3'].map(|digit| vec![digit; value_len]);
         set(&main, b"a", &old, expiry_of(&store, LATER));
-        store.segments.seal_open(|_, _| true);
+        store.segments.seal_open(|_| true);
         // A second later an access is noted in the state word.
         clock.set(1);
         store.tick();
@@ -152,7 +152,7 @@ fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, 
                 let handle = Handle::new(&store);
                 set(&handle, b"a", &new, expiry_of(&store, LATER));
                 reclaim(&handle);
-                store.segments.seal_open(|_, _| true);
+                store.segments.seal_open(|_| true);
                 set(&handle, b"b", &other, expiry_of(&store, other_expiry));
             })
         };
@@ -183,7 +183,7 @@ fn an_item_where_an_expired_one_was_is_not_removed() {
         let (store, _) = store();
         let main = Handle::new(&store);
         set(&main, b"a", b"1", expiry_of(&store, -1));
-        store.segments.seal_open(|_, _| true);
+        store.segments.seal_open(|_| true);
         let writer = {
             let store = Arc::clone(&store);
             thread::spawn(move || {
@@ -206,7 +206,7 @@ fn an_item_that_reclaim_moves_is_found() {
         let (store, _) = store_that(true);
         let main = Handle::new(&store);
         set(&main, b"a", b"1", Expiry::NEVER);
-        store.segments.seal_open(|_, _| true);
+        store.segments.seal_open(|_| true);
         let mover = {
             let store = Arc::clone(&store);
             thread::spawn(move || {
@@ -234,14 +234,14 @@ fn a_value_in_pieces_is_the_old_or_the_new_one() {
         let uploaded = upload.finish_in_pieces(&main).expect("memory enough");
         let write = plain(NewValue::Is(Value::Uploaded(&uploaded)));
         main.mutate(b"a", |_| (Change::Write(write), ())).expect("memory enough");
-        store.segments.seal_open(|_, _| true);
+        store.segments.seal_open(|_| true);
         let writer = {
             let store = Arc::clone(&store);
             thread::spawn(move || {
                 let handle = Handle::new(&store);
                 set(&handle, b"a", b"22222222", Expiry::NEVER);
                 reclaim(&handle);
-                store.segments.seal_open(|_, _| true);
+                store.segments.seal_open(|_| true);
                 set(&handle, b"b", b"33333333", Expiry::NEVER);
             })
         };

@@ -288,17 +288,17 @@ impl Handle {
         Ok((info, taken))
     }
 
-    /// Unlinks an item that a reader found expired or flushed.
+    /// Unlinks an item that a reader found expired or flushed. A reader does not wait for the lock: if it is taken,
+    /// another does it, or the walk for what has expired.
     fn bury_gone(&self, hash: KeyHash, seen: &Seen) {
-        let group = self.store.index.lock(hash);
+        let Some(group) = self.store.index.try_lock(hash) else { return };
         let found = group.find(hash, |slot| slot.same_item(seen.at.slot));
         // The same location again may be another item by now.
         if let Some(at) = found
             && let Some(item) = Item::read(&self.store.memory, at.slot.offset())
             && self.store.gone(&item, self.store.now()).is_some()
         {
-            self.store.kill_item(at.slot.offset(), &item);
-            group.clear(at.at);
+            self.store.unlink(&group, at, &item);
         }
     }
 

@@ -13,14 +13,16 @@ use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, NewItem, PieceEntry, Stat
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
-use crate::bounds::{COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, RECLAIM_STEP_ITEMS};
+use crate::bounds::{
+    COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
+};
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::index::SlotAt;
 use crate::index::group::LockedGroup;
 use crate::info::{Detail, Expiry, Miss};
-use crate::segments::{Claim, KEPT_CLASS, SealedSegment, class_of};
+use crate::segments::{Claim, KEPT_CLASS, SealedSegment};
 use crate::store::Store;
 
 /// Where reclaim stands.
@@ -124,7 +126,6 @@ impl Handle {
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
             if step == Step::Nothing {
                 self.counters().out_of_memory.inc();
-                self.store.refused.store(true, Ordering::Relaxed);
                 return Err(OutOfMemory);
             }
         }
@@ -153,9 +154,13 @@ impl Store {
             Some(victim) => victim,
             None => return Step::Nothing,
         };
+        let start = victim.moved_bytes;
         for _ in 0..items {
             if victim.at >= victim.end {
                 return self.finish_victim(reclaim, counters, victim);
+            }
+            if victim.moved_bytes > start + RECLAIM_STEP_BYTES {
+                break;
             }
             match self.pass_over(&mut victim, counters) {
                 Ok(bytes) => victim.at += bytes,
@@ -169,26 +174,12 @@ impl Store {
         Step::Worked
     }
 
-    /// Empties every segment that is `wanted`, in which all is thought to be gone.
-    pub(crate) fn sweep(&self, counters: &StoreCounters, wanted: impl Fn(&SealedSegment) -> bool) {
-        while let Some(sealed) = self.segments.sealed().find(&wanted) {
-            let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
-            if self.segments.sealed().all(|now| now.id != sealed.id || now.order != sealed.order) {
-                continue;
-            }
-            if reclaim.victim.is_some_and(|victim| victim.id == sealed.id) {
-                self.reclaim_step(&mut reclaim, counters, RECLAIM_STEP_ITEMS);
-                continue;
-            }
-            let interrupted = reclaim.victim.replace(self.victim_of(&sealed, Purpose::Sweep));
-            while reclaim.victim.is_some_and(|victim| victim.id == sealed.id) {
-                self.reclaim_step(&mut reclaim, counters, RECLAIM_STEP_ITEMS);
-            }
-            let stuck = reclaim.stuck.contains(&sealed.id);
-            reclaim.victim = interrupted;
-            if stuck {
-                return;
-            }
+    /// Frees a sealed segment in which nothing lives any more, if it is one.
+    pub(crate) fn free_dead(&self, id: u32, counters: &StoreCounters) {
+        let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+        if self.segments.is_dead(id) {
+            reclaim.victim = reclaim.victim.filter(|victim| victim.id != id);
+            self.free_victim(&mut reclaim, counters, id, Purpose::Sweep);
         }
     }
 
@@ -216,13 +207,14 @@ impl Store {
 
     fn victim_of(&self, sealed: &SealedSegment, purpose: Purpose) -> Victim {
         let at = self.geometry.segment_offset(sealed.id);
+        let end = at + u64::from(sealed.used);
         // At most half a segment, so that each one emptied by eviction gains something however much is read.
         let moved_bytes_max =
             if purpose == Purpose::Evict { self.geometry.segment_bytes() / 2 } else { u64::MAX };
         Victim {
             id: sealed.id,
-            at,
-            end: at + u64::from(sealed.used),
+            at: if sealed.live_bytes == 0 { end } else { at },
+            end,
             purpose,
             moved_bytes: 0,
             moved_bytes_max,
@@ -285,18 +277,33 @@ impl Store {
     }
 
     fn finish_victim(&self, reclaim: &mut Reclaim, counters: &StoreCounters, victim: Victim) -> Step {
-        match victim.purpose {
+        if !self.segments.is_dead(victim.id) {
+            // Some thread has marked an item dead whose slot it has yet to change.
+            return Step::Worked;
+        }
+        self.free_victim(reclaim, counters, victim.id, victim.purpose)
+    }
+
+    /// Ends the generation of a dead segment.
+    fn free_victim(
+        &self,
+        reclaim: &mut Reclaim,
+        counters: &StoreCounters,
+        id: u32,
+        purpose: Purpose,
+    ) -> Step {
+        match purpose {
             Purpose::Sweep => counters.segments_expired.inc(),
             Purpose::Compact => counters.segments_compacted.inc(),
             Purpose::Evict => counters.segments_evicted.inc(),
         }
         reclaim.stuck.clear();
         reclaim.count_emptied(self.segments.opened_for_moves());
-        if self.segments.retire_generation(victim.id) {
-            self.release_retired(victim.id);
+        if self.segments.retire_generation(id) {
+            self.release_retired(id);
             Step::Freed
         } else {
-            reclaim.waiting.push(victim.id);
+            reclaim.waiting.push(id);
             Step::Worked
         }
     }
@@ -349,7 +356,7 @@ impl Store {
         }
     }
 
-    fn drop_gone(
+    pub(crate) fn drop_gone(
         &self,
         counters: &StoreCounters,
         group: &LockedGroup<'_>,
@@ -361,8 +368,7 @@ impl Store {
         if miss == Miss::Expired && !self.is_fetched(at.slot, item) {
             counters.expired_unfetched.inc();
         }
-        self.kill_item(at.slot.offset(), item);
-        group.clear(at.at);
+        self.unlink(group, at, item);
     }
 
     fn is_fetched(&self, slot: Slot, item: &Item) -> bool {
@@ -382,8 +388,7 @@ impl Store {
             counters.evicted_nonzero.inc();
         }
         self.tell_of_eviction(at, item);
-        self.kill_item(at.slot.offset(), item);
-        group.clear(at.at);
+        self.unlink(group, at, item);
     }
 
     fn tell_of_eviction(&self, at: SlotAt, item: &Item) {
@@ -452,14 +457,13 @@ impl Store {
             pieces: pieces.map_or(0, |pieces| pieces.len() as u32),
             value_len: item.value_len,
         };
-        let class = if item.expiry == 0 { KEPT_CLASS } else { class_of(item.expiry, now) };
+        let class = if item.expiry == 0 { KEPT_CLASS } else { self.segments.class_of(item.expiry, now) };
         let reservation = self.segments.reserve(class, new.bytes(), now, Claim::Move).map_err(|_| Stuck)?;
         let new_offset = reservation.offset;
         self.segments.note_written(new_offset, accessed);
         self.write_item(reservation, &new, table.as_deref().unwrap_or(value), Expiry::at(item.expiry));
-        self.kill_head(offset, item);
         let class = size_class::class_of(new.bytes());
-        group.replace(at.at, Slot::item(hash.tag(), new_offset, class, frequency));
+        self.relink(group, at, item, Slot::item(hash.tag(), new_offset, class, frequency));
         Ok(())
     }
 

@@ -5,19 +5,19 @@ use std::sync::OnceLock;
 use crossbeam_utils::CachePadded;
 use fabcache_layout::header::{self, Birth};
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
-use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Secret, Slot};
 
 use crate::bounds::{CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN};
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
+use crate::expiry::Expirer;
 use crate::index::resize::Rehash;
 use crate::index::{Index, NoBlock};
 use crate::info::ItemInfo;
 use crate::reclaim::Reclaim;
 use crate::segments::Segments;
-use crate::upkeep::Flushes;
 
 #[cfg(not(loom))]
 use crate::backing::{Backing, BackingOptions};
@@ -67,13 +67,13 @@ pub struct Store {
     pub(crate) index: Index,
     pub(crate) segments: Segments,
     pub(crate) reclaim: Mutex<Reclaim>,
-    pub(crate) flushes: Mutex<Flushes>,
+    /// Held while a flush is started or noted.
+    pub(crate) flushes: Mutex<()>,
+    /// Items of flush epochs before this one are gone from the index. Raised by whoever has looked at all.
+    pub(crate) swept_epoch: AtomicU64,
     /// Segments sealed up to this order held only items that are flushed when the last flush happened.
     pub(crate) flushed_order: AtomicU64,
-    /// Memory was full and nothing could be evicted.
-    pub(crate) refused: AtomicBool,
-    /// When all items were last looked at for that.
-    pub(crate) crawled_full_at: AtomicU32,
+    pub(crate) expirer: Mutex<Expirer>,
     /// Held while the memory limit moves.
     #[cfg(not(loom))]
     pub(crate) limit_moving: Mutex<()>,
@@ -201,10 +201,10 @@ impl Store {
             index,
             segments,
             reclaim: Mutex::new(Reclaim::default()),
-            flushes: Mutex::new(Flushes::default()),
+            flushes: Mutex::new(()),
+            swept_epoch: AtomicU64::new(0),
             flushed_order: AtomicU64::new(0),
-            refused: AtomicBool::new(false),
-            crawled_full_at: AtomicU32::new(0),
+            expirer: Mutex::new(Expirer::default()),
             #[cfg(not(loom))]
             limit_moving: Mutex::new(()),
             flush_at: AtomicU32::new(0),
@@ -386,10 +386,10 @@ impl Rehash for Store {
         self.hash(key)
     }
 
-    fn evict(&self, slot: Slot) {
-        if let Some(item) = Item::read(&self.memory, slot.offset()) {
-            self.kill_item(slot.offset(), &item);
-        }
+    fn evict(&self, slot: Slot, unlink: impl FnOnce()) {
+        let item = Item::read(&self.memory, slot.offset()).expect("a slot points into the region");
+        self.kill_pieces(slot.offset(), &item);
+        self.end_item(slot.offset(), &item, unlink);
     }
 }
 

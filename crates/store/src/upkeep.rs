@@ -4,19 +4,12 @@
 use fabcache_layout::header;
 use fabcache_layout::sync::{MutexGuard, Ordering};
 
-use crate::bounds::{FLUSH_EPOCHS_UNSWEPT_MAX, FULL_CRAWL_SECONDS};
+use crate::bounds::{FLUSH_EPOCHS_UNSWEPT_MAX, UPKEEP_STEP_GROUPS};
 use crate::dump::Cursor;
 use crate::handle::Handle;
 use crate::index::resize::Growth;
 use crate::info::{Detail, Expiry};
 use crate::store::Store;
-
-/// What is known of flushes.
-#[derive(Debug, Default)]
-pub struct Flushes {
-    /// Items of epochs before this one are gone from the index.
-    swept_epoch: u64,
-}
 
 impl Store {
     /// Publishes the second it is, and flushes if a delayed flush is due. Any thread, as often as it likes.
@@ -45,11 +38,11 @@ impl Store {
     /// The caller holds the lock of flushes.
     fn start_flush_epoch(&self) {
         header::advance_flush_epoch(&self.memory);
-        self.segments.seal_open(|_, _| true);
+        self.segments.seal_open(|_| true);
         self.flushed_order.store(self.segments.last_order(), Ordering::Release);
     }
 
-    fn flushes(&self) -> MutexGuard<'_, Flushes> {
+    fn flushes(&self) -> MutexGuard<'_, ()> {
         self.flushes.lock().expect("no thread panics while it flushes")
     }
 }
@@ -60,12 +53,12 @@ impl Handle {
     pub fn flush(&self, expiry: Expiry) {
         let store = &*self.store;
         let at = expiry.second();
-        let mut flushes = store.flushes();
+        let _flushes = store.flushes();
         // For a flush that is to come, too. The lock is held meanwhile, so that nobody advances the epoch further.
         let epoch = header::flush_epoch(&store.memory);
-        if epoch - flushes.swept_epoch > FLUSH_EPOCHS_UNSWEPT_MAX {
+        if epoch - store.swept_epoch.load(Ordering::Relaxed).min(epoch) > FLUSH_EPOCHS_UNSWEPT_MAX {
             self.crawl();
-            flushes.swept_epoch = epoch;
+            store.swept_epoch.fetch_max(epoch, Ordering::Relaxed);
         }
         if expiry == Expiry::NEVER || at > store.now() {
             store.flush_at.store(at, Ordering::Release);
@@ -78,16 +71,23 @@ impl Handle {
     /// Regular work: publishes the clock, takes back memory of expired and flushed items, goes on with growing the
     /// index. Returns when there is nothing left to do for now.
     pub fn maintain(&self) {
+        self.maintain_with(|| {});
+    }
+
+    /// The same, with `pause` called between parts of it, each less than a quarter of a millisecond of work.
+    pub fn maintain_with(&self, mut pause: impl FnMut()) {
         let store = &*self.store;
         store.tick();
-        let now = store.now();
-        store.segments.seal_open(|last_expiry, _| last_expiry.is_some_and(|last| last <= now));
-        store.sweep(self.counters(), |segment| segment.last_expiry.is_some_and(|last| last <= now));
-        let flushed = store.flushed_order.load(Ordering::Acquire);
-        store.sweep(self.counters(), |segment| segment.order <= flushed);
+        let mut pause = || {
+            pause();
+            store.tick();
+        };
+        self.expire(&mut pause);
         store.free_unpinned();
-        self.crawl_if_full(now);
-        while store.segments.free_count() < store.free_segments_wanted() && self.reclaim_once() {}
+        while store.segments.free_count() < store.free_segments_wanted() && self.reclaim_once() {
+            pause();
+        }
+        let mut groups = 0;
         while let Some(partition) = store.index.growing_partition() {
             match store.index.grow(partition, store.is_roomy(), store, &|| store.index_segment()) {
                 Growth::None | Growth::Blocked => break,
@@ -97,16 +97,10 @@ impl Handle {
                     self.counters().tables_resized.inc();
                 }
             }
-        }
-    }
-
-    /// Where nothing is evicted and stores are refused, looks for what has expired among items that have not.
-    fn crawl_if_full(&self, now: u32) {
-        let store = &*self.store;
-        let crawled = store.crawled_full_at.load(Ordering::Relaxed);
-        if now.saturating_sub(crawled) >= FULL_CRAWL_SECONDS && store.refused.swap(false, Ordering::Relaxed) {
-            self.crawl();
-            store.crawled_full_at.store(store.now(), Ordering::Relaxed);
+            groups += 1;
+            if groups % UPKEEP_STEP_GROUPS == 0 {
+                pause();
+            }
         }
     }
 

@@ -47,7 +47,7 @@ impl Rehash for World {
         KeyHash(self.memory.load(offset, Ordering::Relaxed))
     }
 
-    fn evict(&self, slot: Slot) {
+    fn evict(&self, slot: Slot, _unlink: impl FnOnce()) {
         panic!("there is memory enough for {slot:?}");
     }
 }

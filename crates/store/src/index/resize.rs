@@ -26,7 +26,8 @@ pub trait Rehash {
     fn hash_at(&self, offset: u64) -> KeyHash;
 
     /// There is no memory for the slot's item in the new table. Called with the lock of the slot.
-    fn evict(&self, slot: Slot);
+    /// The item's slot no longer points to it once `unlink` was called.
+    fn evict(&self, slot: Slot, unlink: impl FnOnce());
 }
 
 /// What a step of growth came to.
@@ -136,34 +137,37 @@ impl Index {
         let lock = Index::lock_of(partition, head.current, group);
         let (guard, offset) = self.lock_group(partition, head.current, group);
         let old = LockedGroup::new(self, guard, partition, head.current, offset);
-        let move_key = |seen: SlotAt| {
+        let move_key = |seen: SlotAt, mark: &dyn Fn()| {
             let hash = rehash.hash_at(seen.slot.offset());
             let group = hash.group(self.geometry.partition_bits, next_groups);
             let new = self.lock_second(lock, partition, table, group);
             // The frequency may move until the old slot is marked; what is lost then is one count.
             let slot = self.load_slot(seen.at).with_overflowed_of(Slot::EMPTY);
             if new.insert(hash, slot).is_ok() {
-                return;
+                return mark();
             }
             let more = self.add_chain_block(partition, table, take_segment);
-            if more.and_then(|()| new.insert(hash, slot)).is_err() {
-                rehash.evict(slot);
+            match more.and_then(|()| new.insert(hash, slot)) {
+                Ok(()) => mark(),
+                Err(NoBlock) => rehash.evict(slot, mark),
             }
         };
         let _ = old.visit_all(|seen| {
             // The group's first slot says whether the whole group has moved, so it is the last to.
             if seen.slot.is_item() && seen.at != offset {
-                move_key(seen);
-                old.mark_slot_moved(seen.at);
+                move_key(seen, &|| old.mark_slot_moved(seen.at));
             }
             ControlFlow::<()>::Continue(())
         });
         let first = SlotAt { at: offset, slot: self.load_slot(offset) };
         if first.slot.is_item() {
-            move_key(first);
-            old.count_moved();
+            move_key(first, &|| {
+                old.count_moved();
+                old.mark_moved();
+            });
+        } else {
+            old.mark_moved();
         }
-        old.mark_moved();
     }
 
     /// Locks a group of the new table while that of an old one, `held`, is held. Two groups may share a lock.

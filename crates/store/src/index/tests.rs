@@ -27,7 +27,7 @@ impl Rehash for Memory {
         KeyHash(self.load(offset, Ordering::Relaxed))
     }
 
-    fn evict(&self, slot: Slot) {
+    fn evict(&self, slot: Slot, _unlink: impl FnOnce()) {
         panic!("there is memory enough for {slot:?}");
     }
 }

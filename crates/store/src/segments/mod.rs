@@ -14,6 +14,7 @@
 pub mod marks;
 #[cfg(all(test, loom))]
 mod models;
+pub mod ttl;
 
 use std::collections::VecDeque;
 
@@ -22,18 +23,16 @@ use fabcache_layout::segment::{self, Kind};
 use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 use fabcache_layout::{Geometry, Memory};
 
-use crate::bounds::{PINNED_SEGMENTS_DIVISOR, RECLAIM_RESERVE_SEGMENTS, REWRITE_RESERVE_DIVISOR};
+use crate::bounds::{
+    LATE_SECONDS_MIN, LATE_TTL_DIVISOR, PINNED_SEGMENTS_DIVISOR, RECLAIM_RESERVE_SEGMENTS,
+    REWRITE_RESERVE_DIVISOR, STABLE_LOOKS_MAX,
+};
 use marks::Marks;
+pub use ttl::KEPT_CLASS;
+use ttl::TtlClasses;
 
-/// Groups of items that expire at about the same time share segments.
-pub const TTL_CLASSES: usize = 6;
-/// Items without expiry that reclaim moved: they have proved themselves, and do not mix with new ones.
-pub const KEPT_CLASS: usize = TTL_CLASSES;
-/// Kinds of open segments. With 256 segments they are at most 3% of memory.
-pub const OPEN_CLASSES: usize = TTL_CLASSES + 1;
-
-/// Upper bounds of the time to live in the classes 1, 2, …; class 0 never expires.
-const TTL_CLASS_SECONDS_MAX: [u32; TTL_CLASSES - 2] = [60, 600, 3_600, 86_400];
+/// The deadline of a segment in which nothing is known to expire.
+pub const NO_DEADLINE: u32 = u32::MAX;
 
 const NONE: u32 = u32::MAX;
 
@@ -45,13 +44,10 @@ const SEALED: u64 = 1 << 63;
 /// Items and bytes alive in one word: items in the upper half.
 const LIVE_ITEM: u64 = 1 << 32;
 
-/// The class of items with this expiry.
-pub fn class_of(expiry: u32, now: u32) -> usize {
-    if expiry == 0 {
-        return 0;
-    }
-    let ttl = expiry.saturating_sub(now);
-    1 + TTL_CLASS_SECONDS_MAX.partition_point(|max| *max < ttl)
+/// When the memory of an item is to be back that expires at `expiry` after living for `ttl` seconds.
+fn deadline_of(expiry: u32, ttl: u32) -> u32 {
+    // One less than none, so that it comes.
+    expiry.saturating_add((ttl / LATE_TTL_DIVISOR).max(LATE_SECONDS_MIN)).min(NO_DEADLINE - 1)
 }
 
 /// What space is wanted for. When few segments are free, not everybody may have one.
@@ -103,8 +99,12 @@ struct Segment {
     sealed_order: AtomicU64,
     /// Second at which it was opened.
     opened: AtomicU32,
+    /// Second of the last reservation.
+    written: AtomicU32,
     /// The last expiry second of its items.
     last_expiry: AtomicU32,
+    /// The shortest time to live that an item in it had when it was written here.
+    shortest_ttl: AtomicU32,
     /// An item without expiry is in it.
     endless: AtomicBool,
     kind: AtomicU32,
@@ -121,7 +121,9 @@ impl Segment {
             orphans: AtomicU32::new(0),
             sealed_order: AtomicU64::new(0),
             opened: AtomicU32::new(0),
+            written: AtomicU32::new(0),
             last_expiry: AtomicU32::new(0),
+            shortest_ttl: AtomicU32::new(u32::MAX),
             endless: AtomicBool::new(false),
             kind: AtomicU32::new(Kind::Free as u32),
             marks: Mutex::new(Marks::default()),
@@ -153,8 +155,12 @@ pub struct Segments {
     memory: Memory,
     geometry: Geometry,
     segments: Box<[CachePadded<Segment>]>,
+    /// Of each segment, the second at which it is to be walked for what has expired; 0 if nothing lives in it. Close
+    /// together, as all are looked at every second. Lowered by writers before they commit, taken by the walker.
+    deadlines: Box<[AtomicU32]>,
+    classes: TtlClasses,
     /// The segment that items of each class go to, or NONE. Changed under `opening`.
-    open: [AtomicU32; OPEN_CLASSES],
+    open: Box<[AtomicU32]>,
     opening: Mutex<()>,
     free: Mutex<VecDeque<u32>>,
     free_count: AtomicUsize,
@@ -173,11 +179,14 @@ impl Segments {
     /// All segments free, but for those beyond `limit`. `fills_up`: live items are not evicted.
     pub fn new(memory: Memory, geometry: Geometry, limit: u32, fills_up: bool) -> Segments {
         let limit = limit.min(geometry.segments);
+        let classes = TtlClasses::new(limit);
         let segments = Segments {
             memory,
             geometry,
             segments: (0..geometry.segments).map(|_| CachePadded::new(Segment::new())).collect(),
-            open: std::array::from_fn(|_| AtomicU32::new(NONE)),
+            deadlines: (0..geometry.segments).map(|_| AtomicU32::new(NO_DEADLINE)).collect(),
+            open: (0..classes.count()).map(|_| AtomicU32::new(NONE)).collect(),
+            classes,
             opening: Mutex::new(()),
             free: Mutex::new((0..limit).collect()),
             free_count: AtomicUsize::new(limit as usize),
@@ -258,6 +267,17 @@ impl Segments {
         segment::still(&self.memory, &self.geometry, id, generation)
     }
 
+    /// The class of new items with this expiry.
+    #[inline]
+    pub fn class_of(&self, expiry: u32, now: u32) -> usize {
+        self.classes.class_of(expiry, now)
+    }
+
+    /// Adapts the classes to the times to live that are common of late. One thread at a time.
+    pub fn balance_classes(&self) {
+        self.classes.balance();
+    }
+
     // ---- writing ----
 
     /// Reserves `len` bytes (a multiple of 4) among items of `class`. Never waits for reclaim.
@@ -327,8 +347,26 @@ impl Segments {
     fn mark_time(&self, segment: &Segment, offset: u32, now: u32) {
         if segment.marked.load(Ordering::Relaxed) != now {
             segment.marked.store(now, Ordering::Relaxed);
+            segment.written.fetch_max(now, Ordering::Relaxed);
             self.lock(&segment.marks).note(offset, now);
         }
+    }
+
+    /// Notes when the item in the reservation is to be walked for, before it is committed. Pieces expire with the item
+    /// that has them.
+    #[inline]
+    pub fn note_expiry(&self, reservation: &Reservation, expiry: u32, now: u32) {
+        if expiry == 0 {
+            return;
+        }
+        let ttl = expiry.saturating_sub(now);
+        let segment = &self.segments[reservation.segment as usize];
+        if segment.shortest_ttl.load(Ordering::Relaxed) > ttl {
+            segment.shortest_ttl.fetch_min(ttl, Ordering::Relaxed);
+        }
+        // Release, also where it changes nothing: whoever took the deadline that was there then sees the reservation.
+        self.deadlines[reservation.segment as usize].fetch_min(deadline_of(expiry, ttl), Ordering::Release);
+        self.classes.sample(reservation.offset, ttl);
     }
 
     /// The item in the reservation is complete, and `expiry` is its expiry second (0 for none). From now on reclaim
@@ -337,7 +375,7 @@ impl Segments {
         let segment = &self.segments[reservation.segment as usize];
         if expiry == 0 {
             segment.endless.store(true, Ordering::Relaxed);
-        } else {
+        } else if segment.last_expiry.load(Ordering::Relaxed) < expiry {
             segment.last_expiry.fetch_max(expiry, Ordering::Relaxed);
         }
         segment.allocation.fetch_sub(PENDING_ONE, Ordering::Release);
@@ -351,12 +389,27 @@ impl Segments {
         }
     }
 
-    /// Counts it as dead.
+    /// Counts it as dead: no slot points to it any more.
     #[inline]
     pub fn count_dead(&self, offset: u64, bytes: u64, items: u64) {
         if let Some(id) = self.geometry.segment_of(offset) {
-            self.segments[id as usize].live.fetch_sub(items * LIVE_ITEM + bytes, Ordering::Relaxed);
+            let died = items * LIVE_ITEM + bytes;
+            // Release: pairs with the acquire of `is_dead`.
+            if self.segments[id as usize].live.fetch_sub(died, Ordering::Release) == died {
+                self.deadlines[id as usize].fetch_min(0, Ordering::Release);
+            }
         }
+    }
+
+    /// Nothing lives in a sealed segment, so no slot points there.
+    pub fn is_dead(&self, id: u32) -> bool {
+        self.kind(id) == Kind::Sealed
+            && self.is_stable(id)
+            && self.segments[id as usize].live.load(Ordering::Acquire) == 0
+    }
+
+    fn is_stable(&self, id: u32) -> bool {
+        self.segments[id as usize].allocation.load(Ordering::Acquire) & PENDING_MASK == 0
     }
 
     /// Counts a piece that no item owns yet, or (`-1`) no longer.
@@ -415,10 +468,13 @@ impl Segments {
         }
         let segment = &self.segments[id as usize];
         segment.opened.store(now, Ordering::Relaxed);
+        segment.written.store(now, Ordering::Relaxed);
         segment.last_expiry.store(0, Ordering::Relaxed);
+        segment.shortest_ttl.store(u32::MAX, Ordering::Relaxed);
         segment.endless.store(false, Ordering::Relaxed);
         segment.marked.store(0, Ordering::Relaxed);
         self.lock(&segment.marks).clear();
+        self.deadlines[id as usize].store(NO_DEADLINE, Ordering::Relaxed);
         segment::set_times(&self.memory, &self.geometry, id, now, 0);
         self.set_kind(id, Kind::Open, 0);
         // Release: whoever reserves here sees the segment as it was just set up.
@@ -439,20 +495,21 @@ impl Segments {
         let opened = segment.opened.load(Ordering::Relaxed);
         segment::set_times(&self.memory, &self.geometry, id, opened, last_expiry);
         self.set_kind(id, Kind::Sealed, (word & 0xffff_ffff) as u32);
+        if segment.live.load(Ordering::Relaxed) == 0 {
+            self.deadlines[id as usize].fetch_min(0, Ordering::Release);
+        }
     }
 
-    /// Seals open segments for which `wanted` (last expiry if all expire, opened) holds, so that reclaim can have
-    /// them.
-    pub fn seal_open(&self, wanted: impl Fn(Option<u32>, u32) -> bool) {
+    /// Seals open segments that are `wanted` and hold anything, so that reclaim can have them.
+    pub fn seal_open(&self, wanted: impl Fn(u32) -> bool) {
         let _opening = self.lock(&self.opening);
         for open in &self.open {
             let id = open.load(Ordering::Acquire);
             if id == NONE {
                 continue;
             }
-            let segment = &self.segments[id as usize];
-            let used = segment.allocation.load(Ordering::Acquire) & 0xffff_ffff;
-            if used > 0 && wanted(self.all_expire(segment), segment.opened.load(Ordering::Relaxed)) {
+            let used = self.segments[id as usize].allocation.load(Ordering::Acquire) & 0xffff_ffff;
+            if used > 0 && wanted(id) {
                 open.store(NONE, Ordering::Release);
                 self.seal(id);
             }
@@ -502,6 +559,64 @@ impl Segments {
                 orphans: segment.orphans.load(Ordering::Relaxed) > 0,
             })
         })
+    }
+
+    // ---- walking for what has expired ----
+
+    /// Segments that are to be walked at `now`, those due longest first.
+    pub fn due(&self, now: u32) -> Vec<u32> {
+        let due = |(id, deadline): (usize, &AtomicU32)| {
+            let deadline = deadline.load(Ordering::Relaxed);
+            (deadline <= now).then_some((deadline, id as u32))
+        };
+        let mut due: Vec<_> = self.deadlines.iter().enumerate().filter_map(due).collect();
+        due.sort_unstable();
+        due.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Every segment is to be walked.
+    pub fn make_all_due(&self) {
+        self.deadlines.iter().for_each(|deadline| {
+            deadline.fetch_min(0, Ordering::Relaxed);
+        });
+    }
+
+    /// Takes the deadline of a segment, and tells how far it is written: items in front of that are committed, and
+    /// those behind bring deadlines of their own. None if it holds no items, or if somebody is in the middle of writing
+    /// one.
+    pub fn take_deadline(&self, id: u32) -> (u32, Option<u64>) {
+        // Acquire: the reservation of whoever noted a deadline before is seen below, committed or pending.
+        let deadline = self.deadlines[id as usize].swap(NO_DEADLINE, Ordering::AcqRel);
+        let allocation = &self.segments[id as usize].allocation;
+        for _ in 0..STABLE_LOOKS_MAX {
+            if !matches!(self.kind(id), Kind::Open | Kind::Sealed) {
+                return (NO_DEADLINE, None);
+            }
+            let word = allocation.load(Ordering::Acquire);
+            if word & PENDING_MASK == 0 {
+                return (deadline, Some(word & 0xffff_ffff));
+            }
+            std::hint::spin_loop();
+        }
+        (deadline, None)
+    }
+
+    /// The segment is to be walked at `deadline` or earlier.
+    pub fn set_deadline(&self, id: u32, deadline: u32) {
+        self.deadlines[id as usize].fetch_min(deadline, Ordering::Release);
+    }
+
+    /// When the memory of an item in the segment that expires at `expiry` is to be back: its time to live was at least
+    /// the shortest here, and what was left when the segment was last written to.
+    pub fn deadline(&self, id: u32, expiry: u32) -> u32 {
+        let segment = &self.segments[id as usize];
+        let left = expiry.saturating_sub(segment.written.load(Ordering::Relaxed));
+        deadline_of(expiry, left.max(segment.shortest_ttl.load(Ordering::Relaxed)))
+    }
+
+    /// Bytes of what lives in the segment.
+    pub fn live_bytes(&self, id: u32) -> u64 {
+        self.segments[id as usize].live.load(Ordering::Acquire) & 0xffff_ffff
     }
 
     /// When the oldest segment in which items live was opened.

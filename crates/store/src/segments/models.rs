@@ -119,7 +119,7 @@ fn a_late_reservation_is_of_the_new_generation() {
         let other = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                world.segments.seal_open(|_, _| true);
+                world.segments.seal_open(|_| true);
                 if world.segments.sealed().any(|sealed| sealed.used == ITEM_BYTES as u32) {
                     assert!(world.segments.retire_generation(segment), "nobody pins");
                     // Opens it again, last freed and first used, unless another is open by now.
@@ -147,7 +147,7 @@ fn a_published_last_expiry_is_that_of_all_items() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.write(2))
         };
-        world.segments.seal_open(|_, _| true);
+        world.segments.seal_open(|_| true);
         let times = world.memory.load(u64::from(place.segment) * ENTRY_BYTES + 16, Ordering::Acquire);
         let word = world.segments.segments[place.segment as usize].allocation.load(Ordering::Acquire);
         match times >> 32 {
@@ -168,7 +168,7 @@ fn what_is_committed_in_a_sealed_segment_is_whole() {
             thread::spawn(move || world.write(2).offset)
         };
         // Reclaim: seals what is open, and reads what nobody writes any more.
-        world.segments.seal_open(|_, _| true);
+        world.segments.seal_open(|_| true);
         for sealed in world.segments.sealed() {
             assert_eq!(world.read(offset), 1);
             if sealed.used > ITEM_BYTES as u32 {
@@ -185,7 +185,7 @@ fn a_reader_of_a_segment_used_again_finds_its_generation_ended() {
     check(3, || {
         let world = World::new();
         let place = world.write(1);
-        world.segments.seal_open(|_, _| true);
+        world.segments.seal_open(|_| true);
         let reclaim = {
             let world = Arc::clone(&world);
             thread::spawn(move || assert!(world.segments.retire_generation(place.segment), "nobody pins"))
@@ -214,7 +214,7 @@ fn a_pinned_segment_is_not_used_again() {
     check(3, || {
         let world = World::new();
         let place = world.write(1);
-        world.segments.seal_open(|_, _| true);
+        world.segments.seal_open(|_| true);
         let generation = world.segments.generation(place.segment);
         // The same bytes once more, for loom to see that reading and overwriting them are never concurrent.
         let bytes = Arc::new(UnsafeCell::new(1));
@@ -246,7 +246,7 @@ fn the_last_of_two_pins_frees() {
     check(2, || {
         let world = World::new();
         let place = world.write(1);
-        world.segments.seal_open(|_, _| true);
+        world.segments.seal_open(|_| true);
         assert!(world.segments.pin(place.segment, 0));
         assert!(!world.segments.retire_generation(place.segment), "it is pinned");
         let senders = [(); 2].map(|()| {
@@ -276,7 +276,7 @@ fn the_seal_ends_reservations() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.write(2).segment)
         };
-        world.segments.seal_open(|_, _| true);
+        world.segments.seal_open(|_| true);
         let word = world.segments.segments[0].allocation.load(Ordering::Acquire);
         let segment = writer.join().expect("written");
         assert_ne!(word & SEALED, 0);

@@ -53,12 +53,10 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Marks the item that this one replaces dead.
-    pub(super) fn kill_old(&self, store: &Store, offset: u64, old: &Item) {
-        if self.keeps_old {
-            store.kill_head(offset, old);
-        } else {
-            store.kill_item(offset, old);
+    /// Ends the pieces of the item that this one replaces, unless it goes on having them.
+    pub(super) fn kill_old_pieces(&self, store: &Store, offset: u64, old: &Item) {
+        if !self.keeps_old {
+            store.kill_pieces(offset, old);
         }
     }
 

@@ -17,7 +17,7 @@ use crate::index::group::LockedGroup;
 use crate::index::resize::Growth;
 use crate::index::{NoBlock, SlotAt};
 use crate::info::{Detail, Expiry, ItemInfo, Miss};
-use crate::segments::{Claim, NoSpace, class_of};
+use crate::segments::{Claim, NoSpace};
 use crate::store::Store;
 use crate::upload::Uploaded;
 
@@ -253,8 +253,7 @@ impl Handle {
             // What is no longer valid goes whatever was decided.
             _ => {
                 if let Some((at, item)) = there {
-                    store.kill_item(at.slot.offset(), &item);
-                    group.clear(at.at);
+                    store.unlink(group, at, &item);
                 }
                 Ok(None)
             }
@@ -287,7 +286,7 @@ impl Handle {
             Some(at) if write.same_item => at.slot.frequency(),
             _ => 0,
         };
-        let class = class_of(new.expiry, now);
+        let class = store.segments.class_of(new.expiry, now);
         let reservation = match store.segments.reserve(class, new.bytes(), now, write.claim()) {
             Ok(reservation) => reservation,
             Err(why) => {
@@ -310,8 +309,8 @@ impl Handle {
         match existing.at {
             Some(at) => {
                 let old = existing.item.expect("a slot has an item");
-                content.kill_old(store, at.slot.offset(), &old);
-                group.replace(at.at, slot);
+                content.kill_old_pieces(store, at.slot.offset(), &old);
+                store.relink(group, at, &old, slot);
             }
             None => {
                 if group.insert(hash, slot).is_err() {

@@ -4,7 +4,7 @@ use fabcache_layout::item::{self, Item, NewItem, PieceEntry, State};
 use fabcache_layout::{KeyHash, header};
 
 use crate::info::Expiry;
-use crate::segments::{Claim, NoSpace, Reservation, class_of};
+use crate::segments::{Claim, NoSpace, Reservation};
 use crate::store::Store;
 
 impl Store {
@@ -17,9 +17,12 @@ impl Store {
         expiry: Expiry,
     ) {
         let offset = reservation.offset;
-        let items = u64::from(!new.key.is_empty());
+        let is_item = !new.key.is_empty();
         self.write_bytes(&reservation, new, payload);
-        self.segments.count_live(offset, new.bytes(), items);
+        self.segments.count_live(offset, new.bytes(), u64::from(is_item));
+        if is_item {
+            self.segments.note_expiry(&reservation, new.expiry, self.now());
+        }
         self.segments.commit(reservation, expiry.second());
     }
 
@@ -64,7 +67,7 @@ impl Store {
         };
         let whole = new.bytes();
         let least = whole.min(self.piece_bytes_min());
-        let class = class_of(expiry.second(), now);
+        let class = self.segments.class_of(expiry.second(), now);
         let reservation = self.segments.reserve_between(class, least, whole, now, claim)?;
         new.value_len = (reservation.len as usize - new.head_len()).min(wanted) as u32;
         debug_assert!(new.bytes() <= reservation.len);

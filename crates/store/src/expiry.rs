@@ -1,0 +1,148 @@
+//! Expiry without access: memory of expired items is back soon after, and the work is that of what expires.
+//!
+//! Each segment has a deadline: the second at which the first of its items that expire is to be gone, some time after
+//! it has expired (`bounds::LATE_TTL_DIVISOR`), so that others are gone with it. The housekeeper walks the segments
+//! whose deadline has come, those due longest first, unlinks what is expired and works out the next deadline from the
+//! rest. A segment in which nothing lives any more is due at once, and is freed. Items of about the same time to live
+//! share segments (`segments/ttl.rs`), so a segment is walked a few times in all, and mostly over expired items.
+//!
+//! The walk takes no lock but that of one item's group at a time, so no worker waits for it: it reads as a reader does
+//! and looks at the segment's generation before it believes what it read. Segments that are still written are walked
+//! as far as they are written; see [`Segments::take_deadline`](crate::segments::Segments::take_deadline).
+
+use fabcache_layout::header;
+use fabcache_layout::item::{Item, KEY_BYTES_MAX, State};
+use fabcache_layout::sync::Ordering;
+
+use crate::bounds::{TTL_BALANCE_SECONDS, UPKEEP_STEP_ITEMS};
+use crate::counters::StoreCounters;
+use crate::handle::Handle;
+use crate::segments::NO_DEADLINE;
+use crate::store::Store;
+
+/// Where the walker stands.
+#[derive(Debug, Default)]
+pub struct Expirer {
+    /// The flush epoch that all segments were walked for, or are due to be.
+    epoch: u64,
+    /// When the classes of segments were last adapted.
+    balanced_at: u32,
+}
+
+/// A walk was cut short: the segment is no longer what it was, or somebody is in the middle of writing to it.
+struct PutOff;
+
+impl Handle {
+    /// Walks what is due, and calls `pause` between short parts of it.
+    pub(crate) fn expire(&self, pause: &mut impl FnMut()) {
+        let store = &*self.store;
+        // Whoever does not get the lock leaves it to the thread that has it.
+        let Ok(mut expirer) = store.expirer.try_lock() else { return };
+        let (now, epoch) = (store.now(), header::flush_epoch(&store.memory));
+        if expirer.epoch != epoch {
+            expirer.epoch = epoch;
+            store.segments.make_all_due();
+        }
+        if now.saturating_sub(expirer.balanced_at) >= TTL_BALANCE_SECONDS {
+            expirer.balanced_at = now;
+            store.segments.balance_classes();
+        }
+        let mut pacer = Pacer { left: UPKEEP_STEP_ITEMS, pause };
+        let mut all_walked = true;
+        for id in store.segments.due(now) {
+            all_walked &= self.walk_segment(id, &mut pacer).is_ok();
+        }
+        if all_walked {
+            store.note_swept(epoch);
+        }
+    }
+
+    fn walk_segment(&self, id: u32, pacer: &mut Pacer<impl FnMut()>) -> Result<(), PutOff> {
+        let store = &*self.store;
+        let generation = store.segments.generation(id);
+        let (deadline, written) = store.segments.take_deadline(id);
+        let walked = match written {
+            Some(written) if store.segments.live_bytes(id) > 0 => {
+                self.walk_items(id, generation, written, pacer)
+            }
+            Some(_) => Ok(NO_DEADLINE),
+            None => Err(PutOff),
+        };
+        store.segments.set_deadline(id, walked.as_ref().map_or(deadline, |next| *next));
+        if walked.is_ok() && store.segments.live_bytes(id) == 0 {
+            store.segments.seal_open(|open| open == id);
+            store.free_dead(id, self.counters());
+        }
+        walked.map(|_| ())
+    }
+
+    /// Unlinks what is expired or flushed in the first `written` bytes of a segment: when it is to be walked again.
+    fn walk_items(
+        &self,
+        id: u32,
+        generation: u64,
+        written: u64,
+        pacer: &mut Pacer<impl FnMut()>,
+    ) -> Result<u32, PutOff> {
+        let store = &*self.store;
+        let mut at = store.geometry.segment_offset(id);
+        let end = at + written;
+        let mut deadline = NO_DEADLINE;
+        while at < end {
+            let item = Item::read(&store.memory, at);
+            if !store.segments.still(id, generation) {
+                return Err(PutOff);
+            }
+            let item = item.expect("a segment is in the region");
+            self.counters().reclaim_items_checked.inc();
+            if !item.is_piece() && !item.state.has(State::DEAD) {
+                if store.gone(&item, store.now()).is_some() {
+                    store.bury(at, &item, self.counters());
+                } else if item.expiry != 0 {
+                    deadline = deadline.min(store.segments.deadline(id, item.expiry));
+                }
+            }
+            at += item.bytes();
+            pacer.count();
+        }
+        Ok(deadline)
+    }
+}
+
+/// Calls `pause` after every so many items.
+struct Pacer<'a, F> {
+    left: u32,
+    pause: &'a mut F,
+}
+
+impl<F: FnMut()> Pacer<'_, F> {
+    fn count(&mut self) {
+        self.left -= 1;
+        if self.left == 0 {
+            (self.pause)();
+            self.left = UPKEEP_STEP_ITEMS;
+        }
+    }
+}
+
+impl Store {
+    /// Unlinks the item at `offset`, seen there without a lock, if it is still there and gone.
+    fn bury(&self, offset: u64, seen: &Item, counters: &StoreCounters) {
+        let mut key = [0; KEY_BYTES_MAX];
+        let key = &mut key[..usize::from(seen.key_len).min(KEY_BYTES_MAX)];
+        self.memory.copy_out(offset + seen.key_at(), key);
+        let hash = self.hash(key);
+        let group = self.index.lock(hash);
+        // What a slot points to stays under its lock. If none does, the item died, or the segment was used again.
+        let Some(at) = group.find(hash, |slot| slot.offset() == offset) else { return };
+        let item = Item::read(&self.memory, offset).expect("a slot points into the region");
+        if let Some(miss) = self.gone(&item, self.now()) {
+            self.drop_gone(counters, &group, at, &item, miss);
+        }
+    }
+
+    /// All items of earlier flush epochs are unlinked.
+    fn note_swept(&self, epoch: u64) {
+        self.swept_epoch.fetch_max(epoch, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,210 @@
+//! Which items share segments: those whose times to live are alike, as far as few open segments allow.
+//!
+//! Times to live are told apart in steps of an eighth of a doubling. There are more steps than segments may be open, so
+//! neighbouring ones share a class: in the beginning evenly, then so that each class gets about the same share of what
+//! is written. A time to live that is common so has a class of its own, and rare ones share what is left. A step that
+//! changes its class mixes one segment; what expires when is looked up in the segments, not here, so a bad mix costs
+//! work but nobody's memory.
+
+use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering};
+
+use crate::bounds::{OPEN_SEGMENTS_DIVISOR, TTL_SAMPLE, TTL_SAMPLES_MIN};
+
+/// Items without expiry.
+pub const ENDLESS_CLASS: usize = 0;
+/// Items without expiry that reclaim moved: they have proved themselves, and do not mix with new ones.
+pub const KEPT_CLASS: usize = 1;
+/// The first class of items that expire.
+pub const FIRST_TTL_CLASS: usize = 2;
+
+/// Steps of time to live.
+const STEPS: usize = if cfg!(loom) { 1 } else { 256 };
+/// Steps up to thirty days, the longest relative time.
+const COMMON_STEPS: usize = step_of(30 * 24 * 3_600) + 1;
+/// Classes in one word of the table, a byte each.
+const CLASSES_PER_WORD: usize = 8;
+
+/// The step of a time to live: exact below 8 s, then eight to a doubling.
+const fn step_of(ttl: u32) -> usize {
+    if STEPS == 1 {
+        return 0;
+    }
+    if ttl < 8 {
+        return ttl as usize;
+    }
+    let doublings = ttl.ilog2();
+    (doublings as usize - 2) * 8 + (ttl >> (doublings - 3)) as usize - 8
+}
+const _: () = assert!(step_of(u32::MAX) < STEPS);
+
+/// The classes of items that expire.
+#[derive(Debug)]
+pub struct TtlClasses {
+    count: usize,
+    /// The class of each step, less [`FIRST_TTL_CLASS`]. Written by whoever balances, read by writers; any value will
+    /// do for correctness.
+    classes: Box<[AtomicU64]>,
+    /// Sampled items of each step; added to by writers, halved by whoever balances.
+    seen: Box<[AtomicU32]>,
+}
+
+impl TtlClasses {
+    /// As many classes as `segments` in all allow, at least one, besides those of items without expiry.
+    pub fn new(segments: u32) -> TtlClasses {
+        let open_max = segments as usize / OPEN_SEGMENTS_DIVISOR;
+        let count = open_max.saturating_sub(FIRST_TTL_CLASS).clamp(1, STEPS);
+        let classes = TtlClasses {
+            count,
+            classes: (0..STEPS.div_ceil(CLASSES_PER_WORD)).map(|_| AtomicU64::new(0)).collect(),
+            seen: (0..STEPS).map(|_| AtomicU32::new(0)).collect(),
+        };
+        classes.assign(|step| (step * count / COMMON_STEPS).min(count - 1));
+        classes
+    }
+
+    /// All classes, those of items without expiry included.
+    pub fn count(&self) -> usize {
+        FIRST_TTL_CLASS + self.count
+    }
+
+    /// The class of new items with this expiry.
+    #[inline]
+    pub fn class_of(&self, expiry: u32, now: u32) -> usize {
+        if expiry == 0 {
+            return ENDLESS_CLASS;
+        }
+        FIRST_TTL_CLASS + self.class_of_step(step_of(expiry.saturating_sub(now)))
+    }
+
+    fn class_of_step(&self, step: usize) -> usize {
+        let word = self.classes[step / CLASSES_PER_WORD].load(Ordering::Relaxed);
+        usize::from(word.to_le_bytes()[step % CLASSES_PER_WORD])
+    }
+
+    /// Counts one item in so many; `offset` is as good as random.
+    #[inline]
+    pub fn sample(&self, offset: u64, ttl: u32) {
+        if (offset >> 2).is_multiple_of(TTL_SAMPLE) {
+            self.seen[step_of(ttl)].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives each class about the same share of what was written of late. One thread at a time.
+    pub fn balance(&self) {
+        let seen: Vec<u32> = self.seen.iter().map(|seen| seen.load(Ordering::Relaxed)).collect();
+        if seen.iter().map(|seen| u64::from(*seen)).sum::<u64>() < TTL_SAMPLES_MIN {
+            return;
+        }
+        for (count, seen) in self.seen.iter().zip(&seen) {
+            count.fetch_sub(seen.div_ceil(2), Ordering::Relaxed);
+        }
+        let ends = shares(&seen, self.count);
+        let names = self.names(&seen, &ends);
+        self.assign(|step| names[ends.partition_point(|end| *end <= step)]);
+    }
+
+    /// A class for each range of steps: that of its commonest step until now, unless it went to a commoner range.
+    fn names(&self, seen: &[u32], ends: &[usize]) -> Vec<usize> {
+        let starts = [0].iter().chain(ends);
+        let commonest = starts.zip(ends).map(|(start, end)| (*start..*end).max_by_key(|step| seen[*step]));
+        let commonest: Vec<usize> = commonest.map(|step| step.expect("no range is empty")).collect();
+        let mut by_count: Vec<usize> = (0..ends.len()).collect();
+        by_count.sort_by_key(|range| std::cmp::Reverse(seen[commonest[*range]]));
+        let mut free = vec![true; self.count];
+        let mut names = vec![None; ends.len()];
+        for range in by_count {
+            let class = self.class_of_step(commonest[range]);
+            names[range] = std::mem::take(&mut free[class]).then_some(class);
+        }
+        let mut free = (0..self.count).filter(|class| free[*class]);
+        let other = |name: Option<usize>| name.or_else(|| free.next()).expect("no more ranges than classes");
+        names.into_iter().map(other).collect()
+    }
+
+    fn assign(&self, class_of_step: impl Fn(usize) -> usize) {
+        for (i, word) in self.classes.iter().enumerate() {
+            let bytes =
+                std::array::from_fn(|j| class_of_step((i * CLASSES_PER_WORD + j).min(STEPS - 1)) as u8);
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Cuts the steps into at most `count` ranges of about the same sum; their ends.
+fn shares(seen: &[u32], count: usize) -> Vec<usize> {
+    let mut left: u64 = seen.iter().map(|seen| u64::from(*seen)).sum();
+    let mut steps_left = seen.iter().filter(|seen| **seen > 0).count();
+    let mut ends = Vec::new();
+    let mut here = 0;
+    for (step, seen) in seen.iter().map(|seen| u64::from(*seen)).enumerate() {
+        let ranges_left = count - ends.len();
+        let is_full = (here + seen) * ranges_left as u64 > left || steps_left < ranges_left;
+        if seen > 0 && here > 0 && ranges_left > 1 && is_full {
+            ends.push(step);
+            left -= here;
+            here = 0;
+        }
+        here += seen;
+        steps_left -= usize::from(seen > 0);
+    }
+    ends.push(seen.len());
+    ends
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn written(classes: &TtlClasses, items: &[(u32, usize)]) {
+        for (ttl, count) in items {
+            (0..*count).for_each(|_| classes.sample(0, *ttl));
+        }
+        classes.balance();
+    }
+
+    #[test]
+    fn steps_are_an_eighth_of_a_doubling() {
+        assert_eq!((step_of(0), step_of(7), step_of(8), step_of(15), step_of(16)), (0, 7, 8, 15, 16));
+        for ttl in (8..100_000u32).chain([u32::MAX / 2]) {
+            let (here, next) = (step_of(ttl), step_of(ttl + 1));
+            assert!(next == here || next == here + 1);
+            assert!(step_of(ttl + ttl / 7 + 1) > here, "{ttl}: no wider than an eighth");
+        }
+    }
+
+    #[test]
+    fn few_segments_have_few_classes_and_many_one_a_step() {
+        for segments in [8, 63, 255, 511, 7_168, 1 << 20] {
+            let classes = TtlClasses::new(segments);
+            let open_max = segments as usize * 3 / 100;
+            assert!(classes.count() <= open_max.max(3), "{segments}: {}", classes.count());
+            let all = (0..STEPS).map(|step| classes.class_of_step(step)).collect::<Vec<_>>();
+            assert!(all.is_sorted() && *all.last().expect("steps") < classes.count);
+        }
+        let classes = TtlClasses::new(1 << 20);
+        assert_ne!(classes.class_of(1_060, 1_000), classes.class_of(1_070, 1_000));
+    }
+
+    #[test]
+    fn common_times_have_a_class_of_their_own_and_rare_ones_share() {
+        let classes = TtlClasses::new(255);
+        assert_eq!(classes.count(), FIRST_TTL_CLASS + 5);
+        let class = |ttl: u32| classes.class_of(10 + ttl, 10);
+        written(&classes, &[(60, 5_000), (70, 4_000), (300, 3_000), (900, 5), (5_000, 5), (86_400, 5)]);
+        let common = [60, 70, 300].map(class);
+        let rare = [900, 5_000, 86_400].map(class);
+        assert!(common[0] != common[1] && common[1] != common[2] && common[0] != common[2]);
+        assert!(rare.iter().all(|class| !common.contains(class)));
+        written(&classes, &[(60, 5_000), (70, 4_000), (300, 3_000), (1, 5)]);
+        assert_eq!([60, 70, 300].map(class), common, "what stays common stays where it is");
+    }
+
+    #[test]
+    fn no_more_times_than_classes_are_all_apart() {
+        let classes = TtlClasses::new(255);
+        written(&classes, &[(10, 3), (20, 3), (40, 3), (80, 3), (9_000, 500)]);
+        let mut all = [10, 20, 40, 80, 9_000].map(|ttl| classes.class_of(10 + ttl, 10));
+        all.sort_unstable();
+        assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
+    }
+}
