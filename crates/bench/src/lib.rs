@@ -1,4 +1,4 @@
-//! Load generation and measurement against any memcached-protocol server.
+//! Load generation and measurement against any memcached-protocol server, and of the store by itself.
 //!
 //! - `workload.rs`: what is asked of a server.
 //! - `client.rs`: one connection that asks it and checks the answers.
@@ -6,6 +6,7 @@
 //! - `compare.rs`: several servers side by side, in interleaved rounds.
 //! - `report.rs`: figures as a table and as JSON.
 //! - `trace/`: miss ratios of the store and of reference policies.
+//! - `store/`: the store by itself.
 //! - `random.rs`: random sequences.
 
 pub mod client;
@@ -13,5 +14,6 @@ pub mod compare;
 pub mod random;
 pub mod report;
 pub mod server;
+pub mod store;
 pub mod trace;
 pub mod workload;

@@ -201,6 +201,65 @@ fn an_item_where_an_expired_one_was_is_not_removed() {
 }
 
 #[test]
+fn a_walk_for_what_has_expired_leaves_what_took_its_place() {
+    check(2, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", expiry_of(&store, -1));
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                store.segments.seal_open(|_| true);
+                reclaim(&handle);
+                // The same key, and at the same place if that was freed.
+                set(&handle, b"a", b"2", expiry_of(&store, LATER));
+            })
+        };
+        main.maintain();
+        writer.join().expect("written");
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"2"[..]));
+        main.maintain();
+        assert_eq!(store.usage().items, 1, "the expired one is gone");
+    });
+}
+
+#[test]
+fn a_segment_is_not_used_again_before_the_slot_changed_of_what_died_in_it() {
+    // Another thread than the one that replaces `a` has the segment of the old one reclaimed.
+    check(1, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", Expiry::NEVER);
+        store.segments.seal_open(|_| true);
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || set(&Handle::new(&store), b"a", b"2", Expiry::NEVER))
+        };
+        let reclaimer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                let before = store.segments.free_count();
+                for id in store.segments.due(0) {
+                    store.free_dead(id, handle.counters());
+                }
+                if store.segments.free_count() > before {
+                    store.segments.seal_open(|_| true);
+                    // What is expired is not found by looking where the slot of `a` points.
+                    set(&handle, b"b", b"3", expiry_of(&store, -1));
+                }
+            })
+        };
+        let found = get(&main, b"a");
+        assert!(matches!(found.as_deref(), Some(b"1" | b"2")), "{found:?}");
+        writer.join().expect("written");
+        reclaimer.join().expect("reclaimed");
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"2"[..]));
+    });
+}
+
+#[test]
 fn an_item_that_reclaim_moves_is_found() {
     check(1, || {
         let (store, _) = store_that(true);

@@ -1,6 +1,7 @@
 //! `fabcache bench`: measurements.
 
 mod server;
+mod store;
 mod trace;
 
 use std::path::PathBuf;
@@ -16,6 +17,8 @@ pub enum Command {
     Server(server::Arguments),
     /// Measures miss ratios of the store beside reference policies
     Trace(Box<trace::Arguments>),
+    /// Measures the store by itself, in this process
+    Store(store::Arguments),
 }
 
 /// Measures.
@@ -23,6 +26,7 @@ pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Server(arguments) => server::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
+        Command::Store(arguments) => store::run(&arguments),
     }
 }
 

@@ -286,3 +286,55 @@ fn the_seal_ends_reservations() {
         assert_eq!((now & PENDING_MASK, now & 0xffff_ffff), (0, used));
     });
 }
+
+#[test]
+fn no_deadline_is_lost() {
+    check(3, || {
+        let world = World::new();
+        let write_until = |expiry: u32| {
+            let space = world.segments.reserve(0, ITEM_BYTES, 2, Claim::Move).expect("there is room");
+            let place = Place { segment: space.segment, offset: space.offset };
+            world.memory.copy_in(space.offset, &u64::from(expiry).to_le_bytes());
+            world.segments.note_expiry(&space, expiry, 2);
+            world.segments.commit(space, expiry);
+            place
+        };
+        let first = write_until(10);
+        let walker = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let (deadline, written) = world.segments.take_deadline(first.segment);
+                let Some(written) = written else {
+                    return world.segments.set_deadline(first.segment, deadline);
+                };
+                // Nothing is expired: the deadlines are those of all that is there.
+                for at in (first.offset..first.offset + written).step_by(ITEM_BYTES as usize) {
+                    let expiry = world.read(at) as u32;
+                    world
+                        .segments
+                        .set_deadline(first.segment, world.segments.deadline(first.segment, expiry));
+                }
+            })
+        };
+        write_until(5);
+        walker.join().expect("walked");
+        assert_eq!(world.segments.take_deadline(first.segment).0, 6, "that of the second");
+    });
+}
+
+#[test]
+fn a_dead_segment_is_due() {
+    check(3, || {
+        let world = World::new();
+        let place = world.write(1);
+        world.segments.count_live(place.offset, ITEM_BYTES, 1);
+        let killer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.segments.count_dead(place.offset, ITEM_BYTES, 1))
+        };
+        world.segments.seal_open(|_| true);
+        killer.join().expect("killed");
+        assert!(world.segments.is_dead(place.segment));
+        assert_eq!(world.segments.due(1), [place.segment]);
+    });
+}

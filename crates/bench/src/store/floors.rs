@@ -1,0 +1,61 @@
+//! What the machine takes, whatever the program: a load that depends on the last one, and a copy.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::{Plan, median};
+
+const LINE_BYTES: u64 = 64;
+const LINE_WORDS: usize = 8;
+/// More than this is not touched besides the store: latency hardly grows beyond.
+const BYTES_MAX: u64 = 2 << 30;
+
+/// The machine's floors over memory of one size.
+#[derive(Clone, Debug, Serialize)]
+pub struct Floors {
+    /// Bytes that were walked over.
+    pub bytes: u64,
+    /// Nanoseconds of a load whose address comes from the last one.
+    pub dependent_load_ns: f64,
+    /// Nanoseconds to copy a value that is in the cache.
+    pub copy_ns: f64,
+}
+
+/// Measures over about as many bytes as a store takes (at most 2 GiB, a power of two), in pages of the same size.
+pub fn measure(store_bytes: u64, plan: &Plan) -> Floors {
+    let lines = (store_bytes.min(BYTES_MAX) / LINE_BYTES).max(64);
+    let lines = 1usize << lines.ilog2();
+    let mut memory = vec![0u64; lines * LINE_WORDS];
+    // One cycle through all lines, of the kind x -> ax + c modulo a power of two: no prefetcher knows it.
+    let next = |line: usize| (line.wrapping_mul(0x5_deec_e66d) + 11) & (lines - 1);
+    for line in 0..lines {
+        memory[line * LINE_WORDS] = (next(line) * LINE_WORDS) as u64;
+    }
+    let mut at = 0;
+    let dependent_load_ns = repeat(plan, 20_000, || at = memory[at] as usize);
+    black_box(at);
+    let value = vec![b'v'; plan.value_bytes];
+    let mut out = Vec::with_capacity(plan.value_bytes);
+    let copy_ns = repeat(plan, 20_000, || {
+        out.clear();
+        out.extend_from_slice(black_box(&value));
+        black_box(&out);
+    });
+    Floors { bytes: lines as u64 * LINE_BYTES, dependent_load_ns, copy_ns }
+}
+
+/// Median nanoseconds of `step`, over runs of so many.
+fn repeat(plan: &Plan, steps: u32, mut step: impl FnMut()) -> f64 {
+    let started = Instant::now();
+    let mut runs = Vec::new();
+    while runs.is_empty() || started.elapsed() < plan.time {
+        let begun = Instant::now();
+        for _ in 0..steps {
+            step();
+        }
+        runs.push(begun.elapsed().as_nanos() as f64 / f64::from(steps));
+    }
+    median(&mut runs)
+}

@@ -1,0 +1,149 @@
+//! Keys and the store they go to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use fabcache_store::clock::TimeSource;
+use fabcache_store::{
+    Change, Detail, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions, Value, Write,
+};
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 20;
+/// Bytes that an item takes beside key and value, index included, with much to spare.
+const OVERHEAD_BYTES: u64 = 60;
+/// Keys made before they are used, so that making them is not measured: few enough to stay in the cache.
+pub const BATCH: usize = 512;
+
+/// The key with this number.
+pub fn key(number: u64) -> [u8; KEY_BYTES] {
+    let mut key = *b"key-0000000000000000";
+    for (i, byte) in key[4..].iter_mut().rev().enumerate() {
+        *byte = b"0123456789abcdef"[(number >> (4 * i) & 15) as usize];
+    }
+    key
+}
+
+/// Numbers that are as good as random.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// One less than `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((u128::from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(n)) >> 64) as u64
+    }
+}
+
+/// A clock that stands until it is set.
+#[derive(Clone, Debug, Default)]
+pub struct SetClock(Arc<AtomicU64>);
+
+impl SetClock {
+    /// So many seconds pass.
+    pub fn advance(&self, seconds: u64) {
+        self.0.fetch_add(seconds, Ordering::Relaxed);
+    }
+}
+
+impl TimeSource for SetClock {
+    fn monotonic(&self) -> (u64, u32) {
+        (self.0.load(Ordering::Relaxed), 0)
+    }
+
+    fn wall(&self) -> (u64, u32) {
+        (1_700_000_000 + self.0.load(Ordering::Relaxed), 0)
+    }
+}
+
+/// Memory for so many items with values of `value_bytes`, not yet full with them.
+pub fn memory_for(items: u64, value_bytes: usize) -> u64 {
+    let bytes = items * (KEY_BYTES as u64 + value_bytes as u64 + OVERHEAD_BYTES);
+    (bytes + bytes / 4).max(8 << 20)
+}
+
+/// A store for `threads` handles, and its clock.
+///
+/// # Errors
+/// There is not so much memory.
+pub fn store(memory_bytes: u64, threads: usize) -> Result<(Arc<Store>, SetClock)> {
+    let clock = SetClock::default();
+    let options = StoreOptions {
+        memory_bytes,
+        memory_bytes_max: memory_bytes,
+        threads,
+        time: Box::new(clock.clone()),
+        ..StoreOptions::default()
+    };
+    let store = Store::create(options).context("no memory for a store")?;
+    Ok((Arc::new(store), clock))
+}
+
+/// A plain write.
+fn write(value: NewValue<'_>, expiry: Expiry) -> Write<'_> {
+    Write {
+        flags: 0,
+        expiry,
+        cas: None,
+        binary_key: false,
+        stale: false,
+        token_sent: false,
+        fetched: false,
+        same_item: false,
+        value,
+    }
+}
+
+/// Sets a key.
+#[inline]
+pub fn set(handle: &Handle, key: &[u8], value: &[u8], expiry: Expiry) {
+    let write = write(NewValue::Is(Value::Bytes(value)), expiry);
+    handle.mutate(key, |_| (Change::Write(write), ())).expect("what is there may be evicted");
+}
+
+/// Reads a key into `out`; whether it is there.
+#[inline]
+pub fn get(handle: &Handle, key: &[u8], out: &mut Vec<u8>) -> bool {
+    out.clear();
+    match handle.get(key, Detail::Basic, true, out, |_, _| {}) {
+        Get::Hit(_, Payload::Copied) => true,
+        Get::Hit(_, Payload::Pinned(value)) => value.len() > 0,
+        Get::Miss(_) | Get::Busy(_) => false,
+    }
+}
+
+/// Removes a key; whether it was there.
+#[inline]
+pub fn delete(handle: &Handle, key: &[u8]) -> bool {
+    let done = handle.mutate(key, |existing| (Change::Remove, existing.info.is_ok()));
+    done.expect("removing needs no memory").0
+}
+
+/// Adds one to a number.
+#[inline]
+pub fn increment(handle: &Handle, key: &[u8]) {
+    let done = handle.mutate(key, |existing| {
+        let digits = existing.value(20).and_then(|value| std::str::from_utf8(value).ok());
+        let number = digits.and_then(|digits| digits.parse::<u64>().ok()).expect("a number");
+        let value = NewValue::Number { number: number + 1, width: 1 };
+        (Change::Write(Write { same_item: true, ..write(value, Expiry::NEVER) }), ())
+    });
+    done.expect("what is there may be evicted");
+}
+
+/// Stores the keys with numbers below `items`.
+pub fn fill(handle: &Handle, items: u64, value_bytes: usize) {
+    let value = vec![b'v'; value_bytes];
+    for number in 0..items {
+        set(handle, &key(number), &value, Expiry::NEVER);
+    }
+}

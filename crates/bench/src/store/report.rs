@@ -1,0 +1,136 @@
+//! Figures of the store as a table and as JSON.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::instructions::Instructions;
+use super::operations::{HOT_KEYS, Resident};
+use super::scaling::{Mix, Scaled};
+use super::stalls::Stalls;
+
+/// Everything of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    /// When, as seconds since 1970.
+    pub unix_time: u64,
+    /// Processor, kernel, number of CPUs.
+    pub machine: String,
+    /// Bytes of a value; keys have 20.
+    pub value_bytes: usize,
+    /// By items resident.
+    pub resident: Vec<Resident>,
+    /// None where there is no callgrind.
+    pub instructions: Option<Vec<Instructions>>,
+    /// Items resident while threads were scaled.
+    pub scaling_items: u64,
+    /// By threads.
+    pub scaling: Vec<Scaled>,
+    /// The longest operations.
+    pub stalls: Vec<Stalls>,
+}
+
+impl Results {
+    /// Writes them as JSON.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).context("results are JSON")?;
+        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// All figures as tables.
+    pub fn table(&self) -> String {
+        let mut text = format!("{}\nkeys of 20 bytes, values of {}\n", self.machine, self.value_bytes);
+        self.operations(&mut text);
+        self.scaling(&mut text);
+        self.stalls(&mut text);
+        text
+    }
+
+    fn operations(&self, text: &mut String) {
+        let _ = writeln!(text, "\nmedian ns an operation, cold (any of the items) / hot ({HOT_KEYS} keys)");
+        let _ = write!(text, "{:<22}{:>8}", "items", "instr.");
+        for resident in &self.resident {
+            let _ = write!(text, "{:>18}", resident.items);
+        }
+        let figure = |ns: Option<f64>| ns.map_or("-".into(), |ns| format!("{ns:.0}"));
+        for operation in super::operations::Operation::ALL {
+            let counted = self.instructions.iter().flatten().find(|counted| counted.operation == operation);
+            let each = counted.map_or("-".into(), |counted| format!("{:.0}", counted.each));
+            let _ = write!(text, "\n{:<22}{each:>8}", operation.name());
+            for resident in &self.resident {
+                if let Some(cost) = resident.costs.iter().find(|cost| cost.operation == operation) {
+                    let both = format!("{} / {}", figure(cost.cold_ns), figure(cost.hot_ns));
+                    let _ = write!(text, "{both:>18}");
+                }
+            }
+        }
+        let _ = write!(text, "\n{:<30}", "floor: a dependent load");
+        for resident in &self.resident {
+            let _ = write!(text, "{:>18.0}", resident.floors.dependent_load_ns);
+        }
+        let _ = write!(text, "\n{:<30}", "floor: a copy of the value");
+        for resident in &self.resident {
+            let _ = write!(text, "{:>18.1}", resident.floors.copy_ns);
+        }
+        text.push('\n');
+    }
+
+    fn scaling(&self, text: &mut String) {
+        if self.scaling.is_empty() {
+            return;
+        }
+        let _ = writeln!(text, "\nCPU ns an operation / million a second, {} items", self.scaling_items);
+        let _ = write!(text, "{:<10}", "threads");
+        for mix in Mix::ALL {
+            let _ = write!(text, "{:>18}", mix.name());
+        }
+        let mut threads: Vec<usize> = self.scaling.iter().map(|scaled| scaled.threads).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        for threads in threads {
+            let _ = write!(text, "\n{threads:<10}");
+            for mix in Mix::ALL {
+                let here = self.scaling.iter().find(|scaled| scaled.mix == mix && scaled.threads == threads);
+                let both =
+                    here.map(|here| format!("{:.0} / {:.2}", here.cpu_ns, here.operations_per_s / 1e6));
+                let _ = write!(text, "{:>18}", both.unwrap_or_default());
+            }
+        }
+        text.push('\n');
+    }
+
+    fn stalls(&self, text: &mut String) {
+        if self.stalls.is_empty() {
+            return;
+        }
+        let _ = writeln!(
+            text,
+            "\nlongest operations of two workers, us\n{:<14}{:>10}{:>12}{:>10}{:>12}{:>10}{:>9}{:>12}{:>16}",
+            "beside",
+            "ops",
+            "wall p99.99",
+            "max",
+            "CPU p99.99",
+            "max",
+            "waited",
+            "longest",
+            "back: items, ms"
+        );
+        for s in &self.stalls {
+            let [wall, wall_max] = s.wall_us;
+            let [cpu, cpu_max] = s.cpu_us;
+            let (name, operations, waited, longest) =
+                (s.activity.name(), s.operations, s.waited, s.waited_us_max);
+            let back = format!("{}, {:.0}", s.reclaimed, s.reclaimed_ms);
+            let _ = writeln!(
+                text,
+                "{name:<14}{operations:>10}{wall:>12.0}{wall_max:>10.0}{cpu:>12.0}{cpu_max:>10.0}{waited:>9}{longest:>12.0}{back:>16}"
+            );
+        }
+    }
+}

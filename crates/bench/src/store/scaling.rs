@@ -1,0 +1,122 @@
+//! CPU time an operation by threads, more of them than processors too.
+
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use fabcache_store::{Expiry, Handle, Store};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use super::Plan;
+use super::keys::{BATCH, KEY_BYTES, Random, fill, get, key, memory_for, set, store};
+
+/// What the threads do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mix {
+    /// GETs only.
+    Get,
+    /// SETs only.
+    Set,
+    /// Nine GETs to a SET.
+    Mixed,
+}
+
+impl Mix {
+    /// All of them.
+    pub const ALL: [Mix; 3] = [Mix::Get, Mix::Set, Mix::Mixed];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mix::Get => "get",
+            Mix::Set => "set",
+            Mix::Mixed => "90% get",
+        }
+    }
+
+    fn sets(self, i: usize) -> bool {
+        match self {
+            Mix::Get => false,
+            Mix::Set => true,
+            Mix::Mixed => i.is_multiple_of(10),
+        }
+    }
+}
+
+/// Figures for one number of threads.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scaled {
+    /// What the threads do.
+    pub mix: Mix,
+    /// How many.
+    pub threads: usize,
+    /// CPU time of all threads, by operations.
+    pub cpu_ns: f64,
+    /// Operations a second of all threads.
+    pub operations_per_s: f64,
+}
+
+/// Measures every mix with every number of threads.
+///
+/// # Errors
+/// There is not so much memory.
+pub fn measure(plan: &Plan) -> Result<Vec<Scaled>> {
+    let threads: usize = plan.threads.iter().sum();
+    let (store, _) = store(memory_for(plan.scaling_items, plan.value_bytes), 1 + 3 * threads)?;
+    let handle = Handle::new(&store);
+    fill(&handle, plan.scaling_items, plan.value_bytes);
+    handle.maintain();
+    let mut all = Vec::new();
+    for mix in Mix::ALL {
+        for threads in &plan.threads {
+            all.push(scale(&store, mix, *threads, plan));
+        }
+    }
+    Ok(all)
+}
+
+/// CPU time that this thread has had.
+pub fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn scale(store: &Arc<Store>, mix: Mix, threads: usize, plan: &Plan) -> Scaled {
+    let start = Barrier::new(threads);
+    // Each thread has a few slices of time of its own, however many share a processor.
+    let time = plan.time.max(Duration::from_millis(20) * threads as u32);
+    let work = |seed: usize| {
+        let handle = Handle::new(store);
+        let mut random = Random::new(seed as u64 + 1);
+        let value = vec![b'v'; plan.value_bytes];
+        let mut out = Vec::new();
+        let mut keys = vec![[0; KEY_BYTES]; BATCH];
+        start.wait();
+        let begun = Instant::now();
+        let (mut cpu_ns, mut done) = (0, 0);
+        while begun.elapsed() < time {
+            keys.fill_with(|| key(random.below(plan.scaling_items)));
+            let before = thread_cpu_ns();
+            for (i, key) in keys.iter().enumerate() {
+                if mix.sets(i) {
+                    set(&handle, key, &value, Expiry::NEVER);
+                } else {
+                    get(&handle, key, &mut out);
+                }
+            }
+            cpu_ns += thread_cpu_ns() - before;
+            done += keys.len();
+        }
+        (cpu_ns, done, begun.elapsed())
+    };
+    let done: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|seed| scope.spawn(move || work(seed))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
+    });
+    let operations = done.iter().map(|(_, operations, _)| *operations as f64).sum::<f64>();
+    let cpu_ns = done.iter().map(|(cpu_ns, ..)| *cpu_ns as f64).sum::<f64>() / operations;
+    let rates = done.iter().map(|(_, operations, time)| *operations as f64 / time.as_secs_f64());
+    Scaled { mix, threads, cpu_ns, operations_per_s: rates.sum() }
+}

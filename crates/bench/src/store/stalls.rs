@@ -1,0 +1,296 @@
+//! The longest operations of workers while the store is busy with something else: growing, reclaiming, expiring a
+//! million items at once, forgetting everything.
+//!
+//! Where processors are shared, most long operations are those in which the scheduler took the processor away. The
+//! system counts such switches, and those in which a thread gave the processor up because it had to wait for a lock,
+//! so each operation is told apart: CPU time of its own, and its wall time if it waited for a lock. What the host of a
+//! virtual machine takes away shows as CPU time; the activity "nothing" tells how much that is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use fabcache_store::{Expiry, Handle, Store};
+use hdrhistogram::Histogram;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use serde::Serialize;
+
+use super::Plan;
+use super::keys::{Random, SetClock, fill, get, key, memory_for, set, store};
+
+/// Items that expire at once, and that others hold meanwhile.
+const MANY: u64 = 1_000_000;
+/// Numbers of keys that are stored meanwhile begin here.
+const OTHERS: u64 = 1 << 40;
+/// Threads that do operations.
+const WORKERS: usize = 2;
+/// As the server's housekeeper pauses.
+const PAUSE: Duration = Duration::from_micros(200);
+/// Bytes of a long value.
+const LONG_VALUE_BYTES: usize = 4 << 20;
+
+/// What the store is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    /// No store at all: what the machine does to a loop that measures itself.
+    Nothing,
+    /// Nothing but the operations: 9 GETs to an overwriting SET.
+    Quiet,
+    /// The index, from empty to two million items.
+    Growth,
+    /// Eviction: every SET is of a new key, into full memory.
+    Eviction,
+    /// Compaction: SETs overwrite at random, into almost full memory.
+    Compaction,
+    /// Eviction by values of 4 MiB that another thread stores.
+    LongValues,
+    /// A million items that expire at once.
+    Expiry,
+    /// A million items that are flushed.
+    Flush,
+}
+
+impl Activity {
+    /// All of them.
+    pub const ALL: [Activity; 8] = [
+        Activity::Nothing,
+        Activity::Quiet,
+        Activity::Growth,
+        Activity::Eviction,
+        Activity::Compaction,
+        Activity::LongValues,
+        Activity::Expiry,
+        Activity::Flush,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Activity::Nothing => "nothing",
+            Activity::Quiet => "quiet",
+            Activity::Growth => "index grows",
+            Activity::Eviction => "eviction",
+            Activity::Compaction => "compaction",
+            Activity::LongValues => "4 MiB values",
+            Activity::Expiry => "10^6 expire",
+            Activity::Flush => "10^6 flushed",
+        }
+    }
+}
+
+/// The worst of many operations, in microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stalls {
+    /// What the store was busy with.
+    pub activity: Activity,
+    /// Operations measured.
+    pub operations: u64,
+    /// Wall time: 99.99th percentile and longest.
+    pub wall_us: [f64; 2],
+    /// CPU time of its own: 99.99th percentile and longest.
+    pub cpu_us: [f64; 2],
+    /// Operations that waited for a lock.
+    pub waited: u64,
+    /// Wall time of those: the longest, other threads' turns on the processor included.
+    pub waited_us_max: f64,
+    /// Items whose memory came back meanwhile without anybody touching them.
+    pub reclaimed: u64,
+    /// Wall time until it did, in milliseconds; 0 where nothing expired.
+    pub reclaimed_ms: f64,
+}
+
+/// Measures workers beside every activity.
+///
+/// # Errors
+/// There is not so much memory, or the system does not tell a thread's times.
+pub fn measure(plan: &Plan) -> Result<Vec<Stalls>> {
+    Activity::ALL.iter().map(|activity| beside(*activity, plan)).collect()
+}
+
+/// What one worker saw.
+struct Seen {
+    wall: Histogram<u64>,
+    cpu: Histogram<u64>,
+    waited: u64,
+    waited_ns_max: u64,
+}
+
+/// A thread's CPU time in microseconds, and how often it waited.
+fn usage() -> Result<(u64, i64)> {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).context("the system does not tell a thread's times")?;
+    let cpu = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Ok((cpu as u64, usage.voluntary_context_switches()))
+}
+
+impl Seen {
+    fn new() -> Seen {
+        let histogram = || Histogram::new(3).expect("three digits are possible");
+        Seen { wall: histogram(), cpu: histogram(), waited: 0, waited_ns_max: 0 }
+    }
+
+    fn measure(&mut self, operation: impl FnOnce()) -> Result<()> {
+        let (cpu, waits) = usage()?;
+        let begun = Instant::now();
+        operation();
+        let wall_ns = begun.elapsed().as_nanos() as u64;
+        let (cpu_after, waits_after) = usage()?;
+        self.wall.record(wall_ns)?;
+        self.cpu.record(cpu_after - cpu)?;
+        if waits_after > waits {
+            self.waited += 1;
+            self.waited_ns_max = self.waited_ns_max.max(wall_ns);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, other: &Seen) {
+        self.wall.add(&other.wall).expect("the same digits");
+        self.cpu.add(&other.cpu).expect("the same digits");
+        self.waited += other.waited;
+        self.waited_ns_max = self.waited_ns_max.max(other.waited_ns_max);
+    }
+}
+
+/// The store under test, and who is busy with it.
+struct World {
+    activity: Activity,
+    store: Arc<Store>,
+    clock: SetClock,
+    value_bytes: usize,
+    stop: AtomicBool,
+    reclaimed_ns: AtomicU64,
+}
+
+fn beside(activity: Activity, plan: &Plan) -> Result<Stalls> {
+    let items = match activity {
+        Activity::Expiry | Activity::Flush | Activity::Growth => 3 * MANY,
+        Activity::Compaction => MANY * 3 / 4,
+        _ => MANY,
+    };
+    let (store, clock) = store(memory_for(items, plan.value_bytes), WORKERS + 3)?;
+    let world = World {
+        activity,
+        store,
+        clock,
+        value_bytes: plan.value_bytes,
+        stop: AtomicBool::new(false),
+        reclaimed_ns: AtomicU64::new(0),
+    };
+    world.prepare();
+    let before = world.store.sums().reclaimed;
+    let mut seen = Seen::new();
+    thread::scope(|scope| -> Result<()> {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|i| {
+                scope.spawn({
+                    let world = &world;
+                    move || world.work(i)
+                })
+            })
+            .collect();
+        scope.spawn(|| world.be_busy());
+        thread::sleep(plan.time.max(Duration::from_secs(2)));
+        world.stop.store(true, Ordering::Relaxed);
+        for worker in workers {
+            seen.add(&worker.join().expect("no worker panics")?);
+        }
+        Ok(())
+    })?;
+    let of = |histogram: &Histogram<u64>, unit: f64| {
+        [histogram.value_at_quantile(0.9999) as f64 / unit, histogram.max() as f64 / unit]
+    };
+    Ok(Stalls {
+        activity,
+        operations: seen.wall.len(),
+        wall_us: of(&seen.wall, 1e3),
+        cpu_us: of(&seen.cpu, 1.0),
+        waited: seen.waited,
+        waited_us_max: seen.waited_ns_max as f64 / 1e3,
+        reclaimed: world.store.sums().reclaimed - before,
+        reclaimed_ms: world.reclaimed_ns.load(Ordering::Relaxed) as f64 / 1e6,
+    })
+}
+
+impl World {
+    fn prepare(&self) {
+        let handle = Handle::new(&self.store);
+        let value = vec![b'v'; self.value_bytes];
+        if self.activity != Activity::Growth {
+            fill(&handle, MANY, self.value_bytes);
+        }
+        if matches!(self.activity, Activity::Expiry | Activity::Flush) {
+            let expiry = Expiry::from_client(100, self.store.now(), self.store.clock_origin());
+            (0..MANY).for_each(|number| set(&handle, &key(OTHERS + number), &value, expiry));
+        }
+        if self.activity == Activity::Eviction {
+            let more = |number: &u64| number.is_multiple_of(1_000) && self.store.sums().evictions > 0;
+            let filled = (2 * OTHERS..).find(|number| {
+                set(&handle, &key(*number), &value, Expiry::NEVER);
+                more(number)
+            });
+            debug_assert!(filled.is_some());
+        }
+        handle.maintain();
+    }
+
+    fn work(&self, worker: usize) -> Result<Seen> {
+        let handle = Handle::new(&self.store);
+        let mut random = Random::new(worker as u64 + 1);
+        let value = vec![b'v'; self.value_bytes];
+        let (mut out, mut seen) = (Vec::new(), Seen::new());
+        let mut number = worker as u64;
+        while !self.stop.load(Ordering::Relaxed) {
+            number += WORKERS as u64;
+            let some = key(random.below(MANY));
+            match self.activity {
+                Activity::Nothing => seen.measure(|| {})?,
+                Activity::Growth if number < 2 * MANY => {
+                    let key = key(number);
+                    seen.measure(|| set(&handle, &key, &value, Expiry::NEVER))?;
+                }
+                Activity::Growth => break,
+                Activity::Eviction => {
+                    let key = key(OTHERS + number);
+                    seen.measure(|| set(&handle, &key, &value, Expiry::NEVER))?;
+                }
+                Activity::Compaction => seen.measure(|| set(&handle, &some, &value, Expiry::NEVER))?,
+                _ if number % 10 < 1 => seen.measure(|| set(&handle, &some, &value, Expiry::NEVER))?,
+                _ => seen.measure(|| {
+                    get(&handle, &some, &mut out);
+                })?,
+            }
+        }
+        Ok(seen)
+    }
+
+    /// What the housekeeper does, and what the workers are to be disturbed with.
+    fn be_busy(&self) {
+        let handle = Handle::new(&self.store);
+        thread::sleep(Duration::from_millis(500));
+        match self.activity {
+            Activity::Expiry => self.clock.advance(103),
+            Activity::Flush => handle.flush(Expiry::AT_ONCE),
+            _ => {}
+        }
+        let begun = Instant::now();
+        handle.maintain_with(|| thread::sleep(PAUSE));
+        if matches!(self.activity, Activity::Expiry | Activity::Flush) {
+            self.reclaimed_ns.store(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        let value = vec![b'l'; LONG_VALUE_BYTES];
+        let mut number = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            if self.activity == Activity::LongValues {
+                number += 1;
+                set(&handle, &key(OTHERS + number), &value, Expiry::NEVER);
+            } else {
+                thread::sleep(Duration::from_millis(20));
+            }
+            handle.maintain_with(|| thread::sleep(PAUSE));
+        }
+    }
+}

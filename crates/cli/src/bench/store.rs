@@ -1,0 +1,97 @@
+//! Measures the store by itself: `fabcache bench store`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use fabcache_bench::report::machine;
+use fabcache_bench::store::report::Results;
+use fabcache_bench::store::{Plan, instructions, operations, scaling, stalls};
+
+/// What is measured, and for how long.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Items resident; none to leave operations out; 10^8 of them with values of 16 bytes take about 12 GB
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "10000,100000,1000000,10000000")]
+    items: Vec<u64>,
+    /// Bytes of a value; keys have 20
+    #[arg(long, default_value_t = 100)]
+    value_bytes: usize,
+    /// Numbers of threads; none to leave scaling out
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "1,2,4,8,16,32,64")]
+    threads: Vec<usize>,
+    /// Items resident while threads are scaled
+    #[arg(long, default_value_t = 1_000_000)]
+    scaling_items: u64,
+    /// Seconds for each figure
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Do not look for the longest operations
+    #[arg(long)]
+    no_stalls: bool,
+    /// Do not count instructions, for which valgrind is needed
+    #[arg(long)]
+    no_instructions: bool,
+    /// Where the results go as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Do one operation, the first number says which, so many times
+    #[arg(long, hide = true, num_args = 2, value_names = ["OPERATION", "COUNT"])]
+    only: Option<Vec<u64>>,
+}
+
+/// Measures it, and prints tables.
+///
+/// # Errors
+/// There is not enough memory, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    if let Some([operation, count]) = arguments.only.as_deref() {
+        return instructions::run_child(*operation as usize, *count);
+    }
+    let shows = std::io::stderr().is_terminal();
+    let progress = |text: &str| {
+        if shows {
+            eprint!("\r\x1b[K{text}");
+        }
+    };
+    let plan = Plan {
+        items: arguments.items.clone(),
+        value_bytes: arguments.value_bytes,
+        threads: arguments.threads.clone(),
+        scaling_items: arguments.scaling_items,
+        time: Duration::from_secs_f64(arguments.seconds),
+        stalls: !arguments.no_stalls,
+    };
+    let mut resident = Vec::new();
+    for items in &plan.items {
+        progress(&format!("operations on {items} items"));
+        resident.push(operations::measure(*items, &plan)?);
+    }
+    progress("instructions");
+    let program = std::env::current_exe().context("this program's path")?;
+    let counted = (!arguments.no_instructions)
+        .then(|| instructions::measure(&program, &["bench", "store", "--only"]))
+        .transpose()?;
+    progress("threads");
+    let scaling = if plan.threads.is_empty() { Vec::new() } else { scaling::measure(&plan)? };
+    progress("longest operations");
+    let stalls = if plan.stalls { stalls::measure(&plan)? } else { Vec::new() };
+    progress("");
+    let results = Results {
+        unix_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        machine: machine(),
+        value_bytes: plan.value_bytes,
+        resident,
+        instructions: counted.flatten(),
+        scaling_items: plan.scaling_items,
+        scaling,
+        stalls,
+    };
+    print!("{}", results.table());
+    if let Some(path) = &arguments.json {
+        results.save(path)?;
+    }
+    Ok(())
+}
