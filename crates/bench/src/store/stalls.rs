@@ -15,11 +15,11 @@ use anyhow::{Context, Result};
 use fabcache_store::{Expiry, Handle, Store};
 use hdrhistogram::Histogram;
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike;
 use serde::Serialize;
 
 use super::Plan;
 use super::keys::{Random, SetClock, fill, get, key, memory_for, set, store};
+use super::scaling::thread_cpu_ns;
 
 /// Items that expire at once, and that others hold meanwhile.
 const MANY: u64 = 1_000_000;
@@ -119,11 +119,10 @@ struct Seen {
     waited_ns_max: u64,
 }
 
-/// A thread's CPU time in microseconds, and how often it waited.
-fn usage() -> Result<(u64, i64)> {
-    let usage = getrusage(UsageWho::RUSAGE_THREAD).context("the system does not tell a thread's times")?;
-    let cpu = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-    Ok((cpu as u64, usage.voluntary_context_switches()))
+/// How often this thread has waited for something. Its CPU time is told here too, but only as of the last tick.
+fn waits() -> Result<i64> {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).context("the system does not tell what a thread did")?;
+    Ok(usage.voluntary_context_switches())
 }
 
 impl Seen {
@@ -133,14 +132,15 @@ impl Seen {
     }
 
     fn measure(&mut self, operation: impl FnOnce()) -> Result<()> {
-        let (cpu, waits) = usage()?;
+        let waits_before = waits()?;
+        let cpu = thread_cpu_ns();
         let begun = Instant::now();
         operation();
         let wall_ns = begun.elapsed().as_nanos() as u64;
-        let (cpu_after, waits_after) = usage()?;
+        let cpu_ns = thread_cpu_ns() - cpu;
         self.wall.record(wall_ns)?;
-        self.cpu.record(cpu_after - cpu)?;
-        if waits_after > waits {
+        self.cpu.record(cpu_ns)?;
+        if waits()? > waits_before {
             self.waited += 1;
             self.waited_ns_max = self.waited_ns_max.max(wall_ns);
         }
@@ -200,14 +200,14 @@ fn beside(activity: Activity, plan: &Plan) -> Result<Stalls> {
         }
         Ok(())
     })?;
-    let of = |histogram: &Histogram<u64>, unit: f64| {
-        [histogram.value_at_quantile(0.9999) as f64 / unit, histogram.max() as f64 / unit]
+    let of = |histogram: &Histogram<u64>| {
+        [histogram.value_at_quantile(0.9999), histogram.max()].map(|ns| ns as f64 / 1e3)
     };
     Ok(Stalls {
         activity,
         operations: seen.wall.len(),
-        wall_us: of(&seen.wall, 1e3),
-        cpu_us: of(&seen.cpu, 1.0),
+        wall_us: of(&seen.wall),
+        cpu_us: of(&seen.cpu),
         waited: seen.waited,
         waited_us_max: seen.waited_ns_max as f64 / 1e3,
         reclaimed: world.store.sums().reclaimed - before,
