@@ -25,25 +25,6 @@ pub fn key(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// Numbers that are as good as random.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// A sequence of its own for each seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// One less than `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(n)) >> 64) as u64
-    }
-}
-
 /// A clock that stands until it is set.
 #[derive(Clone, Debug, Default)]
 pub struct SetClock(Arc<AtomicU64>);
@@ -116,7 +97,7 @@ pub fn get(handle: &Handle, key: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     match handle.get(key, Detail::Basic, true, out, |_, _| {}) {
         Get::Hit(_, Payload::Copied) => true,
-        Get::Hit(_, Payload::Pinned(value)) => value.len() > 0,
+        Get::Hit(_, Payload::Pinned(value)) => !value.is_empty(),
         Get::Miss(_) | Get::Busy(_) => false,
     }
 }

@@ -7,8 +7,9 @@ use fabcache_store::{Expiry, Handle};
 use serde::Serialize;
 
 use super::floors::{self, Floors};
-use super::keys::{BATCH, KEY_BYTES, Random, delete, fill, get, increment, key, memory_for, set, store};
+use super::keys::{BATCH, KEY_BYTES, delete, fill, get, increment, key, memory_for, set, store};
 use super::{Plan, median};
+use crate::random::Random;
 
 /// Keys that hot operations use.
 pub const HOT_KEYS: u64 = 64;
@@ -64,12 +65,12 @@ impl Operation {
     fn number(self, random: &mut Random, over: u64, done: &mut u64) -> u64 {
         *done += 1;
         match self {
-            Operation::GetHit | Operation::Overwrite => random.below(over),
+            Operation::GetHit | Operation::Overwrite => random.below(over as u32) as u64,
             // Different ones, for one that is deleted is not there to be deleted again.
             Operation::Delete => {
-                (random.below(over) / BATCH as u64 * BATCH as u64 + *done % BATCH as u64) % over
+                (random.below(over as u32) as u64 / BATCH as u64 * BATCH as u64 + *done % BATCH as u64) % over
             }
-            Operation::GetMiss => ABSENT + random.below(over),
+            Operation::GetMiss => ABSENT + random.below(over as u32) as u64,
             Operation::SetNew => NEW + *done,
             Operation::Incr => NUMBERS + *done % HOT_KEYS,
         }

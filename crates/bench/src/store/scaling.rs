@@ -9,7 +9,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::Plan;
-use super::keys::{BATCH, KEY_BYTES, Random, fill, get, key, memory_for, set, store};
+use super::keys::{BATCH, KEY_BYTES, fill, get, key, memory_for, set, store};
+use crate::random::Random;
 
 /// What the threads do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -97,7 +98,7 @@ fn scale(store: &Arc<Store>, mix: Mix, threads: usize, plan: &Plan) -> Scaled {
         let begun = Instant::now();
         let (mut cpu_ns, mut done) = (0, 0);
         while begun.elapsed() < time {
-            keys.fill_with(|| key(random.below(plan.scaling_items)));
+            keys.fill_with(|| key(random.below(plan.scaling_items as u32).into()));
             let before = thread_cpu_ns();
             for (i, key) in keys.iter().enumerate() {
                 if mix.sets(i) {

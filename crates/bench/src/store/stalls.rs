@@ -18,8 +18,9 @@ use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 
 use super::Plan;
-use super::keys::{Random, SetClock, fill, get, key, memory_for, set, store};
+use super::keys::{SetClock, fill, get, key, memory_for, set, store};
 use super::scaling::thread_cpu_ns;
+use crate::random::Random;
 
 /// Items that expire at once, and that others hold meanwhile.
 const MANY: u64 = 1_000_000;
@@ -245,7 +246,7 @@ impl World {
         let mut number = worker as u64;
         while !self.stop.load(Ordering::Relaxed) {
             number += WORKERS as u64;
-            let some = key(random.below(MANY));
+            let some = key(random.below(MANY as u32).into());
             match self.activity {
                 Activity::Nothing => seen.measure(|| {})?,
                 Activity::Growth if number < 2 * MANY => {
