@@ -121,7 +121,7 @@ impl Random {
 fn memory_is_back_in_time_whatever_the_mix() {
     let mut world = World::new(16 << 20);
     let mut random = Random(7);
-    for round in 0..1_500 {
+    for round in 0..700 {
         for i in 0..8 {
             let ttl = match random.below(8) {
                 0 => 0,
@@ -138,7 +138,7 @@ fn memory_is_back_in_time_whatever_the_mix() {
         world.pass(1, false);
     }
     world.known.retain(|_, known| known.expiry != 0);
-    assert!(world.known.len() > 5_000);
+    assert!(world.known.len() > 2_000);
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn memory_is_back_in_time_after_any_operations(ops in prop::collection::vec(op(), 1..400)) {
