@@ -27,3 +27,33 @@ fn main() -> Result<()> {
         Command::Bench(command) => bench::run(command),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        for line in [
+            "fabcache bench server a=/bin/a b=/bin/b --rounds 3",
+            "fabcache bench trace --quick --json f",
+            "fabcache bench trace --trace loop,sizes --file f --sizes 0.5,20 --scale 0.1 --plot f",
+            "fabcache bench trace --server a=/bin/a --against b=/bin/b",
+        ] {
+            assert!(parse(line).is_ok(), "{line}");
+        }
+        for (line, culprit) in [
+            ("fabcache bench trace --trace zipf", "zipf-0.8"),
+            ("fabcache bench trace --server a=/bin/a", "--against"),
+            ("fabcache bench server a", "NAME=PROGRAM"),
+            ("fabcache bench trace --quick --scale 2", "--scale"),
+        ] {
+            let error = parse(line).expect_err(line).to_string();
+            assert!(error.contains(culprit), "{line}: {error}");
+        }
+    }
+}
