@@ -56,6 +56,24 @@ pub const RECLAIM_STEP_BYTES: u64 = 256 << 10;
 /// A segment whose dead bytes exceed this part (1/n) of it is compacted before any live item is evicted.
 pub const COMPACTION_DEAD_DIVISOR: u64 = 6;
 
+/// The small queue has this part (1/n) of the segments that hold items: what is not read again is gone soon. Chosen by
+/// miss ratios (`fabcache bench trace`): a tenth, as published, was worse on most traces.
+pub const SMALL_QUEUE_DIVISOR: u32 = 20;
+
+/// Of a main segment that eviction empties, at most this part is kept, so that ten are moved for one gained.
+pub const MAIN_KEPT_NUMERATOR: u64 = 9;
+/// See [`MAIN_KEPT_NUMERATOR`].
+pub const MAIN_KEPT_DIVISOR: u64 = 10;
+
+/// Ghosts for each item, as a fraction: fewer than published, as these go by chance of their row.
+pub const GHOSTS_PER_ITEM_NUMERATOR: u64 = 7;
+/// See [`GHOSTS_PER_ITEM_NUMERATOR`].
+pub const GHOSTS_PER_ITEM_DIVISOR: u64 = 10;
+/// Rows of ghosts that are allocated at once.
+pub const GHOST_ROWS_PER_CHUNK: usize = if cfg!(loom) { 1 } else { 4096 };
+/// No item takes less memory, index included: bounds the number of ghosts.
+pub const ITEM_BYTES_MIN: u64 = if cfg!(loom) { 256 } else { 32 };
+
 /// Segments that may be emptied one after the other, with eviction, before one is gained: each is to gain a sixth of
 /// itself, so more are emptied only where items do not fit closer or tables of chained values cost too much. Without
 /// eviction it may be as many as there are, for there each dead byte counts.

@@ -6,7 +6,8 @@
 //! - `index/`: from key to item.
 //! - `segments/`: where items lie.
 //! - `read.rs`, `write`, `upload.rs`: what a handle does.
-//! - `reclaim.rs`: expiry, compaction, eviction; `upkeep.rs`: what the clock brings about.
+//! - `reclaim.rs`: taking memory back; `eviction.rs`, `ghosts.rs`: from which items; `expiry.rs`: without access;
+//!   `upkeep.rs`: what the clock brings about.
 //! - `dump.rs`: visiting all items.
 
 #[cfg(not(loom))]
@@ -16,7 +17,9 @@ pub mod clock;
 pub mod counters;
 pub mod dump;
 pub mod error;
+mod eviction;
 mod expiry;
+mod ghosts;
 pub mod handle;
 pub mod index;
 pub mod info;

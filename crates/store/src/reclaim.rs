@@ -6,11 +6,12 @@
 //! at a time, and nobody waits for it who has a free segment.
 //!
 //! The order in which victims are chosen: segments in which nothing lives; those whose items are all expired or
-//! flushed; the one with the most dead bytes, if these are enough to be worth moving the rest; else the oldest, and
-//! of its items those that were read since they were last passed over are moved instead of dropped.
+//! flushed; the one with the most dead bytes, if these are enough to be worth moving the rest; else the oldest of a
+//! queue, some of whose items are moved and the others evicted (`eviction.rs`).
 
 use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, NewItem, PieceEntry, State};
 use fabcache_layout::sync::Ordering;
+use fabcache_layout::slot::FREQUENCY_MAX;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::bounds::{
@@ -18,11 +19,12 @@ use crate::bounds::{
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
+use crate::eviction::Eviction;
 use crate::handle::Handle;
 use crate::index::SlotAt;
 use crate::index::group::LockedGroup;
 use crate::info::{Detail, Expiry, Miss};
-use crate::segments::{Claim, KEPT_CLASS, SealedSegment};
+use crate::segments::{Claim, Queue, SealedSegment};
 use crate::store::Store;
 
 /// Where reclaim stands.
@@ -42,6 +44,7 @@ pub struct Reclaim {
     opened_before: u64,
     /// The dead bytes there were when moving turned out to gain nothing.
     fruitless_at: Option<u64>,
+    eviction: Eviction,
 }
 
 impl Reclaim {
@@ -89,13 +92,30 @@ enum Purpose {
 #[derive(Clone, Copy, Debug)]
 struct Victim {
     id: u32,
+    queue: Queue,
     at: u64,
     end: u64,
     purpose: Purpose,
+    /// Of what is evicted, the least frequency of items that are moved instead.
+    least: u8,
     /// Bytes written anew for items of this victim.
     moved_bytes: u64,
     /// At most so many.
     moved_bytes_max: u64,
+}
+
+/// The sealed segments, as a choice among them needs it.
+#[derive(Debug, Default)]
+struct Survey {
+    items: u64,
+    small_segments: u32,
+    main_segments: u32,
+    dead_in_all: u64,
+    deadest: Option<SealedSegment>,
+    oldest_small: Option<SealedSegment>,
+    oldest_main: Option<SealedSegment>,
+    /// Of either queue, one that holds pieces of values still being received.
+    oldest_with_orphans: Option<SealedSegment>,
 }
 
 /// What a step came to.
@@ -162,7 +182,7 @@ impl Store {
             if victim.moved_bytes > start + RECLAIM_STEP_BYTES {
                 break;
             }
-            match self.pass_over(&mut victim, counters) {
+            match self.pass_over(&mut victim, &mut reclaim.eviction, counters) {
                 Ok(bytes) => victim.at += bytes,
                 Err(Stuck) => {
                     reclaim.stuck.push(victim.id);
@@ -208,78 +228,99 @@ impl Store {
     fn victim_of(&self, sealed: &SealedSegment, purpose: Purpose) -> Victim {
         let at = self.geometry.segment_offset(sealed.id);
         let end = at + u64::from(sealed.used);
-        // At most half a segment, so that each one emptied by eviction gains something however much is read.
-        let moved_bytes_max =
-            if purpose == Purpose::Evict { self.geometry.segment_bytes() / 2 } else { u64::MAX };
         Victim {
             id: sealed.id,
+            queue: sealed.queue,
             at: if sealed.live_bytes == 0 { end } else { at },
             end,
             purpose,
+            least: 0,
             moved_bytes: 0,
-            moved_bytes_max,
+            moved_bytes_max: u64::MAX,
         }
     }
 
     fn choose_victim(&self, reclaim: &mut Reclaim) -> Option<Victim> {
-        let now = self.now();
+        let survey = match self.survey(reclaim) {
+            Ok(survey) => survey,
+            Err(gone) => return Some(self.victim_of(&gone, Purpose::Sweep)),
+        };
         let capacity = self.geometry.segment_bytes();
         let evicts = self.evicts();
-        // What moving the rest would gain. Without eviction any dead byte counts, once all of them together make a
-        // segment, but not what no item fitted into: moving does not gain that.
-        let dead = |segment: &SealedSegment| {
-            let filled = if evicts { capacity } else { u64::from(segment.used) };
-            filled.saturating_sub(segment.live_bytes)
+        let emptied_max = if evicts { EMPTIED_FOR_NOTHING_MAX } else { self.segments.limit() };
+        let opened = self.segments.opened_for_moves();
+        let fruitless = reclaim.is_fruitless(emptied_max, opened, survey.dead_in_all, capacity);
+        if fruitless && !evicts {
+            return None;
+        }
+        let worth = if evicts { capacity / COMPACTION_DEAD_DIVISOR } else { 0 };
+        if let Some(deadest) = survey.deadest.filter(|segment| self.dead(segment) > worth && !fruitless)
+            && (evicts || survey.dead_in_all > capacity)
+        {
+            return Some(self.victim_of(&deadest, Purpose::Compact));
+        }
+        self.ghosts.fit(survey.items);
+        let queue = reclaim.eviction.queue(survey.small_segments, survey.main_segments);
+        let (first, second) = match queue {
+            Queue::Small => (survey.oldest_small, survey.oldest_main),
+            Queue::Main => (survey.oldest_main, survey.oldest_small),
         };
-        let (mut deadest, mut oldest, mut oldest_with_orphans) =
-            (None::<SealedSegment>, None::<SealedSegment>, None::<SealedSegment>);
-        let mut dead_in_all = 0;
+        let oldest = first.or(second).or(survey.oldest_with_orphans).filter(|_| evicts);
+        oldest.map(|segment| Victim {
+            least: reclaim.eviction.least(segment.queue),
+            moved_bytes_max: if fruitless { 0 } else { Eviction::kept_bytes_max(capacity) },
+            ..self.victim_of(&segment, Purpose::Evict)
+        })
+    }
+
+    /// What moving the live items of a segment would gain. Without eviction any dead byte counts, once all of them
+    /// together make a segment, but not what no item fitted into: moving does not gain that.
+    fn dead(&self, segment: &SealedSegment) -> u64 {
+        let filled = if self.evicts() { self.geometry.segment_bytes() } else { u64::from(segment.used) };
+        filled.saturating_sub(segment.live_bytes)
+    }
+
+    /// Looks at all sealed segments. One in which all is gone ends it, and is the error.
+    fn survey(&self, reclaim: &Reclaim) -> Result<Survey, SealedSegment> {
+        let now = self.now();
         let flushed = self.flushed_order.load(Ordering::Acquire);
+        let mut survey = Survey::default();
         for segment in self.segments.sealed() {
             if segment.live_bytes > 0 && reclaim.stuck.contains(&segment.id) {
                 continue;
             }
             let is_gone = segment.last_expiry.is_some_and(|last| last <= now) || segment.order <= flushed;
             if segment.live_bytes == 0 || is_gone {
-                return Some(self.victim_of(&segment, Purpose::Sweep));
+                return Err(segment);
+            }
+            survey.items += segment.live_items;
+            let (count, oldest) = match segment.queue {
+                Queue::Small => (&mut survey.small_segments, &mut survey.oldest_small),
+                Queue::Main => (&mut survey.main_segments, &mut survey.oldest_main),
+            };
+            *count += 1;
+            let oldest = if segment.orphans { &mut survey.oldest_with_orphans } else { oldest };
+            if oldest.is_none_or(|other| segment.order < other.order) {
+                *oldest = Some(segment);
             }
             if segment.orphans {
-                if oldest_with_orphans.is_none_or(|other| segment.order < other.order) {
-                    oldest_with_orphans = Some(segment);
-                }
                 continue;
             }
-            dead_in_all += dead(&segment);
-            if deadest.is_none_or(|other| dead(&segment) > dead(&other)) {
-                deadest = Some(segment);
-            }
-            if oldest.is_none_or(|other| segment.order < other.order) {
-                oldest = Some(segment);
+            survey.dead_in_all += self.dead(&segment);
+            if survey.deadest.is_none_or(|other| self.dead(&segment) > self.dead(&other)) {
+                survey.deadest = Some(segment);
             }
         }
-        let emptied_max = if evicts { EMPTIED_FOR_NOTHING_MAX } else { self.segments.limit() };
-        let opened = self.segments.opened_for_moves();
-        let fruitless = reclaim.is_fruitless(emptied_max, opened, dead_in_all, capacity);
-        if fruitless && !evicts {
-            return None;
-        }
-        let worth = if evicts { capacity / COMPACTION_DEAD_DIVISOR } else { 0 };
-        if let Some(deadest) = deadest.filter(|segment| dead(segment) > worth && !fruitless)
-            && (evicts || dead_in_all > capacity)
-        {
-            return Some(self.victim_of(&deadest, Purpose::Compact));
-        }
-        let oldest = oldest.or(oldest_with_orphans).filter(|_| evicts);
-        oldest.map(|segment| {
-            let victim = self.victim_of(&segment, Purpose::Evict);
-            Victim { moved_bytes_max: if fruitless { 0 } else { victim.moved_bytes_max }, ..victim }
-        })
+        Ok(survey)
     }
 
     fn finish_victim(&self, reclaim: &mut Reclaim, counters: &StoreCounters, victim: Victim) -> Step {
         if !self.segments.is_dead(victim.id) {
             // Some thread has marked an item dead whose slot it has yet to change.
             return Step::Worked;
+        }
+        if victim.purpose == Purpose::Evict && victim.queue == Queue::Main {
+            reclaim.eviction.finish_main(self.geometry.segment_bytes());
         }
         self.free_victim(reclaim, counters, victim.id, victim.purpose)
     }
@@ -309,7 +350,12 @@ impl Store {
     }
 
     /// Passes over the item at the victim's place; its bytes.
-    fn pass_over(&self, victim: &mut Victim, counters: &StoreCounters) -> Result<u64, Stuck> {
+    fn pass_over(
+        &self,
+        victim: &mut Victim,
+        eviction: &mut Eviction,
+        counters: &StoreCounters,
+    ) -> Result<u64, Stuck> {
         let offset = victim.at;
         let item = Item::read(&self.memory, offset).expect("a sealed segment is in the region");
         let bytes = item.bytes();
@@ -336,23 +382,39 @@ impl Store {
         };
         if let Some(miss) = self.gone(&item, self.now()) {
             self.drop_gone(counters, &group, at, &item, miss);
-        } else if self.keeps(victim, at.slot, bytes) {
-            match self.move_item(counters, &group, hash, at, &item, victim.purpose) {
-                Ok(()) => victim.moved_bytes += bytes,
-                Err(Stuck) if self.evicts() => self.evict(counters, &group, at, &item),
-                Err(Stuck) => return Err(Stuck),
-            }
-        } else {
-            self.evict(counters, &group, at, &item);
+            return Ok(bytes);
         }
+        let frequency = at.slot.frequency();
+        let is_eviction = victim.purpose == Purpose::Evict;
+        if is_eviction && victim.queue == Queue::Main {
+            eviction.see_main(frequency, bytes);
+        }
+        if self.keeps(victim, frequency, bytes) {
+            let worn = if is_eviction { eviction.worn(victim.queue, frequency) } else { frequency };
+            match self.move_item(counters, &group, hash, at, &item, (self.destination(victim), worn)) {
+                Ok(()) => {
+                    victim.moved_bytes += bytes;
+                    return Ok(bytes);
+                }
+                Err(Stuck) if !self.evicts() => return Err(Stuck),
+                Err(Stuck) => {}
+            }
+        }
+        self.evict(counters, &group, hash, at, &item);
         Ok(bytes)
     }
 
+    /// The queue that items of a victim move to. Where nothing is evicted, what is moved is apart from what is new.
+    fn destination(&self, victim: &Victim) -> Queue {
+        let compacts = victim.purpose != Purpose::Evict && self.evicts();
+        if compacts { victim.queue } else { Queue::Main }
+    }
+
     /// Whether an item is moved rather than dropped.
-    fn keeps(&self, victim: &Victim, slot: Slot, bytes: u64) -> bool {
+    fn keeps(&self, victim: &Victim, frequency: u8, bytes: u64) -> bool {
         match victim.purpose {
             Purpose::Sweep | Purpose::Compact => true,
-            Purpose::Evict => slot.frequency() > 0 && victim.moved_bytes + bytes <= victim.moved_bytes_max,
+            Purpose::Evict => frequency >= victim.least && victim.moved_bytes + bytes <= victim.moved_bytes_max,
         }
     }
 
@@ -375,7 +437,14 @@ impl Store {
         slot.frequency() > 0 || item.state.has(State::FETCHED)
     }
 
-    fn evict(&self, counters: &StoreCounters, group: &LockedGroup<'_>, at: SlotAt, item: &Item) {
+    fn evict(
+        &self,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        at: SlotAt,
+        item: &Item,
+    ) {
         counters.evictions.inc();
         let in_pieces = if item.is_chained() { item.value_len.into() } else { 0 };
         counters.evicted_bytes.add(item.bytes() + in_pieces);
@@ -386,6 +455,9 @@ impl Store {
         }
         if item.expiry != 0 {
             counters.evicted_nonzero.inc();
+        }
+        if self.segments.queue_at(at.slot.offset()) == Queue::Small {
+            self.ghosts.add(hash);
         }
         self.tell_of_eviction(at, item);
         self.unlink(group, at, item);
@@ -410,17 +482,18 @@ impl Store {
         hash: KeyHash,
         at: SlotAt,
         item: &Item,
-        purpose: Purpose,
+        to: (Queue, u8),
     ) -> Result<(), Stuck> {
         let offset = at.slot.offset();
         let table = item.is_chained().then(|| self.pieces(offset, item));
-        self.rewrite(group, hash, at, item, table, self.worn(at.slot, purpose))?;
+        self.rewrite(group, hash, at, item, table, to)?;
         counters.items_moved.inc();
         counters.bytes_moved.add(item.bytes());
         Ok(())
     }
 
-    /// Writes an item anew in an open segment, for a chained one with the given pieces, and links it there.
+    /// Writes an item anew in an open segment of a queue, for a chained one with the given pieces, and links it there with
+    /// a frequency.
     fn rewrite(
         &self,
         group: &LockedGroup<'_>,
@@ -428,7 +501,7 @@ impl Store {
         at: SlotAt,
         item: &Item,
         pieces: Option<Vec<PieceEntry>>,
-        frequency: u8,
+        (queue, frequency): (Queue, u8),
     ) -> Result<(), Stuck> {
         let now = self.now();
         let offset = at.slot.offset();
@@ -457,7 +530,7 @@ impl Store {
             pieces: pieces.map_or(0, |pieces| pieces.len() as u32),
             value_len: item.value_len,
         };
-        let class = if item.expiry == 0 { KEPT_CLASS } else { self.segments.class_of(item.expiry, now) };
+        let class = self.segments.class_of(queue, item.expiry, now);
         let reservation = self.segments.reserve(class, new.bytes(), now, Claim::Move).map_err(|_| Stuck)?;
         let new_offset = reservation.offset;
         self.segments.note_written(new_offset, accessed);
@@ -465,14 +538,6 @@ impl Store {
         let class = size_class::class_of(new.bytes());
         self.relink(group, at, item, Slot::item(hash.tag(), new_offset, class, frequency));
         Ok(())
-    }
-
-    /// What is left of a frequency when its item is passed over.
-    fn worn(&self, slot: Slot, purpose: Purpose) -> u8 {
-        match purpose {
-            Purpose::Evict => slot.frequency() / 2,
-            Purpose::Sweep | Purpose::Compact => slot.frequency(),
-        }
     }
 
     // ---- pieces of chained values ----
@@ -506,21 +571,25 @@ impl Store {
             self.drop_gone(counters, group, at, &head, miss);
             return Ok(());
         }
-        if self.keeps(victim, at.slot, piece.bytes() + head.bytes()) {
-            match self.move_piece(counters, group, owner, at, &head, offset, piece) {
+        let bytes = piece.bytes() + head.bytes();
+        // Its item may have been read to go to the main queue, and come there without it.
+        let follows = victim.queue == Queue::Small && self.segments.queue_at(at.slot.offset()) == Queue::Main;
+        let frequency = if follows { FREQUENCY_MAX } else { at.slot.frequency() };
+        if self.keeps(victim, frequency, bytes) {
+            match self.move_piece(counters, group, owner, at, &head, (offset, self.destination(victim))) {
                 Ok(()) => {
-                    victim.moved_bytes += piece.bytes() + head.bytes();
+                    victim.moved_bytes += bytes;
+                    counters.bytes_moved.add(piece.bytes());
                     return Ok(());
                 }
                 Err(Stuck) if !self.evicts() => return Err(Stuck),
                 Err(Stuck) => {}
             }
         }
-        self.evict(counters, group, at, &head);
+        self.evict(counters, group, owner, at, &head);
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the piece, its owner, and where both are")]
     fn move_piece(
         &self,
         counters: &StoreCounters,
@@ -528,8 +597,7 @@ impl Store {
         owner: KeyHash,
         at: SlotAt,
         head: &Item,
-        offset: u64,
-        piece: &Item,
+        (offset, queue): (u64, Queue),
     ) -> Result<(), Stuck> {
         let mut pieces = self.pieces(at.slot.offset(), head);
         let index = pieces.iter().position(|entry| entry.offset == offset).ok_or(Stuck)?;
@@ -538,7 +606,7 @@ impl Store {
         let mut moved = Vec::new();
         let mut rest = &value[..];
         while !rest.is_empty() {
-            match self.write_piece(owner, Expiry::at(head.expiry), rest, Claim::Move) {
+            match self.write_piece(owner, queue, Expiry::at(head.expiry), rest, Claim::Move) {
                 Ok(part) => {
                     rest = &rest[part.len as usize..];
                     moved.push(part);
@@ -550,14 +618,14 @@ impl Store {
             }
         }
         pieces.splice(index..=index, moved.iter().copied());
-        let linked = self.rewrite(group, owner, at, head, Some(pieces), at.slot.frequency());
+        let to = (queue, at.slot.frequency());
+        let linked = self.rewrite(group, owner, at, head, Some(pieces), to);
         if linked.is_err() {
             moved.into_iter().for_each(|part| self.kill_piece(part));
             return linked;
         }
         self.kill_piece(old);
         counters.items_moved.inc();
-        counters.bytes_moved.add(piece.bytes());
         Ok(())
     }
 }

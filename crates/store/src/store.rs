@@ -8,11 +8,14 @@ use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Secret, Slot};
 
-use crate::bounds::{CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN};
+use crate::bounds::{
+    CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN, ITEM_BYTES_MIN,
+};
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
 use crate::expiry::Expirer;
+use crate::ghosts::Ghosts;
 use crate::index::resize::Rehash;
 use crate::index::{Index, NoBlock};
 use crate::info::ItemInfo;
@@ -67,6 +70,7 @@ pub struct Store {
     pub(crate) index: Index,
     pub(crate) segments: Segments,
     pub(crate) reclaim: Mutex<Reclaim>,
+    pub(crate) ghosts: Ghosts,
     /// Held while a flush is started or noted.
     pub(crate) flushes: Mutex<()>,
     /// Items of flush epochs before this one are gone from the index. Raised by whoever has looked at all.
@@ -201,6 +205,7 @@ impl Store {
             index,
             segments,
             reclaim: Mutex::new(Reclaim::default()),
+            ghosts: Ghosts::new(geometry.region_bytes / ITEM_BYTES_MIN),
             flushes: Mutex::new(()),
             swept_epoch: AtomicU64::new(0),
             flushed_order: AtomicU64::new(0),

@@ -13,7 +13,7 @@ use fabcache_layout::item::PieceEntry;
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::info::Expiry;
-use crate::segments::{Claim, NoSpace};
+use crate::segments::{Claim, NoSpace, Queue};
 use crate::store::Store;
 
 /// A value being received.
@@ -29,6 +29,7 @@ pub struct Upload {
 pub struct Uploaded {
     store: Arc<Store>,
     owner: KeyHash,
+    queue: Queue,
     /// Received and not yet in a piece.
     waiting: Vec<u8>,
     /// Orphans until adopted.
@@ -40,8 +41,10 @@ pub struct Uploaded {
 impl Upload {
     /// Begins to receive `announced` bytes for `key`; the expiry only says which items it will lie among.
     pub fn begin(store: &Arc<Store>, key: &[u8], expiry: Expiry, announced: u64) -> Upload {
+        let owner = store.hash(key);
         let parts = Uploaded {
-            owner: store.hash(key),
+            owner,
+            queue: if store.ghosts.contains(owner) { Queue::Main } else { Queue::Small },
             store: Arc::clone(store),
             waiting: Vec::new(),
             pieces: Vec::new(),
@@ -146,7 +149,7 @@ impl Uploaded {
 
     fn add_pieces(&mut self, handle: &Handle, expiry: Expiry, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
         while !bytes.is_empty() {
-            match self.store.write_piece(self.owner, expiry, bytes, Claim::New) {
+            match self.store.write_piece(self.owner, self.queue, expiry, bytes, Claim::New) {
                 Ok(piece) => {
                     self.store.segments.count_orphan(piece.offset, 1);
                     self.pieces.push(piece);

@@ -28,8 +28,8 @@ use crate::bounds::{
     REWRITE_RESERVE_DIVISOR, STABLE_LOOKS_MAX,
 };
 use marks::Marks;
-pub use ttl::KEPT_CLASS;
-use ttl::TtlClasses;
+pub use ttl::Queue;
+use ttl::{TtlClasses, queue_of};
 
 /// The deadline of a segment in which nothing is known to expire.
 pub const NO_DEADLINE: u32 = u32::MAX;
@@ -107,6 +107,8 @@ struct Segment {
     shortest_ttl: AtomicU32,
     /// An item without expiry is in it.
     endless: AtomicBool,
+    /// It is of the main queue. Set by whoever opens it.
+    is_main: AtomicBool,
     kind: AtomicU32,
     marks: Mutex<Marks>,
     marked: AtomicU32,
@@ -125,6 +127,7 @@ impl Segment {
             last_expiry: AtomicU32::new(0),
             shortest_ttl: AtomicU32::new(u32::MAX),
             endless: AtomicBool::new(false),
+            is_main: AtomicBool::new(false),
             kind: AtomicU32::new(Kind::Free as u32),
             marks: Mutex::new(Marks::default()),
             marked: AtomicU32::new(0),
@@ -137,6 +140,10 @@ impl Segment {
 pub struct SealedSegment {
     /// Its number.
     pub id: u32,
+    /// The queue of its items.
+    pub queue: Queue,
+    /// Items alive in it.
+    pub live_items: u64,
     /// Bytes of items alive in it.
     pub live_bytes: u64,
     /// Bytes written to it.
@@ -267,10 +274,21 @@ impl Segments {
         segment::still(&self.memory, &self.geometry, id, generation)
     }
 
-    /// The class of new items with this expiry.
+    /// The class of items of a queue with this expiry.
     #[inline]
-    pub fn class_of(&self, expiry: u32, now: u32) -> usize {
-        self.classes.class_of(expiry, now)
+    pub fn class_of(&self, queue: Queue, expiry: u32, now: u32) -> usize {
+        self.classes.class_of(queue, expiry, now)
+    }
+
+    /// The queue of what lies at `offset`.
+    #[inline]
+    pub fn queue_at(&self, offset: u64) -> Queue {
+        let id = self.geometry.segment_of(offset);
+        if id.is_some_and(|id| self.segments[id as usize].is_main.load(Ordering::Relaxed)) {
+            Queue::Main
+        } else {
+            Queue::Small
+        }
     }
 
     /// Adapts the classes to the times to live that are common of late. One thread at a time.
@@ -472,6 +490,7 @@ impl Segments {
         segment.last_expiry.store(0, Ordering::Relaxed);
         segment.shortest_ttl.store(u32::MAX, Ordering::Relaxed);
         segment.endless.store(false, Ordering::Relaxed);
+        segment.is_main.store(queue_of(class) == Queue::Main, Ordering::Relaxed);
         segment.marked.store(0, Ordering::Relaxed);
         self.lock(&segment.marks).clear();
         self.deadlines[id as usize].store(NO_DEADLINE, Ordering::Relaxed);
@@ -550,9 +569,13 @@ impl Segments {
                 return None;
             }
             let word = segment.allocation.load(Ordering::Acquire);
+            let live = segment.live.load(Ordering::Relaxed);
+            let is_main = segment.is_main.load(Ordering::Relaxed);
             (word & PENDING_MASK == 0).then(|| SealedSegment {
                 id: id as u32,
-                live_bytes: segment.live.load(Ordering::Relaxed) & 0xffff_ffff,
+                queue: if is_main { Queue::Main } else { Queue::Small },
+                live_items: live / LIVE_ITEM,
+                live_bytes: live % LIVE_ITEM,
                 used: (word & 0xffff_ffff) as u32,
                 order: segment.sealed_order.load(Ordering::Relaxed),
                 last_expiry: self.all_expire(segment),

@@ -10,12 +10,28 @@ use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::bounds::{OPEN_SEGMENTS_DIVISOR, TTL_SAMPLE, TTL_SAMPLES_MIN};
 
-/// Items without expiry.
+/// Items of the small queue without expiry.
 pub const ENDLESS_CLASS: usize = 0;
-/// Items without expiry that reclaim moved: they have proved themselves, and do not mix with new ones.
-pub const KEPT_CLASS: usize = 1;
-/// The first class of items that expire.
-pub const FIRST_TTL_CLASS: usize = 2;
+/// Items of the main queue without expiry …
+pub const MAIN_CLASS: usize = 1;
+/// … and those that expire, whenever that is: the queue's order tells more about them.
+pub const MAIN_EXPIRING_CLASS: usize = 2;
+/// The first class of items of the small queue that expire.
+pub const FIRST_TTL_CLASS: usize = 3;
+
+/// The queues of eviction (`eviction.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// New items.
+    Small,
+    /// Those that were read since, or asked for again soon after they were evicted.
+    Main,
+}
+
+/// The queue of the items of a class.
+pub fn queue_of(class: usize) -> Queue {
+    if matches!(class, MAIN_CLASS | MAIN_EXPIRING_CLASS) { Queue::Main } else { Queue::Small }
+}
 
 /// Steps of time to live.
 const STEPS: usize = if cfg!(loom) { 1 } else { 256 };
@@ -67,13 +83,15 @@ impl TtlClasses {
         FIRST_TTL_CLASS + self.count
     }
 
-    /// The class of new items with this expiry.
+    /// The class of items of a queue with this expiry.
     #[inline]
-    pub fn class_of(&self, expiry: u32, now: u32) -> usize {
-        if expiry == 0 {
-            return ENDLESS_CLASS;
+    pub fn class_of(&self, queue: Queue, expiry: u32, now: u32) -> usize {
+        match (queue, expiry) {
+            (Queue::Small, 0) => ENDLESS_CLASS,
+            (Queue::Main, 0) => MAIN_CLASS,
+            (Queue::Main, _) => MAIN_EXPIRING_CLASS,
+            (Queue::Small, _) => FIRST_TTL_CLASS + self.class_of_step(step_of(expiry.saturating_sub(now))),
         }
-        FIRST_TTL_CLASS + self.class_of_step(step_of(expiry.saturating_sub(now)))
     }
 
     fn class_of_step(&self, step: usize) -> usize {
@@ -177,19 +195,19 @@ mod tests {
         for segments in [8, 63, 255, 511, 7_168, 1 << 20] {
             let classes = TtlClasses::new(segments);
             let open_max = segments as usize * 3 / 100;
-            assert!(classes.count() <= open_max.max(3), "{segments}: {}", classes.count());
+            assert!(classes.count() <= open_max.max(4), "{segments}: {}", classes.count());
             let all = (0..STEPS).map(|step| classes.class_of_step(step)).collect::<Vec<_>>();
             assert!(all.is_sorted() && *all.last().expect("steps") < classes.count);
         }
         let classes = TtlClasses::new(1 << 20);
-        assert_ne!(classes.class_of(1_060, 1_000), classes.class_of(1_070, 1_000));
+        assert_ne!(classes.class_of(Queue::Small, 1_060, 1_000), classes.class_of(Queue::Small, 1_070, 1_000));
     }
 
     #[test]
     fn common_times_have_a_class_of_their_own_and_rare_ones_share() {
         let classes = TtlClasses::new(255);
-        assert_eq!(classes.count(), FIRST_TTL_CLASS + 5);
-        let class = |ttl: u32| classes.class_of(10 + ttl, 10);
+        assert_eq!(classes.count(), FIRST_TTL_CLASS + 4);
+        let class = |ttl: u32| classes.class_of(Queue::Small, 10 + ttl, 10);
         written(&classes, &[(60, 5_000), (70, 4_000), (300, 3_000), (900, 5), (5_000, 5), (86_400, 5)]);
         let common = [60, 70, 300].map(class);
         let rare = [900, 5_000, 86_400].map(class);
@@ -202,8 +220,8 @@ mod tests {
     #[test]
     fn no_more_times_than_classes_are_all_apart() {
         let classes = TtlClasses::new(255);
-        written(&classes, &[(10, 3), (20, 3), (40, 3), (80, 3), (9_000, 500)]);
-        let mut all = [10, 20, 40, 80, 9_000].map(|ttl| classes.class_of(10 + ttl, 10));
+        written(&classes, &[(10, 3), (20, 3), (40, 3), (9_000, 500)]);
+        let mut all = [10, 20, 40, 9_000].map(|ttl| classes.class_of(Queue::Small, 10 + ttl, 10));
         all.sort_unstable();
         assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
     }

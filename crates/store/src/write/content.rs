@@ -9,7 +9,7 @@ use super::{Blocked, Change, Existing, NewValue, Value, Write};
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::info::Expiry;
-use crate::segments::{Claim, NoSpace};
+use crate::segments::{Claim, NoSpace, Queue};
 use crate::store::Store;
 use crate::upload::{Upload, Uploaded};
 
@@ -27,6 +27,8 @@ pub(super) struct Content<'a> {
     keeps_old: bool,
     /// The upload whose pieces become this item's.
     upload: Option<&'a Uploaded>,
+    /// Where pieces written for this item go.
+    queue: Queue,
 }
 
 impl<'a> Content<'a> {
@@ -43,6 +45,7 @@ impl<'a> Content<'a> {
             merged: Vec::new(),
             keeps_old: false,
             upload: None,
+            queue: Queue::Small,
         }
     }
 
@@ -152,6 +155,7 @@ impl Handle {
         let mut joined = Content {
             keeps_old: !old.pieces.is_empty(),
             upload: new.upload,
+            queue: self.queue_for(hash, existing),
             ..Content::of_pieces(Vec::new(), len)
         };
         let parts = if after { [old, new] } else { [new, old] };
@@ -195,7 +199,7 @@ impl Handle {
         }
         let mut rest = seam.as_deref().unwrap_or_default();
         while !rest.is_empty() {
-            let piece = store.write_piece(hash, expiry, rest, Claim::New)?;
+            let piece = store.write_piece(hash, joined.queue, expiry, rest, Claim::New)?;
             rest = &rest[piece.len as usize..];
             joined.made.push(piece);
             joined.pieces.push(piece);

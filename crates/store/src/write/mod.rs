@@ -17,7 +17,7 @@ use crate::index::group::LockedGroup;
 use crate::index::resize::Growth;
 use crate::index::{NoBlock, SlotAt};
 use crate::info::{Detail, Expiry, ItemInfo, Miss};
-use crate::segments::{Claim, NoSpace};
+use crate::segments::{Claim, NoSpace, Queue};
 use crate::store::Store;
 use crate::upload::Uploaded;
 
@@ -286,7 +286,8 @@ impl Handle {
             Some(at) if write.same_item => at.slot.frequency(),
             _ => 0,
         };
-        let class = store.segments.class_of(new.expiry, now);
+        let queue = self.queue_for(hash, existing);
+        let class = store.segments.class_of(queue, new.expiry, now);
         let reservation = match store.segments.reserve(class, new.bytes(), now, write.claim()) {
             Ok(reservation) => reservation,
             Err(why) => {
@@ -320,9 +321,25 @@ impl Handle {
                 }
             }
         }
+        if queue == Queue::Main && existing.at.is_none() {
+            store.ghosts.remove(hash);
+        }
         content.settle(store);
         self.counters().total_items.inc();
         Ok(Written { cas: if store.cas_enabled { new.cas } else { 0 } })
+    }
+
+    /// The queue of a new item: the main one if it takes the place of one there or of one that was read, or was asked
+    /// for again soon after it was evicted.
+    fn queue_for(&self, hash: KeyHash, existing: &Existing<'_>) -> Queue {
+        let store = &*self.store;
+        match existing.at {
+            _ if !store.evicts() => Queue::Small,
+            Some(at) if at.slot.frequency() > 0 => Queue::Main,
+            Some(at) => store.segments.queue_at(at.slot.offset()),
+            None if store.ghosts.contains(hash) => Queue::Main,
+            None => Queue::Small,
+        }
     }
 
     fn new_state(&self, write: &Write<'_>) -> State {

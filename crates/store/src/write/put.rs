@@ -4,7 +4,7 @@ use fabcache_layout::item::{self, Item, NewItem, PieceEntry, State};
 use fabcache_layout::{KeyHash, header};
 
 use crate::info::Expiry;
-use crate::segments::{Claim, NoSpace, Reservation};
+use crate::segments::{Claim, NoSpace, Queue, Reservation};
 use crate::store::Store;
 
 impl Store {
@@ -53,6 +53,7 @@ impl Store {
     pub(crate) fn write_piece(
         &self,
         owner: KeyHash,
+        queue: Queue,
         expiry: Expiry,
         bytes: &[u8],
         claim: Claim,
@@ -67,7 +68,7 @@ impl Store {
         };
         let whole = new.bytes();
         let least = whole.min(self.piece_bytes_min());
-        let class = self.segments.class_of(expiry.second(), now);
+        let class = self.segments.class_of(queue, expiry.second(), now);
         let reservation = self.segments.reserve_between(class, least, whole, now, claim)?;
         new.value_len = (reservation.len as usize - new.head_len()).min(wanted) as u32;
         debug_assert!(new.bytes() <= reservation.len);
