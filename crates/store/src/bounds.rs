@@ -26,6 +26,9 @@ pub const COPIED_VALUE_BYTES_MAX: u32 = if cfg!(loom) { 16 } else { 16 << 10 };
 /// An item takes at most this part of a segment (1/n), or is chained: bounds what is lost at a segment's end.
 pub const CONTIGUOUS_ITEM_DIVISOR: u64 = if cfg!(loom) { 1 } else { 8 };
 
+/// An open segment that an item did not fit into goes on for smaller ones if more than this part of it (1/n) is left.
+pub const TAIL_DIVISOR: u64 = 128;
+
 /// Pieces of a long value are cut to fill the end of a segment, but not shorter than this part of one (1/n): bounds
 /// the number of pieces …
 pub const PIECE_DIVISOR_MAX: u64 = 16;
@@ -59,6 +62,9 @@ pub const COMPACTION_DEAD_DIVISOR: u64 = 6;
 /// The small queue has this part (1/n) of the segments that hold items: what is not read again is gone soon. Chosen by
 /// miss ratios (`fabcache bench trace`): a tenth, as published, was worse on most traces.
 pub const SMALL_QUEUE_DIVISOR: u32 = 20;
+
+/// More reads than this count as so many: what was popular must not stay for long when it no longer is.
+pub const EVICTION_FREQUENCY_MAX: u8 = 3;
 
 /// Of a main segment that eviction empties, at most this part is kept, so that ten are moved for one gained.
 pub const MAIN_KEPT_NUMERATOR: u64 = 9;

@@ -17,9 +17,9 @@
 //! to stay there, which is once where most items of the main queue are not read, and more where all are, as in a loop.
 //! What is kept in the main queue loses that many reads.
 
-use fabcache_layout::slot::FREQUENCY_MAX;
-
-use crate::bounds::{MAIN_KEPT_DIVISOR, MAIN_KEPT_NUMERATOR, SMALL_QUEUE_DIVISOR};
+use crate::bounds::{
+    EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, MAIN_KEPT_DIVISOR, MAIN_KEPT_NUMERATOR, SMALL_QUEUE_DIVISOR,
+};
 use crate::segments::Queue;
 
 /// What eviction has learnt of the main queue. Part of what the lock of reclaim guards.
@@ -69,13 +69,13 @@ impl Eviction {
     pub fn worn(&self, queue: Queue, frequency: u8) -> u8 {
         match queue {
             Queue::Small => 0,
-            Queue::Main => frequency.saturating_sub(self.main_least),
+            Queue::Main => frequency.min(FREQUENCY_MAX).saturating_sub(self.main_least),
         }
     }
 
     /// An item of the main segment that is being emptied.
     pub fn see_main(&mut self, frequency: u8, bytes: u64) {
-        self.bytes[usize::from(frequency)] += bytes;
+        self.bytes[usize::from(frequency.min(FREQUENCY_MAX))] += bytes;
     }
 
     /// A main segment was emptied.
@@ -125,7 +125,7 @@ mod tests {
     fn what_is_read_at_all_stays_while_enough_is_not() {
         let eviction = after(&[&[(0, 500), (1, 300), (7, 200)]]);
         assert_eq!((eviction.least(Queue::Main), eviction.least(Queue::Small)), (1, 1));
-        assert_eq!(eviction.worn(Queue::Main, 7), 6);
+        assert_eq!((eviction.worn(Queue::Main, 2), eviction.worn(Queue::Main, 7)), (1, 2));
         assert_eq!(eviction.worn(Queue::Small, 7), 0);
     }
 
@@ -134,7 +134,7 @@ mod tests {
         let eviction = after(&[[(2, 300), (3, 700)].as_slice(); 8]);
         assert_eq!((eviction.least(Queue::Main), eviction.least(Queue::Small)), (3, 3));
         assert_eq!(eviction.worn(Queue::Main, 3), 0);
-        assert_eq!(after(&[&[(7, 1_000)]]).least(Queue::Main), 7);
+        assert_eq!(after(&[&[(7, 1_000)]]).least(Queue::Main), 3);
         let again = after(&[&[(2, 300), (3, 700)], &[(0, 900)], &[(0, 900)], &[(0, 900)], &[(0, 900)]]);
         assert_eq!((again.least(Queue::Main), again.least(Queue::Small)), (1, 1));
     }

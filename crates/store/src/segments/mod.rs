@@ -25,11 +25,11 @@ use fabcache_layout::{Geometry, Memory};
 
 use crate::bounds::{
     LATE_SECONDS_MIN, LATE_TTL_DIVISOR, PINNED_SEGMENTS_DIVISOR, RECLAIM_RESERVE_SEGMENTS,
-    REWRITE_RESERVE_DIVISOR, STABLE_LOOKS_MAX,
+    REWRITE_RESERVE_DIVISOR, STABLE_LOOKS_MAX, TAIL_DIVISOR,
 };
 use marks::Marks;
 pub use ttl::Queue;
-use ttl::{TtlClasses, queue_of};
+use ttl::TtlClasses;
 
 /// The deadline of a segment in which nothing is known to expire.
 pub const NO_DEADLINE: u32 = u32::MAX;
@@ -168,6 +168,9 @@ pub struct Segments {
     classes: TtlClasses,
     /// The segment that items of each class go to, or NONE. Changed under `opening`.
     open: Box<[AtomicU32]>,
+    /// Of each class, the segment that was open before, if it is not yet full: what the last item did not fit into is
+    /// for smaller ones. Changed under `opening`.
+    tails: Box<[AtomicU32]>,
     opening: Mutex<()>,
     free: Mutex<VecDeque<u32>>,
     free_count: AtomicUsize,
@@ -193,6 +196,7 @@ impl Segments {
             segments: (0..geometry.segments).map(|_| CachePadded::new(Segment::new())).collect(),
             deadlines: (0..geometry.segments).map(|_| AtomicU32::new(NO_DEADLINE)).collect(),
             open: (0..classes.count()).map(|_| AtomicU32::new(NONE)).collect(),
+            tails: (0..classes.count()).map(|_| AtomicU32::new(NONE)).collect(),
             classes,
             opening: Mutex::new(()),
             free: Mutex::new((0..limit).collect()),
@@ -321,6 +325,13 @@ impl Segments {
         // What rewrites opened is not for new items, or nothing would be left for the next rewrites.
         if self.fills_up && claim == Claim::New && self.free_count() < self.kept_back(claim) {
             return Err(NoSpace::Full);
+        }
+        // Pieces are cut to what is left, and would use a tail up in scraps.
+        let tail = if min == max { self.tails[class].load(Ordering::Acquire) } else { NONE };
+        if tail != NONE
+            && let Some(reservation) = self.reserve_in(tail, min, max, now)
+        {
+            return Ok(reservation);
         }
         loop {
             let id = self.open[class].load(Ordering::Acquire);
@@ -490,7 +501,7 @@ impl Segments {
         segment.last_expiry.store(0, Ordering::Relaxed);
         segment.shortest_ttl.store(u32::MAX, Ordering::Relaxed);
         segment.endless.store(false, Ordering::Relaxed);
-        segment.is_main.store(queue_of(class) == Queue::Main, Ordering::Relaxed);
+        segment.is_main.store(self.classes.queue_of(class) == Queue::Main, Ordering::Relaxed);
         segment.marked.store(0, Ordering::Relaxed);
         self.lock(&segment.marks).clear();
         self.deadlines[id as usize].store(NO_DEADLINE, Ordering::Relaxed);
@@ -499,10 +510,23 @@ impl Segments {
         // Release: whoever reserves here sees the segment as it was just set up.
         segment.allocation.store(0, Ordering::Release);
         self.open[class].store(id, Ordering::Release);
-        if old != NONE {
-            self.seal(old);
+        let full = if old != NONE && self.is_worth_a_tail(old) {
+            self.tails[class].swap(old, Ordering::AcqRel)
+        } else {
+            old
+        };
+        if full != NONE {
+            self.seal(full);
         }
         Ok(())
+    }
+
+    /// Enough is left of an open segment for smaller items than the one that did not fit. Without eviction a tail might
+    /// be what rewrites opened, and that is not for new items.
+    fn is_worth_a_tail(&self, id: u32) -> bool {
+        let capacity = self.geometry.segment_bytes();
+        let used = self.segments[id as usize].allocation.load(Ordering::Relaxed) & 0xffff_ffff;
+        !self.fills_up && capacity - used > capacity / TAIL_DIVISOR
     }
 
     fn seal(&self, id: u32) {
@@ -522,7 +546,7 @@ impl Segments {
     /// Seals open segments that are `wanted` and hold anything, so that reclaim can have them.
     pub fn seal_open(&self, wanted: impl Fn(u32) -> bool) {
         let _opening = self.lock(&self.opening);
-        for open in &self.open {
+        for open in self.open.iter().chain(&self.tails) {
             let id = open.load(Ordering::Acquire);
             if id == NONE {
                 continue;

@@ -12,12 +12,10 @@ use crate::bounds::{OPEN_SEGMENTS_DIVISOR, TTL_SAMPLE, TTL_SAMPLES_MIN};
 
 /// Items of the small queue without expiry.
 pub const ENDLESS_CLASS: usize = 0;
-/// Items of the main queue without expiry …
+/// Items of the main queue without expiry.
 pub const MAIN_CLASS: usize = 1;
-/// … and those that expire, whenever that is: the queue's order tells more about them.
-pub const MAIN_EXPIRING_CLASS: usize = 2;
-/// The first class of items of the small queue that expire.
-pub const FIRST_TTL_CLASS: usize = 3;
+/// The first class of items that expire: those of the small queue, then as many of the main queue.
+pub const FIRST_TTL_CLASS: usize = 2;
 
 /// The queues of eviction (`eviction.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +24,6 @@ pub enum Queue {
     Small,
     /// Those that were read since, or asked for again soon after they were evicted.
     Main,
-}
-
-/// The queue of the items of a class.
-pub fn queue_of(class: usize) -> Queue {
-    if matches!(class, MAIN_CLASS | MAIN_EXPIRING_CLASS) { Queue::Main } else { Queue::Small }
 }
 
 /// Steps of time to live.
@@ -53,9 +46,10 @@ const fn step_of(ttl: u32) -> usize {
 }
 const _: () = assert!(step_of(u32::MAX) < STEPS);
 
-/// The classes of items that expire.
+/// The classes of items.
 #[derive(Debug)]
 pub struct TtlClasses {
+    /// Those that expire, of either queue.
     count: usize,
     /// The class of each step, less [`FIRST_TTL_CLASS`]. Written by whoever balances, read by writers; any value will
     /// do for correctness.
@@ -65,10 +59,10 @@ pub struct TtlClasses {
 }
 
 impl TtlClasses {
-    /// As many classes as `segments` in all allow, at least one, besides those of items without expiry.
+    /// As many classes as `segments` in all allow, at least one for each queue, besides those of items without expiry.
     pub fn new(segments: u32) -> TtlClasses {
         let open_max = segments as usize / OPEN_SEGMENTS_DIVISOR;
-        let count = open_max.saturating_sub(FIRST_TTL_CLASS).clamp(1, STEPS);
+        let count = (open_max.saturating_sub(FIRST_TTL_CLASS) / 2).clamp(1, STEPS);
         let classes = TtlClasses {
             count,
             classes: (0..STEPS.div_ceil(CLASSES_PER_WORD)).map(|_| AtomicU64::new(0)).collect(),
@@ -80,7 +74,7 @@ impl TtlClasses {
 
     /// All classes, those of items without expiry included.
     pub fn count(&self) -> usize {
-        FIRST_TTL_CLASS + self.count
+        FIRST_TTL_CLASS + 2 * self.count
     }
 
     /// The class of items of a queue with this expiry.
@@ -89,9 +83,17 @@ impl TtlClasses {
         match (queue, expiry) {
             (Queue::Small, 0) => ENDLESS_CLASS,
             (Queue::Main, 0) => MAIN_CLASS,
-            (Queue::Main, _) => MAIN_EXPIRING_CLASS,
-            (Queue::Small, _) => FIRST_TTL_CLASS + self.class_of_step(step_of(expiry.saturating_sub(now))),
+            (queue, _) => {
+                let first = if queue == Queue::Small { FIRST_TTL_CLASS } else { FIRST_TTL_CLASS + self.count };
+                first + self.class_of_step(step_of(expiry.saturating_sub(now)))
+            }
         }
+    }
+
+    /// The queue of the items of a class.
+    pub fn queue_of(&self, class: usize) -> Queue {
+        let is_main = class == MAIN_CLASS || class >= FIRST_TTL_CLASS + self.count;
+        if is_main { Queue::Main } else { Queue::Small }
     }
 
     fn class_of_step(&self, step: usize) -> usize {
@@ -195,7 +197,7 @@ mod tests {
         for segments in [8, 63, 255, 511, 7_168, 1 << 20] {
             let classes = TtlClasses::new(segments);
             let open_max = segments as usize * 3 / 100;
-            assert!(classes.count() <= open_max.max(4), "{segments}: {}", classes.count());
+            assert!(classes.count() <= open_max.max(FIRST_TTL_CLASS + 2), "{segments}: {}", classes.count());
             let all = (0..STEPS).map(|step| classes.class_of_step(step)).collect::<Vec<_>>();
             assert!(all.is_sorted() && *all.last().expect("steps") < classes.count);
         }
@@ -205,8 +207,8 @@ mod tests {
 
     #[test]
     fn common_times_have_a_class_of_their_own_and_rare_ones_share() {
-        let classes = TtlClasses::new(255);
-        assert_eq!(classes.count(), FIRST_TTL_CLASS + 4);
+        let classes = TtlClasses::new(400);
+        assert_eq!(classes.count(), FIRST_TTL_CLASS + 2 * 4);
         let class = |ttl: u32| classes.class_of(Queue::Small, 10 + ttl, 10);
         written(&classes, &[(60, 5_000), (70, 4_000), (300, 3_000), (900, 5), (5_000, 5), (86_400, 5)]);
         let common = [60, 70, 300].map(class);
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn no_more_times_than_classes_are_all_apart() {
-        let classes = TtlClasses::new(255);
+        let classes = TtlClasses::new(400);
         written(&classes, &[(10, 3), (20, 3), (40, 3), (9_000, 500)]);
         let mut all = [10, 20, 40, 9_000].map(|ttl| classes.class_of(Queue::Small, 10 + ttl, 10));
         all.sort_unstable();
