@@ -10,8 +10,8 @@
 //! queue, some of whose items are moved and the others evicted (`eviction.rs`).
 
 use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, NewItem, PieceEntry, State};
-use fabcache_layout::sync::Ordering;
 use fabcache_layout::slot::FREQUENCY_MAX;
+use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::bounds::{
@@ -414,7 +414,9 @@ impl Store {
     fn keeps(&self, victim: &Victim, frequency: u8, bytes: u64) -> bool {
         match victim.purpose {
             Purpose::Sweep | Purpose::Compact => true,
-            Purpose::Evict => frequency >= victim.least && victim.moved_bytes + bytes <= victim.moved_bytes_max,
+            Purpose::Evict => {
+                frequency >= victim.least && victim.moved_bytes + bytes <= victim.moved_bytes_max
+            }
         }
     }
 

@@ -8,8 +8,9 @@ use crate::bounds::{FLUSH_EPOCHS_UNSWEPT_MAX, UPKEEP_STEP_GROUPS};
 use crate::dump::Cursor;
 use crate::handle::Handle;
 use crate::index::resize::Growth;
-use crate::info::{Detail, Expiry};
+use crate::info::Expiry;
 use crate::store::Store;
+use crate::write::Change;
 
 impl Store {
     /// Publishes the second it is, and flushes if a delayed flush is due. Any thread, as often as it likes.
@@ -119,8 +120,8 @@ impl Handle {
         let mut gone = Vec::new();
         let next = self.walk(cursor, |_| valid += 1, |key| gone.push(key.to_vec()));
         for key in &gone {
-            // What has expired is removed by being looked at.
-            let _ = self.describe(key, Detail::Basic, false);
+            // A write that keeps what is valid removes what is not, and waits for the lock, as a read does not.
+            let _ = self.mutate(key, |_| (Change::Keep, ()));
         }
         let expired = gone.len() as u64;
         (next, valid + expired, expired)

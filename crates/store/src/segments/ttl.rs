@@ -84,7 +84,8 @@ impl TtlClasses {
             (Queue::Small, 0) => ENDLESS_CLASS,
             (Queue::Main, 0) => MAIN_CLASS,
             (queue, _) => {
-                let first = if queue == Queue::Small { FIRST_TTL_CLASS } else { FIRST_TTL_CLASS + self.count };
+                let first =
+                    if queue == Queue::Small { FIRST_TTL_CLASS } else { FIRST_TTL_CLASS + self.count };
                 first + self.class_of_step(step_of(expiry.saturating_sub(now)))
             }
         }
@@ -202,7 +203,10 @@ mod tests {
             assert!(all.is_sorted() && *all.last().expect("steps") < classes.count);
         }
         let classes = TtlClasses::new(1 << 20);
-        assert_ne!(classes.class_of(Queue::Small, 1_060, 1_000), classes.class_of(Queue::Small, 1_070, 1_000));
+        assert_ne!(
+            classes.class_of(Queue::Small, 1_060, 1_000),
+            classes.class_of(Queue::Small, 1_070, 1_000)
+        );
     }
 
     #[test]
