@@ -97,6 +97,11 @@ pub const FLUSH_EPOCHS_UNSWEPT_MAX: u64 = 250;
 /// Open segments are at most this part (1/n) of all: less than 3%, as their free ends are idle memory.
 pub const OPEN_SEGMENTS_DIVISOR: usize = 34;
 
+/// Items without expiry may have this part (1/n) of them, so that threads do not write to the same one …
+pub const LASTING_LANES_DIVISOR: usize = 4;
+/// … and items that expire several for each class, once there are so many classes.
+pub const CLASSES_BEFORE_LANES: usize = 32;
+
 /// One item in so many is counted to tell which times to live are common …
 pub const TTL_SAMPLE: u64 = if cfg!(loom) { 1 } else { 64 };
 /// … and nothing is concluded from fewer.

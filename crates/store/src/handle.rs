@@ -10,7 +10,7 @@ use crate::store::Store;
 #[derive(Debug)]
 pub struct Handle {
     pub(crate) store: Arc<Store>,
-    thread: usize,
+    pub(crate) thread: usize,
     /// Old values that a write needs.
     pub(crate) scratch: Scratch,
 }

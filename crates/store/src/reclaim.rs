@@ -532,7 +532,7 @@ impl Store {
             pieces: pieces.map_or(0, |pieces| pieces.len() as u32),
             value_len: item.value_len,
         };
-        let class = self.segments.class_of(queue, item.expiry, now);
+        let class = self.segments.class_of(queue, item.expiry, now, 0);
         let reservation = self.segments.reserve(class, new.bytes(), now, Claim::Move).map_err(|_| Stuck)?;
         let new_offset = reservation.offset;
         self.segments.note_written(new_offset, accessed);

@@ -69,7 +69,8 @@ pub struct Store {
     pub(crate) secret: Secret,
     pub(crate) index: Index,
     pub(crate) segments: Segments,
-    pub(crate) reclaim: Mutex<Reclaim>,
+    /// Asked for by every write while memory is full, so in lines of its own.
+    pub(crate) reclaim: CachePadded<Mutex<Reclaim>>,
     pub(crate) ghosts: Ghosts,
     /// Held while a flush is started or noted.
     pub(crate) flushes: Mutex<()>,
@@ -84,7 +85,8 @@ pub struct Store {
     /// Second of the next delayed flush; 0 for none.
     pub(crate) flush_at: AtomicU32,
     pub(crate) clock: Clock,
-    cas: AtomicU64,
+    /// Written by every write, so in a line of its own.
+    cas: CachePadded<AtomicU64>,
     pub(crate) cas_enabled: bool,
     evict: bool,
     counters: Box<[CachePadded<StoreCounters>]>,
@@ -191,7 +193,8 @@ impl Store {
         segments_limit: u32,
         #[cfg(not(loom))] backing: Backing,
     ) -> Result<Store, CreateError> {
-        let segments = Segments::new(memory.clone(), geometry, segments_limit, !options.evict);
+        let segments =
+            Segments::new(memory.clone(), geometry, segments_limit, !options.evict, options.threads.max(1));
         let index = Index::new(memory.clone(), geometry, || segments.take_for_index())
             .map_err(|NoBlock| CreateError::TooSmall { bytes: options.memory_bytes })?;
         let clock = Clock::start(options.time);
@@ -204,7 +207,7 @@ impl Store {
             secret,
             index,
             segments,
-            reclaim: Mutex::new(Reclaim::default()),
+            reclaim: CachePadded::new(Mutex::new(Reclaim::default())),
             ghosts: Ghosts::new(geometry.region_bytes / ITEM_BYTES_MIN),
             flushes: Mutex::new(()),
             swept_epoch: AtomicU64::new(0),
@@ -214,7 +217,7 @@ impl Store {
             limit_moving: Mutex::new(()),
             flush_at: AtomicU32::new(0),
             clock,
-            cas: AtomicU64::new(0),
+            cas: CachePadded::new(AtomicU64::new(0)),
             cas_enabled: options.cas,
             evict: options.evict,
             counters: (0..options.threads.max(1)).map(|_| CachePadded::default()).collect(),

@@ -128,3 +128,33 @@ pub fn fill(handle: &Handle, items: u64, value_bytes: usize) {
         set(handle, &key(number), &value, Expiry::NEVER);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_do_what_their_names_say() {
+        let (store, clock) = store(8 << 20, 1).expect("memory for a test");
+        let handle = Handle::new(&store);
+        fill(&handle, 1_000, 100);
+        assert_eq!(store.usage().items, 1_000);
+        let mut out = Vec::new();
+        assert!(get(&handle, &key(999), &mut out) && out == [b'v'; 100]);
+        assert!(!get(&handle, &key(1_000), &mut out));
+        set(&handle, &key(7), b"41", Expiry::from_client(9, store.now(), store.clock_origin()));
+        increment(&handle, &key(7));
+        assert!(get(&handle, &key(7), &mut out) && out == b"42");
+        assert!(delete(&handle, &key(8)) && !delete(&handle, &key(8)));
+        set(&handle, &key(9), b"soon gone", Expiry::from_client(9, store.now(), store.clock_origin()));
+        clock.advance(20);
+        handle.maintain();
+        assert!(!get(&handle, &key(9), &mut out));
+    }
+
+    #[test]
+    fn keys_differ() {
+        assert_eq!(&key(0x1f), b"key-000000000000001f");
+        assert_eq!(key(u64::MAX)[4..], *b"ffffffffffffffff");
+    }
+}

@@ -134,3 +134,45 @@ impl Results {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Plan, operations, scaling};
+    use super::*;
+
+    #[test]
+    fn every_figure_is_in_the_table() {
+        let plan = Plan {
+            items: vec![2_000],
+            value_bytes: 64,
+            threads: vec![1, 3],
+            scaling_items: 1_000,
+            time: Duration::from_millis(1),
+            stalls: false,
+        };
+        let results = Results {
+            unix_time: 0,
+            machine: "a machine".into(),
+            value_bytes: plan.value_bytes,
+            resident: vec![operations::measure(2_000, &plan).expect("memory for a test")],
+            instructions: None,
+            scaling_items: plan.scaling_items,
+            scaling: scaling::measure(&plan).expect("memory for a test"),
+            stalls: Vec::new(),
+        };
+        let figures: Vec<f64> =
+            results.resident[0].costs.iter().flat_map(|cost| [cost.cold_ns, cost.hot_ns]).flatten().collect();
+        assert!(figures.len() == 9 && figures.iter().all(|ns| *ns > 0.0), "{figures:?}");
+        assert_eq!(results.scaling.len(), 6);
+        assert!(results.scaling.iter().all(|scaled| scaled.cpu_ns > 0.0 && scaled.operations_per_s > 0.0));
+        let table = results.table();
+        for operation in operations::Operation::ALL {
+            let name = operation.name();
+            let line = table.lines().find(|line| line.starts_with(name)).expect("a line each");
+            assert!(line.split_whitespace().any(|word| word.parse::<f64>().is_ok()), "{line}");
+        }
+        assert!(table.lines().any(|line| line.starts_with("3 ")));
+    }
+}

@@ -86,6 +86,7 @@ pub fn thread_cpu_ns() -> u64 {
 
 fn scale(store: &Arc<Store>, mix: Mix, threads: usize, plan: &Plan) -> Scaled {
     let start = Barrier::new(threads);
+    let start_of_all = Instant::now();
     // Each thread has a few slices of time of its own, however many share a processor.
     let time = plan.time.max(Duration::from_millis(20) * threads as u32);
     let work = |seed: usize| {
@@ -95,9 +96,9 @@ fn scale(store: &Arc<Store>, mix: Mix, threads: usize, plan: &Plan) -> Scaled {
         let mut out = Vec::new();
         let mut keys = vec![[0; KEY_BYTES]; BATCH];
         start.wait();
-        let begun = Instant::now();
+        let begun = start_of_all.elapsed();
         let (mut cpu_ns, mut done) = (0, 0);
-        while begun.elapsed() < time {
+        while start_of_all.elapsed() < begun + time {
             keys.fill_with(|| key(random.below(plan.scaling_items as u32).into()));
             let before = thread_cpu_ns();
             for (i, key) in keys.iter().enumerate() {
@@ -110,14 +111,15 @@ fn scale(store: &Arc<Store>, mix: Mix, threads: usize, plan: &Plan) -> Scaled {
             cpu_ns += thread_cpu_ns() - before;
             done += keys.len();
         }
-        (cpu_ns, done, begun.elapsed())
+        (cpu_ns, done, begun, start_of_all.elapsed())
     };
     let done: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|seed| scope.spawn(move || work(seed))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
     });
-    let operations = done.iter().map(|(_, operations, _)| *operations as f64).sum::<f64>();
+    let operations = done.iter().map(|(_, operations, ..)| *operations as f64).sum::<f64>();
     let cpu_ns = done.iter().map(|(cpu_ns, ..)| *cpu_ns as f64).sum::<f64>() / operations;
-    let rates = done.iter().map(|(_, operations, time)| *operations as f64 / time.as_secs_f64());
-    Scaled { mix, threads, cpu_ns, operations_per_s: rates.sum() }
+    let begun = done.iter().map(|(.., begun, _)| *begun).min().unwrap_or_default();
+    let ended = done.iter().map(|(.., ended)| *ended).max().unwrap_or_default();
+    Scaled { mix, threads, cpu_ns, operations_per_s: operations / (ended - begun).as_secs_f64() }
 }

@@ -28,8 +28,8 @@ use crate::bounds::{
     REWRITE_RESERVE_DIVISOR, STABLE_LOOKS_MAX, TAIL_DIVISOR,
 };
 use marks::Marks;
+use ttl::Classes;
 pub use ttl::Queue;
-use ttl::TtlClasses;
 
 /// The deadline of a segment in which nothing is known to expire.
 pub const NO_DEADLINE: u32 = u32::MAX;
@@ -165,7 +165,7 @@ pub struct Segments {
     /// Of each segment, the second at which it is to be walked for what has expired; 0 if nothing lives in it. Close
     /// together, as all are looked at every second. Lowered by writers before they commit, taken by the walker.
     deadlines: Box<[AtomicU32]>,
-    classes: TtlClasses,
+    classes: Classes,
     /// The segment that items of each class go to, or NONE. Changed under `opening`.
     open: Box<[AtomicU32]>,
     /// Of each class, the segment that was open before, if it is not yet full: what the last item did not fit into is
@@ -180,23 +180,24 @@ pub struct Segments {
     fills_up: bool,
     retired: Mutex<Vec<u32>>,
     next_order: AtomicU64,
-    pinned: AtomicU32,
+    /// Written by readers of long values, so in a line of its own.
+    pinned: CachePadded<AtomicU32>,
     index_segments: AtomicU32,
     opened_for_moves: AtomicU64,
 }
 
 impl Segments {
-    /// All segments free, but for those beyond `limit`. `fills_up`: live items are not evicted.
-    pub fn new(memory: Memory, geometry: Geometry, limit: u32, fills_up: bool) -> Segments {
+    /// All segments free, but for those beyond `limit`. `fills_up`: live items are not evicted. So many threads write.
+    pub fn new(memory: Memory, geometry: Geometry, limit: u32, fills_up: bool, threads: usize) -> Segments {
         let limit = limit.min(geometry.segments);
-        let classes = TtlClasses::new(limit);
+        let classes = Classes::new(limit, threads);
         let segments = Segments {
             memory,
             geometry,
             segments: (0..geometry.segments).map(|_| CachePadded::new(Segment::new())).collect(),
             deadlines: (0..geometry.segments).map(|_| AtomicU32::new(NO_DEADLINE)).collect(),
-            open: (0..classes.count()).map(|_| AtomicU32::new(NONE)).collect(),
-            tails: (0..classes.count()).map(|_| AtomicU32::new(NONE)).collect(),
+            open: (0..classes.open_max()).map(|_| AtomicU32::new(NONE)).collect(),
+            tails: (0..classes.open_max()).map(|_| AtomicU32::new(NONE)).collect(),
             classes,
             opening: Mutex::new(()),
             free: Mutex::new((0..limit).collect()),
@@ -205,7 +206,7 @@ impl Segments {
             fills_up,
             retired: Mutex::new((limit..geometry.segments).collect()),
             next_order: AtomicU64::new(1),
-            pinned: AtomicU32::new(0),
+            pinned: CachePadded::new(AtomicU32::new(0)),
             index_segments: AtomicU32::new(0),
             opened_for_moves: AtomicU64::new(0),
         };
@@ -278,10 +279,10 @@ impl Segments {
         segment::still(&self.memory, &self.geometry, id, generation)
     }
 
-    /// The class of items of a queue with this expiry.
+    /// Which open segment items of a queue with this expiry go to that this thread writes.
     #[inline]
-    pub fn class_of(&self, queue: Queue, expiry: u32, now: u32) -> usize {
-        self.classes.class_of(queue, expiry, now)
+    pub fn class_of(&self, queue: Queue, expiry: u32, now: u32, thread: usize) -> usize {
+        self.classes.class_of(queue, expiry, now, thread)
     }
 
     /// The queue of what lies at `offset`.

@@ -43,7 +43,7 @@ impl World {
             segment_table: 0,
             first_segment,
         };
-        Arc::new(World { segments: Segments::new(memory.clone(), geometry, SEGMENTS, false), memory })
+        Arc::new(World { segments: Segments::new(memory.clone(), geometry, SEGMENTS, false, 1), memory })
     }
 
     /// Writes an "item" that never expires; where it lies.

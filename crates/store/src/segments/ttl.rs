@@ -5,17 +5,15 @@
 //! is written. A time to live that is common so has a class of its own, and rare ones share what is left. A step that
 //! changes its class mixes one segment; what expires when is looked up in the segments, not here, so a bad mix costs
 //! work but nobody's memory.
+//!
+//! Threads that write to one segment wait for each other's cache lines, so where more segments may be open than classes
+//! need, each class has several, and threads are spread over them: its lanes.
 
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering};
 
-use crate::bounds::{OPEN_SEGMENTS_DIVISOR, TTL_SAMPLE, TTL_SAMPLES_MIN};
-
-/// Items of the small queue without expiry.
-pub const ENDLESS_CLASS: usize = 0;
-/// Items of the main queue without expiry.
-pub const MAIN_CLASS: usize = 1;
-/// The first class of items that expire: those of the small queue, then as many of the main queue.
-pub const FIRST_TTL_CLASS: usize = 2;
+use crate::bounds::{
+    CLASSES_BEFORE_LANES, LASTING_LANES_DIVISOR, OPEN_SEGMENTS_DIVISOR, TTL_SAMPLE, TTL_SAMPLES_MIN,
+};
 
 /// The queues of eviction (`eviction.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,25 +44,35 @@ const fn step_of(ttl: u32) -> usize {
 }
 const _: () = assert!(step_of(u32::MAX) < STEPS);
 
-/// The classes of items.
+/// The classes, and where they lie among the open segments: the small queue's, then the main queue's; of each, first
+/// the lanes of items without expiry, then each class of those that expire with its lanes.
 #[derive(Debug)]
-pub struct TtlClasses {
-    /// Those that expire, of either queue.
+pub struct Classes {
+    /// Lanes of items without expiry.
+    lasting_lanes: usize,
+    /// Classes of items that expire.
     count: usize,
-    /// The class of each step, less [`FIRST_TTL_CLASS`]. Written by whoever balances, read by writers; any value will
-    /// do for correctness.
+    /// Lanes of each of these.
+    lanes: usize,
+    /// The class of each step. Written by whoever balances, read by writers; any value will do for correctness.
     classes: Box<[AtomicU64]>,
     /// Sampled items of each step; added to by writers, halved by whoever balances.
     seen: Box<[AtomicU32]>,
 }
 
-impl TtlClasses {
-    /// As many classes as `segments` in all allow, at least one for each queue, besides those of items without expiry.
-    pub fn new(segments: u32) -> TtlClasses {
-        let open_max = segments as usize / OPEN_SEGMENTS_DIVISOR;
-        let count = (open_max.saturating_sub(FIRST_TTL_CLASS) / 2).clamp(1, STEPS);
-        let classes = TtlClasses {
+impl Classes {
+    /// As many as `segments` in all allow, at least one of items that expire and one of others for each queue, for so
+    /// many threads.
+    pub fn new(segments: u32, threads: usize) -> Classes {
+        let open_max = segments as usize / OPEN_SEGMENTS_DIVISOR / 2;
+        let lasting_lanes = (open_max / LASTING_LANES_DIVISOR).clamp(1, threads);
+        let expiring = open_max.saturating_sub(lasting_lanes).max(1);
+        let lanes = (expiring / CLASSES_BEFORE_LANES).clamp(1, threads);
+        let count = (expiring / lanes).min(STEPS);
+        let classes = Classes {
+            lasting_lanes,
             count,
+            lanes,
             classes: (0..STEPS.div_ceil(CLASSES_PER_WORD)).map(|_| AtomicU64::new(0)).collect(),
             seen: (0..STEPS).map(|_| AtomicU32::new(0)).collect(),
         };
@@ -72,29 +80,29 @@ impl TtlClasses {
         classes
     }
 
-    /// All classes, those of items without expiry included.
-    pub fn count(&self) -> usize {
-        FIRST_TTL_CLASS + 2 * self.count
+    /// Segments that may be open.
+    pub fn open_max(&self) -> usize {
+        2 * self.open_max_of_queue()
     }
 
-    /// The class of items of a queue with this expiry.
+    fn open_max_of_queue(&self) -> usize {
+        self.lasting_lanes + self.count * self.lanes
+    }
+
+    /// Which open segment items of a queue with this expiry go to that this thread writes.
     #[inline]
-    pub fn class_of(&self, queue: Queue, expiry: u32, now: u32) -> usize {
-        match (queue, expiry) {
-            (Queue::Small, 0) => ENDLESS_CLASS,
-            (Queue::Main, 0) => MAIN_CLASS,
-            (queue, _) => {
-                let first =
-                    if queue == Queue::Small { FIRST_TTL_CLASS } else { FIRST_TTL_CLASS + self.count };
-                first + self.class_of_step(step_of(expiry.saturating_sub(now)))
-            }
+    pub fn class_of(&self, queue: Queue, expiry: u32, now: u32, thread: usize) -> usize {
+        let first = if queue == Queue::Small { 0 } else { self.open_max_of_queue() };
+        if expiry == 0 {
+            return first + thread % self.lasting_lanes;
         }
+        let class = self.class_of_step(step_of(expiry.saturating_sub(now)));
+        first + self.lasting_lanes + class * self.lanes + thread % self.lanes
     }
 
-    /// The queue of the items of a class.
+    /// The queue of the items that go to an open segment.
     pub fn queue_of(&self, class: usize) -> Queue {
-        let is_main = class == MAIN_CLASS || class >= FIRST_TTL_CLASS + self.count;
-        if is_main { Queue::Main } else { Queue::Small }
+        if class < self.open_max_of_queue() { Queue::Small } else { Queue::Main }
     }
 
     fn class_of_step(&self, step: usize) -> usize {
@@ -176,7 +184,7 @@ fn shares(seen: &[u32], count: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn written(classes: &TtlClasses, items: &[(u32, usize)]) {
+    fn written(classes: &Classes, items: &[(u32, usize)]) {
         for (ttl, count) in items {
             (0..*count).for_each(|_| classes.sample(0, *ttl));
         }
@@ -195,25 +203,25 @@ mod tests {
 
     #[test]
     fn few_segments_have_few_classes_and_many_one_a_step() {
-        for segments in [8, 63, 255, 511, 7_168, 1 << 20] {
-            let classes = TtlClasses::new(segments);
-            let open_max = segments as usize * 3 / 100;
-            assert!(classes.count() <= open_max.max(FIRST_TTL_CLASS + 2), "{segments}: {}", classes.count());
-            let all = (0..STEPS).map(|step| classes.class_of_step(step)).collect::<Vec<_>>();
-            assert!(all.is_sorted() && *all.last().expect("steps") < classes.count);
+        for segments in [8, 63, 255, 511, 2_047, 7_168, 1 << 20] {
+            for threads in [1, 4, 64] {
+                let classes = Classes::new(segments, threads);
+                let open_max = segments as usize * 3 / 100;
+                assert!(classes.open_max() <= open_max.max(4), "{segments}: {classes:?}");
+                let all = (0..STEPS).map(|step| classes.class_of_step(step)).collect::<Vec<_>>();
+                assert!(all.is_sorted() && *all.last().expect("steps") < classes.count);
+            }
         }
-        let classes = TtlClasses::new(1 << 20);
-        assert_ne!(
-            classes.class_of(Queue::Small, 1_060, 1_000),
-            classes.class_of(Queue::Small, 1_070, 1_000)
-        );
+        let classes = Classes::new(1 << 20, 1);
+        let class = |ttl: u32| classes.class_of(Queue::Small, 1_000 + ttl, 1_000, 0);
+        assert_ne!(class(60), class(70));
     }
 
     #[test]
     fn common_times_have_a_class_of_their_own_and_rare_ones_share() {
-        let classes = TtlClasses::new(400);
-        assert_eq!(classes.count(), FIRST_TTL_CLASS + 2 * 4);
-        let class = |ttl: u32| classes.class_of(Queue::Small, 10 + ttl, 10);
+        let classes = Classes::new(400, 8);
+        assert_eq!((classes.open_max(), classes.count), (10, 4));
+        let class = |ttl: u32| classes.class_of(Queue::Small, 10 + ttl, 10, 3);
         written(&classes, &[(60, 5_000), (70, 4_000), (300, 3_000), (900, 5), (5_000, 5), (86_400, 5)]);
         let common = [60, 70, 300].map(class);
         let rare = [900, 5_000, 86_400].map(class);
@@ -225,10 +233,29 @@ mod tests {
 
     #[test]
     fn no_more_times_than_classes_are_all_apart() {
-        let classes = TtlClasses::new(400);
+        let classes = Classes::new(400, 8);
         written(&classes, &[(10, 3), (20, 3), (40, 3), (9_000, 500)]);
-        let mut all = [10, 20, 40, 9_000].map(|ttl| classes.class_of(Queue::Small, 10 + ttl, 10));
+        let mut all = [10, 20, 40, 9_000].map(|ttl| classes.class_of(Queue::Small, 10 + ttl, 10, 3));
         all.sort_unstable();
         assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
+    }
+
+    #[test]
+    fn lanes_do_not_meet() {
+        for (segments, threads) in [(255, 8), (1_023, 8), (7_168, 16), (1 << 16, 64)] {
+            let classes = Classes::new(segments, threads);
+            let mut seen = std::collections::HashMap::new();
+            for (thread, queue) in (0..threads).flat_map(|i| [(i, Queue::Small), (i, Queue::Main)]) {
+                for ttl in [0, 1, 60, 3_600, 90_000] {
+                    let class = classes.class_of(queue, if ttl == 0 { 0 } else { 10 + ttl }, 10, thread);
+                    assert!(class < classes.open_max() && classes.queue_of(class) == queue);
+                    let step = if ttl == 0 { None } else { Some(classes.class_of_step(step_of(ttl))) };
+                    assert_eq!(*seen.entry(class).or_insert(step), step, "one class each");
+                }
+            }
+        }
+        let of = |thread| Classes::new(7_168, 16).class_of(Queue::Small, 0, 10, thread);
+        let lanes: std::collections::HashSet<_> = (0..16).map(of).collect();
+        assert_eq!(lanes.len(), 16, "each thread has its own where memory is large");
     }
 }

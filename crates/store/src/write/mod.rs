@@ -287,7 +287,7 @@ impl Handle {
             _ => 0,
         };
         let queue = self.queue_for(hash, existing);
-        let class = store.segments.class_of(queue, new.expiry, now);
+        let class = store.segments.class_of(queue, new.expiry, now, self.thread);
         let reservation = match store.segments.reserve(class, new.bytes(), now, write.claim()) {
             Ok(reservation) => reservation,
             Err(why) => {

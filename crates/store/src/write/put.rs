@@ -68,7 +68,7 @@ impl Store {
         };
         let whole = new.bytes();
         let least = whole.min(self.piece_bytes_min());
-        let class = self.segments.class_of(queue, expiry.second(), now);
+        let class = self.segments.class_of(queue, expiry.second(), now, 0);
         let reservation = self.segments.reserve_between(class, least, whole, now, claim)?;
         new.value_len = (reservation.len as usize - new.head_len()).min(wanted) as u32;
         debug_assert!(new.bytes() <= reservation.len);
