@@ -56,6 +56,13 @@ pub const RECLAIM_STEP_ITEMS: u32 = 64;
 /// … and bytes, for pieces of long values are copied.
 pub const RECLAIM_STEP_BYTES: u64 = 256 << 10;
 
+/// Items that each write passes over while free segments run low, some more than a sixth of which must be gained …
+pub const RECLAIM_SHARE_ITEMS: u32 = 8;
+/// … and as many again for each so many bytes that it wrote.
+pub const RECLAIM_SHARE_BYTES: u64 = 1 << 10;
+/// What one thread may owe, because others were at it, and then passes over in one go: less than half a millisecond.
+pub const RECLAIM_OWED_ITEMS_MAX: u32 = 1024;
+
 /// A segment whose dead bytes exceed this part (1/n) of it is compacted before any live item is evicted.
 pub const COMPACTION_DEAD_DIVISOR: u64 = 6;
 

@@ -11,6 +11,9 @@ use crate::store::Store;
 pub struct Handle {
     pub(crate) store: Arc<Store>,
     pub(crate) thread: usize,
+    /// Items that this thread is still to pass over, as its part of reclaim. Its cell keeps a handle to one thread at a
+    /// time.
+    pub(crate) owed_items: Cell<u32>,
     /// Old values that a write needs.
     pub(crate) scratch: Scratch,
 }
@@ -18,7 +21,12 @@ pub struct Handle {
 impl Handle {
     /// A handle with counters of its own. At most as many as the store was made for.
     pub fn new(store: &Arc<Store>) -> Handle {
-        Handle { thread: store.take_counters(), store: Arc::clone(store), scratch: Scratch::default() }
+        Handle {
+            thread: store.take_counters(),
+            store: Arc::clone(store),
+            owed_items: Cell::new(0),
+            scratch: Scratch::default(),
+        }
     }
 
     /// The store.

@@ -15,7 +15,8 @@ use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::bounds::{
-    COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
+    COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES,
+    RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
@@ -151,16 +152,28 @@ impl Handle {
         }
     }
 
-    /// Takes a step of reclaim if free segments run low and no other thread is at it.
+    /// Does this thread's share of reclaim if free segments run low: what it wrote says how much. While another thread
+    /// is at it, the share is owed.
     #[inline]
-    pub(crate) fn reclaim_ahead(&self) {
-        let wanted = self.store.free_segments_wanted();
-        if self.store.segments.free_count() < wanted
+    pub(crate) fn reclaim_ahead(&self, written_bytes: u64) {
+        if self.store.segments.free_count() < self.store.free_segments_wanted() {
+            self.reclaim_share(written_bytes);
+        }
+    }
+
+    fn reclaim_share(&self, written_bytes: u64) {
+        let share = RECLAIM_SHARE_ITEMS + RECLAIM_SHARE_ITEMS * (written_bytes / RECLAIM_SHARE_BYTES) as u32;
+        let mut owed = (self.owed_items.get() + share).min(RECLAIM_OWED_ITEMS_MAX);
+        while owed > 0
             && let Ok(mut reclaim) = self.store.reclaim.try_lock()
         {
-            // A few times what one write brings in, so that reclaim keeps ahead of writers.
-            self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS / 8);
+            let items = owed.min(RECLAIM_STEP_ITEMS);
+            owed -= items;
+            if self.store.reclaim_step(&mut reclaim, self.counters(), items) != Step::Worked {
+                owed = 0;
+            }
         }
+        self.owed_items.set(owed);
     }
 }
 

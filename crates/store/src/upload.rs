@@ -154,7 +154,7 @@ impl Uploaded {
                     self.store.segments.count_orphan(piece.offset, 1);
                     self.pieces.push(piece);
                     bytes = &bytes[piece.len as usize..];
-                    handle.reclaim_ahead();
+                    handle.reclaim_ahead(piece.len.into());
                 }
                 Err(NoSpace::Full) => handle.make_room(Claim::New)?,
                 Err(NoSpace::TooLong) => return Err(OutOfMemory),

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use super::scaling::thread_cpu_ns;
 use super::{Plan, median};
 
 const LINE_BYTES: u64 = 64;
@@ -34,11 +35,11 @@ pub fn measure(store_bytes: u64, plan: &Plan) -> Floors {
         memory[line * LINE_WORDS] = (next(line) * LINE_WORDS) as u64;
     }
     let mut at = 0;
-    let dependent_load_ns = repeat(plan, 20_000, || at = memory[at] as usize);
+    let dependent_load_ns = repeat(plan, 1_000, || at = memory[at] as usize);
     black_box(at);
     let value = vec![b'v'; plan.value_bytes];
     let mut out = Vec::with_capacity(plan.value_bytes);
-    let copy_ns = repeat(plan, 20_000, || {
+    let copy_ns = repeat(plan, 1_000, || {
         out.clear();
         out.extend_from_slice(black_box(&value));
         black_box(&out);
@@ -51,11 +52,11 @@ fn repeat(plan: &Plan, steps: u32, mut step: impl FnMut()) -> f64 {
     let started = Instant::now();
     let mut runs = Vec::new();
     while runs.is_empty() || started.elapsed() < plan.time {
-        let begun = Instant::now();
+        let begun = thread_cpu_ns();
         for _ in 0..steps {
             step();
         }
-        runs.push(begun.elapsed().as_nanos() as f64 / f64::from(steps));
+        runs.push((thread_cpu_ns() - begun) as f64 / f64::from(steps));
     }
     median(&mut runs)
 }

@@ -1,4 +1,4 @@
-//! Nanoseconds an operation by items resident, over all of them and over a few hot ones.
+//! Nanoseconds of CPU time an operation by items resident, over all of them and over a few hot ones.
 
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::floors::{self, Floors};
 use super::keys::{BATCH, KEY_BYTES, delete, fill, get, increment, key, memory_for, set, store};
+use super::scaling::thread_cpu_ns;
 use super::{Plan, median};
 use crate::random::Random;
 
@@ -177,11 +178,11 @@ impl Bench {
         let started = Instant::now();
         while batches.len() < 32 || started.elapsed() < time {
             keys.fill_with(|| key(operation.number(&mut random, over, &mut done)));
-            let begun = Instant::now();
+            let begun = thread_cpu_ns();
             for key in &keys {
                 self.once(operation, key, &mut out);
             }
-            batches.push(begun.elapsed().as_nanos() as f64 / BATCH as f64);
+            batches.push((thread_cpu_ns() - begun) as f64 / BATCH as f64);
             if operation == Operation::Delete {
                 keys.iter().for_each(|key| set(&self.handle, key, &self.value, Expiry::NEVER));
             }

@@ -52,7 +52,8 @@ impl Results {
     }
 
     fn operations(&self, text: &mut String) {
-        let _ = writeln!(text, "\nmedian ns an operation, cold (any of the items) / hot ({HOT_KEYS} keys)");
+        let _ =
+            writeln!(text, "\nmedian CPU ns an operation, cold (any of the items) / hot ({HOT_KEYS} keys)");
         let _ = write!(text, "{:<22}{:>8}", "items", "instr.");
         for resident in &self.resident {
             let _ = write!(text, "{:>18}", resident.items);

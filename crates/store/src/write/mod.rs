@@ -196,8 +196,8 @@ impl Handle {
             drop(group);
             match done {
                 Ok(written) => {
-                    if let Some(written) = written {
-                        self.after_write(hash);
+                    if let Some((written, bytes)) = written {
+                        self.after_write(hash, bytes);
                         return Ok((result, written));
                     }
                     return Ok((result, Written::default()));
@@ -236,7 +236,7 @@ impl Handle {
         existing: &mut Existing<'_>,
         change: Change<'_>,
         cut: Option<&Uploaded>,
-    ) -> Result<Option<Written>, Blocked> {
+    ) -> Result<Option<(Written, u64)>, Blocked> {
         let store = &*self.store;
         let there = existing.at.zip(existing.item);
         match change {
@@ -260,6 +260,7 @@ impl Handle {
         }
     }
 
+    /// Writes the new item; its bytes besides.
     fn replace(
         &self,
         group: &LockedGroup<'_>,
@@ -268,7 +269,7 @@ impl Handle {
         existing: &mut Existing<'_>,
         write: &Write<'_>,
         cut: Option<&Uploaded>,
-    ) -> Result<Written, Blocked> {
+    ) -> Result<(Written, u64), Blocked> {
         let store = &*self.store;
         let content = self.content(hash, existing, write, cut)?;
         let now = store.now();
@@ -326,7 +327,7 @@ impl Handle {
         }
         content.settle(store);
         self.counters().total_items.inc();
-        Ok(Written { cas: if store.cas_enabled { new.cas } else { 0 } })
+        Ok((Written { cas: if store.cas_enabled { new.cas } else { 0 } }, new.bytes()))
     }
 
     /// The queue of a new item: the main one if it takes the place of one there or of one that was read, or was asked
@@ -353,7 +354,7 @@ impl Handle {
     }
 
     /// What a write leaves to do: growing the index, keeping segments free.
-    fn after_write(&self, hash: KeyHash) {
+    fn after_write(&self, hash: KeyHash, written_bytes: u64) {
         let store = &*self.store;
         let partition = store.index.partition_of(hash);
         if store.index.wants_growth(partition) {
@@ -366,7 +367,7 @@ impl Handle {
                 Growth::None | Growth::Blocked => {}
             }
         }
-        self.reclaim_ahead();
+        self.reclaim_ahead(written_bytes);
     }
 }
 
