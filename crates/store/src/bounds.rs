@@ -56,7 +56,8 @@ pub const RECLAIM_STEP_ITEMS: u32 = 64;
 /// … and bytes, for pieces of long values are copied.
 pub const RECLAIM_STEP_BYTES: u64 = 256 << 10;
 
-/// Items that each write passes over while free segments run low, some more than a sixth of which must be gained …
+/// Items that each write passes over for the first free segment that is missing, and four times as many for two: some
+/// of them move, in the main queue up to nine of ten, so that it takes more than ten to gain what one write took …
 pub const RECLAIM_SHARE_ITEMS: u32 = 8;
 /// … and as many again for each so many bytes that it wrote.
 pub const RECLAIM_SHARE_BYTES: u64 = 1 << 10;

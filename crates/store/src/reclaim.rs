@@ -156,14 +156,16 @@ impl Handle {
     /// is at it, the share is owed.
     #[inline]
     pub(crate) fn reclaim_ahead(&self, written_bytes: u64) {
-        if self.store.segments.free_count() < self.store.free_segments_wanted() {
-            self.reclaim_share(written_bytes);
+        let missing = self.store.free_segments_wanted().saturating_sub(self.store.segments.free_count());
+        if missing > 0 {
+            self.reclaim_share(missing as u32, written_bytes);
         }
     }
 
-    fn reclaim_share(&self, written_bytes: u64) {
-        let share = RECLAIM_SHARE_ITEMS + RECLAIM_SHARE_ITEMS * (written_bytes / RECLAIM_SHARE_BYTES) as u32;
-        let mut owed = (self.owed_items.get() + share).min(RECLAIM_OWED_ITEMS_MAX);
+    fn reclaim_share(&self, missing: u32, written_bytes: u64) {
+        let share = (RECLAIM_SHARE_ITEMS * missing * missing).min(RECLAIM_STEP_ITEMS);
+        let share = share.saturating_mul(1 + (written_bytes / RECLAIM_SHARE_BYTES) as u32);
+        let mut owed = self.owed_items.get().saturating_add(share).min(RECLAIM_OWED_ITEMS_MAX);
         while owed > 0
             && let Ok(mut reclaim) = self.store.reclaim.try_lock()
         {
