@@ -14,3 +14,7 @@ pub const LINKS_READ_MAX: u32 = 32;
 /// Seconds that the published clock may be behind the reader's before the server is asked. It is published each second,
 /// and delayed flushes happen when it is; one that stands may hide them.
 pub const CLOCK_LAG_SECONDS_MAX: u32 = 3;
+
+/// Of later reads of an item one of so many is told of, counted as so many. Measured, with the first read told of always
+/// and without: ARCHITECTURE.md.
+pub const TOLD_ONE_IN: u8 = 8;

@@ -91,6 +91,8 @@ counter_set! {
         locked_reads,
         /// Reads that followed an overflow area.
         overflow_reads,
+        /// Accesses that readers of the region told of, of items that were there.
+        accesses_outside,
         /// Long values whose sending pinned segments.
         pins,
         /// Pins refused because too much was pinned.

@@ -6,6 +6,7 @@
 //! - `index/`: from key to item.
 //! - `segments/`: where items lie.
 //! - `read.rs`, `write`, `upload.rs`: what a handle does.
+//! - `hints.rs`: accesses that the server did not see.
 //! - `reclaim.rs`: taking memory back; `eviction.rs`, `ghosts.rs`: from which items; `expiry.rs`: without access;
 //!   `upkeep.rs`: what the clock brings about.
 //! - `dump.rs`: visiting all items.
@@ -21,6 +22,7 @@ mod eviction;
 mod expiry;
 mod ghosts;
 pub mod handle;
+pub mod hints;
 pub mod index;
 pub mod info;
 mod kill;
@@ -37,6 +39,7 @@ pub mod write;
 pub use counters::{StoreCounters, StoreSums};
 pub use error::{CreateError, OutOfMemory};
 pub use handle::Handle;
+pub use hints::Access;
 pub use info::{Detail, Expiry, ItemInfo, Miss};
 pub use read::{Get, Payload, PinnedValue};
 pub use store::{Ages, Observer, Store, StoreOptions, Usage};

@@ -282,7 +282,7 @@ impl Handle {
             store.index.count_read(seen.at);
             let window = access_window(now.saturating_sub(store.segments.opened(seen.segment)));
             if window > seen.item.state.window() {
-                store.note_access(hash, &seen, window);
+                store.note_access(hash, seen.at, seen.segment, seen.generation, window);
             }
         }
         Ok((info, taken))
@@ -404,11 +404,11 @@ impl Store {
     /// Notes the window of the last access in the state word. Only with the group's lock is it sure that the word
     /// is still that item's, and a reader does not wait for a lock: if it is taken, a later read notes it.
     #[cold]
-    fn note_access(&self, hash: KeyHash, seen: &Seen, window: u8) {
+    pub(crate) fn note_access(&self, hash: KeyHash, at: SlotAt, segment: u32, generation: u64, window: u8) {
         let Some(group) = self.index.try_lock(hash) else { return };
-        let found = group.find(hash, |slot| slot.same_item(seen.at.slot));
-        if found.is_some() && self.segments.still(seen.segment, seen.generation) {
-            item::set_window(&self.memory, seen.offset(), window);
+        let found = group.find(hash, |slot| slot.same_item(at.slot));
+        if found.is_some() && self.segments.still(segment, generation) {
+            item::set_window(&self.memory, at.slot.offset(), window);
         }
     }
 }

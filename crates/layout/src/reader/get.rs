@@ -544,6 +544,7 @@ impl<'k> Get<'k> {
             stale: item.state.has(State::STALE),
             token_sent: item.state.has(State::TOKEN_SENT),
             binary_key: item.has_binary_key(),
+            frequency: (!self.by_location).then(|| self.candidate.slot.frequency()),
             value,
             location: self.candidate.location,
         };

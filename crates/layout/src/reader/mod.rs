@@ -36,11 +36,13 @@
 //! them is found out.
 
 mod get;
+mod hints;
 mod judge;
 mod known;
 pub mod mapped;
 
 pub use get::Get;
+pub use hints::reads_to_tell;
 pub use known::Known;
 pub use mapped::Mapped;
 
@@ -152,6 +154,8 @@ pub struct Hit {
     pub token_sent: bool,
     /// Its key was given in base64.
     pub binary_key: bool,
+    /// Reads that its slot counts, if it was found by key.
+    pub frequency: Option<u8>,
     /// The value.
     pub value: Value,
     /// Where it was found: a later GET may look there at once.

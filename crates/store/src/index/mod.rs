@@ -28,6 +28,7 @@ mod tests;
 use crossbeam_utils::CachePadded;
 use fabcache_layout::directory::{self, Head};
 use fabcache_layout::geometry::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, Places, SLOTS_PER_BUCKET};
+use fabcache_layout::slot::FREQUENCY_MAX;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
@@ -171,12 +172,19 @@ impl Index {
     /// Counts a read of the item: one compare-exchange, not retried, none once it is saturated.
     #[inline]
     pub fn count_read(&self, seen: SlotAt) {
+        self.count_reads(seen, 1);
+    }
+
+    /// Counts so many reads of the item, in the same way.
+    #[inline]
+    pub fn count_reads(&self, seen: SlotAt, reads: u8) {
         let frequency = seen.slot.frequency();
-        if frequency < fabcache_layout::slot::FREQUENCY_MAX {
+        let raised = frequency.saturating_add(reads).min(FREQUENCY_MAX);
+        if raised != frequency {
             let _ = self.memory.compare_exchange(
                 seen.at,
                 seen.slot.0,
-                seen.slot.with_frequency(frequency + 1).0,
+                seen.slot.with_frequency(raised).0,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             );

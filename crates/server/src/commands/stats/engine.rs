@@ -125,6 +125,7 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         ("read_retries", store.read_retries),
         ("locked_reads", store.locked_reads),
         ("overflow_reads", store.overflow_reads),
+        ("accesses_outside", store.accesses_outside),
         ("values_pinned", store.pins),
         ("values_pin_refused", store.pins_refused),
         ("stalled_kicks", sums.stalled_kicks),

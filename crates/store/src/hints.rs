@@ -1,0 +1,47 @@
+//! Accesses that the server did not see: readers of the region tell of some of them, in batches.
+//!
+//! A hint says that a key with a hash was read, and nothing in it is trusted: at worst it raises the frequency of an
+//! item that was not read. One for what is no longer there does nothing.
+
+use std::ops::ControlFlow;
+
+use fabcache_layout::KeyHash;
+use fabcache_layout::item::{access_window, load_state};
+
+use crate::handle::Handle;
+use crate::index::lookup::Search;
+
+/// Reads of one key, counted by who read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Hash of the key.
+    pub hash: KeyHash,
+    /// How many reads it stands for: those of which one was drawn.
+    pub reads: u8,
+}
+
+impl Handle {
+    /// Notes reads of which others tell, as if the server had done them. Each is one lookup of the index; no lock is
+    /// waited for.
+    pub fn note_accesses(&self, accesses: &[Access]) {
+        for access in accesses {
+            self.note_outside_access(*access);
+        }
+    }
+
+    fn note_outside_access(&self, Access { hash, reads }: Access) {
+        let store = &*self.store;
+        // The tag alone: whose key it is would take a read of the item, to be wrong once in hundreds.
+        let (Search::Found(at), _) = store.index.search(hash, ControlFlow::Break) else { return };
+        self.counters().accesses_outside.inc();
+        store.index.count_reads(at, reads);
+        let offset = at.slot.offset();
+        let Some(segment) = store.geometry.segment_of(offset) else { return };
+        let generation = store.segments.generation(segment);
+        let window = access_window(store.now().saturating_sub(store.segments.opened(segment)));
+        // Read without asking whether it still is this item's: it decides only whether to look again, with the lock.
+        if window > load_state(&store.memory, offset).window() {
+            store.note_access(hash, at, segment, generation, window);
+        }
+    }
+}

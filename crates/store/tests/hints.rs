@@ -1,0 +1,152 @@
+//! Accesses that readers of the region tell of, some of them.
+#![cfg(not(loom))]
+
+mod common;
+
+use common::outside::map_all;
+use common::{get, set, store};
+use fabcache_layout::KeyHash;
+use fabcache_layout::reader::{Location, Mapped, Mode, Outcome, Rejection, reads_to_tell};
+use fabcache_layout::slot::FREQUENCY_MAX;
+use fabcache_store::{Access, Handle};
+
+const KEYS: usize = 30_000;
+const READS: u32 = 150_000;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+/// Draws keys by Zipf's law: the k-th most wanted one with a frequency of `1 / k^exponent`.
+struct Zipf(Vec<f64>);
+
+impl Zipf {
+    fn new(exponent: f64) -> Zipf {
+        let mut sum = 0.0;
+        let sums = (1..=KEYS).map(|k| {
+            sum += (k as f64).powf(-exponent);
+            sum
+        });
+        Zipf(sums.collect())
+    }
+
+    fn draw(&self, random: &mut Random) -> usize {
+        let point = (random.next() >> 11) as f64 / (1u64 << 53) as f64 * self.0[KEYS - 1];
+        self.0.partition_point(|sum| *sum < point)
+    }
+}
+
+/// The hit ratio of reads through the server, or by a client that keeps so many locations and tells of some of its reads:
+/// by hits, how many. What is missed is stored.
+fn hit_ratio(exponent: f64, keeps: Option<usize>) -> (f64, f64) {
+    let (store, _) = store(1 << 20, true, 1);
+    let handle = Handle::new(&store);
+    let mut client = Client {
+        mapped: Mapped::open(map_all(store.region()), Mode::SameHost).expect("a region"),
+        kept: vec![None; keeps.unwrap_or(0)],
+        told: Vec::new(),
+        told_sum: 0,
+        random: Random(2),
+    };
+    let (zipf, mut random) = (Zipf::new(exponent), Random(1));
+    let mut hits = 0;
+    for i in 0..READS {
+        let number = zipf.draw(&mut random);
+        let key = format!("{number:020}");
+        let hit = match keeps {
+            None => get(&handle, key.as_bytes()).is_some(),
+            Some(_) => client.read(&handle, number, key.as_bytes()),
+        };
+        // The first third fills memory.
+        hits += u32::from(hit && i >= READS / 3);
+        if !hit {
+            set(&handle, key.as_bytes(), &[b'v'; 100]).expect("something is evicted");
+        }
+    }
+    let sums = store.sums();
+    assert!(sums.evictions > 1_000 && (keeps.is_none() || sums.accesses_outside > 1_000));
+    (f64::from(hits) / f64::from(READS - READS / 3), client.told_sum as f64 / f64::from(hits) / 1.5)
+}
+
+/// A client on the server's host.
+struct Client {
+    mapped: Mapped,
+    kept: Vec<Option<(usize, Location)>>,
+    told: Vec<Access>,
+    told_sum: usize,
+    random: Random,
+}
+
+impl Client {
+    fn read(&mut self, handle: &Handle, number: usize, key: &[u8]) -> bool {
+        self.mapped.begin(handle.store().now());
+        let place = number % self.kept.len().max(1);
+        let mut outcome = Outcome::Stale(Rejection::Dead);
+        if let Some(Some((other, location))) = self.kept.get(place)
+            && *other == number
+        {
+            outcome = self.mapped.get_at(key, *location).0;
+        }
+        if matches!(outcome, Outcome::Stale(_)) {
+            outcome = self.mapped.get(key).0;
+        }
+        let Outcome::Hit(hit) = outcome else { return false };
+        if let Some(kept) = self.kept.get_mut(place) {
+            *kept = Some((number, hit.location));
+        }
+        let reads = reads_to_tell(&hit, (self.random.next() >> 32) as u32);
+        if reads > 0 {
+            self.told.push(Access { hash: self.mapped.reader().hash(key), reads });
+        }
+        // They come in batches.
+        if self.told.len() >= 32 {
+            self.told_sum += self.told.len();
+            handle.note_accesses(&self.told);
+            self.told.clear();
+        }
+        true
+    }
+}
+
+#[test]
+fn reads_outside_keep_what_reads_by_the_server_keep() {
+    for exponent in [0.8, 1.0] {
+        let server = hit_ratio(exponent, None).0;
+        for keeps in [0, 2_000] {
+            let (outside, told) = hit_ratio(exponent, Some(keeps));
+            println!(
+                "Zipf {exponent}: {server:.4} by the server; {keeps} locations kept: {outside:.4}, told of {told:.3}"
+            );
+            assert!(outside >= server * 0.99 && told < 0.5);
+        }
+    }
+}
+
+#[test]
+fn hints_for_what_is_not_there_do_nothing() {
+    let (store, _) = store(1 << 20, true, 1);
+    let handle = Handle::new(&store);
+    let mut random = Random(7);
+    set(&handle, b"key", b"value").expect("memory is free");
+    let hostile: Vec<Access> = (0..50_000u32)
+        .map(|i| Access { hash: KeyHash(random.next()), reads: i as u8 })
+        .chain([Access { hash: KeyHash(0), reads: 0 }, Access { hash: KeyHash(u64::MAX), reads: u8::MAX }])
+        .collect();
+    let before = store.sums().accesses_outside;
+    handle.note_accesses(&hostile);
+    assert!(store.sums().accesses_outside - before < 500, "but for tags that are the same by chance");
+    assert_eq!(get(&handle, b"key").expect("still there").1, b"value");
+    let hash = store.hash(b"key");
+    handle.note_accesses(&[Access { hash, reads: u8::MAX }]);
+    let mut reader = Mapped::open(map_all(store.region()), Mode::SameHost).expect("a region");
+    reader.begin(store.now());
+    let Outcome::Hit(hit) = reader.get(b"key").0 else { panic!("it is there") };
+    assert_eq!(hit.frequency, Some(FREQUENCY_MAX));
+}
