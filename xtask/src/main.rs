@@ -4,6 +4,7 @@ mod clients;
 mod differential;
 mod fuzz;
 mod loom;
+mod torture;
 mod workspace;
 
 use anyhow::Result;
@@ -27,6 +28,8 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Check models of what is lock-free, in every interleaving within their bounds
     Loom(loom::Args),
+    /// Read a region from another process while it is written at full rate
+    Torture(torture::Args),
 }
 
 fn main() -> Result<()> {
@@ -35,5 +38,6 @@ fn main() -> Result<()> {
         Task::Differential(args) => differential::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Loom(args) => loom::run(&args),
+        Task::Torture(args) => torture::run(&args),
     }
 }

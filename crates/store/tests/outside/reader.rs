@@ -1,0 +1,244 @@
+//! The process that has the region mapped to be read, and checks what it reads.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use fabcache_layout::Memory;
+use fabcache_layout::header::{self, PUBLISHED_BYTES};
+use fabcache_layout::reader::{
+    Fetched, Get, Known, Location, Mapped, Mode, Outcome, Reader, Rejection, Rejections, Step, Value,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::common::outside::map_all;
+use crate::value::{Random, check, key};
+use crate::writers::Server;
+use crate::{Ledger, Scenario};
+
+/// What is to be read, for the process that does it.
+pub fn order(scenario: usize, reads: u64, server: &Server) -> String {
+    let (pid, region) = (std::process::id(), server.store.region().as_raw_fd());
+    format!("{scenario} {reads} /proc/{pid}/fd/{region} /proc/{pid}/fd/{}", server.ledger.file().as_raw_fd())
+}
+
+/// Reads as ordered, and fails if anything read is wrong.
+pub fn run(order: &str) {
+    let words: Vec<&str> = order.split(' ').collect();
+    let [scenario, reads, region, ledger] = words[..] else { panic!("not an order: {order}") };
+    let scenario = Scenario::ALL[scenario.parse::<usize>().expect("a number")];
+    let reads = reads.parse().expect("a number");
+    let open = |path: &str| map_all(File::open(path).expect("the other process lives").as_fd());
+    let ledger = Ledger::of(open(ledger));
+    let region = open(region);
+    let mut outsider = Outsider {
+        scenario,
+        same_host: Mapped::open(region.clone(), Mode::SameHost).expect("a region"),
+        slow: Slow::open(region, Mode::Remote(ledger.secret())),
+        ledger,
+        locations: vec![[None; 2]; scenario.keys()],
+        random: Random::new(77),
+    };
+    outsider.run(reads);
+}
+
+/// A reader as over a fabric: fetches come late, and their words in any order.
+struct Slow {
+    memory: Memory,
+    reader: Reader,
+    known: Known,
+    bytes: Vec<u8>,
+    random: Random,
+}
+
+impl Slow {
+    fn open(memory: Memory, mode: Mode) -> Slow {
+        let birth = header::read(&memory).expect("a region");
+        let reader = Reader::new(&birth, mode).expect("a sound one");
+        let known = Known::new(reader.geometry());
+        Slow { memory, reader, known, bytes: Vec::new(), random: Random::new(99) }
+    }
+
+    fn begin(&mut self, now: u32) {
+        let mut line = [0; PUBLISHED_BYTES];
+        self.memory.copy_out(header::PUBLISHED_AT, &mut line);
+        self.known.begin(&line, now);
+    }
+
+    fn run(&mut self, key: &[u8], location: Option<Location>) -> (Outcome, Rejections) {
+        let mut get = match location {
+            Some(location) => Get::at(&self.reader, key, location),
+            None => Get::by_key(&self.reader, key),
+        };
+        let mut step = get.next(&self.reader, &mut self.known, Fetched::Nothing);
+        loop {
+            self.wait();
+            let fetched = match step {
+                Step::Word(offset) => {
+                    Fetched::Word(self.memory.load(offset, std::sync::atomic::Ordering::Acquire))
+                }
+                Step::Bytes { offset, len } => {
+                    self.fetch(offset, len);
+                    Fetched::Bytes(&self.bytes)
+                }
+                Step::Done(outcome) => return (outcome, get.rejections()),
+            };
+            step = get.next(&self.reader, &mut self.known, fetched);
+        }
+    }
+
+    /// At times a fetch takes long enough for anything to happen.
+    fn wait(&mut self) {
+        match self.random.below(4_000) {
+            0 => std::thread::sleep(Duration::from_micros(200)),
+            1..8 => std::thread::yield_now(),
+            _ => {}
+        }
+    }
+
+    /// Aligned words one by one, from the front, from the back, or from the middle on.
+    fn fetch(&mut self, offset: u64, len: usize) {
+        self.bytes.clear();
+        self.bytes.resize(len, 0);
+        let cuts: Vec<u64> = {
+            let first = offset.next_multiple_of(8).min(offset + len as u64);
+            std::iter::once(offset).chain((first..offset + len as u64).step_by(8)).collect()
+        };
+        let parts = cuts.len();
+        let (start, backwards) = (self.random.below(parts), self.random.once_in(2));
+        for i in 0..parts {
+            let part = (if backwards { parts - 1 - i } else { i } + start) % parts;
+            let end = cuts.get(part + 1).copied().unwrap_or(offset + len as u64);
+            let range = (cuts[part] - offset) as usize..(end - offset) as usize;
+            self.memory.copy_out(cuts[part], &mut self.bytes[range]);
+            if i == parts / 2 {
+                self.wait();
+            }
+        }
+    }
+}
+
+/// What became of reads.
+#[derive(Default)]
+struct Counts {
+    hits: u64,
+    hits_at: u64,
+    misses: u64,
+    asked: u64,
+    rejections: [u64; Rejection::KINDS],
+}
+
+impl Counts {
+    fn accepted(&self) -> f64 {
+        let accepted = self.hits + self.hits_at + self.misses;
+        accepted as f64 / (accepted + self.asked).max(1) as f64
+    }
+
+    fn print(&self, name: &str) {
+        let Counts { hits, hits_at, misses, asked, .. } = self;
+        println!(
+            "  {name}: {:.4}% accepted: {hits} hits by key, {hits_at} at kept locations, {misses} misses; \
+             {asked} times the server was to be asked",
+            self.accepted() * 100.0
+        );
+        let kinds =
+            Rejection::ALL.iter().zip(self.rejections).map(|(kind, count)| format!("{kind:?} {count}"));
+        println!("    rejected: {}", kinds.collect::<Vec<_>>().join(", "));
+    }
+}
+
+struct Outsider {
+    scenario: Scenario,
+    same_host: Mapped,
+    slow: Slow,
+    ledger: Ledger,
+    /// Where each key's item was once found, by each kind of reader.
+    locations: Vec<[Option<Location>; 2]>,
+    random: Random,
+}
+
+impl Outsider {
+    fn run(&mut self, reads: u64) {
+        let started = Instant::now();
+        let (mut hottest, mut others) = (Counts::default(), Counts::default());
+        for _ in 0..reads {
+            if self.random.once_in(10) {
+                self.read(0, &mut hottest);
+            } else {
+                let key = 1 + self.random.below(self.scenario.keys() - 1);
+                self.read(key, &mut others);
+            }
+        }
+        hottest.print("hottest key");
+        others.print("other keys");
+        println!("  {:.1?}", started.elapsed());
+        assert!(others.hits > reads / 100 && others.hits_at > reads / 1000, "items are there to be read");
+        assert!(others.accepted() >= 0.99, "readers ask the server too often");
+    }
+
+    fn now(&self) -> u32 {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        ((now.tv_sec * 1_000_000_000 + now.tv_nsec - self.ledger.clock_zero_ns()) / 1_000_000_000) as u32
+    }
+
+    /// Reads a key as one of the readers: where it was found before, and if that is stale, by key.
+    fn read(&mut self, number: usize, counts: &mut Counts) {
+        let key = key(number);
+        let kind = self.random.below(2);
+        let location = self.locations[number][kind].filter(|_| !self.random.once_in(3));
+        let (answered, flushes) = (self.ledger.answered(number), self.ledger.flushes());
+        let now = self.now();
+        if kind == 0 {
+            self.same_host.begin(now)
+        } else {
+            self.slow.begin(now)
+        }
+        let mut outcome = self.get(kind, &key, location, counts);
+        let is_at = location.is_some() && matches!(outcome, Outcome::Hit(_));
+        if matches!(outcome, Outcome::Stale(_)) {
+            outcome = self.get(kind, &key, None, counts);
+        }
+        match outcome {
+            Outcome::Hit(hit) => {
+                let value = match (&hit.value, kind) {
+                    (Value::Fetched(range), 1) => &self.slow.bytes[range.clone()],
+                    (Value::Assembled(value), _) => value,
+                    _ => self.same_host.value(&hit),
+                };
+                let (version, stored_after) = check(number, value);
+                let begun = self.ledger.begun(number);
+                assert!(version >= answered, "key {number}: version {version} after {answered} was answered");
+                assert!(version <= begun, "key {number}: version {version}, but {begun} is the last begun");
+                assert!(stored_after >= flushes, "key {number}: flushed before the read began");
+                assert!(hit.flags == 7 && (hit.expiry == 0 || hit.expiry > now));
+                if is_at {
+                    counts.hits_at += 1
+                } else {
+                    counts.hits += 1
+                }
+                // Old locations are kept for long, so that something else comes there.
+                if self.random.once_in(2) || self.locations[number][kind].is_none() {
+                    self.locations[number][kind] = Some(hit.location);
+                }
+            }
+            Outcome::Miss(_) => {
+                assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missed");
+                counts.misses += 1;
+            }
+            Outcome::AskServer(_) => counts.asked += 1,
+            Outcome::Stale(_) => unreachable!("a GET by key is not stale"),
+        }
+    }
+
+    fn get(&mut self, kind: usize, key: &[u8], location: Option<Location>, counts: &mut Counts) -> Outcome {
+        let (outcome, rejections) = match (kind, location) {
+            (1, location) => self.slow.run(key, location),
+            (_, Some(location)) => self.same_host.get_at(key, location),
+            (_, None) => self.same_host.get(key),
+        };
+        for (sum, count) in counts.rejections.iter_mut().zip(rejections.0) {
+            *sum += u64::from(count);
+        }
+        outcome
+    }
+}

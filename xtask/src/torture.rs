@@ -1,0 +1,27 @@
+//! `cargo xtask torture`: one process writes at full rate, another reads its region without asking it.
+//!
+//! The same program that `cargo test` runs briefly, built for release and for as many reads as one likes.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::workspace;
+
+/// Reads a region from another process while it is written.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Reads of each scenario
+    #[arg(long, default_value_t = 10_000_000)]
+    reads: u64,
+}
+
+/// Builds the program and runs it.
+///
+/// # Errors
+/// A wrong value was read, or too few reads could do without the server.
+pub fn run(args: &Args) -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--quiet", "--release", "--package", "fabcache-store", "--test", "outside", "--"]);
+    let status = cargo.arg("--reads").arg(args.reads.to_string()).status();
+    ensure!(status.context("cargo cannot be started")?.success(), "reading from outside failed; see above");
+    Ok(())
+}
