@@ -2,6 +2,9 @@
 //!
 //! The models are tests of their own build (`--cfg loom`, profile `loom`), in a target folder of its own. Each runs in
 //! a process of its own, so that one that aborts is told by name.
+//!
+//! A model named `without_X_fails_…` must fail where the code is built without X (`--cfg fabcache_without="X"`), so
+//! that it is known to find what it is there to find.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,6 +20,10 @@ use crate::workspace;
 
 /// The crates that have models.
 const PACKAGES: &[&str] = &["fabcache-layout", "fabcache-store"];
+
+/// What the code can be built without, and the crate whose models must then fail.
+const CONTROLS: &[&str] = &["dead_mark", "generation", "moved"];
+const CONTROLLED_PACKAGE: &str = "fabcache-store";
 
 /// Checks models of what is lock-free.
 #[derive(clap::Args)]
@@ -48,12 +55,12 @@ struct Outcome {
 pub fn run(args: &Args) -> Result<()> {
     let started = Instant::now();
     let mut models = Vec::new();
-    for program in build()? {
+    for program in build(PACKAGES, None)? {
         models.extend(models_of(&program, args.filter.as_deref())?);
     }
     ensure!(!models.is_empty(), "no model has {:?} in its name", args.filter.as_deref().unwrap_or_default());
     let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
-    let failed = run_all(&models, jobs)?;
+    let failed = run_all(&models, jobs, None)?;
     if let Some(first) = failed.first() {
         bail!(
             "{} of {} models failed; run one alone with `cargo xtask loom {first}`",
@@ -61,22 +68,50 @@ pub fn run(args: &Args) -> Result<()> {
             models.len()
         );
     }
-    println!("{} models hold, {:.0?} with the build", models.len(), started.elapsed());
+    for without in CONTROLS {
+        check_control(without, &models, jobs)?;
+    }
+    println!("{} models hold, {:.0?} with the builds", models.len(), started.elapsed());
     println!("one alone: cargo xtask loom NAME; deeper: LOOM_MAX_PREEMPTIONS=3 cargo xtask loom NAME");
     Ok(())
 }
 
-/// The programs of the models.
-fn build() -> Result<Vec<PathBuf>> {
+/// Builds the code without something, and has the models that are about it fail.
+fn check_control(without: &str, models: &[Model], jobs: usize) -> Result<()> {
+    let name = format!("without_{without}_fails");
+    if !models.iter().any(|model| model.name.contains(&name)) {
+        return Ok(());
+    }
+    let mut controls = Vec::new();
+    for program in build(&[CONTROLLED_PACKAGE], Some(without))? {
+        controls.extend(models_of(&program, Some(&name))?);
+    }
+    // Those that were not asked for are left out.
+    controls.retain(|control| models.iter().any(|model| model.name == control.name));
+    println!("without {without}:");
+    let failed = run_all(&controls, jobs, Some("FAILED, as it must"))?;
+    if let Some(held) = controls.iter().find(|control| !failed.contains(&&*control.name)) {
+        bail!("{} holds without {without}: it does not find what it is there to find", held.name);
+    }
+    Ok(())
+}
+
+/// The programs of the models, of the code as it is or without something.
+fn build(packages: &[&str], without: Option<&str>) -> Result<Vec<PathBuf>> {
+    let folder = without.map_or("loom".into(), |without| format!("loom-without-{without}"));
+    let mut flags = "--cfg loom".to_owned();
+    if let Some(without) = without {
+        flags.push_str(&format!(" --cfg fabcache_without=\"{without}\""));
+    }
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--profile", "loom", "--lib", "--no-run"]);
     cargo
         .args(["--message-format", "json-render-diagnostics", "--target-dir"])
-        .arg(workspace::target().join("loom"));
-    for package in PACKAGES {
+        .arg(workspace::target().join(folder));
+    for package in packages {
         cargo.args(["--package", package]);
     }
-    cargo.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo.env("RUSTFLAGS", flags).env_remove("CARGO_ENCODED_RUSTFLAGS");
     let output = cargo.stderr(Stdio::inherit()).output();
     let output = output.context("cargo cannot be started")?;
     ensure!(output.status.success(), "the models do not build");
@@ -88,7 +123,7 @@ fn build() -> Result<Vec<PathBuf>> {
             programs.push(program.into());
         }
     }
-    ensure!(programs.len() == PACKAGES.len(), "{} programs were built, not one a crate", programs.len());
+    ensure!(programs.len() == packages.len(), "{} programs were built, not one a crate", programs.len());
     Ok(programs)
 }
 
@@ -100,8 +135,9 @@ fn models_of(program: &Path, filter: Option<&str>) -> Result<Vec<Model>> {
     Ok(names.map(|name| Model { program: program.into(), name: name.into() }).collect())
 }
 
-/// Runs all of them; the names of those that failed.
-fn run_all(models: &[Model], jobs: usize) -> Result<Vec<&str>> {
+/// Runs all of them; the names of those that failed. Where that is expected it is told in these words, and else with
+/// what they said.
+fn run_all<'m>(models: &'m [Model], jobs: usize, expected: Option<&str>) -> Result<Vec<&'m str>> {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
     let work = || -> Result<()> {
@@ -111,7 +147,8 @@ fn run_all(models: &[Model], jobs: usize) -> Result<Vec<&str>> {
             match outcome.failure {
                 None => println!("{seconds:6.1} s  {}", model.name),
                 Some(output) => {
-                    println!("{seconds:6.1} s  {} FAILED\n{output}", model.name);
+                    let words = expected.map_or_else(|| format!("FAILED\n{output}"), str::to_owned);
+                    println!("{seconds:6.1} s  {} {words}", model.name);
                     failed.lock().expect("no thread panics while it notes a failure").push(&*model.name);
                 }
             }

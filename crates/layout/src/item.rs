@@ -405,7 +405,6 @@ pub fn load_state(memory: &Memory, offset: u64) -> State {
 /// Sets bits of the state word; returns what it was.
 #[inline]
 pub fn set_state(memory: &Memory, offset: u64, bits: u16) -> State {
-    let bits = if cfg!(fabcache_without = "dead_mark") { bits & !State::DEAD } else { bits };
     State(memory.fetch_or_u16(offset, bits, Ordering::AcqRel))
 }
 

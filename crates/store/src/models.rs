@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask loom` runs these, those of `index/models.rs` and `segments/models.rs`, and those of the layout.
 
+mod outside;
+
 use std::sync::Arc;
 
 use fabcache_layout::directory::PARTITION_BYTES;
@@ -70,6 +72,15 @@ fn store() -> (Arc<Store>, SetClock) {
 
 /// A store that evicts (and so moves items to gain memory) or not.
 fn store_that(evict: bool) -> (Arc<Store>, SetClock) {
+    store_of(evict, USED_BYTES)
+}
+
+/// A store that does not evict, of whose segments more bytes are used.
+fn store_that_uses(used_bytes: u64) -> (Arc<Store>, SetClock) {
+    store_of(false, used_bytes)
+}
+
+fn store_of(evict: bool, used_bytes: u64) -> (Arc<Store>, SetClock) {
     let segment_table = DIRECTORY + PARTITION_BYTES;
     let first_segment = (segment_table + u64::from(SEGMENTS) * ENTRY_BYTES).next_multiple_of(64);
     let geometry = Geometry {
@@ -86,7 +97,7 @@ fn store_that(evict: bool) -> (Arc<Store>, SetClock) {
     let time = Box::new(clock.clone());
     let options = StoreOptions { threads: 4, evict, time, ..StoreOptions::default() };
     let memory = Memory::sparse(geometry.region_bytes, |offset| {
-        geometry.segment_of(offset).is_none_or(|id| offset < geometry.segment_offset(id) + USED_BYTES)
+        geometry.segment_of(offset).is_none_or(|id| offset < geometry.segment_offset(id) + used_bytes)
     });
     (Arc::new(Store::model(options, geometry, memory).expect("memory for a model")), clock)
 }

@@ -500,7 +500,7 @@ impl<'k> Get<'k> {
             }
             return self.next_candidate(reader, known);
         }
-        if judged.item.state.has(State::DEAD) {
+        if judged.item.state.has(State::DEAD) && !cfg!(fabcache_without = "dead_mark") {
             return self.reject(reader, known, Rejection::Dead);
         }
         self.judge_epoch(reader, known, false)

@@ -1,0 +1,245 @@
+//! Models of readers that the server does not see, among writers and the server's own reads: what one read saw, or was
+//! answered, none that begins later sees undone.
+//!
+//! Each must fail where the code is built without what it is about (`--cfg fabcache_without`): `cargo xtask loom` builds
+//! them so, too. The dead mark and MOVED carry both kinds of readers; the generation, looked at behind the bytes, those
+//! of the same host (and at kept locations the others, for the state that no checksum covers).
+
+use std::sync::Arc;
+
+use fabcache_layout::reader::{Location, Mapped, Mode, Outcome};
+use fabcache_layout::sync::{AtomicU64, Ordering};
+use loom::thread;
+
+use super::{Expiry, Handle, LATER, check, expiry_of, get, reclaim, set, store, store_that_uses};
+use crate::{Change, Store};
+
+/// The versions of one key: each value is a digit, the last is 9 for removed. What was answered or read so far is
+/// the floor of what may be read by whoever begins now.
+#[derive(Debug)]
+struct Versions(AtomicU64);
+
+const REMOVED: u64 = 9;
+
+impl Versions {
+    fn new() -> Arc<Versions> {
+        Arc::new(Versions(AtomicU64::new(1)))
+    }
+
+    fn note(&self, version: u64) {
+        self.0.fetch_max(version, Ordering::AcqRel);
+    }
+
+    /// What a read comes to: none if it does not tell.
+    fn read(&self, read: impl FnOnce() -> Option<u64>) {
+        let floor = self.0.load(Ordering::Acquire);
+        if let Some(version) = read() {
+            assert!(version >= floor, "version {version} after {floor} was answered or read");
+            self.note(version);
+        }
+    }
+}
+
+fn version_of(value: &[u8]) -> u64 {
+    assert!(value.iter().all(|byte| *byte == value[0]), "a torn value: {value:?}");
+    u64::from(value[0] - b'0')
+}
+
+/// A value of this version, longer than a word.
+fn value(version: u64) -> [u8; 9] {
+    [b'0' + version as u8; 9]
+}
+
+fn both_modes(store: &Store) -> [Mode; 2] {
+    [Mode::SameHost, Mode::Remote(store.secret().clone())]
+}
+
+fn open(store: &Store, mode: Mode) -> Mapped {
+    Mapped::open(store.memory.clone(), mode).expect("a region")
+}
+
+fn by_key(reader: &mut Mapped, store: &Store) -> Option<u64> {
+    reader.begin(store.now());
+    match reader.get(b"a").0 {
+        Outcome::Hit(hit) => Some(version_of(reader.value(&hit))),
+        Outcome::Miss(_) => Some(REMOVED),
+        Outcome::AskServer(_) => None,
+        Outcome::Stale(_) => unreachable!("a GET by key is not stale"),
+    }
+}
+
+fn at(reader: &mut Mapped, store: &Store, location: Location) -> Option<u64> {
+    reader.begin(store.now());
+    match reader.get_at(b"a", location).0 {
+        Outcome::Hit(hit) => Some(version_of(reader.value(&hit))),
+        _ => None,
+    }
+}
+
+fn location(reader: &mut Mapped, store: &Store) -> Location {
+    reader.begin(store.now());
+    let Outcome::Hit(hit) = reader.get(b"a").0 else { panic!("it is there") };
+    hit.location
+}
+
+fn of_server(handle: &Handle) -> Option<u64> {
+    Some(get(handle, b"a").map_or(REMOVED, |value| version_of(&value)))
+}
+
+fn remove(handle: &Handle) {
+    handle.mutate(b"a", |_| (Change::Remove, ())).expect("removing needs no memory");
+}
+
+/// A writer that replaces the key and removes it, and readers of each kind.
+fn reads_of_all_kinds(preemptions: usize, mode: usize) {
+    check(preemptions, move || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", &value(1), Expiry::NEVER);
+        let versions = Versions::new();
+        let mut reader = open(&store, both_modes(&store)[mode].clone());
+        let kept = location(&mut reader, &store);
+        let writer = {
+            let (store, versions) = (Arc::clone(&store), Arc::clone(&versions));
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                set(&handle, b"a", &value(2), Expiry::NEVER);
+                versions.note(2);
+                remove(&handle);
+                versions.note(REMOVED);
+            })
+        };
+        versions.read(|| by_key(&mut reader, &store));
+        versions.read(|| at(&mut reader, &store, kept));
+        versions.read(|| of_server(&main));
+        writer.join().expect("written");
+        versions.read(|| by_key(&mut reader, &store));
+    });
+}
+
+#[test]
+fn without_dead_mark_fails_reads_of_all_kinds_on_the_same_host() {
+    reads_of_all_kinds(1, 0);
+}
+
+#[test]
+fn without_dead_mark_fails_reads_of_all_kinds_from_elsewhere() {
+    reads_of_all_kinds(1, 1);
+}
+
+/// The key's place is used again, for the same key.
+fn a_place_that_is_used_again(preemptions: usize, mode: usize, keeps: bool) {
+    check(preemptions, move || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        let expiry = expiry_of(&store, LATER);
+        set(&main, b"a", &value(1), expiry);
+        store.segments.seal_open(|_, _| true);
+        let versions = Versions::new();
+        let mut reader = open(&store, both_modes(&store)[mode].clone());
+        let kept = location(&mut reader, &store);
+        let writer = {
+            let (store, versions) = (Arc::clone(&store), Arc::clone(&versions));
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                set(&handle, b"a", &value(2), expiry);
+                versions.note(2);
+                reclaim(&handle);
+                store.segments.seal_open(|_, _| true);
+                set(&handle, b"a", &value(3), expiry);
+                versions.note(3);
+            })
+        };
+        if keeps {
+            versions.read(|| at(&mut reader, &store, kept));
+        } else {
+            versions.read(|| by_key(&mut reader, &store));
+        }
+        versions.read(|| by_key(&mut reader, &store));
+        writer.join().expect("written");
+        assert_eq!(by_key(&mut reader, &store), Some(3));
+    });
+}
+
+#[test]
+fn without_generation_fails_a_kept_place_on_the_same_host() {
+    a_place_that_is_used_again(2, 0, true);
+}
+
+#[test]
+fn a_kept_place_from_elsewhere() {
+    a_place_that_is_used_again(2, 1, true);
+}
+
+#[test]
+fn without_generation_fails_a_place_by_key_on_the_same_host() {
+    a_place_that_is_used_again(1, 0, false);
+}
+
+#[test]
+fn a_place_by_key_from_elsewhere() {
+    a_place_that_is_used_again(1, 1, false);
+}
+
+/// What one reader saw another does not see undone, by whichever way.
+#[test]
+fn two_readers_agree() {
+    check(1, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", &value(1), Expiry::NEVER);
+        let versions = Versions::new();
+        let [mut here, mut elsewhere] = both_modes(&store).map(|mode| open(&store, mode));
+        let kept = [location(&mut here, &store), location(&mut elsewhere, &store)];
+        let other = {
+            let (store, versions) = (Arc::clone(&store), Arc::clone(&versions));
+            thread::spawn(move || versions.read(|| by_key(&mut elsewhere, &store)))
+        };
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                set(&Handle::new(&store), b"a", &value(2), Expiry::NEVER);
+            })
+        };
+        versions.read(|| at(&mut here, &store, kept[0]));
+        writer.join().expect("written");
+        other.join().expect("read");
+    });
+}
+
+/// The key's group moves to another table.
+fn a_group_that_moves(mode: usize) {
+    check(1, move || {
+        let (store, _) = store_that_uses(160);
+        let main = Handle::new(&store);
+        set(&main, b"a", &value(1), Expiry::NEVER);
+        for other in [b"b", b"c"] {
+            set(&main, other, b"", Expiry::NEVER);
+        }
+        let mut reader = open(&store, both_modes(&store)[mode].clone());
+        location(&mut reader, &store);
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                // One more than the table should hold.
+                let handle = Handle::new(&store);
+                set(&handle, b"d", b"", Expiry::NEVER);
+                assert_eq!(store.sums().tables_resized, 1);
+            })
+        };
+        let seen = by_key(&mut reader, &store);
+        assert!(seen.is_none_or(|seen| seen == 1), "it was there all the time");
+        writer.join().expect("written");
+        assert_eq!(by_key(&mut reader, &store), Some(1));
+    });
+}
+
+#[test]
+fn without_moved_fails_a_group_that_moves_on_the_same_host() {
+    a_group_that_moves(0);
+}
+
+#[test]
+fn without_moved_fails_a_group_that_moves_from_elsewhere() {
+    a_group_that_moves(1);
+}
