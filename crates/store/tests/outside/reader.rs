@@ -165,7 +165,9 @@ impl Outsider {
             if self.random.once_in(10) {
                 self.read(0, &mut hottest);
             } else {
-                let key = 1 + self.random.below(self.scenario.keys() - 1);
+                // Some keys are read often, so that they are found again where they were.
+                let keys = if self.random.once_in(2) { 500 } else { self.scenario.keys() };
+                let key = 1 + self.random.below(keys - 1);
                 self.read(key, &mut others);
             }
         }

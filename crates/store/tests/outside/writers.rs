@@ -15,6 +15,8 @@ use crate::value::{Random, key, value};
 use crate::{Ledger, Scenario};
 
 const WRITERS: usize = 2;
+/// Enough to fill memory a few times over.
+const STORED_BETWEEN_FLUSHES: u64 = 25_000;
 
 /// The store and those who write to it.
 #[derive(Debug)]
@@ -163,12 +165,13 @@ impl Writer {
     }
 
     fn keep_house(self) {
-        let mut rounds = 0;
+        let stored = || self.handle.store().sums().total_items;
+        let mut flushed_at = 0;
         while self.goes_on() {
             std::thread::sleep(Duration::from_millis(10));
             self.handle.maintain();
-            rounds += 1;
-            if self.scenario == Scenario::Short && rounds % 20 == 0 {
+            if self.scenario == Scenario::Short && stored() - flushed_at > STORED_BETWEEN_FLUSHES {
+                flushed_at = stored();
                 let _alone = self.flushing.write().expect("no thread panics while it writes");
                 self.handle.flush(Expiry::AT_ONCE);
                 self.ledger.count_flush();
