@@ -134,7 +134,7 @@ fn a_place_that_is_used_again(preemptions: usize, mode: usize, keeps: bool) {
         let main = Handle::new(&store);
         let expiry = expiry_of(&store, LATER);
         set(&main, b"a", &value(1), expiry);
-        store.segments.seal_open(|_, _| true);
+        store.segments.seal_open(|_| true);
         let versions = Versions::new();
         let mut reader = open(&store, both_modes(&store)[mode].clone());
         let kept = location(&mut reader, &store);
@@ -145,7 +145,7 @@ fn a_place_that_is_used_again(preemptions: usize, mode: usize, keeps: bool) {
                 set(&handle, b"a", &value(2), expiry);
                 versions.note(2);
                 reclaim(&handle);
-                store.segments.seal_open(|_, _| true);
+                store.segments.seal_open(|_| true);
                 set(&handle, b"a", &value(3), expiry);
                 versions.note(3);
             })
