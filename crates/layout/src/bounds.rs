@@ -15,6 +15,6 @@ pub const LINKS_READ_MAX: u32 = 32;
 /// and delayed flushes happen when it is; one that stands may hide them.
 pub const CLOCK_LAG_SECONDS_MAX: u32 = 3;
 
-/// Of later reads of an item one of so many is told of, counted as so many. Measured, with the first read told of always
-/// and without: ARCHITECTURE.md.
+/// Of the later reads of an item one of so many is told of, counted as so many; the first two always. Measured:
+/// ARCHITECTURE.md.
 pub const TOLD_ONE_IN: u8 = 8;
