@@ -64,6 +64,9 @@ pub const RECLAIM_SHARE_BYTES: u64 = 1 << 10;
 /// What one thread may owe, because others were at it, and then passes over in one go: less than half a millisecond.
 pub const RECLAIM_OWED_ITEMS_MAX: u32 = 1024;
 
+/// A writer that waits for memory takes at most so many steps for others' sake: then what is being evicted goes whole.
+pub const MAKE_ROOM_STEPS_MAX: u32 = 64;
+
 /// A segment whose dead bytes exceed this part (1/n) of it is compacted before any live item is evicted.
 pub const COMPACTION_DEAD_DIVISOR: u64 = 6;
 
@@ -74,10 +77,16 @@ pub const SMALL_QUEUE_DIVISOR: u32 = 20;
 /// More reads than this count as so many: what was popular must not stay for long when it no longer is.
 pub const EVICTION_FREQUENCY_MAX: u8 = 3;
 
+/// An item wears by its size as a part of the mean, but by no more and no less than this many times.
+pub const EVICTION_SIZE_PART_MAX: u64 = 8;
+
 /// Of a main segment that eviction empties, at most this part is kept, so that ten are moved for one gained.
 pub const MAIN_KEPT_NUMERATOR: u64 = 9;
 /// See [`MAIN_KEPT_NUMERATOR`].
 pub const MAIN_KEPT_DIVISOR: u64 = 10;
+
+/// What main segments did not use of that adds up to at most this part (1/n) of memory.
+pub const MAIN_SPARE_DIVISOR: u64 = 16;
 
 /// Ghosts for each item, as a fraction: fewer than published, as these go by chance of their row.
 pub const GHOSTS_PER_ITEM_NUMERATOR: u64 = 7;

@@ -11,14 +11,16 @@
 //! of the small queue if that has more than its share of all, else the oldest of the main queue. What is kept moves to
 //! the open segment of the main queue.
 //!
-//! What differs from the paper: of a main segment at most nine tenths are kept, so that each one emptied gains memory
-//! at a bounded cost. Where more was read, the least read go: a frequency is found (`main_least`) that this part of the
+//! What differs from the paper: of main segments at most nine tenths are kept, so that emptying them gains memory at a
+//! bounded cost. Where more was read, the least read go: a frequency is found (`main_least`) that this part of the
 //! last main victim had. An item leaves the small queue for the main one if it has been read as often as items must be
 //! to stay there, which is once where most items of the main queue are not read, and more where all are, as in a loop.
-//! What is kept in the main queue loses that many reads.
+//! What is kept in the main queue loses that many reads, times its size as a part of the mean, and a small item comes there
+//! with a credit: what takes little memory may be read less, as in the policies that weigh hits by bytes (GDSF, LHD).
 
 use crate::bounds::{
-    EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, MAIN_KEPT_DIVISOR, MAIN_KEPT_NUMERATOR, SMALL_QUEUE_DIVISOR,
+    EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, EVICTION_SIZE_PART_MAX as SIZE_PART_MAX, MAIN_KEPT_DIVISOR,
+    MAIN_KEPT_NUMERATOR, MAIN_SPARE_DIVISOR, SMALL_QUEUE_DIVISOR,
 };
 use crate::segments::Queue;
 
@@ -31,15 +33,27 @@ pub struct Eviction {
     main_least: u8,
     /// A moving mean of that, in units of 1/256.
     main_least_mean: u32,
+    /// Bytes that earlier main segments might have kept and did not.
+    spare: u64,
+    /// Bytes of an item in the mean.
+    pub mean_bytes: u64,
 }
 
 impl Default for Eviction {
     fn default() -> Eviction {
-        Eviction { bytes: [0; FREQUENCY_MAX as usize + 1], main_least: 1, main_least_mean: MEAN_ONE }
+        Eviction {
+            bytes: [0; FREQUENCY_MAX as usize + 1],
+            main_least: 1,
+            main_least_mean: MEAN_ONE,
+            spare: 0,
+            mean_bytes: 1,
+        }
     }
 }
 
 const MEAN_ONE: u32 = 256;
+/// Unit of an item's part of the mean size: prime, so that any multiple is as good as random modulo it.
+const PART_ONE: u64 = 251;
 /// A new value counts for 1/n of the mean.
 const MEAN_WEIGHT_DIVISOR: u32 = 4;
 
@@ -61,15 +75,27 @@ impl Eviction {
     }
 
     /// At most so many bytes of a segment of `capacity` are kept.
-    pub fn kept_bytes_max(capacity: u64) -> u64 {
-        capacity * MAIN_KEPT_NUMERATOR / MAIN_KEPT_DIVISOR
+    pub fn kept_bytes_max(&self, queue: Queue, capacity: u64) -> u64 {
+        match queue {
+            // What is too much for the main queue goes there.
+            Queue::Small => u64::MAX,
+            Queue::Main => share(capacity) + self.spare,
+        }
     }
 
-    /// What is left of the frequency of an item that is kept.
-    pub fn worn(&self, queue: Queue, frequency: u8) -> u8 {
+    /// What is left of the frequency of an item of so many bytes that is kept; `chance` rounds.
+    pub fn worn(&self, queue: Queue, frequency: u8, bytes: u64, chance: u64) -> u8 {
+        let mean = self.mean_bytes.max(1);
         match queue {
+            Queue::Small if bytes <= mean / 4 => 2,
+            Queue::Small if bytes <= mean / 2 => 1,
             Queue::Small => 0,
-            Queue::Main => frequency.min(FREQUENCY_MAX).saturating_sub(self.main_least),
+            Queue::Main => {
+                let part =
+                    (bytes * PART_ONE / mean).clamp(PART_ONE / SIZE_PART_MAX, PART_ONE * SIZE_PART_MAX);
+                let loses = (part * u64::from(self.main_least) + chance % PART_ONE) / PART_ONE;
+                u64::from(frequency.min(FREQUENCY_MAX)).saturating_sub(loses) as u8
+            }
         }
     }
 
@@ -78,9 +104,12 @@ impl Eviction {
         self.bytes[usize::from(frequency.min(FREQUENCY_MAX))] += bytes;
     }
 
-    /// A main segment was emptied.
-    pub fn finish_main(&mut self, capacity: u64) {
-        let max = Eviction::kept_bytes_max(capacity);
+    /// A main segment was emptied, one of so many in all, and `kept` bytes of it moved.
+    pub fn finish_main(&mut self, capacity: u64, kept: u64, segments: u32) {
+        let max = share(capacity);
+        // A value in pieces takes whole segments; they may be kept if neighbours made room.
+        let spare_max = capacity * u64::from(segments) / MAIN_SPARE_DIVISOR;
+        self.spare = (self.spare + max).saturating_sub(kept).min(spare_max);
         let mut kept = 0;
         let mut least = FREQUENCY_MAX;
         for frequency in (1..=FREQUENCY_MAX).rev() {
@@ -97,17 +126,23 @@ impl Eviction {
     }
 }
 
+/// The part of main segments that may be kept.
+fn share(capacity: u64) -> u64 {
+    capacity * MAIN_KEPT_NUMERATOR / MAIN_KEPT_DIVISOR
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     const CAPACITY: u64 = 1_000;
+    const MEAN: u64 = 100;
 
     fn after(victims: &[&[(u8, u64)]]) -> Eviction {
-        let mut eviction = Eviction::default();
+        let mut eviction = Eviction { mean_bytes: MEAN, ..Eviction::default() };
         for victim in victims {
             victim.iter().for_each(|(frequency, bytes)| eviction.see_main(*frequency, *bytes));
-            eviction.finish_main(CAPACITY);
+            eviction.finish_main(CAPACITY, victim.iter().skip(1).map(|(_, bytes)| bytes).sum(), 64);
         }
         eviction
     }
@@ -125,17 +160,40 @@ mod tests {
     fn what_is_read_at_all_stays_while_enough_is_not() {
         let eviction = after(&[&[(0, 500), (1, 300), (7, 200)]]);
         assert_eq!((eviction.least(Queue::Main), eviction.least(Queue::Small)), (1, 1));
-        assert_eq!((eviction.worn(Queue::Main, 2), eviction.worn(Queue::Main, 7)), (1, 2));
-        assert_eq!(eviction.worn(Queue::Small, 7), 0);
+        let worn = |queue, frequency| eviction.worn(queue, frequency, MEAN, 0);
+        assert_eq!((worn(Queue::Main, 2), worn(Queue::Main, 7), worn(Queue::Small, 7)), (1, 2, 0));
     }
 
     #[test]
     fn where_all_is_read_the_least_read_goes_and_little_comes() {
         let eviction = after(&[[(2, 300), (3, 700)].as_slice(); 8]);
         assert_eq!((eviction.least(Queue::Main), eviction.least(Queue::Small)), (3, 3));
-        assert_eq!(eviction.worn(Queue::Main, 3), 0);
+        assert_eq!(eviction.worn(Queue::Main, 3, MEAN, 0), 0);
         assert_eq!(after(&[&[(7, 1_000)]]).least(Queue::Main), 3);
         let again = after(&[&[(2, 300), (3, 700)], &[(0, 900)], &[(0, 900)], &[(0, 900)], &[(0, 900)]]);
         assert_eq!((again.least(Queue::Main), again.least(Queue::Small)), (1, 1));
+    }
+
+    #[test]
+    fn what_neighbours_did_not_keep_may_be_kept() {
+        assert_eq!(after(&[]).kept_bytes_max(Queue::Main, CAPACITY), 900);
+        let eviction = after(&[&[(0, 500), (1, 500)]]);
+        assert_eq!(eviction.kept_bytes_max(Queue::Main, CAPACITY), 900 + 400);
+        let eviction = after(&[[(0, 1_000)].as_slice(); 100]);
+        assert_eq!(eviction.kept_bytes_max(Queue::Main, CAPACITY), 900 + CAPACITY * 64 / MAIN_SPARE_DIVISOR);
+    }
+
+    #[test]
+    fn small_items_wear_slowly_and_large_ones_fast() {
+        let eviction = after(&[]);
+        let mean_loss = |bytes| {
+            let lost = (0..10_000).map(|i| 3 - u64::from(eviction.worn(Queue::Main, 3, bytes, i * 4)));
+            lost.sum::<u64>() as f64 / 10_000.0
+        };
+        for (bytes, loss) in [(1, 0.125), (50, 0.5), (100, 1.0), (150, 1.5), (1_000, 3.0)] {
+            assert!((mean_loss(bytes) - loss).abs() < 0.02, "{bytes}: {}", mean_loss(bytes));
+        }
+        let credit = |bytes| eviction.worn(Queue::Small, 1, bytes, 0);
+        assert_eq!((credit(20), credit(40), credit(60)), (2, 1, 0));
     }
 }

@@ -15,8 +15,8 @@ use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::bounds::{
-    COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES,
-    RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
+    COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, MAKE_ROOM_STEPS_MAX, RECLAIM_OWED_ITEMS_MAX,
+    RECLAIM_SHARE_BYTES, RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
@@ -70,6 +70,13 @@ impl Reclaim {
         self.stuck.clear();
     }
 
+    /// What is being evicted goes whole: somebody has waited for long enough.
+    fn hurry(&mut self) {
+        if let Some(victim) = self.victim.as_mut().filter(|victim| victim.purpose == Purpose::Evict) {
+            victim.moved_bytes_max = 0;
+        }
+    }
+
     /// One more was emptied, and so many were ever opened for moves.
     fn count_emptied(&mut self, opened: u64) {
         self.emptied += 1;
@@ -103,12 +110,15 @@ struct Victim {
     moved_bytes: u64,
     /// At most so many.
     moved_bytes_max: u64,
+    /// Segments ever opened for moves, when it was chosen.
+    opened_before: u64,
 }
 
 /// The sealed segments, as a choice among them needs it.
 #[derive(Debug, Default)]
 struct Survey {
     items: u64,
+    live_bytes: u64,
     small_segments: u32,
     main_segments: u32,
     dead_in_all: u64,
@@ -139,10 +149,15 @@ impl Handle {
     /// # Errors
     /// There is nothing left to take back.
     pub(crate) fn make_room(&self, claim: Claim) -> Result<(), OutOfMemory> {
+        let mut steps = 0;
         loop {
             let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
             if self.store.segments.free_count() > self.store.segments.kept_back(claim) {
                 return Ok(());
+            }
+            steps += 1;
+            if steps > MAKE_ROOM_STEPS_MAX {
+                reclaim.hurry();
             }
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
             if step == Step::Nothing {
@@ -214,6 +229,7 @@ impl Store {
         let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
         if self.segments.is_dead(id) {
             reclaim.victim = reclaim.victim.filter(|victim| victim.id != id);
+            reclaim.count_emptied(self.segments.opened_for_moves());
             self.free_victim(&mut reclaim, counters, id, Purpose::Sweep);
         }
     }
@@ -252,6 +268,7 @@ impl Store {
             least: 0,
             moved_bytes: 0,
             moved_bytes_max: u64::MAX,
+            opened_before: self.segments.opened_for_moves(),
         }
     }
 
@@ -275,6 +292,7 @@ impl Store {
             return Some(self.victim_of(&deadest, Purpose::Compact));
         }
         self.ghosts.fit(survey.items);
+        reclaim.eviction.mean_bytes = survey.live_bytes / survey.items.max(1);
         let queue = reclaim.eviction.queue(survey.small_segments, survey.main_segments);
         let (first, second) = match queue {
             Queue::Small => (survey.oldest_small, survey.oldest_main),
@@ -283,7 +301,11 @@ impl Store {
         let oldest = first.or(second).or(survey.oldest_with_orphans).filter(|_| evicts);
         oldest.map(|segment| Victim {
             least: reclaim.eviction.least(segment.queue),
-            moved_bytes_max: if fruitless { 0 } else { Eviction::kept_bytes_max(capacity) },
+            // All of the small queue may go to the main one, but the main one must yield something.
+            moved_bytes_max: match segment.queue {
+                Queue::Main if fruitless => 0,
+                queue => reclaim.eviction.kept_bytes_max(queue, capacity),
+            },
             ..self.victim_of(&segment, Purpose::Evict)
         })
     }
@@ -309,6 +331,7 @@ impl Store {
                 return Err(segment);
             }
             survey.items += segment.live_items;
+            survey.live_bytes += segment.live_bytes;
             let (count, oldest) = match segment.queue {
                 Queue::Small => (&mut survey.small_segments, &mut survey.oldest_small),
                 Queue::Main => (&mut survey.main_segments, &mut survey.oldest_main),
@@ -334,8 +357,16 @@ impl Store {
             // Some thread has marked an item dead whose slot it has yet to change.
             return Step::Worked;
         }
-        if victim.purpose == Purpose::Evict && victim.queue == Queue::Main {
-            reclaim.eviction.finish_main(self.geometry.segment_bytes());
+        let opened = self.segments.opened_for_moves();
+        match (victim.purpose, victim.queue) {
+            // What leaves the small queue need not gain anything: the queue ends.
+            (Purpose::Evict, Queue::Small) => reclaim.opened_before += opened - victim.opened_before,
+            (Purpose::Evict, Queue::Main) => {
+                let segments = self.segments.limit();
+                reclaim.eviction.finish_main(self.geometry.segment_bytes(), victim.moved_bytes, segments);
+                reclaim.count_emptied(opened);
+            }
+            (Purpose::Compact | Purpose::Sweep, _) => reclaim.count_emptied(opened),
         }
         self.free_victim(reclaim, counters, victim.id, victim.purpose)
     }
@@ -354,7 +385,6 @@ impl Store {
             Purpose::Evict => counters.segments_evicted.inc(),
         }
         reclaim.stuck.clear();
-        reclaim.count_emptied(self.segments.opened_for_moves());
         if self.segments.retire_generation(id) {
             self.release_retired(id);
             Step::Freed
@@ -399,14 +429,18 @@ impl Store {
             self.drop_gone(counters, &group, at, &item, miss);
             return Ok(bytes);
         }
-        let frequency = at.slot.frequency();
-        let is_eviction = victim.purpose == Purpose::Evict;
-        if is_eviction && victim.queue == Queue::Main {
-            eviction.see_main(frequency, bytes);
+        let mut frequency = at.slot.frequency();
+        let keeps = self.keeps(victim, frequency, bytes);
+        if victim.purpose == Purpose::Evict {
+            let in_pieces = if item.is_chained() { u64::from(item.value_len) } else { 0 };
+            if victim.queue == Queue::Main {
+                eviction.see_main(frequency, bytes);
+            }
+            // Where it lies is as good as random.
+            frequency = eviction.worn(victim.queue, frequency, bytes + in_pieces, offset / 4);
         }
-        if self.keeps(victim, frequency, bytes) {
-            let worn = if is_eviction { eviction.worn(victim.queue, frequency) } else { frequency };
-            match self.move_item(counters, &group, hash, at, &item, (self.destination(victim), worn)) {
+        if keeps {
+            match self.move_item(counters, &group, hash, at, &item, (self.destination(victim), frequency)) {
                 Ok(()) => {
                     victim.moved_bytes += bytes;
                     return Ok(bytes);
@@ -593,10 +627,11 @@ impl Store {
         let follows = victim.queue == Queue::Small && self.segments.queue_at(at.slot.offset()) == Queue::Main;
         let frequency = if follows { FREQUENCY_MAX } else { at.slot.frequency() };
         if self.keeps(victim, frequency, bytes) {
-            match self.move_piece(counters, group, owner, at, &head, (offset, self.destination(victim))) {
-                Ok(()) => {
-                    victim.moved_bytes += bytes;
-                    counters.bytes_moved.add(piece.bytes());
+            let which = (offset, victim.end, self.destination(victim));
+            match self.move_pieces(counters, group, owner, at, &head, which) {
+                Ok(moved) => {
+                    victim.moved_bytes += moved + head.bytes();
+                    counters.bytes_moved.add(moved);
                     return Ok(());
                 }
                 Err(Stuck) if !self.evicts() => return Err(Stuck),
@@ -607,42 +642,68 @@ impl Store {
         Ok(())
     }
 
-    fn move_piece(
+    /// Moves pieces of one value that lie in the victim from `from` on, all at once, for each time their table is
+    /// written anew: at least the one at `from`, and more up to about the bytes of a step. The bytes moved.
+    fn move_pieces(
         &self,
         counters: &StoreCounters,
         group: &LockedGroup<'_>,
         owner: KeyHash,
         at: SlotAt,
         head: &Item,
-        (offset, queue): (u64, Queue),
-    ) -> Result<(), Stuck> {
-        let mut pieces = self.pieces(at.slot.offset(), head);
-        let index = pieces.iter().position(|entry| entry.offset == offset).ok_or(Stuck)?;
-        let old = pieces[index];
-        let value = self.piece_value(old);
+        (from, end, queue): (u64, u64, Queue),
+    ) -> Result<u64, Stuck> {
         let mut moved = Vec::new();
+        let mut left = Vec::new();
+        let mut pieces = Vec::new();
+        let mut bytes = 0;
+        for piece in self.pieces(at.slot.offset(), head) {
+            if piece.offset != from && (!(from..end).contains(&piece.offset) || bytes > RECLAIM_STEP_BYTES) {
+                pieces.push(piece);
+                continue;
+            }
+            bytes += u64::from(piece.len);
+            left.push(piece);
+            let Ok(parts) = self.copy_piece(owner, head, piece, queue) else {
+                moved.into_iter().for_each(|part| self.kill_piece(part));
+                return Err(Stuck);
+            };
+            pieces.extend(&parts);
+            moved.extend(parts);
+        }
+        let to = (queue, at.slot.frequency());
+        if let Err(stuck) = self.rewrite(group, owner, at, head, Some(pieces), to) {
+            moved.into_iter().for_each(|part| self.kill_piece(part));
+            return Err(stuck);
+        }
+        counters.items_moved.add(left.len() as u64);
+        left.into_iter().for_each(|piece| self.kill_piece(piece));
+        Ok(bytes)
+    }
+
+    /// Writes the bytes of a piece anew, in one or several.
+    fn copy_piece(
+        &self,
+        owner: KeyHash,
+        head: &Item,
+        piece: PieceEntry,
+        queue: Queue,
+    ) -> Result<Vec<PieceEntry>, Stuck> {
+        let value = self.piece_value(piece);
+        let mut parts = Vec::new();
         let mut rest = &value[..];
         while !rest.is_empty() {
             match self.write_piece(owner, queue, Expiry::at(head.expiry), rest, Claim::Move) {
                 Ok(part) => {
                     rest = &rest[part.len as usize..];
-                    moved.push(part);
+                    parts.push(part);
                 }
                 Err(_) => {
-                    moved.into_iter().for_each(|part| self.kill_piece(part));
+                    parts.into_iter().for_each(|part| self.kill_piece(part));
                     return Err(Stuck);
                 }
             }
         }
-        pieces.splice(index..=index, moved.iter().copied());
-        let to = (queue, at.slot.frequency());
-        let linked = self.rewrite(group, owner, at, head, Some(pieces), to);
-        if linked.is_err() {
-            moved.into_iter().for_each(|part| self.kill_piece(part));
-            return linked;
-        }
-        self.kill_piece(old);
-        counters.items_moved.inc();
-        Ok(())
+        Ok(parts)
     }
 }

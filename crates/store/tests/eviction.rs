@@ -1,0 +1,178 @@
+//! What eviction keeps, and that writers who store the same again and again cost others next to nothing.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{get, set, store};
+use fabcache_store::{Change, Handle, NewValue, Store, Value};
+
+const MEMORY_BYTES: u64 = 4 << 20;
+const KEYS: usize = 100_000;
+const REQUESTS: usize = 100_000;
+/// Operations of the other client for each request.
+const OTHERS: usize = 4;
+
+/// Draws keys, the `n`th as often as `1/n`.
+struct Zipf {
+    sums: Vec<f64>,
+    state: u64,
+}
+
+impl Zipf {
+    fn new() -> Zipf {
+        let mut sum = 0.0;
+        let sums = (1..=KEYS).map(|rank| {
+            sum += 1.0 / rank as f64;
+            sum
+        });
+        Zipf { sums: sums.collect(), state: 7 }
+    }
+
+    fn random(&mut self) -> u64 {
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state >> 33
+    }
+
+    fn draw(&mut self) -> usize {
+        let at = self.random() as f64 / (1u64 << 31) as f64 * self.sums[KEYS - 1];
+        self.sums.partition_point(|sum| *sum < at)
+    }
+}
+
+fn fetch(handle: &Handle, key: &[u8], value: &[u8]) -> bool {
+    let hit = get(handle, key).is_some();
+    if !hit {
+        set(handle, key, value).expect("something can be evicted");
+    }
+    hit
+}
+
+/// The part of requests that hit while another client does something after each.
+fn hit_ratio(mut other: impl FnMut(&Handle, usize)) -> f64 {
+    let (store, _) = store(MEMORY_BYTES / 2, true, 1);
+    let handle = Handle::new(&store);
+    let mut zipf = Zipf::new();
+    let mut hits = 0;
+    for request in 0..REQUESTS {
+        let key = format!("key:{:012}", zipf.draw());
+        hits += usize::from(fetch(&handle, key.as_bytes(), &[b'v'; 100]));
+        for i in 0..OTHERS {
+            other(&handle, request * OTHERS + i);
+        }
+    }
+    assert!(store.sums().evictions > 10_000, "memory is full");
+    hits as f64 / REQUESTS as f64
+}
+
+fn ignore(_: bool) {}
+
+fn hot(i: usize) -> String {
+    format!("hot:{:03}", i * 7 % 1_000)
+}
+
+#[track_caller]
+fn costs_little(with: f64, without: f64) {
+    println!("hit ratio {with:.4}, without {without:.4}");
+    assert!(with > without * 0.98, "{with} is not near {without}");
+}
+
+#[test]
+fn one_key_set_for_ever_costs_little() {
+    let without = hit_ratio(|handle, _| ignore(fetch(handle, b"hot", &[b'v'; 100])));
+    costs_little(hit_ratio(|handle, _| ignore(set(handle, b"hot", &[b'v'; 100]).is_ok())), without);
+}
+
+#[test]
+fn a_thousand_keys_set_for_ever_cost_little_whatever_their_sizes() {
+    let without = hit_ratio(|handle, i| ignore(fetch(handle, hot(i).as_bytes(), &[b'v'; 100])));
+    let set_hot = |handle: &Handle, i: usize, len: usize| {
+        set(handle, hot(i).as_bytes(), &vec![b'v'; len]).expect("something can be evicted");
+    };
+    costs_little(hit_ratio(|handle, i| set_hot(handle, i, 100)), without);
+    // The same bytes on the whole: 20 and 180 in turn.
+    costs_little(hit_ratio(|handle, i| set_hot(handle, i, if i % 3 == 0 { 180 } else { 60 })), without);
+}
+
+#[test]
+fn counting_costs_little() {
+    let count = |handle: &Handle, i: usize| {
+        let counter = format!("counter:{}", i % 100);
+        let (counted, _) = handle
+            .mutate(counter.as_bytes(), |existing| {
+                let number = existing.value(20).map_or(0, |value| {
+                    let digits = std::str::from_utf8(value).expect("digits");
+                    digits.trim_end().parse().expect("a number")
+                });
+                let write = common::plain(NewValue::Number { number: number + 1, width: 0 });
+                (Change::Write(write), number + 1)
+            })
+            .expect("something can be evicted");
+        counted
+    };
+    let without =
+        hit_ratio(|handle, i| ignore(fetch(handle, format!("counter:{}", i % 100).as_bytes(), b"1")));
+    let mut last = 0;
+    let with = hit_ratio(|handle, i| last = count(handle, i));
+    costs_little(with, without);
+    assert_eq!(last, (REQUESTS * OTHERS / 100) as u64, "a counter that counts is never evicted");
+}
+
+fn full_of_popular() -> (Arc<Store>, Handle, usize) {
+    let (store, _) = store(MEMORY_BYTES, true, 1);
+    let handle = Handle::new(&store);
+    let popular = 10_000;
+    for round in 0..4 {
+        for i in 0..popular {
+            let key = format!("popular:{i}");
+            assert_eq!(fetch(&handle, key.as_bytes(), &[b'v'; 100]), round > 0);
+        }
+    }
+    (store, handle, popular)
+}
+
+#[test]
+fn a_scan_does_not_drive_out_what_is_popular() {
+    let (store, handle, popular) = full_of_popular();
+    (0..200_000).for_each(|i| {
+        set(&handle, format!("scan:{i}").as_bytes(), &[b's'; 100]).expect("something can be evicted");
+    });
+    assert!(store.sums().evictions > 100_000);
+    let left = (0..popular).filter(|i| get(&handle, format!("popular:{i}").as_bytes()).is_some()).count();
+    assert!(left > popular * 99 / 100, "{left} of {popular} are left");
+}
+
+#[test]
+fn what_is_asked_for_again_soon_comes_back_to_stay() {
+    let (_store, handle, _) = full_of_popular();
+    let store_all = |name: &str, range: std::ops::Range<usize>| {
+        for i in range {
+            set(&handle, format!("{name}:{i}").as_bytes(), &[b's'; 100]).expect("something can be evicted");
+        }
+    };
+    store_all("returning", 0..1_000);
+    store_all("scan", 0..25_000);
+    let left = (0..1_000).filter(|i| get(&handle, format!("returning:{i}").as_bytes()).is_some()).count();
+    assert!(left < 200, "they were evicted unread, but {left}");
+    store_all("returning", 0..1_000);
+    store_all("scan", 15_000..60_000);
+    let left = (0..1_000).filter(|i| get(&handle, format!("returning:{i}").as_bytes()).is_some()).count();
+    assert!(left > 800, "{left} are left");
+}
+
+#[test]
+fn a_long_value_is_kept_or_evicted_whole() {
+    let (store, handle, _) = full_of_popular();
+    let value = common::pattern(1, 300_000);
+    set(&handle, b"long", &value).expect("something can be evicted");
+    for i in 0..100_000 {
+        set(&handle, format!("scan:{i}").as_bytes(), &[b's'; 100]).expect("something can be evicted");
+        if i % 1_000 == 0 {
+            assert_eq!(get(&handle, b"long").expect("it is read all the time").1, value);
+        }
+    }
+    let write = common::plain(NewValue::Is(Value::Bytes(b"short")));
+    handle.mutate(b"long", |_| (Change::Write(write), ())).expect("something can be evicted");
+    assert!(store.sums().evictions > 50_000);
+}
