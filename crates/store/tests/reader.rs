@@ -3,9 +3,15 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
+
 use common::outside::map_all;
 use common::{SetClock, delete, get, pattern, set, set_with, store};
-use fabcache_layout::reader::{Hit, Location, Mapped, Miss, Mode, Outcome, Reason, Rejection};
+use fabcache_layout::Memory;
+use fabcache_layout::header::{self, PUBLISHED_BYTES};
+use fabcache_layout::reader::{
+    Fetched, Get, Hit, Known, Location, Mapped, Miss, Mode, Outcome, Reader, Reason, Rejection, Step,
+};
 use fabcache_store::{Expiry, Handle};
 
 /// Readers of both kinds.
@@ -172,5 +178,59 @@ fn what_was_stored_after_a_flush_within_a_batch_is_a_hit() {
         handle.flush(Expiry::AT_ONCE);
         set(&handle, b"key", b"value").expect("memory is free");
         assert!(matches!(reader.get(b"key").0, Outcome::Hit(_)));
+    }
+}
+
+/// Runs a GET that fetches these bytes instead of the item's, and all else from the region as it is now.
+fn get_with(get: Get<'_>, reader: &Reader, known: &mut Known, memory: &Memory, item: &[u8]) -> Outcome {
+    let mut get = get;
+    let mut step = get.next(reader, known, Fetched::Nothing);
+    loop {
+        let mut bytes = item.to_vec();
+        let fetched = match step {
+            Step::Done(outcome) => return outcome,
+            Step::Word(offset) => Fetched::Word(memory.load(offset, Ordering::Acquire)),
+            Step::Bytes { len, .. } => {
+                bytes.resize(len, 0);
+                Fetched::Bytes(&bytes)
+            }
+        };
+        step = get.next(reader, known, fetched);
+    }
+}
+
+#[test]
+fn a_state_that_was_written_over_is_not_the_items() {
+    for padding in [0, 4] {
+        let handle = Handle::new(&store(4 << 20, true, 1).0);
+        let store = handle.store();
+        let memory = map_all(store.region());
+        let mut mapped = Mapped::open(memory.clone(), Mode::SameHost).expect("a region");
+        set(&handle, b"before", &vec![b'x'; 40 + padding]).expect("memory is free");
+        set(&handle, b"key", b"value").expect("memory is free");
+        let location = read(&mut mapped, &handle, b"key").expect("stored").1.location;
+        // All of it but the state was fetched before it was deleted and its segment used again; the state after, when
+        // the first bytes of something else had come there. They look like the state of an item that lives.
+        let mut item = vec![0; 64];
+        memory.copy_out(location.offset, &mut item);
+        assert!(delete(&handle, b"key"));
+        let birth = header::read(&memory).expect("a region");
+        let reader = Reader::new(&birth, Mode::Remote(store.secret().clone())).expect("sound");
+        let mut known = Known::new(reader.geometry());
+        let mut line = [0; PUBLISHED_BYTES];
+        memory.copy_out(header::PUBLISHED_AT, &mut line);
+        known.begin(&line, store.now());
+        let get = Get::at(&reader, b"key", location);
+        let found = get_with(get, &reader, &mut known, &memory, &item);
+        assert!(
+            matches!(found, Outcome::Hit(_)),
+            "before its generation ends these are the item's: {found:?}"
+        );
+        for i in 0..40_000 {
+            set(&handle, format!("key{i}").as_bytes(), &[b'v'; 200]).expect("something is evicted");
+        }
+        let get = Get::at(&reader, b"key", location);
+        let found = get_with(get, &reader, &mut known, &memory, &item);
+        assert_eq!(found, Outcome::Stale(Rejection::Recycled));
     }
 }

@@ -467,13 +467,20 @@ impl<'k> Get<'k> {
             pieces: if item.is_chained() { judge::pieces(&item, bytes) } else { Vec::new() },
             item,
         });
-        // The state is under no checksum. By key the slot says that it is this item's own. Else it may be that of a
-        // later item whose writing had only begun; but not if it came in one word with the right checksum.
-        let is_state_sure = !self.by_location || offset.is_multiple_of(8);
-        if reader.is_remote() && self.judged.is_some() && is_state_sure {
+        if reader.is_remote() && self.is_state_sure(known) {
             return self.judge(reader, known);
         }
         self.ask_word(Stage::Still, generation_offset(&reader.geometry, self.candidate.segment))
+    }
+
+    /// Whether the state can be judged without looking at the generation behind it. It is under no checksum, so it may be
+    /// what has been written over it since, of which nothing else need have been seen. At a known location it must
+    /// not be; by key, where the slot says that the item was there, only if it says more than that.
+    fn is_state_sure(&self, known: &Known) -> bool {
+        let (Some(judged), Some(line)) = (&self.judged, known.published()) else { return false };
+        let state = judged.item.state;
+        let is_plain = state.in_epoch(line.flush_epoch) && state.0 & (State::STALE | State::TOKEN_SENT) == 0;
+        !self.by_location && (is_plain || state.has(State::DEAD))
     }
 
     fn take_still(&mut self, reader: &Reader, known: &mut Known, word: u64) -> Step {

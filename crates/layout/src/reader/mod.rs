@@ -11,7 +11,7 @@
 //!               generation (in Known) ->   item --+--> pieces -> hit
 //!                                           |
 //!                                           torn, recycled, dead: again, a few times; then ask the server
-//!  GET at a known location:                item -> [generation] -> hit, or stale: by key
+//!  GET at a known location:                item -> generation -> hit, or stale: by key
 //! ```
 //!
 //! What is asked of a transport: a fetch happens between being asked for and being handed in, each aligned eight bytes of
@@ -25,8 +25,9 @@
 //!   earlier GET had it from a slot, with its generation.
 //! - It was not overwritten or deleted before the GET began: writers mark the old item dead before they publish the new
 //!   one and before they are answered, and the state was fetched after the GET began. That the state is this item's own,
-//!   not that of one written there later, follows by key from the slot; at a known location from the generation, fetched
-//!   after it, or from the checksum if the two share an aligned word.
+//!   not what was written over it since, follows by key from the slot, and at a known location from the generation,
+//!   fetched after it. (The checksum does not cover the state; nor does it say that the two are of the same time, though
+//!   they lie in one word: a later value is copied there in parts of any size.)
 //! - It was not flushed or expired: the flush epoch was fetched after the GET began, or the item is of a later one.
 //!
 //! Why a miss is right: all places were seen, none said MOVED, and the head was the same behind them, so they were the

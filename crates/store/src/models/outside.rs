@@ -3,7 +3,7 @@
 //!
 //! Each must fail where the code is built without what it is about (`--cfg fabcache_without`): `cargo xtask loom` builds
 //! them so, too. The dead mark and MOVED carry both kinds of readers; the generation, looked at behind the bytes, those
-//! of the same host (and at kept locations the others, for the state that no checksum covers).
+//! of the same host, and the others at kept locations, for the state that no checksum covers.
 
 use std::sync::Arc;
 

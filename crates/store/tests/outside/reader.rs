@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fabcache_layout::Memory;
 use fabcache_layout::header::{self, PUBLISHED_BYTES};
 use fabcache_layout::reader::{
-    Fetched, Get, Known, Location, Mapped, Mode, Outcome, Reader, Rejection, Rejections, Step, Value,
+    Fetched, Get, Known, Location, Mapped, Miss, Mode, Outcome, Reader, Rejection, Rejections, Step, Value,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -129,6 +129,10 @@ struct Counts {
 }
 
 impl Counts {
+    fn of(&self, kind: Rejection) -> u64 {
+        self.rejections[kind as usize]
+    }
+
     fn accepted(&self) -> f64 {
         let accepted = self.hits + self.hits_at + self.misses;
         accepted as f64 / (accepted + self.asked).max(1) as f64
@@ -174,6 +178,8 @@ impl Outsider {
         hottest.print("hottest key");
         others.print("other keys");
         println!("  {:.1?}", started.elapsed());
+        let flushed = hottest.of(Rejection::Flushed) + others.of(Rejection::Flushed);
+        assert!(self.scenario == Scenario::Short || flushed == 0, "a state that is not the item's");
         assert!(others.hits > reads / 100 && others.hits_at > reads / 1000, "items are there to be read");
         assert!(others.accepted() >= 0.99, "readers ask the server too often");
     }
@@ -223,7 +229,8 @@ impl Outsider {
                     self.locations[number][kind] = Some(hit.location);
                 }
             }
-            Outcome::Miss(_) => {
+            Outcome::Miss(miss) => {
+                assert!(self.scenario == Scenario::Short || miss != Miss::Flushed, "nothing is flushed");
                 assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missed");
                 counts.misses += 1;
             }
