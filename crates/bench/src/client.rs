@@ -11,6 +11,8 @@ use crate::workload::{Batch, Kind, Workload};
 
 /// A server that does not answer for so long has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes received at once where the answer's length is not known.
+const RECEIVE_BYTES: usize = 64 << 10;
 /// Batches made before the clock starts, and sent in turn: making them is not to be measured.
 const BATCHES: usize = 512;
 
@@ -94,22 +96,93 @@ impl Client {
         }
     }
 
+    /// Sends `count` requests that store, and reads as many answers; how many were stored.
+    ///
+    /// # Errors
+    /// The connection breaks, or an answer is not one to a storage request.
+    pub fn store(&mut self, requests: &[u8], count: u64) -> Result<u64> {
+        self.stream.write_all(requests)?;
+        let mut stored = 0;
+        let mut answered = 0;
+        self.buffer.clear();
+        while answered < count {
+            self.receive()?;
+            let mut taken = 0;
+            while let Some(len) = self.buffer[taken..].iter().position(|byte| *byte == b'\n') {
+                let line = &self.buffer[taken..taken + len];
+                ensure!(
+                    line == b"STORED\r" || line.starts_with(b"SERVER_ERROR"),
+                    "a wrong answer: {:?}",
+                    String::from_utf8_lossy(line)
+                );
+                stored += u64::from(line == b"STORED\r");
+                answered += 1;
+                taken += len + 1;
+            }
+            self.buffer.drain(..taken);
+        }
+        ensure!(self.buffer.is_empty(), "more answers than requests");
+        Ok(stored)
+    }
+
+    /// The value of a key, if it is there.
+    ///
+    /// # Errors
+    /// The connection breaks, or the answer is not one to `get`.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>> {
+        self.stream.write_all(&[b"get ", key, b"\r\n"].concat())?;
+        self.buffer.clear();
+        while !self.buffer.ends_with(b"END\r\n") {
+            self.receive()?;
+        }
+        if self.buffer == b"END\r\n" {
+            return Ok(None);
+        }
+        let line = self.buffer.iter().position(|byte| *byte == b'\n').context("an answer has lines")?;
+        let head = String::from_utf8_lossy(&self.buffer[..line]);
+        let len: usize =
+            head.split_whitespace().nth(3).and_then(|len| len.parse().ok()).context("no length")?;
+        let end = line + 1 + len;
+        ensure!(self.buffer.get(end..) == Some(b"\r\nEND\r\n"), "a wrong answer to get: {head:?}");
+        Ok(Some(&self.buffer[line + 1..end]))
+    }
+
     /// One statistic of `stats`.
     ///
     /// # Errors
     /// The server does not tell.
     pub fn stat(&mut self, name: &str) -> Result<u64> {
-        self.stream.write_all(b"stats\r\n")?;
-        let mut text = Vec::new();
-        let mut part = [0; 4096];
-        while !text.ends_with(b"END\r\n") {
-            let len = self.stream.read(&mut part).context("no statistics came")?;
-            ensure!(len > 0, "the server closed the connection");
-            text.extend_from_slice(&part[..len]);
-        }
-        let text = String::from_utf8_lossy(&text);
-        let wanted = format!("STAT {name} ");
-        let value = text.lines().find_map(|line| line.strip_prefix(&wanted));
+        let all = self.stats("stats")?;
+        let value = all.iter().find(|(known, _)| known == name).map(|(_, value)| value);
         value.and_then(|value| value.parse().ok()).with_context(|| format!("no number {name} in stats"))
+    }
+
+    /// What the server says to a request for statistics: names and values.
+    ///
+    /// # Errors
+    /// The server does not tell.
+    pub fn stats(&mut self, request: &str) -> Result<Vec<(String, String)>> {
+        self.stream.write_all(format!("{request}\r\n").as_bytes())?;
+        self.buffer.clear();
+        while !self.buffer.ends_with(b"END\r\n") {
+            self.receive()?;
+            let refused = self.buffer.ends_with(b"\r\n") && !self.buffer.starts_with(b"STAT ");
+            ensure!(!refused || self.buffer == b"END\r\n", "no statistics for {request:?}");
+        }
+        let text = String::from_utf8_lossy(&self.buffer);
+        let stat = |line: &str| {
+            let (name, value) = line.strip_prefix("STAT ")?.split_once(' ')?;
+            Some((name.to_owned(), value.to_owned()))
+        };
+        Ok(text.lines().filter_map(stat).collect())
+    }
+
+    fn receive(&mut self) -> Result<()> {
+        let start = self.buffer.len();
+        self.buffer.resize(start + RECEIVE_BYTES, 0);
+        let len = self.stream.read(&mut self.buffer[start..]).context("no whole answer came")?;
+        self.buffer.truncate(start + len);
+        ensure!(len > 0, "the server closed the connection");
+        Ok(())
     }
 }

@@ -1,10 +1,13 @@
 //! `fabcache bench`: measurements.
 
+mod memory;
 mod server;
 mod store;
 mod trace;
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
@@ -19,6 +22,8 @@ pub enum Command {
     Trace(Box<trace::Arguments>),
     /// Measures the store by itself, in this process
     Store(store::Arguments),
+    /// Measures how many items servers hold in the memory they take
+    Memory(memory::Arguments),
 }
 
 /// Measures.
@@ -27,6 +32,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Server(arguments) => server::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
+        Command::Memory(arguments) => memory::run(&arguments),
     }
 }
 
@@ -34,4 +40,30 @@ pub fn run(command: Command) -> Result<()> {
 fn candidate(text: &str) -> Result<Candidate> {
     let (name, program) = text.split_once('=').with_context(|| format!("{text:?} is not NAME=PROGRAM"))?;
     Ok(Candidate { name: name.to_owned(), program: PathBuf::from(program), flags: Vec::new() })
+}
+
+/// Names of servers, and what their `-V` says.
+fn versions(servers: &[Candidate]) -> Vec<(String, String)> {
+    servers.iter().map(|server| (server.name.clone(), version(server))).collect()
+}
+
+fn version(server: &Candidate) -> String {
+    let output = std::process::Command::new(&server.program).arg("-V").output();
+    output
+        .map_or_else(|_| "unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Seconds since 1970.
+fn unix_time() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Shows what is being done, where somebody looks.
+fn progress() -> impl FnMut(&str) {
+    let shows = std::io::stderr().is_terminal();
+    move |text| {
+        if shows {
+            eprint!("\r\x1b[K{text}");
+        }
+    }
 }

@@ -1,9 +1,7 @@
 //! Measures servers side by side: `fabcache bench server ours=target/release/fabcached memcached=/usr/bin/memcached`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -38,12 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let servers = &arguments.servers;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     ensure!(cpus >= 2, "two CPUs are needed, one for the server and one for the client");
-    let shows = std::io::stderr().is_terminal();
-    let mut progress = |text: &str| {
-        if shows {
-            eprint!("\r\x1b[K{text}");
-        }
-    };
+    let mut progress = super::progress();
     let plan = Plan {
         rounds: arguments.rounds,
         round: Duration::from_secs_f64(arguments.seconds),
@@ -54,9 +47,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let throughput = compare::throughput(servers, &plan, &mut progress)?;
     progress("");
     let results = Results {
-        unix_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        unix_time: super::unix_time(),
         machine: report::machine(),
-        servers: servers.iter().map(|server| (server.name.clone(), version(server))).collect(),
+        servers: super::versions(servers),
         method: format!(
             "TCP over loopback, text protocol, one connection, server (-t 1) on CPU 0 and client on CPU 1, 100000 \
              keys of 20 bytes with values of 100, every answer compared; medians of {} interleaved rounds of {} s and of the ratios in each",
@@ -70,10 +63,4 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         report::save(&results, path)?;
     }
     Ok(())
-}
-
-fn version(server: &Candidate) -> String {
-    let output = Command::new(&server.program).arg("-V").output();
-    output
-        .map_or_else(|_| "unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

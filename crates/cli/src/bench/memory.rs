@@ -1,0 +1,74 @@
+//! Measures how many items servers hold: `fabcache bench memory ours=target/release/fabcached
+//! memcached=/usr/bin/memcached`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use fabcache_bench::memory::{Mix, Results, fill_all};
+use fabcache_bench::report;
+use fabcache_bench::server::Candidate;
+
+/// Which servers, and with what.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Servers, as NAME=PROGRAM; the last one is what the others are compared with
+    #[arg(required = true, value_name = "NAME=PROGRAM", value_parser = super::candidate)]
+    servers: Vec<Candidate>,
+    /// Memory limit of each server, in megabytes
+    #[arg(long, short, default_value_t = 256)]
+    megabytes: u32,
+    /// What they are filled with
+    #[arg(long, value_enum, default_value_t = Mixes::All)]
+    mixes: Mixes,
+    /// Instead: keys of 20 bytes and values of so many, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    values: Vec<usize>,
+    /// Where the results go as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What servers are filled with.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mixes {
+    /// Small objects, 20-byte keys with values of 100 bytes, and of 1 KB
+    Main,
+    /// 20-byte keys with values of every size from 1 byte to 1 MB
+    Sweep,
+    /// Both
+    All,
+}
+
+/// Measures them, and prints a table.
+///
+/// # Errors
+/// A server does not come up or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let servers = &arguments.servers;
+    let mixes = match arguments.mixes {
+        _ if !arguments.values.is_empty() => arguments.values.iter().copied().map(Mix::of_values).collect(),
+        Mixes::Main => Mix::main(),
+        Mixes::Sweep => Mix::sweep(),
+        Mixes::All => [Mix::main(), Mix::sweep()].concat(),
+    };
+    let mut progress = super::progress();
+    let filled = fill_all(servers, &mixes, arguments.megabytes, &mut progress)?;
+    progress("");
+    let results = Results {
+        unix_time: super::unix_time(),
+        machine: report::machine(),
+        servers: super::versions(servers),
+        method: format!(
+            "TCP over loopback, text protocol, -m {}, each mix into a fresh server: distinct items, twice what fits; \
+             anonymous, shared and huge pages of the process for an item held; a sample of all items read back",
+            arguments.megabytes
+        ),
+        filled,
+    };
+    print!("{}", results.table());
+    if let Some(path) = &arguments.json {
+        results.save(path)?;
+    }
+    Ok(())
+}
