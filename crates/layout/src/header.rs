@@ -12,7 +12,7 @@ pub const HEADER_BYTES: u64 = 4096;
 /// "FABCACHE".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FABCACHE");
 /// Version of the format. Readers refuse any other.
-pub const FORMAT_VERSION: u64 = 1;
+pub const FORMAT_VERSION: u64 = 2;
 
 const MAGIC_AT: u64 = 0;
 const FORMAT_AT: u64 = 8;

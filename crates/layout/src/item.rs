@@ -5,8 +5,8 @@
 //!   2  options     1   which of the optional parts follow                  (table below)
 //!   3  key length  1   0 for a piece of a chained value
 //!   4  checksum    4   checksum.rs, over options, key length and all that follows
-//!   8  CAS         8   for a piece: the hash of its owner's key
-//!  16  flags       4   if any; client flags
+//!   8  CAS         0, 4, 5 or 8, as few as hold it; for a piece 8: the hash of its owner's key
+//!      flags       4   if any; client flags
 //!      expiry      4   if any; second of the region's clock from which the item is expired
 //!      pieces      4   if chained; number of pieces
 //!      length      1 to 4   bytes of the value
@@ -26,11 +26,12 @@
 //!  options    0      flags present
 //!             1      expiry present
 //!             2      chained
-//!             3      piece
+//!             3      the key was given in base64 (meta protocol), and is shown so
 //!             4..6   bytes of the length field, less one
-//!             6      the key was given in base64 (meta protocol), and is shown so
-//!             7      reserved
+//!             6..8   bytes of the CAS field: 0, 4, 5 or 8
 //! ```
+//! A counter of stores is below 2^32 for an hour at a million a second, and below 2^40 for twelve days, so the long CAS
+//! is for those that clients make up, and for the largest and oldest caches.
 
 use crate::checksum::{Secret, checksum};
 use crate::memory::Memory;
@@ -48,28 +49,37 @@ const STATE_BYTES: usize = 2;
 const OPTIONS_BYTES: usize = 1;
 const KEY_LENGTH_BYTES: usize = 1;
 const CHECKSUM_BYTES: usize = 4;
-const CAS_BYTES: usize = 8;
-const FIXED_BYTES: usize = STATE_BYTES + OPTIONS_BYTES + KEY_LENGTH_BYTES + CHECKSUM_BYTES + CAS_BYTES;
+const FIXED_BYTES: usize = STATE_BYTES + OPTIONS_BYTES + KEY_LENGTH_BYTES + CHECKSUM_BYTES;
 const CHECKSUM_AT: usize = STATE_BYTES + OPTIONS_BYTES + KEY_LENGTH_BYTES;
 /// Where the bytes under the checksum start, but for options and key length.
 pub const SUMMED_AT: usize = CHECKSUM_AT + CHECKSUM_BYTES;
+/// Bytes of the CAS field, by what the options say.
+const CAS_BYTES: [usize; 4] = [0, 4, 5, 8];
+/// What of eight bytes each of them keeps.
+const CAS_MASKS: [u64; 4] = [0, u32::MAX as u64, (1 << 40) - 1, u64::MAX];
+const CAS_OF_PIECE: usize = 3;
 const FIELD_BYTES: usize = 4;
 const LENGTH_BYTES_MAX: usize = 4;
 /// The longest header, before the key.
-pub const HEADER_BYTES_MAX: usize = FIXED_BYTES + 3 * FIELD_BYTES + LENGTH_BYTES_MAX;
+pub const HEADER_BYTES_MAX: usize = FIXED_BYTES + CAS_BYTES[3] + 3 * FIELD_BYTES + LENGTH_BYTES_MAX;
 
-// The budget of a small item without flags and expiry: 17 bytes, 20 with padding.
+// The budget of a small item without flags and expiry: 13 or 14 bytes, 16 with padding, as long as the CAS is below
+// 2^40; 20 whatever the CAS.
 const LENGTH_BYTES_MIN: usize = 1;
-const _: () = assert!(FIXED_BYTES + LENGTH_BYTES_MIN == 17);
-const _: () = assert!((FIXED_BYTES + LENGTH_BYTES_MAX) as u64 <= 20);
+const _: () = assert!(FIXED_BYTES + CAS_BYTES[2] + LENGTH_BYTES_MIN == 14);
+const _: () = assert!((FIXED_BYTES + CAS_BYTES[3] + LENGTH_BYTES_MAX) as u64 <= 20);
 const _: () = assert!(HEADER_BYTES_MAX == 32);
+// The field is cut out of the eight bytes at its place.
+const _: () = assert!(SUMMED_AT + 8 <= HEADER_BYTES_MAX);
+/// Bytes of a piece's header.
+pub const PIECE_HEADER_BYTES_MAX: usize = FIXED_BYTES + CAS_BYTES[CAS_OF_PIECE] + LENGTH_BYTES_MAX;
 
 const FLAGS: u8 = 1 << 0;
 const EXPIRY: u8 = 1 << 1;
 const CHAINED: u8 = 1 << 2;
-const PIECE: u8 = 1 << 3;
+const BINARY_KEY: u8 = 1 << 3;
 const LENGTH_SHIFT: u32 = 4;
-const BINARY_KEY: u8 = 1 << 6;
+const CAS_SHIFT: u32 = 6;
 
 /// The state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -215,7 +225,8 @@ impl NewItem<'_> {
     /// Bytes of header and key.
     pub fn head_len(&self) -> usize {
         let fields = [self.flags, self.expiry, self.pieces].iter().filter(|field| **field != 0).count();
-        FIXED_BYTES + fields * FIELD_BYTES + self.length_bytes() + self.key.len()
+        let cas_bytes = CAS_BYTES[self.cas_width()];
+        FIXED_BYTES + cas_bytes + fields * FIELD_BYTES + self.length_bytes() + self.key.len()
     }
 
     /// Bytes that follow the key.
@@ -224,6 +235,14 @@ impl NewItem<'_> {
             0 => u64::from(self.value_len),
             pieces => u64::from(pieces) * PIECE_ENTRY_BYTES as u64,
         }
+    }
+
+    /// Which of [`CAS_BYTES`] the CAS takes.
+    fn cas_width(&self) -> usize {
+        if self.key.is_empty() {
+            return CAS_OF_PIECE;
+        }
+        CAS_MASKS.iter().position(|mask| self.cas & !mask == 0).unwrap_or(CAS_BYTES.len() - 1)
     }
 
     fn length_bytes(&self) -> usize {
@@ -240,9 +259,8 @@ impl NewItem<'_> {
                 options |= option;
             }
         }
-        if self.key.is_empty() {
-            options |= PIECE;
-        }
+        let cas_width = self.cas_width();
+        options |= (cas_width as u8) << CAS_SHIFT;
         if self.binary_key {
             options |= BINARY_KEY;
         }
@@ -254,7 +272,7 @@ impl NewItem<'_> {
         put(&self.state.0.to_le_bytes());
         put(&[options, self.key.len() as u8]);
         put(&[0; CHECKSUM_BYTES]);
-        put(&self.cas.to_le_bytes());
+        put(&self.cas.to_le_bytes()[..CAS_BYTES[cas_width]]);
         for field in [self.flags, self.expiry, self.pieces] {
             if field != 0 {
                 put(&field.to_le_bytes());
@@ -272,7 +290,9 @@ impl Item {
     pub fn parse(head: &[u8; HEADER_BYTES_MAX]) -> Item {
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let options = head[2];
-        let mut at = FIXED_BYTES;
+        let cas_width = usize::from(options >> CAS_SHIFT);
+        let cas = u64::from_le_bytes(head[SUMMED_AT..SUMMED_AT + 8].try_into().expect("eight bytes"));
+        let mut at = FIXED_BYTES + CAS_BYTES[cas_width];
         let (mut flags, mut expiry, mut pieces) = (0, 0, 0);
         if options & (FLAGS | EXPIRY | CHAINED) != 0 {
             for (field, option) in [(&mut flags, FLAGS), (&mut expiry, EXPIRY), (&mut pieces, CHAINED)] {
@@ -290,7 +310,7 @@ impl Item {
             options,
             key_len: head[3],
             checksum: word(CHECKSUM_AT),
-            cas: u64::from_le_bytes(head[SUMMED_AT..SUMMED_AT + CAS_BYTES].try_into().expect("eight bytes")),
+            cas: cas & CAS_MASKS[cas_width],
             flags,
             expiry,
             pieces,
@@ -321,7 +341,7 @@ impl Item {
     /// A piece of a chained value, not an item of its own.
     #[inline]
     pub fn is_piece(&self) -> bool {
-        self.options & PIECE != 0
+        self.key_len == 0
     }
 
     /// The key was given in base64.
@@ -467,7 +487,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back(key in prop::collection::vec(any::<u8>(), 1..=250), cas: u64, flags: u32, expiry: u32, pieces in 0u32..9, value_len: u32, state: u16, binary_key: bool) {
+        fn headers_come_back(key in prop::collection::vec(any::<u8>(), 1..=250), cas: u64, cas_shift in 0u32..64, flags: u32, expiry: u32, pieces in 0u32..9, value_len: u32, state: u16, binary_key: bool) {
+            let cas = cas >> cas_shift;
             let new = NewItem { state: State(state), key: &key, binary_key, cas, flags, expiry, pieces, value_len };
             let encoded = new.encode();
             prop_assert_eq!(encoded.as_bytes().len() + key.len(), new.head_len());
@@ -486,7 +507,7 @@ mod tests {
         #[test]
         fn any_bytes_parse(head: [u8; HEADER_BYTES_MAX]) {
             let item = Item::parse(&head);
-            prop_assert!(item.bytes() >= 17 && item.key_at() <= HEADER_BYTES_MAX as u64);
+            prop_assert!(item.bytes() >= (FIXED_BYTES + LENGTH_BYTES_MIN) as u64 && item.key_at() <= HEADER_BYTES_MAX as u64);
         }
 
         #[test]
@@ -497,10 +518,32 @@ mod tests {
     }
 
     #[test]
-    fn a_small_item_costs_seventeen_bytes_and_padding() {
-        let new = NewItem { key: &[b'k'; 20], value_len: 100, cas: 1, ..NewItem::default() };
-        assert_eq!(new.head_len() - 20, 17);
-        assert_eq!(new.bytes(), 140);
+    fn a_small_item_costs_what_its_cas_needs() {
+        for (cas, header) in [
+            (0, 9),
+            (1, 13),
+            (u64::from(u32::MAX), 13),
+            (1 << 32, 14),
+            ((1 << 40) - 1, 14),
+            (1 << 40, 17),
+            (u64::MAX, 17),
+        ] {
+            let new = NewItem { key: &[b'k'; 20], value_len: 100, cas, ..NewItem::default() };
+            assert_eq!(new.head_len() - 20, header, "{cas}");
+            assert_eq!(new.bytes(), (header as u64 + 120).next_multiple_of(4));
+        }
+    }
+
+    #[test]
+    fn headers_of_pieces_do_not_depend_on_the_hash() {
+        for cas in [0, 1, u64::MAX] {
+            let new = NewItem { cas, value_len: 1 << 24, ..NewItem::default() };
+            assert_eq!(new.head_len(), PIECE_HEADER_BYTES_MAX);
+            let mut head = [0; HEADER_BYTES_MAX];
+            head[..PIECE_HEADER_BYTES_MAX].copy_from_slice(new.encode().as_bytes());
+            assert!(Item::parse(&head).is_piece());
+            assert_eq!(Item::parse(&head).cas, cas);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the store tells of an item.
 
 use fabcache_layout::Slot;
-use fabcache_layout::item::{Item, State, window_start};
+use fabcache_layout::item::{Item, PIECE_HEADER_BYTES_MAX, State, window_start};
 
 use crate::store::Store;
 
@@ -118,7 +118,7 @@ impl Store {
     #[inline]
     pub(crate) fn info(&self, slot: Slot, item: &Item, now: u32, detail: Detail) -> ItemInfo {
         let pieces = if item.is_chained() {
-            u64::from(item.value_len) + u64::from(item.pieces) * PIECE_OVERHEAD_BYTES
+            u64::from(item.value_len) + u64::from(item.pieces) * PIECE_HEADER_BYTES_MAX as u64
         } else {
             0
         };
@@ -151,9 +151,6 @@ impl Store {
         }
     }
 }
-
-/// Header of a piece.
-const PIECE_OVERHEAD_BYTES: u64 = 20;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

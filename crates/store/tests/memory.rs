@@ -116,7 +116,7 @@ fn a_value_in_too_many_pieces_is_refused() {
             let bytes = if left - tail > 1_900 { 1_000 } else { left - tail };
             small += 1;
             let lengths = if bytes < 284 { 1 } else { 2 };
-            let value = vec![b's'; bytes - 16 - lengths - 6];
+            let value = vec![b's'; bytes - 12 - lengths - 6];
             set(&handle, format!("s{:05}", small % 10_000).as_bytes(), &value).expect("something is evicted");
             left -= bytes;
         }

@@ -277,7 +277,11 @@ impl Handle {
             state: self.new_state(write),
             key,
             binary_key: write.binary_key,
-            cas: 0,
+            cas: match write.cas {
+                Some(cas) => cas,
+                None if store.cas_enabled => store.next_cas(),
+                None => 0,
+            },
             flags: write.flags,
             expiry: write.expiry.second(),
             pieces: content.pieces.len() as u32,
@@ -295,11 +299,6 @@ impl Handle {
                 content.give_up(store);
                 return Err(why.into());
             }
-        };
-        new.cas = match write.cas {
-            Some(cas) => cas,
-            None if store.cas_enabled => store.next_cas(),
-            None => 0,
         };
         let age = now.saturating_sub(store.segments.opened(reservation.segment));
         new.state = new.state.with_window(access_window(age));
