@@ -1,7 +1,11 @@
 //! Every bound of the store, with its reason. Under loom some are smaller, so that a model is small and meets them.
 
-/// Mutexes that groups of the index share. Enough that 64 writing threads rarely meet by chance.
-pub const GROUP_LOCKS: usize = if cfg!(loom) { 2 } else { 4096 };
+/// Mutexes that groups of the index share, for each thread that writes: so many that two rarely meet by chance.
+pub const GROUP_LOCKS_PER_THREAD: usize = 64;
+/// At least so many …
+pub const GROUP_LOCKS_MIN: usize = if cfg!(loom) { 2 } else { 256 };
+/// … and at most, for each takes two cache lines.
+pub const GROUP_LOCKS_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
 
 /// A lock-free read starts again when what it read changed under it. After so many times it takes the group's lock,
 /// so that a read always ends.
@@ -11,14 +15,16 @@ pub const READ_RETRIES_MAX: u32 = if cfg!(loom) { 1 } else { 16 };
 /// the walk must end.
 pub const CHAIN_BUCKETS_MAX: u32 = 4096;
 
-/// A table grows when its items exceed this part of its home slots, in 1/128: beyond it a lookup reads the overflow
-/// area too often, below it memory is idle.
-pub const LOAD_MAX_PER_128: u32 = 118;
+/// While memory is free, a table grows when its items exceed this part of its home slots, in 1/128: beyond it a lookup
+/// reads the overflow area more often than it need …
+pub const LOAD_MAX_ROOMY_PER_128: u32 = 118;
+/// … and once memory is full when they exceed this one, for idle slots cost items.
+pub const LOAD_MAX_FULL_PER_128: u32 = 123;
 
 /// A table grows by this part of itself (1/n) while memory is free, when rehashing is what costs …
 pub const GROWTH_DIVISOR_ROOMY: u32 = 3;
-/// … and by this part once memory is full, when idle slots cost items.
-pub const GROWTH_DIVISOR_FULL: u32 = 8;
+/// … and by this part once memory is full. Each item written then moves as many.
+pub const GROWTH_DIVISOR_FULL: u32 = 16;
 
 /// Values up to this many bytes are copied into the answer; longer ones are pinned and sent from where they lie.
 pub const COPIED_VALUE_BYTES_MAX: u32 = if cfg!(loom) { 16 } else { 16 << 10 };

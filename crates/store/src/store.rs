@@ -9,7 +9,8 @@ use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Secret, Slot};
 
 use crate::bounds::{
-    CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN, ITEM_BYTES_MIN,
+    CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN, GROUP_LOCKS_MAX,
+    GROUP_LOCKS_MIN, GROUP_LOCKS_PER_THREAD, ITEM_BYTES_MIN,
 };
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
@@ -195,7 +196,8 @@ impl Store {
     ) -> Result<Store, CreateError> {
         let segments =
             Segments::new(memory.clone(), geometry, segments_limit, !options.evict, options.threads.max(1));
-        let index = Index::new(memory.clone(), geometry, || segments.take_for_index())
+        let locks = (options.threads * GROUP_LOCKS_PER_THREAD).clamp(GROUP_LOCKS_MIN, GROUP_LOCKS_MAX);
+        let index = Index::new(memory.clone(), geometry, locks, || segments.take_for_index())
             .map_err(|NoBlock| CreateError::TooSmall { bytes: options.memory_bytes })?;
         let clock = Clock::start(options.time);
         header::write(&memory, &Birth { geometry, hash_seed, clock_origin: clock.origin() });

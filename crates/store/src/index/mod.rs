@@ -32,7 +32,7 @@ use fabcache_layout::slot::FREQUENCY_MAX;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
-use crate::bounds::{GROUP_LOCKS, LOAD_MAX_PER_128};
+use crate::bounds::{LOAD_MAX_FULL_PER_128, LOAD_MAX_ROOMY_PER_128};
 use blocks::{Blocks, Chains};
 use group::LockedGroup;
 
@@ -60,7 +60,8 @@ pub struct Index {
     locks: Box<[CachePadded<Mutex<()>>]>,
     blocks: Blocks,
     resizing: Mutex<()>,
-    /// Partitions that are growing now.
+    /// The partition that is growing now, plus one. One at a time, so that only one has two tables: what these take
+    /// is the index's for good. Written under `resizing`.
     growing: AtomicU32,
     /// Groups of all tables, both while one grows.
     groups: AtomicU64,
@@ -77,15 +78,16 @@ pub struct SlotAt {
 }
 
 impl Index {
-    /// An index with one group in each partition, its blocks taken with `take_segment`.
+    /// An index with one group in each partition, its blocks taken with `take_segment`, its groups under so many `locks`.
     pub fn new(
         memory: Memory,
         geometry: Geometry,
+        locks: usize,
         take_segment: impl Fn() -> Option<u64>,
     ) -> Result<Index, NoBlock> {
         let index = Index {
             partitions: (0..geometry.partitions()).map(|_| CachePadded::default()).collect(),
-            locks: (0..GROUP_LOCKS).map(|_| CachePadded::new(Mutex::new(()))).collect(),
+            locks: (0..locks).map(|_| CachePadded::new(Mutex::new(()))).collect(),
             blocks: Blocks::new(&geometry),
             resizing: Mutex::new(()),
             growing: AtomicU32::new(0),
@@ -120,7 +122,7 @@ impl Index {
 
     /// Some table is growing.
     pub fn is_growing(&self) -> bool {
-        self.growing.load(Ordering::Relaxed) > 0
+        self.growing_partition().is_some()
     }
 
     /// Buckets linked behind overflow areas.
@@ -254,7 +256,7 @@ impl Index {
             return None;
         }
         let group = hash.group(self.geometry.partition_bits, head.groups);
-        let guard = self.locks[Index::lock_of(partition, head.current, group)].try_lock().ok()?;
+        let guard = self.locks[self.lock_of(partition, head.current, group)].try_lock().ok()?;
         let offset = directory::group_offset(&self.memory, &self.geometry, partition, head.current, group)?;
         let same = self.is_head_still(partition, word);
         same.then(|| LockedGroup::new(self, guard, partition, head.current, offset))
@@ -273,7 +275,7 @@ impl Index {
     }
 
     fn lock_group(&self, partition: usize, table: usize, group: u32) -> (MutexGuard<'_, ()>, u64) {
-        let guard = self.locks[Index::lock_of(partition, table, group)]
+        let guard = self.locks[self.lock_of(partition, table, group)]
             .lock()
             .expect("no thread panics while it holds a group lock");
         let offset = directory::group_offset(&self.memory, &self.geometry, partition, table, group);
@@ -281,22 +283,23 @@ impl Index {
         (guard, offset.unwrap_or(self.geometry.directory))
     }
 
-    fn lock_of(partition: usize, table: usize, group: u32) -> usize {
+    fn lock_of(&self, partition: usize, table: usize, group: u32) -> usize {
         let mixed = (partition as u64) << 32 | u64::from(group) << 1 | table as u64;
-        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % GROUP_LOCKS
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % self.locks.len()
     }
 
-    /// Whether the partition holds more than its table should.
+    /// Whether the partition holds more than its table should. `roomy`: memory is free.
     #[inline]
-    pub fn wants_growth(&self, partition: usize) -> bool {
+    pub fn wants_growth(&self, partition: usize, roomy: bool) -> bool {
         let head = Head::from_word(self.head_word(partition));
-        head.next_groups.is_some() || self.is_overfull(partition, head.groups)
+        head.next_groups.is_some() || self.is_overfull(partition, head.groups, roomy)
     }
 
-    fn is_overfull(&self, partition: usize, groups: u32) -> bool {
+    fn is_overfull(&self, partition: usize, groups: u32, roomy: bool) -> bool {
+        let load_max = if roomy { LOAD_MAX_ROOMY_PER_128 } else { LOAD_MAX_FULL_PER_128 };
         let home_slots = groups * (BUCKETS_PER_GROUP * SLOTS_PER_BUCKET) as u32;
         let items = self.partitions[partition].items.load(Ordering::Relaxed);
-        u64::from(items) * 128 > u64::from(home_slots) * u64::from(LOAD_MAX_PER_128)
+        u64::from(items) * 128 > u64::from(home_slots) * u64::from(load_max)
             && groups < self.geometry.groups_max()
     }
 }

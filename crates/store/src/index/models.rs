@@ -15,6 +15,7 @@ use loom::thread;
 use super::lookup::Search;
 use super::resize::{Growth, Rehash};
 use super::{Index, SlotAt};
+use crate::bounds::GROUP_LOCKS_MIN;
 use crate::models::check;
 
 const SEGMENT_SHIFT: u32 = 6;
@@ -68,7 +69,7 @@ impl World {
             first_segment: PARTITION_BYTES,
         };
         let segments_taken = AtomicU32::new(0);
-        let index = Index::new(memory.clone(), geometry, || take_segment(&segments_taken));
+        let index = Index::new(memory.clone(), geometry, GROUP_LOCKS_MIN, || take_segment(&segments_taken));
         let world = World { memory, index: index.expect("a first block"), segments_taken };
         for hash in keys {
             for version in 0..VERSIONS {

@@ -44,7 +44,8 @@ pub enum Growth {
 }
 
 impl Index {
-    /// Moves one group of a partition that grows, or starts growing it if it is too full.
+    /// Moves one group of the partition that grows, or starts growing this one if it is too full. `roomy`: memory is
+    /// free.
     pub fn grow(
         &self,
         partition: usize,
@@ -53,10 +54,11 @@ impl Index {
         take_segment: &impl Fn() -> Option<u64>,
     ) -> Growth {
         let Ok(_resizing) = self.resizing.try_lock() else { return Growth::None };
+        let partition = self.growing_partition().unwrap_or(partition);
         let head = Head::from_word(self.head_word(partition));
         let (head, next_groups) = match head.next_groups {
             Some(next_groups) => (head, next_groups),
-            None if self.is_overfull(partition, head.groups) => {
+            None if self.is_overfull(partition, head.groups, roomy) => {
                 match self.start_growth(partition, head, roomy, take_segment) {
                     Ok(started) => started,
                     Err(NoBlock) => return Growth::Blocked,
@@ -74,12 +76,9 @@ impl Index {
         Growth::Finished
     }
 
-    /// A partition that is growing, to go on with.
+    /// The partition that is growing, to go on with.
     pub fn growing_partition(&self) -> Option<usize> {
-        if !self.is_growing() {
-            return None;
-        }
-        (0..self.partitions.len()).find(|p| Head::from_word(self.head_word(*p)).next_groups.is_some())
+        (self.growing.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
     fn start_growth(
@@ -93,7 +92,7 @@ impl Index {
         let next_groups = (head.groups + (head.groups / divisor).max(1)).min(self.geometry.groups_max());
         self.make_table(partition, 1 - head.current, next_groups, take_segment)?;
         self.partitions[partition].next_group.store(0, Ordering::Relaxed);
-        self.growing.fetch_add(1, Ordering::Relaxed);
+        self.growing.store(partition as u32 + 1, Ordering::Relaxed);
         let head = Head { next_groups: Some(next_groups), ..head }.bumped();
         self.store_head(partition, head);
         Ok((head, next_groups))
@@ -134,7 +133,7 @@ impl Index {
         take_segment: &impl Fn() -> Option<u64>,
     ) {
         let table = 1 - head.current;
-        let lock = Index::lock_of(partition, head.current, group);
+        let lock = self.lock_of(partition, head.current, group);
         let (guard, offset) = self.lock_group(partition, head.current, group);
         let old = LockedGroup::new(self, guard, partition, head.current, offset);
         let move_key = |seen: SlotAt, mark: &dyn Fn()| {
@@ -172,7 +171,7 @@ impl Index {
 
     /// Locks a group of the new table while that of an old one, `held`, is held. Two groups may share a lock.
     fn lock_second(&self, held: usize, partition: usize, table: usize, group: u32) -> LockedGroup<'_> {
-        if Index::lock_of(partition, table, group) != held {
+        if self.lock_of(partition, table, group) != held {
             let (guard, offset) = self.lock_group(partition, table, group);
             return LockedGroup::new(self, guard, partition, table, offset);
         }
@@ -186,7 +185,7 @@ impl Index {
             Head { current: 1 - head.current, groups: next_groups, next_groups: None, ..head }.bumped();
         self.store_head(partition, settled);
         // Readers of the old table find the head changed; its blocks may be used again (`end_earlier_use`).
-        self.growing.fetch_sub(1, Ordering::Relaxed);
+        self.growing.store(0, Ordering::Relaxed);
         self.groups.fetch_sub(u64::from(head.groups), Ordering::Relaxed);
         let chain_blocks = self.chains(partition)[head.current].clear();
         self.blocks.give_back(chain_blocks);

@@ -11,6 +11,7 @@ use super::lookup::Search;
 use super::resize::{Growth, Rehash};
 use super::walk::Cursor;
 use crate::backing::{Backing, BackingOptions};
+use crate::bounds::GROUP_LOCKS_MIN;
 
 /// A region whose upper half holds hashes, one in each eight bytes.
 struct World {
@@ -40,7 +41,8 @@ impl World {
         let geometry = Geometry::of(bytes, bytes).expect("large enough");
         let next_segment = std::sync::atomic::AtomicU32::new(0);
         let take = || take_segment(&next_segment, &geometry);
-        let index = Index::new(memory.clone(), geometry, take).expect("memory for the first tables");
+        let index =
+            Index::new(memory.clone(), geometry, GROUP_LOCKS_MIN, take).expect("memory for the first tables");
         World { memory, index, next_segment, geometry, next_item: bytes / 2, _backing: backing }
     }
 
@@ -111,7 +113,7 @@ fn keys_are_found_while_tables_grow() {
     let mut offsets = HashMap::new();
     for (n, hash) in hashes(200_000).enumerate() {
         offsets.insert(hash, world.insert(hash));
-        if world.index.wants_growth(world.index.partition_of(hash)) {
+        if world.index.wants_growth(world.index.partition_of(hash), true) {
             world.grow(hash);
         }
         if n % 1_000 == 0 {
@@ -190,7 +192,7 @@ fn without_memory_tables_stay_as_they_are() {
     let partitions = 0..world.geometry.partitions();
     let mut blocked = 0;
     for partition in partitions {
-        while world.index.wants_growth(partition) {
+        while world.index.wants_growth(partition, true) {
             if world.index.grow(partition, true, &world.memory, &|| None) == Growth::Blocked {
                 blocked += 1;
                 break;
@@ -201,7 +203,7 @@ fn without_memory_tables_stay_as_they_are() {
     for hash in &some {
         assert!(world.find(*hash).is_some());
     }
-    let waiting = some.iter().find(|hash| world.index.wants_growth(world.index.partition_of(**hash)));
+    let waiting = some.iter().find(|hash| world.index.wants_growth(world.index.partition_of(**hash), true));
     let grown = world.grow(*waiting.expect("some table was blocked"));
     assert_eq!(grown, Growth::Finished, "with memory its one group is moved");
 }

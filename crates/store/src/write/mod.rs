@@ -356,8 +356,9 @@ impl Handle {
     fn after_write(&self, hash: KeyHash, written_bytes: u64) {
         let store = &*self.store;
         let partition = store.index.partition_of(hash);
-        if store.index.wants_growth(partition) {
-            match store.index.grow(partition, store.is_roomy(), store, &|| store.index_segment()) {
+        let roomy = store.is_roomy();
+        if store.index.wants_growth(partition, roomy) {
+            match store.index.grow(partition, roomy, store, &|| store.index_segment()) {
                 Growth::Moved => self.counters().groups_moved.inc(),
                 Growth::Finished => {
                     self.counters().groups_moved.inc();
