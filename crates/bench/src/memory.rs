@@ -6,15 +6,14 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use crate::client::Client;
+use crate::random::Random;
 use crate::server::{Candidate, Server};
-use crate::workload::Random;
 
 /// What a server may take for itself of an item, in the plan of how many are stored.
 const OVERHEAD_BYTES_MAX: u64 = 64;
@@ -116,7 +115,7 @@ impl Mix {
 
     /// Lengths of the key and the value of item `i`.
     fn lengths(&self, i: u64) -> (usize, usize) {
-        let mut random = Random((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Random::new(i);
         let mut between =
             |(least, most): (usize, usize)| least + random.below((most - least + 1) as u32) as usize;
         (between(self.key_bytes), between(self.value_bytes))
@@ -242,15 +241,6 @@ fn read_back(client: &mut Client, mix: &Mix, written: u64) -> Result<(u64, u64)>
 }
 
 impl Results {
-    /// Writes them as JSON.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn save(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self).context("results are JSON")?;
-        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
-    }
-
     /// A table; the ratio is of the items that fit in equal memory, to those of the server named last.
     pub fn table(&self) -> String {
         let mut text = format!("{}\n{}\n\n", self.machine, self.method);

@@ -21,7 +21,7 @@ use crate::memory::Memory;
 use crate::sync::Ordering;
 
 /// Block numbers in a table.
-pub const BLOCKS_PER_TABLE_MAX: usize = if cfg!(loom) { 4 } else { 256 };
+pub const BLOCKS_PER_TABLE_MAX: usize = if cfg!(loom) { 4 } else { 320 };
 
 const HEAD_BYTES: u64 = 64;
 const TABLE_BYTES: u64 = BLOCKS_PER_TABLE_MAX as u64 * 4;

@@ -21,14 +21,15 @@ pub const OVERFLOW_BUCKETS: usize = if cfg!(loom) { 1 } else { 4 };
 /// Bytes in a group. All slots of a group are under one lock of the server.
 pub const GROUP_BYTES: u64 = (BUCKETS_PER_GROUP + OVERFLOW_BUCKETS) as u64 * BUCKET_BYTES;
 
-/// Segments are at most this part of memory, so that one of them more or less matters little.
-const SEGMENTS_MIN: u64 = 256;
+/// Segments are at most this part of memory, so that what is open or kept free, a few of them, matters little.
+const SEGMENTS_MIN: u64 = 512;
 /// No smaller segments: an item's header and key must fit many times.
 const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 /// No larger segments: one huge page, and what the largest size class can tell.
 const SEGMENT_BYTES_MAX: u64 = 2 << 20;
-/// Memory for each partition until there are [`PARTITIONS_WANTED`].
-const PARTITION_MEMORY_BYTES: u64 = 1 << 20;
+/// Memory for each partition until there are [`PARTITIONS_WANTED`]: a table of several groups, so that one group more or
+/// less matters little, where items have a kilobyte.
+const PARTITION_MEMORY_BYTES: u64 = 2 << 20;
 /// Few enough that the directory stays in the cache, many enough that rebuilding one table costs little memory.
 const PARTITIONS_WANTED: u64 = 1024;
 /// Enough that writers rarely meet in one partition's count.
@@ -267,13 +268,13 @@ mod tests {
     #[test]
     fn segments_are_found_by_offset() {
         let g = Geometry::of(64 << 20, 64 << 20).expect("large enough");
-        assert_eq!(g.segment_bytes(), 256 << 10);
-        assert_eq!(g.segments, 255);
+        assert_eq!(g.segment_bytes(), 128 << 10);
+        assert_eq!(g.segments, 511);
         assert_eq!(g.segment_of(g.first_segment - 1), None);
-        for segment in [0, 1, 254] {
+        for segment in [0, 1, 510] {
             assert_eq!(g.segment_of(g.segment_offset(segment)), Some(segment));
             assert_eq!(g.segment_of(g.segment_end(segment) - 1), Some(segment));
         }
-        assert_eq!(g.segment_of(g.segment_end(254)), None);
+        assert_eq!(g.segment_of(g.segment_end(510)), None);
     }
 }

@@ -41,7 +41,7 @@ pub struct Reclaim {
     /// gains nothing (items that do not fit closer, and the tables of chained values that are written anew, may
     /// outweigh what it frees).
     emptied: u32,
-    /// Segments ever opened for moves, at that time.
+    /// Segments that moves had filled by then.
     opened_before: u64,
     /// The dead bytes there were when moving turned out to gain nothing.
     fruitless_at: Option<u64>,
@@ -77,10 +77,10 @@ impl Reclaim {
         }
     }
 
-    /// One more was emptied, and so many were ever opened for moves.
+    /// One more was emptied, and moves have filled so many so far.
     fn count_emptied(&mut self, opened: u64) {
         self.emptied += 1;
-        if u64::from(self.emptied) > opened - self.opened_before {
+        if u64::from(self.emptied) > opened.saturating_sub(self.opened_before) {
             (self.emptied, self.opened_before) = (0, opened);
         }
     }
@@ -229,7 +229,7 @@ impl Store {
         let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
         if self.segments.is_dead(id) {
             reclaim.victim = reclaim.victim.filter(|victim| victim.id != id);
-            reclaim.count_emptied(self.segments.opened_for_moves());
+            reclaim.count_emptied(self.segments.filled_by_moves());
             self.free_victim(&mut reclaim, counters, id, Purpose::Sweep);
         }
     }
@@ -268,7 +268,7 @@ impl Store {
             least: 0,
             moved_bytes: 0,
             moved_bytes_max: u64::MAX,
-            opened_before: self.segments.opened_for_moves(),
+            opened_before: self.segments.filled_by_moves(),
         }
     }
 
@@ -280,7 +280,7 @@ impl Store {
         let capacity = self.geometry.segment_bytes();
         let evicts = self.evicts();
         let emptied_max = if evicts { EMPTIED_FOR_NOTHING_MAX } else { self.segments.limit() };
-        let opened = self.segments.opened_for_moves();
+        let opened = self.segments.filled_by_moves();
         let fruitless = reclaim.is_fruitless(emptied_max, opened, survey.dead_in_all, capacity);
         if fruitless && !evicts {
             return None;
@@ -357,7 +357,7 @@ impl Store {
             // Some thread has marked an item dead whose slot it has yet to change.
             return Step::Worked;
         }
-        let opened = self.segments.opened_for_moves();
+        let opened = self.segments.filled_by_moves();
         match (victim.purpose, victim.queue) {
             // What leaves the small queue need not gain anything: the queue ends.
             (Purpose::Evict, Queue::Small) => reclaim.opened_before += opened - victim.opened_before,

@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     print!("{}", results.table());
     if let Some(path) = &arguments.json {
-        results.save(path)?;
+        report::save(&results, path)?;
     }
     Ok(())
 }

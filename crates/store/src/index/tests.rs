@@ -184,7 +184,7 @@ fn a_walk_sees_each_key_once_though_tables_grow_under_it() {
 #[test]
 fn without_memory_tables_stay_as_they_are() {
     let mut world = World::new(64 << 20);
-    let some: Vec<KeyHash> = hashes(16_300).collect();
+    let some: Vec<KeyHash> = hashes(8_150).collect();
     for hash in &some {
         world.insert(*hash);
     }

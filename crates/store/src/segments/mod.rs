@@ -109,6 +109,8 @@ struct Segment {
     endless: AtomicBool,
     /// It is of the main queue. Set by whoever opens it.
     is_main: AtomicBool,
+    /// It was opened for what reclaim moves.
+    for_moves: AtomicBool,
     kind: AtomicU32,
     marks: Mutex<Marks>,
     marked: AtomicU32,
@@ -128,6 +130,7 @@ impl Segment {
             shortest_ttl: AtomicU32::new(u32::MAX),
             endless: AtomicBool::new(false),
             is_main: AtomicBool::new(false),
+            for_moves: AtomicBool::new(false),
             kind: AtomicU32::new(Kind::Free as u32),
             marks: Mutex::new(Marks::default()),
             marked: AtomicU32::new(0),
@@ -184,6 +187,8 @@ pub struct Segments {
     pinned: CachePadded<AtomicU32>,
     index_segments: AtomicU32,
     opened_for_moves: AtomicU64,
+    /// Bytes that went into those from writers: not what reclaim moved, but what it made room for.
+    gained_bytes: AtomicU64,
 }
 
 impl Segments {
@@ -209,6 +214,7 @@ impl Segments {
             pinned: CachePadded::new(AtomicU32::new(0)),
             index_segments: AtomicU32::new(0),
             opened_for_moves: AtomicU64::new(0),
+            gained_bytes: AtomicU64::new(0),
         };
         for id in limit..geometry.segments {
             segments.set_kind(id, Kind::Retired, 0);
@@ -332,6 +338,7 @@ impl Segments {
         if tail != NONE
             && let Some(reservation) = self.reserve_in(tail, min, max, now)
         {
+            self.count_gained(&reservation, claim);
             return Ok(reservation);
         }
         loop {
@@ -339,9 +346,17 @@ impl Segments {
             if id != NONE
                 && let Some(reservation) = self.reserve_in(id, min, max, now)
             {
+                self.count_gained(&reservation, claim);
                 return Ok(reservation);
             }
             self.replace_open(class, id, now, claim)?;
+        }
+    }
+
+    fn count_gained(&self, reservation: &Reservation, claim: Claim) {
+        let segment = &self.segments[reservation.segment as usize];
+        if claim != Claim::Move && segment.for_moves.load(Ordering::Relaxed) {
+            self.gained_bytes.fetch_add(reservation.len, Ordering::Relaxed);
         }
     }
 
@@ -454,9 +469,10 @@ impl Segments {
         }
     }
 
-    /// Segments ever opened for what reclaim moves.
-    pub fn opened_for_moves(&self) -> u64 {
-        self.opened_for_moves.load(Ordering::Relaxed)
+    /// Segments ever opened for what reclaim moves, less what others wrote to them.
+    pub fn filled_by_moves(&self) -> u64 {
+        let gained = self.gained_bytes.load(Ordering::Relaxed) / self.geometry.segment_bytes();
+        self.opened_for_moves.load(Ordering::Relaxed).saturating_sub(gained)
     }
 
     /// Second at which the segment was opened.
@@ -503,6 +519,7 @@ impl Segments {
         segment.shortest_ttl.store(u32::MAX, Ordering::Relaxed);
         segment.endless.store(false, Ordering::Relaxed);
         segment.is_main.store(self.classes.queue_of(class) == Queue::Main, Ordering::Relaxed);
+        segment.for_moves.store(claim == Claim::Move, Ordering::Relaxed);
         segment.marked.store(0, Ordering::Relaxed);
         self.lock(&segment.marks).clear();
         self.deadlines[id as usize].store(NO_DEADLINE, Ordering::Relaxed);
