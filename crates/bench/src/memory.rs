@@ -170,8 +170,8 @@ pub fn fill_all(
 }
 
 fn fill(candidate: &Candidate, mix: &Mix, megabytes: u32) -> Result<Filled> {
-    let server = Server::start(candidate, &["-m", &megabytes.to_string()])?;
-    let mut client = Client::connect(server.address())?;
+    let (server, address) = Server::start(candidate, &["-m", &megabytes.to_string()])?;
+    let mut client = Client::connect(address)?;
     let budget = u64::from(megabytes) << 21;
     let written = (budget as f64 / (mix.mean_bytes() + OVERHEAD_BYTES_MAX as f64)) as u64;
     let mut stored = 0;

@@ -53,7 +53,7 @@ pub const RECLAIM_RESERVE_SEGMENTS: usize = 2;
 pub const REWRITE_RESERVE_DIVISOR: usize = 32;
 
 /// Reclaim starts when fewer segments (1/n of all) are free, so that writers find one ready …
-pub const FREE_SEGMENTS_WANTED_DIVISOR: usize = 128;
+pub const FREE_SEGMENTS_WANTED_DIVISOR: usize = 256;
 /// … and at least this many.
 pub const FREE_SEGMENTS_WANTED_MIN: usize = 2;
 
@@ -102,6 +102,9 @@ pub const GHOSTS_PER_ITEM_DIVISOR: u64 = 10;
 pub const GHOST_ROWS_PER_CHUNK: usize = if cfg!(loom) { 1 } else { 4096 };
 /// No item takes less memory, index included: bounds the number of ghosts.
 pub const ITEM_BYTES_MIN: u64 = if cfg!(loom) { 256 } else { 32 };
+
+/// … but the one that is next to be evicted only if so many items live in it.
+pub const COMPACTED_ITEMS_MIN: u64 = 4;
 
 /// Segments that may be emptied one after the other, with eviction, before one is gained: each is to gain a sixth of
 /// itself, so more are emptied only where items do not fit closer or tables of chained values cost too much. Without

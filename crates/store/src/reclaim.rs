@@ -15,7 +15,8 @@ use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::bounds::{
-    COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, MAKE_ROOM_STEPS_MAX, RECLAIM_OWED_ITEMS_MAX,
+    COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, MAKE_ROOM_STEPS_MAX,
+    RECLAIM_OWED_ITEMS_MAX,
     RECLAIM_SHARE_BYTES, RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
 };
 use crate::counters::StoreCounters;
@@ -286,7 +287,16 @@ impl Store {
             return None;
         }
         let worth = if evicts { capacity / COMPACTION_DEAD_DIVISOR } else { 0 };
-        if let Some(deadest) = survey.deadest.filter(|segment| self.dead(segment) > worth && !fruitless)
+        // Evicting a long value leaves the segment in which it ends, the next in age, partly dead: what follows it there
+        // is next in any case, and moving it would leave as much dead again.
+        let is_next = |segment: &SealedSegment| {
+            let oldest = [survey.oldest_small, survey.oldest_main].into_iter().flatten();
+            evicts
+                && segment.live_items < COMPACTED_ITEMS_MIN
+                && oldest.into_iter().any(|o| o.id == segment.id)
+        };
+        let deadest = survey.deadest.filter(|segment| self.dead(segment) > worth && !is_next(segment));
+        if let Some(deadest) = deadest.filter(|_| !fruitless)
             && (evicts || survey.dead_in_all > capacity)
         {
             return Some(self.victim_of(&deadest, Purpose::Compact));
