@@ -1,5 +1,6 @@
 //! Checks that need more than Rust's own test runner: `cargo xtask NAME`.
 
+mod asan;
 mod clients;
 mod differential;
 mod fuzz;
@@ -20,6 +21,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Run the tests under AddressSanitizer
+    Asan(asan::Args),
     /// Run real memcached client libraries and tools against the server
     Clients(clients::Args),
     /// Compare every answer with memcached 1.6.18's
@@ -34,6 +37,7 @@ enum Task {
 
 fn main() -> Result<()> {
     match Cli::parse().task {
+        Task::Asan(args) => asan::run(&args),
         Task::Clients(args) => clients::run(&args),
         Task::Differential(args) => differential::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
