@@ -96,7 +96,7 @@ impl Mix {
 
     /// The mixes on which memory is judged.
     pub fn main() -> Vec<Mix> {
-        vec![Mix::small(), Mix::of_values(100), Mix::of_values(1024)]
+        vec![Mix::small(), Mix::of_values(100), Mix::of_values(1000), Mix::of_values(1024)]
     }
 
     /// Sizes from 1 byte to as near 1 MiB as memcached takes, powers of two and in between.

@@ -104,7 +104,7 @@ pub const GHOST_ROWS_PER_CHUNK: usize = if cfg!(loom) { 1 } else { 4096 };
 pub const ITEM_BYTES_MIN: u64 = if cfg!(loom) { 256 } else { 32 };
 
 /// … but the one that is next to be evicted only if so many items live in it.
-pub const COMPACTED_ITEMS_MIN: u64 = 4;
+pub const COMPACTED_ITEMS_MIN: u64 = if cfg!(loom) { 0 } else { 4 };
 
 /// Segments that may be emptied one after the other, with eviction, before one is gained: each is to gain a sixth of
 /// itself, so more are emptied only where items do not fit closer or tables of chained values cost too much. Without
