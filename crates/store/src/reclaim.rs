@@ -16,8 +16,7 @@ use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::bounds::{
     COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, MAKE_ROOM_STEPS_MAX,
-    RECLAIM_OWED_ITEMS_MAX,
-    RECLAIM_SHARE_BYTES, RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
+    RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES, RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
@@ -370,7 +369,9 @@ impl Store {
         let opened = self.segments.filled_by_moves();
         match (victim.purpose, victim.queue) {
             // What leaves the small queue need not gain anything: the queue ends.
-            (Purpose::Evict, Queue::Small) => reclaim.opened_before += opened - victim.opened_before,
+            (Purpose::Evict, Queue::Small) => {
+                reclaim.opened_before += opened.saturating_sub(victim.opened_before);
+            }
             (Purpose::Evict, Queue::Main) => {
                 let segments = self.segments.limit();
                 reclaim.eviction.finish_main(self.geometry.segment_bytes(), victim.moved_bytes, segments);
