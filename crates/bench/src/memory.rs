@@ -108,6 +108,13 @@ impl Mix {
         sizes.into_iter().map(Mix::of_values).collect()
     }
 
+    /// Both, each mix once.
+    pub fn all() -> Vec<Mix> {
+        let mut all = Mix::main();
+        all.extend(Mix::sweep().into_iter().filter(|mix| !Mix::main().contains(mix)));
+        all
+    }
+
     /// Mean bytes of key and value.
     pub fn mean_bytes(&self) -> f64 {
         (self.key_bytes.0 + self.key_bytes.1 + self.value_bytes.0 + self.value_bytes.1) as f64 / 2.0

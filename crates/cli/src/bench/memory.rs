@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         _ if !arguments.values.is_empty() => arguments.values.iter().copied().map(Mix::of_values).collect(),
         Mixes::Main => Mix::main(),
         Mixes::Sweep => Mix::sweep(),
-        Mixes::All => [Mix::main(), Mix::sweep()].concat(),
+        Mixes::All => Mix::all(),
     };
     let mut progress = super::progress();
     let filled = fill_all(servers, &mixes, arguments.megabytes, &mut progress)?;
