@@ -23,8 +23,12 @@ pub const GROUP_BYTES: u64 = (BUCKETS_PER_GROUP + OVERFLOW_BUCKETS) as u64 * BUC
 
 /// Segments are at most this part of memory, so that what is open or kept free, a few of them, matters little.
 const SEGMENTS_MIN: u64 = 512;
+/// Small memory has fewer, as each value of some kilobytes would be in pieces …
+const SEGMENTS_OF_SMALL_MEMORY_MIN: u64 = 256;
+/// … than segments of this size hold whole.
+const SEGMENT_BYTES_WANTED: u64 = 16 << 10;
 /// No smaller segments: an item's header and key must fit many times.
-const SEGMENT_BYTES_MIN: u64 = 16 << 10;
+const SEGMENT_BYTES_MIN: u64 = 8 << 10;
 /// No larger segments: one huge page, and what the largest size class can tell.
 const SEGMENT_BYTES_MAX: u64 = 2 << 20;
 /// Memory for each partition until there are [`PARTITIONS_WANTED`]: a table of several groups, so that one group more or
@@ -33,7 +37,7 @@ const PARTITION_MEMORY_BYTES: u64 = 2 << 20;
 /// Few enough that the directory stays in the cache, many enough that rebuilding one table costs little memory.
 const PARTITIONS_WANTED: u64 = 1024;
 /// Enough that writers rarely meet in one partition's count.
-const PARTITIONS_MIN: u64 = 16;
+const PARTITIONS_MIN: u64 = 8;
 /// Blocks larger than this would not fit a segment.
 const BLOCK_SHIFT_MAX: u32 = 9;
 
@@ -74,7 +78,9 @@ impl Geometry {
     /// of it in use at first.
     pub fn of(region_bytes: u64, memory_bytes: u64) -> Result<Geometry, TooSmall> {
         let memory_bytes = memory_bytes.min(region_bytes);
-        let segment_bytes = (memory_bytes / SEGMENTS_MIN).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let of_small_memory = (memory_bytes / SEGMENTS_OF_SMALL_MEMORY_MIN).min(SEGMENT_BYTES_WANTED);
+        let segment_bytes = (memory_bytes / SEGMENTS_MIN).max(of_small_memory);
+        let segment_bytes = segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
         let segment_shift = segment_bytes.ilog2();
         let mut block_shift = 0;
         while region_bytes / (PARTITION_MEMORY_BYTES << block_shift) > PARTITIONS_WANTED

@@ -437,10 +437,10 @@ fn what_cannot_be_touched_is_a_miss_in_text() {
     let server = serve("-m 2 -M -t 1");
     let mut c = server.connect();
     let mut keys = 0;
-    // Fifteen items fill a segment. When they get an expiry time, only fourteen fit.
-    let value = "x".repeat(1_074);
+    // Seven items fill a segment. When they get an expiry time, only six fit.
+    let value = "x".repeat(1_150);
     loop {
-        c.say(format!("set k{keys} 0 0 1074\r\n{value}\r\n"));
+        c.say(format!("set k{keys} 0 0 1150\r\n{value}\r\n"));
         if c.hear_until("\r\n") != "STORED\r\n" {
             break;
         }

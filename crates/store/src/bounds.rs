@@ -30,7 +30,7 @@ pub const GROWTH_DIVISOR_FULL: u32 = 16;
 pub const COPIED_VALUE_BYTES_MAX: u32 = if cfg!(loom) { 16 } else { 16 << 10 };
 
 /// An item takes at most this part of a segment (1/n), or is chained: bounds what is lost at a segment's end.
-pub const CONTIGUOUS_ITEM_DIVISOR: u64 = if cfg!(loom) { 1 } else { 8 };
+pub const CONTIGUOUS_ITEM_DIVISOR: u64 = if cfg!(loom) { 1 } else { 4 };
 
 /// An open segment that an item did not fit into goes on for smaller ones if more than this part of it (1/n) is left.
 pub const TAIL_DIVISOR: u64 = 128;
