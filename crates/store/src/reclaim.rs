@@ -77,6 +77,11 @@ impl Reclaim {
         }
     }
 
+    /// So many of those that moves filled do not count. Those filled before the count last began never did.
+    fn forgive_filled(&mut self, count: u64, opened: u64) {
+        self.opened_before = (self.opened_before + count).min(opened);
+    }
+
     /// One more was emptied, and moves have filled so many so far.
     fn count_emptied(&mut self, opened: u64) {
         self.emptied += 1;
@@ -160,7 +165,7 @@ impl Handle {
                 reclaim.hurry();
             }
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
-            if step == Step::Nothing {
+            if step == Step::Nothing && !self.store.give_up_open() {
                 self.counters().out_of_memory.inc();
                 return Err(OutOfMemory);
             }
@@ -222,6 +227,12 @@ impl Store {
         }
         reclaim.victim = Some(victim);
         Step::Worked
+    }
+
+    /// Seals the open segments, for eviction to have them: all that is left lies there if the limit was lowered to few
+    /// segments. Whether there were any.
+    pub(crate) fn give_up_open(&self) -> bool {
+        self.evicts() && self.segments.seal_open(|_| true)
     }
 
     /// Frees a sealed segment in which nothing lives any more, if it is one.
@@ -336,7 +347,8 @@ impl Store {
                 continue;
             }
             let is_gone = segment.last_expiry.is_some_and(|last| last <= now) || segment.order <= flushed;
-            if segment.live_bytes == 0 || is_gone {
+            // Pieces still being received do not go with the rest.
+            if segment.live_bytes == 0 || is_gone && !segment.orphans {
                 return Err(segment);
             }
             survey.items += segment.live_items;
@@ -370,7 +382,7 @@ impl Store {
         match (victim.purpose, victim.queue) {
             // What leaves the small queue need not gain anything: the queue ends.
             (Purpose::Evict, Queue::Small) => {
-                reclaim.opened_before += opened.saturating_sub(victim.opened_before);
+                reclaim.forgive_filled(opened.saturating_sub(victim.opened_before), opened);
             }
             (Purpose::Evict, Queue::Main) => {
                 let segments = self.segments.limit();
@@ -716,5 +728,25 @@ impl Store {
             }
         }
         Ok(parts)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_emptied_meanwhile_do_not_make_the_count_wrong() {
+        let mut reclaim = Reclaim::default();
+        // One is filled by what leaves the small queue, and before that ends two are found dead.
+        reclaim.count_emptied(1);
+        reclaim.count_emptied(1);
+        assert_eq!((reclaim.emptied, reclaim.opened_before), (0, 1), "a segment was gained");
+        reclaim.forgive_filled(1, 1);
+        reclaim.count_emptied(2);
+        assert_eq!((reclaim.emptied, reclaim.opened_before), (1, 1), "one emptied, one filled");
+        reclaim.forgive_filled(1, 2);
+        reclaim.count_emptied(2);
+        assert_eq!((reclaim.emptied, reclaim.opened_before), (0, 2));
     }
 }

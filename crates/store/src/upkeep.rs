@@ -159,7 +159,7 @@ impl Handle {
         let before = (store.usage().memory_limit, store.segments.limit());
         let mut over = store.move_memory_limit(bytes, segments as u32);
         while over > 0 {
-            if !self.reclaim_once() {
+            if !self.reclaim_once() && !store.give_up_open() {
                 store.move_memory_limit(before.0, before.1);
                 return Err(MemoryLimitError::Full);
             }

@@ -155,3 +155,51 @@ fn without_eviction_a_lower_limit_is_had_from_what_is_dead() {
     }
     set(&handle, b"one more", &[b'v'; 900]).expect("there is room at 8 MB");
 }
+
+#[test]
+fn values_whose_time_is_over_before_they_arrive_leave_memory_to_others() {
+    for flushes in [false, true] {
+        let (store, clock) = store(4 << 20, true, 1);
+        let handle = Handle::new(&store);
+        let soon = Expiry::from_client(1, store.now(), store.clock_origin());
+        let expiry = if flushes { Expiry::NEVER } else { soon };
+        let mut uploads = Vec::new();
+        for i in 0..5 {
+            let mut upload = Upload::begin(&store, format!("slow{i}").as_bytes(), expiry, 1_000_001);
+            upload.write(&handle, &pattern(i, 1_000_000)).expect("what arrives late is evicted");
+            uploads.push(upload);
+        }
+        if flushes {
+            handle.flush(Expiry::AT_ONCE);
+        }
+        clock.advance(4);
+        handle.maintain();
+        set(&handle, b"long", &pattern(9, 400_000)).expect("what never arrives may go");
+        for i in 0..500 {
+            set(&handle, format!("key{i}").as_bytes(), &[b'v'; 1_000]).expect("what never arrives may go");
+        }
+        let left = (0..500).filter(|i| get(&handle, format!("key{i}").as_bytes()).is_some()).count();
+        assert_eq!(left, 500, "they take an eighth of memory");
+    }
+}
+
+#[test]
+fn all_that_is_left_of_memory_may_be_open() {
+    let (store, _) = store(64 << 20, true, 4);
+    let handle = Handle::new(&store);
+    let store_some = |count: u64| {
+        for i in 0..count {
+            let seconds = [0, 100, 300, 900, 5_000, 20_000, 60_000, 2_000_000][i as usize % 8];
+            let expiry = Expiry::from_client(seconds, store.now(), store.clock_origin());
+            let key = format!("key{}", i % 10_000);
+            set_with(&handle, key.as_bytes(), &[b'v'; 8_000], 0, expiry).expect("something can be evicted");
+            get(&handle, format!("key{}", i.saturating_sub(100) % 10_000).as_bytes());
+        }
+    };
+    store_some(20_000);
+    let usage = store.usage();
+    let least = (store.usage().memory_limit - u64::from(usage.segments) * usage.segment_bytes)
+        + (u64::from(usage.segments_index) + 8) * usage.segment_bytes;
+    handle.set_memory_limit(least).expect("all can be evicted");
+    store_some(5_000);
+}

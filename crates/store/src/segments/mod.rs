@@ -561,9 +561,10 @@ impl Segments {
         }
     }
 
-    /// Seals open segments that are `wanted` and hold anything, so that reclaim can have them.
-    pub fn seal_open(&self, wanted: impl Fn(u32) -> bool) {
+    /// Seals open segments that are `wanted` and hold anything, so that reclaim can have them. Whether there were any.
+    pub fn seal_open(&self, wanted: impl Fn(u32) -> bool) -> bool {
         let _opening = self.lock(&self.opening);
+        let mut sealed = false;
         for open in self.open.iter().chain(&self.tails) {
             let id = open.load(Ordering::Acquire);
             if id == NONE {
@@ -573,8 +574,10 @@ impl Segments {
             if used > 0 && wanted(id) {
                 open.store(NONE, Ordering::Release);
                 self.seal(id);
+                sealed = true;
             }
         }
+        sealed
     }
 
     fn all_expire(&self, segment: &Segment) -> Option<u32> {
