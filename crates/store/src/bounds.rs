@@ -26,6 +26,10 @@ pub const GROWTH_DIVISOR_ROOMY: u32 = 3;
 /// … and by this part once memory is full. Each item written then moves as many.
 pub const GROWTH_DIVISOR_FULL: u32 = 16;
 
+/// Where nothing may be evicted, chain buckets that are ready before a group moves: beyond its own places in the new
+/// table they hold a quarter of its keys.
+pub const CHAIN_BUCKETS_READY_MIN: u64 = if cfg!(loom) { 1 } else { 8 };
+
 /// Values up to this many bytes are copied into the answer; longer ones are pinned and sent from where they lie.
 pub const COPIED_VALUE_BYTES_MAX: u32 = if cfg!(loom) { 16 } else { 16 << 10 };
 
@@ -91,8 +95,8 @@ pub const MAIN_KEPT_NUMERATOR: u64 = 9;
 /// See [`MAIN_KEPT_NUMERATOR`].
 pub const MAIN_KEPT_DIVISOR: u64 = 10;
 
-/// What main segments did not use of that adds up to at most this part (1/n) of memory.
-pub const MAIN_SPARE_DIVISOR: u64 = 16;
+/// What main segments did not use of that adds up to at most so many segments: fewer than may be emptied for nothing.
+pub const MAIN_SPARE_SEGMENTS: u64 = EMPTIED_FOR_NOTHING_MAX as u64 * 3 / 4;
 
 /// Ghosts for each item, as a fraction: fewer than published, as these go by chance of their row.
 pub const GHOSTS_PER_ITEM_NUMERATOR: u64 = 7;

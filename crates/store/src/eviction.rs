@@ -20,7 +20,7 @@
 
 use crate::bounds::{
     EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, EVICTION_SIZE_PART_MAX as SIZE_PART_MAX, MAIN_KEPT_DIVISOR,
-    MAIN_KEPT_NUMERATOR, MAIN_SPARE_DIVISOR, SMALL_QUEUE_DIVISOR,
+    MAIN_KEPT_NUMERATOR, MAIN_SPARE_SEGMENTS, SMALL_QUEUE_DIVISOR,
 };
 use crate::segments::Queue;
 
@@ -37,6 +37,8 @@ pub struct Eviction {
     spare: u64,
     /// Bytes of an item in the mean.
     pub mean_bytes: u64,
+    /// A moving mean of the bytes of what the small queue evicts, in units of `1/MEAN_OF`; 0 before anything was.
+    evicted_bytes: u64,
 }
 
 impl Default for Eviction {
@@ -47,6 +49,7 @@ impl Default for Eviction {
             main_least_mean: MEAN_ONE,
             spare: 0,
             mean_bytes: 1,
+            evicted_bytes: 0,
         }
     }
 }
@@ -54,6 +57,8 @@ impl Default for Eviction {
 const MEAN_ONE: u32 = 256;
 /// Unit of an item's part of the mean size: prime, so that any multiple is as good as random modulo it.
 const PART_ONE: u64 = 251;
+/// The mean size of what is evicted is over about so many items.
+const MEAN_OF: u64 = 1024;
 /// A new value counts for 1/n of the mean.
 const MEAN_WEIGHT_DIVISOR: u32 = 4;
 
@@ -99,16 +104,30 @@ impl Eviction {
         }
     }
 
+    /// The small queue evicts an item of so many bytes.
+    pub fn see_evicted(&mut self, bytes: u64) {
+        if self.evicted_bytes == 0 {
+            self.evicted_bytes = bytes * MEAN_OF;
+        }
+        self.evicted_bytes = self.evicted_bytes - self.evicted_bytes / MEAN_OF + bytes;
+    }
+
+    /// Items that memory would be full of if they were like those that are evicted, or the items that live in it, if
+    /// these are more: as many may be asked for again and stay.
+    pub fn items_wanted(&self, items: u64, live_bytes: u64) -> u64 {
+        items.max(live_bytes * MEAN_OF / self.evicted_bytes.max(MEAN_OF))
+    }
+
     /// An item of the main segment that is being emptied.
     pub fn see_main(&mut self, frequency: u8, bytes: u64) {
         self.bytes[usize::from(frequency.min(FREQUENCY_MAX))] += bytes;
     }
 
-    /// A main segment was emptied, one of so many in all, and `kept` bytes of it moved.
-    pub fn finish_main(&mut self, capacity: u64, kept: u64, segments: u32) {
+    /// A main segment was emptied, and `kept` bytes of it moved.
+    pub fn finish_main(&mut self, capacity: u64, kept: u64) {
         let max = share(capacity);
         // A value in pieces takes whole segments; they may be kept if neighbours made room.
-        let spare_max = capacity * u64::from(segments) / MAIN_SPARE_DIVISOR;
+        let spare_max = capacity * MAIN_SPARE_SEGMENTS;
         self.spare = (self.spare + max).saturating_sub(kept).min(spare_max);
         let mut kept = 0;
         let mut least = FREQUENCY_MAX;
@@ -142,7 +161,7 @@ mod tests {
         let mut eviction = Eviction { mean_bytes: MEAN, ..Eviction::default() };
         for victim in victims {
             victim.iter().for_each(|(frequency, bytes)| eviction.see_main(*frequency, *bytes));
-            eviction.finish_main(CAPACITY, victim.iter().skip(1).map(|(_, bytes)| bytes).sum(), 64);
+            eviction.finish_main(CAPACITY, victim.iter().skip(1).map(|(_, bytes)| bytes).sum());
         }
         eviction
     }
@@ -180,7 +199,7 @@ mod tests {
         let eviction = after(&[&[(0, 500), (1, 500)]]);
         assert_eq!(eviction.kept_bytes_max(Queue::Main, CAPACITY), 900 + 400);
         let eviction = after(&[[(0, 1_000)].as_slice(); 100]);
-        assert_eq!(eviction.kept_bytes_max(Queue::Main, CAPACITY), 900 + CAPACITY * 64 / MAIN_SPARE_DIVISOR);
+        assert_eq!(eviction.kept_bytes_max(Queue::Main, CAPACITY), 900 + CAPACITY * MAIN_SPARE_SEGMENTS);
     }
 
     #[test]
@@ -195,5 +214,16 @@ mod tests {
         }
         let credit = |bytes| eviction.worn(Queue::Small, 1, bytes, 0);
         assert_eq!((credit(20), credit(40), credit(60)), (2, 1, 0));
+    }
+
+    #[test]
+    fn ghosts_are_wanted_for_what_is_evicted_not_for_what_stays() {
+        let mut eviction = Eviction::default();
+        assert_eq!(eviction.items_wanted(10, 0), 10);
+        (0..10).for_each(|_| eviction.see_evicted(1_000_000));
+        assert_eq!(eviction.items_wanted(10, 10_000_000), 10);
+        (0..20_000).for_each(|_| eviction.see_evicted(1_000));
+        let wanted = eviction.items_wanted(10, 10_000_000);
+        assert!((9_000..=10_000).contains(&wanted), "{wanted}");
     }
 }

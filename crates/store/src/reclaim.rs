@@ -311,7 +311,7 @@ impl Store {
         {
             return Some(self.victim_of(&deadest, Purpose::Compact));
         }
-        self.ghosts.fit(survey.items);
+        self.ghosts.fit(reclaim.eviction.items_wanted(survey.items, survey.live_bytes));
         reclaim.eviction.mean_bytes = survey.live_bytes / survey.items.max(1);
         let queue = reclaim.eviction.queue(survey.small_segments, survey.main_segments);
         let (first, second) = match queue {
@@ -385,8 +385,7 @@ impl Store {
                 reclaim.forgive_filled(opened.saturating_sub(victim.opened_before), opened);
             }
             (Purpose::Evict, Queue::Main) => {
-                let segments = self.segments.limit();
-                reclaim.eviction.finish_main(self.geometry.segment_bytes(), victim.moved_bytes, segments);
+                reclaim.eviction.finish_main(self.geometry.segment_bytes(), victim.moved_bytes);
                 reclaim.count_emptied(opened);
             }
             (Purpose::Compact | Purpose::Sweep, _) => reclaim.count_emptied(opened),
@@ -441,7 +440,7 @@ impl Store {
             return Ok(bytes);
         }
         if item.is_piece() {
-            self.pass_over_piece(victim, counters, &group, hash, offset, &item)?;
+            self.pass_over_piece(victim, eviction, counters, &group, hash, (offset, &item))?;
             return Ok(bytes);
         }
         let Some(at) = group.find(hash, |slot| slot.offset() == offset) else {
@@ -452,18 +451,15 @@ impl Store {
             self.drop_gone(counters, &group, at, &item, miss);
             return Ok(bytes);
         }
-        let mut frequency = at.slot.frequency();
+        let frequency = at.slot.frequency();
         let keeps = self.keeps(victim, frequency, bytes);
-        if victim.purpose == Purpose::Evict {
-            let in_pieces = if item.is_chained() { u64::from(item.value_len) } else { 0 };
-            if victim.queue == Queue::Main {
-                eviction.see_main(frequency, bytes);
-            }
-            // Where it lies is as good as random.
-            frequency = eviction.worn(victim.queue, frequency, bytes + in_pieces, offset / 4);
+        if victim.purpose == Purpose::Evict && victim.queue == Queue::Main {
+            eviction.see_main(frequency, bytes);
         }
+        let worn = self.worn(victim, eviction, at, &item);
         if keeps {
-            match self.move_item(counters, &group, hash, at, &item, (self.destination(victim), frequency)) {
+            let to = (self.destination(victim), worn);
+            match self.move_item(counters, &group, hash, at, &item, to) {
                 Ok(()) => {
                     victim.moved_bytes += bytes;
                     return Ok(bytes);
@@ -472,7 +468,7 @@ impl Store {
                 Err(Stuck) => {}
             }
         }
-        self.evict(counters, &group, hash, at, &item);
+        self.evict_from(victim, eviction, counters, &group, hash, (at, &item));
         Ok(bytes)
     }
 
@@ -511,6 +507,31 @@ impl Store {
         slot.frequency() > 0 || item.state.has(State::FETCHED)
     }
 
+    /// What is left of the frequency of an item that is moved.
+    fn worn(&self, victim: &Victim, eviction: &Eviction, at: SlotAt, item: &Item) -> u8 {
+        let (offset, frequency) = (at.slot.offset(), at.slot.frequency());
+        match victim.purpose {
+            Purpose::Sweep | Purpose::Compact => frequency,
+            // Where it lies is as good as random.
+            Purpose::Evict => eviction.worn(victim.queue, frequency, whole_bytes(item), offset / 4),
+        }
+    }
+
+    fn evict_from(
+        &self,
+        victim: &Victim,
+        eviction: &mut Eviction,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        (at, item): (SlotAt, &Item),
+    ) {
+        if victim.queue == Queue::Small {
+            eviction.see_evicted(whole_bytes(item));
+        }
+        self.evict(counters, group, hash, at, item);
+    }
+
     fn evict(
         &self,
         counters: &StoreCounters,
@@ -520,8 +541,7 @@ impl Store {
         item: &Item,
     ) {
         counters.evictions.inc();
-        let in_pieces = if item.is_chained() { item.value_len.into() } else { 0 };
-        counters.evicted_bytes.add(item.bytes() + in_pieces);
+        counters.evicted_bytes.add(whole_bytes(item));
         if !self.is_fetched(at.slot, item) {
             counters.evicted_unfetched.inc();
         } else if at.slot.frequency() > 1 {
@@ -619,11 +639,11 @@ impl Store {
     fn pass_over_piece(
         &self,
         victim: &mut Victim,
+        eviction: &mut Eviction,
         counters: &StoreCounters,
         group: &LockedGroup<'_>,
         owner: KeyHash,
-        offset: u64,
-        piece: &Item,
+        (offset, piece): (u64, &Item),
     ) -> Result<(), Stuck> {
         let found = group.find(owner, |slot| {
             let head = Item::read(&self.memory, slot.offset());
@@ -649,9 +669,14 @@ impl Store {
         // Its item may have been read to go to the main queue, and come there without it.
         let follows = victim.queue == Queue::Small && self.segments.queue_at(at.slot.offset()) == Queue::Main;
         let frequency = if follows { FREQUENCY_MAX } else { at.slot.frequency() };
+        if victim.purpose == Purpose::Evict && victim.queue == Queue::Main {
+            eviction.see_main(frequency, bytes);
+        }
         if self.keeps(victim, frequency, bytes) {
-            let which = (offset, victim.end, self.destination(victim));
-            match self.move_pieces(counters, group, owner, at, &head, which) {
+            let which = (offset, victim.end);
+            let worn = self.worn(victim, eviction, at, &head);
+            let to = (self.destination(victim), worn);
+            match self.move_pieces(counters, group, owner, at, &head, which, to) {
                 Ok(moved) => {
                     victim.moved_bytes += moved + head.bytes();
                     counters.bytes_moved.add(moved);
@@ -661,12 +686,14 @@ impl Store {
                 Err(Stuck) => {}
             }
         }
-        self.evict(counters, group, owner, at, &head);
+        self.evict_from(victim, eviction, counters, group, owner, (at, &head));
         Ok(())
     }
 
     /// Moves pieces of one value that lie in the victim from `from` on, all at once, for each time their table is
-    /// written anew: at least the one at `from`, and more up to about the bytes of a step. The bytes moved.
+    /// written anew: at least the one at `from`, and more up to about the bytes of a step. With the last of all the item
+    /// gets the frequency of `to`. The bytes moved.
+    #[expect(clippy::too_many_arguments, reason = "the pieces, their owner, from where and to where")]
     fn move_pieces(
         &self,
         counters: &StoreCounters,
@@ -674,17 +701,21 @@ impl Store {
         owner: KeyHash,
         at: SlotAt,
         head: &Item,
-        (from, end, queue): (u64, u64, Queue),
+        (from, end): (u64, u64),
+        (queue, worn): (Queue, u8),
     ) -> Result<u64, Stuck> {
         let mut moved = Vec::new();
         let mut left = Vec::new();
         let mut pieces = Vec::new();
         let mut bytes = 0;
+        let mut last_moved = false;
         for piece in self.pieces(at.slot.offset(), head) {
+            last_moved = false;
             if piece.offset != from && (!(from..end).contains(&piece.offset) || bytes > RECLAIM_STEP_BYTES) {
                 pieces.push(piece);
                 continue;
             }
+            last_moved = true;
             bytes += u64::from(piece.len);
             left.push(piece);
             let Ok(parts) = self.copy_piece(owner, head, piece, queue) else {
@@ -694,7 +725,7 @@ impl Store {
             pieces.extend(&parts);
             moved.extend(parts);
         }
-        let to = (queue, at.slot.frequency());
+        let to = (queue, if last_moved { worn } else { at.slot.frequency() });
         if let Err(stuck) = self.rewrite(group, owner, at, head, Some(pieces), to) {
             moved.into_iter().for_each(|part| self.kill_piece(part));
             return Err(stuck);
@@ -749,4 +780,9 @@ mod tests {
         reclaim.count_emptied(2);
         assert_eq!((reclaim.emptied, reclaim.opened_before), (0, 2));
     }
+}
+
+/// Bytes of an item and of the pieces of its value.
+fn whole_bytes(item: &Item) -> u64 {
+    item.bytes() + if item.is_chained() { u64::from(item.value_len) } else { 0 }
 }

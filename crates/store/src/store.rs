@@ -388,6 +388,10 @@ impl Store {
 
 /// The index asks the store for hashes of keys it moves.
 impl Rehash for Store {
+    fn may_evict(&self) -> bool {
+        self.evicts()
+    }
+
     fn hash_at(&self, offset: u64) -> KeyHash {
         let item = Item::read(&self.memory, offset).expect("a slot points into the region");
         let mut key = [0; KEY_BYTES_MAX];

@@ -176,3 +176,31 @@ fn a_long_value_is_kept_or_evicted_whole() {
     handle.mutate(b"long", |_| (Change::Write(write), ())).expect("something can be evicted");
     assert!(store.sums().evictions > 50_000);
 }
+
+/// Memory is full of long values, popular once. Then short ones are asked for in turn, among a scan, and fit half of it.
+#[test]
+fn what_was_popular_once_makes_room() {
+    for (old_len, new_len) in [(3_000, 1_000), (50_000, 1_000)] {
+        let (store, _) = store(MEMORY_BYTES, true, 1);
+        let handle = Handle::new(&store);
+        let olds = MEMORY_BYTES as usize * 85 / 100 / old_len;
+        for _ in 0..10 {
+            (0..olds)
+                .for_each(|i| ignore(fetch(&handle, format!("old{i}").as_bytes(), &vec![b'v'; old_len])));
+        }
+        let news = MEMORY_BYTES as usize / 2 / new_len;
+        let value = vec![b'n'; new_len];
+        let mut hits = 0;
+        for round in 0..30 {
+            hits = 0;
+            for i in 0..news {
+                hits += usize::from(fetch(&handle, format!("new{i}").as_bytes(), &value));
+                if i % 2 == 0 {
+                    let scanned = format!("scan{round}-{i}");
+                    set(&handle, scanned.as_bytes(), &value).expect("something can be evicted");
+                }
+            }
+        }
+        assert!(hits > news * 3 / 4, "old {old_len}: {hits} of {news} hit in the end");
+    }
+}

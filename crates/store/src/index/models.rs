@@ -48,6 +48,10 @@ impl Rehash for World {
         KeyHash(self.memory.load(offset, Ordering::Relaxed))
     }
 
+    fn may_evict(&self) -> bool {
+        true
+    }
+
     fn evict(&self, slot: Slot, _unlink: impl FnOnce()) {
         panic!("there is memory enough for {slot:?}");
     }

@@ -18,12 +18,15 @@ use fabcache_layout::{KeyHash, Slot};
 use super::blocks::Chains;
 use super::group::LockedGroup;
 use super::{Index, NoBlock, SlotAt};
-use crate::bounds::{GROWTH_DIVISOR_FULL, GROWTH_DIVISOR_ROOMY};
+use crate::bounds::{CHAIN_BUCKETS_READY_MIN, GROWTH_DIVISOR_FULL, GROWTH_DIVISOR_ROOMY};
 
 /// What the index asks of the store while it moves keys.
 pub trait Rehash {
     /// The hash of the key whose item is at `offset`. Called with the lock of the slot that points to it.
     fn hash_at(&self, offset: u64) -> KeyHash;
+
+    /// Whether an item may be lost for want of memory in the new table.
+    fn may_evict(&self) -> bool;
 
     /// There is no memory for the slot's item in the new table. Called with the lock of the slot.
     /// The item's slot no longer points to it once `unlink` was called.
@@ -66,6 +69,9 @@ impl Index {
             }
             None => return Growth::None,
         };
+        if !rehash.may_evict() && !self.has_chains_ready(partition, 1 - head.current, take_segment) {
+            return Growth::Blocked;
+        }
         let group = self.partitions[partition].next_group.load(Ordering::Relaxed);
         self.move_group(partition, head, next_groups, group, rehash, take_segment);
         self.partitions[partition].next_group.store(group + 1, Ordering::Relaxed);
@@ -212,6 +218,17 @@ impl Index {
             }
         }
         Ok(())
+    }
+
+    /// Whether the table has chain buckets for the keys of a group, whatever places they want.
+    fn has_chains_ready(
+        &self,
+        partition: usize,
+        table: usize,
+        take_segment: &impl Fn() -> Option<u64>,
+    ) -> bool {
+        let ready = self.chains(partition)[table].ready();
+        ready >= CHAIN_BUCKETS_READY_MIN || self.add_chain_block(partition, table, take_segment).is_ok()
     }
 
     fn add_chain_block(

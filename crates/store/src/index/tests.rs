@@ -28,6 +28,10 @@ impl Rehash for Memory {
         KeyHash(self.load(offset, Ordering::Relaxed))
     }
 
+    fn may_evict(&self) -> bool {
+        true
+    }
+
     fn evict(&self, slot: Slot, _unlink: impl FnOnce()) {
         panic!("there is memory enough for {slot:?}");
     }
