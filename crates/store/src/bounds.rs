@@ -124,7 +124,8 @@ pub const TIME_MARKS_MAX: usize = 64;
 /// Flush epochs that may pass before items of the first could be taken for current ones (8 bits, less a margin).
 pub const FLUSH_EPOCHS_UNSWEPT_MAX: u64 = 250;
 
-/// Open segments are at most this part (1/n) of all: less than 3%, as their free ends are idle memory.
+/// Open segments are at most this part (1/n) of all: less than 3%, as their free ends are idle memory. Tails, which are
+/// nearly full, may be as many again.
 pub const OPEN_SEGMENTS_DIVISOR: usize = 34;
 
 /// Items without expiry may have this part (1/n) of them, so that threads do not write to the same one …
