@@ -14,6 +14,7 @@
 pub mod marks;
 #[cfg(all(test, loom))]
 mod models;
+mod pins;
 pub mod ttl;
 
 use std::collections::VecDeque;
@@ -24,8 +25,8 @@ use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex
 use fabcache_layout::{Geometry, Memory};
 
 use crate::bounds::{
-    LATE_SECONDS_MIN, LATE_TTL_DIVISOR, PINNED_SEGMENTS_DIVISOR, RECLAIM_RESERVE_SEGMENTS,
-    REWRITE_RESERVE_DIVISOR, STABLE_LOOKS_MAX, TAIL_DIVISOR,
+    LATE_SECONDS_MIN, LATE_TTL_DIVISOR, RECLAIM_RESERVE_SEGMENTS, REWRITE_RESERVE_DIVISOR, STABLE_LOOKS_MAX,
+    TAIL_DIVISOR,
 };
 use marks::Marks;
 use ttl::Classes;
@@ -759,40 +760,6 @@ impl Segments {
     pub fn over_limit(&self) -> usize {
         let in_use = self.segments.len() - self.lock(&self.retired).len();
         in_use.saturating_sub(self.limit.load(Ordering::Relaxed) as usize)
-    }
-
-    // ---- pins ----
-
-    /// Whether senders may pin another value: they pin less than their part of memory.
-    pub fn may_pin(&self) -> bool {
-        self.pinned.load(Ordering::Relaxed) < (self.limit() / PINNED_SEGMENTS_DIVISOR).max(1)
-    }
-
-    /// Keeps the segment's bytes as they are until [`Segments::unpin`]; false if it is no longer in `generation`.
-    pub fn pin(&self, id: u32, generation: u64) -> bool {
-        if self.segments[id as usize].pins.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.pinned.fetch_add(1, Ordering::Relaxed);
-        }
-        // Pairs with the fence in `free_unpinned`.
-        fence(Ordering::SeqCst);
-        let same = self.still(id, generation);
-        if !same {
-            self.unpin(id);
-        }
-        same
-    }
-
-    /// Ends one pin.
-    pub fn unpin(&self, id: u32) {
-        // Release: what was read of the segment was read before.
-        if self.segments[id as usize].pins.fetch_sub(1, Ordering::Release) == 1 {
-            self.pinned.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Segments that senders read now.
-    pub fn pinned(&self) -> u32 {
-        self.pinned.load(Ordering::Relaxed)
     }
 
     fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> fabcache_layout::sync::MutexGuard<'a, T> {
