@@ -115,7 +115,8 @@ impl Eviction {
     /// Items that memory would be full of if they were like those that are evicted, or the items that live in it, if
     /// these are more: as many may be asked for again and stay.
     pub fn items_wanted(&self, items: u64, live_bytes: u64) -> u64 {
-        items.max(live_bytes * MEAN_OF / self.evicted_bytes.max(MEAN_OF))
+        let like_evicted = (live_bytes * MEAN_OF).checked_div(self.evicted_bytes);
+        items.max(like_evicted.unwrap_or(0))
     }
 
     /// An item of the main segment that is being emptied.
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn ghosts_are_wanted_for_what_is_evicted_not_for_what_stays() {
         let mut eviction = Eviction::default();
-        assert_eq!(eviction.items_wanted(10, 0), 10);
+        assert_eq!(eviction.items_wanted(10, 10_000_000), 10, "nothing was evicted");
         (0..10).for_each(|_| eviction.see_evicted(1_000_000));
         assert_eq!(eviction.items_wanted(10, 10_000_000), 10);
         (0..20_000).for_each(|_| eviction.see_evicted(1_000));
