@@ -109,17 +109,7 @@ fn set(handle: &Handle, key: &[u8], value: &[u8], expiry: Expiry) -> Written {
 }
 
 fn plain(value: NewValue<'_>) -> Write<'_> {
-    Write {
-        flags: 0,
-        expiry: Expiry::NEVER,
-        cas: Some(1),
-        binary_key: false,
-        stale: false,
-        token_sent: false,
-        fetched: false,
-        same_item: false,
-        value,
-    }
+    Write { cas: Some(1), ..Write::plain(value) }
 }
 
 fn get(handle: &Handle, key: &[u8]) -> Option<Vec<u8>> {

@@ -71,17 +71,7 @@ pub fn store(memory_bytes: u64, threads: usize) -> Result<(Arc<Store>, SetClock)
 
 /// A plain write.
 fn write(value: NewValue<'_>, expiry: Expiry) -> Write<'_> {
-    Write {
-        flags: 0,
-        expiry,
-        cas: None,
-        binary_key: false,
-        stale: false,
-        token_sent: false,
-        fetched: false,
-        same_item: false,
-        value,
-    }
+    Write { expiry, ..Write::plain(value) }
 }
 
 /// Sets a key.

@@ -113,15 +113,8 @@ impl<'c> Cache<'c> {
         self.content.value(number, object, &mut self.value);
         let store = self.handle.store();
         let write = Write {
-            flags: 0,
             expiry: Expiry::from_client(object.ttl_s.into(), store.now(), store.clock_origin()),
-            cas: None,
-            binary_key: false,
-            stale: false,
-            token_sent: false,
-            fetched: false,
-            same_item: false,
-            value: NewValue::Is(Value::Bytes(&self.value)),
+            ..Write::plain(NewValue::Is(Value::Bytes(&self.value)))
         };
         self.handle.mutate(&self.key, |_| (Change::Write(write), ())).is_ok()
     }

@@ -126,11 +126,7 @@ fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Valu
             expiry,
             cas: store.new_cas,
             binary_key,
-            stale: false,
-            token_sent: false,
-            fetched: false,
-            same_item: false,
-            value: NewValue::Is(value),
+            ..Write::plain(NewValue::Is(value))
         };
         decide(store, existing.info, write, vivify, |info| overhead + info.len + len > item_bytes_max, value)
     });

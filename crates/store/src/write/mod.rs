@@ -88,7 +88,22 @@ pub struct Write<'a> {
     pub value: NewValue<'a>,
 }
 
-impl Write<'_> {
+impl<'a> Write<'a> {
+    /// A new item with this value: no flags, no expiry, no marks.
+    pub fn plain(value: NewValue<'a>) -> Write<'a> {
+        Write {
+            flags: 0,
+            expiry: Expiry::NEVER,
+            cas: None,
+            binary_key: false,
+            stale: false,
+            token_sent: false,
+            fetched: false,
+            same_item: false,
+            value,
+        }
+    }
+
     fn claim(&self) -> Claim {
         if self.same_item { Claim::Rewrite } else { Claim::New }
     }

@@ -48,17 +48,7 @@ pub fn store(memory_bytes: u64, evict: bool, threads: usize) -> (Arc<Store>, Set
 
 /// A plain write of a value.
 pub fn plain(value: NewValue<'_>) -> Write<'_> {
-    Write {
-        flags: 0,
-        expiry: Expiry::NEVER,
-        cas: None,
-        binary_key: false,
-        stale: false,
-        token_sent: false,
-        fetched: false,
-        same_item: false,
-        value,
-    }
+    Write::plain(value)
 }
 
 /// Sets a key; its CAS value.
