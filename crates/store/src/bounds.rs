@@ -77,6 +77,12 @@ pub const RECLAIM_OWED_ITEMS_MAX: u32 = 1024;
 /// A writer that waits for memory takes at most so many steps for others' sake: then what is being evicted goes whole.
 pub const MAKE_ROOM_STEPS_MAX: u32 = 64;
 
+/// Segments that one write may want at once: for a piece made of two, its end, and the item.
+pub const SEGMENTS_FOR_ONE_WRITE_MAX: usize = 4;
+/// Times that a write starts again because memory was short. Others take what was freed for it at most a few times in a
+/// row; a write always ends.
+pub const WRITE_TRIES_MAX: usize = 256;
+
 /// A segment whose dead bytes exceed this part (1/n) of it is compacted before any live item is evicted.
 pub const COMPACTION_DEAD_DIVISOR: u64 = 6;
 

@@ -17,6 +17,7 @@ use fabcache_layout::{KeyHash, Slot, size_class};
 use crate::bounds::{
     COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, MAKE_ROOM_STEPS_MAX,
     RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES, RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
+    SEGMENTS_FOR_ONE_WRITE_MAX,
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
@@ -115,7 +116,7 @@ struct Victim {
     moved_bytes: u64,
     /// At most so many.
     moved_bytes_max: u64,
-    /// Segments ever opened for moves, when it was chosen.
+    /// Segments that moves had filled, when it was chosen.
     opened_before: u64,
 }
 
@@ -149,15 +150,17 @@ pub enum Step {
 struct Stuck;
 
 impl Handle {
-    /// Frees memory until a writer with this claim finds a segment.
+    /// Frees memory until a writer with this claim finds a segment, and after so many `tries` that were not enough more of
+    /// them: a value may need several, and gives back what it took when it does not get all.
     ///
     /// # Errors
     /// There is nothing left to take back.
-    pub(crate) fn make_room(&self, claim: Claim) -> Result<(), OutOfMemory> {
+    pub(crate) fn make_room(&self, claim: Claim, tries: usize) -> Result<(), OutOfMemory> {
         let mut steps = 0;
+        let enough = self.store.segments.kept_back(claim) + tries.min(SEGMENTS_FOR_ONE_WRITE_MAX);
         loop {
             let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
-            if self.store.segments.free_count() > self.store.segments.kept_back(claim) {
+            if self.store.segments.free_count() > enough {
                 return Ok(());
             }
             steps += 1;

@@ -156,7 +156,7 @@ impl Uploaded {
                     bytes = &bytes[piece.len as usize..];
                     handle.reclaim_ahead(piece.len.into());
                 }
-                Err(NoSpace::Full) => handle.make_room(Claim::New)?,
+                Err(NoSpace::Full) => handle.make_room(Claim::New, 0)?,
                 Err(NoSpace::TooLong) => return Err(OutOfMemory),
             }
         }

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{delete, get, pattern, plain, set, set_with, store};
-use fabcache_store::{Change, Detail, Expiry, Get, Handle, NewValue, Payload, Upload, Value, Write};
+use fabcache_store::{
+    Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, Payload, Upload, Value, Write,
+};
 
 fn touch(handle: &Handle, key: &[u8], expiry: Expiry) {
     let write = Write { expiry, same_item: true, ..plain(NewValue::Same) };
@@ -77,6 +79,43 @@ fn what_memory_is_full_of_can_still_be_touched() {
             set(&handle, format!("again{i}").as_bytes(), &value).expect("half of memory is free");
         }
     }
+}
+
+#[test]
+fn what_memory_is_full_of_can_still_be_counted_but_not_grow() {
+    let handle = Handle::new(&store(4 << 20, false, 1).0);
+    set(&handle, b"counter", b"9").expect("memory is free");
+    let mut long = pattern(3, 300_000);
+    set(&handle, b"long", &long).expect("memory is free");
+    let mut keys = 0;
+    while set(&handle, format!("key{keys}").as_bytes(), &[b'v'; 500]).is_ok() {
+        keys += 1;
+    }
+    for number in 10..20_000_u64 {
+        let write = |info: &ItemInfo| {
+            plain(NewValue::Number { number: number * number * number, width: info.len as usize })
+        };
+        let done = handle.mutate(b"counter", |existing| {
+            (Change::Write(write(existing.info.as_ref().expect("it is never evicted"))), ())
+        });
+        done.expect("a number that grows by a digit takes the room that is kept for such");
+    }
+    let counted = get(&handle, b"counter").expect("it is never evicted").1;
+    assert_eq!(counted, 19_999_u64.pow(3).to_string().as_bytes());
+    // What is refused leaves what was there, and each attempt ends, in pieces or not.
+    let refused = (0..400).any(|i| {
+        let part = pattern(4, [1_000, 9_000, 90_000][i % 3]);
+        let value = NewValue::Appended(Value::Bytes(&part));
+        let done = handle.mutate(b"long", |_| (Change::Write(Write { same_item: true, ..plain(value) }), ()));
+        if done.is_ok() {
+            long.extend_from_slice(&part);
+        }
+        done.is_err()
+    });
+    assert!(refused, "memory is full");
+    assert_eq!(get(&handle, b"long").expect("it is never evicted").1, long);
+    touch(&handle, b"long", Expiry::NEVER);
+    touch(&handle, b"key0", Expiry::NEVER);
 }
 
 #[test]

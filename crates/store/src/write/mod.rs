@@ -11,6 +11,7 @@ use fabcache_layout::header;
 use fabcache_layout::item::{self, Item, NewItem, State, access_window};
 use fabcache_layout::{KeyHash, Slot, size_class};
 
+use crate::bounds::WRITE_TRIES_MAX;
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::index::group::LockedGroup;
@@ -60,7 +61,7 @@ pub enum NewValue<'a> {
     Number {
         /// The number.
         number: u64,
-        /// The least bytes.
+        /// The least bytes: those of the number whose place it takes, 0 if there is none.
         width: usize,
     },
 }
@@ -104,8 +105,14 @@ impl<'a> Write<'a> {
         }
     }
 
+    /// What takes about the room of what was there may have what is kept for that; what grows may not, or nothing of it
+    /// would be left.
     fn claim(&self) -> Claim {
-        if self.same_item { Claim::Rewrite } else { Claim::New }
+        match self.value {
+            NewValue::Same => Claim::Rewrite,
+            NewValue::Number { width, .. } if width > 0 => Claim::Rewrite,
+            _ => Claim::New,
+        }
     }
 }
 
@@ -193,7 +200,8 @@ impl Handle {
     /// counts. What it returned with the change is returned.
     ///
     /// # Errors
-    /// Memory is full and nothing may be evicted. What was stored is still stored.
+    /// Memory is full and nothing may be evicted, or others took what was evicted for this, time and again. What was
+    /// stored is still stored.
     pub fn mutate<'a, R>(
         &self,
         key: &[u8],
@@ -202,7 +210,7 @@ impl Handle {
         let store = &*self.store;
         let hash = store.hash(key);
         let mut cut: Option<Uploaded> = None;
-        loop {
+        for tries in 0..WRITE_TRIES_MAX {
             let group = store.index.lock(hash);
             let mut existing = self.existing(&group, hash, key);
             let (change, result) = decide(&mut existing);
@@ -217,15 +225,17 @@ impl Handle {
                     }
                     return Ok((result, Written::default()));
                 }
-                Err(Blocked::Space) => self.make_room(change.claim())?,
+                Err(Blocked::Space) => self.make_room(change.claim(), tries)?,
                 Err(Blocked::Index) => {
                     let more = store.index.add_chain_memory(hash, &|| store.index_segment());
-                    more.or_else(|NoBlock| self.make_room(Claim::New))?;
+                    more.or_else(|NoBlock| self.make_room(Claim::New, tries))?;
                 }
                 Err(Blocked::Pieces) => cut = Some(self.cut(key, change)?),
                 Err(Blocked::Lost | Blocked::Scattered) => return Err(OutOfMemory),
             }
         }
+        self.counters().out_of_memory.inc();
+        Err(OutOfMemory)
     }
 
     fn existing<'s>(&'s self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> Existing<'s> {
