@@ -8,7 +8,7 @@
 //!
 //! The walk takes no lock but that of one item's group at a time, so no worker waits for it: it reads as a reader does
 //! and looks at the segment's generation before it believes what it read. Segments that are still written are walked
-//! as far as they are written; see [`Segments::take_deadline`](crate::segments::Segments::take_deadline).
+//! as far as they are written; see [`Segments::written_up_to`](crate::segments::Segments::written_up_to).
 
 use fabcache_layout::header;
 use fabcache_layout::item::{Item, KEY_BYTES_MAX, State};
@@ -62,11 +62,11 @@ impl Handle {
         let generation = store.segments.generation(id);
         let (deadline, written) = store.segments.take_deadline(id);
         let walked = match written {
-            Some(written) if store.segments.live_bytes(id) > 0 => {
+            Ok(written) if store.segments.live_bytes(id) > 0 => {
                 self.walk_items(id, generation, written, pacer)
             }
-            Some(_) => Ok(NO_DEADLINE),
-            None => Err(PutOff),
+            Ok(_) => Ok(NO_DEADLINE),
+            Err(_) => Err(PutOff),
         };
         store.segments.set_deadline(id, walked.as_ref().map_or(deadline, |next| *next));
         if walked.is_ok() && store.segments.live_bytes(id) == 0 {
@@ -74,6 +74,24 @@ impl Handle {
             store.free_dead(id, self.counters());
         }
         walked.map(|_| ())
+    }
+
+    /// Unlinks all items of flush epochs before `epoch`: so many flushes went by that they would soon be taken for those of
+    /// a later one. Takes no longer than there are such items, and waits for writers that are in the middle of one.
+    pub(crate) fn sweep(&self, epoch: u64) {
+        let store = &*self.store;
+        store.segments.seal_open(|_| true);
+        let mut pacer = Pacer { left: UPKEEP_STEP_ITEMS, pause: &mut || store.tick() };
+        for id in 0..store.geometry.segments {
+            while store.segments.live_bytes(id) > 0 {
+                let generation = store.segments.generation(id);
+                match store.segments.written_up_to(id) {
+                    Ok(written) if self.walk_items(id, generation, written, &mut pacer).is_ok() => break,
+                    _ => std::thread::yield_now(),
+                }
+            }
+        }
+        store.note_swept(epoch);
     }
 
     /// Unlinks what is expired or flushed in the first `written` bytes of a segment: when it is to be walked again.

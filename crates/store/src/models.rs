@@ -396,6 +396,30 @@ fn what_was_flushed_is_not_seen_after_the_answer() {
 }
 
 #[test]
+fn a_flush_that_finds_nothing_new_has_not_missed_what_was_answered() {
+    check(2, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        // From now on there is nothing to flush.
+        main.flush(expiry_of(&store, -1));
+        let answered = Arc::new(AtomicBool::new(false));
+        let writer = {
+            let (store, answered) = (Arc::clone(&store), Arc::clone(&answered));
+            thread::spawn(move || {
+                set(&Handle::new(&store), b"a", b"1", Expiry::NEVER);
+                answered.store(true, Ordering::Release);
+            })
+        };
+        let was_answered = answered.load(Ordering::Acquire);
+        main.flush(expiry_of(&store, -1));
+        assert!(!was_answered || get(&main, b"a").is_none(), "stored before the flush began");
+        writer.join().expect("stored");
+        main.flush(expiry_of(&store, -1));
+        assert_eq!(get(&main, b"a"), None);
+    });
+}
+
+#[test]
 fn the_published_clock_never_goes_back() {
     check(3, || {
         let (store, clock) = store();

@@ -77,6 +77,8 @@ pub struct Store {
     pub(crate) flushes: Mutex<()>,
     /// Items of flush epochs before this one are gone from the index. Raised by whoever has looked at all.
     pub(crate) swept_epoch: AtomicU64,
+    /// The last flush epoch in which an item was stored.
+    pub(crate) stored_epoch: AtomicU64,
     /// Segments sealed up to this order held only items that are flushed when the last flush happened.
     pub(crate) flushed_order: AtomicU64,
     pub(crate) expirer: Mutex<Expirer>,
@@ -213,6 +215,7 @@ impl Store {
             ghosts: Ghosts::new(geometry.region_bytes / ITEM_BYTES_MIN),
             flushes: Mutex::new(()),
             swept_epoch: AtomicU64::new(0),
+            stored_epoch: AtomicU64::new(0),
             flushed_order: AtomicU64::new(0),
             expirer: Mutex::new(Expirer::default()),
             #[cfg(not(loom))]

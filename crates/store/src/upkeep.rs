@@ -36,8 +36,11 @@ impl Store {
         }
     }
 
-    /// The caller holds the lock of flushes.
+    /// Ends the flush epoch, unless nothing was stored in it. The caller holds the lock of flushes.
     fn start_flush_epoch(&self) {
+        if self.stored_epoch.load(Ordering::Acquire) < header::flush_epoch(&self.memory) {
+            return;
+        }
         header::advance_flush_epoch(&self.memory);
         self.segments.seal_open(|_| true);
         self.flushed_order.store(self.segments.last_order(), Ordering::Release);
@@ -54,13 +57,17 @@ impl Handle {
     pub fn flush(&self, expiry: Expiry) {
         let store = &*self.store;
         let at = expiry.second();
-        let _flushes = store.flushes();
-        // For a flush that is to come, too. The lock is held meanwhile, so that nobody advances the epoch further.
-        let epoch = header::flush_epoch(&store.memory);
-        if epoch - store.swept_epoch.load(Ordering::Relaxed).min(epoch) > FLUSH_EPOCHS_UNSWEPT_MAX {
-            self.crawl();
-            store.swept_epoch.fetch_max(epoch, Ordering::Relaxed);
-        }
+        let _flushes = loop {
+            let flushes = store.flushes();
+            let epoch = header::flush_epoch(&store.memory);
+            // For a flush that is to come, too.
+            if epoch - store.swept_epoch.load(Ordering::Relaxed).min(epoch) <= FLUSH_EPOCHS_UNSWEPT_MAX {
+                break flushes;
+            }
+            // The clock does not wait for it.
+            drop(flushes);
+            self.sweep(epoch);
+        };
         if expiry == Expiry::NEVER || at > store.now() {
             store.flush_at.store(at, Ordering::Release);
             return;

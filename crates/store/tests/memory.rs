@@ -120,25 +120,44 @@ fn what_memory_is_full_of_can_still_be_counted_but_not_grow() {
 
 #[test]
 fn what_was_flushed_stays_so_however_often_and_by_how_many() {
-    let (store, _) = store(8 << 20, true, 9);
+    let (store, clock) = store(8 << 20, true, 9);
     let handle = Handle::new(&store);
     for i in 0..20_000 {
         set(&handle, format!("key{i}").as_bytes(), b"old").expect("memory is free");
     }
-    for _ in 0..250 {
+    // Only what was stored since makes a flush more than the one before.
+    let flush = |handle: &Handle, i: u32| {
+        set(handle, format!("between{i}").as_bytes(), &pattern(i.into(), 2_000)).expect("memory is free");
         handle.flush(Expiry::AT_ONCE);
-    }
+        assert!(get(handle, format!("between{i}").as_bytes()).is_none());
+    };
+    (0..250).for_each(|i| flush(&handle, i));
     std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                let handle = Handle::new(&store);
-                handle.flush(Expiry::AT_ONCE);
+        for thread in 0..8 {
+            let store = &store;
+            scope.spawn(move || {
+                let handle = Handle::new(store);
+                (0..40).for_each(|i| flush(&handle, 1_000 * thread + i));
             });
         }
     });
     for i in 0..20_000 {
         assert!(get(&handle, format!("key{i}").as_bytes()).is_none(), "key{i}");
     }
+    for i in (0..250).chain((0..8).flat_map(|thread| 1_000 * thread..1_000 * thread + 40)) {
+        assert!(get(&handle, format!("between{i}").as_bytes()).is_none(), "between{i}");
+    }
+    // A flush that forgets nothing takes nothing either: not the one to come, nor what is stored after it.
+    handle.flush(Expiry::AT_ONCE);
+    handle.flush(Expiry::from_client(5, store.now(), store.clock_origin()));
+    handle.flush(Expiry::from_client(9, store.now(), store.clock_origin()));
+    set(&handle, b"k", b"v").expect("memory is free");
+    clock.advance(6);
+    handle.maintain();
+    assert!(get(&handle, b"k").is_some(), "a later order replaced the earlier one");
+    clock.advance(4);
+    handle.maintain();
+    assert!(get(&handle, b"k").is_none());
 }
 
 #[test]

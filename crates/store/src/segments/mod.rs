@@ -72,6 +72,15 @@ pub enum NoSpace {
     TooLong,
 }
 
+/// Why it cannot be told how far a segment is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unstable {
+    /// It holds no items.
+    Empty,
+    /// Somebody is in the middle of writing one.
+    Written,
+}
+
 /// Space for one item, of the caller alone until it is committed.
 #[derive(Debug)]
 #[must_use]
@@ -650,24 +659,28 @@ impl Segments {
         });
     }
 
-    /// Takes the deadline of a segment, and tells how far it is written: items in front of that are committed, and
-    /// those behind bring deadlines of their own. None if it holds no items, or if somebody is in the middle of writing
-    /// one.
-    pub fn take_deadline(&self, id: u32) -> (u32, Option<u64>) {
+    /// Takes the deadline of a segment, and tells how far it is written.
+    pub fn take_deadline(&self, id: u32) -> (u32, Result<u64, Unstable>) {
         // Acquire: the reservation of whoever noted a deadline before is seen below, committed or pending.
         let deadline = self.deadlines[id as usize].swap(NO_DEADLINE, Ordering::AcqRel);
+        let written = self.written_up_to(id);
+        (if matches!(written, Err(Unstable::Empty)) { NO_DEADLINE } else { deadline }, written)
+    }
+
+    /// How far a segment is written: items in front of that are committed, and those behind bring deadlines of their own.
+    pub fn written_up_to(&self, id: u32) -> Result<u64, Unstable> {
         let allocation = &self.segments[id as usize].allocation;
         for _ in 0..STABLE_LOOKS_MAX {
             if !matches!(self.kind(id), Kind::Open | Kind::Sealed) {
-                return (NO_DEADLINE, None);
+                return Err(Unstable::Empty);
             }
             let word = allocation.load(Ordering::Acquire);
             if word & PENDING_MASK == 0 {
-                return (deadline, Some(word & 0xffff_ffff));
+                return Ok(word & 0xffff_ffff);
             }
             std::hint::spin_loop();
         }
-        (deadline, None)
+        Err(Unstable::Written)
     }
 
     /// The segment is to be walked at `deadline` or earlier.

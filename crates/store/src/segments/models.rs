@@ -304,7 +304,7 @@ fn no_deadline_is_lost() {
             let world = Arc::clone(&world);
             thread::spawn(move || {
                 let (deadline, written) = world.segments.take_deadline(first.segment);
-                let Some(written) = written else {
+                let Ok(written) = written else {
                     return world.segments.set_deadline(first.segment, deadline);
                 };
                 // Nothing is expired: the deadlines are those of all that is there.

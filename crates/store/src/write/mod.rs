@@ -9,6 +9,7 @@ mod put;
 
 use fabcache_layout::header;
 use fabcache_layout::item::{self, Item, NewItem, State, access_window};
+use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::bounds::WRITE_TRIES_MAX;
@@ -373,7 +374,7 @@ impl Handle {
             (write.token_sent, State::TOKEN_SENT),
             (write.fetched, State::FETCHED),
         ];
-        let live = State::live(header::flush_epoch(&self.store.memory));
+        let live = State::live(self.store.epoch_to_store_in());
         marks.into_iter().filter(|(wanted, _)| *wanted).fold(live, |state, (_, bit)| state.with(bit))
     }
 
@@ -397,6 +398,15 @@ impl Handle {
 }
 
 impl Store {
+    /// The flush epoch, in which something is now stored. A flush that has not seen this yet came before.
+    fn epoch_to_store_in(&self) -> u64 {
+        let epoch = header::flush_epoch(&self.memory);
+        if self.stored_epoch.load(Ordering::Relaxed) < epoch {
+            self.stored_epoch.fetch_max(epoch, Ordering::Release);
+        }
+        epoch
+    }
+
     /// More than a quarter of the segments is free.
     pub(crate) fn is_roomy(&self) -> bool {
         self.segments.free_count() as u32 > self.segments.limit() / 4
