@@ -85,6 +85,12 @@ pub const WRITE_TRIES_MAX: usize = 256;
 
 /// A segment whose dead bytes exceed this part (1/n) of it is compacted before any live item is evicted.
 pub const COMPACTION_DEAD_DIVISOR: u64 = 6;
+/// Where nothing is evicted this part (1/n): what is written again may leave more dead before memory is short for it
+/// ([`REWRITE_RESERVE_DIVISOR`]), and a writer that waits for a segment does not wait for the moving of many more.
+pub const COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION: u64 = 2 * REWRITE_RESERVE_DIVISOR as u64;
+
+/// Segments that one step of reclaim looks at to choose one: a tenth of a millisecond when none is in the cache.
+pub const SURVEY_STEP_SEGMENTS: u32 = 4096;
 
 /// The small queue has this part (1/n) of the segments that hold items: what is not read again is gone soon. Chosen by
 /// miss ratios (`fabcache bench trace`): a tenth, as published, was worse on most traces.

@@ -9,15 +9,18 @@
 //! flushed; the one with the most dead bytes, if these are enough to be worth moving the rest; else the oldest of a
 //! queue, some of whose items are moved and the others evicted (`eviction.rs`).
 
+use std::collections::HashSet;
+
 use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, NewItem, PieceEntry, State};
 use fabcache_layout::slot::FREQUENCY_MAX;
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::bounds::{
-    COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, EMPTIED_FOR_NOTHING_MAX, MAKE_ROOM_STEPS_MAX,
-    RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES, RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
-    SEGMENTS_FOR_ONE_WRITE_MAX,
+    COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION,
+    EMPTIED_FOR_NOTHING_MAX, MAKE_ROOM_STEPS_MAX, RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES,
+    RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS, SEGMENTS_FOR_ONE_WRITE_MAX,
+    SURVEY_STEP_SEGMENTS,
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
@@ -35,9 +38,10 @@ pub struct Reclaim {
     victim: Option<Victim>,
     /// Segments whose generation has ended but that senders still read.
     waiting: Vec<u32>,
-    /// Segments that could not be emptied, and the order in which they were sealed: not to be tried again before
-    /// something was freed.
-    stuck: Vec<u32>,
+    /// Segments that could not be emptied: not to be tried again before something was freed.
+    stuck: HashSet<u32>,
+    /// What is known so far of the sealed segments, while one is chosen.
+    survey: Option<Survey>,
     /// Segments emptied since more were emptied than opened for what moved out of them: when there are many, moving
     /// gains nothing (items that do not fit closer, and the tables of chained values that are written anew, may
     /// outweigh what it frees).
@@ -120,9 +124,14 @@ struct Victim {
     opened_before: u64,
 }
 
-/// The sealed segments, as a choice among them needs it.
+/// The sealed segments, as a choice among them needs it: many are looked at in steps. What it names may have been freed
+/// since, but only by a thread that holds the lock of reclaim.
 #[derive(Debug, Default)]
 struct Survey {
+    /// The second in which it began.
+    began: u32,
+    /// The next segment to be looked at.
+    next: u32,
     items: u64,
     live_bytes: u64,
     small_segments: u32,
@@ -142,6 +151,15 @@ pub enum Step {
     Freed,
     /// Items were passed over.
     Worked,
+    /// There is nothing to take back.
+    Nothing,
+}
+
+/// What came of the search for a victim.
+enum Choice {
+    Found(Victim),
+    /// Not all segments have been looked at.
+    Unfinished,
     /// There is nothing to take back.
     Nothing,
 }
@@ -180,7 +198,7 @@ impl Handle {
     #[inline]
     pub(crate) fn reclaim_ahead(&self, written_bytes: u64) {
         let missing = self.store.free_segments_wanted().saturating_sub(self.store.segments.free_count());
-        if missing > 0 {
+        if missing > 0 && self.store.nothing_to_reclaim.load(Ordering::Relaxed) != self.store.now() {
             self.reclaim_share(missing as u32, written_bytes);
         }
     }
@@ -194,8 +212,13 @@ impl Handle {
         {
             let items = owed.min(RECLAIM_STEP_ITEMS);
             owed -= items;
-            if self.store.reclaim_step(&mut reclaim, self.counters(), items) != Step::Worked {
-                owed = 0;
+            match self.store.reclaim_step(&mut reclaim, self.counters(), items) {
+                Step::Worked => {}
+                Step::Freed => owed = 0,
+                Step::Nothing => {
+                    owed = 0;
+                    self.store.nothing_to_reclaim.store(self.store.now(), Ordering::Relaxed);
+                }
             }
         }
         self.owed_items.set(owed);
@@ -208,9 +231,13 @@ impl Store {
         if self.free_waiting(reclaim) {
             return Step::Freed;
         }
-        let mut victim = match reclaim.victim.take().or_else(|| self.choose_victim(&mut *reclaim)) {
+        let mut victim = match reclaim.victim.take() {
             Some(victim) => victim,
-            None => return Step::Nothing,
+            None => match self.choose_victim(reclaim) {
+                Choice::Found(victim) => victim,
+                Choice::Unfinished => return Step::Worked,
+                Choice::Nothing => return Step::Nothing,
+            },
         };
         let start = victim.moved_bytes;
         for _ in 0..items {
@@ -223,7 +250,7 @@ impl Store {
             match self.pass_over(&mut victim, &mut reclaim.eviction, counters) {
                 Ok(bytes) => victim.at += bytes,
                 Err(Stuck) => {
-                    reclaim.stuck.push(victim.id);
+                    reclaim.stuck.insert(victim.id);
                     return Step::Worked;
                 }
             }
@@ -243,6 +270,7 @@ impl Store {
         let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
         if self.segments.is_dead(id) {
             reclaim.victim = reclaim.victim.filter(|victim| victim.id != id);
+            reclaim.survey = None;
             reclaim.count_emptied(self.segments.filled_by_moves());
             self.free_victim(&mut reclaim, counters, id, Purpose::Sweep);
         }
@@ -286,11 +314,22 @@ impl Store {
         }
     }
 
-    fn choose_victim(&self, reclaim: &mut Reclaim) -> Option<Victim> {
-        let survey = match self.survey(reclaim) {
-            Ok(survey) => survey,
-            Err(gone) => return Some(self.victim_of(&gone, Purpose::Sweep)),
-        };
+    fn choose_victim(&self, reclaim: &mut Reclaim) -> Choice {
+        let now = self.now();
+        // What was looked at before the last second is no longer so.
+        let begun = reclaim.survey.take().filter(|survey| now - survey.began <= 1);
+        let mut survey = begun.unwrap_or(Survey { began: now, ..Survey::default() });
+        if let Err(gone) = self.look_on(&mut survey, &reclaim.stuck) {
+            return Choice::Found(self.victim_of(&gone, Purpose::Sweep));
+        }
+        if survey.next < self.geometry.segments {
+            reclaim.survey = Some(survey);
+            return Choice::Unfinished;
+        }
+        self.choose(reclaim, &survey).map_or(Choice::Nothing, Choice::Found)
+    }
+
+    fn choose(&self, reclaim: &mut Reclaim, survey: &Survey) -> Option<Victim> {
         let capacity = self.geometry.segment_bytes();
         let evicts = self.evicts();
         let emptied_max = if evicts { EMPTIED_FOR_NOTHING_MAX } else { self.segments.limit() };
@@ -299,7 +338,8 @@ impl Store {
         if fruitless && !evicts {
             return None;
         }
-        let worth = if evicts { capacity / COMPACTION_DEAD_DIVISOR } else { 0 };
+        let divisor = if evicts { COMPACTION_DEAD_DIVISOR } else { COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION };
+        let worth = capacity / divisor;
         // Evicting a long value leaves the segment in which it ends, the next in age, partly dead: what follows it there
         // is next in any case, and moving it would leave as much dead again.
         let is_next = |segment: &SealedSegment| {
@@ -333,20 +373,21 @@ impl Store {
         })
     }
 
-    /// What moving the live items of a segment would gain. Without eviction any dead byte counts, once all of them
-    /// together make a segment, but not what no item fitted into: moving does not gain that.
+    /// What moving the live items of a segment would gain. Without eviction what no item fitted into does not count:
+    /// moving does not gain that.
     fn dead(&self, segment: &SealedSegment) -> u64 {
         let filled = if self.evicts() { self.geometry.segment_bytes() } else { u64::from(segment.used) };
         filled.saturating_sub(segment.live_bytes)
     }
 
-    /// Looks at all sealed segments. One in which all is gone ends it, and is the error.
-    fn survey(&self, reclaim: &Reclaim) -> Result<Survey, SealedSegment> {
+    /// Looks at more sealed segments. One in which all is gone ends it, and is the error.
+    fn look_on(&self, survey: &mut Survey, stuck: &HashSet<u32>) -> Result<(), SealedSegment> {
         let now = self.now();
         let flushed = self.flushed_order.load(Ordering::Acquire);
-        let mut survey = Survey::default();
-        for segment in self.segments.sealed() {
-            if segment.live_bytes > 0 && reclaim.stuck.contains(&segment.id) {
+        let from = survey.next;
+        survey.next = (from + SURVEY_STEP_SEGMENTS).min(self.geometry.segments);
+        for segment in self.segments.sealed(from..survey.next) {
+            if segment.live_bytes > 0 && stuck.contains(&segment.id) {
                 continue;
             }
             let is_gone = segment.last_expiry.is_some_and(|last| last <= now) || segment.order <= flushed;
@@ -373,7 +414,7 @@ impl Store {
                 survey.deadest = Some(segment);
             }
         }
-        Ok(survey)
+        Ok(())
     }
 
     fn finish_victim(&self, reclaim: &mut Reclaim, counters: &StoreCounters, victim: Victim) -> Step {

@@ -21,7 +21,7 @@ use crate::index::resize::Rehash;
 use crate::index::{Index, NoBlock};
 use crate::info::ItemInfo;
 use crate::reclaim::Reclaim;
-use crate::segments::Segments;
+use crate::segments::{Claim, Segments};
 
 #[cfg(not(loom))]
 use crate::backing::{Backing, BackingOptions};
@@ -72,6 +72,8 @@ pub struct Store {
     pub(crate) segments: Segments,
     /// Asked for by every write while memory is full, so in lines of its own.
     pub(crate) reclaim: CachePadded<Mutex<Reclaim>>,
+    /// The last second in which reclaim was looking ahead and found nothing to take back.
+    pub(crate) nothing_to_reclaim: AtomicU32,
     pub(crate) ghosts: Ghosts,
     /// Held while a flush is started or noted.
     pub(crate) flushes: Mutex<()>,
@@ -212,6 +214,7 @@ impl Store {
             index,
             segments,
             reclaim: CachePadded::new(Mutex::new(Reclaim::default())),
+            nothing_to_reclaim: AtomicU32::new(0),
             ghosts: Ghosts::new(geometry.region_bytes / ITEM_BYTES_MIN),
             flushes: Mutex::new(()),
             swept_epoch: AtomicU64::new(0),
@@ -373,7 +376,7 @@ impl Store {
     /// Free segments that reclaim keeps ready.
     pub(crate) fn free_segments_wanted(&self) -> usize {
         let wanted = self.segments.limit() as usize / FREE_SEGMENTS_WANTED_DIVISOR;
-        wanted.max(FREE_SEGMENTS_WANTED_MIN) + crate::bounds::RECLAIM_RESERVE_SEGMENTS
+        wanted.max(FREE_SEGMENTS_WANTED_MIN) + self.segments.kept_back(Claim::New)
     }
 
     /// Whether the item at `offset` has this key. The caller holds the lock of its slot.

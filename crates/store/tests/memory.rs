@@ -3,9 +3,12 @@
 
 mod common;
 
-use common::{delete, get, pattern, plain, set, set_with, store};
+use std::sync::Arc;
+
+use common::{SetClock, delete, get, pattern, plain, set, set_with, store};
 use fabcache_store::{
-    Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, Payload, Upload, Value, Write,
+    Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, Payload, Store, StoreOptions, Upload, Value,
+    Write,
 };
 
 fn touch(handle: &Handle, key: &[u8], expiry: Expiry) {
@@ -260,4 +263,30 @@ fn all_that_is_left_of_memory_may_be_open() {
         + (u64::from(usage.segments_index) + 8) * usage.segment_bytes;
     handle.set_memory_limit(least).expect("all can be evicted");
     store_some(5_000);
+}
+
+#[test]
+fn what_goes_first_is_found_among_more_segments_than_are_looked_at_at_once() {
+    // 32 KiB segments, reserved for 2 GiB.
+    let options = StoreOptions {
+        memory_bytes: 16 << 20,
+        memory_bytes_max: 2 << 30,
+        time: Box::new(SetClock::default()),
+        ..StoreOptions::default()
+    };
+    let store = Arc::new(Store::create(options).expect("memory for a test"));
+    let handle = Handle::new(&store);
+    let read = |i: u32| get(&handle, format!("read{i}").as_bytes());
+    for i in 0..1_000 {
+        set(&handle, format!("read{i}").as_bytes(), &pattern(i.into(), 1_000)).expect("memory is free");
+        read(i);
+    }
+    for i in 0..60_000_u32 {
+        set(&handle, format!("once{i}").as_bytes(), &[b'v'; 1_000]).expect("something can be evicted");
+        read(i % 1_000);
+    }
+    assert!(store.sums().evictions > 40_000, "sixteen thousand fit");
+    let left =
+        (0..1_000).filter(|i| read(*i).is_some_and(|it| it.1 == pattern(u64::from(*i), 1_000))).count();
+    assert!(left > 990, "{left} of what is read all the time");
 }

@@ -18,6 +18,7 @@ mod pins;
 pub mod ttl;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
 use fabcache_layout::segment::{self, Kind};
@@ -617,17 +618,18 @@ impl Segments {
         Some(self.geometry.segment_offset(id))
     }
 
-    /// Sealed segments that reclaim may read: nothing in them is still being written.
-    pub fn sealed(&self) -> impl Iterator<Item = SealedSegment> + '_ {
-        self.segments.iter().enumerate().filter_map(|(id, segment)| {
-            if self.kind(id as u32) != Kind::Sealed {
+    /// Those of the segments that are sealed and that reclaim may read: nothing in them is still being written.
+    pub fn sealed(&self, segments: Range<u32>) -> impl Iterator<Item = SealedSegment> + '_ {
+        segments.filter_map(|id| {
+            if self.kind(id) != Kind::Sealed {
                 return None;
             }
+            let segment = &self.segments[id as usize];
             let word = segment.allocation.load(Ordering::Acquire);
             let live = segment.live.load(Ordering::Relaxed);
             let is_main = segment.is_main.load(Ordering::Relaxed);
             (word & PENDING_MASK == 0).then(|| SealedSegment {
-                id: id as u32,
+                id,
                 queue: if is_main { Queue::Main } else { Queue::Small },
                 live_items: live / LIVE_ITEM,
                 live_bytes: live % LIVE_ITEM,

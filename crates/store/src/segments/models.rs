@@ -82,7 +82,7 @@ fn reservations_do_not_overlap_and_open_segments_are_replaced_once() {
         let second = other.join().expect("written");
         assert_eq!([second, third, fourth].map(|offset| world.read(offset)), [2, 3, 4]);
         assert_eq!(world.segments.free_count(), SEGMENTS as usize - 2, "one more was opened");
-        let sealed: Vec<_> = world.segments.sealed().collect();
+        let sealed: Vec<_> = world.segments.sealed(0..SEGMENTS).collect();
         assert_eq!((sealed.len(), sealed[0].used), (1, 1 << SEGMENT_SHIFT));
     });
 }
@@ -97,7 +97,7 @@ fn a_segment_that_others_fill_and_seal_is_seen_whole() {
             // One fills the segment, one seals it and opens another.
             thread::spawn(move || world.write(value))
         });
-        for sealed in world.segments.sealed() {
+        for sealed in world.segments.sealed(0..SEGMENTS) {
             assert_eq!((sealed.id, sealed.used), (0, 1 << SEGMENT_SHIFT), "as it was sealed");
             assert_ne!(sealed.order, 0, "it has its place in the order");
             assert_eq!(world.read(offset), 1);
@@ -120,7 +120,7 @@ fn a_late_reservation_is_of_the_new_generation() {
             let world = Arc::clone(&world);
             thread::spawn(move || {
                 world.segments.seal_open(|_| true);
-                if world.segments.sealed().any(|sealed| sealed.used == ITEM_BYTES as u32) {
+                if world.segments.sealed(0..SEGMENTS).any(|sealed| sealed.used == ITEM_BYTES as u32) {
                     assert!(world.segments.retire_generation(segment), "nobody pins");
                     // Opens it again, last freed and first used, unless another is open by now.
                     world.write(2);
@@ -169,7 +169,7 @@ fn what_is_committed_in_a_sealed_segment_is_whole() {
         };
         // Reclaim: seals what is open, and reads what nobody writes any more.
         world.segments.seal_open(|_| true);
-        for sealed in world.segments.sealed() {
+        for sealed in world.segments.sealed(0..SEGMENTS) {
             assert_eq!(world.read(offset), 1);
             if sealed.used > ITEM_BYTES as u32 {
                 assert_eq!(world.read(offset + ITEM_BYTES), 2, "committed, so whole");
