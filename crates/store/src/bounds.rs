@@ -71,8 +71,8 @@ pub const RECLAIM_STEP_BYTES: u64 = 256 << 10;
 pub const RECLAIM_SHARE_ITEMS: u32 = 8;
 /// … and as many again for each so many bytes that it wrote.
 pub const RECLAIM_SHARE_BYTES: u64 = 1 << 10;
-/// What one thread may owe, because others were at it, and then passes over in one go: less than half a millisecond.
-pub const RECLAIM_OWED_ITEMS_MAX: u32 = 1024;
+/// What one thread may owe, because others were at it, and then passes over in one go: half a millisecond when all move.
+pub const RECLAIM_OWED_ITEMS_MAX: u32 = 512;
 
 /// A writer that waits for memory takes at most so many steps for others' sake: then what is being evicted goes whole.
 pub const MAKE_ROOM_STEPS_MAX: u32 = 64;
