@@ -4,8 +4,8 @@
 //! - `client.rs`: one connection that asks it and checks the answers.
 //! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped.
 //! - `compare.rs`: several servers side by side, in interleaved rounds.
-//! - `memory.rs`: items held in the memory that a process takes.
-//! - `report.rs`: figures as a table and as JSON.
+//! - `memory/`: items held in the memory that a process takes.
+//! - `report.rs`: figures as a table and as JSON; `plot.rs`: as a picture.
 //! - `trace/`: miss ratios of the store and of reference policies.
 //! - `store/`: the store by itself.
 //! - `random.rs`: random sequences.
@@ -13,6 +13,7 @@
 pub mod client;
 pub mod compare;
 pub mod memory;
+pub mod plot;
 pub mod random;
 pub mod report;
 pub mod server;

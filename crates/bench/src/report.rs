@@ -2,31 +2,68 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::compare::{Capacity, Measured, Round, median};
 
-/// Everything of one run.
+/// When and where a run was.
 #[derive(Clone, Debug, Serialize)]
-pub struct Results {
+pub struct Header {
     /// When, as seconds since 1970.
     pub unix_time: u64,
     /// Processor, kernel, number of CPUs.
     pub machine: String,
-    /// What was measured: each server's name and what its `-V` says.
+}
+
+/// When and where servers were measured, which, and how.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServersHeader {
+    /// When and where.
+    #[serde(flatten)]
+    pub run: Header,
+    /// Each server's name and what its `-V` says. The last one is what the others are compared with.
     pub servers: Vec<(String, String)>,
     /// How: what a reader must know to judge the figures.
     pub method: String,
+}
+
+/// Everything of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    /// When, where, of what and how.
+    #[serde(flatten)]
+    pub header: ServersHeader,
     /// Items that fit.
     pub capacity: Vec<Capacity>,
     /// Workloads, with all rounds.
     pub throughput: Vec<Measured>,
 }
 
+impl Header {
+    /// Of now and here.
+    pub fn now() -> Header {
+        let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Header { unix_time, machine: machine() }
+    }
+}
+
+impl ServersHeader {
+    /// The name of the server that others are compared with.
+    pub fn base(&self) -> &str {
+        self.servers.last().map_or("", |(name, _)| name)
+    }
+
+    /// What is written above a table.
+    pub fn text(&self) -> String {
+        format!("{}\n{}\n\n", self.run.machine, self.method)
+    }
+}
+
 /// What this machine is.
-pub fn machine() -> String {
+fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let models: Vec<&str> = cpuinfo.lines().filter_map(|line| line.strip_prefix("model name")).collect();
@@ -47,8 +84,8 @@ impl Results {
     /// A table: medians, and how each server compares with the last one named: the median of the ratios in each round,
     /// for what disturbs a machine lasts longer than a round.
     pub fn table(&self) -> String {
-        let mut text = format!("{}\n{}\n\n", self.machine, self.method);
-        let base = self.servers.last().map_or("", |(name, _)| name);
+        let mut text = self.header.text();
+        let base = self.header.base();
         let _ = writeln!(
             text,
             "{:<18} {:<14} {:>12} {:>8} {:>14} {:>8}",

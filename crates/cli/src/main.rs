@@ -43,6 +43,8 @@ mod tests {
             "fabcache bench trace --quick --json f",
             "fabcache bench trace --trace loop,sizes --file f --sizes 0.5,20 --scale 0.1 --plot f",
             "fabcache bench trace --server a=/bin/a --against b=/bin/b",
+            "fabcache bench memory a=/bin/a b=/bin/b --json f --plot f",
+            "fabcache bench store --threads 1,2 --json f --plot f",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }

@@ -7,12 +7,13 @@
 //! - `instructions.rs`: instructions an operation, counted by callgrind in a child process.
 //! - `scaling.rs`: CPU time an operation by threads.
 //! - `stalls.rs`: the longest operations while the store is busy with something else.
-//! - `report.rs`: figures as a table and as JSON.
+//! - `report.rs`, `plot.rs`: what came of it.
 
 pub mod floors;
 pub mod instructions;
 pub mod keys;
 pub mod operations;
+pub mod plot;
 pub mod report;
 pub mod scaling;
 pub mod stalls;

@@ -62,6 +62,11 @@ impl Operation {
         }
     }
 
+    /// Whether the value goes from or to the caller, so that it cannot take less than a copy.
+    pub fn copies_value(self) -> bool {
+        matches!(self, Operation::GetHit | Operation::Overwrite | Operation::SetNew)
+    }
+
     /// The number of the next key.
     fn number(self, random: &mut Random, over: u64, done: &mut u64) -> u64 {
         *done += 1;

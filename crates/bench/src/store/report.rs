@@ -1,23 +1,21 @@
 //! Figures of the store as a table and as JSON.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::instructions::Instructions;
 use super::operations::{HOT_KEYS, Resident};
 use super::scaling::{Mix, Scaled};
 use super::stalls::Stalls;
+use crate::report::Header;
 
 /// Everything of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
-    /// When, as seconds since 1970.
-    pub unix_time: u64,
-    /// Processor, kernel, number of CPUs.
-    pub machine: String,
+    /// When and where.
+    #[serde(flatten)]
+    pub header: Header,
     /// Bytes of a value; keys have 20.
     pub value_bytes: usize,
     /// By items resident.
@@ -33,18 +31,9 @@ pub struct Results {
 }
 
 impl Results {
-    /// Writes them as JSON.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn save(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self).context("results are JSON")?;
-        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
-    }
-
     /// All figures as tables.
     pub fn table(&self) -> String {
-        let mut text = format!("{}\nkeys of 20 bytes, values of {}\n", self.machine, self.value_bytes);
+        let mut text = format!("{}\nkeys of 20 bytes, values of {}\n", self.header.machine, self.value_bytes);
         self.operations(&mut text);
         self.scaling(&mut text);
         self.stalls(&mut text);
@@ -154,8 +143,7 @@ mod tests {
             stalls: false,
         };
         let results = Results {
-            unix_time: 0,
-            machine: "a machine".into(),
+            header: Header { unix_time: 0, machine: "a machine".into() },
             value_bytes: plan.value_bytes,
             resident: vec![operations::measure(2_000, &plan).expect("memory for a test")],
             instructions: None,

@@ -21,7 +21,7 @@ const PROGRESS_REQUESTS: usize = 10_000;
 const SAMPLE_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=128 << 20;
 
 /// What a replay came to.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StoreRun {
     /// Requests that missed.
     pub misses: u64,

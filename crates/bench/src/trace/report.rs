@@ -8,14 +8,14 @@ use super::compare::Row;
 use super::generate::Shape;
 use super::policy::Name;
 use super::servers::ServersRow;
+use crate::report::Header;
 
 /// Everything of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results<R> {
-    /// When, as seconds since 1970.
-    pub unix_time: u64,
-    /// Processor, kernel, number of CPUs.
-    pub machine: String,
+    /// When and where.
+    #[serde(flatten)]
+    pub header: Header,
     /// How large synthetic traces were.
     pub shape: Shape,
     /// All traces at all sizes.

@@ -5,8 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use fabcache_bench::memory::{Mix, Results, fill_all};
-use fabcache_bench::report;
+use fabcache_bench::memory::fill::fill_all;
+use fabcache_bench::memory::mix::Mix;
+use fabcache_bench::memory::plot::panels;
+use fabcache_bench::memory::report::Results;
+use fabcache_bench::plot;
+use fabcache_bench::report::{self, Header, ServersHeader};
 use fabcache_bench::server::Candidate;
 
 /// Which servers, and with what.
@@ -27,6 +31,9 @@ pub struct Arguments {
     /// Where the results go as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Where they go as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// What servers are filled with.
@@ -56,17 +63,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let filled = fill_all(servers, &mixes, arguments.megabytes, &mut progress)?;
     progress("");
     let results = Results {
-        unix_time: super::unix_time(),
-        machine: report::machine(),
-        servers: super::versions(servers),
-        method: format!(
-            "TCP over loopback, text protocol, -m {}, each mix into a fresh server: distinct items, twice what fits; \
-             anonymous, shared and huge pages of the process for an item held; a sample of all items read back",
-            arguments.megabytes
-        ),
+        header: ServersHeader {
+            run: Header::now(),
+            servers: super::versions(servers),
+            method: format!(
+                "TCP over loopback, text protocol, -m {}, each mix into a fresh server: distinct items, twice what fits; \
+                 anonymous, shared and huge pages of the process for an item held; a sample of all items read back",
+                arguments.megabytes
+            ),
+        },
         filled,
     };
     print!("{}", results.table());
+    if let Some(path) = &arguments.plot {
+        plot::save(&panels(&results), path)?;
+    }
     if let Some(path) = &arguments.json {
         report::save(&results, path)?;
     }

@@ -7,7 +7,6 @@ mod trace;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
@@ -51,11 +50,6 @@ fn version(server: &Candidate) -> String {
     let output = std::process::Command::new(&server.program).arg("-V").output();
     output
         .map_or_else(|_| "unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-/// Seconds since 1970.
-fn unix_time() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Shows what is being done, where somebody looks.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 use fabcache_bench::compare::{self, Plan};
-use fabcache_bench::report::{self, Results};
+use fabcache_bench::report::{self, Header, Results, ServersHeader};
 use fabcache_bench::server::Candidate;
 
 use super::candidate;
@@ -47,14 +47,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let throughput = compare::throughput(servers, &plan, &mut progress)?;
     progress("");
     let results = Results {
-        unix_time: super::unix_time(),
-        machine: report::machine(),
-        servers: super::versions(servers),
-        method: format!(
-            "TCP over loopback, text protocol, one connection, server (-t 1) on CPU 0 and client on CPU 1, 100000 \
-             keys of 20 bytes with values of 100, every answer compared; medians of {} interleaved rounds of {} s and of the ratios in each",
-            plan.rounds, arguments.seconds
-        ),
+        header: ServersHeader {
+            run: Header::now(),
+            servers: super::versions(servers),
+            method: format!(
+                "TCP over loopback, text protocol, one connection, server (-t 1) on CPU 0 and client on CPU 1, 100000 \
+                 keys of 20 bytes with values of 100, every answer compared; medians of {} interleaved rounds of {} s and of the ratios in each",
+                plan.rounds, arguments.seconds
+            ),
+        },
         capacity,
         throughput,
     };

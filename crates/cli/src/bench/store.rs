@@ -1,12 +1,13 @@
 //! Measures the store by itself: `fabcache bench store`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use fabcache_bench::report::machine;
+use fabcache_bench::plot;
+use fabcache_bench::report::{self, Header};
+use fabcache_bench::store::plot::panels;
 use fabcache_bench::store::report::Results;
 use fabcache_bench::store::{Plan, instructions, operations, scaling, stalls};
 
@@ -37,6 +38,9 @@ pub struct Arguments {
     /// Where the results go as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Where they go as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Do one operation, the first number says which, so many times
     #[arg(long, hide = true, num_args = 2, value_names = ["OPERATION", "COUNT"])]
     only: Option<Vec<u64>>,
@@ -50,12 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some([operation, count]) = arguments.only.as_deref() {
         return instructions::run_child(*operation as usize, *count);
     }
-    let shows = std::io::stderr().is_terminal();
-    let progress = |text: &str| {
-        if shows {
-            eprint!("\r\x1b[K{text}");
-        }
-    };
+    let mut progress = super::progress();
     let plan = Plan {
         items: arguments.items.clone(),
         value_bytes: arguments.value_bytes,
@@ -80,8 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let stalls = if plan.stalls { stalls::measure(&plan)? } else { Vec::new() };
     progress("");
     let results = Results {
-        unix_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-        machine: machine(),
+        header: Header::now(),
         value_bytes: plan.value_bytes,
         resident,
         instructions: counted.flatten(),
@@ -90,8 +88,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         stalls,
     };
     print!("{}", results.table());
+    if let Some(path) = &arguments.plot {
+        plot::save(&panels(&results), path)?;
+    }
     if let Some(path) = &arguments.json {
-        results.save(path)?;
+        report::save(&results, path)?;
     }
     Ok(())
 }

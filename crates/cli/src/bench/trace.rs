@@ -1,15 +1,16 @@
 //! `fabcache bench trace`: miss ratios of the store beside those of reference policies, with the same memory.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use fabcache_bench::report;
+use fabcache_bench::plot;
+use fabcache_bench::report::{self, Header};
 use fabcache_bench::server::Candidate;
 use fabcache_bench::trace::compare::{self, Plan, Progress, Source};
 use fabcache_bench::trace::generate::{Kind, Shape};
-use fabcache_bench::trace::plot;
+use fabcache_bench::trace::plot::panels;
 use fabcache_bench::trace::report::{LEGEND, Results, SERVERS_LEGEND, servers_table, table};
 use fabcache_bench::trace::servers;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -91,15 +92,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     bar.0.finish_and_clear();
     print!("{}\n{LEGEND}", table(&rows));
     if let Some(path) = &arguments.plot {
-        plot::save(&rows, path)?;
+        plot::save(&panels(&rows), path)?;
     }
     save(arguments, plan.shape, rows)
 }
 
 fn save(arguments: &Arguments, shape: Shape, rows: Vec<impl Serialize>) -> Result<()> {
     let Some(path) = &arguments.json else { return Ok(()) };
-    let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    report::save(&Results { unix_time, machine: report::machine(), shape, rows }, path)
+    report::save(&Results { header: Header::now(), shape, rows }, path)
 }
 
 fn kind(name: &str) -> Result<Kind> {

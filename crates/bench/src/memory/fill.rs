@@ -1,0 +1,148 @@
+//! Servers filled with items.
+//!
+//! A server is filled with distinct items until it has evicted for as much again as it holds. Then its anonymous, shared
+//! and huge pages are divided by the items it says it has, and a sample of everything that was stored is read back, byte
+//! for byte: it must say about the same.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use super::mix::Mix;
+use crate::client::Client;
+use crate::server::{Candidate, Server};
+
+/// What a server may take for itself of an item, in the plan of how many are stored.
+const OVERHEAD_BYTES_MAX: u64 = 64;
+/// Bytes of requests that are sent before their answers are read.
+const BATCH_BYTES: usize = 48 << 10;
+/// Keys that are read back.
+const SAMPLE: u64 = 4_000;
+/// memcached makes room in the background.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// One server filled with one mix.
+#[derive(Clone, Debug, Serialize)]
+pub struct Filled {
+    /// The server.
+    pub server: String,
+    /// What it is full of.
+    pub mix: Mix,
+    /// Its memory limit in megabytes.
+    pub megabytes: u32,
+    /// Items that were stored, all different.
+    pub stored: u64,
+    /// Items that the server refused.
+    pub refused: u64,
+    /// Items that it says it has.
+    pub items: u64,
+    /// Of [`Filled::sampled`] items that were stored, those that were there, byte for byte.
+    pub found: u64,
+    /// Items looked for.
+    pub sampled: u64,
+    /// Anonymous, shared and huge pages of the process, in bytes.
+    pub resident_bytes: u64,
+    /// Of `stats fabcache`: bytes of items but for keys and values, and bytes of the index, for an item. None for a
+    /// server that does not tell.
+    pub overhead_bytes: Option<f64>,
+}
+
+impl Filled {
+    /// Resident memory an item.
+    pub fn bytes_per_item(&self) -> f64 {
+        self.resident_bytes as f64 / self.items as f64
+    }
+}
+
+/// Fills every server with every mix, each in a fresh process.
+///
+/// # Errors
+/// A server does not come up, answers wrongly, or has not what it says it has.
+pub fn fill_all(
+    servers: &[Candidate],
+    mixes: &[Mix],
+    megabytes: u32,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<Filled>> {
+    let mut filled = Vec::new();
+    for mix in mixes {
+        for candidate in servers {
+            progress(&format!("{}: {}", mix.name, candidate.name));
+            let one = fill(candidate, mix, megabytes);
+            filled.push(one.with_context(|| format!("{} with {}", candidate.name, mix.name))?);
+        }
+    }
+    Ok(filled)
+}
+
+fn fill(candidate: &Candidate, mix: &Mix, megabytes: u32) -> Result<Filled> {
+    let (server, address) = Server::start(candidate, &["-m", &megabytes.to_string()])?;
+    let mut client = Client::connect(address)?;
+    let budget = u64::from(megabytes) << 21;
+    let written = (budget as f64 / (mix.mean_bytes() + OVERHEAD_BYTES_MAX as f64)) as u64;
+    let mut stored = 0;
+    let mut next = 0;
+    let mut request = Vec::new();
+    while next < written {
+        request.clear();
+        let first = next;
+        while next < written && (next == first || request.len() < BATCH_BYTES) {
+            mix.push_set(next, &mut request);
+            next += 1;
+        }
+        stored += client.store(&request, next - first)?;
+    }
+    std::thread::sleep(SETTLE);
+    let resident_bytes = server.resident_bytes()?;
+    let items = client.stat("curr_items")?;
+    let own = client.stats("stats fabcache").unwrap_or_default();
+    let own = |name: &str| {
+        own.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.parse::<f64>().ok())
+    };
+    let overhead_bytes = own("item_bytes").zip(own("index_bytes")).map(|(item_bytes, index_bytes)| {
+        // What was stored first went first.
+        let payload: u64 =
+            (written - items..written).map(|i| mix.lengths(i)).map(|(k, v)| (k + v) as u64).sum();
+        (item_bytes - payload as f64 + index_bytes) / items as f64
+    });
+    let (found, sampled) = read_back(&mut client, mix, written)?;
+    let share = found as f64 / sampled as f64;
+    let expected = items as f64 / written as f64;
+    let deviation = (expected * (1.0 - expected) / sampled as f64).sqrt();
+    ensure!(
+        (share - expected).abs() < 0.02 + 5.0 * deviation,
+        "it says that it has {items} of {written} items, but {found} of {sampled} were found"
+    );
+    Ok(Filled {
+        server: candidate.name.clone(),
+        mix: mix.clone(),
+        megabytes,
+        stored,
+        refused: written - stored,
+        items,
+        found,
+        sampled,
+        resident_bytes,
+        overhead_bytes,
+    })
+}
+
+/// Looks for items spread evenly over all that were stored: how many were there, of how many.
+fn read_back(client: &mut Client, mix: &Mix, written: u64) -> Result<(u64, u64)> {
+    let sampled = written.min(SAMPLE);
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let mut found = 0;
+    for step in 0..sampled {
+        let i = step * written / sampled;
+        key.clear();
+        mix.push_key(i, &mut key);
+        if let Some(answer) = client.get(&key)? {
+            value.clear();
+            mix.push_value(i, &mut value);
+            ensure!(*answer == *value, "item {i} came back with another value");
+            found += 1;
+        }
+    }
+    Ok((found, sampled))
+}

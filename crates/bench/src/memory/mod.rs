@@ -1,0 +1,10 @@
+//! How many items each server holds in the memory that its process really takes.
+//!
+//! - `mix.rs`: the sizes of items, and the items.
+//! - `fill.rs`: servers filled, and what they then have.
+//! - `report.rs`, `plot.rs`: what came of it.
+
+pub mod fill;
+pub mod mix;
+pub mod plot;
+pub mod report;
