@@ -79,6 +79,9 @@ pub const MAKE_ROOM_STEPS_MAX: u32 = 64;
 
 /// Segments that one write may want at once: for a piece made of two, its end, and the item.
 pub const SEGMENTS_FOR_ONE_WRITE_MAX: usize = 4;
+/// Segments for items that there must be: those kept back, and what one write may want.
+pub const SEGMENTS_FOR_ITEMS_MIN: u32 =
+    if cfg!(loom) { 1 } else { (2 * RECLAIM_RESERVE_SEGMENTS + SEGMENTS_FOR_ONE_WRITE_MAX) as u32 };
 /// Times that a write starts again because memory was short. Others take what was freed for it at most a few times in a
 /// row; a write always ends.
 pub const WRITE_TRIES_MAX: usize = 256;
@@ -123,9 +126,11 @@ pub const ITEM_BYTES_MIN: u64 = if cfg!(loom) { 256 } else { 32 };
 pub const COMPACTED_ITEMS_MIN: u64 = if cfg!(loom) { 0 } else { 4 };
 
 /// Segments that may be emptied one after the other, with eviction, before one is gained: each is to gain a sixth of
-/// itself, so more are emptied only where items do not fit closer or tables of chained values cost too much. Without
-/// eviction it may be as many as there are, for there each dead byte counts.
+/// itself, so more are emptied only where items do not fit closer or tables of chained values cost too much.
 pub const EMPTIED_FOR_NOTHING_MAX: u32 = 16;
+/// Where nothing is evicted each is to gain a 64th of itself.
+pub const EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX: u32 =
+    COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION as u32 * 5 / 4;
 
 /// Readers may pin this part (1/n) of all segments.
 pub const PINNED_SEGMENTS_DIVISOR: u32 = 4;

@@ -4,10 +4,12 @@
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// The caller's: too little memory asked for.
-    #[error("{bytes} bytes of memory are too few for a region; give at least 1 MB (-m 1)")]
+    #[error("{bytes} bytes of memory are too few for {}", region_and_advice(*bytes, *region_bytes))]
     TooSmall {
         /// What was asked for.
         bytes: u64,
+        /// What it may be raised to.
+        region_bytes: u64,
     },
     /// The caller's: more than locations can tell.
     #[error("{bytes} bytes of memory are more than a region can have ({max})")]
@@ -25,6 +27,16 @@ pub enum CreateError {
         /// What the system says.
         source: std::io::Error,
     },
+}
+
+fn region_and_advice(bytes: u64, region_bytes: u64) -> String {
+    if region_bytes > bytes {
+        format!(
+            "a region that may grow to {region_bytes}; give more (-m), or let it grow less (--memory-max)"
+        )
+    } else {
+        "a region; give at least 1 MB (-m 1)".into()
+    }
 }
 
 /// Nothing may be evicted, and nothing is free.

@@ -15,6 +15,7 @@ use loom::thread;
 use crate::clock::TimeSource;
 use crate::segments::{Claim, Queue};
 use crate::upload::Upload;
+use crate::write::Existing;
 use crate::{
     Change, Detail, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions, Value, Write, Written,
 };
@@ -392,6 +393,29 @@ fn what_was_flushed_is_not_seen_after_the_answer() {
         assert!(!was_answered || seen.is_none(), "flushed before the read began");
         flusher.join().expect("flushed");
         assert_eq!((get(&main, b"a"), store.usage().items), (None, 0));
+    });
+}
+
+#[test]
+fn what_was_flushed_does_not_come_back_with_what_is_made_of_it() {
+    check(2, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", Expiry::NEVER);
+        let toucher = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let touch = |existing: &mut Existing<'_>| match existing.info {
+                    Ok(_) => (Change::Write(Write::plain(NewValue::Same)), ()),
+                    Err(_) => (Change::Keep, ()),
+                };
+                Handle::new(&store).mutate(b"a", touch).expect("there is room");
+            })
+        };
+        main.flush(expiry_of(&store, -1));
+        assert_eq!(get(&main, b"a"), None, "stored before the flush");
+        toucher.join().expect("touched");
+        assert_eq!(get(&main, b"a"), None, "and not since");
     });
 }
 

@@ -164,12 +164,15 @@ impl Handle {
             out.truncate(start);
             head(info, out);
             let length = seen.item.value_len;
-            if !seen.item.is_chained() && length <= COPIED_VALUE_BYTES_MAX {
-                let from = seen.offset() + seen.item.payload_at();
-                self.store.memory.append_to(from, length as usize, out);
-                return self.unchanged(seen).map(|()| Payload::Copied);
+            if length > COPIED_VALUE_BYTES_MAX {
+                return self.pin(seen, info).map(Payload::Pinned);
             }
-            self.pin(seen, info).map(Payload::Pinned)
+            if seen.item.is_chained() {
+                return self.copy_pieces(seen, out).map(|()| Payload::Copied);
+            }
+            let from = seen.offset() + seen.item.payload_at();
+            self.store.memory.append_to(from, length as usize, out);
+            self.unchanged(seen).map(|()| Payload::Copied)
         });
         match done {
             Ok((info, payload)) => Get::Hit(info, payload),
@@ -324,28 +327,48 @@ impl Handle {
     }
 
     fn pin_pieces(&self, seen: &Seen, pinned: &mut PinnedValue) -> Result<(), Failed> {
-        let store = &self.store;
-        let from = seen.offset() + seen.item.payload_at();
-        let mut table = vec![0; seen.item.payload_len() as usize];
-        store.memory.copy_out(from, &mut table);
-        self.unchanged(seen)?;
-        for piece in piece_entries(&table) {
-            self.pin_piece(piece, pinned)?;
+        for piece in self.pieces_of(seen)? {
+            let (part, generation) = self.part_of(piece)?;
+            if !pinned.add(part, generation) {
+                return Err(Failed::Changed);
+            }
         }
         Ok(())
     }
 
-    fn pin_piece(&self, piece: PieceEntry, pinned: &mut PinnedValue) -> Result<(), Failed> {
+    /// Copies a value that is short, but longer than small memory holds in one piece: pins are for those that take long.
+    fn copy_pieces(&self, seen: &Seen, out: &mut Vec<u8>) -> Result<(), Failed> {
+        for piece in self.pieces_of(seen)? {
+            let (part, generation) = self.part_of(piece)?;
+            // A header that is being overwritten may tell of a payload beyond the segment.
+            if part.offset + part.len as u64 > self.store.geometry.segment_end(part.segment) {
+                return Err(Failed::Changed);
+            }
+            self.store.memory.append_to(part.offset, part.len, out);
+            if !self.store.segments.still(part.segment, generation) {
+                return Err(Failed::Changed);
+            }
+        }
+        Ok(())
+    }
+
+    fn pieces_of(&self, seen: &Seen) -> Result<Vec<PieceEntry>, Failed> {
+        let from = seen.offset() + seen.item.payload_at();
+        let mut table = vec![0; seen.item.payload_len() as usize];
+        self.store.memory.copy_out(from, &mut table);
+        self.unchanged(seen)?;
+        Ok(piece_entries(&table))
+    }
+
+    /// Where the bytes of a piece are, and the generation of its segment, if it still is that in which they were written.
+    fn part_of(&self, piece: PieceEntry) -> Result<(PinnedPart, u64), Failed> {
         let store = &self.store;
         let segment = store.geometry.segment_of(piece.offset).ok_or(Failed::Changed)?;
         let generation = store.segments.generation(segment);
         let header = Item::read(&store.memory, piece.offset).ok_or(Failed::Changed)?;
         let offset = piece.offset + header.payload_at();
         let part = PinnedPart { segment, offset, len: piece.len as usize };
-        if generation as u32 != piece.generation || !pinned.add(part, generation) {
-            return Err(Failed::Changed);
-        }
-        Ok(())
+        if generation as u32 == piece.generation { Ok((part, generation)) } else { Err(Failed::Changed) }
     }
 }
 
@@ -392,7 +415,13 @@ impl Store {
     /// Whether an item is no longer valid, and why.
     #[inline]
     pub(crate) fn gone(&self, item: &Item, now: u32) -> Option<Miss> {
-        if !item.state.in_epoch(header::flush_epoch(&self.memory)) {
+        self.gone_in(header::flush_epoch(&self.memory), item, now)
+    }
+
+    /// The same, in this flush epoch.
+    #[inline]
+    pub(crate) fn gone_in(&self, epoch: u64, item: &Item, now: u32) -> Option<Miss> {
+        if !item.state.in_epoch(epoch) {
             Some(Miss::Flushed)
         } else if item.is_expired(now) {
             Some(Miss::Expired)

@@ -18,9 +18,9 @@ use fabcache_layout::{KeyHash, Slot, size_class};
 
 use crate::bounds::{
     COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION,
-    EMPTIED_FOR_NOTHING_MAX, MAKE_ROOM_STEPS_MAX, RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES,
-    RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS, SEGMENTS_FOR_ONE_WRITE_MAX,
-    SURVEY_STEP_SEGMENTS,
+    EMPTIED_FOR_NOTHING_MAX, EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX, MAKE_ROOM_STEPS_MAX,
+    RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES, RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
+    SEGMENTS_FOR_ONE_WRITE_MAX, SURVEY_STEP_SEGMENTS,
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
@@ -175,7 +175,7 @@ impl Handle {
     /// There is nothing left to take back.
     pub(crate) fn make_room(&self, claim: Claim, tries: usize) -> Result<(), OutOfMemory> {
         let mut steps = 0;
-        let enough = self.store.segments.kept_back(claim) + tries.min(SEGMENTS_FOR_ONE_WRITE_MAX);
+        let enough = self.store.segments.kept_back(claim) + tries.min(SEGMENTS_FOR_ONE_WRITE_MAX - 1);
         loop {
             let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
             if self.store.segments.free_count() > enough {
@@ -332,7 +332,8 @@ impl Store {
     fn choose(&self, reclaim: &mut Reclaim, survey: &Survey) -> Option<Victim> {
         let capacity = self.geometry.segment_bytes();
         let evicts = self.evicts();
-        let emptied_max = if evicts { EMPTIED_FOR_NOTHING_MAX } else { self.segments.limit() };
+        let emptied_max =
+            if evicts { EMPTIED_FOR_NOTHING_MAX } else { EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX };
         let opened = self.segments.filled_by_moves();
         let fruitless = reclaim.is_fruitless(emptied_max, opened, survey.dead_in_all, capacity);
         if fruitless && !evicts {

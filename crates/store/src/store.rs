@@ -10,7 +10,7 @@ use fabcache_layout::{Geometry, KeyHash, Memory, Secret, Slot};
 
 use crate::bounds::{
     CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN, GROUP_LOCKS_MAX,
-    GROUP_LOCKS_MIN, GROUP_LOCKS_PER_THREAD, ITEM_BYTES_MIN,
+    GROUP_LOCKS_MIN, GROUP_LOCKS_PER_THREAD, ITEM_BYTES_MIN, SEGMENTS_FOR_ITEMS_MIN,
 };
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
@@ -160,7 +160,7 @@ impl Store {
         if region_bytes > max {
             return Err(CreateError::TooLarge { bytes: region_bytes, max });
         }
-        let too_small = |_| CreateError::TooSmall { bytes: options.memory_bytes };
+        let too_small = |_| CreateError::TooSmall { bytes: options.memory_bytes, region_bytes };
         let geometry = Geometry::of(region_bytes, options.memory_bytes).map_err(too_small)?;
         let backing = Backing::create(&options.backing, region_bytes)?;
         // SAFETY: the mapping is at least region_bytes long, page-aligned, and unmapped only when `backing` is
@@ -198,11 +198,16 @@ impl Store {
         segments_limit: u32,
         #[cfg(not(loom))] backing: Backing,
     ) -> Result<Store, CreateError> {
+        let (bytes, region_bytes) = (options.memory_bytes, geometry.region_bytes);
+        let too_small = || CreateError::TooSmall { bytes, region_bytes };
         let segments =
             Segments::new(memory.clone(), geometry, segments_limit, !options.evict, options.threads.max(1));
         let locks = (options.threads * GROUP_LOCKS_PER_THREAD).clamp(GROUP_LOCKS_MIN, GROUP_LOCKS_MAX);
         let index = Index::new(memory.clone(), geometry, locks, || segments.take_for_index())
-            .map_err(|NoBlock| CreateError::TooSmall { bytes: options.memory_bytes })?;
+            .map_err(|NoBlock| too_small())?;
+        if segments_limit < segments.index_segments() + SEGMENTS_FOR_ITEMS_MIN {
+            return Err(too_small());
+        }
         let clock = Clock::start(options.time);
         header::write(&memory, &Birth { geometry, hash_seed, clock_origin: clock.origin() });
         header::publish_clock(&memory, FIRST_SECOND);

@@ -4,6 +4,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{SetClock, delete, get, pattern, plain, set, set_with, store};
 use fabcache_store::{
@@ -50,6 +51,23 @@ fn a_value_on_its_way_out_pins_only_what_is_left_of_it() {
     assert_eq!(pinned_segments(), all);
     drop(second);
     assert_eq!(pinned_segments(), 0);
+}
+
+#[test]
+fn a_short_value_in_pieces_is_copied_and_a_long_one_pinned() {
+    let handle = Handle::new(&store(2 << 20, true, 1).0);
+    for (len, copied) in [(1_000, true), (5_000, true), (16_384, true), (16_385, false)] {
+        let value = pattern(len as u64, len);
+        set(&handle, b"k", &value).expect("memory is free");
+        let mut out = Vec::new();
+        match handle.get(b"k", Detail::Basic, true, &mut out, |_, _| ()) {
+            Get::Hit(_, Payload::Copied) => assert!(copied && out == value, "{len} bytes"),
+            Get::Hit(_, Payload::Pinned(pinned)) => {
+                assert!(!copied && pinned.slices().flatten().eq(&value), "{len} bytes");
+            }
+            other => panic!("{other:?} instead of {len} bytes"),
+        }
+    }
 }
 
 #[test]
@@ -289,4 +307,118 @@ fn what_goes_first_is_found_among_more_segments_than_are_looked_at_at_once() {
     let left =
         (0..1_000).filter(|i| read(*i).is_some_and(|it| it.1 == pattern(u64::from(*i), 1_000))).count();
     assert!(left > 990, "{left} of what is read all the time");
+}
+
+fn revived_by(value: fn() -> NewValue<'static>) {
+    let (store, _) = store(8 << 20, true, 4);
+    let stop = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
+            scope.spawn(move || {
+                let handle = Handle::new(&store);
+                while !stop.load(Ordering::Relaxed) {
+                    let write = Write { same_item: true, ..plain(value()) };
+                    let done = handle.mutate(b"k", |existing| match existing.info {
+                        Ok(info) if info.len < 1_000 => (Change::Write(write), ()),
+                        _ => (Change::Keep, ()),
+                    });
+                    done.expect("something can be evicted");
+                }
+            });
+        }
+        let handle = Handle::new(&store);
+        let mut revived = 0;
+        for i in 0..5_000 {
+            set(&handle, b"k", b"stored before the flush").expect("something can be evicted");
+            if i % 3 == 0 {
+                std::thread::yield_now();
+            }
+            handle.flush(Expiry::AT_ONCE);
+            revived += u32::from(get(&handle, b"k").is_some());
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(revived, 0, "times that what was stored before a flush was there after it was answered");
+    });
+}
+
+#[test]
+fn what_was_flushed_is_not_revived_by_a_touch() {
+    revived_by(|| NewValue::Same);
+}
+
+#[test]
+fn what_was_flushed_is_not_revived_by_an_append() {
+    revived_by(|| NewValue::Appended(Value::Bytes(b"+")));
+}
+
+#[test]
+fn whatever_memory_is_full_of_can_be_touched_with_any_time_to_live() {
+    let mut failed = Vec::new();
+    for (memory, len) in [(1 << 20, 30), (4 << 20, 300), (4 << 20, 1_500)] {
+        let handle = Handle::new(&store(memory, false, 4).0);
+        let value = pattern(2, len);
+        let expiring =
+            |seconds| Expiry::from_client(seconds, handle.store().now(), handle.store().clock_origin());
+        let mut keys = 0_u64;
+        while set_with(&handle, format!("key{keys:06}").as_bytes(), &value, 0, expiring(9)).is_ok() {
+            keys += 1;
+        }
+        let mut refused = 0;
+        let mut x = 88_172_645_463_325_252_u64;
+        for _ in 0..2 * keys {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            let key = format!("key{:06}", (x >> 20) % keys);
+            let expiry = expiring(1 << (3 + (x >> 50) % 20));
+            let write = Write { expiry, same_item: true, ..plain(NewValue::Same) };
+            refused += u32::from(handle.mutate(key.as_bytes(), |_| (Change::Write(write), ())).is_err());
+        }
+        if refused > 0 {
+            failed.push((memory >> 20, len, keys, refused, handle.store().usage()));
+        }
+    }
+    assert!(failed.is_empty(), "megabytes, bytes of a value, keys, touches refused: {failed:?}");
+}
+
+#[test]
+fn the_smallest_memory_that_is_accepted_stores_something() {
+    let mut failed = Vec::new();
+    for max in [256 << 10, 1 << 20] {
+        for evict in [true, false] {
+            let mut accepted = 0;
+            let mut memory: u64 = 16 << 10;
+            while memory < max && accepted < 6 {
+                memory += 4 << 10;
+                let options = StoreOptions {
+                    memory_bytes: memory,
+                    memory_bytes_max: max,
+                    evict,
+                    threads: 1,
+                    ..StoreOptions::default()
+                };
+                let Ok(store) = Store::create(options) else { continue };
+                accepted += 1;
+                let store = Arc::new(store);
+                let handle = Handle::new(&store);
+                let mut refused = 0;
+                for i in 0..300 {
+                    let done = set(&handle, format!("key{i}").as_bytes(), &pattern(i, 100));
+                    refused += u32::from(done.is_err() && (evict || i == 0));
+                }
+                if refused > 0 {
+                    failed.push((
+                        max,
+                        memory,
+                        evict,
+                        refused,
+                        store.usage().segments,
+                        store.usage().segments_index,
+                    ));
+                }
+            }
+        }
+    }
+    assert!(failed.is_empty(), "limit reserved, memory, evicts, refused, segments, of the index: {failed:?}");
 }

@@ -154,6 +154,9 @@ pub struct Existing<'s> {
     store: &'s Store,
     at: Option<SlotAt>,
     item: Option<Item>,
+    /// The flush epoch in which the item was judged. What is stored belongs to it: a flush that came after is answered
+    /// after, and forgets it.
+    epoch: u64,
     /// The item, if a valid one is there.
     pub info: Result<ItemInfo, Miss>,
     scratch: Vec<u8>,
@@ -244,14 +247,15 @@ impl Handle {
         let at = group.find(hash, |slot| store.has_key(slot.offset(), key));
         let item = at.and_then(|at| Item::read(&store.memory, at.slot.offset()));
         let now = store.now();
+        let epoch = header::flush_epoch(&store.memory);
         let info = match (at, &item) {
-            (Some(at), Some(item)) => match store.gone(item, now) {
+            (Some(at), Some(item)) => match store.gone_in(epoch, item, now) {
                 None => Ok(store.info(at.slot, item, now, Detail::Basic)),
                 Some(miss) => Err(miss),
             },
             _ => Err(Miss::Absent),
         };
-        Existing { store, at, item, info, scratch: self.scratch.take() }
+        Existing { store, at, item, epoch, info, scratch: self.scratch.take() }
     }
 
     fn apply(
@@ -300,7 +304,7 @@ impl Handle {
         let content = self.content(hash, existing, write, cut)?;
         let now = store.now();
         let mut new = NewItem {
-            state: self.new_state(write),
+            state: self.new_state(write, existing.epoch),
             key,
             binary_key: write.binary_key,
             cas: match write.cas {
@@ -368,13 +372,14 @@ impl Handle {
         }
     }
 
-    fn new_state(&self, write: &Write<'_>) -> State {
+    fn new_state(&self, write: &Write<'_>, epoch: u64) -> State {
         let marks = [
             (write.stale, State::STALE),
             (write.token_sent, State::TOKEN_SENT),
             (write.fetched, State::FETCHED),
         ];
-        let live = State::live(self.store.epoch_to_store_in());
+        self.store.note_stored(epoch);
+        let live = State::live(epoch);
         marks.into_iter().filter(|(wanted, _)| *wanted).fold(live, |state, (_, bit)| state.with(bit))
     }
 
@@ -398,13 +403,11 @@ impl Handle {
 }
 
 impl Store {
-    /// The flush epoch, in which something is now stored. A flush that has not seen this yet came before.
-    fn epoch_to_store_in(&self) -> u64 {
-        let epoch = header::flush_epoch(&self.memory);
+    /// Something is now stored in this flush epoch. A flush that has not seen this yet came before.
+    fn note_stored(&self, epoch: u64) {
         if self.stored_epoch.load(Ordering::Relaxed) < epoch {
             self.stored_epoch.fetch_max(epoch, Ordering::Release);
         }
-        epoch
     }
 
     /// More than a quarter of the segments is free.
