@@ -105,6 +105,12 @@ pub const EVICTION_FREQUENCY_MAX: u8 = 3;
 /// An item wears by its size as a part of the mean, but by no more and no less than this many times.
 pub const EVICTION_SIZE_PART_MAX: u64 = 8;
 
+/// An item that was not read leaves the small queue for the main one if it takes at most this part (1/n) of the mean.
+/// With a half large caches did better and small ones, where few have time to be read, worse.
+pub const EVICTION_UNREAD_KEPT_DIVISOR: u64 = 3;
+/// At most this part (1/n), and it stays there for some rounds.
+pub const EVICTION_UNREAD_CREDIT_DIVISOR: u64 = 8;
+
 /// Of a main segment that eviction empties, at most this part is kept, so that ten are moved for one gained.
 pub const MAIN_KEPT_NUMERATOR: u64 = 9;
 /// See [`MAIN_KEPT_NUMERATOR`].

@@ -17,10 +17,13 @@
 //! to stay there, which is once where most items of the main queue are not read, and more where all are, as in a loop.
 //! What is kept in the main queue loses that many reads, times its size as a part of the mean, and a small item comes there
 //! with a credit: what takes little memory may be read less, as in the policies that weigh hits by bytes (GDSF, LHD).
+//! So small ones come there without having been read, and stay for one round, the smallest for several.
 
 use crate::bounds::{
-    EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, EVICTION_SIZE_PART_MAX as SIZE_PART_MAX, MAIN_KEPT_DIVISOR,
-    MAIN_KEPT_NUMERATOR, MAIN_SPARE_SEGMENTS, SMALL_QUEUE_DIVISOR,
+    EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, EVICTION_SIZE_PART_MAX as SIZE_PART_MAX,
+    EVICTION_UNREAD_CREDIT_DIVISOR as UNREAD_CREDIT_DIVISOR,
+    EVICTION_UNREAD_KEPT_DIVISOR as UNREAD_KEPT_DIVISOR, MAIN_KEPT_DIVISOR, MAIN_KEPT_NUMERATOR,
+    MAIN_SPARE_SEGMENTS, SMALL_QUEUE_DIVISOR,
 };
 use crate::segments::Queue;
 
@@ -90,17 +93,34 @@ impl Eviction {
 
     /// What is left of the frequency of an item of so many bytes that is kept; `chance` rounds.
     pub fn worn(&self, queue: Queue, frequency: u8, bytes: u64, chance: u64) -> u8 {
-        let mean = self.mean_bytes.max(1);
         match queue {
-            Queue::Small if bytes <= mean / 4 => 2,
-            Queue::Small if bytes <= mean / 2 => 1,
-            Queue::Small => 0,
+            Queue::Small if frequency == 0 && bytes > self.mean_bytes / UNREAD_CREDIT_DIVISOR => 0,
+            Queue::Small => self.credit(bytes),
             Queue::Main => {
+                let mean = self.mean_bytes.max(1);
                 let part =
                     (bytes * PART_ONE / mean).clamp(PART_ONE / SIZE_PART_MAX, PART_ONE * SIZE_PART_MAX);
                 let loses = (part * u64::from(self.main_least) + chance % PART_ONE) / PART_ONE;
                 u64::from(frequency.min(FREQUENCY_MAX)).saturating_sub(loses) as u8
             }
+        }
+    }
+
+    /// The frequency of an item, as it is compared with the least that is kept.
+    pub fn credited(&self, queue: Queue, frequency: u8, bytes: u64) -> u8 {
+        match queue {
+            Queue::Small if frequency == 0 && bytes > self.mean_bytes / UNREAD_KEPT_DIVISOR => 0,
+            Queue::Small => frequency + self.credit(bytes),
+            Queue::Main => frequency,
+        }
+    }
+
+    /// Reads that count for a small item before there are any.
+    fn credit(&self, bytes: u64) -> u8 {
+        match self.mean_bytes {
+            mean if bytes <= mean / 4 => 2,
+            mean if bytes <= mean / 2 => 1,
+            _ => 0,
         }
     }
 
@@ -215,6 +235,19 @@ mod tests {
         }
         let credit = |bytes| eviction.worn(Queue::Small, 1, bytes, 0);
         assert_eq!((credit(20), credit(40), credit(60)), (2, 1, 0));
+        let of_unread = |bytes| eviction.worn(Queue::Small, 0, bytes, 0);
+        assert_eq!((of_unread(12), of_unread(20)), (2, 0));
+    }
+
+    #[test]
+    fn small_items_are_kept_before_they_are_read() {
+        let eviction = after(&[]);
+        let is_kept =
+            |queue, frequency, bytes| eviction.credited(queue, frequency, bytes) >= eviction.least(queue);
+        assert!(is_kept(Queue::Small, 0, 33) && !is_kept(Queue::Small, 0, 34));
+        assert!(is_kept(Queue::Small, 1, 1_000) && !is_kept(Queue::Main, 0, 1));
+        let where_all_is_read = after(&[[(2, 300), (3, 700)].as_slice(); 8]);
+        assert_eq!(where_all_is_read.credited(Queue::Small, 0, 20), 2, "less than the three that it takes");
     }
 
     #[test]

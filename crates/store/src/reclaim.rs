@@ -497,7 +497,7 @@ impl Store {
             return Ok(bytes);
         }
         let frequency = at.slot.frequency();
-        let keeps = self.keeps(victim, frequency, bytes);
+        let keeps = self.keeps(victim, eviction.credited(victim.queue, frequency, whole_bytes(&item)), bytes);
         if victim.purpose == Purpose::Evict && victim.queue == Queue::Main {
             eviction.see_main(frequency, bytes);
         }
