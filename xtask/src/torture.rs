@@ -1,4 +1,4 @@
-//! `cargo xtask torture`: one process writes at full rate, another reads its region without asking it.
+//! `cargo xtask torture`: one process writes at full rate, others read its region without asking it.
 //!
 //! The same program that `cargo test` runs briefly, built for release and for as many reads as one likes.
 
@@ -12,6 +12,9 @@ pub struct Args {
     /// Reads of each scenario
     #[arg(long, default_value_t = 10_000_000)]
     reads: u64,
+    /// Processes that share them
+    #[arg(long, default_value_t = 4)]
+    readers: u64,
 }
 
 /// Builds the program and runs it.
@@ -21,7 +24,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--release", "--package", "fabcache-store", "--test", "outside", "--"]);
-    let status = cargo.arg("--reads").arg(args.reads.to_string()).status();
+    cargo.args(["--reads", &args.reads.to_string(), "--readers", &args.readers.to_string()]);
+    let status = cargo.status();
     ensure!(status.context("cargo cannot be started")?.success(), "reading from outside failed; see above");
     Ok(())
 }

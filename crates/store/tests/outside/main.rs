@@ -1,9 +1,9 @@
-//! One process writes at full rate; another has the region mapped to be read, and reads it without the server.
+//! One process writes at full rate; others have the region mapped to be read, and read it without the server.
 //!
 //! Values tell their key and version all through, and a ledger that both map says what was begun and answered of each
 //! key. So the reader knows a wrong value, a torn one, and one that is older than a write answered before its GET began.
 //!
-//! `cargo test` runs it briefly; `cargo xtask torture --reads N` for as long as one likes.
+//! `cargo test` runs it briefly; `cargo xtask torture --reads N` for as long as one likes, with as many readers.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -57,17 +57,25 @@ fn main() -> ExitCode {
     if args.iter().any(|arg| arg == "--list") {
         return ExitCode::SUCCESS;
     }
-    let reads = args.iter().position(|arg| arg == "--reads").and_then(|at| args.get(at + 1)?.parse().ok());
-    let reads = reads.unwrap_or(READS);
+    let number_after = |option: &str, otherwise: u64| {
+        let given = args.iter().position(|arg| arg == option).and_then(|at| args.get(at + 1)?.parse().ok());
+        given.unwrap_or(otherwise)
+    };
+    let (reads, readers) = (number_after("--reads", READS), number_after("--readers", 1).max(1));
     for (number, scenario) in Scenario::ALL.into_iter().enumerate() {
-        println!("{scenario:?}: {reads} reads");
+        println!("{scenario:?}: {reads} reads by {readers}");
         let server = Server::start(scenario);
         let program = std::env::current_exe().expect("this program has a name");
-        let order = reader::order(number, reads, &server);
-        let status = Command::new(program).env(READER, order).status().expect("this program starts");
+        let start = |reader| {
+            let order = reader::order(number, reads / readers, reader, &server);
+            Command::new(&program).env(READER, order).spawn().expect("this program starts")
+        };
+        let children: Vec<_> = (0..readers).map(start).collect();
+        let done = children.into_iter().map(|mut child| child.wait().expect("it was started"));
+        let failed: Vec<_> = done.filter(|status| !status.success()).collect();
         server.stop();
-        if !status.success() {
-            println!("the reader failed: {status}");
+        if let Some(status) = failed.first() {
+            println!("{} of the readers failed: {status}", failed.len());
             return ExitCode::FAILURE;
         }
     }

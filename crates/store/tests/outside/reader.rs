@@ -16,30 +16,36 @@ use crate::value::{Random, check, key};
 use crate::writers::Server;
 use crate::{Ledger, Scenario};
 
+/// The first reader tells after so many.
+const PROGRESS_READS: u64 = 5_000_000;
+
 /// What is to be read, for the process that does it.
-pub fn order(scenario: usize, reads: u64, server: &Server) -> String {
+pub fn order(scenario: usize, reads: u64, reader: u64, server: &Server) -> String {
     let (pid, region) = (std::process::id(), server.store.region().as_raw_fd());
-    format!("{scenario} {reads} /proc/{pid}/fd/{region} /proc/{pid}/fd/{}", server.ledger.file().as_raw_fd())
+    format!(
+        "{scenario} {reads} {reader} /proc/{pid}/fd/{region} /proc/{pid}/fd/{}",
+        server.ledger.file().as_raw_fd()
+    )
 }
 
 /// Reads as ordered, and fails if anything read is wrong.
 pub fn run(order: &str) {
     let words: Vec<&str> = order.split(' ').collect();
-    let [scenario, reads, region, ledger] = words[..] else { panic!("not an order: {order}") };
+    let [scenario, reads, number, region, ledger] = words[..] else { panic!("not an order: {order}") };
     let scenario = Scenario::ALL[scenario.parse::<usize>().expect("a number")];
-    let reads = reads.parse().expect("a number");
+    let [reads, number] = [reads, number].map(|word| word.parse().expect("a number"));
     let open = |path: &str| map_all(File::open(path).expect("the other process lives").as_fd());
     let ledger = Ledger::of(open(ledger));
     let region = open(region);
     let mut outsider = Outsider {
         scenario,
         same_host: Mapped::open(region.clone(), Mode::SameHost).expect("a region"),
-        slow: Slow::open(region, Mode::Remote(ledger.secret())),
+        slow: Slow::open(region, Mode::Remote(ledger.secret()), number),
         ledger,
         locations: vec![[None; 2]; scenario.keys()],
-        random: Random::new(77),
+        random: Random::new(77 + number),
     };
-    outsider.run(reads);
+    outsider.run(reads, number == 0);
 }
 
 /// A reader as over a fabric: fetches come late, and their words in any order.
@@ -52,11 +58,11 @@ struct Slow {
 }
 
 impl Slow {
-    fn open(memory: Memory, mode: Mode) -> Slow {
+    fn open(memory: Memory, mode: Mode, number: u64) -> Slow {
         let birth = header::read(&memory).expect("a region");
         let reader = Reader::new(&birth, mode).expect("a sound one");
         let known = Known::new(reader.geometry());
-        Slow { memory, reader, known, bytes: Vec::new(), random: Random::new(99) }
+        Slow { memory, reader, known, bytes: Vec::new(), random: Random::new(number + 9_999) }
     }
 
     fn begin(&mut self, now: u32) {
@@ -162,10 +168,13 @@ struct Outsider {
 }
 
 impl Outsider {
-    fn run(&mut self, reads: u64) {
+    fn run(&mut self, reads: u64, tells: bool) {
         let started = Instant::now();
         let (mut hottest, mut others) = (Counts::default(), Counts::default());
-        for _ in 0..reads {
+        for done in 1..=reads {
+            if tells && done % PROGRESS_READS == 0 {
+                eprintln!("  {done} of {reads} reads, {:.0?}", started.elapsed());
+            }
             if self.random.once_in(10) {
                 self.read(0, &mut hottest);
             } else {
@@ -175,6 +184,8 @@ impl Outsider {
                 self.read(key, &mut others);
             }
         }
+        // One reader's lines together.
+        let _lock = std::io::stdout().lock();
         hottest.print("hottest key");
         others.print("other keys");
         println!("  {:.1?}", started.elapsed());
