@@ -7,7 +7,7 @@
 //! - `segments/`: where items lie.
 //! - `read.rs`, `write`, `upload.rs`: what a handle does.
 //! - `hints.rs`: accesses that the server did not see.
-//! - `reclaim.rs`: taking memory back; `eviction.rs`, `ghosts.rs`: from which items; `expiry.rs`: without access;
+//! - `reclaim/`: taking memory back; `eviction.rs`, `ghosts.rs`: from which items; `expiry.rs`: without access;
 //!   `upkeep.rs`: what the clock brings about.
 //! - `dump.rs`: visiting all items.
 

@@ -1,0 +1,164 @@
+//! Which segment is emptied next, and why.
+
+use std::collections::HashSet;
+
+use fabcache_layout::sync::Ordering;
+
+use super::{Purpose, Reclaim, Victim};
+use crate::bounds::{
+    COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION,
+    EMPTIED_FOR_NOTHING_MAX, EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX, SURVEY_STEP_SEGMENTS,
+};
+use crate::segments::{Queue, SealedSegment};
+use crate::store::Store;
+
+/// The sealed segments, as a choice among them needs it: many are looked at in steps. What it names may have been freed
+/// since, but only by a thread that holds the lock of reclaim.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// The second in which it began.
+    began: u32,
+    /// The next segment to be looked at.
+    next: u32,
+    items: u64,
+    live_bytes: u64,
+    small_segments: u32,
+    main_segments: u32,
+    dead_in_all: u64,
+    deadest: Option<SealedSegment>,
+    oldest_small: Option<SealedSegment>,
+    oldest_main: Option<SealedSegment>,
+    /// Of either queue, one that holds pieces of values still being received.
+    oldest_with_orphans: Option<SealedSegment>,
+}
+
+/// What came of the search for a victim.
+pub(super) enum Choice {
+    Found(Victim),
+    /// Not all segments have been looked at.
+    Unfinished,
+    /// There is nothing to take back.
+    Nothing,
+}
+
+impl Store {
+    fn victim_of(&self, sealed: &SealedSegment, purpose: Purpose) -> Victim {
+        let at = self.geometry.segment_offset(sealed.id);
+        let end = at + u64::from(sealed.used);
+        Victim {
+            id: sealed.id,
+            queue: sealed.queue,
+            at: if sealed.live_bytes == 0 { end } else { at },
+            end,
+            purpose,
+            least: 0,
+            moved_bytes: 0,
+            moved_bytes_max: u64::MAX,
+            opened_before: self.segments.filled_by_moves(),
+        }
+    }
+
+    pub(super) fn choose_victim(&self, reclaim: &mut Reclaim) -> Choice {
+        let now = self.now();
+        // What was looked at before the last second is no longer so.
+        let begun = reclaim.survey.take().filter(|survey| now - survey.began <= 1);
+        let mut survey = begun.unwrap_or(Survey { began: now, ..Survey::default() });
+        if let Err(gone) = self.look_on(&mut survey, &reclaim.stuck) {
+            return Choice::Found(self.victim_of(&gone, Purpose::Sweep));
+        }
+        if survey.next < self.geometry.segments {
+            reclaim.survey = Some(survey);
+            return Choice::Unfinished;
+        }
+        self.choose(reclaim, &survey).map_or(Choice::Nothing, Choice::Found)
+    }
+
+    fn choose(&self, reclaim: &mut Reclaim, survey: &Survey) -> Option<Victim> {
+        let capacity = self.geometry.segment_bytes();
+        let evicts = self.evicts();
+        let emptied_max =
+            if evicts { EMPTIED_FOR_NOTHING_MAX } else { EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX };
+        let opened = self.segments.filled_by_moves();
+        let fruitless = reclaim.is_fruitless(emptied_max, opened, survey.dead_in_all, capacity);
+        if fruitless && !evicts {
+            return None;
+        }
+        let divisor = if evicts { COMPACTION_DEAD_DIVISOR } else { COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION };
+        let worth = capacity / divisor;
+        // Evicting a long value leaves the segment in which it ends, the next in age, partly dead: what follows it there
+        // is next in any case, and moving it would leave as much dead again.
+        let is_next = |segment: &SealedSegment| {
+            let oldest = [survey.oldest_small, survey.oldest_main].into_iter().flatten();
+            evicts
+                && segment.live_items < COMPACTED_ITEMS_MIN
+                && oldest.into_iter().any(|o| o.id == segment.id)
+        };
+        let deadest = survey.deadest.filter(|segment| self.dead(segment) > worth && !is_next(segment));
+        if let Some(deadest) = deadest.filter(|_| !fruitless)
+            && (evicts || survey.dead_in_all > capacity)
+        {
+            return Some(self.victim_of(&deadest, Purpose::Compact));
+        }
+        self.ghosts.fit(reclaim.eviction.items_wanted(survey.items, survey.live_bytes));
+        reclaim.eviction.mean_bytes = survey.live_bytes / survey.items.max(1);
+        let queue = reclaim.eviction.queue(survey.small_segments, survey.main_segments);
+        let (first, second) = match queue {
+            Queue::Small => (survey.oldest_small, survey.oldest_main),
+            Queue::Main => (survey.oldest_main, survey.oldest_small),
+        };
+        let oldest = first.or(second).or(survey.oldest_with_orphans).filter(|_| evicts);
+        oldest.map(|segment| Victim {
+            least: reclaim.eviction.least(segment.queue),
+            // All of the small queue may go to the main one, but the main one must yield something.
+            moved_bytes_max: match segment.queue {
+                Queue::Main if fruitless => 0,
+                queue => reclaim.eviction.kept_bytes_max(queue, capacity),
+            },
+            ..self.victim_of(&segment, Purpose::Evict)
+        })
+    }
+
+    /// What moving the live items of a segment would gain. Without eviction what no item fitted into does not count:
+    /// moving does not gain that.
+    fn dead(&self, segment: &SealedSegment) -> u64 {
+        let filled = if self.evicts() { self.geometry.segment_bytes() } else { u64::from(segment.used) };
+        filled.saturating_sub(segment.live_bytes)
+    }
+
+    /// Looks at more sealed segments. One in which all is gone ends it, and is the error.
+    fn look_on(&self, survey: &mut Survey, stuck: &HashSet<u32>) -> Result<(), SealedSegment> {
+        let now = self.now();
+        let flushed = self.flushed_order.load(Ordering::Acquire);
+        let from = survey.next;
+        survey.next = (from + SURVEY_STEP_SEGMENTS).min(self.geometry.segments);
+        for segment in self.segments.sealed(from..survey.next) {
+            if segment.live_bytes > 0 && stuck.contains(&segment.id) {
+                continue;
+            }
+            let is_gone = segment.last_expiry.is_some_and(|last| last <= now) || segment.order <= flushed;
+            // Pieces still being received do not go with the rest.
+            if segment.live_bytes == 0 || is_gone && !segment.orphans {
+                return Err(segment);
+            }
+            survey.items += segment.live_items;
+            survey.live_bytes += segment.live_bytes;
+            let (count, oldest) = match segment.queue {
+                Queue::Small => (&mut survey.small_segments, &mut survey.oldest_small),
+                Queue::Main => (&mut survey.main_segments, &mut survey.oldest_main),
+            };
+            *count += 1;
+            let oldest = if segment.orphans { &mut survey.oldest_with_orphans } else { oldest };
+            if oldest.is_none_or(|other| segment.order < other.order) {
+                *oldest = Some(segment);
+            }
+            if segment.orphans {
+                continue;
+            }
+            survey.dead_in_all += self.dead(&segment);
+            if survey.deadest.is_none_or(|other| self.dead(&segment) > self.dead(&other)) {
+                survey.deadest = Some(segment);
+            }
+        }
+        Ok(())
+    }
+}

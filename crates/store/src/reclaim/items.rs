@@ -1,0 +1,234 @@
+//! What becomes of the items of a segment that is emptied: they are dropped, evicted, or moved.
+
+use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, NewItem, PieceEntry, State};
+use fabcache_layout::sync::Ordering;
+use fabcache_layout::{KeyHash, Slot, size_class};
+
+use super::{Purpose, Stuck, Victim, whole_bytes};
+use crate::counters::StoreCounters;
+use crate::eviction::Eviction;
+use crate::index::SlotAt;
+use crate::index::group::LockedGroup;
+use crate::info::{Detail, Expiry, Miss};
+use crate::segments::{Claim, Queue};
+use crate::store::Store;
+
+impl Store {
+    /// Passes over the item at the victim's place; its bytes.
+    pub(super) fn pass_over(
+        &self,
+        victim: &mut Victim,
+        eviction: &mut Eviction,
+        counters: &StoreCounters,
+    ) -> Result<u64, Stuck> {
+        let offset = victim.at;
+        let item = Item::read(&self.memory, offset).expect("a sealed segment is in the region");
+        let bytes = item.bytes();
+        counters.reclaim_items_checked.inc();
+        if item.state.has(State::DEAD) {
+            return Ok(bytes);
+        }
+        let mut key = [0; KEY_BYTES_MAX];
+        let key = &mut key[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
+        self.memory.copy_out(offset + item.key_at(), key);
+        let hash = if item.is_piece() { KeyHash(item.cas) } else { self.hash(key) };
+        let group = self.index.lock(hash);
+        // Under the lock it either is dead by now, or cannot die but by us.
+        if item::load_state(&self.memory, offset).has(State::DEAD) {
+            return Ok(bytes);
+        }
+        if item.is_piece() {
+            self.pass_over_piece(victim, eviction, counters, &group, hash, (offset, &item))?;
+            return Ok(bytes);
+        }
+        let Some(at) = group.find(hash, |slot| slot.offset() == offset) else {
+            // Written, but not yet linked: its segment would not have been read. So it was abandoned.
+            return Ok(bytes);
+        };
+        if let Some(miss) = self.gone(&item, self.now()) {
+            self.drop_gone(counters, &group, at, &item, miss);
+            return Ok(bytes);
+        }
+        let frequency = at.slot.frequency();
+        let keeps = self.keeps(victim, eviction.credited(victim.queue, frequency, whole_bytes(&item)), bytes);
+        if victim.purpose == Purpose::Evict && victim.queue == Queue::Main {
+            eviction.see_main(frequency, bytes);
+        }
+        let worn = self.worn(victim, eviction, at, &item);
+        if keeps {
+            let to = (self.destination(victim), worn);
+            match self.move_item(counters, &group, hash, at, &item, to) {
+                Ok(()) => {
+                    victim.moved_bytes += bytes;
+                    return Ok(bytes);
+                }
+                Err(Stuck) if !self.evicts() => return Err(Stuck),
+                Err(Stuck) => {}
+            }
+        }
+        self.evict_from(victim, eviction, counters, &group, hash, (at, &item));
+        Ok(bytes)
+    }
+
+    /// The queue that items of a victim move to. Where nothing is evicted, what is moved is apart from what is new.
+    pub(super) fn destination(&self, victim: &Victim) -> Queue {
+        let compacts = victim.purpose != Purpose::Evict && self.evicts();
+        if compacts { victim.queue } else { Queue::Main }
+    }
+
+    /// Whether an item is moved rather than dropped.
+    pub(super) fn keeps(&self, victim: &Victim, frequency: u8, bytes: u64) -> bool {
+        match victim.purpose {
+            Purpose::Sweep | Purpose::Compact => true,
+            Purpose::Evict => {
+                frequency >= victim.least && victim.moved_bytes + bytes <= victim.moved_bytes_max
+            }
+        }
+    }
+
+    pub(crate) fn drop_gone(
+        &self,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        at: SlotAt,
+        item: &Item,
+        miss: Miss,
+    ) {
+        counters.reclaimed.inc();
+        if miss == Miss::Expired && !self.is_fetched(at.slot, item) {
+            counters.expired_unfetched.inc();
+        }
+        self.unlink(group, at, item);
+    }
+
+    fn is_fetched(&self, slot: Slot, item: &Item) -> bool {
+        slot.frequency() > 0 || item.state.has(State::FETCHED)
+    }
+
+    /// What is left of the frequency of an item that is moved.
+    pub(super) fn worn(&self, victim: &Victim, eviction: &Eviction, at: SlotAt, item: &Item) -> u8 {
+        let (offset, frequency) = (at.slot.offset(), at.slot.frequency());
+        match victim.purpose {
+            Purpose::Sweep | Purpose::Compact => frequency,
+            // Where it lies is as good as random.
+            Purpose::Evict => eviction.worn(victim.queue, frequency, whole_bytes(item), offset / 4),
+        }
+    }
+
+    pub(super) fn evict_from(
+        &self,
+        victim: &Victim,
+        eviction: &mut Eviction,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        (at, item): (SlotAt, &Item),
+    ) {
+        if victim.queue == Queue::Small {
+            eviction.see_evicted(whole_bytes(item));
+        }
+        self.evict(counters, group, hash, at, item);
+    }
+
+    fn evict(
+        &self,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        at: SlotAt,
+        item: &Item,
+    ) {
+        counters.evictions.inc();
+        counters.evicted_bytes.add(whole_bytes(item));
+        if !self.is_fetched(at.slot, item) {
+            counters.evicted_unfetched.inc();
+        } else if at.slot.frequency() > 1 {
+            counters.evicted_active.inc();
+        }
+        if item.expiry != 0 {
+            counters.evicted_nonzero.inc();
+        }
+        if self.segments.queue_at(at.slot.offset()) == Queue::Small {
+            self.ghosts.add(hash);
+        }
+        self.tell_of_eviction(at, item);
+        self.unlink(group, at, item);
+    }
+
+    fn tell_of_eviction(&self, at: SlotAt, item: &Item) {
+        let now = self.now();
+        let offset = at.slot.offset();
+        self.evicted_idle.store(now.saturating_sub(self.accessed(offset, item.state)), Ordering::Relaxed);
+        if let Some(observer) = self.observer.get().filter(|observer| observer.is_listening()) {
+            let mut key = [0; KEY_BYTES_MAX];
+            let key = &mut key[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
+            self.memory.copy_out(offset + item.key_at(), key);
+            observer.evicted(key, &self.info(at.slot, item, now, Detail::Full));
+        }
+    }
+
+    fn move_item(
+        &self,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        at: SlotAt,
+        item: &Item,
+        to: (Queue, u8),
+    ) -> Result<(), Stuck> {
+        let offset = at.slot.offset();
+        let table = item.is_chained().then(|| self.pieces(offset, item));
+        self.rewrite(group, hash, at, item, table, to)?;
+        counters.items_moved.inc();
+        counters.bytes_moved.add(item.bytes());
+        Ok(())
+    }
+
+    /// Writes an item anew in an open segment of a queue, for a chained one with the given pieces, and links it there with
+    /// a frequency.
+    pub(super) fn rewrite(
+        &self,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        at: SlotAt,
+        item: &Item,
+        pieces: Option<Vec<PieceEntry>>,
+        (queue, frequency): (Queue, u8),
+    ) -> Result<(), Stuck> {
+        let now = self.now();
+        let offset = at.slot.offset();
+        let mut content = vec![
+            0;
+            usize::from(item.key_len)
+                + if pieces.is_some() { 0 } else { item.payload_len() as usize }
+        ];
+        self.memory.copy_out(offset + item.key_at(), &mut content);
+        let (key, value) = content.split_at(usize::from(item.key_len));
+        let table: Option<Vec<u8>> =
+            pieces.as_ref().map(|pieces| pieces.iter().flat_map(|p| p.to_bytes()).collect());
+        let mut state = item::load_state(&self.memory, offset);
+        let accessed = self.accessed(offset, state);
+        if self.is_fetched(at.slot, item) {
+            state = state.with(State::FETCHED);
+        }
+        let new = NewItem {
+            // The window counts from the opening of a segment; in the new one the mark below tells the time.
+            state: state.with_window(0),
+            key,
+            binary_key: item.has_binary_key(),
+            cas: item.cas,
+            flags: item.flags,
+            expiry: item.expiry,
+            pieces: pieces.map_or(0, |pieces| pieces.len() as u32),
+            value_len: item.value_len,
+        };
+        let class = self.segments.class_of(queue, item.expiry, now, 0);
+        let reservation = self.segments.reserve(class, new.bytes(), now, Claim::Move).map_err(|_| Stuck)?;
+        let new_offset = reservation.offset;
+        self.segments.note_written(new_offset, accessed);
+        self.write_item(reservation, &new, table.as_deref().unwrap_or(value), Expiry::at(item.expiry));
+        let class = size_class::class_of(new.bytes());
+        self.relink(group, at, item, Slot::item(hash.tag(), new_offset, class, frequency));
+        Ok(())
+    }
+}
