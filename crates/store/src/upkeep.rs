@@ -4,7 +4,7 @@
 use fabcache_layout::header;
 use fabcache_layout::sync::{MutexGuard, Ordering};
 
-use crate::bounds::{FLUSH_EPOCHS_UNSWEPT_MAX, SEGMENTS_FOR_ITEMS_MIN, UPKEEP_STEP_GROUPS};
+use crate::bounds::{FLUSH_EPOCHS_UNSWEPT_MAX, UPKEEP_STEP_GROUPS};
 use crate::dump::Cursor;
 use crate::handle::Handle;
 use crate::index::resize::Growth;
@@ -152,7 +152,7 @@ impl Handle {
         if bytes > geometry.region_bytes {
             return Err(MemoryLimitError::BeyondReserved { max: geometry.region_bytes });
         }
-        let least = u64::from(store.segments.index_segments() + SEGMENTS_FOR_ITEMS_MIN);
+        let least = u64::from(store.segments.index_segments() + crate::bounds::SEGMENTS_FOR_ITEMS_MIN);
         let segments = bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift;
         if segments < least {
             return Err(MemoryLimitError::TooSmall {
