@@ -88,6 +88,8 @@ pub const WRITE_TRIES_MAX: usize = 256;
 
 /// A segment whose dead bytes exceed this part (1/n) of it is compacted before any live item is evicted.
 pub const COMPACTION_DEAD_DIVISOR: u64 = 6;
+/// … but the one that is next to be evicted only if so many items live in it.
+pub const COMPACTED_ITEMS_MIN: u64 = if cfg!(loom) { 0 } else { 4 };
 /// Where nothing is evicted this part (1/n): what is written again may leave more dead before memory is short for it
 /// ([`REWRITE_RESERVE_DIVISOR`]), and a writer that waits for a segment does not wait for the moving of many more.
 pub const COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION: u64 = 2 * REWRITE_RESERVE_DIVISOR as u64;
@@ -127,9 +129,6 @@ pub const GHOSTS_PER_ITEM_DIVISOR: u64 = 10;
 pub const GHOST_ROWS_PER_CHUNK: usize = if cfg!(loom) { 1 } else { 4096 };
 /// No item takes less memory, index included: bounds the number of ghosts.
 pub const ITEM_BYTES_MIN: u64 = if cfg!(loom) { 256 } else { 32 };
-
-/// … but the one that is next to be evicted only if so many items live in it.
-pub const COMPACTED_ITEMS_MIN: u64 = if cfg!(loom) { 0 } else { 4 };
 
 /// Segments that may be emptied one after the other, with eviction, before one is gained: each is to gain a sixth of
 /// itself, so more are emptied only where items do not fit closer or tables of chained values cost too much.

@@ -31,8 +31,7 @@ impl Handle {
             let offset = at.slot.offset();
             let Some(item) = Item::read(&store.memory, offset) else { return };
             let mut key = [0; KEY_BYTES_MAX];
-            let key = &mut key[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
-            store.memory.copy_out(offset + item.key_at(), key);
+            let key = store.copy_key(offset, &item, &mut key);
             match store.gone(&item, now) {
                 None => visit(Visited { key, info: store.info(at.slot, &item, now, Detail::Full) }),
                 Some(_) => gone(key),

@@ -147,8 +147,7 @@ impl Store {
     /// Unlinks the item at `offset`, seen there without a lock, if it is still there and gone.
     fn bury(&self, offset: u64, seen: &Item, counters: &StoreCounters) {
         let mut key = [0; KEY_BYTES_MAX];
-        let key = &mut key[..usize::from(seen.key_len).min(KEY_BYTES_MAX)];
-        self.memory.copy_out(offset + seen.key_at(), key);
+        let key = self.copy_key(offset, seen, &mut key);
         let hash = self.hash(key);
         let group = self.index.lock(hash);
         // What a slot points to stays under its lock. If none does, the item died, or the segment was used again.

@@ -391,6 +391,18 @@ impl Store {
         usize::from(item.key_len) == key.len() && self.memory.equals(offset + item.key_at(), key)
     }
 
+    /// Copies the key of the item at `offset`, as its header tells its length.
+    pub(crate) fn copy_key<'b>(
+        &self,
+        offset: u64,
+        item: &Item,
+        into: &'b mut [u8; KEY_BYTES_MAX],
+    ) -> &'b [u8] {
+        let key = &mut into[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
+        self.memory.copy_out(offset + item.key_at(), key);
+        key
+    }
+
     /// Takes a segment for the index, if one is free.
     pub(crate) fn index_segment(&self) -> Option<u64> {
         self.segments.take_for_index()
@@ -405,10 +417,7 @@ impl Rehash for Store {
 
     fn hash_at(&self, offset: u64) -> KeyHash {
         let item = Item::read(&self.memory, offset).expect("a slot points into the region");
-        let mut key = [0; KEY_BYTES_MAX];
-        let key = &mut key[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
-        self.memory.copy_out(offset + item.key_at(), key);
-        self.hash(key)
+        self.hash(self.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX]))
     }
 
     fn evict(&self, slot: Slot, unlink: impl FnOnce()) {

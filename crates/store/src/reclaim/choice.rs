@@ -12,8 +12,8 @@ use crate::bounds::{
 use crate::segments::{Queue, SealedSegment};
 use crate::store::Store;
 
-/// The sealed segments, as a choice among them needs it: many are looked at in steps. What it names may have been freed
-/// since, but only by a thread that holds the lock of reclaim.
+/// The sealed segments, as a choice among them needs it: many are looked at in steps. What it names is still sealed:
+/// segments are freed under the lock of reclaim, and who frees one in between discards it.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// The second in which it began.

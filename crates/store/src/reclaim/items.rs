@@ -29,8 +29,7 @@ impl Store {
             return Ok(bytes);
         }
         let mut key = [0; KEY_BYTES_MAX];
-        let key = &mut key[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
-        self.memory.copy_out(offset + item.key_at(), key);
+        let key = self.copy_key(offset, &item, &mut key);
         let hash = if item.is_piece() { KeyHash(item.cas) } else { self.hash(key) };
         let group = self.index.lock(hash);
         // Under the lock it either is dead by now, or cannot die but by us.
@@ -161,8 +160,7 @@ impl Store {
         self.evicted_idle.store(now.saturating_sub(self.accessed(offset, item.state)), Ordering::Relaxed);
         if let Some(observer) = self.observer.get().filter(|observer| observer.is_listening()) {
             let mut key = [0; KEY_BYTES_MAX];
-            let key = &mut key[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
-            self.memory.copy_out(offset + item.key_at(), key);
+            let key = self.copy_key(offset, item, &mut key);
             observer.evicted(key, &self.info(at.slot, item, now, Detail::Full));
         }
     }
