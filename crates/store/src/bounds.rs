@@ -48,6 +48,10 @@ pub const PIECE_BYTES_MIN: u64 = 4 << 10;
 /// Received bytes of a long value that wait on the heap before they become a piece in the region.
 pub const UPLOAD_PIECE_BYTES: usize = 128 << 10;
 
+/// Received bytes of a long value for which its writer does a share of reclaim: as much as one share can gain where items
+/// are small, so that others need not free what a long value takes.
+pub const UPLOAD_SHARE_BYTES: usize = 32 << 10;
+
 /// Free segments that only reclaim may take, so that it always has somewhere to move live items to.
 pub const RECLAIM_RESERVE_SEGMENTS: usize = 2;
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use fabcache_layout::KeyHash;
 use fabcache_layout::item::PieceEntry;
 
+use crate::bounds::UPLOAD_SHARE_BYTES;
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::info::Expiry;
@@ -81,6 +82,9 @@ impl Upload {
             let (part, rest) = bytes.split_at(bytes.len().min(piece_bytes - parts.waiting.len()));
             bytes = rest;
             parts.received += part.len() as u64;
+            for paid_for in part.chunks(UPLOAD_SHARE_BYTES) {
+                handle.reclaim_ahead(paid_for.len() as u64);
+            }
             if parts.waiting.is_empty() && part.len() == piece_bytes {
                 parts.add_pieces(handle, self.expiry, part)?;
                 continue;
@@ -154,7 +158,6 @@ impl Uploaded {
                     self.store.segments.count_orphan(piece.offset, 1);
                     self.pieces.push(piece);
                     bytes = &bytes[piece.len as usize..];
-                    handle.reclaim_ahead(piece.len.into());
                 }
                 Err(NoSpace::Full) => handle.make_room(Claim::New, 0)?,
                 Err(NoSpace::TooLong) => return Err(OutOfMemory),
