@@ -1,0 +1,128 @@
+//! Where a server is.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::error::Error;
+
+/// memcached's port, and that of an address without one.
+pub const DEFAULT_PORT: u16 = 11211;
+
+/// Where a server is, and the part of the keys it gets.
+///
+/// Written `tcp://HOST:PORT`, `HOST:PORT`, `HOST` or `unix:///PATH`; with `?weight=N` behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// How it is reached.
+    pub place: Place,
+    /// Its part of the keys beside other servers', where the distribution knows weights; 1 if not given.
+    pub weight: u32,
+}
+
+/// How a server is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// By TCP.
+    Tcp {
+        /// Name or address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// By a Unix socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Address, Error> {
+        let wrong = |why| Error::Address { address: text.into(), why };
+        let (place, query) = text.split_once('?').map_or((text, None), |(place, query)| (place, Some(query)));
+        let weight = match query.map(|query| query.strip_prefix("weight=").map(str::parse)) {
+            None => 1,
+            Some(Some(Ok(weight))) if weight > 0 => weight,
+            Some(_) => return Err(wrong("what may follow a ? is weight=N, N at least 1")),
+        };
+        if let Some(path) = place.strip_prefix("unix://") {
+            if !path.starts_with('/') {
+                return Err(wrong("a Unix socket has an absolute path: unix:///run/fabcached.sock"));
+            }
+            return Ok(Address { place: Place::Unix(path.into()), weight });
+        }
+        let place = place.strip_prefix("tcp://").unwrap_or(place);
+        if place.contains("://") {
+            return Err(wrong("the ways to a server are tcp:// and unix://"));
+        }
+        let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, "")) => (host, None),
+            Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or(wrong("after ] comes :PORT"))?)),
+            None => match place.split_once(':') {
+                // More than one colon: an IPv6 address without brackets, and without a port.
+                Some((_, rest)) if rest.contains(':') => (place, None),
+                Some((host, port)) => (host, Some(port)),
+                None => (place, None),
+            },
+        };
+        let port = match port.map(str::parse) {
+            None => DEFAULT_PORT,
+            Some(Ok(port)) if port > 0 => port,
+            Some(_) => return Err(wrong("a port is a number from 1 to 65535")),
+        };
+        if host.is_empty() {
+            return Err(wrong("there is no host"));
+        }
+        Ok(Address { place: Place::Tcp { host: host.into(), port }, weight })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Tcp { host, port } if host.contains(':') => write!(f, "tcp://[{host}]:{port}")?,
+            Place::Tcp { host, port } => write!(f, "tcp://{host}:{port}")?,
+            Place::Unix(path) => write!(f, "unix://{}", path.display())?,
+        }
+        if self.weight == 1 { Ok(()) } else { write!(f, "?weight={}", self.weight) }
+    }
+}
+
+impl Address {
+    /// What libmemcached calls the server where it places it among others: the host, and the port if it is not
+    /// memcached's; a Unix socket is a host by its path, with port 0.
+    pub fn name(&self) -> String {
+        match &self.place {
+            Place::Tcp { host, port: DEFAULT_PORT } => host.clone(),
+            Place::Tcp { host, port } => format!("{host}:{port}"),
+            Place::Unix(path) => format!("{}:0", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written() {
+        for (text, written, name) in [
+            ("localhost", "tcp://localhost:11211", "localhost"),
+            ("tcp://h:1", "tcp://h:1", "h:1"),
+            ("h:11211?weight=3", "tcp://h:11211?weight=3", "h"),
+            ("[::1]:5", "tcp://[::1]:5", "::1:5"),
+            ("::1", "tcp://[::1]:11211", "::1"),
+            ("unix:///tmp/s", "unix:///tmp/s", "/tmp/s:0"),
+        ] {
+            let address: Address = text.parse().expect(text);
+            assert_eq!((address.to_string().as_str(), address.name().as_str()), (written, name));
+            assert_eq!(written.parse::<Address>().expect(written), address);
+        }
+        for wrong in
+            ["", "h:0", "h:70000", "h:x", "unix://s", "ftp://h", "[::1]5", "h?weight=0", "h?w=1", ":1"]
+        {
+            let error = wrong.parse::<Address>().expect_err(wrong).to_string();
+            assert!(error.contains(&format!("{wrong:?}")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! The calls.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::address::Address;
+use crate::bounds::{
+    CONNECT_TIMEOUT, KEY_BYTES_MAX, KEYS_IN_FLIGHT_MAX, RETRY_AFTER, TIMEOUT, VALUE_BYTES_MAX,
+};
+use crate::connection::{Connection, protocol};
+use crate::distribution::{Distribution, Mapping};
+use crate::error::{Error, Failure};
+use crate::meta::{Answer, Request, refusal};
+use crate::server::Server;
+
+/// What a client does where it has a choice.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How keys are mapped to servers.
+    pub distribution: Distribution,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// How long a call may take, for each server that it asks.
+    pub timeout: Duration,
+    /// After so many failures one after the other a server is down …
+    pub failures_max: u32,
+    /// … for so long.
+    pub retry_after: Duration,
+    /// Keys of a server that is down belong to the others meanwhile. Otherwise calls for them fail at once.
+    pub auto_eject: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            distribution: Distribution::default(),
+            connect_timeout: CONNECT_TIMEOUT,
+            timeout: TIMEOUT,
+            failures_max: 1,
+            retry_after: RETRY_AFTER,
+            auto_eject: false,
+        }
+    }
+}
+
+/// How long an item lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttl(u32);
+
+impl Ttl {
+    /// Until it is removed or evicted.
+    pub const NEVER: Ttl = Ttl(0);
+
+    /// So many seconds; not at all if there are none.
+    pub fn seconds(seconds: u32) -> Ttl {
+        Ttl(seconds.max(1))
+    }
+
+    /// As the protocol has it: beyond thirty days it is a Unix time.
+    fn exptime(self) -> u64 {
+        const THIRTY_DAYS: u32 = 30 * 24 * 3600;
+        if self.0 <= THIRTY_DAYS {
+            return self.0.into();
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        now.as_secs() + u64::from(self.0)
+    }
+}
+
+/// What is stored under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The value.
+    pub value: Vec<u8>,
+    /// What it was stored with for the client's own use.
+    pub flags: u32,
+    /// Tells this version of it from others; for [`Client::cas`].
+    pub cas: u64,
+}
+
+/// What became of an item to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// It is stored.
+    Stored,
+    /// The key was there, or was not, as it should not have been.
+    NotStored,
+    /// Another changed the item since ([`Client::cas`]).
+    Exists,
+    /// There is no such item any more ([`Client::cas`]).
+    NotFound,
+}
+
+/// What became of many keys.
+#[derive(Debug, Default)]
+pub struct Many {
+    /// Of each key what is stored, in their order; none also where the server failed.
+    pub items: Vec<Option<Item>>,
+    /// The servers that failed.
+    pub failed: Vec<Error>,
+}
+
+/// Many servers as one cache. Cheap to clone; clones share connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    servers: Vec<Server>,
+    addresses: Vec<Address>,
+    options: Options,
+    /// The servers left out, and how keys are mapped among the rest.
+    mapping: Mutex<(Vec<usize>, Arc<Mapping>)>,
+}
+
+impl Client {
+    /// A client of the servers at these addresses ([`Address`]). Nothing is connected before it is needed.
+    ///
+    /// # Errors
+    /// An address is none, or there is none.
+    pub fn new<A: AsRef<str>>(
+        addresses: impl IntoIterator<Item = A>,
+        options: Options,
+    ) -> Result<Client, Error> {
+        let parsed: Result<Vec<Address>, Error> =
+            addresses.into_iter().map(|address| address.as_ref().parse()).collect();
+        let addresses = parsed?;
+        if addresses.is_empty() {
+            return Err(Error::NoServers);
+        }
+        let servers = addresses.iter().map(|address| Server::new(address.clone(), &options)).collect();
+        let mapping = Arc::new(Mapping::new(options.distribution, &addresses, |_| true));
+        Ok(Client {
+            shared: Arc::new(Shared {
+                servers,
+                addresses,
+                options,
+                mapping: Mutex::new((Vec::new(), mapping)),
+            }),
+        })
+    }
+
+    // ---- reading ----
+
+    /// What is stored under a key.
+    ///
+    /// # Errors
+    /// The key is none, or the server fails.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Item>, Error> {
+        self.read(key, None)
+    }
+
+    /// The same, and from now on it lives for `ttl`.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub fn get_and_touch(&self, key: &[u8], ttl: Ttl) -> Result<Option<Item>, Error> {
+        self.read(key, Some(ttl))
+    }
+
+    fn read(&self, key: &[u8], ttl: Option<Ttl>) -> Result<Option<Item>, Error> {
+        let mut request = Request::of("mg", checked(key)?);
+        request.line(" v f c");
+        if let Some(ttl) = ttl {
+            request = Request::of("mg", key);
+            request.flag("T", ttl.exptime());
+            request.line(" v f c");
+        }
+        self.server_of(key)?.call(|connection| match ask(connection, &request)? {
+            Answer::Value(flags, value) => Ok(Some(Item { value, flags: flags.flags, cas: flags.cas })),
+            Answer::Miss => Ok(None),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// What is stored under each of many keys: all servers are asked at once.
+    ///
+    /// # Errors
+    /// A key is none. Servers that fail are told of beside what the others answered.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Many, Error> {
+        let mut many = Many { items: keys.iter().map(|_| None).collect(), failed: Vec::new() };
+        let mut wanted: Vec<Vec<usize>> = self.shared.servers.iter().map(|_| Vec::new()).collect();
+        let mapping = self.mapping();
+        for (i, key) in keys.iter().enumerate() {
+            let server = mapping.server_of(checked(key.as_ref())?).ok_or(Error::AllDown)?;
+            wanted[server].push(i);
+        }
+        let mut asked = Vec::new();
+        for (server, wanted) in self.shared.servers.iter().zip(&wanted) {
+            let (first, _) = wanted.split_at(wanted.len().min(KEYS_IN_FLIGHT_MAX));
+            if first.is_empty() {
+                continue;
+            }
+            let sent = server.take().and_then(|mut connection| {
+                let sent = connection.send(&[ask_for(first, keys).as_bytes()]);
+                match sent {
+                    Ok(()) => Ok(connection),
+                    Err(_) => {
+                        server.give_back(connection, &sent);
+                        sent.map(|()| unreachable!("it failed"))
+                    }
+                }
+            });
+            match sent {
+                Ok(connection) => asked.push((server, connection, wanted)),
+                Err(failure) => many.failed.push(server.error(failure)),
+            }
+        }
+        for (server, mut connection, wanted) in asked {
+            let done = read_many(&mut connection, keys, wanted, &mut many.items);
+            server.give_back(connection, &done);
+            many.failed.extend(done.err().map(|failure| server.error(failure)));
+        }
+        Ok(many)
+    }
+
+    // ---- storing ----
+
+    /// Stores a value.
+    ///
+    /// # Errors
+    /// Key or value are none, or the server fails or refuses: memory is full, or the value too large for it.
+    pub fn set(&self, key: &[u8], value: &[u8], ttl: Ttl) -> Result<(), Error> {
+        self.set_with_flags(key, value, ttl, 0)
+    }
+
+    /// The same, with flags for the client's own use.
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn set_with_flags(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) -> Result<(), Error> {
+        self.store(key, value, ttl, flags, "MS").map(|_| ())
+    }
+
+    /// Stores a value if the key is not there.
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn add(&self, key: &[u8], value: &[u8], ttl: Ttl) -> Result<Stored, Error> {
+        self.store(key, value, ttl, 0, "ME")
+    }
+
+    /// Stores a value if the key is there.
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn replace(&self, key: &[u8], value: &[u8], ttl: Ttl) -> Result<Stored, Error> {
+        self.store(key, value, ttl, 0, "MR")
+    }
+
+    /// Adds bytes behind a value, if there is one.
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn append(&self, key: &[u8], value: &[u8]) -> Result<Stored, Error> {
+        self.store(key, value, Ttl::NEVER, 0, "MA")
+    }
+
+    /// Adds bytes before a value, if there is one.
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn prepend(&self, key: &[u8], value: &[u8]) -> Result<Stored, Error> {
+        self.store(key, value, Ttl::NEVER, 0, "MP")
+    }
+
+    /// Stores a value if the item is still the one with this [`Item::cas`].
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn cas(&self, key: &[u8], value: &[u8], ttl: Ttl, cas: u64) -> Result<Stored, Error> {
+        self.store(key, value, ttl, 0, &format!("C{cas}"))
+    }
+
+    fn store(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32, how: &str) -> Result<Stored, Error> {
+        let mut request = Request::of("ms", checked(key)?);
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::Value(value.len()));
+        }
+        request.length(value.len(), key);
+        request.flag("T", ttl.exptime());
+        request.flag("F", flags);
+        request.flag(how, "");
+        request.end();
+        self.server_of(key)?.call(|connection| {
+            connection.send(&[request.as_bytes(), value, b"\r\n"])?;
+            match Answer::read(connection)? {
+                Answer::Done(_) => Ok(Stored::Stored),
+                Answer::NotStored => Ok(Stored::NotStored),
+                Answer::Exists => Ok(Stored::Exists),
+                Answer::NotFound => Ok(Stored::NotFound),
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    // ---- changing ----
+
+    /// Adds to a number: the new one, or none if there is no such key.
+    ///
+    /// # Errors
+    /// The key is none, or the server fails or refuses: what is stored is no number.
+    pub fn incr(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
+        self.arithmetic(key, delta, "MI")
+    }
+
+    /// Subtracts from a number, which does not go below 0.
+    ///
+    /// # Errors
+    /// As for [`Client::incr`].
+    pub fn decr(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
+        self.arithmetic(key, delta, "MD")
+    }
+
+    fn arithmetic(&self, key: &[u8], delta: u64, how: &str) -> Result<Option<u64>, Error> {
+        let mut request = Request::of("ma", checked(key)?);
+        request.flag("D", delta);
+        request.flag(how, "");
+        request.line(" v");
+        self.server_of(key)?.call(|connection| match ask(connection, &request)? {
+            Answer::Value(_, number) => {
+                let parsed =
+                    std::str::from_utf8(&number).ok().and_then(|number| number.trim_end().parse().ok());
+                parsed.map(Some).ok_or_else(|| protocol(&number))
+            }
+            Answer::NotFound => Ok(None),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// From now on what is stored lives for `ttl`. Whether there is anything.
+    ///
+    /// # Errors
+    /// The key is none, or the server fails.
+    pub fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool, Error> {
+        let mut request = Request::of("mg", checked(key)?);
+        request.flag("T", ttl.exptime());
+        request.end();
+        self.server_of(key)?.call(|connection| match ask(connection, &request)? {
+            Answer::Done(_) => Ok(true),
+            Answer::Miss => Ok(false),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    /// Removes a key. Whether it was there.
+    ///
+    /// # Errors
+    /// The key is none, or the server fails.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        let mut request = Request::of("md", checked(key)?);
+        request.end();
+        self.server_of(key)?.call(|connection| match ask(connection, &request)? {
+            Answer::Done(_) => Ok(true),
+            Answer::NotFound => Ok(false),
+            other => Err(unexpected(&other)),
+        })
+    }
+
+    // ---- all servers ----
+
+    /// Forgets everything on all servers, after `delay` seconds.
+    ///
+    /// # Errors
+    /// The first server that fails or refuses; the others were asked all the same.
+    pub fn flush(&self, delay: u32) -> Result<(), Error> {
+        let flush = |server: &Server| {
+            server.call(|connection| {
+                connection.send(&[format!("flush_all {delay}\r\n").as_bytes()])?;
+                let line = connection.line()?;
+                refusal(&line)?;
+                if line == "OK" { Ok(()) } else { Err(protocol(line.as_bytes())) }
+            })
+        };
+        let done: Vec<_> = self.shared.servers.iter().map(flush).collect();
+        done.into_iter().collect()
+    }
+
+    /// Statistics of all servers, in their order: all of them, or those of a topic such as `items`.
+    ///
+    /// # Errors
+    /// Of each server, that it fails or refuses.
+    pub fn stats(&self, topic: &str) -> Vec<Result<Vec<(String, String)>, Error>> {
+        let stats = |server: &Server| {
+            server.call(|connection| {
+                connection.send(&[format!("stats {topic}").trim_end().as_bytes(), b"\r\n"])?;
+                let mut stats = Vec::new();
+                loop {
+                    let line = connection.line()?;
+                    refusal(&line)?;
+                    match line.strip_prefix("STAT ").map(|stat| stat.split_once(' ').unwrap_or((stat, ""))) {
+                        Some((name, value)) => stats.push((name.into(), value.into())),
+                        None if matches!(line.as_str(), "END" | "RESET") => return Ok(stats),
+                        None => return Err(protocol(line.as_bytes())),
+                    }
+                }
+            })
+        };
+        self.shared.servers.iter().map(stats).collect()
+    }
+
+    /// The address of the server that has a key.
+    ///
+    /// # Errors
+    /// The key is none, or all servers are left out.
+    pub fn address_of(&self, key: &[u8]) -> Result<&Address, Error> {
+        Ok(&self.server_of(checked(key)?)?.address)
+    }
+
+    fn server_of(&self, key: &[u8]) -> Result<&Server, Error> {
+        let server = self.mapping().server_of(key).ok_or(Error::AllDown)?;
+        Ok(&self.shared.servers[server])
+    }
+
+    fn mapping(&self) -> Arc<Mapping> {
+        let shared = &*self.shared;
+        let mut mapping = shared.mapping.lock().expect("no thread panics while it maps keys");
+        if shared.options.auto_eject {
+            let down: Vec<usize> =
+                (0..shared.servers.len()).filter(|i| shared.servers[*i].is_down()).collect();
+            if down != mapping.0 {
+                let is_up = |server| !down.contains(&server);
+                let among_others = Mapping::new(shared.options.distribution, &shared.addresses, is_up);
+                *mapping = (down, Arc::new(among_others));
+            }
+        }
+        Arc::clone(&mapping.1)
+    }
+}
+
+fn checked(key: &[u8]) -> Result<&[u8], Error> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Error::Key(key.len())) } else { Ok(key) }
+}
+
+fn ask(connection: &mut Connection, request: &Request) -> Result<Answer, Failure> {
+    connection.send(&[request.as_bytes()])?;
+    Answer::read(connection)
+}
+
+fn unexpected(answer: &Answer) -> Failure {
+    protocol(format!("{answer:?}").as_bytes())
+}
+
+/// Asks for some of the keys, each marked with its number; misses are not answered.
+fn ask_for<K: AsRef<[u8]>>(numbers: &[usize], keys: &[K]) -> Request {
+    let mut request = Request::default();
+    for i in numbers {
+        request.next("mg", keys[*i].as_ref());
+        request.flag("O", i);
+        request.line(" v f c q");
+    }
+    request.line("mn");
+    request
+}
+
+/// Reads what was asked for first, then asks for the rest.
+fn read_many<K: AsRef<[u8]>>(
+    connection: &mut Connection,
+    keys: &[K],
+    wanted: &[usize],
+    items: &mut [Option<Item>],
+) -> Result<(), Failure> {
+    let mut refused = Ok(());
+    for (turn, numbers) in wanted.chunks(KEYS_IN_FLIGHT_MAX).enumerate() {
+        if turn > 0 {
+            connection.send(&[ask_for(numbers, keys).as_bytes()])?;
+        }
+        loop {
+            match Answer::read(connection) {
+                Ok(Answer::NoOp) => break,
+                // Others are answered behind it.
+                Err(Failure::Refused(why)) => refused = Err(Failure::Refused(why)),
+                Err(failure) => return Err(failure),
+                Ok(Answer::Value(flags, value)) => {
+                    let number = flags.opaque.filter(|number| numbers.contains(number));
+                    let number = number.ok_or_else(|| protocol(b"a value that was not asked for"))?;
+                    items[number] = Some(Item { value, flags: flags.flags, cas: flags.cas });
+                }
+                Ok(other) => return Err(unexpected(&other)),
+            }
+        }
+    }
+    refused
+}

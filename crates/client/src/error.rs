@@ -1,0 +1,76 @@
+//! What can go wrong, told by whose fault it is.
+
+use std::io;
+
+use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// Why a call did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The caller's: an address that is none.
+    #[error("{address:?} is no address of a server: {why}")]
+    Address {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The caller's: no server was named.
+    #[error("no server is named; give at least one address")]
+    NoServers,
+    /// The caller's: a key that no server takes.
+    #[error("a key has 1 to {KEY_BYTES_MAX} bytes, not {0}")]
+    Key(usize),
+    /// The caller's: a value that no server takes.
+    #[error("a value has at most {VALUE_BYTES_MAX} bytes, not {0}")]
+    Value(usize),
+    /// One server's.
+    #[error("{server}: {failure}")]
+    Server {
+        /// Its address.
+        server: String,
+        /// What it came to.
+        #[source]
+        failure: Failure,
+    },
+    /// All servers are down.
+    #[error("no server is left: all have failed of late")]
+    AllDown,
+}
+
+/// What one server's failure was.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It cannot be reached.
+    #[error("cannot connect: {0}")]
+    Connect(io::Error),
+    /// The connection broke, or no answer came in time. Whether a change was made is not known.
+    #[error("no answer: {0}")]
+    Broken(io::Error),
+    /// It answered what the protocol does not know. Whether a change was made is not known.
+    #[error("an answer that is none: {0:?}")]
+    Protocol(String),
+    /// It has failed of late, and is not asked again until [`crate::Options::retry_after`] is over.
+    #[error("it has failed of late and is not asked again yet")]
+    Down,
+    /// It refused: memory is full, the value is too large, a number is none, or as it says.
+    #[error("it refuses: {0}")]
+    Refused(String),
+}
+
+impl Failure {
+    /// The connection cannot be used any more.
+    pub(crate) fn breaks(&self) -> bool {
+        !matches!(self, Failure::Refused(_))
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        // What the system calls "would block" is a timeout here.
+        Failure::Broken(match error.kind() {
+            io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "it took too long"),
+            _ => error,
+        })
+    }
+}

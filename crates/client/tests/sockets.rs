@@ -1,0 +1,196 @@
+//! The client over sockets, against servers in this process.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use clap::Parser;
+use fabcache_client::{Client, Distribution, Error, Failure, Options, Stored, Ttl};
+use fabcache_server::options::CommandLine;
+use fabcache_server::{Server, Settings};
+
+/// A server that is stopped when the test ends.
+struct Running(Option<Server>);
+
+impl Running {
+    fn start(flags: &str) -> Running {
+        let line = format!("fabcached -t 1 {flags}");
+        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
+        let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
+        Running(Some(Server::start(settings, Vec::new()).expect("a server")))
+    }
+
+    fn tcp() -> Running {
+        Running::start("-l 127.0.0.1 -p -1")
+    }
+
+    fn address(&self) -> String {
+        format!("tcp://{}", self.0.as_ref().expect("it runs").local()[0])
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(server) = self.0.take() {
+            server.stop().expect("no thread failed");
+        }
+    }
+}
+
+fn client(address: &str) -> Client {
+    Client::new([address], Options::default()).expect("an address")
+}
+
+fn value(cache: &Client, key: &[u8]) -> Option<Vec<u8>> {
+    cache.get(key).expect("the server answers").map(|item| item.value)
+}
+
+fn every_call(cache: &Client) {
+    let long: Vec<u8> = (0..700_000u32).map(|i| (i * 7 % 251) as u8).collect();
+    for key in [&b"plain"[..], b"with space\n", &[0xff; 180]] {
+        assert_eq!(cache.get(key).expect("answered"), None);
+        cache.set_with_flags(key, b"one", Ttl::NEVER, 77).expect("stored");
+        let item = cache.get(key).expect("answered").expect("stored");
+        assert_eq!((&item.value[..], item.flags), (&b"one"[..], 77));
+        assert_eq!(cache.add(key, b"two", Ttl::NEVER).expect("answered"), Stored::NotStored);
+        assert_eq!(cache.cas(key, b"two", Ttl::NEVER, item.cas + 1).expect("answered"), Stored::Exists);
+        assert_eq!(cache.cas(key, b"two", Ttl::seconds(90), item.cas).expect("answered"), Stored::Stored);
+        assert_eq!(cache.append(key, b" three").expect("answered"), Stored::Stored);
+        assert_eq!(cache.prepend(key, b"one ").expect("answered"), Stored::Stored);
+        assert_eq!(value(cache, key).as_deref(), Some(&b"one two three"[..]));
+        cache.set(key, &long, Ttl::NEVER).expect("stored");
+        assert!(value(cache, key).is_some_and(|value| value == long));
+        let item = cache.get_and_touch(key, Ttl::seconds(3_000_000)).expect("answered").expect("stored");
+        assert!(item.value == long, "beyond thirty days it is still there");
+        assert!(cache.get(key).expect("answered").is_some());
+        assert!(cache.touch(key, Ttl::seconds(100)).expect("answered"));
+        cache.set(key, b"9", Ttl::NEVER).expect("stored");
+        assert_eq!(cache.incr(key, 3).expect("answered"), Some(12));
+        assert_eq!(cache.decr(key, 100).expect("answered"), Some(0));
+        assert!(cache.delete(key).expect("answered") && !cache.delete(key).expect("answered"));
+        assert_eq!(cache.incr(key, 1).expect("answered"), None);
+        assert!(!cache.touch(key, Ttl::NEVER).expect("answered"));
+        assert_eq!(cache.replace(key, b"x", Ttl::NEVER).expect("answered"), Stored::NotStored);
+        assert_eq!(cache.cas(key, b"x", Ttl::NEVER, 1).expect("answered"), Stored::NotFound);
+    }
+}
+
+#[test]
+fn every_call_over_tcp_and_over_a_unix_socket() {
+    let server = Running::tcp();
+    every_call(&client(&server.address()));
+    let path = std::env::temp_dir().join(format!("fabcache-client-{}", std::process::id()));
+    let _server = Running::start(&format!("-s {}", path.display()));
+    every_call(&client(&format!("unix://{}", path.display())));
+}
+
+#[test]
+fn keys_and_values_that_no_server_takes_are_refused() {
+    let server = Running::tcp();
+    let cache = client(&server.address());
+    assert!(matches!(cache.get(b""), Err(Error::Key(0))));
+    assert!(matches!(cache.set(&[b'k'; 251], b"", Ttl::NEVER), Err(Error::Key(251))));
+    let error = cache.set(b"k", &vec![0; 2 << 20], Ttl::NEVER).expect_err("-I is 1m");
+    assert!(error.to_string().contains("object too large for cache"), "{error}");
+    cache.set(b"k", b"no number", Ttl::NEVER).expect("the connection goes on");
+    let error = cache.incr(b"k", 1).expect_err("no number");
+    assert!(matches!(&error, Error::Server { failure: Failure::Refused(_), .. }), "{error}");
+    assert_eq!(value(&cache, b"k").as_deref(), Some(&b"no number"[..]));
+}
+
+#[test]
+fn many_keys_of_many_servers() {
+    let servers = [Running::tcp(), Running::tcp(), Running::tcp()];
+    for distribution in [Distribution::Modula, Distribution::Ketama, Distribution::KetamaWeighted] {
+        let options = Options { distribution, ..Options::default() };
+        let cache = Client::new(servers.iter().map(Running::address), options).expect("addresses");
+        let keys: Vec<String> = (0..1_000).map(|i| format!("{distribution:?}{i}")).collect();
+        for key in keys.iter().step_by(3) {
+            cache.set(key.as_bytes(), key.as_bytes(), Ttl::NEVER).expect("stored");
+        }
+        let many = cache.get_many(&keys).expect("keys");
+        assert!(many.failed.is_empty(), "{:?}", many.failed);
+        for (i, (key, item)) in keys.iter().zip(&many.items).enumerate() {
+            let found = item.as_ref().map(|item| &item.value[..]);
+            assert_eq!(found, (i % 3 == 0).then_some(key.as_bytes()), "{key}");
+        }
+        let counts = servers.iter().map(|server| {
+            let stats = client(&server.address()).stats("").remove(0).expect("answered");
+            let count = stats.iter().find(|(name, _)| name == "curr_items").expect("a count");
+            count.1.parse::<u32>().expect("a number")
+        });
+        assert!(counts.into_iter().all(|count| count > 50), "every server has its share");
+        cache.flush(0).expect("flushed");
+        assert!(cache.get_many(&keys).expect("keys").items.iter().all(Option::is_none));
+    }
+}
+
+#[test]
+fn a_server_that_is_down_fails_at_once_or_is_left_out() {
+    let up = Running::tcp();
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let down = format!("tcp://{}", free.local_addr().expect("bound"));
+    drop(free);
+    let options = Options { retry_after: Duration::from_secs(600), ..Options::default() };
+    let cache = Client::new([up.address(), down.clone()], options.clone()).expect("addresses");
+    let key = (0..)
+        .map(|i| format!("key{i}"))
+        .find(|key| cache.address_of(key.as_bytes()).expect("servers").to_string() == down);
+    let key = key.expect("half of the keys").into_bytes();
+    let failure = |error| match error {
+        Error::Server { server, failure } if server == down => failure,
+        other => panic!("{other}"),
+    };
+    assert!(matches!(failure(cache.get(&key).expect_err("down")), Failure::Connect(_)));
+    assert!(matches!(failure(cache.get(&key).expect_err("down")), Failure::Down));
+    let many = cache.get_many(&[key.clone()]).expect("keys");
+    assert!(many.items[0].is_none() && many.failed.len() == 1);
+
+    let cache =
+        Client::new([up.address(), down], Options { auto_eject: true, ..options }).expect("addresses");
+    assert!(cache.set(&key, b"v", Ttl::NEVER).is_err(), "nobody knew");
+    cache.set(&key, b"v", Ttl::NEVER).expect("the other has it now");
+    assert_eq!(value(&cache, &key).as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn a_server_that_was_started_again_is_found() {
+    let path = std::env::temp_dir().join(format!("fabcache-again-{}", std::process::id()));
+    let start = || Running::start(&format!("-s {}", path.display()));
+    let cache = client(&format!("unix://{}", path.display()));
+    let server = start();
+    cache.set(b"k", b"v", Ttl::NEVER).expect("stored");
+    drop(server);
+    let _server = start();
+    assert_eq!(value(&cache, b"k"), None, "a new connection to a new server");
+}
+
+#[test]
+fn a_server_that_says_nothing_or_nonsense_is_an_error_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = format!("tcp://{}", listener.local_addr().expect("bound"));
+    let answers: [&[u8]; 4] = [b"", b"NONSENSE\r\n", b"VA 5 O0\r\nab", b"VA 3 f0 c1\r\nabcde\r\n"];
+    let count = answers.len();
+    let server = std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut request = [0; 64];
+            let _ = stream.read(&mut request).expect("a request");
+            stream.write_all(answer).expect("it listens");
+            // Until the client gives up.
+            let _ = stream.read(&mut request);
+        }
+    });
+    let options =
+        Options { timeout: Duration::from_millis(300), failures_max: u32::MAX, ..Options::default() };
+    let cache = Client::new([address], options).expect("an address");
+    for _ in 0..count {
+        let error = cache.get(b"key").expect_err("no answer");
+        assert!(
+            matches!(&error, Error::Server { failure: Failure::Broken(_) | Failure::Protocol(_), .. }),
+            "{error}"
+        );
+    }
+    drop(cache);
+    server.join().expect("it served");
+}
