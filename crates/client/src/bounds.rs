@@ -13,6 +13,20 @@ pub const RECEIVE_BYTES: usize = 64 << 10;
 /// Keys asked for before their answers are read: so many answers of refusal fit the buffers of any socket, so that
 /// neither side waits for the other to read first.
 pub const KEYS_IN_FLIGHT_MAX: usize = 64;
+/// A connection on which a call began less than this ago is not looked at before the next: a system call less, and a
+/// server is not started again so soon.
+pub const TRUSTED_IDLE: Duration = Duration::from_millis(1);
+/// Requests in flight on one connection, before a call that does not wait does: enough to keep any server busy, and a
+/// bound of what a broken connection ends.
+pub const REQUESTS_IN_FLIGHT_MAX: usize = 1024;
+/// Of these so many are given to the system in one call: 48 parts, of 1024 that it takes.
+pub const OPERATIONS_SENT_AT_ONCE: usize = 16;
+/// Calls to send, and to receive, that one test makes: then it returns, though a fast server would keep it busy.
+pub const TURNS_AT_ONCE: usize = 16;
+/// How long a connection's thread stays when nothing is awaited any more: to start one takes longer than an answer.
+pub const DRIVER_LINGER: Duration = Duration::from_millis(50);
+/// The longest [`crate::Options::timeout`] that clocks can add: sixty years.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(60 * 365 * 24 * 3600);
 /// Connections kept for a server that nobody uses.
 pub const IDLE_CONNECTIONS_MAX: usize = 16;
 /// Default of [`crate::Options::connect_timeout`]: a server in the same room answers within milliseconds.

@@ -7,10 +7,11 @@ use crate::address::Address;
 use crate::bounds::{
     CONNECT_TIMEOUT, KEY_BYTES_MAX, KEYS_IN_FLIGHT_MAX, RETRY_AFTER, TIMEOUT, VALUE_BYTES_MAX,
 };
-use crate::connection::{Connection, protocol};
+use crate::connection::Connection;
 use crate::distribution::{Distribution, Mapping};
 use crate::error::{Error, Failure};
-use crate::meta::{Answer, Request, refusal};
+use crate::input::protocol;
+use crate::meta::{Answer, Command, refusal};
 use crate::server::Server;
 
 /// What a client does where it has a choice.
@@ -57,7 +58,7 @@ impl Ttl {
     }
 
     /// As the protocol has it: beyond thirty days it is a Unix time.
-    fn exptime(self) -> u64 {
+    pub(crate) fn exptime(self) -> u64 {
         const THIRTY_DAYS: u32 = 30 * 24 * 3600;
         if self.0 <= THIRTY_DAYS {
             return self.0.into();
@@ -108,7 +109,7 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Shared {
-    servers: Vec<Server>,
+    servers: Vec<Arc<Server>>,
     addresses: Vec<Address>,
     options: Options,
     /// The servers left out, and how keys are mapped among the rest.
@@ -130,7 +131,8 @@ impl Client {
         if addresses.is_empty() {
             return Err(Error::NoServers);
         }
-        let servers = addresses.iter().map(|address| Server::new(address.clone(), &options)).collect();
+        let servers =
+            addresses.iter().map(|address| Arc::new(Server::new(address.clone(), &options))).collect();
         let mapping = Arc::new(Mapping::new(options.distribution, &addresses, |_| true));
         Ok(Client {
             shared: Arc::new(Shared {
@@ -161,15 +163,16 @@ impl Client {
     }
 
     fn read(&self, key: &[u8], ttl: Option<Ttl>) -> Result<Option<Item>, Error> {
-        let mut request = Request::of("mg", checked(key)?);
+        let mut request = Command::of("mg", checked(key)?);
         request.line(" v f c");
         if let Some(ttl) = ttl {
-            request = Request::of("mg", key);
+            request = Command::of("mg", key);
             request.flag("T", ttl.exptime());
             request.line(" v f c");
         }
-        self.server_of(key)?.call(|connection| match ask(connection, &request)? {
-            Answer::Value(flags, value) => Ok(Some(Item { value, flags: flags.flags, cas: flags.cas })),
+        let mut value = Vec::new();
+        self.server_of(key)?.call(|connection| match ask(connection, &request, &mut value)? {
+            Answer::Value(flags) => Ok(Some(Item { value, flags: flags.flags, cas: flags.cas })),
             Answer::Miss => Ok(None),
             other => Err(unexpected(&other)),
         })
@@ -194,7 +197,7 @@ impl Client {
                 continue;
             }
             let sent = server.take().and_then(|mut connection| {
-                let sent = connection.send(&[ask_for(first, keys).as_bytes()]);
+                let sent = connection.send([ask_for(first, keys).as_bytes()]);
                 match sent {
                     Ok(()) => Ok(connection),
                     Err(_) => {
@@ -275,7 +278,7 @@ impl Client {
     }
 
     fn store(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32, how: &str) -> Result<Stored, Error> {
-        let mut request = Request::of("ms", checked(key)?);
+        let mut request = Command::of("ms", checked(key)?);
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::Value(value.len()));
         }
@@ -285,8 +288,8 @@ impl Client {
         request.flag(how, "");
         request.end();
         self.server_of(key)?.call(|connection| {
-            connection.send(&[request.as_bytes(), value, b"\r\n"])?;
-            match Answer::read(connection)? {
+            connection.send([request.as_bytes(), value, b"\r\n"])?;
+            match connection.answer(&mut Vec::new())? {
                 Answer::Done(_) => Ok(Stored::Stored),
                 Answer::NotStored => Ok(Stored::NotStored),
                 Answer::Exists => Ok(Stored::Exists),
@@ -315,12 +318,13 @@ impl Client {
     }
 
     fn arithmetic(&self, key: &[u8], delta: u64, how: &str) -> Result<Option<u64>, Error> {
-        let mut request = Request::of("ma", checked(key)?);
+        let mut request = Command::of("ma", checked(key)?);
         request.flag("D", delta);
         request.flag(how, "");
         request.line(" v");
-        self.server_of(key)?.call(|connection| match ask(connection, &request)? {
-            Answer::Value(_, number) => {
+        let mut number = Vec::new();
+        self.server_of(key)?.call(|connection| match ask(connection, &request, &mut number)? {
+            Answer::Value(_) => {
                 let parsed =
                     std::str::from_utf8(&number).ok().and_then(|number| number.trim_end().parse().ok());
                 parsed.map(Some).ok_or_else(|| protocol(&number))
@@ -335,10 +339,10 @@ impl Client {
     /// # Errors
     /// The key is none, or the server fails.
     pub fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool, Error> {
-        let mut request = Request::of("mg", checked(key)?);
+        let mut request = Command::of("mg", checked(key)?);
         request.flag("T", ttl.exptime());
         request.end();
-        self.server_of(key)?.call(|connection| match ask(connection, &request)? {
+        self.server_of(key)?.call(|connection| match ask(connection, &request, &mut Vec::new())? {
             Answer::Done(_) => Ok(true),
             Answer::Miss => Ok(false),
             other => Err(unexpected(&other)),
@@ -350,9 +354,9 @@ impl Client {
     /// # Errors
     /// The key is none, or the server fails.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
-        let mut request = Request::of("md", checked(key)?);
+        let mut request = Command::of("md", checked(key)?);
         request.end();
-        self.server_of(key)?.call(|connection| match ask(connection, &request)? {
+        self.server_of(key)?.call(|connection| match ask(connection, &request, &mut Vec::new())? {
             Answer::Done(_) => Ok(true),
             Answer::NotFound => Ok(false),
             other => Err(unexpected(&other)),
@@ -366,9 +370,9 @@ impl Client {
     /// # Errors
     /// The first server that fails or refuses; the others were asked all the same.
     pub fn flush(&self, delay: u32) -> Result<(), Error> {
-        let flush = |server: &Server| {
+        let flush = |server: &Arc<Server>| {
             server.call(|connection| {
-                connection.send(&[format!("flush_all {delay}\r\n").as_bytes()])?;
+                connection.send([format!("flush_all {delay}\r\n").as_bytes()])?;
                 let line = connection.line()?;
                 refusal(&line)?;
                 if line == "OK" { Ok(()) } else { Err(protocol(line.as_bytes())) }
@@ -383,9 +387,9 @@ impl Client {
     /// # Errors
     /// Of each server, that it fails or refuses.
     pub fn stats(&self, topic: &str) -> Vec<Result<Vec<(String, String)>, Error>> {
-        let stats = |server: &Server| {
+        let stats = |server: &Arc<Server>| {
             server.call(|connection| {
-                connection.send(&[format!("stats {topic}").trim_end().as_bytes(), b"\r\n"])?;
+                connection.send([format!("stats {topic}").trim_end().as_bytes(), b"\r\n"])?;
                 let mut stats = Vec::new();
                 loop {
                     let line = connection.line()?;
@@ -409,7 +413,8 @@ impl Client {
         Ok(&self.server_of(checked(key)?)?.address)
     }
 
-    fn server_of(&self, key: &[u8]) -> Result<&Server, Error> {
+    /// The server that has a key.
+    pub(crate) fn server_of(&self, key: &[u8]) -> Result<&Arc<Server>, Error> {
         let server = self.mapping().server_of(key).ok_or(Error::AllDown)?;
         Ok(&self.shared.servers[server])
     }
@@ -430,13 +435,14 @@ impl Client {
     }
 }
 
-fn checked(key: &[u8]) -> Result<&[u8], Error> {
+/// A key that a server takes.
+pub(crate) fn checked(key: &[u8]) -> Result<&[u8], Error> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Error::Key(key.len())) } else { Ok(key) }
 }
 
-fn ask(connection: &mut Connection, request: &Request) -> Result<Answer, Failure> {
-    connection.send(&[request.as_bytes()])?;
-    Answer::read(connection)
+fn ask(connection: &mut Connection, request: &Command, value: &mut Vec<u8>) -> Result<Answer, Failure> {
+    connection.send([request.as_bytes()])?;
+    connection.answer(value)
 }
 
 fn unexpected(answer: &Answer) -> Failure {
@@ -444,8 +450,8 @@ fn unexpected(answer: &Answer) -> Failure {
 }
 
 /// Asks for some of the keys, each marked with its number; misses are not answered.
-fn ask_for<K: AsRef<[u8]>>(numbers: &[usize], keys: &[K]) -> Request {
-    let mut request = Request::default();
+fn ask_for<K: AsRef<[u8]>>(numbers: &[usize], keys: &[K]) -> Command {
+    let mut request = Command::default();
     for i in numbers {
         request.next("mg", keys[*i].as_ref());
         request.flag("O", i);
@@ -465,15 +471,16 @@ fn read_many<K: AsRef<[u8]>>(
     let mut refused = Ok(());
     for (turn, numbers) in wanted.chunks(KEYS_IN_FLIGHT_MAX).enumerate() {
         if turn > 0 {
-            connection.send(&[ask_for(numbers, keys).as_bytes()])?;
+            connection.send([ask_for(numbers, keys).as_bytes()])?;
         }
         loop {
-            match Answer::read(connection) {
+            let mut value = Vec::new();
+            match connection.answer(&mut value) {
                 Ok(Answer::NoOp) => break,
                 // Others are answered behind it.
                 Err(Failure::Refused(why)) => refused = Err(Failure::Refused(why)),
                 Err(failure) => return Err(failure),
-                Ok(Answer::Value(flags, value)) => {
+                Ok(Answer::Value(flags)) => {
                     let number = flags.opaque.filter(|number| numbers.contains(number));
                     let number = number.ok_or_else(|| protocol(b"a value that was not asked for"))?;
                     items[number] = Some(Item { value, flags: flags.flags, cas: flags.cas });

@@ -1,63 +1,75 @@
-//! One connection to one server, used by one call at a time.
+//! One connection to one server, used by one call at a time, which waits.
 
-use std::io::{self, Read, Write};
-use std::net::ToSocketAddrs;
+use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, SockAddr, Socket, Type};
-
-use crate::address::{Address, Place};
-use crate::bounds::{LINE_BYTES_MAX, RECEIVE_BYTES};
+use crate::address::Address;
+use crate::bounds::TRUSTED_IDLE;
 use crate::error::Failure;
+use crate::input::{Input, Received};
+use crate::meta::Answer;
+use crate::socket::Socket;
+use crate::stream::{Stream, Until};
 
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    socket: Socket,
-    /// Received and not yet read, from `at` on.
-    buffer: Vec<u8>,
-    at: usize,
+    stream: Box<dyn Stream>,
+    input: Input,
+    /// When the last call with it began, and when it is to be over.
+    begun: Instant,
     deadline: Instant,
+    /// More may have arrived than was received.
+    has_more: bool,
+}
+
+/// Connects within `patience`.
+///
+/// # Errors
+/// The system's.
+pub fn connect(address: &Address, patience: Duration) -> Result<Box<dyn Stream>, Failure> {
+    let socket = Socket::connect(&address.place, patience).map_err(Failure::Connect)?;
+    Ok(Box::new(socket))
+}
+
+/// The server has neither closed the stream nor said anything that was not asked for.
+pub fn is_quiet(stream: &mut dyn Stream) -> bool {
+    matches!(stream.receive(&mut Vec::with_capacity(1)), Ok(Some(0)))
 }
 
 impl Connection {
-    /// Connects within `patience`.
-    ///
-    /// # Errors
-    /// The system's, of the last of the host's addresses.
-    pub fn open(address: &Address, patience: Duration) -> Result<Connection, Failure> {
-        let socket = match &address.place {
-            Place::Unix(path) => {
-                SockAddr::unix(path).and_then(|address| connect(Domain::UNIX, &address, patience))
-            }
-            Place::Tcp { host, port } => connect_to_host(host, *port, patience),
-        };
-        let socket = socket.map_err(Failure::Connect)?;
-        Ok(Connection { socket, buffer: Vec::new(), at: 0, deadline: Instant::now() })
+    /// Over a stream to a server of which nothing was asked yet.
+    pub fn new(stream: Box<dyn Stream>) -> Connection {
+        let now = Instant::now();
+        Connection { stream, input: Input::default(), begun: now, deadline: now, has_more: false }
     }
 
-    /// The server has neither closed it nor said anything that was not asked for.
-    pub fn is_idle(&self) -> bool {
-        let mut byte = [std::mem::MaybeUninit::uninit()];
-        let peeked = self.socket.set_nonblocking(true).and_then(|()| self.socket.peek(&mut byte));
-        let is_quiet = peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        is_quiet && self.at == self.buffer.len() && self.socket.set_nonblocking(false).is_ok()
-    }
-
-    /// Begins a call that is to be over within `patience`.
-    pub fn begin(&mut self, patience: Duration) {
-        self.deadline = Instant::now() + patience;
+    /// Begins a call that is to be over within `patience`: if the server has neither closed the connection nor said
+    /// anything that was not asked for. Calls one behind the other are spared that look.
+    pub fn begin(&mut self, patience: Duration) -> bool {
+        let now = Instant::now();
+        let is_trusted = now.saturating_duration_since(self.begun) < TRUSTED_IDLE;
+        self.begun = now;
+        self.deadline = now + patience;
+        self.input.is_empty() && (is_trusted || is_quiet(&mut *self.stream))
     }
 
     /// Sends all of the parts.
     ///
     /// # Errors
     /// It broke, or takes too long.
-    pub fn send(&mut self, parts: &[&[u8]]) -> Result<(), Failure> {
-        for part in parts {
-            self.socket.set_write_timeout(Some(self.left()?))?;
-            self.socket.write_all(part)?;
+    pub fn send<const PARTS: usize>(&mut self, parts: [&[u8]; PARTS]) -> Result<(), Failure> {
+        let mut parts = parts.map(IoSlice::new);
+        let mut left = &mut parts[..];
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let sent = self.stream.send(left)?;
+            IoSlice::advance_slices(&mut left, sent);
+            if sent == 0 {
+                self.wait(Until::CanSend)?;
+            }
         }
+        self.has_more = false;
         Ok(())
     }
 
@@ -66,102 +78,45 @@ impl Connection {
     /// # Errors
     /// It broke, takes too long, or the line has no end.
     pub fn line(&mut self) -> Result<String, Failure> {
-        let mut looked = 0;
-        let end = loop {
-            let unread = &self.buffer[self.at..];
-            if let Some(end) = memchr::memchr(b'\n', &unread[looked..]) {
-                break looked + end;
+        loop {
+            if let Some(line) = self.input.line()? {
+                return Ok(line.into());
             }
-            looked = unread.len();
-            if looked > LINE_BYTES_MAX {
-                return Err(protocol(&unread[..64]));
-            }
-            self.receive()?;
-        };
-        let line = &self.buffer[self.at..self.at + end];
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let line = String::from_utf8(line.to_vec()).map_err(|_| protocol(line))?;
-        self.at += end + 1;
-        Ok(line)
+            self.receive(&mut Vec::new())?;
+        }
     }
 
-    /// The next `len` bytes and the line end behind them.
+    /// The next answer; its value, if it has one, replaces what is in `value`.
     ///
     /// # Errors
-    /// It broke, takes too long, or the bytes end otherwise.
-    pub fn value(&mut self, len: usize) -> Result<Vec<u8>, Failure> {
-        let here = (self.buffer.len() - self.at).min(len);
-        let mut value = Vec::with_capacity(len);
-        value.extend_from_slice(&self.buffer[self.at..self.at + here]);
-        self.at += here;
-        // The rest goes where it belongs.
-        while value.len() < len {
-            self.socket.set_read_timeout(Some(self.left()?))?;
-            let missing = (len - value.len()) as u64;
-            if (&self.socket).take(missing.min(RECEIVE_BYTES as u64)).read_to_end(&mut value)? == 0 {
-                return Err(ended());
+    /// The server refuses, what comes is no answer, or the connection broke or takes too long.
+    pub fn answer(&mut self, value: &mut Vec<u8>) -> Result<Answer, Failure> {
+        loop {
+            if let Some(answer) = self.input.answer(value)? {
+                return Ok(answer);
+            }
+            self.receive(value)?;
+        }
+    }
+
+    fn receive(&mut self, value: &mut Vec<u8>) -> Result<(), Failure> {
+        loop {
+            // What was just asked for is not there yet: to try would be a system call in vain.
+            if !self.has_more {
+                self.wait(Until::Arrived)?;
+            }
+            let received = self.input.receive(&mut *self.stream, value)?;
+            self.has_more = received == Received::Part;
+            if received != Received::Nothing {
+                return Ok(());
             }
         }
-        while self.buffer.len() - self.at < 2 {
-            self.receive()?;
-        }
-        let end = &self.buffer[self.at..self.at + 2];
-        if end != b"\r\n" {
-            return Err(protocol(end));
-        }
-        self.at += 2;
-        Ok(value)
     }
 
-    fn receive(&mut self) -> Result<(), Failure> {
-        if self.at == self.buffer.len() {
-            self.buffer.clear();
-            self.at = 0;
+    fn wait(&mut self, until: Until) -> Result<(), Failure> {
+        if Instant::now() >= self.deadline {
+            return Err(Failure::Broken(io::ErrorKind::TimedOut.into()));
         }
-        self.socket.set_read_timeout(Some(self.left()?))?;
-        let len = self.buffer.len();
-        self.buffer.resize(len + RECEIVE_BYTES, 0);
-        let received = self.socket.read(&mut self.buffer[len..]);
-        self.buffer.truncate(len + received.as_ref().map_or(0, |received| *received));
-        match received {
-            Ok(0) => Err(ended()),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.stream.wait(until, self.deadline)?)
     }
-
-    fn left(&self) -> Result<Duration, Failure> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::Error::from(io::ErrorKind::WouldBlock).into()) } else { Ok(left) }
-    }
-}
-
-fn ended() -> Failure {
-    Failure::Broken(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"))
-}
-
-/// What a server said that is no answer.
-pub fn protocol(said: &[u8]) -> Failure {
-    Failure::Protocol(String::from_utf8_lossy(said).into_owned())
-}
-
-fn connect_to_host(host: &str, port: u16, patience: Duration) -> io::Result<Socket> {
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match connect(Domain::for_address(address), &address.into(), patience) {
-            Ok(socket) => {
-                socket.set_tcp_nodelay(true)?;
-                return Ok(socket);
-            }
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
-}
-
-fn connect(domain: Domain, address: &SockAddr, patience: Duration) -> io::Result<Socket> {
-    let socket = Socket::new(domain, Type::STREAM, None)?;
-    socket.connect_timeout(address, patience)?;
-    Ok(socket)
 }

@@ -33,6 +33,9 @@ pub enum Error {
         #[source]
         failure: Failure,
     },
+    /// The caller's: a request object with which nothing was asked for.
+    #[error("nothing was asked for with this request object since it was last waited for")]
+    NothingAsked,
     /// All servers are down.
     #[error("no server is left: all have failed of late")]
     AllDown,
@@ -63,14 +66,25 @@ impl Failure {
     pub(crate) fn breaks(&self) -> bool {
         !matches!(self, Failure::Refused(_))
     }
+
+    /// The same, for another operation that it ends.
+    pub(crate) fn copy(&self) -> Failure {
+        let same = |error: &io::Error| match error.raw_os_error() {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None => io::Error::new(error.kind(), error.to_string()),
+        };
+        match self {
+            Failure::Connect(error) => Failure::Connect(same(error)),
+            Failure::Broken(error) => Failure::Broken(same(error)),
+            Failure::Protocol(said) => Failure::Protocol(said.clone()),
+            Failure::Down => Failure::Down,
+            Failure::Refused(why) => Failure::Refused(why.clone()),
+        }
+    }
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
-        // What the system calls "would block" is a timeout here.
-        Failure::Broken(match error.kind() {
-            io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "it took too long"),
-            _ => error,
-        })
+        Failure::Broken(error)
     }
 }

@@ -22,10 +22,17 @@ mod client;
 mod connection;
 pub mod distribution;
 mod error;
+mod input;
 mod meta;
+mod operation;
+mod pipeline;
+mod request;
 mod server;
+mod socket;
+mod stream;
 
 pub use address::{Address, Place};
 pub use client::{Client, Item, Many, Options, Stored, Ttl};
 pub use distribution::Distribution;
 pub use error::{Error, Failure};
+pub use request::{Completed, Outcome, Request};

@@ -1,22 +1,29 @@
 //! Requests and answers of the meta protocol (memcached's doc/protocol.txt).
 
+use std::io::Write;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::bounds::VALUE_BYTES_MAX;
-use crate::connection::{Connection, protocol};
 use crate::error::Failure;
+use crate::input::protocol;
 
 /// A request as it goes out.
 #[derive(Debug, Default)]
-pub struct Request(Vec<u8>);
+pub struct Command(Vec<u8>);
 
-impl Request {
+impl Command {
     /// Begins with a command and its key, in base64 where it could be taken for the end of one.
-    pub fn of(command: &str, key: &[u8]) -> Request {
-        let mut request = Request::default();
-        request.next(command, key);
-        request
+    pub fn of(command: &str, key: &[u8]) -> Command {
+        let mut line = Command::default();
+        line.next(command, key);
+        line
+    }
+
+    /// Forgets what is in it, but not the memory for it.
+    pub fn clear(&mut self) {
+        self.0.clear();
     }
 
     /// Adds another command behind those that are there.
@@ -46,7 +53,7 @@ impl Request {
 
     /// Adds a flag and what it is given.
     pub fn flag(&mut self, flag: &str, given: impl std::fmt::Display) {
-        self.0.extend_from_slice(format!(" {flag}{given}").as_bytes());
+        write!(self.0, " {flag}{given}").expect("memory takes all");
     }
 
     /// Adds a line that is complete.
@@ -67,10 +74,10 @@ impl Request {
 }
 
 /// An answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// `VA`: a value.
-    Value(Flags, Vec<u8>),
+    /// `VA`: a value, which is kept apart.
+    Value(Flags),
     /// `HD`: it was done, or is there.
     Done(Flags),
     /// `EN`: a miss.
@@ -85,6 +92,17 @@ pub enum Answer {
     NoOp,
 }
 
+impl Answer {
+    /// It may be that of the request with this mark. Where nothing is found or stored there is none in it.
+    pub fn is_of(&self, opaque: usize) -> bool {
+        match self {
+            Answer::Value(flags) | Answer::Done(flags) => flags.opaque == Some(opaque),
+            Answer::NoOp => false,
+            Answer::Miss | Answer::NotStored | Answer::Exists | Answer::NotFound => true,
+        }
+    }
+}
+
 /// The flags of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
@@ -96,29 +114,28 @@ pub struct Flags {
     pub opaque: Option<usize>,
 }
 
-impl Answer {
-    /// Reads the next one.
+/// What the line of an answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// That is all.
+    Whole(Answer),
+    /// A value of so many bytes follows.
+    Value(Flags, usize),
+}
+
+impl Head {
+    /// Reads a line.
     ///
     /// # Errors
-    /// The server refuses, or what comes is none.
-    pub fn read(connection: &mut Connection) -> Result<Answer, Failure> {
-        let line = connection.line()?;
-        match Answer::of_line(&line)? {
-            (answer, None) => Ok(answer),
-            (Answer::Done(flags), Some(len)) => Ok(Answer::Value(flags, connection.value(len)?)),
-            _ => Err(protocol(line.as_bytes())),
-        }
-    }
-
-    /// What a line says, and the length of the value that follows.
-    fn of_line(line: &str) -> Result<(Answer, Option<usize>), Failure> {
+    /// The server refuses, or this is no answer.
+    pub fn of(line: &str) -> Result<Head, Failure> {
         refusal(line)?;
         let mut words = line.split_ascii_whitespace();
         let answer = match words.next() {
             Some("VA") => {
                 let len = words.next().and_then(|len| len.parse().ok()).filter(|len| *len <= VALUE_BYTES_MAX);
                 let len = len.ok_or_else(|| protocol(line.as_bytes()))?;
-                return Ok((Answer::Done(Flags::of(words)), Some(len)));
+                return Ok(Head::Value(Flags::of(words), len));
             }
             Some("HD") => Answer::Done(Flags::of(words)),
             Some("EN") => Answer::Miss,
@@ -128,7 +145,7 @@ impl Answer {
             Some("MN") => Answer::NoOp,
             _ => return Err(protocol(line.as_bytes())),
         };
-        Ok((answer, None))
+        Ok(Head::Whole(answer))
     }
 }
 
@@ -166,10 +183,10 @@ mod tests {
 
     #[test]
     fn keys_that_could_end_a_word_go_in_base64() {
-        let request = |command, key: &[u8]| String::from_utf8(Request::of(command, key).0).expect("text");
+        let request = |command, key: &[u8]| String::from_utf8(Command::of(command, key).0).expect("text");
         assert_eq!(request("mg", b"key"), "mg key");
         assert_eq!(request("mg", b"a b"), "mg YSBi b");
-        let mut store = Request::of("ms", b"a\n");
+        let mut store = Command::of("ms", b"a\n");
         store.length(3, b"a\n");
         store.flag("T", 5);
         store.end();
@@ -178,11 +195,11 @@ mod tests {
 
     #[test]
     fn answers_are_told_apart() {
-        let of = |line| Answer::of_line(line).map_err(|failure| failure.to_string());
+        let of = |line| Head::of(line).map_err(|failure| failure.to_string());
         let flags = Flags { flags: 7, cas: 99, opaque: Some(3) };
-        assert_eq!(of("HD f7 c99 O3"), Ok((Answer::Done(flags), None)));
-        assert_eq!(of("VA 5 c99 f7 O3"), Ok((Answer::Done(flags), Some(5))));
-        assert_eq!(of("EN"), Ok((Answer::Miss, None)));
+        assert_eq!(of("HD f7 c99 O3"), Ok(Head::Whole(Answer::Done(flags))));
+        assert_eq!(of("VA 5 c99 f7 O3"), Ok(Head::Value(flags, 5)));
+        assert_eq!(of("EN"), Ok(Head::Whole(Answer::Miss)));
         for (wrong, told) in [
             ("SERVER_ERROR out of memory", "out of memory"),
             ("CLIENT_ERROR bad", "bad"),
@@ -198,7 +215,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_line_is_too_odd(line in ".{0,80}") {
-            let _ = Answer::of_line(&line);
+            let _ = Head::of(&line);
         }
     }
 }

@@ -1,12 +1,14 @@
 //! One server: its idle connections, and whether it is thought to be up.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::address::Address;
-use crate::bounds::IDLE_CONNECTIONS_MAX;
-use crate::connection::Connection;
+use crate::bounds::{IDLE_CONNECTIONS_MAX, TIMEOUT_MAX};
+use crate::connection::{Connection, connect};
 use crate::error::{Error, Failure};
+use crate::pipeline::Pipeline;
+use crate::stream::Stream;
 
 /// One server.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub struct Server {
     failures_max: u32,
     retry_after: Duration,
     state: Mutex<State>,
+    /// The connection of all calls that do not wait. Held while it is made: who needs it would wait all the same.
+    pipeline: Mutex<Option<Arc<Pipeline>>>,
 }
 
 #[derive(Debug, Default)]
@@ -34,10 +38,11 @@ impl Server {
         Server {
             address,
             connect_timeout: options.connect_timeout,
-            timeout: options.timeout,
+            timeout: options.timeout.min(TIMEOUT_MAX),
             failures_max: options.failures_max.max(1),
             retry_after: options.retry_after,
             state: Mutex::default(),
+            pipeline: Mutex::default(),
         }
     }
 
@@ -55,19 +60,15 @@ impl Server {
             return Err(Failure::Down);
         }
         loop {
-            let Some(connection) = self.state().idle.pop() else { break };
+            let Some(mut connection) = self.state().idle.pop() else { break };
             // A server that was started again has closed those of the last.
-            if connection.is_idle() {
-                return Ok(self.begun(connection));
+            if connection.begin(self.timeout) {
+                return Ok(connection);
             }
         }
-        let opened = Connection::open(&self.address, self.connect_timeout);
-        opened.map(|connection| self.begun(connection)).inspect_err(|failure| self.note(Err(failure)))
-    }
-
-    fn begun(&self, mut connection: Connection) -> Connection {
+        let mut connection = Connection::new(self.connect()?);
         connection.begin(self.timeout);
-        connection
+        Ok(connection)
     }
 
     /// Gives a connection back after a call that came to this; notes what that says of the server.
@@ -100,7 +101,28 @@ impl Server {
         Error::Server { server: self.address.to_string(), failure }
     }
 
-    fn note(&self, done: Result<(), &Failure>) {
+    /// The connection for calls that do not wait, which all threads share.
+    ///
+    /// # Errors
+    /// It is down, or cannot be reached.
+    pub fn pipeline(self: &Arc<Self>) -> Result<Arc<Pipeline>, Failure> {
+        if self.is_down() {
+            return Err(Failure::Down);
+        }
+        let mut current = self.pipeline.lock().expect("no thread panics while it connects");
+        if let Some(pipeline) = current.as_ref().filter(|pipeline| pipeline.is_usable()) {
+            return Ok(Arc::clone(pipeline));
+        }
+        let pipeline = Pipeline::new(self, self.connect()?, self.timeout).map_err(Failure::Connect)?;
+        Ok(Arc::clone(current.insert(pipeline)))
+    }
+
+    fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
+        connect(&self.address, self.connect_timeout).inspect_err(|failure| self.note(Err(failure)))
+    }
+
+    /// Notes what a call came to.
+    pub fn note(&self, done: Result<(), &Failure>) {
         let mut state = self.state();
         match done {
             Err(failure) if failure.breaks() => {

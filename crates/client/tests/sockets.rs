@@ -1,45 +1,13 @@
 //! The client over sockets, against servers in this process.
 
+mod common;
+
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use clap::Parser;
+use common::{Running, client};
 use fabcache_client::{Client, Distribution, Error, Failure, Options, Stored, Ttl};
-use fabcache_server::options::CommandLine;
-use fabcache_server::{Server, Settings};
-
-/// A server that is stopped when the test ends.
-struct Running(Option<Server>);
-
-impl Running {
-    fn start(flags: &str) -> Running {
-        let line = format!("fabcached -t 1 {flags}");
-        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
-        let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
-        Running(Some(Server::start(settings, Vec::new()).expect("a server")))
-    }
-
-    fn tcp() -> Running {
-        Running::start("-l 127.0.0.1 -p -1")
-    }
-
-    fn address(&self) -> String {
-        format!("tcp://{}", self.0.as_ref().expect("it runs").local()[0])
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(server) = self.0.take() {
-            server.stop().expect("no thread failed");
-        }
-    }
-}
-
-fn client(address: &str) -> Client {
-    Client::new([address], Options::default()).expect("an address")
-}
 
 fn value(cache: &Client, key: &[u8]) -> Option<Vec<u8>> {
     cache.get(key).expect("the server answers").map(|item| item.value)
@@ -77,7 +45,7 @@ fn every_call(cache: &Client) {
 
 #[test]
 fn every_call_over_tcp_and_over_a_unix_socket() {
-    let server = Running::tcp();
+    let server = Running::tcp("");
     every_call(&client(&server.address()));
     let path = std::env::temp_dir().join(format!("fabcache-client-{}", std::process::id()));
     let _server = Running::start(&format!("-s {}", path.display()));
@@ -86,7 +54,7 @@ fn every_call_over_tcp_and_over_a_unix_socket() {
 
 #[test]
 fn keys_and_values_that_no_server_takes_are_refused() {
-    let server = Running::tcp();
+    let server = Running::tcp("");
     let cache = client(&server.address());
     assert!(matches!(cache.get(b""), Err(Error::Key(0))));
     assert!(matches!(cache.set(&[b'k'; 251], b"", Ttl::NEVER), Err(Error::Key(251))));
@@ -100,7 +68,7 @@ fn keys_and_values_that_no_server_takes_are_refused() {
 
 #[test]
 fn many_keys_of_many_servers() {
-    let servers = [Running::tcp(), Running::tcp(), Running::tcp()];
+    let servers = [Running::tcp(""), Running::tcp(""), Running::tcp("")];
     for distribution in [Distribution::Modula, Distribution::Ketama, Distribution::KetamaWeighted] {
         let options = Options { distribution, ..Options::default() };
         let cache = Client::new(servers.iter().map(Running::address), options).expect("addresses");
@@ -127,7 +95,7 @@ fn many_keys_of_many_servers() {
 
 #[test]
 fn a_server_that_is_down_fails_at_once_or_is_left_out() {
-    let up = Running::tcp();
+    let up = Running::tcp("");
     let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let down = format!("tcp://{}", free.local_addr().expect("bound"));
     drop(free);
@@ -143,7 +111,7 @@ fn a_server_that_is_down_fails_at_once_or_is_left_out() {
     };
     assert!(matches!(failure(cache.get(&key).expect_err("down")), Failure::Connect(_)));
     assert!(matches!(failure(cache.get(&key).expect_err("down")), Failure::Down));
-    let many = cache.get_many(&[key.clone()]).expect("keys");
+    let many = cache.get_many(std::slice::from_ref(&key)).expect("keys");
     assert!(many.items[0].is_none() && many.failed.len() == 1);
 
     let cache =

@@ -1,0 +1,118 @@
+//! One operation in flight, and where its request object finds what it came to.
+//!
+//! ```text
+//!   idle --issue--> in flight --answer or failure--> over --taken--> idle
+//! ```
+//! From its issue until it is over, all that an operation needs is in the connection's queue: the caller's buffers too,
+//! which nobody else can reach meanwhile. A request object that is dropped takes nothing away from it.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+
+use crate::error::Failure;
+use crate::meta::{Answer, Command};
+
+/// One operation on its way.
+#[derive(Debug)]
+pub struct Operation {
+    /// Its command; how it ends is up to the connection.
+    pub line: Command,
+    /// The caller's key, to be given back.
+    pub key: Vec<u8>,
+    /// The caller's value to be stored, or buffer for the one that is found.
+    pub value: Vec<u8>,
+    /// A copy of a value that stayed with the caller.
+    pub copy: Vec<u8>,
+    /// What follows the line.
+    pub payload: Payload,
+    /// Who asked.
+    pub slot: Arc<Slot>,
+    /// What its answer is marked with.
+    pub opaque: usize,
+}
+
+/// What an operation sends behind its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Nothing: it asks for a value.
+    None,
+    /// The caller's value.
+    Value,
+    /// The copy.
+    Copy,
+    /// Nothing any more: all was sent at once.
+    Sent,
+}
+
+impl Operation {
+    /// What is sent, in order.
+    pub fn parts(&self) -> [&[u8]; 3] {
+        match self.payload {
+            Payload::None | Payload::Sent => [self.line.as_bytes(), b"", b""],
+            Payload::Value => [self.line.as_bytes(), &self.value, b"\r\n"],
+            Payload::Copy => [self.line.as_bytes(), &self.copy, b"\r\n"],
+        }
+    }
+
+    /// Bytes of all parts.
+    pub fn len(&self) -> usize {
+        self.parts().iter().map(|part| part.len()).sum()
+    }
+}
+
+/// What a request object shares with its operation. Its lock is held for a moment only, and no other is taken
+/// meanwhile.
+#[derive(Debug, Default)]
+pub struct Slot(Mutex<State>);
+
+/// The state of a slot.
+#[derive(Debug, Default)]
+pub struct State {
+    /// What the operation came to, until it is taken.
+    pub over: Option<Over>,
+    /// The memory of the last operation's line and copy, for the next.
+    pub spare: (Command, Vec<u8>),
+    /// Told when it is over.
+    pub waker: Option<Waker>,
+    /// The connection counts it among those for which it is driven.
+    pub is_awaited: bool,
+}
+
+/// An operation that is over.
+#[derive(Debug)]
+pub struct Over {
+    /// The caller's key.
+    pub key: Vec<u8>,
+    /// The caller's value, or the one that was found.
+    pub value: Vec<u8>,
+    /// The answer.
+    pub result: Result<Answer, Failure>,
+}
+
+impl Slot {
+    /// Its state, alone.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no thread panics while it holds a request's state")
+    }
+
+    /// Its operation is over.
+    pub fn is_over(&self) -> bool {
+        self.lock().over.is_some()
+    }
+}
+
+impl Operation {
+    /// It has come to this. Returns whom to tell, and whether the connection was driven for it.
+    pub fn end(mut self, result: Result<Answer, Failure>) -> (Option<Waker>, bool) {
+        if self.payload == Payload::None && !matches!(result, Ok(Answer::Value(_))) {
+            // What has come of a value that never came to its end.
+            self.value.clear();
+        }
+        self.line.clear();
+        self.copy.clear();
+        let mut state = self.slot.lock();
+        state.spare = (self.line, self.copy);
+        state.over = Some(Over { key: self.key, value: self.value, result });
+        (state.waker.take(), std::mem::take(&mut state.is_awaited))
+    }
+}

@@ -1,0 +1,454 @@
+//! One connection with many operations in flight, shared by all threads that ask without waiting.
+//!
+//! Its state is behind one lock, held to send and to receive what is possible at once, never while a thread waits.
+//! Whoever issues, tests or waits makes progress for all. Threads that wait: the first is the leader, which waits for
+//! the stream without the lock, and from then on is the only one to receive, so that it never waits for what another
+//! took. The others wait for the leader, which tells them after each of its turns, and when it leaves one of them takes
+//! its place. Where futures wait, a thread of the connection's own does as one that waits: the driver.
+//!
+//! Answers come in the order of the requests, as the meta protocol promises, and are marked with the request's number:
+//! one that is not the next is a broken connection, and that ends all operations in flight with the same failure.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::bounds::{
+    DRIVER_LINGER, OPERATIONS_SENT_AT_ONCE, REQUESTS_IN_FLIGHT_MAX, TRUSTED_IDLE, TURNS_AT_ONCE,
+};
+use crate::connection::is_quiet;
+use crate::error::{Error, Failure};
+use crate::input::{Input, Received, protocol};
+use crate::meta::Answer;
+use crate::operation::{Operation, Payload, Slot};
+use crate::server::Server;
+use crate::stream::{Stream, Until, Waiter};
+
+/// A connection with many operations in flight.
+#[derive(Debug)]
+pub struct Pipeline {
+    /// Told how it goes.
+    server: Weak<Server>,
+    /// The server's address.
+    name: String,
+    /// How long the server may leave what is asked for first unanswered.
+    timeout: Duration,
+    waiter: Box<dyn Waiter>,
+    state: Mutex<State>,
+    /// The leader has had its turn or left, or there is something to drive.
+    turned: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    stream: Box<dyn Stream>,
+    input: Input,
+    /// In the order in which they are sent and answered.
+    operations: VecDeque<Operation>,
+    /// The first operation that is not wholly sent, and how many of its bytes are.
+    unsent: usize,
+    sent: usize,
+    /// Since when nothing has moved for the first operation.
+    quiet_since: Instant,
+    next_opaque: usize,
+    /// What the leader waits for, while there is one.
+    leader: Option<Until>,
+    followers: usize,
+    /// Operations in flight for which futures wait.
+    awaited: usize,
+    has_driver: bool,
+    /// To be woken once the lock is free.
+    wakers: Vec<Waker>,
+    /// What it came to: nothing is in flight any more, and nothing will be.
+    broken: Option<Failure>,
+    /// An answer has come since the server was last told of one.
+    was_answered: bool,
+    /// Where a value would go that nobody asked for.
+    unasked: Vec<u8>,
+}
+
+impl Pipeline {
+    /// Over a stream to a server of which nothing was asked yet.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(
+        server: &Arc<Server>,
+        stream: Box<dyn Stream>,
+        timeout: Duration,
+    ) -> io::Result<Arc<Pipeline>> {
+        let waiter = stream.waiter()?;
+        let state = State {
+            stream,
+            input: Input::default(),
+            operations: VecDeque::new(),
+            unsent: 0,
+            sent: 0,
+            quiet_since: Instant::now(),
+            next_opaque: 0,
+            leader: None,
+            followers: 0,
+            awaited: 0,
+            has_driver: false,
+            wakers: Vec::new(),
+            broken: None,
+            was_answered: false,
+            unasked: Vec::new(),
+        };
+        Ok(Arc::new(Pipeline {
+            server: Arc::downgrade(server),
+            name: server.address.to_string(),
+            timeout,
+            waiter,
+            state: Mutex::new(state),
+            turned: Condvar::new(),
+        }))
+    }
+
+    /// The failure, told with the server's name.
+    pub fn error(&self, failure: Failure) -> Error {
+        Error::Server { server: self.name.clone(), failure }
+    }
+
+    /// It is not broken; and if nothing is in flight, the server has neither closed it nor said anything.
+    pub fn is_usable(&self) -> bool {
+        let state = &mut *self.lock();
+        if state.broken.is_some() || !state.operations.is_empty() {
+            return state.broken.is_none();
+        }
+        let is_trusted = state.quiet_since.elapsed() < TRUSTED_IDLE;
+        state.input.is_empty() && (is_trusted || is_quiet(&mut *state.stream))
+    }
+
+    /// Puts an operation in flight, and sends what can be sent at once. `borrowed` is a value that is copied as far as
+    /// need be. Where too many are in flight, waits until one is over.
+    pub fn issue(&self, mut operation: Operation, borrowed: Option<&[u8]>) {
+        let mut state = self.wait_until(|state| state.operations.len() < REQUESTS_IN_FLIGHT_MAX);
+        if let Some(failure) = &state.broken {
+            operation.end(Err(failure.copy()));
+            return self.leave(state);
+        }
+        operation.opaque = state.next_opaque;
+        state.next_opaque += 1;
+        operation.line.flag("O", operation.opaque);
+        operation.line.end();
+        if state.operations.is_empty() {
+            state.quiet_since = Instant::now();
+        }
+        let sent = state.push(operation, borrowed).and_then(|()| state.send());
+        state.note(sent);
+        self.tell_leader(&state);
+        self.leave(state);
+    }
+
+    /// Makes progress without waiting.
+    pub fn test(&self) {
+        let mut state = self.lock();
+        self.advance(&mut state);
+        self.leave(state);
+    }
+
+    /// Waits until the operation is over, which it is in bounded time.
+    pub fn wait(&self, slot: &Slot) {
+        let state = self.wait_until(|_| slot.is_over());
+        self.leave(state);
+    }
+
+    /// Makes progress without waiting; if the operation is not over then, the waker is told when it is. Returns whether
+    /// it is over.
+    pub fn watch(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> bool {
+        let mut state = self.lock();
+        self.advance(&mut state);
+        let mut watched = slot.lock();
+        let is_over = watched.over.is_some();
+        if !is_over {
+            match &mut watched.waker {
+                Some(known) => known.clone_from(waker),
+                none => *none = Some(waker.clone()),
+            }
+            if !std::mem::replace(&mut watched.is_awaited, true) {
+                state.awaited += 1;
+            }
+        }
+        drop(watched);
+        if !is_over {
+            self.drive(&mut state);
+        }
+        self.leave(state);
+        is_over
+    }
+
+    /// Sees to it that a thread waits for this connection.
+    fn drive(self: &Arc<Self>, state: &mut State) {
+        if state.has_driver {
+            // It may be about to end.
+            return if state.awaited == 1 {
+                self.turned.notify_all()
+            };
+        }
+        let pipeline = Arc::clone(self);
+        let driver = std::thread::Builder::new().name("fabcache-driver".into());
+        match driver.spawn(move || pipeline.drive_while_awaited()) {
+            Ok(_) => state.has_driver = true,
+            Err(error) => {
+                state.fail(error.into());
+                self.tell_leader(state);
+            }
+        }
+    }
+
+    fn drive_while_awaited(&self) {
+        loop {
+            let state = self.wait_until(|state| state.awaited == 0);
+            self.leave(state);
+            // What is awaited next often follows what was just told.
+            let linger =
+                self.turned.wait_timeout_while(self.lock(), DRIVER_LINGER, |state| state.awaited == 0);
+            let (mut state, _) = linger.expect(NO_PANIC);
+            if state.awaited == 0 {
+                state.has_driver = false;
+                return;
+            }
+        }
+    }
+
+    /// Makes progress, and waits where none is to be had, until it is broken or `done`.
+    fn wait_until(&self, done: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if state.broken.is_some() || done(&state) {
+            return state;
+        }
+        self.advance(&mut state);
+        loop {
+            state = self.wake(state);
+            if state.broken.is_some() || done(&state) {
+                return state;
+            }
+            state = match state.leader {
+                None => self.lead(state),
+                Some(_) => {
+                    state.followers += 1;
+                    let mut state = self.turned.wait(state).expect(NO_PANIC);
+                    state.followers -= 1;
+                    state
+                }
+            };
+        }
+    }
+
+    /// Waits for the stream.
+    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let (until, deadline) = (state.until(), state.quiet_since + self.timeout);
+        state.leader = Some(until);
+        drop(state);
+        let waited = self.waiter.wait(until, deadline);
+        let mut state = self.lock();
+        state.leader = None;
+        state.note(waited.map_err(Failure::from));
+        self.advance(&mut state);
+        if state.followers > 0 {
+            self.turned.notify_all();
+        }
+        state
+    }
+
+    /// Sends and receives what is possible now.
+    fn advance(&self, state: &mut State) {
+        if state.broken.is_some() {
+            return;
+        }
+        let sent = state.send();
+        if state.leader.is_some() {
+            state.note(sent);
+            return self.tell_leader(state);
+        }
+        let received = sent.and_then(|()| state.receive());
+        state.note(received);
+        let is_asked = !state.operations.is_empty();
+        if is_asked && state.quiet_since.elapsed() >= self.timeout {
+            state.fail(Failure::Broken(io::ErrorKind::TimedOut.into()));
+        }
+        self.tell_server(state);
+    }
+
+    /// The leader is to wait for something else, or no more.
+    fn tell_leader(&self, state: &State) {
+        let is_wrong = |until: Until| state.broken.is_some() || !until.covers(state.until());
+        if state.leader.is_some_and(is_wrong) {
+            self.waiter.wake();
+        }
+    }
+
+    fn tell_server(&self, state: &mut State) {
+        if std::mem::take(&mut state.was_answered)
+            && let Some(server) = self.server.upgrade()
+        {
+            server.note(state.broken.as_ref().map_or(Ok(()), Err));
+        }
+    }
+
+    fn wake<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while let Some(waker) = state.wakers.pop() {
+            drop(state);
+            waker.wake();
+            state = self.lock();
+        }
+        state
+    }
+
+    /// Lets go of the lock, and another thread lead.
+    fn leave(&self, mut state: MutexGuard<'_, State>) {
+        self.tell_server(&mut state);
+        let state = self.wake(state);
+        if state.followers > 0 && state.leader.is_none() {
+            self.turned.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect(NO_PANIC)
+    }
+}
+
+const NO_PANIC: &str = "no thread panics while it holds a connection's state";
+
+impl State {
+    /// What is to be waited for.
+    fn until(&self) -> Until {
+        if self.unsent == self.operations.len() {
+            Until::Arrived
+        } else if self.unsent == 0 {
+            // A refusal may come before all was sent, but is read behind it.
+            Until::CanSend
+        } else {
+            Until::Either
+        }
+    }
+
+    /// Queues an operation. Of a borrowed value what can be sent at once is not copied.
+    fn push(&mut self, mut operation: Operation, borrowed: Option<&[u8]>) -> Result<(), Failure> {
+        let mut sent = Ok(0);
+        if let Some(value) = borrowed {
+            operation.payload = Payload::Copy;
+            let parts = [operation.line.as_bytes(), value, b"\r\n"];
+            if self.unsent == self.operations.len() {
+                sent = self.stream.send(&parts.map(IoSlice::new));
+            }
+            let len: usize = parts.iter().map(|part| part.len()).sum();
+            if sent.as_ref().is_ok_and(|sent| *sent == len) {
+                self.unsent += 1;
+                sent = Ok(0);
+                operation.payload = Payload::Sent;
+            } else {
+                operation.copy.extend_from_slice(value);
+            }
+        }
+        self.operations.push_back(operation);
+        self.sent += sent?;
+        Ok(())
+    }
+
+    /// Sends what can be sent now.
+    fn send(&mut self) -> Result<(), Failure> {
+        for _ in 0..TURNS_AT_ONCE {
+            if self.unsent == self.operations.len() {
+                return Ok(());
+            }
+            let mut parts = [IoSlice::new(&[]); 3 * OPERATIONS_SENT_AT_ONCE];
+            let (mut count, mut before) = (0, self.sent);
+            for operation in self.operations.range(self.unsent..).take(OPERATIONS_SENT_AT_ONCE) {
+                for part in operation.parts() {
+                    let skipped = before.min(part.len());
+                    before -= skipped;
+                    if skipped < part.len() {
+                        parts[count] = IoSlice::new(&part[skipped..]);
+                        count += 1;
+                    }
+                }
+            }
+            let sent = self.stream.send(&parts[..count])?;
+            if sent == 0 {
+                return Ok(());
+            }
+            if self.unsent == 0 {
+                self.quiet_since = Instant::now();
+            }
+            self.sent += sent;
+            while let Some(len) = self.operations.get(self.unsent).map(Operation::len)
+                && len <= self.sent
+            {
+                self.sent -= len;
+                self.unsent += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives what has arrived, and ends the operations that it answers.
+    fn receive(&mut self) -> Result<(), Failure> {
+        self.take_answers()?;
+        for _ in 0..TURNS_AT_ONCE {
+            if self.unsent == 0 {
+                return Ok(());
+            }
+            let value = value_of(&mut self.operations[0], &mut self.unasked);
+            let received = self.input.receive(&mut *self.stream, value)?;
+            if received == Received::Nothing {
+                return Ok(());
+            }
+            self.quiet_since = Instant::now();
+            self.take_answers()?;
+            if received == Received::All {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn take_answers(&mut self) -> Result<(), Failure> {
+        while self.unsent > 0 {
+            let first = &mut self.operations[0];
+            let value = value_of(first, &mut self.unasked);
+            match self.input.answer(value) {
+                Ok(None) => return Ok(()),
+                Ok(Some(answer)) if !answer.is_of(first.opaque) => {
+                    return Err(protocol(format!("{answer:?} is not the next").as_bytes()));
+                }
+                Ok(Some(answer)) => self.end_first(Ok(answer)),
+                Err(failure) if failure.breaks() => return Err(failure),
+                Err(failure) => self.end_first(Err(failure)),
+            }
+        }
+        Ok(())
+    }
+
+    fn end_first(&mut self, result: Result<Answer, Failure>) {
+        let first = self.operations.pop_front().expect("what is answered was asked for");
+        self.unsent = self.unsent.saturating_sub(1);
+        self.was_answered = true;
+        let (waker, was_awaited) = first.end(result);
+        self.awaited -= usize::from(was_awaited);
+        self.wakers.extend(waker);
+    }
+
+    fn note(&mut self, done: Result<(), Failure>) {
+        if let Err(failure) = done {
+            self.fail(failure);
+        }
+    }
+
+    /// Ends all operations with this failure.
+    fn fail(&mut self, failure: Failure) {
+        while !self.operations.is_empty() {
+            self.end_first(Err(failure.copy()));
+        }
+        self.broken.get_or_insert(failure);
+    }
+}
+
+/// Where the value of an answer goes: what the caller wants stored is not written over.
+fn value_of<'a>(operation: &'a mut Operation, unasked: &'a mut Vec<u8>) -> &'a mut Vec<u8> {
+    if operation.payload == Payload::None { &mut operation.value } else { unasked }
+}

@@ -1,0 +1,123 @@
+//! A stream over a TCP or Unix socket.
+
+use std::io::{self, IoSlice};
+use std::net::ToSocketAddrs;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use socket2::{Domain, SockAddr, Type};
+
+use crate::address::Place;
+use crate::stream::{Stream, Until, Waiter};
+
+/// A connected socket. Its own mode is the blocking one: each call says that it does not wait.
+#[derive(Debug)]
+pub struct Socket(Arc<socket2::Socket>);
+
+impl Socket {
+    /// Connects within `patience`, for each address that the host has.
+    ///
+    /// # Errors
+    /// The system's, of the last of the host's addresses.
+    pub fn connect(place: &Place, patience: Duration) -> io::Result<Socket> {
+        let socket = match place {
+            Place::Unix(path) => connect(Domain::UNIX, &SockAddr::unix(path)?, patience)?,
+            Place::Tcp { host, port } => connect_to_host(host, *port, patience)?,
+        };
+        Ok(Socket(Arc::new(socket)))
+    }
+}
+
+impl Stream for Socket {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        or_not_now(sendmsg(&*self.0, parts, &mut SendAncillaryBuffer::default(), flags), 0)
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        let received = recv(&*self.0, spare_capacity(into), RecvFlags::DONTWAIT);
+        let received = received.map(|(_, len)| if len == 0 { None } else { Some(len) });
+        or_not_now(received, Some(0))
+    }
+
+    fn wait(&mut self, until: Until, deadline: Instant) -> io::Result<()> {
+        wait(&mut [PollFd::new(&*self.0, flags_of(until))], deadline)
+    }
+
+    fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
+        let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Box::new(SocketWaiter { socket: Arc::clone(&self.0), woken }))
+    }
+}
+
+#[derive(Debug)]
+struct SocketWaiter {
+    socket: Arc<socket2::Socket>,
+    /// Counts the wakes since the last wait.
+    woken: OwnedFd,
+}
+
+impl Waiter for SocketWaiter {
+    fn wait(&self, until: Until, deadline: Instant) -> io::Result<()> {
+        let mut either =
+            [PollFd::new(&*self.socket, flags_of(until)), PollFd::new(&self.woken, PollFlags::IN)];
+        wait(&mut either, deadline)?;
+        if !either[1].revents().is_empty() {
+            // It can only say that another took it.
+            let _ = rustix::io::read(&self.woken, &mut [0; 8]);
+        }
+        Ok(())
+    }
+
+    fn wake(&self) {
+        // It can only say that the count is full, and then the waiter is woken as well.
+        let _ = rustix::io::write(&self.woken, &1u64.to_ne_bytes());
+    }
+}
+
+fn flags_of(until: Until) -> PollFlags {
+    match until {
+        Until::Arrived => PollFlags::IN,
+        Until::CanSend => PollFlags::OUT,
+        Until::Either => PollFlags::IN | PollFlags::OUT,
+    }
+}
+
+fn wait(what: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    // Longer than any clock: as good as without end.
+    let left = Timespec::try_from(left).ok();
+    or_not_now(poll(what, left.as_ref()).map(|_| ()), ())
+}
+
+fn or_not_now<T>(done: Result<T, Errno>, not_now: T) -> io::Result<T> {
+    match done {
+        Err(Errno::AGAIN | Errno::INTR) => Ok(not_now),
+        other => other.map_err(io::Error::from),
+    }
+}
+
+fn connect_to_host(host: &str, port: u16, patience: Duration) -> io::Result<socket2::Socket> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match connect(Domain::for_address(address), &address.into(), patience) {
+            Ok(socket) => {
+                socket.set_tcp_nodelay(true)?;
+                return Ok(socket);
+            }
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+fn connect(domain: Domain, address: &SockAddr, patience: Duration) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(domain, Type::STREAM, None)?;
+    socket.connect_timeout(address, patience)?;
+    Ok(socket)
+}

@@ -1,0 +1,73 @@
+//! What the tests over sockets share.
+
+// Not every test uses all of it.
+#![allow(dead_code)]
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use clap::Parser;
+use fabcache_client::{Client, Options};
+use fabcache_server::options::CommandLine;
+use fabcache_server::{Server, Settings};
+
+/// A server in this process that is stopped when the test ends.
+pub struct Running(Option<Server>);
+
+impl Running {
+    pub fn start(flags: &str) -> Running {
+        let line = format!("fabcached -t 1 {flags}");
+        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
+        let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
+        Running(Some(Server::start(settings, Vec::new()).expect("a server")))
+    }
+
+    pub fn tcp(flags: &str) -> Running {
+        Running::start(&format!("-l 127.0.0.1 -p -1 {flags}"))
+    }
+
+    /// And its address.
+    pub fn unix(name: &str, flags: &str) -> (Running, String) {
+        let path = std::env::temp_dir().join(format!("fabcache-{name}-{}", std::process::id()));
+        let path = path.display();
+        (Running::start(&format!("-s {path} {flags}")), format!("unix://{path}"))
+    }
+
+    pub fn address(&self) -> String {
+        format!("tcp://{}", self.0.as_ref().expect("it runs").local()[0])
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(server) = self.0.take() {
+            server.stop().expect("no thread failed");
+        }
+    }
+}
+
+pub fn client(address: &str) -> Client {
+    Client::new([address], Options::default()).expect("an address")
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// An executor of one future.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Calls that do not wait, over sockets, against servers in this process.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Running, block_on, client};
+use fabcache_client::{Client, Completed, Error, Failure, Options, Outcome, Request, Ttl};
+
+/// Room for what these tests store.
+const LARGE: &str = "-m 256 -I 16m";
+
+fn client_with(address: &str, timeout: Duration) -> Client {
+    let options = Options { timeout, failures_max: u32::MAX, ..Options::default() };
+    Client::new([address], options).expect("an address")
+}
+
+/// What is stored as the `i`th value: all lengths from none to 5 MiB, the long ones seldom.
+fn value_of(i: usize) -> Vec<u8> {
+    let len = match i % 250 {
+        17 => 5 << 20,
+        3 | 120 => 1 << 20,
+        n if n % 5 == 0 => 4 << 10,
+        n if n % 5 == 1 => 0,
+        n => n,
+    };
+    let cycle: Vec<u8> = (0..251).map(|at| (at * 31 + i) as u8).collect();
+    let mut value = cycle.repeat(len / cycle.len() + 1);
+    value.truncate(len);
+    value
+}
+
+fn failure(completed: Completed) -> Failure {
+    match completed.result {
+        Err(Error::Server { failure, .. }) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks for `count` operations of each pair, `window` in flight, each object used again and again.
+fn windows(cache: &Client, window: usize, count: usize, polls: bool) {
+    let mut requests: Vec<(Request, Option<usize>)> = (0..window).map(|_| (cache.request(), None)).collect();
+    for pass in ["set", "get"] {
+        for i in 0..count + window {
+            let (request, before) = &mut requests[i % window];
+            if let Some(asked) = before.take() {
+                while polls && !request.test() {
+                    thread::yield_now();
+                }
+                let completed = request.wait();
+                let key = format!("key {asked}");
+                let owned = asked % 2 == 0;
+                assert_eq!(completed.key, if owned { key.as_bytes() } else { b"" });
+                match completed.result.as_ref().expect("answered") {
+                    Outcome::Stored if pass == "set" => {
+                        assert!(completed.value == if owned { value_of(asked) } else { Vec::new() });
+                    }
+                    Outcome::Found { flags: 0, cas } if pass == "get" && *cas > 0 => {
+                        assert!(completed.value == value_of(asked), "{asked}");
+                    }
+                    other => panic!("{pass} {asked}: {other:?}"),
+                }
+            }
+            if i < count {
+                let key = format!("key {i}");
+                match (pass, i % 2) {
+                    ("set", 0) => request.iset(key, value_of(i), Ttl::NEVER),
+                    ("set", _) => request.bset(key.as_bytes(), &value_of(i), Ttl::NEVER),
+                    (_, 0) => request.iget(key, vec![7; i % 9000]),
+                    _ => request.bget(key.as_bytes(), Vec::new()),
+                }
+                *before = Some(i);
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_of_every_kind_of_call() {
+    let server = Running::tcp(LARGE);
+    let (_unix, path) = Running::unix("windows", LARGE);
+    for (turn, (window, count)) in [(1, 30), (8, 130), (32, 260), (1000, 1_500)].into_iter().enumerate() {
+        windows(&client(&server.address()), window, count, turn % 2 == 0);
+        windows(&client(&path), window, count, turn % 2 == 1);
+    }
+}
+
+#[test]
+fn more_than_fit_in_flight_are_asked_for_all_the_same() {
+    let server = Running::tcp(LARGE);
+    let cache = client(&server.address());
+    let requests: Vec<Request> =
+        (0..3_000).map(|i| cache.iset(format!("{i}"), format!("v{i}"), Ttl::NEVER)).collect();
+    for mut request in requests {
+        assert_eq!(request.wait().result.expect("answered"), Outcome::Stored);
+    }
+    assert_eq!(cache.get(b"2999").expect("answered").expect("stored").value, b"v2999");
+}
+
+#[test]
+fn misses_refusals_and_what_cannot_be_asked() {
+    let server = Running::tcp(LARGE);
+    let cache = client(&server.address());
+    let mut miss = cache.iget("nothing", b"old".to_vec());
+    let mut huge = cache.iset("huge", vec![1; 20 << 20], Ttl::NEVER);
+    let mut behind = cache.iset("behind", "it", Ttl::seconds(100));
+    let completed = miss.wait();
+    assert_eq!((completed.key.as_slice(), completed.value.as_slice()), (&b"nothing"[..], &b""[..]));
+    assert_eq!(completed.result.expect("answered"), Outcome::NotFound);
+    let completed = huge.wait();
+    assert_eq!(completed.value.len(), 20 << 20, "given back all the same");
+    assert!(matches!(failure(completed), Failure::Refused(why) if why.contains("too large")));
+    assert_eq!(behind.wait().result.expect("the connection goes on"), Outcome::Stored);
+
+    assert!(matches!(behind.wait().result, Err(Error::NothingAsked)));
+    let mut wrong = cache.iget(vec![b'k'; 251], Vec::with_capacity(99));
+    assert!(wrong.test());
+    let completed = wrong.wait();
+    assert!(matches!(completed.result, Err(Error::Key(251))) && completed.key.len() == 251);
+    assert!(completed.value.capacity() >= 99, "the buffer is given back");
+    wrong.bget(b"behind", completed.value);
+    assert_eq!(wrong.wait().item().expect("answered").expect("stored").value, b"it");
+}
+
+#[test]
+fn the_buffer_of_a_get_is_used_again() {
+    let server = Running::tcp(LARGE);
+    let cache = client(&server.address());
+    cache.set(b"k", &value_of(3), Ttl::NEVER).expect("stored");
+    let (mut key, mut buffer) = (b"k".to_vec(), Vec::with_capacity(2 << 20));
+    let places = (key.as_ptr(), buffer.as_ptr());
+    let mut request = cache.request();
+    for _ in 0..5 {
+        request.iget(key, buffer);
+        let completed = request.wait();
+        assert!(completed.value == value_of(3));
+        (key, buffer) = (completed.key, completed.value);
+        assert_eq!((key.as_ptr(), buffer.as_ptr()), places);
+    }
+    let place = buffer.as_ptr();
+    request.iset("l", buffer, Ttl::NEVER);
+    assert_eq!(request.wait().value.as_ptr(), place, "no copy");
+    assert!(cache.get(b"l").expect("answered").expect("stored").value == value_of(3));
+}
+
+#[test]
+fn requests_that_are_dropped_leave_the_connection_as_it_was() {
+    let server = Running::tcp(LARGE);
+    let cache = client(&server.address());
+    for turn in 0..20 {
+        for i in 0..10 {
+            drop(cache.iset(format!("{turn} {i}"), value_of(turn * 10 + i), Ttl::NEVER));
+            drop(cache.iget(format!("{turn} {i}"), Vec::new()));
+        }
+        // More than the buffers of a socket hold: half sent when it is dropped.
+        drop(cache.iset("half", value_of(17), Ttl::NEVER));
+        let mut used_again = cache.iget("half", Vec::new());
+        used_again.iget(format!("{turn} 9"), Vec::new());
+        let item = used_again.wait().item().expect("answered").expect("stored");
+        assert!(item.value == value_of(turn * 10 + 9));
+    }
+    assert!(cache.get(b"half").expect("answered").expect("stored").value == value_of(17));
+}
+
+#[test]
+fn a_server_that_is_stopped_ends_all_requests() {
+    for turn in 0..4 {
+        let (server, path) = Running::unix("stopped", LARGE);
+        let cache = client_with(&path, Duration::from_secs(20));
+        let mut requests: Vec<Request> = (0..500)
+            .map(|i| match i % 3 {
+                0 => cache.iset(format!("{i}"), value_of(i), Ttl::NEVER),
+                1 => cache.bset(format!("{i}").as_bytes(), &value_of(i), Ttl::NEVER),
+                _ => cache.iget(format!("{i}"), Vec::new()),
+            })
+            .collect();
+        for request in &mut requests[..turn * 100] {
+            request.wait().result.expect("it runs");
+        }
+        // More than sockets hold: the last of these cannot be done if nobody waits.
+        requests.extend((0..4).map(|i| cache.iset(format!("{i}"), vec![1; 15 << 20], Ttl::NEVER)));
+        let mut wait_for_all = move || {
+            let failed = requests[turn * 100..].iter_mut().filter_map(|request| request.wait().result.err());
+            failed.count()
+        };
+        if turn % 2 == 0 {
+            drop(server);
+            assert!(wait_for_all() > 0);
+        } else {
+            let waiting = thread::spawn(wait_for_all);
+            drop(server);
+            waiting.join().expect("nothing hangs");
+        }
+        assert!(cache.iget("k", Vec::new()).wait().result.is_err(), "nobody is there");
+        let _again = Running::unix("stopped", LARGE);
+        let again = client_with(&path, Duration::from_secs(20));
+        assert_eq!(again.iget("k", Vec::new()).wait().result.expect("another"), Outcome::NotFound);
+    }
+}
+
+/// Accepts as many connections, takes what comes, and says each time the same.
+fn sayer(says: &'static [u8], connections: usize) -> (String, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = format!("tcp://{}", listener.local_addr().expect("bound"));
+    let run = move || {
+        for _ in 0..connections {
+            let (mut stream, _): (TcpStream, _) = listener.accept().expect("a client");
+            let mut request = [0; 4096];
+            while stream.read(&mut request).is_ok_and(|len| len > 0) {
+                if stream.write_all(says).is_err() {
+                    break;
+                }
+            }
+        }
+    };
+    (address, thread::spawn(run))
+}
+
+#[test]
+fn a_server_that_says_nothing_or_nonsense_ends_all_requests_in_time() {
+    for says in [&b""[..], b"NONSENSE\r\n", b"HD O77\r\n", b"VA 99 O0\r\nab", b"VA 1 O0\r\nabcde"] {
+        let (address, server) = sayer(says, 2);
+        let cache = client_with(&address, Duration::from_millis(200));
+        let begun = Instant::now();
+        let requests: Vec<Request> = (0..50).map(|i| cache.iget(format!("{i}"), Vec::new())).collect();
+        let mut requests = requests.into_iter();
+        let last = requests.next_back().expect("there are 50");
+        let error = failure(block_on(last));
+        assert!(matches!(error, Failure::Broken(_) | Failure::Protocol(_)), "{error}");
+        if says.is_empty() {
+            assert!(begun.elapsed() >= Duration::from_millis(200), "as long as was said");
+            assert!(matches!(error, Failure::Broken(why) if why.kind() == std::io::ErrorKind::TimedOut));
+        }
+        for mut request in requests {
+            assert!(request.test(), "all are over with the connection");
+            assert!(request.wait().result.is_err());
+        }
+        let mut next = cache.iset("k", "v", Ttl::NEVER);
+        while !next.test() {
+            thread::yield_now();
+        }
+        assert!(next.wait().result.is_err(), "it says the same on the next connection");
+        drop((cache, next));
+        server.join().expect("it served");
+    }
+}
+
+#[test]
+fn threads_share_a_connection_and_pass_requests_on() {
+    let server = Running::tcp(LARGE);
+    let cache = client(&server.address());
+    let (passed, received) = std::sync::mpsc::channel::<(usize, Request)>();
+    thread::scope(|scope| {
+        for id in 0..4 {
+            let (cache, passed) = (cache.clone(), passed.clone());
+            scope.spawn(move || {
+                for i in (0..400).map(|i| id * 400 + i) {
+                    let mut stored = cache.iset(format!("{i}"), value_of(i), Ttl::NEVER);
+                    if i % 3 == 0 {
+                        assert_eq!(stored.wait().result.expect("answered"), Outcome::Stored);
+                    }
+                    passed.send((i, cache.bget(format!("{i}").as_bytes(), Vec::new()))).expect("received");
+                }
+            });
+        }
+        drop(passed);
+        for (i, mut request) in received {
+            let item = request.wait().item().expect("answered").expect("asked for behind the set");
+            assert!(item.value == value_of(i), "{i}");
+        }
+    });
+}
+
+#[test]
+fn futures_need_no_runtime() {
+    let servers = [Running::tcp(LARGE), Running::tcp(LARGE)];
+    let cache = Client::new(servers.iter().map(Running::address), Options::default()).expect("addresses");
+    block_on(async {
+        let mut request = cache.request();
+        for i in 0..300 {
+            request.iset(format!("{i}"), value_of(i), Ttl::NEVER);
+            assert_eq!((&mut request).await.result.expect("answered"), Outcome::Stored);
+            request.iget(format!("{i}"), Vec::new());
+            if i % 10 == 0 {
+                continue;
+            }
+            assert!((&mut request).await.item().expect("answered").expect("stored").value == value_of(i));
+        }
+    });
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let asked: Vec<Request> = (0..300).map(|i| cache.iget(format!("{i}"), Vec::new())).collect();
+                for (i, request) in asked.into_iter().enumerate().rev() {
+                    let item = block_on(request).item().expect("answered").expect("stored");
+                    assert!(item.value == value_of(i), "{i}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn clients_and_requests_go_from_thread_to_thread() {
+    fn is_sync<T: Send + Sync>() {}
+    is_sync::<Client>();
+    is_sync::<Request>();
+}
