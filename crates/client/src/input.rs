@@ -145,3 +145,164 @@ fn receive(stream: &mut dyn Stream, into: &mut Vec<u8>) -> Result<Received, Fail
 pub fn protocol(said: &[u8]) -> Failure {
     Failure::Protocol(String::from_utf8_lossy(said).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::io::IoSlice;
+    use std::time::Instant;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::stream::{Until, Waiter};
+
+    /// What arrives, piece by piece, and nothing for a moment between two.
+    #[derive(Debug)]
+    struct Pieces(VecDeque<Vec<u8>>);
+
+    impl Stream for Pieces {
+        fn send(&mut self, _: &[IoSlice<'_>]) -> io::Result<usize> {
+            unreachable!("nothing is sent")
+        }
+
+        fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Option<usize>> {
+            let Some(piece) = self.0.front_mut() else { return Ok(None) };
+            let len = piece.len().min(into.capacity() - into.len());
+            if len == 0 {
+                assert!(piece.is_empty(), "there is room");
+                self.0.pop_front();
+            } else {
+                into.extend(piece.drain(..len));
+            }
+            Ok(Some(len))
+        }
+
+        fn wait(&mut self, _: Until, _: Instant) -> io::Result<()> {
+            unreachable!("nobody waits")
+        }
+
+        fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
+            unreachable!("nobody waits")
+        }
+    }
+
+    type Said = Result<(Answer, Vec<u8>), String>;
+
+    /// All that is said in the pieces, to the end; each value goes to a buffer that has room for `room` bytes.
+    fn read(pieces: impl IntoIterator<Item = Vec<u8>>, room: usize) -> Vec<Said> {
+        let (mut stream, mut input) = (Pieces(pieces.into_iter().collect()), Input::default());
+        let mut said = Vec::new();
+        let mut value = Vec::with_capacity(room);
+        loop {
+            match input.answer(&mut value) {
+                Ok(Some(answer)) => {
+                    said.push(Ok((answer, std::mem::replace(&mut value, Vec::with_capacity(room)))));
+                }
+                Err(failure) => said.push(Err(failure.to_string())),
+                Ok(None) if input.receive(&mut stream, &mut value).is_err() => {
+                    assert!(input.is_empty(), "{said:?}");
+                    return said;
+                }
+                Ok(None) => {}
+            }
+        }
+    }
+
+    fn flags() -> impl Strategy<Value = Flags> {
+        let opaque = proptest::option::of(any::<usize>());
+        (any::<u32>(), any::<u64>(), opaque).prop_map(|(flags, cas, opaque)| Flags { flags, cas, opaque })
+    }
+
+    fn answers(len_max: usize) -> impl Strategy<Value = Said> {
+        prop_oneof![
+            (flags(), vec(any::<u8>(), 0..len_max))
+                .prop_map(|(flags, value)| Ok((Answer::Value(flags), value))),
+            flags().prop_map(|flags| Ok((Answer::Done(flags), Vec::new()))),
+            Just(Ok((Answer::Miss, Vec::new()))),
+            Just(Ok((Answer::NotFound, Vec::new()))),
+            Just(Ok((Answer::NoOp, Vec::new()))),
+            Just(Err("out of memory storing object".into())),
+        ]
+    }
+
+    fn as_sent(said: &Said) -> Vec<u8> {
+        let words = |flags: &Flags| {
+            let opaque = flags.opaque.map(|opaque| format!(" O{opaque}")).unwrap_or_default();
+            format!(" f{} c{}{opaque}\r\n", flags.flags, flags.cas)
+        };
+        match said {
+            Ok((Answer::Value(flags), value)) => {
+                let head = format!("VA {}{}", value.len(), words(flags));
+                [head.as_bytes(), value, b"\r\n"].concat()
+            }
+            Ok((Answer::Done(flags), _)) => format!("HD{}", words(flags)).into(),
+            Ok((Answer::Miss, _)) => b"EN\r\n".into(),
+            Ok((Answer::NotFound, _)) => b"NF\r\n".into(),
+            Ok(_) => b"MN\r\n".into(),
+            Err(why) => format!("SERVER_ERROR {why}\r\n").into(),
+        }
+    }
+
+    fn as_told(said: Vec<Said>) -> Vec<Said> {
+        said.into_iter().map(|said| said.map_err(|why| Failure::Refused(why).to_string())).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn answers_are_the_same_wherever_they_are_cut(said in vec(answers(40), 1..6)) {
+            let sent: Vec<u8> = said.iter().flat_map(as_sent).collect();
+            let told = as_told(said);
+            for at in 0..=sent.len() {
+                let (first, second) = sent.split_at(at);
+                prop_assert_eq!(&read([first.to_vec(), second.to_vec()], 0), &told, "cut at {}", at);
+            }
+            prop_assert_eq!(&read(sent.iter().map(|byte| vec![*byte]), 0), &told);
+        }
+    }
+
+    proptest! {
+        // Each takes megabytes.
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn long_values_are_the_same_in_pieces_and_in_buffers_of_any_size(
+            mut said in vec(answers(40), 1..6),
+            lens in vec(0..3 * RECEIVE_BYTES, 6),
+            cuts in vec(0..5 * RECEIVE_BYTES, 0..12),
+            room in 0..4 * RECEIVE_BYTES,
+        ) {
+            for (said, len) in said.iter_mut().zip(lens) {
+                if let Ok((Answer::Value(_), value)) = said {
+                    value.extend((value.len()..len).map(|i| (i * 7 % 251) as u8));
+                }
+            }
+            let mut sent: Vec<u8> = said.iter().flat_map(as_sent).collect();
+            let mut pieces = Vec::new();
+            for cut in cuts {
+                pieces.push(sent.drain(..cut.min(sent.len())).collect());
+            }
+            pieces.push(sent);
+            prop_assert!(read(pieces, room) == as_told(said));
+        }
+
+        #[test]
+        fn whatever_a_server_says_is_an_answer_or_an_error(said in vec(any::<u8>(), 0..200)) {
+            let (mut stream, mut input) = (Pieces([said].into()), Input::default());
+            let mut value = Vec::new();
+            while input.receive(&mut stream, &mut value).is_ok() {
+                while input.answer(&mut value).is_ok_and(|answer| answer.is_some()) {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_an_error() {
+        let (mut stream, mut input) = (Pieces([vec![b'x'; 1 << 20]].into()), Input::default());
+        let received = (0..).find(|_| {
+            input.receive(&mut stream, &mut Vec::new()).expect("there is more");
+            input.line().is_err()
+        });
+        assert!(received.is_some_and(|received| received < 4));
+    }
+}

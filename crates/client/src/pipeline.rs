@@ -137,8 +137,9 @@ impl Pipeline {
         if state.operations.is_empty() {
             state.quiet_since = Instant::now();
         }
-        let sent = state.push(operation, borrowed).and_then(|()| state.send());
-        state.note(sent);
+        if let Err(failure) = state.push(operation, borrowed).and_then(|()| state.send()) {
+            state.fail_to_send(failure);
+        }
         self.tell_leader(&state);
         self.leave(state);
     }
@@ -246,7 +247,9 @@ impl Pipeline {
         let waited = self.waiter.wait(until, deadline);
         let mut state = self.lock();
         state.leader = None;
-        state.note(waited.map_err(Failure::from));
+        if let Err(error) = waited {
+            state.fail(error.into());
+        }
         self.advance(&mut state);
         if state.followers > 0 {
             self.turned.notify_all();
@@ -259,13 +262,15 @@ impl Pipeline {
         if state.broken.is_some() {
             return;
         }
-        let sent = state.send();
+        if let Err(failure) = state.send() {
+            state.fail_to_send(failure);
+        }
         if state.leader.is_some() {
-            state.note(sent);
             return self.tell_leader(state);
         }
-        let received = sent.and_then(|()| state.receive());
-        state.note(received);
+        if let Err(failure) = state.receive() {
+            state.fail(failure);
+        }
         let is_asked = !state.operations.is_empty();
         if is_asked && state.quiet_since.elapsed() >= self.timeout {
             state.fail(Failure::Broken(io::ErrorKind::TimedOut.into()));
@@ -386,25 +391,25 @@ impl State {
         Ok(())
     }
 
-    /// Receives what has arrived, and ends the operations that it answers.
-    fn receive(&mut self) -> Result<(), Failure> {
+    /// Receives what has arrived, and ends the operations that it answers. Whether there may be more.
+    fn receive(&mut self) -> Result<bool, Failure> {
         self.take_answers()?;
         for _ in 0..TURNS_AT_ONCE {
             if self.unsent == 0 {
-                return Ok(());
+                return Ok(false);
             }
             let value = value_of(&mut self.operations[0], &mut self.unasked);
             let received = self.input.receive(&mut *self.stream, value)?;
             if received == Received::Nothing {
-                return Ok(());
+                return Ok(false);
             }
             self.quiet_since = Instant::now();
             self.take_answers()?;
             if received == Received::All {
-                return Ok(());
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn take_answers(&mut self) -> Result<(), Failure> {
@@ -433,10 +438,11 @@ impl State {
         self.wakers.extend(waker);
     }
 
-    fn note(&mut self, done: Result<(), Failure>) {
-        if let Err(failure) = done {
-            self.fail(failure);
-        }
+    /// Ends with their answers the operations whose answers have come before sending failed, and all others with this
+    /// failure.
+    fn fail_to_send(&mut self, failure: Failure) {
+        while let Ok(true) = self.receive() {}
+        self.fail(failure);
     }
 
     /// Ends all operations with this failure.

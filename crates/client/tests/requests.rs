@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -165,39 +165,84 @@ fn requests_that_are_dropped_leave_the_connection_as_it_was() {
     assert!(cache.get(b"half").expect("answered").expect("stored").value == value_of(17));
 }
 
+/// Three hundred of every kind of call, and behind them more than sockets hold.
+fn many_requests(cache: &Client) -> Vec<Request> {
+    let mixed = (0..300).map(|i| match i % 3 {
+        0 => cache.iset(format!("{i}"), value_of(i), Ttl::NEVER),
+        1 => cache.bset(format!("{i}").as_bytes(), &value_of(i), Ttl::NEVER),
+        _ => cache.bget(format!("{}", i - 1).as_bytes(), Vec::new()),
+    });
+    mixed.chain((0..4).map(|i| cache.iset(format!("{i}"), vec![1; 15 << 20], Ttl::NEVER))).collect()
+}
+
 #[test]
 fn a_server_that_is_stopped_ends_all_requests() {
-    for turn in 0..4 {
+    for waited_for in [0, 100] {
         let (server, path) = Running::unix("stopped", LARGE);
         let cache = client_with(&path, Duration::from_secs(20));
-        let mut requests: Vec<Request> = (0..500)
-            .map(|i| match i % 3 {
-                0 => cache.iset(format!("{i}"), value_of(i), Ttl::NEVER),
-                1 => cache.bset(format!("{i}").as_bytes(), &value_of(i), Ttl::NEVER),
-                _ => cache.iget(format!("{i}"), Vec::new()),
-            })
-            .collect();
-        for request in &mut requests[..turn * 100] {
+        let mut requests = many_requests(&cache);
+        for request in &mut requests[..waited_for] {
             request.wait().result.expect("it runs");
         }
-        // More than sockets hold: the last of these cannot be done if nobody waits.
-        requests.extend((0..4).map(|i| cache.iset(format!("{i}"), vec![1; 15 << 20], Ttl::NEVER)));
-        let mut wait_for_all = move || {
-            let failed = requests[turn * 100..].iter_mut().filter_map(|request| request.wait().result.err());
-            failed.count()
-        };
-        if turn % 2 == 0 {
-            drop(server);
-            assert!(wait_for_all() > 0);
-        } else {
-            let waiting = thread::spawn(wait_for_all);
-            drop(server);
-            waiting.join().expect("nothing hangs");
-        }
+        let waiting = thread::spawn(move || {
+            for request in &mut requests[waited_for..] {
+                assert!(matches!(
+                    request.wait().result,
+                    Ok(_) | Err(Error::Server { failure: Failure::Broken(_), .. })
+                ));
+            }
+        });
+        drop(server);
+        waiting.join().expect("nothing hangs");
         assert!(cache.iget("k", Vec::new()).wait().result.is_err(), "nobody is there");
-        let _again = Running::unix("stopped", LARGE);
-        let again = client_with(&path, Duration::from_secs(20));
-        assert_eq!(again.iget("k", Vec::new()).wait().result.expect("another"), Outcome::NotFound);
+        let again = Running::unix("stopped", LARGE);
+        let cache = client_with(&path, Duration::from_secs(20));
+        assert_eq!(cache.iget("k", Vec::new()).wait().result.expect("another"), Outcome::NotFound);
+        drop(again);
+    }
+}
+
+/// Stands before a server, and after so many bytes of its answers leaves without a word.
+fn cut_off(server: &str, mut answers_len: usize) -> (String, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = format!("tcp://{}", listener.local_addr().expect("bound"));
+    let server = server.strip_prefix("tcp://").expect("TCP").to_owned();
+    let run = move || {
+        let (mut client, _) = listener.accept().expect("a client");
+        drop(listener);
+        let mut server = TcpStream::connect(server).expect("it runs");
+        let (mut from, mut to) = (client.try_clone().expect("a copy"), server.try_clone().expect("a copy"));
+        let asking = thread::spawn(move || std::io::copy(&mut from, &mut to));
+        let mut answers = vec![0; 64 << 10];
+        while answers_len > 0 {
+            let most = answers.len().min(answers_len);
+            let len = server.read(&mut answers[..most]).expect("it answers");
+            assert!(len > 0, "it answers more");
+            client.write_all(&answers[..len]).expect("it listens");
+            answers_len -= len;
+        }
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = server.shutdown(Shutdown::Both);
+        let _ = asking.join().expect("it copied");
+    };
+    (address, thread::spawn(run))
+}
+
+#[test]
+fn a_connection_that_is_cut_ends_all_requests_from_the_first_that_is_not_answered() {
+    let server = Running::tcp(LARGE);
+    // In a line, in a value, behind an answer, in a long value, before all else.
+    for (turn, answers_len) in [3, 800, "HD O0\r\n".len(), 1_000_000, 0].into_iter().enumerate() {
+        client(&server.address()).flush(0).expect("flushed");
+        let (address, relay) = cut_off(&server.address(), answers_len);
+        let cache = client_with(&address, Duration::from_secs(20));
+        let requests = many_requests(&cache);
+        let wait = |mut request: Request| if turn % 2 == 0 { request.wait() } else { block_on(request) };
+        let results: Vec<bool> = requests.into_iter().map(|request| wait(request).result.is_ok()).collect();
+        let answered = results.iter().take_while(|is_ok| **is_ok).count();
+        assert!(answered < results.len() && results[answered..].iter().all(|is_ok| !is_ok), "{results:?}");
+        assert_eq!(answered > 0, answers_len > 3, "{answered} after {answers_len} bytes");
+        relay.join().expect("it relayed");
     }
 }
 
