@@ -8,10 +8,61 @@
 //! assert_eq!(cache.get(b"key")?.map(|item| item.value), Some(b"value".to_vec()));
 //! # Ok::<(), fabcache_client::Error>(())
 //! ```
-//! Calls block, for no longer than [`Options::timeout`]. A [`Client`] may be shared among threads: each call takes a
-//! connection that nobody uses, or makes one. Keys are mapped to servers as libmemcached does ([`Distribution`]), so
+//! These calls block, for no longer than [`Options::timeout`]. A [`Client`] may be shared among threads: each call takes
+//! a connection that nobody uses, or makes one. Keys are mapped to servers as libmemcached does ([`Distribution`]), so
 //! that programs in any language agree on where a key is. Any memcached from 1.6 on will do: requests are those of the
 //! meta protocol (memcached's doc/protocol.txt), and what it lacks those of the text protocol.
+//!
+//! # Calls that do not wait
+//!
+//! Those of RDMA-Memcached (D. Shankar et al., High-Performance Hybrid Key-Value Store on Modern Clusters with RDMA
+//! Interconnects and SSDs: Non-blocking Extensions, Designs, and Benefits, IPDPS 2016), with their promise about
+//! buffers, which nobody can break here: what the library still needs, it owns.
+//!
+//! | | returns | key and value meanwhile |
+//! | --- | --- | --- |
+//! | [`Client::iset`], [`Client::iget`] | once the operation is asked for | belong to it, and are given back; no copy of the value |
+//! | [`Client::bset`], [`Client::bget`] | once the caller's may be used again | are the caller's: sent, or copied |
+//!
+//! Each is known by a [`Request`], which tells whether it is over ([`Request::test`]), waits for that
+//! ([`Request::wait`]), or is awaited. Then it can be used again without an allocation.
+//!
+//! ```no_run
+//! # use fabcache_client::{Client, Options, Outcome, Request, Ttl};
+//! # let cache = Client::new(["tcp://127.0.0.1:11211"], Options::default())?;
+//! // A window of 32, of 10,000 that are asked for.
+//! let mut window: Vec<Request> = (0..32).map(|i| cache.iget(format!("key{i}"), Vec::new())).collect();
+//! for i in 32..10_000 {
+//!     let request = &mut window[i % 32];
+//!     let completed = request.wait();
+//!     if let Outcome::Found { .. } = completed.result? {
+//!         println!("{:?}: {} bytes", completed.key, completed.value.len());
+//!     }
+//!     request.iget(format!("key{i}"), completed.value);
+//! }
+//! for request in &mut window {
+//!     request.wait().result?;
+//! }
+//! # async fn awaited(cache: Client) -> Result<(), fabcache_client::Error> {
+//! // In any runtime, or in none.
+//! let stored = cache.iset("key", "value", Ttl::NEVER);
+//! let found = cache.iget("key", Vec::new());
+//! assert_eq!(stored.await.result?, Outcome::Stored);
+//! assert_eq!(found.await.item()?.map(|item| item.value), Some(b"value".to_vec()));
+//! # Ok(())
+//! # }
+//! # Ok::<(), fabcache_client::Error>(())
+//! ```
+//! All threads share one connection to each server for these calls, and take its lock only for what is possible at
+//! once. On it a server does one request after the other, so that a get sees what a set for the same key before it has
+//! stored. Blocking calls have connections of their own: they are ordered behind only what is over. Whoever asks, tests
+//! or waits makes progress for all requests of that connection; without any of these nothing moves, but while a future
+//! is pending: then a thread of the connection's own sees to it, and ends soon after the last.
+//!
+//! When a connection breaks, or its server leaves what is first unanswered for [`Options::timeout`], all requests in
+//! flight on it fail with that error, and the next is sent on a new connection.
+//!
+//! # What an error says
 //!
 //! A request is never sent twice: when a connection breaks it is not known whether the server did what was asked, and
 //! that is what the error says.
