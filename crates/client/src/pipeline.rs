@@ -458,3 +458,6 @@ impl State {
 fn value_of<'a>(operation: &'a mut Operation, unasked: &'a mut Vec<u8>) -> &'a mut Vec<u8> {
     if operation.payload == Payload::None { &mut operation.value } else { unasked }
 }
+
+#[cfg(test)]
+mod tests;

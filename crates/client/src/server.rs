@@ -117,6 +117,12 @@ impl Server {
         Ok(Arc::clone(current.insert(pipeline)))
     }
 
+    /// Another connection takes the place of that for calls that do not wait.
+    #[cfg(test)]
+    pub fn put_pipeline(&self, pipeline: Arc<Pipeline>) {
+        *self.pipeline.lock().expect("no thread panics while it connects") = Some(pipeline);
+    }
+
     fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
         connect(&self.address, self.connect_timeout).inspect_err(|failure| self.note(Err(failure)))
     }

@@ -1,0 +1,238 @@
+//! Requests over a stream that takes and gives bytes as it likes, beside what a map says.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::request::{Outcome, Request};
+use crate::{Client, Options, Ttl};
+
+/// A server at the other end of a stream that never waits.
+#[derive(Debug)]
+struct Model {
+    items: HashMap<String, Vec<u8>>,
+    asked: Vec<u8>,
+    /// Bytes of a refused value that are still to come.
+    unwanted: usize,
+    answers: VecDeque<u8>,
+    /// How many bytes are taken or given at each call, over and over.
+    lens: Vec<usize>,
+    calls: usize,
+    /// After so many bytes of answers there are no more.
+    answers_left: usize,
+}
+
+impl Model {
+    fn next_len(&mut self) -> usize {
+        self.calls += 1;
+        self.lens[self.calls % self.lens.len()]
+    }
+
+    /// Answers what has wholly come.
+    fn answer(&mut self) {
+        loop {
+            let unwanted = self.unwanted.min(self.asked.len());
+            self.asked.drain(..unwanted);
+            self.unwanted -= unwanted;
+            let Some(end) = memchr::memchr(b'\n', &self.asked) else { return };
+            let line = std::str::from_utf8(&self.asked[..end]).expect("text").trim_end().to_owned();
+            let words: Vec<&str> = line.split(' ').collect();
+            let opaque = words.last().expect("a mark");
+            match words[..] {
+                ["mg", key, "v", "f", "c", _] => match self.items.get(key) {
+                    Some(value) => {
+                        self.answers.extend(format!("VA {} f0 c1 {opaque}\r\n", value.len()).bytes());
+                        self.answers.extend(value.iter().chain(b"\r\n"));
+                    }
+                    None => self.answers.extend(b"EN\r\n"),
+                },
+                ["ms", key, len, "T0", "MS", _] => {
+                    let len = len.parse().expect("a length");
+                    if is_refused(key, len) {
+                        // Before the value is there.
+                        self.answers.extend(b"SERVER_ERROR object too large for cache\r\n");
+                        self.unwanted = len + 2;
+                        self.asked.drain(..=end);
+                        continue;
+                    }
+                    let value = end + 1..end + 1 + len;
+                    if self.asked.len() < value.end + 2 {
+                        return;
+                    }
+                    assert_eq!(&self.asked[value.end..value.end + 2], b"\r\n");
+                    self.items.insert(key.into(), self.asked[value.clone()].to_vec());
+                    self.answers.extend(format!("HD {opaque}\r\n").bytes());
+                    self.asked.drain(..value.end - end + 1);
+                }
+                _ => panic!("{line}"),
+            }
+            self.asked.drain(..=end);
+        }
+    }
+}
+
+impl Stream for Model {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let len = self.next_len();
+        let before = self.asked.len();
+        for part in parts {
+            let left = len - (self.asked.len() - before);
+            self.asked.extend_from_slice(&part[..left.min(part.len())]);
+        }
+        let sent = self.asked.len() - before;
+        self.answer();
+        Ok(sent)
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        if self.answers_left == 0 {
+            return Ok(None);
+        }
+        let room = (into.capacity() - into.len()).min(self.answers_left);
+        let len = self.next_len().min(room).min(self.answers.len());
+        self.answers_left -= len;
+        into.extend(self.answers.drain(..len));
+        Ok(Some(len))
+    }
+
+    fn wait(&mut self, _: Until, _: Instant) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
+        Ok(Box::<Unblocked>::default())
+    }
+}
+
+fn is_refused(key: &str, len: usize) -> bool {
+    key == "key3" && len > 100
+}
+
+/// Everything may have happened at any time.
+#[derive(Debug, Default)]
+struct Unblocked(AtomicUsize);
+
+impl Waiter for Unblocked {
+    fn wait(&self, _: Until, deadline: Instant) -> io::Result<()> {
+        assert!(Instant::now() < deadline, "nothing moves");
+        Ok(())
+    }
+
+    fn wake(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A client of this server only.
+fn client_of(model: Model) -> Client {
+    let cache = Client::new(["unix:///there/is/no/such/server"], Options::default()).expect("an address");
+    let server = cache.server_of(b"any").expect("there is one");
+    let pipeline = Pipeline::new(server, Box::new(model), Duration::from_secs(60)).expect("a waiter");
+    server.put_pipeline(pipeline);
+    cache
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Iset,
+    Bset,
+    Iget,
+    Bget,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Keep,
+    Test,
+    Wait,
+    Drop,
+}
+
+fn steps() -> impl Strategy<Value = Vec<(Call, u8, usize, Then)>> {
+    use {Call::*, Then::*};
+    let calls = prop_oneof![Just(Iset), Just(Bset), Just(Iget), Just(Bget)];
+    let then = prop_oneof![4 => Just(Keep), 1 => Just(Test), 1 => Just(Wait), 1 => Just(Drop)];
+    vec((calls, 0..4u8, prop_oneof![9 => 0..20usize, 9 => 0..3000usize, 1 => Just(100_000)], then), 0..60)
+}
+
+/// The request that was asked for, and what it is to come to.
+#[derive(Debug)]
+struct Asked {
+    request: Request,
+    expected: Expected,
+}
+
+#[derive(Debug)]
+enum Expected {
+    Stored,
+    Refused,
+    Found(Option<Vec<u8>>),
+}
+
+/// Whether the request did what it was to do; otherwise it has failed.
+fn is_done(Asked { mut request, expected }: Asked) -> bool {
+    let completed = request.wait();
+    match (completed.result, expected) {
+        (Ok(Outcome::Stored), Expected::Stored) => true,
+        (Err(Error::Server { failure: Failure::Refused(_), .. }), Expected::Refused) => true,
+        (Ok(Outcome::NotFound), Expected::Found(None)) => true,
+        (Ok(Outcome::Found { .. }), Expected::Found(Some(value))) => {
+            assert!(completed.value == value);
+            true
+        }
+        (Err(_), _) => false,
+        (other, expected) => panic!("{other:?}, not {expected:?}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn each_request_gets_its_own_answer(
+        steps in steps(),
+        lens in vec(prop_oneof![Just(0), 1..40usize, 1..5000usize, Just(100_000)], 1..20),
+        answers_len in prop_oneof![Just(usize::MAX), 0..10_000usize],
+    ) {
+        // Something moves at last, whichever of the calls are those that send.
+        let lens = lens.into_iter().chain([0, 1000, 1000]).collect();
+        let cache = client_of(Model {
+            items: HashMap::new(), asked: Vec::new(), unwanted: 0, answers: VecDeque::new(), lens, calls: 0, answers_left: answers_len,
+        });
+        let mut items: HashMap<String, Vec<u8>> = HashMap::new();
+        let mut kept: Vec<Asked> = Vec::new();
+        let mut has_failed = false;
+        for (i, (call, key, len, then)) in steps.into_iter().enumerate() {
+            let (key, value) = (format!("key{key}"), vec![i as u8; len]);
+            let expected = match call {
+                Call::Iget | Call::Bget => Expected::Found(items.get(&key).cloned()),
+                Call::Iset | Call::Bset if is_refused(&key, len) => Expected::Refused,
+                Call::Iset | Call::Bset => {
+                    items.insert(key.clone(), value.clone());
+                    Expected::Stored
+                }
+            };
+            let mut request = match call {
+                Call::Iset => cache.iset(key, value, Ttl::NEVER),
+                Call::Bset => cache.bset(key.as_bytes(), &value, Ttl::NEVER),
+                Call::Iget => cache.iget(key, vec![9; len / 3]),
+                Call::Bget => cache.bget(key.as_bytes(), Vec::new()),
+            };
+            match then {
+                Then::Drop => drop(request),
+                Then::Wait => has_failed |= !is_done(Asked { request, expected }),
+                Then::Keep | Then::Test => {
+                    if matches!(then, Then::Test) {
+                        request.test();
+                    }
+                    kept.push(Asked { request, expected });
+                }
+            }
+        }
+        // Asked for in this order, so answered up to one of them and not from there on.
+        let done: Vec<bool> = kept.into_iter().map(is_done).collect();
+        prop_assert!(done.is_sorted_by(|before, after| *before || !*after), "{:?}", done);
+        prop_assert!(answers_len < usize::MAX || (!has_failed && done.iter().all(|is_done| *is_done)));
+    }
+}
