@@ -66,6 +66,7 @@
 //!
 //! A request is never sent twice: when a connection breaks it is not known whether the server did what was asked, and
 //! that is what the error says.
+#![forbid(unsafe_code)]
 
 mod address;
 mod bounds;

@@ -34,7 +34,9 @@ impl Command {
         if is_plain {
             self.0.extend_from_slice(key);
         } else {
-            self.0.extend_from_slice(STANDARD.encode(key).as_bytes());
+            let at = self.0.len();
+            self.0.resize(at + key.len().div_ceil(3) * 4, 0);
+            STANDARD.encode_slice(key, &mut self.0[at..]).expect("four bytes for each three");
         }
         if !is_plain {
             // Of a command with a length the flags come behind it.

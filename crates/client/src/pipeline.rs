@@ -160,15 +160,14 @@ impl Pipeline {
     /// Makes progress without waiting; if the operation is not over then, the waker is told when it is. Returns whether
     /// it is over.
     pub fn watch(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> bool {
+        // Cloned before the locks are taken, and what it replaces is dropped behind them: both may be anybody's code.
+        let mut waker = Some(waker.clone());
         let mut state = self.lock();
         self.advance(&mut state);
         let mut watched = slot.lock();
         let is_over = watched.over.is_some();
         if !is_over {
-            match &mut watched.waker {
-                Some(known) => known.clone_from(waker),
-                none => *none = Some(waker.clone()),
-            }
+            std::mem::swap(&mut watched.waker, &mut waker);
             if !std::mem::replace(&mut watched.is_awaited, true) {
                 state.awaited += 1;
             }

@@ -200,9 +200,10 @@ impl Request {
     /// Leaves its operation to itself.
     fn give_up(&mut self) {
         let mut slot = self.slot.lock();
-        slot.waker = None;
+        let waker = slot.waker.take();
         let is_over = slot.over.take().is_some();
         drop(slot);
+        drop(waker);
         if !is_over {
             self.slot = Arc::default();
         }
@@ -273,7 +274,8 @@ impl Future for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.slot.lock().waker = None;
+        // What a waker does when it is dropped is not done under the lock.
+        let _waker = self.slot.lock().waker.take();
     }
 }
 

@@ -115,6 +115,11 @@ fn misses_refusals_and_what_cannot_be_asked() {
     assert!(matches!(failure(completed), Failure::Refused(why) if why.contains("too large")));
     assert_eq!(behind.wait().result.expect("the connection goes on"), Outcome::Stored);
 
+    behind.bset(b"with space\n", b"in base64", Ttl::NEVER);
+    assert_eq!(behind.wait().result.expect("answered"), Outcome::Stored);
+    behind.iget(b"with space\n", Vec::new());
+    assert_eq!(behind.wait().item().expect("answered").expect("stored").value, b"in base64");
+
     assert!(matches!(behind.wait().result, Err(Error::NothingAsked)));
     let mut wrong = cache.iget(vec![b'k'; 251], Vec::with_capacity(99));
     assert!(wrong.test());
