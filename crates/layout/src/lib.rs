@@ -8,19 +8,23 @@
 //! ```
 //!
 //! All references are offsets from the start of the region, so it may be mapped anywhere. Numbers are little
-//! endian. Only the server writes. The crate depends on nothing else of fabcache, so that clients may link it alone;
+//! endian. Only the server writes. Beside it a client of the same host has a channel for what it asks of the server
+//! (channel/). The crate depends on nothing else of fabcache, so that clients may link it alone;
 //! docs/region.md tells the same in prose.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the region is little endian and is read in place");
 
 mod bounds;
+pub mod channel;
 pub mod checksum;
 pub mod directory;
 pub mod geometry;
 pub mod hash;
 pub mod header;
 pub mod item;
+#[cfg(not(loom))]
+pub mod mapping;
 pub mod memory;
 #[cfg(all(test, loom))]
 mod models;

@@ -11,11 +11,15 @@
 //!    `has_unsent` says whether there are any.
 //! 5. Dropping a link ends it; the peer sees the end after what `flush` has sent.
 //! 6. A peer that dies or breaks the protocol below ends its own link with an error, and nothing else.
+//! 7. A link that [is rung](Link::is_rung) goes on telling by its descriptor until it is polled, and again once it
+//!    rests: what comes in between makes `rest` say so, or the descriptor ready.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+
+use crate::unix::UnixLink;
 
 /// What `receive` came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +41,19 @@ pub enum Kind {
     Unix,
     /// A UDP datagram.
     Udp,
+    /// Memory shared with a process on this host.
+    Shm,
     /// In this process.
     Memory,
+}
+
+/// Whose process is at the other end, as the system says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Its effective user.
+    pub user: u32,
+    /// Its effective group.
+    pub group: u32,
 }
 
 /// Who is at the other end.
@@ -87,6 +102,36 @@ pub trait Link: Send {
 
     /// The way it came in.
     fn kind(&self) -> Kind;
+
+    /// Whose process the peer is, where the system can tell.
+    fn credentials(&self) -> Option<Credentials> {
+        None
+    }
+
+    /// Itself, if it is a Unix socket: with that more can be done than the contract knows. Else the link as it was.
+    ///
+    /// # Errors
+    /// It is of another kind.
+    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>>;
+
+    // ---- links that can be looked at without a system call ----
+
+    /// The peer writes to memory and rings only if this end said that it rests; the descriptor becomes readable then,
+    /// whether there is something to receive or room to send.
+    fn is_rung(&self) -> bool {
+        false
+    }
+
+    /// The descriptor has become readable: takes in that the peer rang or left.
+    fn answer_bell(&mut self) {}
+
+    /// From now on this end looks at [`Link::has_unread`] by itself, and need not be rung for.
+    fn poll(&mut self) {}
+
+    /// From now on the descriptor tells. False if something came meanwhile: it has not told of that.
+    fn rest(&mut self) -> bool {
+        true
+    }
 }
 
 /// A place where peers arrive.

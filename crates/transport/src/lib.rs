@@ -6,16 +6,18 @@
 //! - `tcp/`, `unix/`: stream sockets.
 //! - `tls/`: TLS over either.
 //! - `udp/`: memcached's datagrams, each a short-lived link.
+//! - `shm/`: memory shared with a client of this host, reached over a Unix socket.
 //! - `memory/`: a fake for tests, in this process.
 #![forbid(unsafe_code)]
 
 pub mod conformance;
 pub mod contract;
 pub mod memory;
+pub mod shm;
 mod socket;
 pub mod tcp;
 pub mod tls;
 pub mod udp;
 pub mod unix;
 
-pub use contract::{Kind, Link, Listener, Peer, Received};
+pub use contract::{Credentials, Kind, Link, Listener, Peer, Received};

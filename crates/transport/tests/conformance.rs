@@ -2,18 +2,23 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fabcache_layout::channel::{Channel, Shape};
+use fabcache_layout::mapping::Mapping;
+use fabcache_layout::sync::Ordering;
 use fabcache_transport::conformance::{Client, Way, run};
 use fabcache_transport::memory::{MemoryListener, MemoryPeer};
+use fabcache_transport::shm::ShmLink;
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
 use fabcache_transport::udp::{Framing, UdpListener};
 use fabcache_transport::unix::UnixListener;
-use fabcache_transport::{Listener, Received};
+use fabcache_transport::{Kind, Link, Listener, Peer, Received};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 const LOOPBACK_V4: &str = "127.0.0.1:0";
@@ -83,6 +88,205 @@ fn unix() {
     let path = socket_path("unix");
     run(&Unix(UnixListener::bind(&path, 0o700, 128).expect("a socket in the temporary directory")));
     assert!(!path.exists(), "the socket's file goes with the listener");
+}
+
+/// Memory shared with each client as soon as it connects.
+struct Shm(UnixListener);
+
+const SHAPE: Shape = Shape { slots: 8, slot_bytes: 256, staging_bytes: 64 << 10 };
+
+impl Listener for Shm {
+    fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
+        let Some(link) = self.0.accept()? else { return Ok(None) };
+        let unix = link.into_unix().map_err(|_| io::ErrorKind::Unsupported)?;
+        let region = std::fs::File::open("/dev/null")?;
+        let link = ShmLink::attach(unix, &SHAPE, region.as_fd(), b"SHM\r\n")?;
+        Ok(Some(Box::new(link)))
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.descriptor()
+    }
+
+    fn local(&self) -> Peer {
+        self.0.local()
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Shm
+    }
+}
+
+impl Way for Shm {
+    fn listener(&self) -> &dyn Listener {
+        self
+    }
+
+    fn connect(&self) -> io::Result<Box<dyn Client>> {
+        Ok(Box::new(ShmClient { socket: UnixStream::connect(self.0.path())?, channel: None, file: None }))
+    }
+}
+
+struct ShmClient {
+    socket: UnixStream,
+    /// From the server's answer on.
+    channel: Option<Channel>,
+    file: Option<OwnedFd>,
+}
+
+impl ShmClient {
+    fn channel(&mut self) -> io::Result<&mut Channel> {
+        if self.channel.is_none() {
+            let mut answer = [0; 5];
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+            let mut ancillary = rustix::net::RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [io::IoSliceMut::new(&mut answer)];
+            rustix::net::recvmsg(&self.socket, &mut parts, &mut ancillary, rustix::net::RecvFlags::empty())?;
+            let mut descriptors: Vec<OwnedFd> = ancillary
+                .drain()
+                .flat_map(|message| match message {
+                    rustix::net::RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
+                    _ => Vec::new(),
+                })
+                .collect();
+            assert_eq!((&answer, descriptors.len()), (b"SHM\r\n", 2));
+            self.file = descriptors.pop();
+            let file = self.file.as_ref().expect("there are two");
+            self.channel = Some(Channel::open(file.as_fd())?);
+        }
+        Ok(self.channel.as_mut().expect("just opened"))
+    }
+
+    /// Until the server rings; false if it has left.
+    fn wait(&mut self) -> io::Result<bool> {
+        match self.socket.read(&mut [0; 64]) {
+            // It left bells unheard.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(false),
+            read => Ok(read? > 0),
+        }
+    }
+}
+
+impl Client for ShmClient {
+    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let outgoing = self.channel()?.outgoing();
+            let sent = outgoing.send(&[io::IoSlice::new(bytes)]).map_err(io::Error::other)?;
+            let must_ring = outgoing.must_ring();
+            bytes = &bytes[sent..];
+            if must_ring {
+                self.socket.write_all(b"!")?;
+            }
+            if !bytes.is_empty() {
+                let outgoing = self.channel()?.outgoing();
+                outgoing.want_room();
+                if !outgoing.has_room().map_err(io::Error::other)? && !self.wait()? {
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let mut left = false;
+        loop {
+            let mut bytes = Vec::new();
+            self.channel()?.incoming().append_to(&mut bytes, 16 << 10).map_err(io::Error::other)?;
+            if self.channel()?.incoming().must_ring() {
+                // A server that has left needs no bell.
+                let _ = self.socket.write_all(b"!");
+            }
+            if !bytes.is_empty() || left {
+                return Ok(bytes);
+            }
+            self.channel()?.incoming().want_data();
+            if !self.channel()?.has_incoming() {
+                left = !self.wait()?;
+            }
+        }
+    }
+}
+
+#[test]
+fn shm() {
+    let path = socket_path("shm");
+    run(&Shm(UnixListener::bind(&path, 0o700, 128).expect("a socket in the temporary directory")));
+}
+
+/// A client with its channel, and the server's link.
+fn shm_pair(name: &str) -> (ShmClient, Box<dyn Link>) {
+    let way = Shm(UnixListener::bind(&socket_path(name), 0o700, 8).expect("a free path"));
+    let mut client = ShmClient {
+        socket: UnixStream::connect(way.0.path()).expect("it listens"),
+        channel: None,
+        file: None,
+    };
+    let link = way.accept().expect("accepting works").expect("a client has come");
+    client.channel().expect("it was handed over");
+    (client, link)
+}
+
+fn is_readable(link: &dyn Link) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut descriptors = [PollFd::from_borrowed_fd(link.descriptor().expect("it has one"), PollFlags::IN)];
+    poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("it can be asked") > 0
+}
+
+#[test]
+fn a_polled_link_is_not_rung_for_and_one_that_rests_is() {
+    let (mut client, mut link) = shm_pair("polled");
+    let mut buffer = [0; 64];
+    link.poll();
+    client.send(b"unheard").expect("there is room");
+    assert!(link.has_unread() && !is_readable(&*link), "nobody rang");
+    assert!(!link.rest(), "something came before");
+    assert_eq!(link.receive(&mut buffer).expect("it came"), Received::Bytes(7));
+    assert!(link.rest() && !is_readable(&*link));
+    client.send(b"heard").expect("there is room");
+    assert!(is_readable(&*link), "it was rung for");
+    link.answer_bell();
+    assert!(!is_readable(&*link), "a bell rings once");
+    assert_eq!(link.receive(&mut buffer).expect("it came"), Received::Bytes(5));
+    drop(client);
+    assert!(is_readable(&*link), "it left");
+    link.answer_bell();
+    assert_eq!(link.receive(&mut buffer).expect("no error"), Received::End);
+    assert!(link.send(&[io::IoSlice::new(b"x")]).is_err());
+}
+
+#[test]
+fn a_link_without_room_is_rung_for_when_there_is() {
+    let (mut client, mut link) = shm_pair("room");
+    link.poll();
+    while link.send(&[io::IoSlice::new(&[b'y'; 100_000])]).expect("the client lives") > 0 {}
+    assert!(!is_readable(&*link));
+    client.receive().expect("there is much");
+    assert!(is_readable(&*link), "it was rung for, though it is polled");
+    link.answer_bell();
+}
+
+#[test]
+fn a_client_that_writes_nonsense_ends_its_own_link() {
+    let (mut client, mut link) = shm_pair("nonsense");
+    let (mut other, mut others_link) = shm_pair("sense");
+    client.send(b"sense").expect("there is room");
+    assert_eq!(link.receive(&mut [0; 64]).expect("it came"), Received::Bytes(5));
+    let file = client.file.as_ref().expect("it was handed over");
+    let mapping = Mapping::to_write(file.as_fd(), SHAPE.channel_bytes()).expect("mapped");
+    // SAFETY: the mapping outlives it, and was mapped to be written.
+    let memory = unsafe { mapping.memory() };
+    for word in (0..SHAPE.channel_bytes()).step_by(8) {
+        // The first round, and a length that no slot has.
+        memory.store(word, 1 | 0x7fff_ffff << 32, Ordering::Relaxed);
+    }
+    for _ in 0..2 {
+        let error = link.receive(&mut [0; 64]).expect_err("it is nonsense");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(link.send(&[io::IoSlice::new(b"x")]).is_err(), "the link has ended");
+    }
+    other.send(b"still here").expect("there is room");
+    assert_eq!(others_link.receive(&mut [0; 64]).expect("it came"), Received::Bytes(10));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use rustix::event::EventfdFlags;
 
 use crate::contract::{Kind, Link, Peer, Received};
+use crate::unix::UnixLink;
 
 /// Bytes that one direction holds before `send` takes no more.
 const PIPE_BYTES_MAX: usize = 64 << 10;
@@ -136,5 +137,9 @@ impl Link for MemoryLink {
 
     fn kind(&self) -> Kind {
         Kind::Memory
+    }
+
+    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
+        Err(self)
     }
 }

@@ -8,6 +8,7 @@ use socket2::Socket;
 
 use crate::contract::{Kind, Link, Peer, Received};
 use crate::socket;
+use crate::unix::UnixLink;
 
 /// One TCP connection.
 #[derive(Debug)]
@@ -56,5 +57,9 @@ impl Link for TcpLink {
 
     fn kind(&self) -> Kind {
         Kind::Tcp
+    }
+
+    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
+        Err(self)
     }
 }

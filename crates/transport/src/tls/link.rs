@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustls::ServerConnection;
 
 use crate::contract::{Kind, Link, Peer, Received};
+use crate::unix::UnixLink;
 
 /// Bytes of answers that wait in the TLS connection before `send` takes no more.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
@@ -105,6 +106,10 @@ impl Link for TlsLink {
 
     fn kind(&self) -> Kind {
         self.inner.kind()
+    }
+
+    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
+        Err(self)
     }
 }
 

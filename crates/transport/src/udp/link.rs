@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::Framing;
 use crate::contract::{Kind, Link, Peer, Received};
+use crate::unix::UnixLink;
 
 /// One datagram and its answer.
 #[derive(Debug)]
@@ -81,5 +82,9 @@ impl Link for UdpLink {
 
     fn kind(&self) -> Kind {
         Kind::Udp
+    }
+
+    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
+        Err(self)
     }
 }

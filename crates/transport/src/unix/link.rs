@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use socket2::Socket;
 
-use crate::contract::{Kind, Link, Peer, Received};
+use crate::contract::{Credentials, Kind, Link, Peer, Received};
 use crate::socket;
 
 /// One connection over a Unix socket.
 #[derive(Debug)]
 pub struct UnixLink {
-    socket: Socket,
-    path: PathBuf,
+    pub(crate) socket: Socket,
+    pub(crate) path: PathBuf,
 }
 
 impl UnixLink {
@@ -54,5 +54,14 @@ impl Link for UnixLink {
 
     fn kind(&self) -> Kind {
         Kind::Unix
+    }
+
+    fn credentials(&self) -> Option<Credentials> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.socket).ok()?;
+        Some(Credentials { user: peer.uid.as_raw(), group: peer.gid.as_raw() })
+    }
+
+    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
+        Ok(*self)
     }
 }

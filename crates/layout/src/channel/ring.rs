@@ -1,0 +1,372 @@
+//! One direction of a channel, seen from either end.
+//!
+//! The word of a slot: bits 0 to 31 the round in which it was filled, counted from 1 modulo 2^32, bits 32 to 62 how many
+//! bytes, bit 63 whether they lie in staging, at the offset that the slot holds instead.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use crate::memory::Memory;
+use crate::sync::{Ordering, fence};
+
+use super::{Direction, Shape, WORD_BYTES};
+
+/// The other end has written what it never writes. The channel is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the other end broke the protocol of the channel")
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// Staged bytes go in parts of this much of the staging area (1/n), so that one part is taken while the next is made …
+const STAGED_PARTS: u64 = 4;
+/// … and not in parts smaller than this much of it, unless they are the last.
+const STAGED_PARTS_MAX: u64 = 16;
+
+const STAGED: u64 = 1 << 63;
+
+fn slot_word(round: u32, len: u64, staged: bool) -> u64 {
+    debug_assert!(len < 1 << 31);
+    u64::from(round) | len << 32 | if staged { STAGED } else { 0 }
+}
+
+#[derive(Debug)]
+struct Ring {
+    memory: Memory,
+    at: Direction,
+    slots: u64,
+    slot_bytes: u64,
+    staging_bytes: u64,
+}
+
+impl Ring {
+    fn new(memory: Memory, shape: &Shape, at: Direction) -> Ring {
+        assert!(shape.is_sound() && shape.channel_bytes() <= memory.len(), "a shape that fits");
+        let (slots, slot_bytes) = (shape.slots.into(), shape.slot_bytes.into());
+        Ring { memory, at, slots, slot_bytes, staging_bytes: shape.staging_bytes }
+    }
+
+    #[inline]
+    fn slot(&self, number: u64) -> u64 {
+        self.at.slots + (number & (self.slots - 1)) * self.slot_bytes
+    }
+
+    /// The round in which a slot is filled as the `number`th.
+    #[inline]
+    fn round(&self, number: u64) -> u32 {
+        (number >> self.slots.trailing_zeros()) as u32 + 1
+    }
+
+    /// Bytes that a slot carries.
+    #[inline]
+    fn payload(&self) -> u64 {
+        self.slot_bytes - WORD_BYTES
+    }
+
+    /// This end goes to sleep: whoever takes the word away rings.
+    fn want(&self, word: u64) {
+        self.memory.store(word, 1, Ordering::Relaxed);
+        // Before this end looks again: the other end's change is seen, or this word is.
+        fence(Ordering::SeqCst);
+    }
+
+    /// This end is awake; whether the other has rung meanwhile, or is about to.
+    fn unwant(&self, word: u64) -> bool {
+        self.memory.compare_exchange(word, 1, 0, Ordering::Relaxed, Ordering::Relaxed).is_err()
+    }
+
+    /// After a change: whether the other end sleeps and is to be rung for.
+    #[inline]
+    fn is_wanted(&self, word: u64) -> bool {
+        // Behind the change: that is seen, or the word is.
+        fence(Ordering::SeqCst);
+        self.memory.load(word, Ordering::Relaxed) != 0 && self.take(word)
+    }
+
+    #[cold]
+    fn take(&self, word: u64) -> bool {
+        self.memory.compare_exchange(word, 1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// The end that fills slots.
+#[derive(Debug)]
+pub struct Producer {
+    ring: Ring,
+    /// Slots filled so far.
+    filled: u64,
+    /// Slots consumed, as last looked at.
+    consumed: u64,
+    /// Bytes of staging handed out so far, gaps at its end included …
+    staged: u64,
+    /// … and given back.
+    unstaged: u64,
+    /// Slots whose bytes are staged, and where those end.
+    outstanding: VecDeque<(u64, u64)>,
+}
+
+impl Producer {
+    pub(super) fn new(memory: Memory, shape: &Shape, at: Direction) -> Producer {
+        Producer {
+            ring: Ring::new(memory, shape, at),
+            filled: 0,
+            consumed: 0,
+            staged: 0,
+            unstaged: 0,
+            outstanding: VecDeque::new(),
+        }
+    }
+
+    /// Takes what the consumer has given back.
+    fn look(&mut self) -> Result<(), Broken> {
+        let consumed = self.ring.memory.load(self.ring.at.consumed, Ordering::Acquire);
+        if consumed < self.consumed || consumed > self.filled {
+            return Err(Broken);
+        }
+        self.consumed = consumed;
+        while let Some((slot, end)) = self.outstanding.front()
+            && *slot < consumed
+        {
+            self.unstaged = *end;
+            self.outstanding.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Sends a prefix of `parts`; how many bytes. 0 if there is no room now.
+    ///
+    /// # Errors
+    /// The other end broke the channel.
+    #[inline]
+    pub fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Broken> {
+        let whole: usize = parts.iter().map(|part| part.len()).sum();
+        let mut left = Parts { parts, at: 0 };
+        let mut sent = 0;
+        while sent < whole {
+            if self.filled - self.consumed == self.ring.slots {
+                self.look()?;
+                if self.filled - self.consumed == self.ring.slots {
+                    break;
+                }
+            }
+            let remaining = (whole - sent) as u64;
+            let taken = if remaining <= self.ring.payload() {
+                let at = self.ring.slot(self.filled) + WORD_BYTES;
+                left.copy_to(&self.ring.memory, at, remaining);
+                self.publish(remaining, false);
+                remaining
+            } else {
+                self.stage(&mut left, remaining)?
+            };
+            if taken == 0 {
+                break;
+            }
+            sent += taken as usize;
+        }
+        Ok(sent)
+    }
+
+    /// Sends what is longer than a slot; 0 if staging is full.
+    fn stage(&mut self, left: &mut Parts<'_>, remaining: u64) -> Result<u64, Broken> {
+        let size = self.ring.staging_bytes;
+        let wanted = remaining.min(size / STAGED_PARTS);
+        let least = remaining.min(size / STAGED_PARTS_MAX);
+        let mut offset = self.staged % size;
+        let mut gap = 0;
+        if size - offset < least {
+            (offset, gap) = (0, size - offset);
+        }
+        if size - (self.staged - self.unstaged) < gap + wanted {
+            self.look()?;
+        }
+        let free = size - (self.staged - self.unstaged);
+        let len = wanted.min(size - offset).min(free.saturating_sub(gap));
+        if len < least {
+            return Ok(0);
+        }
+        left.copy_to(&self.ring.memory, self.ring.at.staging + offset, len);
+        self.staged += gap + len;
+        self.outstanding.push_back((self.filled, self.staged));
+        let slot = self.ring.slot(self.filled);
+        self.ring.memory.store(slot + WORD_BYTES, offset, Ordering::Relaxed);
+        self.publish(len, true);
+        Ok(len)
+    }
+
+    #[inline]
+    fn publish(&mut self, len: u64, staged: bool) {
+        let word = slot_word(self.ring.round(self.filled), len, staged);
+        self.ring.memory.store(self.ring.slot(self.filled), word, Ordering::Release);
+        self.filled += 1;
+    }
+
+    /// After sending: the consumer sleeps, and is to be rung for.
+    #[inline]
+    pub fn must_ring(&self) -> bool {
+        self.ring.is_wanted(self.ring.at.data_wanted)
+    }
+
+    /// Says that this end sleeps until there is room; look again behind it.
+    pub fn want_room(&self) {
+        self.ring.want(self.ring.at.room_wanted);
+    }
+
+    /// This end is awake.
+    pub fn unwant_room(&self) {
+        self.ring.unwant(self.ring.at.room_wanted);
+    }
+
+    /// Everything that was sent has been taken.
+    ///
+    /// # Errors
+    /// The other end broke the channel.
+    pub fn is_drained(&mut self) -> Result<bool, Broken> {
+        self.look()?;
+        Ok(self.consumed == self.filled)
+    }
+
+    /// Some slot is free, though staging may not be.
+    ///
+    /// # Errors
+    /// The other end broke the channel.
+    pub fn has_room(&mut self) -> Result<bool, Broken> {
+        self.look()?;
+        let staging_is_free =
+            self.ring.staging_bytes - (self.staged - self.unstaged) >= self.ring.staging_bytes / 2;
+        Ok(self.filled - self.consumed < self.ring.slots && staging_is_free)
+    }
+}
+
+/// What is still to be copied.
+struct Parts<'a> {
+    parts: &'a [IoSlice<'a>],
+    /// Bytes of the first that were.
+    at: usize,
+}
+
+impl Parts<'_> {
+    /// Copies the next `len` bytes; there are as many.
+    #[inline]
+    fn copy_to(&mut self, memory: &Memory, mut offset: u64, mut len: u64) {
+        while len > 0 {
+            let part = &self.parts[0][self.at..];
+            let taken = part.len().min(len as usize);
+            memory.copy_in(offset, &part[..taken]);
+            (offset, len) = (offset + taken as u64, len - taken as u64);
+            self.at += taken;
+            if self.at == self.parts[0].len() {
+                (self.parts, self.at) = (&self.parts[1..], 0);
+            }
+        }
+    }
+}
+
+/// The end that empties slots.
+#[derive(Debug)]
+pub struct Consumer {
+    ring: Ring,
+    /// Slots emptied so far.
+    consumed: u64,
+    /// Where the rest of the slot at hand lies, and how long it is.
+    rest: Option<(u64, u64)>,
+}
+
+impl Consumer {
+    pub(super) fn new(memory: Memory, shape: &Shape, at: Direction) -> Consumer {
+        Consumer { ring: Ring::new(memory, shape, at), consumed: 0, rest: None }
+    }
+
+    /// The word of the next slot, if that is full.
+    #[inline]
+    fn next(&self) -> Option<u64> {
+        let word = self.ring.memory.load(self.ring.slot(self.consumed), Ordering::Acquire);
+        (word as u32 == self.ring.round(self.consumed)).then_some(word)
+    }
+
+    /// There is something to receive.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.rest.is_some() || self.next().is_some()
+    }
+
+    /// Adds what has come to `into`, at most `most` bytes; how many.
+    ///
+    /// # Errors
+    /// The other end broke the channel.
+    pub fn append_to(&mut self, into: &mut Vec<u8>, most: usize) -> Result<usize, Broken> {
+        self.take(most, |memory, at, len, _| memory.append_to(at, len, into))
+    }
+
+    /// Fills `into` from the front with what has come; how many bytes.
+    ///
+    /// # Errors
+    /// The other end broke the channel.
+    #[inline]
+    pub fn receive(&mut self, into: &mut [u8]) -> Result<usize, Broken> {
+        self.take(into.len(), |memory, at, len, done| memory.copy_out(at, &mut into[done..done + len]))
+    }
+
+    #[inline]
+    fn take(
+        &mut self,
+        most: usize,
+        mut copy: impl FnMut(&Memory, u64, usize, usize),
+    ) -> Result<usize, Broken> {
+        let before = self.consumed;
+        let mut taken = 0;
+        while taken < most {
+            let (at, len) = match self.rest {
+                Some(rest) => rest,
+                None => match self.next() {
+                    Some(word) => self.bytes_of(word)?,
+                    None => break,
+                },
+            };
+            let part = len.min((most - taken) as u64);
+            copy(&self.ring.memory, at, part as usize, taken);
+            taken += part as usize;
+            self.rest = (part < len).then(|| (at + part, len - part));
+            self.consumed += u64::from(part == len);
+        }
+        if self.consumed != before {
+            // Behind the copies.
+            self.ring.memory.store(self.ring.at.consumed, self.consumed, Ordering::Release);
+        }
+        Ok(taken)
+    }
+
+    /// Where the bytes of a slot lie, and how many they are; none only if the other end is no friend.
+    #[inline]
+    fn bytes_of(&self, word: u64) -> Result<(u64, u64), Broken> {
+        let ring = &self.ring;
+        let len = word >> 32 & 0x7fff_ffff;
+        let at = ring.slot(self.consumed) + WORD_BYTES;
+        if word & STAGED == 0 {
+            return if len > 0 && len <= ring.payload() { Ok((at, len)) } else { Err(Broken) };
+        }
+        let offset = ring.memory.load(at, Ordering::Relaxed);
+        let fits = len > 0 && offset <= ring.staging_bytes && len <= ring.staging_bytes - offset;
+        if fits { Ok((ring.at.staging + offset, len)) } else { Err(Broken) }
+    }
+
+    /// After receiving: the producer sleeps for room, and is to be rung for.
+    #[inline]
+    pub fn must_ring(&self) -> bool {
+        self.ring.is_wanted(self.ring.at.room_wanted)
+    }
+
+    /// Says that this end sleeps until something comes; look again behind it.
+    pub fn want_data(&self) {
+        self.ring.want(self.ring.at.data_wanted);
+    }
+
+    /// This end is awake; whether the other has rung meanwhile, or is about to.
+    pub fn unwant_data(&self) -> bool {
+        self.ring.unwant(self.ring.at.data_wanted)
+    }
+}

@@ -1,0 +1,200 @@
+//! The server's end of a channel, and the socket beside it.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use fabcache_layout::channel::{Broken, Channel, Shape};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use socket2::Socket;
+
+use crate::contract::{Kind, Link, Peer, Received};
+use crate::socket;
+use crate::unix::UnixLink;
+
+/// What rings: the byte has no meaning.
+const BELL: [u8; 1] = [b'!'];
+
+/// One client's channel.
+#[derive(Debug)]
+pub struct ShmLink {
+    channel: Channel,
+    socket: Socket,
+    path: PathBuf,
+    /// This end looks by itself; the socket need not tell.
+    polled: bool,
+    /// The client has closed the socket: what it sent before is still to be had.
+    left: bool,
+    broken: bool,
+}
+
+impl ShmLink {
+    /// Makes a channel for the client at the other end of a Unix socket, and sends it `answer` with two descriptors: that
+    /// of the region, then that of the channel.
+    ///
+    /// # Errors
+    /// There is no memory or no descriptor left, or the client has left.
+    pub fn attach(
+        link: UnixLink,
+        shape: &Shape,
+        region: BorrowedFd<'_>,
+        answer: &[u8],
+    ) -> io::Result<ShmLink> {
+        let UnixLink { socket, path } = link;
+        let (channel, file) = Channel::create(shape)?;
+        let descriptors = [region, file.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fits = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        debug_assert!(fits);
+        let sent =
+            rustix::net::sendmsg(&socket, &[IoSlice::new(answer)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        if sent < answer.len() {
+            // The socket had been empty: this client has taken away its buffer.
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        // From the start the socket tells of what comes.
+        let mut link = ShmLink { channel, socket, path, polled: true, left: false, broken: false };
+        link.rest();
+        Ok(link)
+    }
+
+    fn ring(&self) {
+        // A socket full of bells rings as well, and one that is closed is noticed by its end.
+        let _ = rustix::net::send(&self.socket, &BELL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+
+    fn fail(&mut self, _: Broken) -> io::Error {
+        self.broken = true;
+        io::Error::new(io::ErrorKind::InvalidData, Broken)
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        if self.broken { Err(self.fail(Broken)) } else { Ok(()) }
+    }
+}
+
+impl Link for ShmLink {
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<Received> {
+        self.check()?;
+        loop {
+            let len = self.channel.incoming().receive(into).map_err(|broken| self.fail(broken))?;
+            if len > 0 {
+                if self.channel.incoming().must_ring() {
+                    self.ring();
+                }
+                return Ok(Received::Bytes(len));
+            }
+            if self.left {
+                return Ok(Received::End);
+            }
+            if self.polled {
+                return Ok(Received::Nothing);
+            }
+            self.answer_bell();
+            if self.rest() && !self.left {
+                return Ok(Received::Nothing);
+            }
+        }
+    }
+
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.check()?;
+        if self.left {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let whole: usize = parts.iter().map(|part| part.len()).sum();
+        let mut rest: Vec<IoSlice<'_>> = Vec::new();
+        let mut sent = 0;
+        loop {
+            let now = if sent == 0 { parts } else { &rest };
+            let more = self.channel.outgoing().send(now).map_err(|broken| self.fail(broken))?;
+            sent += more;
+            if more > 0 && self.channel.outgoing().must_ring() {
+                self.ring();
+            }
+            if sent == whole {
+                return Ok(sent);
+            }
+            self.channel.outgoing().want_room();
+            if !self.channel.outgoing().has_room().map_err(|broken| self.fail(broken))? {
+                return Ok(sent);
+            }
+            self.channel.outgoing().unwant_room();
+            rest = behind(parts, sent);
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn has_unsent(&self) -> bool {
+        false
+    }
+
+    fn has_unread(&self) -> bool {
+        !self.broken && self.channel.has_incoming()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn peer(&self) -> Peer {
+        Peer::Local(self.path.clone())
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Shm
+    }
+
+    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
+        Err(self)
+    }
+
+    fn is_rung(&self) -> bool {
+        true
+    }
+
+    fn answer_bell(&mut self) {
+        let mut bells = [0; 64];
+        loop {
+            match socket::receive(&self.socket, &mut bells) {
+                Ok(Received::Bytes(len)) if len == bells.len() => {}
+                Ok(Received::Bytes(_) | Received::Nothing) => return,
+                Ok(Received::End) | Err(_) => {
+                    self.left = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self) {
+        if !std::mem::replace(&mut self.polled, true) {
+            self.channel.incoming().unwant_data();
+        }
+    }
+
+    fn rest(&mut self) -> bool {
+        self.polled = false;
+        self.channel.incoming().want_data();
+        !self.channel.has_incoming()
+    }
+}
+
+/// What of the parts is behind their first `count` bytes.
+fn behind<'a>(parts: &'a [IoSlice<'a>], count: usize) -> Vec<IoSlice<'a>> {
+    let mut count = count;
+    let mut rest = Vec::with_capacity(parts.len());
+    for part in parts {
+        let skipped = part.len().min(count);
+        count -= skipped;
+        if skipped < part.len() {
+            rest.push(IoSlice::new(&part[skipped..]));
+        }
+    }
+    rest
+}
