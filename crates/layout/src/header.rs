@@ -12,7 +12,7 @@ pub const HEADER_BYTES: u64 = 4096;
 /// "FABCACHE".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FABCACHE");
 /// Version of the format. Readers refuse any other.
-pub const FORMAT_VERSION: u64 = 2;
+pub const FORMAT_VERSION: u64 = 3;
 
 const MAGIC_AT: u64 = 0;
 const FORMAT_AT: u64 = 8;
@@ -30,10 +30,16 @@ const CLOCK_ORIGIN_AT: u64 = 64;
 const CLOCK_AT: u64 = 128;
 /// Where the flush epoch stands.
 pub const FLUSH_EPOCH_AT: u64 = CLOCK_AT + 8;
+/// The sign of life: a robust futex (get_robust_list(2)) that a thread of the server holds. The kernel takes it away when
+/// the process ends, however it ends, before it closes its sockets: so before another server can listen where this one
+/// did, every reader can see that what it reads is nobody's any more.
+pub const LIFE_AT: u64 = CLOCK_AT + 16;
+/// Of the sign of life, the bits that name the thread (FUTEX_TID_MASK); 0 in them if none holds it.
+pub const LIFE_HOLDER_MASK: u32 = 0x3fff_ffff;
 /// Where the published line starts.
 pub const PUBLISHED_AT: u64 = CLOCK_AT;
 /// Bytes of it that say something.
-pub const PUBLISHED_BYTES: usize = 16;
+pub const PUBLISHED_BYTES: usize = 24;
 /// Nothing else of the region lies before this.
 pub const USED_BYTES: u64 = 192;
 const _: () = assert!(PUBLISHED_AT + PUBLISHED_BYTES as u64 <= USED_BYTES && USED_BYTES <= HEADER_BYTES);
@@ -115,13 +121,16 @@ pub struct Published {
     pub clock: u32,
     /// See [`flush_epoch`].
     pub flush_epoch: u64,
+    /// A server keeps the region: see [`LIFE_AT`].
+    pub is_alive: bool,
 }
 
 impl Published {
     /// From the [`PUBLISHED_BYTES`] at [`PUBLISHED_AT`].
     pub fn from_bytes(bytes: &[u8; PUBLISHED_BYTES]) -> Published {
-        let line = u128::from_le_bytes(*bytes);
-        Published { clock: line as u32, flush_epoch: (line >> 64) as u64 }
+        let [clock, flush_epoch, life] =
+            std::array::from_fn(|i| bytes[8 * i..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
+        Published { clock: clock as u32, flush_epoch, is_alive: life as u32 & LIFE_HOLDER_MASK != 0 }
     }
 }
 
@@ -129,6 +138,12 @@ impl Published {
 #[inline]
 pub fn clock(memory: &Memory) -> u32 {
     memory.load(CLOCK_AT, Ordering::Relaxed) as u32
+}
+
+/// Whether a server keeps the region: see [`LIFE_AT`].
+#[inline]
+pub fn is_alive(memory: &Memory) -> bool {
+    memory.load_u32(LIFE_AT, Ordering::Acquire) & LIFE_HOLDER_MASK != 0
 }
 
 /// Publishes the clock.

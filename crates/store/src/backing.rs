@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::CreateError;
@@ -98,6 +98,12 @@ impl Backing {
         let end = (offset + len) / self.page_bytes * self.page_bytes;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         start >= end || rustix::fs::fallocate(&self.fd, flags, start, end - start).is_ok()
+    }
+
+    /// From now on nobody else can write it, or change its size.
+    pub fn seal(&self) -> std::io::Result<()> {
+        let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW;
+        Ok(rustix::fs::fcntl_add_seals(&self.fd, seals)?)
     }
 
     /// Touches and locks all pages.

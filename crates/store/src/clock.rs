@@ -64,7 +64,8 @@ impl Clock {
         self.zero_ns
     }
 
-    fn elapsed_ns(&self) -> i128 {
+    /// Nanoseconds since second 0.
+    pub fn elapsed_ns(&self) -> i128 {
         let (s, ns) = self.source.monotonic();
         i128::from(s) * 1_000_000_000 + i128::from(ns) - self.zero_ns
     }

@@ -26,6 +26,8 @@ pub mod hints;
 pub mod index;
 pub mod info;
 mod kill;
+#[cfg(not(loom))]
+pub mod life;
 #[cfg(all(test, loom))]
 mod models;
 pub mod read;

@@ -255,6 +255,16 @@ impl Store {
         std::os::fd::AsFd::as_fd(&self.backing)
     }
 
+    /// Seals the region: its size stays, and whoever is handed it can only read it, now and later. Memory that a lower
+    /// limit frees stays with the process from then on.
+    ///
+    /// # Errors
+    /// It is a file that can be opened by its name, which nothing seals.
+    #[cfg(not(loom))]
+    pub fn seal_region(&self) -> std::io::Result<()> {
+        self.backing.seal()
+    }
+
     /// The secret by which readers elsewhere tell items from other bytes; not for everybody, as who has it can forge
     /// them.
     pub fn secret(&self) -> &Secret {
@@ -271,6 +281,16 @@ impl Store {
     /// knows how far its own is from it, judges expiry by itself.
     pub fn clock_zero_ns(&self) -> i128 {
         self.clock.zero_ns()
+    }
+
+    /// What the region's clock says, in nanoseconds since its second 0.
+    pub fn clock_ns(&self) -> u64 {
+        self.clock.elapsed_ns().try_into().unwrap_or(0)
+    }
+
+    /// Bytes of the region.
+    pub fn region_bytes(&self) -> u64 {
+        self.geometry.region_bytes
     }
 
     /// Unix time of the region's second 0.

@@ -74,6 +74,12 @@ impl Known {
         self.published.filter(|line| self.now - line.clock <= CLOCK_LAG_SECONDS_MAX)
     }
 
+    /// Whether a server kept the region when the published line was fetched. What is read of one that none keeps is as it
+    /// was, not as it is.
+    pub fn is_alive(&self) -> bool {
+        self.published.is_some_and(|line| line.is_alive)
+    }
+
     pub(super) fn set_flush_epoch(&mut self, epoch: u64) {
         if let Some(line) = &mut self.published {
             line.flush_epoch = line.flush_epoch.max(epoch);

@@ -1,11 +1,15 @@
 //! Reading a region that is mapped: what a client on the server's host does, with no more than loads.
 
 use std::ops::Range;
+#[cfg(not(loom))]
+use std::sync::Arc;
 
 use crate::header::{self, HeaderError, PUBLISHED_BYTES};
 use crate::memory::Memory;
 use crate::sync::{Ordering, fence};
 
+#[cfg(not(loom))]
+use super::Region;
 use super::{Fetched, Get, Hit, Known, Location, Mode, Outcome, Reader, Rejections, Step, Value};
 
 /// A mapped region and what is known of it. One thread reads; others have their own.
@@ -15,6 +19,9 @@ pub struct Mapped {
     reader: Reader,
     known: Known,
     bytes: Vec<u8>,
+    /// What the memory is of, if this keeps it.
+    #[cfg(not(loom))]
+    _region: Option<Arc<Region>>,
 }
 
 impl Mapped {
@@ -25,7 +32,24 @@ impl Mapped {
     pub fn open(memory: Memory, mode: Mode) -> Result<Mapped, HeaderError> {
         let reader = Reader::new(&header::read(&memory)?, mode)?;
         let known = Known::new(reader.geometry());
-        Ok(Mapped { memory, reader, known, bytes: Vec::new() })
+        Ok(Mapped {
+            memory,
+            reader,
+            known,
+            bytes: Vec::new(),
+            #[cfg(not(loom))]
+            _region: None,
+        })
+    }
+
+    /// The same of a region that it keeps mapped.
+    ///
+    /// # Errors
+    /// As for [`Mapped::open`].
+    #[cfg(not(loom))]
+    pub fn over(region: &Arc<Region>, mode: Mode) -> Result<Mapped, HeaderError> {
+        let mapped = Mapped::open(region.memory().clone(), mode)?;
+        Ok(Mapped { _region: Some(Arc::clone(region)), ..mapped })
     }
 
     /// The reader.
@@ -34,12 +58,13 @@ impl Mapped {
     }
 
     /// Begins a batch of GETs at second `now` of the region's clock, by this client's own monotonic clock. What was
-    /// answered before is seen by them.
-    pub fn begin(&mut self, now: u32) {
+    /// answered before is seen by them. False if no server keeps the region: it is not to be read then.
+    pub fn begin(&mut self, now: u32) -> bool {
         let mut line = [0; PUBLISHED_BYTES];
         self.memory.copy_out(header::PUBLISHED_AT, &mut line);
         fence(Ordering::Acquire);
         self.known.begin(&line, now);
+        self.known.is_alive()
     }
 
     /// Reads a key.

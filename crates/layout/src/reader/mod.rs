@@ -41,11 +41,15 @@ mod hints;
 mod judge;
 mod known;
 pub mod mapped;
+#[cfg(not(loom))]
+mod region;
 
 pub use get::Get;
 pub use hints::reads_to_tell;
 pub use known::Known;
 pub use mapped::Mapped;
+#[cfg(not(loom))]
+pub use region::Region;
 
 use std::ops::Range;
 

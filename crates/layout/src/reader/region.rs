@@ -1,0 +1,52 @@
+//! A region that a server handed over as a file.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::SealFlags;
+
+use crate::header;
+use crate::mapping::Mapping;
+use crate::memory::Memory;
+
+/// A region mapped to be read, for any number of readers ([`super::Mapped::over`]).
+#[derive(Debug)]
+pub struct Region {
+    // Before the mapping, which it is over.
+    memory: Memory,
+    _mapping: Mapping,
+}
+
+impl Region {
+    /// Maps the first `bytes` of a file.
+    ///
+    /// # Errors
+    /// The file is shorter, or not sealed against becoming so, which would end this process; or the system's.
+    pub fn map(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Region> {
+        if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the region's memory is not sealed"));
+        }
+        let mapping = Mapping::to_read(file, bytes)?;
+        // SAFETY: it goes with the mapping, below; readers keep the whole (`Mapped::over`) and nothing here writes.
+        let memory = unsafe { mapping.memory() };
+        if bytes < header::HEADER_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is too small for a region"));
+        }
+        Ok(Region { memory, _mapping: mapping })
+    }
+
+    /// A server keeps it.
+    #[inline]
+    pub fn is_alive(&self) -> bool {
+        header::is_alive(&self.memory)
+    }
+
+    /// Bytes that are mapped.
+    pub fn bytes(&self) -> u64 {
+        self.memory.len()
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}
