@@ -3,6 +3,8 @@
 //! A [`Request`] is what a client asked ([`Command`]) and how it wants to be answered ([`Form`]). Keys and
 //! inline values borrow from the input buffer. Nothing here knows a socket, a clock or the store.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use memchr::memchr;
 
 use crate::bounds::WORDS_MAX;
@@ -71,6 +73,15 @@ pub enum Command<'a> {
     Extstore(Words<'a>),
     /// `watch …`: the words after it.
     Watch(Words<'a>),
+    /// `shm attach`: hand over the region and a channel, in these versions of their formats.
+    ShmAttach {
+        /// Version of the channel's.
+        channel: u64,
+        /// Version of the region's.
+        region: u64,
+    },
+    /// `shm accessed`: reads that the server did not see. Not answered.
+    ShmAccessed(Accesses<'a>),
     /// Text authentication (a `set` before the connection is let in): answered by `Stored` or `AuthFailure`. The
     /// decoder stays shut until the server calls [`Decoder::require_auth`](crate::Decoder::require_auth) again.
     Authenticate {
@@ -250,6 +261,31 @@ pub struct Touch<'a> {
     pub key: &'a [u8],
     /// The new expiry time.
     pub exptime: Exptime,
+}
+
+/// Reads that the server did not see, as a client tells of them: nine bytes for each key, its hash in the region (8,
+/// little endian) and how often it was read (1), in base64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accesses<'a>(&'a [u8]);
+
+impl<'a> Accesses<'a> {
+    /// Characters of one.
+    const CHARACTERS: usize = 12;
+
+    /// Those that a word tells of, if it has the right length.
+    pub(crate) fn new(word: &'a [u8]) -> Option<Accesses<'a>> {
+        (!word.is_empty() && word.len().is_multiple_of(Accesses::CHARACTERS)).then_some(Accesses(word))
+    }
+
+    /// Hash and count of each, up to the first that is not base64.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u8)> {
+        self.0.chunks(Accesses::CHARACTERS).map_while(|text| {
+            let mut record = [0; 9];
+            let len = STANDARD.decode_slice_unchecked(text, &mut record).ok()?;
+            let (hash, reads) = record.split_first_chunk()?;
+            (len == record.len()).then_some((u64::from_le_bytes(*hash), reads[0]))
+        })
+    }
 }
 
 /// The words of a line, without the spaces around them.

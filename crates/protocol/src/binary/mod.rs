@@ -40,6 +40,8 @@ pub(crate) mod opcode {
     pub const SASL_AUTH: u8 = 0x21;
     pub const SASL_STEP: u8 = 0x22;
     pub const GATK: u8 = 0x23;
+    /// fabcache's own: `shm attach`.
+    pub const SHM_ATTACH: u8 = 0xa0;
 }
 
 /// The opcode that does the same and answers, and whether it is another one.

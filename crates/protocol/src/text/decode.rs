@@ -3,7 +3,9 @@
 use memchr::memchr;
 
 use crate::bounds::{AUTH_TOKEN_MAX, KEY_MAX, VALUE_MAX, WORDS_MAX};
-use crate::command::{Arithmetic, Command, Delete, Exptime, Request, Store, StoreMode, Touch, Words};
+use crate::command::{
+    Accesses, Arithmetic, Command, Delete, Exptime, Request, Store, StoreMode, Touch, Words,
+};
 use crate::form::{Form, TextCommand, TextForm};
 use crate::meta;
 use crate::number::{parse_i64, parse_u64};
@@ -239,8 +241,22 @@ fn administration<'a>(command: &'a [u8], words: Words<'a>, line: &'a [u8]) -> Li
         b"lru" => request(Command::Lru(without_noreply(words)), silent),
         b"slabs" => request(Command::Slabs(without_noreply(words)), silent),
         b"extstore" => request(Command::Extstore(without_noreply(words)), silent),
+        b"shm" => shm(words, line),
         _ => unknown(line),
     }
+}
+
+/// `shm attach <channel version> <region version>` or `shm accessed <reads>`: fabcache's own, from a client of its host.
+fn shm<'a>(mut words: Words<'a>, line: &'a [u8]) -> Line<'a> {
+    let (verb, first, second) = (words.next(), words.next(), words.next());
+    let number = |word: Option<&[u8]>| word.and_then(parse_u64);
+    let command = match (verb, number(first), number(second), first.and_then(Accesses::new)) {
+        (Some(b"attach"), Some(channel), Some(region), _) => Command::ShmAttach { channel, region },
+        (Some(b"accessed"), _, _, Some(accesses)) => Command::ShmAccessed(accesses),
+        (Some(b"attach" | b"accessed"), ..) => return refused(BAD_FORMAT, TextForm::default()),
+        _ => return unknown(line),
+    };
+    request(command, TextForm::default())
 }
 
 fn flush<'a>(words: Words<'a>, form: TextForm<'a>) -> Line<'a> {
