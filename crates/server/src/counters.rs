@@ -69,6 +69,10 @@ fabcache_store::counter_set! {
         pinning_kicks,
         /// Times that accepting rested because the system had no descriptor left.
         accept_pauses,
+        /// Clients with whom memory was shared.
+        shm_attached,
+        /// Clients with whom it was not, though they asked.
+        shm_refused,
         /// TLS handshakes that failed.
         tls_errors,
         /// Turns of the event loop that found something to do.

@@ -24,6 +24,7 @@ pub mod process;
 pub mod server;
 pub mod settings;
 pub mod shared;
+pub mod shm;
 pub mod sizes;
 pub mod watch;
 pub mod worker;

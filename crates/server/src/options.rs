@@ -210,6 +210,34 @@ options! {
     #[arg(long, value_name = "FILE", help_heading = "Security")]
     sasl_pwdb: Option<PathBuf>,
 
+    /// Let clients of this host that come by a Unix socket (-s) read the memory themselves, and send the rest through memory
+    /// shared with them
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Shared memory")]
+    shm: Option<bool>,
+
+    /// Users, by name or number, who may (--shm); with --shm-groups, those as well. May be repeated or a comma list
+    /// [default: the server's own]
+    #[arg(long, value_name = "USER", value_delimiter = ',', help_heading = "Shared memory")]
+    shm_users: Vec<String>,
+
+    /// Groups, by name or number, whose members may
+    #[arg(long, value_name = "GROUP", value_delimiter = ',', help_heading = "Shared memory")]
+    shm_groups: Vec<String>,
+
+    /// Slots for requests of one client, and for its answers: a power of two [default: 64]
+    #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Shared memory")]
+    shm_slots: Option<u32>,
+
+    /// Bytes of a slot, with a suffix k or m if one likes; what is longer goes through the staging area [default: 1k]
+    #[arg(long, allow_negative_numbers = true, value_name = "SIZE", help_heading = "Shared memory")]
+    #[file(deserialize_with = "size_text")]
+    shm_slot_size: Option<String>,
+
+    /// Bytes of one client's staging area for requests, and of that for answers [default: 1m]
+    #[arg(long, allow_negative_numbers = true, value_name = "SIZE", help_heading = "Shared memory")]
+    #[file(deserialize_with = "size_text")]
+    shm_staging: Option<String>,
+
     /// TLS on all TCP listeners; needs -o ssl_chain_cert and ssl_key
     #[arg(short = 'Z', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Security")]
     enable_ssl: Option<bool>,

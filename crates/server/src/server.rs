@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use fabcache_protocol::udp;
+use fabcache_store::life::Life;
 use fabcache_store::{Handle, ItemInfo, Observer, Store, StoreOptions};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
@@ -47,6 +48,8 @@ pub struct Server {
     orders: Receiver<Order>,
     order_sender: Sender<Order>,
     local: Vec<Peer>,
+    /// While memory is shared: it goes when no worker answers any more.
+    life: Option<Life>,
 }
 
 impl Server {
@@ -65,6 +68,7 @@ impl Server {
         let sasl_file = settings.sasl_file.as_deref().filter(|_| settings.sasl);
         let sasl_users = sasl_file.map(Credentials::load).transpose()?;
         let store = Arc::new(make_store(&settings)?);
+        let life = settings.shm.as_ref().map(|_| share(&store)).transpose()?;
         let watchers = Arc::new(Watchers::default());
         let inboxes: std::io::Result<Box<[Inbox]>> = (0..settings.threads).map(|_| Inbox::new()).collect();
         let (order_sender, orders) = channel();
@@ -78,7 +82,7 @@ impl Server {
         register(&shared, &listeners);
         let workers = start_workers(&shared, listeners.into())?;
         let housekeeper = start_housekeeper(&shared)?;
-        Ok(Server { shared, workers, housekeeper, orders, order_sender, local })
+        Ok(Server { shared, workers, housekeeper, orders, order_sender, local, life })
     }
 
     /// Where it listens; ports are the real ones.
@@ -143,6 +147,7 @@ impl Server {
         for worker in self.workers {
             failed |= worker.join().is_err();
         }
+        drop(self.life);
         self.shared.housekeeping.stop();
         failed |= self.housekeeper.join().is_err();
         if failed { bail!("a thread of the server had failed; see the log") } else { Ok(()) }
@@ -189,6 +194,14 @@ fn make_store(settings: &Settings) -> Result<Store> {
         tracing::info!("memory is in huge pages, touched on demand and never swapped");
     }
     Ok(store)
+}
+
+/// Makes the store's memory such that others may be handed it.
+fn share(store: &Arc<Store>) -> Result<Life> {
+    store.seal_region().context("cannot seal the memory so that clients can only read it (--shm)")?;
+    Life::keep(store).context(
+        "cannot give a sign of life that the system takes away when this process ends (--shm); it takes robust futexes",
+    )
 }
 
 fn tls_contexts(settings: &Settings) -> Result<Option<TlsContexts>> {

@@ -13,6 +13,7 @@ use crate::addresses::{self, Place, Tls};
 use crate::bounds::{ITEM_BYTES_MAX_MAX, ITEM_BYTES_MAX_MIN, THREADS_MAX};
 use crate::extended::Extended;
 use crate::options::{ListenerTable, Options};
+use crate::shm::ShmSettings;
 
 /// memcached's port.
 const DEFAULT_PORT: u16 = 11211;
@@ -123,6 +124,8 @@ pub struct Settings {
     pub sasl_file: Option<PathBuf>,
     /// TLS, if any listener has it.
     pub tls: Option<TlsSettings>,
+    /// Clients of this host may read the memory themselves.
+    pub shm: Option<ShmSettings>,
     /// Become this user.
     pub user: Option<String>,
     /// Run in the background.
@@ -229,6 +232,7 @@ impl Settings {
             sasl,
             sasl_file,
             tls: None,
+            shm: ShmSettings::new(options)?,
             user: options.user.clone(),
             daemon: options.daemon.unwrap_or(false),
             pidfile: options.pidfile.clone(),
@@ -244,6 +248,7 @@ impl Settings {
         };
         settings.add_listeners(options)?;
         settings.check_authentication()?;
+        settings.check_shm()?;
         settings.add_tls(options)?;
         Ok(settings)
     }
@@ -396,6 +401,15 @@ impl Settings {
         Ok(())
     }
 
+    /// Who shares memory must come by a Unix socket: only there the system says who it is, and takes descriptors.
+    fn check_shm(&self) -> Result<()> {
+        let has_unix = self.listeners.iter().any(|listener| matches!(listener.place, Place::Unix(_)));
+        if self.shm.is_some() && !has_unix {
+            bail!("--shm needs a Unix socket for its clients to come by: give one with -s");
+        }
+        Ok(())
+    }
+
     /// No protocol may be a way around authentication.
     fn check_authentication(&mut self) -> Result<()> {
         if self.auth_file.is_none() && !self.sasl {
@@ -468,7 +482,8 @@ fn seconds(seconds: u32) -> Option<Duration> {
 }
 
 /// Reads a size in bytes with a suffix k, m or g; without one in `unit`s.
-fn size(option: &str, text: &str, unit: u64) -> Result<u64> {
+/// A size as options have it; a number alone counts `unit`s.
+pub(crate) fn size(option: &str, text: &str, unit: u64) -> Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
         "" => unit,

@@ -6,6 +6,7 @@ mod dump;
 mod orders;
 mod removal;
 mod retrieval;
+mod shm;
 mod stats;
 mod storage;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use fabcache_protocol::{Command, Exptime, Form, Item, Protocol, Refusal, Reply, Request};
 use fabcache_store::{Expiry, Handle, ItemInfo, NewValue, Write};
+use fabcache_transport::Credentials;
 
 use crate::connections::{ConnectionInfo, State};
 use crate::counters::ServerCounters;
@@ -21,6 +23,7 @@ use crate::shared::Shared;
 use crate::worker::output::Queue;
 
 pub use dump::Dump;
+pub use shm::attached;
 pub use storage::{Receiving, receive, received};
 
 /// The slab class of every item: there are no size classes.
@@ -80,6 +83,8 @@ pub struct Session {
     pub info: Arc<ConnectionInfo>,
     /// What it is allowed.
     pub access: Access,
+    /// Whose process the client is, where the system tells.
+    pub credentials: Option<Credentials>,
 }
 
 /// What follows a command.
@@ -91,6 +96,8 @@ pub enum Flow {
     DiscardValue,
     /// The text client is let in.
     Admit,
+    /// Memory is to be shared with the client from here on.
+    Attach,
     /// Nothing more: what was answered is sent, and the connection closed.
     Close,
 }
@@ -131,6 +138,8 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
         }
         Command::Stats(words) => stats::stats(ctx, words, &form),
         Command::Watch(words) => orders::watch(ctx, session, words, &form),
+        Command::ShmAttach { channel, region } => return shm::attach(ctx, session, channel, region, &form),
+        Command::ShmAccessed(accesses) => shm::accessed(ctx, session, accesses, &form),
         Command::LruCrawler(words) => orders::lru_crawler(ctx, session, words, &form),
         order => return orders::order(ctx, order, &form),
     }

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fabcache_protocol::{Decoded, Decoder, Limits};
-use fabcache_transport::{Kind, Link, Received};
+use fabcache_transport::shm::ShmLink;
+use fabcache_transport::{Kind, Link, Received, memory};
 
 use super::accepting::ListenerEntry;
 use super::input::Input;
@@ -67,6 +68,8 @@ pub struct Connection {
     client_done: bool,
     /// After the answers are sent it ends.
     closing: Option<Ended>,
+    /// After the answers are sent memory is shared with the client.
+    attaching: bool,
     waited_for: Interest,
     /// When bytes last moved in either direction.
     last_progress: Instant,
@@ -80,6 +83,7 @@ impl Connection {
         let required = entry.auth && (shared.users.is_some() || shared.sasl_users.is_some());
         let mut decoder = Decoder::new(entry.protocol, limits);
         decoder.require_auth(entry.auth && shared.users.is_some());
+        let credentials = link.credentials();
         let fd = link.descriptor().map_or(-1, |fd| fd.as_raw_fd());
         let local = entry.listener.local().to_string();
         let info =
@@ -93,11 +97,12 @@ impl Connection {
         Connection {
             link,
             decoder,
-            session: Session { role: Role::Serving, queue: Queue::default(), info, access },
+            session: Session { role: Role::Serving, queue: Queue::default(), info, access, credentials },
             input: Input::default(),
             starved: false,
             client_done: false,
             closing: None,
+            attaching: false,
             waited_for: Interest { receive: true, send: false },
             last_progress: now,
         }
@@ -120,14 +125,45 @@ impl Connection {
 
     /// What it wants to be woken for, if that has changed.
     pub fn changed_interest(&mut self) -> Option<Interest> {
-        let wanted = Interest {
-            receive: !self.client_done && self.closing.is_none() && !self.is_backlogged(),
-            send: !self.session.queue.is_empty() || self.link.has_unsent(),
+        let wanted = if self.link.is_rung() {
+            // For whatever it is rung, the descriptor becomes readable.
+            Interest { receive: true, send: false }
+        } else {
+            Interest {
+                receive: !self.client_done && self.closing.is_none() && !self.is_backlogged(),
+                send: !self.session.queue.is_empty() || self.link.has_unsent(),
+            }
         };
         (wanted != self.waited_for).then(|| {
             self.waited_for = wanted;
             wanted
         })
+    }
+
+    /// Whether there is something to serve can be seen without a system call.
+    pub fn can_be_polled(&self) -> bool {
+        self.link.is_rung()
+    }
+
+    /// Something has come to a connection that is polled.
+    #[inline]
+    pub fn has_unread(&self) -> bool {
+        self.link.has_unread()
+    }
+
+    /// The descriptor has become ready.
+    pub fn answer_bell(&mut self) {
+        self.link.answer_bell();
+    }
+
+    /// From now on the worker looks at [`Connection::has_unread`].
+    pub fn poll(&mut self) {
+        self.link.poll();
+    }
+
+    /// From now on the descriptor tells. False if something came meanwhile.
+    pub fn rest(&mut self) -> bool {
+        self.link.rest()
     }
 
     /// It is told what happens.
@@ -195,6 +231,15 @@ impl Connection {
             }
             if self.is_backlogged() {
                 break Turn::Wait;
+            }
+            if self.attaching {
+                if self.has_output() {
+                    break Turn::Wait;
+                }
+                if let Err(ended) = self.attach(ctx) {
+                    return Turn::End(ended);
+                }
+                continue;
             }
             if let Some(ended) = self.closing {
                 break if self.has_output() { Turn::Wait } else { Turn::End(ended) };
@@ -323,7 +368,7 @@ impl Connection {
             // What completes no request takes time as well.
             *left = left.saturating_sub(1);
         }
-        Ok(more || self.has_work())
+        Ok(more || self.attaching || self.has_work())
     }
 
     fn work_on_input(&mut self, ctx: &mut Context, left: &mut u32) {
@@ -338,6 +383,7 @@ impl Connection {
         let mut used = 0;
         let mut prefetched = 0usize;
         while self.closing.is_none()
+            && !self.attaching
             && *left > 0
             && ctx.out.len() < GATHERED_BYTES_MAX
             && !self.is_backlogged()
@@ -391,10 +437,43 @@ impl Connection {
                 Flow::Next => {}
                 Flow::DiscardValue => self.decoder.discard_value(),
                 Flow::Admit => self.decoder.require_auth(false),
+                Flow::Attach => self.attaching = true,
                 Flow::Close => self.closing = Some(Ended::Normal),
             }
         }
         used
+    }
+
+    /// Goes on in memory shared with the client. It has waited for that: what it sent behind its request has no place.
+    fn attach(&mut self, ctx: &Context) -> Result<(), Ended> {
+        self.attaching = false;
+        let shared = &ctx.shared;
+        // Stands in until there is another, and has ended: so does the connection if that does not come.
+        let (ended, _) = memory::pair().map_err(|_| Ended::Error)?;
+        let link = std::mem::replace(&mut self.link, Box::new(ended));
+        let (Some(shm), Ok(unix), true) = (&shared.settings.shm, link.into_unix(), self.input.is_empty())
+        else {
+            return Err(Ended::Error);
+        };
+        let answer = commands::attached(ctx);
+        let attached = ShmLink::attach(unix, &shm.shape, shared.store.region(), answer.as_bytes());
+        let link = attached.map_err(|error| {
+            tracing::warn!("cannot share memory with a client: {error}");
+            Ended::Error
+        })?;
+        let fd = link.descriptor().map_or(-1, |fd| fd.as_raw_fd());
+        let former = &self.session.info;
+        let (address, listener) = (former.address.clone(), former.listener.clone());
+        let info = Arc::new(ConnectionInfo::new(fd, Kind::Shm, address, listener, shared.store.now()));
+        shared.connections.remove(former);
+        shared.connections.add(&info);
+        self.session.info = info;
+        // Who came so far may speak any protocol.
+        self.session.access.granted = true;
+        self.decoder = Decoder::new(None, Limits { inline_value_max: INLINE_VALUE_BYTES_MAX });
+        self.link = Box::new(link);
+        self.starved = true;
+        Ok(())
     }
 
     /// Sends what there is, as far as the client takes it.
@@ -469,7 +548,7 @@ fn event(kind: &str, info: &ConnectionInfo, ended: Option<Ended>) -> String {
     let transport = match info.kind {
         Kind::Tcp => "tcp",
         Kind::Udp => "udp",
-        Kind::Unix | Kind::Memory => "local",
+        Kind::Unix | Kind::Shm | Kind::Memory => "local",
     };
     let address: Option<std::net::SocketAddr> = info.address.parse().ok();
     let host = address.map_or("unix".to_owned(), |address| address.ip().to_string());

@@ -12,6 +12,7 @@ mod connection;
 pub mod inbox;
 mod input;
 pub mod output;
+mod polled;
 mod polling;
 
 use std::collections::VecDeque;
@@ -21,13 +22,14 @@ use std::time::{Duration, Instant};
 
 use fabcache_store::Handle;
 
-use crate::bounds::{DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, RECEIVE_BYTES};
+use crate::bounds::{DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLS_PER_TURN, RECEIVE_BYTES};
 use crate::commands::Context;
 use crate::shared::{Phase, Shared};
 use accepting::Accepting;
 pub use accepting::ListenerEntry;
 pub use connection::Connection;
 use connection::{Ended, Turn};
+use polled::Polled;
 use polling::{Poll, Ready};
 
 /// How often connections are looked at for timeouts, while there is one that may time out.
@@ -43,6 +45,8 @@ pub struct Worker {
     free: Vec<usize>,
     /// Connections that have something to do without being ready again.
     runnable: VecDeque<usize>,
+    /// Connections that are looked at without waiting for them.
+    polled: Polled,
     buffer: Box<[u8]>,
     now: Instant,
     /// When connections are looked at for timeouts; none while no timeout can strike any.
@@ -82,6 +86,7 @@ impl Worker {
             connections: Vec::new(),
             free: Vec::new(),
             runnable: VecDeque::new(),
+            polled: Polled::default(),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             now,
             next_tick: None,
@@ -109,7 +114,11 @@ impl Worker {
                     Ready::Bell => self.take_new_links(),
                     Ready::Listener(index) => self.accept(index),
                     Ready::Connection { index, generation } => {
-                        if self.connections.get(index).is_some_and(|slot| slot.generation == generation) {
+                        if let Some(slot) = self.connections.get_mut(index)
+                            && slot.generation == generation
+                            && let Some(connection) = &mut slot.connection
+                        {
+                            connection.answer_bell();
                             self.serve_unless_queued(index);
                         }
                     }
@@ -121,6 +130,7 @@ impl Worker {
                     self.serve(index);
                 }
             }
+            self.serve_polled();
             if self.next_tick.is_some_and(|tick| self.now >= tick) {
                 self.drop_timed_out();
             }
@@ -132,7 +142,7 @@ impl Worker {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if !self.runnable.is_empty() {
+        if !self.runnable.is_empty() || !self.polled.is_empty() {
             return Some(Duration::ZERO);
         }
         let mut until = self.drain_until;
@@ -206,6 +216,10 @@ impl Worker {
         }
         match turn {
             Turn::Wait => {
+                if connection.can_be_polled() {
+                    connection.poll();
+                    self.polled.add(index, self.now);
+                }
                 if let Err(error) =
                     self.poll.update(&mut connection, index, self.connections[index].generation)
                 {
@@ -224,7 +238,46 @@ impl Worker {
         }
     }
 
+    /// Looks at those that need not be waited for, for some time at once: where something comes often, it is there before
+    /// a system call would be over.
+    fn serve_polled(&mut self) {
+        if self.polled.is_empty() {
+            return;
+        }
+        for _ in 0..POLLS_PER_TURN {
+            let mut served = false;
+            for at in 0..self.polled.len() {
+                let index = self.polled.at(at);
+                let slot = &self.connections[index];
+                if !slot.queued && slot.connection.as_ref().is_some_and(|connection| connection.has_unread())
+                {
+                    self.polled.note(at);
+                    self.serve(index);
+                    served = true;
+                }
+            }
+            if !served {
+                std::hint::spin_loop();
+            }
+        }
+        self.now = Instant::now();
+        let connections = &mut self.connections;
+        let mut busy = Vec::new();
+        self.polled.retire(self.now, |index| {
+            let Some(connection) = &mut connections[index].connection else { return true };
+            let rests = connection.rest();
+            if !rests {
+                busy.push(index);
+            }
+            rests
+        });
+        for index in busy {
+            self.serve_unless_queued(index);
+        }
+    }
+
     fn close(&mut self, index: usize, connection: Box<Connection>, ended: Ended) {
+        self.polled.remove(index);
         self.poll.remove(&connection);
         connection.close(&self.ctx, ended);
         let slot = &mut self.connections[index];

@@ -17,6 +17,7 @@ pub fn connections(ctx: &Context, mut report: Report<'_>) {
             Kind::Udp if info.address.starts_with('[') => "udp6",
             Kind::Udp => "udp",
             Kind::Unix => "unix",
+            Kind::Shm => "shm",
             Kind::Memory => "memory",
         };
         let fd = info.fd;

@@ -132,6 +132,8 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         ("pinning_kicks", sums.pinning_kicks),
         ("accept_pauses", sums.accept_pauses),
         ("worker_turns", sums.turns),
+        ("shm_attached", sums.shm_attached),
+        ("shm_refused", sums.shm_refused),
     ] {
         report.stat(name, value);
     }

@@ -1,0 +1,51 @@
+//! Sharing memory with clients of this host.
+
+use fabcache_layout::KeyHash;
+use fabcache_layout::channel::CHANNEL_VERSION;
+use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_protocol::command::Accesses;
+use fabcache_protocol::{Form, Refusal};
+use fabcache_store::hints::Access;
+use fabcache_transport::Kind;
+
+use super::{Context, Flow, Session, refused};
+
+/// Memory is to be shared with the client, if it may have it and knows these versions of what lies in it.
+pub fn attach(ctx: &mut Context, session: &Session, channel: u64, region: u64, form: &Form<'_>) -> Flow {
+    let refusal = match &ctx.shared.settings.shm {
+        None => Refusal::Client("shared memory is off; start the server with --shm"),
+        Some(_) if session.info.kind != Kind::Unix => {
+            Refusal::Client("memory is shared with clients that come by a Unix socket only")
+        }
+        Some(_) if (channel, region) != (CHANNEL_VERSION, FORMAT_VERSION) => {
+            Refusal::Client("this server's memory has formats of other versions")
+        }
+        Some(shm) if !session.credentials.is_some_and(|who| shm.admits(who)) => {
+            Refusal::Client("shared memory is not for this user; see --shm-users and --shm-groups")
+        }
+        Some(_) => {
+            ctx.counters().shm_attached.inc();
+            return Flow::Attach;
+        }
+    };
+    ctx.counters().shm_refused.inc();
+    form.reply(&refused(refusal), &mut ctx.out);
+    Flow::Next
+}
+
+/// The line that goes with the descriptors: bytes of the region, and what its clock says, in nanoseconds.
+pub fn attached(ctx: &Context) -> String {
+    let store = &ctx.shared.store;
+    format!("SHM {} {}\r\n", store.region_bytes(), store.clock_ns())
+}
+
+/// Reads that the server did not see count as if it had done them.
+pub fn accessed(ctx: &mut Context, session: &Session, accesses: Accesses<'_>, form: &Form<'_>) {
+    if session.info.kind != Kind::Shm {
+        form.reply(&refused(Refusal::Client("only who reads the memory itself tells of that")), &mut ctx.out);
+        return;
+    }
+    for (hash, reads) in accesses.iter() {
+        ctx.handle.note_accesses(&[Access { hash: KeyHash(hash), reads }]);
+    }
+}
