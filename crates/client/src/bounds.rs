@@ -27,6 +27,16 @@ pub const TURNS_AT_ONCE: usize = 16;
 pub const DRIVER_LINGER: Duration = Duration::from_millis(50);
 /// The longest [`crate::Options::timeout`] that clocks can add: sixty years.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(60 * 365 * 24 * 3600);
+/// Looks for an answer in shared memory before sleeping: some tens of microseconds, as long as ringing and waking take …
+pub const LOOKS_BEFORE_SLEEP_MAX: u32 = 2048;
+/// … or fewer where that is mostly in vain, and at last none …
+pub const LOOKS_BEFORE_SLEEP_MIN: u32 = 64;
+/// … but after so many sleeps it is tried again.
+pub const SLEEPS_BEFORE_LOOKING_AGAIN: u32 = 64;
+/// Reads that the server is told of at once: 12 characters each, on a line of at most 2048.
+pub const ACCESSES_TOLD_AT_ONCE: usize = 128;
+/// Readers of one server's memory kept that nobody uses.
+pub const IDLE_READERS_MAX: usize = 64;
 /// Connections kept for a server that nobody uses.
 pub const IDLE_CONNECTIONS_MAX: usize = 16;
 /// Default of [`crate::Options::connect_timeout`]: a server in the same room answers within milliseconds.

@@ -13,6 +13,7 @@ use crate::error::{Error, Failure};
 use crate::input::protocol;
 use crate::meta::{Answer, Command, refusal};
 use crate::server::Server;
+use crate::shm::Found;
 
 /// What a client does where it has a choice.
 #[derive(Clone, Debug)]
@@ -29,6 +30,34 @@ pub struct Options {
     pub retry_after: Duration,
     /// Keys of a server that is down belong to the others meanwhile. Otherwise calls for them fail at once.
     pub auto_eject: bool,
+    /// Whether memory is shared with servers that are reached by a Unix socket.
+    pub shared_memory: SharedMemory,
+}
+
+/// Whether to ask servers of this host for their memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SharedMemory {
+    /// Where they share it; else the socket does.
+    #[default]
+    Offered,
+    /// It must be shared: otherwise calls fail, and say why.
+    Required,
+    /// Never.
+    Never,
+}
+
+/// How a server is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Over TCP.
+    Tcp,
+    /// Over a Unix socket.
+    Unix {
+        /// Why not through shared memory, if that was asked for: as the server says.
+        why: Option<String>,
+    },
+    /// Items are read from its memory, and requests go through a channel in memory.
+    SharedMemory,
 }
 
 impl Default for Options {
@@ -40,6 +69,7 @@ impl Default for Options {
             failures_max: 1,
             retry_after: RETRY_AFTER,
             auto_eject: false,
+            shared_memory: SharedMemory::Offered,
         }
     }
 }
@@ -163,15 +193,23 @@ impl Client {
     }
 
     fn read(&self, key: &[u8], ttl: Option<Ttl>) -> Result<Option<Item>, Error> {
-        let mut request = Command::of("mg", checked(key)?);
+        let server = self.server_of(checked(key)?)?;
+        let mut value = Vec::new();
+        if ttl.is_none() {
+            match server.read(key, &mut value) {
+                Found::Hit { flags, cas } => return Ok(Some(Item { value, flags, cas })),
+                Found::Miss => return Ok(None),
+                Found::Ask | Found::Gone => {}
+            }
+        }
+        let mut request = Command::of("mg", key);
         request.line(" v f c");
         if let Some(ttl) = ttl {
             request = Command::of("mg", key);
             request.flag("T", ttl.exptime());
             request.line(" v f c");
         }
-        let mut value = Vec::new();
-        self.server_of(key)?.call(|connection| match ask(connection, &request, &mut value)? {
+        server.call(|connection| match ask(connection, &request, &mut value)? {
             Answer::Value(flags) => Ok(Some(Item { value, flags: flags.flags, cas: flags.cas })),
             Answer::Miss => Ok(None),
             other => Err(unexpected(&other)),
@@ -188,7 +226,12 @@ impl Client {
         let mapping = self.mapping();
         for (i, key) in keys.iter().enumerate() {
             let server = mapping.server_of(checked(key.as_ref())?).ok_or(Error::AllDown)?;
-            wanted[server].push(i);
+            let mut value = Vec::new();
+            match self.shared.servers[server].read(key.as_ref(), &mut value) {
+                Found::Hit { flags, cas } => many.items[i] = Some(Item { value, flags, cas }),
+                Found::Miss => {}
+                Found::Ask | Found::Gone => wanted[server].push(i),
+            }
         }
         let mut asked = Vec::new();
         for (server, wanted) in self.shared.servers.iter().zip(&wanted) {
@@ -403,6 +446,11 @@ impl Client {
             })
         };
         self.shared.servers.iter().map(stats).collect()
+    }
+
+    /// How the servers are reached, in their order: as each was last connected to, none of those that were not yet.
+    pub fn transports(&self) -> Vec<Option<Transport>> {
+        self.shared.servers.iter().map(|server| server.transport()).collect()
     }
 
     /// The address of the server that has a key.

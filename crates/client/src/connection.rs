@@ -3,12 +3,10 @@
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
-use crate::address::Address;
 use crate::bounds::TRUSTED_IDLE;
 use crate::error::Failure;
 use crate::input::{Input, Received};
 use crate::meta::Answer;
-use crate::socket::Socket;
 use crate::stream::{Stream, Until};
 
 /// A connection.
@@ -21,15 +19,6 @@ pub struct Connection {
     deadline: Instant,
     /// More may have arrived than was received.
     has_more: bool,
-}
-
-/// Connects within `patience`.
-///
-/// # Errors
-/// The system's.
-pub fn connect(address: &Address, patience: Duration) -> Result<Box<dyn Stream>, Failure> {
-    let socket = Socket::connect(&address.place, patience).map_err(Failure::Connect)?;
-    Ok(Box::new(socket))
 }
 
 /// The server has neither closed the stream nor said anything that was not asked for.

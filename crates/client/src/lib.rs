@@ -80,11 +80,12 @@ mod operation;
 mod pipeline;
 mod request;
 mod server;
+mod shm;
 mod socket;
 mod stream;
 
 pub use address::{Address, Place};
-pub use client::{Client, Item, Many, Options, Stored, Ttl};
+pub use client::{Client, Item, Many, Options, SharedMemory, Stored, Transport, Ttl};
 pub use distribution::Distribution;
 pub use error::{Error, Failure};
 pub use request::{Completed, Outcome, Request};

@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ use crate::input::{Input, Received, protocol};
 use crate::meta::Answer;
 use crate::operation::{Operation, Payload, Slot};
 use crate::server::Server;
+use crate::shm::Found;
 use crate::stream::{Stream, Until, Waiter};
 
 /// A connection with many operations in flight.
@@ -36,6 +38,8 @@ pub struct Pipeline {
     /// How long the server may leave what is asked for first unanswered.
     timeout: Duration,
     waiter: Box<dyn Waiter>,
+    /// Operations in flight that store.
+    storing: Arc<AtomicUsize>,
     state: Mutex<State>,
     /// The leader has had its turn or left, or there is something to drive.
     turned: Condvar,
@@ -65,6 +69,8 @@ struct State {
     broken: Option<Failure>,
     /// An answer has come since the server was last told of one.
     was_answered: bool,
+    /// See [`Pipeline::storing`].
+    storing: Arc<AtomicUsize>,
     /// Where a value would go that nobody asked for.
     unasked: Vec<u8>,
 }
@@ -80,6 +86,7 @@ impl Pipeline {
         timeout: Duration,
     ) -> io::Result<Arc<Pipeline>> {
         let waiter = stream.waiter()?;
+        let storing = Arc::new(AtomicUsize::new(0));
         let state = State {
             stream,
             input: Input::default(),
@@ -95,6 +102,7 @@ impl Pipeline {
             wakers: Vec::new(),
             broken: None,
             was_answered: false,
+            storing: Arc::clone(&storing),
             unasked: Vec::new(),
         };
         Ok(Arc::new(Pipeline {
@@ -102,6 +110,7 @@ impl Pipeline {
             name: server.address.to_string(),
             timeout,
             waiter,
+            storing,
             state: Mutex::new(state),
             turned: Condvar::new(),
         }))
@@ -110,6 +119,14 @@ impl Pipeline {
     /// The failure, told with the server's name.
     pub fn error(&self, failure: Failure) -> Error {
         Error::Server { server: self.name.clone(), failure }
+    }
+
+    /// Reads a key from the server's memory: where that is shared, and no value is on its way to be stored, for a get sees
+    /// what was to be stored before it.
+    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Found {
+        let is_storing = self.storing.load(Ordering::Acquire) > 0;
+        let server = if is_storing { None } else { self.server.upgrade() };
+        server.map_or(Found::Ask, |server| server.read(key, value))
     }
 
     /// It is not broken; and if nothing is in flight, the server has neither closed it nor said anything.
@@ -349,6 +366,9 @@ impl State {
                 operation.copy.extend_from_slice(value);
             }
         }
+        if operation.payload != Payload::None {
+            self.storing.fetch_add(1, Ordering::Release);
+        }
         self.operations.push_back(operation);
         self.sent += sent?;
         Ok(())
@@ -432,6 +452,9 @@ impl State {
         let first = self.operations.pop_front().expect("what is answered was asked for");
         self.unsent = self.unsent.saturating_sub(1);
         self.was_answered = true;
+        if first.payload != Payload::None {
+            self.storing.fetch_sub(1, Ordering::Release);
+        }
         let (waker, was_awaited) = first.end(result);
         self.awaited -= usize::from(was_awaited);
         self.wakers.extend(waker);

@@ -11,6 +11,7 @@ use crate::input::protocol;
 use crate::meta::{Answer, Command};
 use crate::operation::{Operation, Over, Payload, Slot};
 use crate::pipeline::Pipeline;
+use crate::shm::Found;
 
 /// One operation at a time that nobody need wait for: asked for with [`Request::iset`], [`Request::iget`],
 /// [`Request::bset`] or [`Request::bget`] (or those of [`Client`], which make the object), looked at with
@@ -33,8 +34,8 @@ pub struct Request {
 enum Stage {
     /// Nothing was asked for.
     Idle,
-    /// It failed before anything was sent.
-    Failed(Completed),
+    /// It is over: it failed before anything was sent, or nothing need be.
+    Over(Completed),
     InFlight(Arc<Pipeline>, Kind),
 }
 
@@ -140,6 +141,11 @@ impl Request {
         let key = key.into();
         let asked = self.checked(&key, 0);
         let mut operation = self.begin(key, buffer, Payload::None);
+        let found =
+            asked.as_ref().map_or(Found::Ask, |pipeline| pipeline.read(&operation.key, &mut operation.value));
+        if let Some(result) = read_outcome(&found) {
+            return self.end(operation, result);
+        }
         get_line(&mut operation.line, &operation.key);
         self.issue(asked, operation, None, Kind::Get);
     }
@@ -158,6 +164,10 @@ impl Request {
     pub fn bget(&mut self, key: &[u8], buffer: Vec<u8>) {
         let asked = self.checked(key, 0);
         let mut operation = self.begin(Vec::new(), buffer, Payload::None);
+        let found = asked.as_ref().map_or(Found::Ask, |pipeline| pipeline.read(key, &mut operation.value));
+        if let Some(result) = read_outcome(&found) {
+            return self.end(operation, result);
+        }
         get_line(&mut operation.line, key);
         self.issue(asked, operation, None, Kind::Get);
     }
@@ -197,6 +207,13 @@ impl Request {
         operation
     }
 
+    /// It is over without a request.
+    fn end(&mut self, operation: Operation, outcome: Outcome) {
+        let Operation { key, value, line, copy, .. } = operation;
+        self.slot.lock().spare = (line, copy);
+        self.stage = Stage::Over(Completed { key, value, result: Ok(outcome) });
+    }
+
     /// Leaves its operation to itself.
     fn give_up(&mut self) {
         let mut slot = self.slot.lock();
@@ -231,7 +248,7 @@ impl Request {
             }
             Err(error) => {
                 let Operation { key, value, .. } = operation;
-                Stage::Failed(Completed { key, value, result: Err(error) })
+                Stage::Over(Completed { key, value, result: Err(error) })
             }
         };
     }
@@ -242,7 +259,7 @@ impl Request {
             Stage::Idle => {
                 return Completed { key: Vec::new(), value: Vec::new(), result: Err(Error::NothingAsked) };
             }
-            Stage::Failed(completed) => return completed,
+            Stage::Over(completed) => return completed,
             Stage::InFlight(pipeline, kind) => (pipeline, kind),
         };
         let over = self.slot.lock().over.take();
@@ -276,6 +293,15 @@ impl Drop for Request {
     fn drop(&mut self) {
         // What a waker does when it is dropped is not done under the lock.
         let _waker = self.slot.lock().waker.take();
+    }
+}
+
+/// What a get came to that needed no request.
+fn read_outcome(found: &Found) -> Option<Outcome> {
+    match found {
+        Found::Hit { flags, cas } => Some(Outcome::Found { flags: *flags, cas: *cas }),
+        Found::Miss => Some(Outcome::NotFound),
+        Found::Ask | Found::Gone => None,
     }
 }
 

@@ -3,11 +3,16 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::address::Address;
-use crate::bounds::{IDLE_CONNECTIONS_MAX, TIMEOUT_MAX};
-use crate::connection::{Connection, connect};
+use fabcache_layout::KeyHash;
+
+use crate::address::{Address, Place};
+use crate::bounds::{IDLE_CONNECTIONS_MAX, IDLE_READERS_MAX, TIMEOUT_MAX};
+use crate::client::{SharedMemory, Transport};
+use crate::connection::Connection;
 use crate::error::{Error, Failure};
 use crate::pipeline::Pipeline;
+use crate::shm::{self, Attached, Found, Items, Reader, Refusal, accesses_line};
+use crate::socket::Socket;
 use crate::stream::Stream;
 
 /// One server.
@@ -20,8 +25,25 @@ pub struct Server {
     failures_max: u32,
     retry_after: Duration,
     state: Mutex<State>,
+    shared_memory: SharedMemory,
+    memory: Memory,
     /// The connection of all calls that do not wait. Held while it is made: who needs it would wait all the same.
     pipeline: Mutex<Option<Arc<Pipeline>>>,
+}
+
+/// What is known of a server's memory.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Readers that nobody uses.
+    readers: Mutex<Vec<Reader>>,
+    state: Mutex<MemoryState>,
+}
+
+#[derive(Debug, Default)]
+struct MemoryState {
+    items: Option<Arc<Items>>,
+    /// How the last connection was made.
+    transport: Option<Transport>,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +63,8 @@ impl Server {
             timeout: options.timeout.min(TIMEOUT_MAX),
             failures_max: options.failures_max.max(1),
             retry_after: options.retry_after,
+            shared_memory: options.shared_memory,
+            memory: Memory::default(),
             state: Mutex::default(),
             pipeline: Mutex::default(),
         }
@@ -124,7 +148,87 @@ impl Server {
     }
 
     fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
-        connect(&self.address, self.connect_timeout).inspect_err(|failure| self.note(Err(failure)))
+        let deadline = Instant::now() + self.connect_timeout;
+        let connected = Socket::connect(&self.address.place, self.connect_timeout).map_err(Failure::Connect);
+        connected
+            .and_then(|socket| self.share_memory(socket, deadline))
+            .inspect_err(|failure| self.note(Err(failure)))
+    }
+
+    // ---- shared memory ----
+
+    /// Goes on through shared memory if the server has any for this client.
+    fn share_memory(&self, socket: Socket, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
+        if matches!(self.address.place, Place::Tcp { .. }) {
+            return self.connected(Transport::Tcp, Box::new(socket));
+        }
+        if self.shared_memory == SharedMemory::Never {
+            return self.connected(Transport::Unix { why: None }, Box::new(socket));
+        }
+        let known = self.memory.lock().items.clone();
+        match shm::attach(&socket.0, known.as_ref(), deadline)? {
+            Ok(Attached { stream, items }) => {
+                let former = self.memory.lock().items.replace(Arc::clone(&items));
+                if former.is_some_and(|former| !Arc::ptr_eq(&former, &items)) {
+                    self.memory.readers().clear();
+                }
+                self.connected(Transport::SharedMemory, Box::new(stream))
+            }
+            Err(Refusal(why)) if self.shared_memory == SharedMemory::Required => {
+                Err(Failure::Refused(format!("it shares no memory: {why}")))
+            }
+            Err(Refusal(why)) => self.connected(Transport::Unix { why: Some(why) }, Box::new(socket)),
+        }
+    }
+
+    fn connected(&self, transport: Transport, stream: Box<dyn Stream>) -> Result<Box<dyn Stream>, Failure> {
+        self.memory.lock().transport = Some(transport);
+        Ok(stream)
+    }
+
+    /// How it was last connected to; none before that.
+    pub fn transport(&self) -> Option<Transport> {
+        self.memory.lock().transport.clone()
+    }
+
+    /// Reads a key from the server's memory, if that is shared; a value replaces what is in `value`.
+    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Found {
+        let idle = self.memory.readers().pop();
+        let Some(mut reader) = idle.or_else(|| self.reader()) else { return Found::Ask };
+        let found = reader.get(key, value);
+        self.keep(reader, &found);
+        found
+    }
+
+    /// Gives a reader back after it found this.
+    fn keep(&self, mut reader: Reader, found: &Found) {
+        if matches!(found, Found::Gone) {
+            // Those that others use find out themselves.
+            self.memory.readers().clear();
+            self.memory.lock().items = None;
+            return;
+        }
+        if let Some(accesses) = reader.take_accesses() {
+            self.tell(&accesses);
+        }
+        let mut readers = self.memory.readers();
+        if readers.len() < IDLE_READERS_MAX {
+            readers.push(reader);
+        }
+    }
+
+    #[cold]
+    fn reader(&self) -> Option<Reader> {
+        let items = self.memory.lock().items.clone()?;
+        items.reader().ok()
+    }
+
+    /// Tells the server of reads, unless that would have to wait for something.
+    fn tell(&self, accesses: &[(KeyHash, u8)]) {
+        let Some(mut connection) = self.state().idle.pop() else { return };
+        connection.begin(self.timeout);
+        let told = connection.send([accesses_line(accesses).as_bytes()]);
+        self.give_back(connection, &told);
     }
 
     /// Notes what a call came to.
@@ -145,5 +249,15 @@ impl Server {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread panics while it holds a server's state")
+    }
+}
+
+impl Memory {
+    fn readers(&self) -> MutexGuard<'_, Vec<Reader>> {
+        self.readers.lock().expect("no thread panics while it takes a reader")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, MemoryState> {
+        self.state.lock().expect("no thread panics while it holds what is known of memory")
     }
 }

@@ -17,7 +17,7 @@ use crate::stream::{Stream, Until, Waiter};
 
 /// A connected socket. Its own mode is the blocking one: each call says that it does not wait.
 #[derive(Debug)]
-pub struct Socket(Arc<socket2::Socket>);
+pub struct Socket(pub Arc<socket2::Socket>);
 
 impl Socket {
     /// Connects within `patience`, for each address that the host has.
@@ -46,7 +46,7 @@ impl Stream for Socket {
     }
 
     fn wait(&mut self, until: Until, deadline: Instant) -> io::Result<()> {
-        wait(&mut [PollFd::new(&*self.0, flags_of(until))], deadline)
+        wait_for(&self.0, flags_of(until), deadline)
     }
 
     fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
@@ -66,7 +66,7 @@ impl Waiter for SocketWaiter {
     fn wait(&self, until: Until, deadline: Instant) -> io::Result<()> {
         let mut either =
             [PollFd::new(&*self.socket, flags_of(until)), PollFd::new(&self.woken, PollFlags::IN)];
-        wait(&mut either, deadline)?;
+        wait_for_any(&mut either, deadline)?;
         if !either[1].revents().is_empty() {
             // It can only say that another took it.
             let _ = rustix::io::read(&self.woken, &mut [0; 8]);
@@ -88,7 +88,13 @@ fn flags_of(until: Until) -> PollFlags {
     }
 }
 
-fn wait(what: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
+/// Waits for one thing of one socket.
+pub fn wait_for(socket: &socket2::Socket, what: PollFlags, deadline: Instant) -> io::Result<()> {
+    wait_for_any(&mut [PollFd::new(socket, what)], deadline)
+}
+
+/// Waits for one of several things, until the deadline at most.
+pub fn wait_for_any(what: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     // Longer than any clock: as good as without end.
     let left = Timespec::try_from(left).ok();

@@ -1,0 +1,215 @@
+//! The client's end of a channel, as a stream of bytes.
+//!
+//! Whoever waits looks for a while before it sleeps. How long is found out: as long as answers come in that time it stays
+//! or grows, and where none does, for the server needs this very processor or takes long, it shrinks to nothing.
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use fabcache_layout::channel::{Broken, Channel};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::items::{Items, monotonic_ns};
+use crate::bounds::{
+    LOOKS_BEFORE_SLEEP_MAX, LOOKS_BEFORE_SLEEP_MIN, SLEEPS_BEFORE_LOOKING_AGAIN, TRUSTED_IDLE,
+};
+use crate::socket::wait_for_any;
+use crate::stream::{Stream, Until, Waiter};
+
+/// A channel to a server.
+#[derive(Debug)]
+pub struct ShmStream(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    channel: Mutex<Channel>,
+    /// Rings, and tells that the server is gone.
+    socket: Arc<socket2::Socket>,
+    items: Arc<Items>,
+    /// The server has closed the socket.
+    left: AtomicBool,
+    /// When the socket was last looked at.
+    looked_ns: AtomicU64,
+    /// How often to look before sleeping …
+    looks: AtomicU32,
+    /// … and how often that was not done at all.
+    sleeps: AtomicU32,
+}
+
+impl ShmStream {
+    /// Over a channel in which nothing was sent yet.
+    pub fn new(channel: Channel, socket: Arc<socket2::Socket>, items: Arc<Items>) -> ShmStream {
+        ShmStream(Arc::new(Shared {
+            channel: Mutex::new(channel),
+            socket,
+            items,
+            left: AtomicBool::new(false),
+            looked_ns: AtomicU64::new(monotonic_ns()),
+            looks: AtomicU32::new(LOOKS_BEFORE_SLEEP_MAX),
+            sleeps: AtomicU32::new(0),
+        }))
+    }
+}
+
+impl Shared {
+    fn channel(&self) -> MutexGuard<'_, Channel> {
+        self.channel.lock().expect("no thread panics while it holds a channel")
+    }
+
+    fn ring(&self) {
+        // A socket full of bells rings as well, and one that is closed is noticed by its end.
+        let _ = rustix::net::send(&*self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+
+    /// Takes in the server's bells, or that it is gone.
+    fn answer_bells(&self) {
+        self.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
+        let mut bells = [0; 64];
+        match rustix::net::recv(&*self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
+            Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((_, 0)) | Err(_) => self.left.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// The server has left, as far as is known, or can be found out at no cost.
+    fn has_left(&self) -> bool {
+        let unlooked_ns = monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Relaxed));
+        if u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() {
+            self.answer_bells();
+        }
+        self.left.load(Ordering::Relaxed) || !self.items.is_alive()
+    }
+
+    fn is_ready(&self, channel: &mut Channel, until: Until) -> bool {
+        let arrived = until.covers(Until::Arrived) && channel.has_incoming();
+        // What breaks the channel is told by what is tried next.
+        arrived || until.covers(Until::CanSend) && channel.outgoing().has_room().unwrap_or(true)
+    }
+
+    /// Looks for what is waited for, as often as has been of use lately.
+    fn look(&self, until: Until) -> bool {
+        let looks = self.looks.load(Ordering::Relaxed);
+        for _ in 0..looks {
+            if let Ok(mut channel) = self.channel.try_lock()
+                && self.is_ready(&mut channel, until)
+            {
+                self.looks.store((looks * 2).min(LOOKS_BEFORE_SLEEP_MAX), Ordering::Relaxed);
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let fewer = if looks / 2 < LOOKS_BEFORE_SLEEP_MIN { 0 } else { looks / 2 };
+        let again = looks == 0
+            && (self.sleeps.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(SLEEPS_BEFORE_LOOKING_AGAIN);
+        self.looks.store(if again { LOOKS_BEFORE_SLEEP_MIN } else { fewer }, Ordering::Relaxed);
+        false
+    }
+
+    /// Waits, also for `woken`, if there is one.
+    fn wait(&self, until: Until, deadline: Instant, woken: Option<&OwnedFd>) -> io::Result<()> {
+        if self.look(until) {
+            return Ok(());
+        }
+        {
+            let mut channel = self.channel();
+            if until.covers(Until::Arrived) {
+                channel.incoming().want_data();
+            }
+            if until.covers(Until::CanSend) {
+                channel.outgoing().want_room();
+            }
+            if self.is_ready(&mut channel, until) {
+                return Ok(());
+            }
+        }
+        let bell = PollFd::new(&*self.socket, PollFlags::IN);
+        match woken {
+            None => wait_for_any(&mut [bell], deadline)?,
+            Some(woken) => {
+                let mut either = [bell, PollFd::new(woken, PollFlags::IN)];
+                wait_for_any(&mut either, deadline)?;
+                if !either[1].revents().is_empty() {
+                    // It can only say that another took it.
+                    let _ = rustix::io::read(woken, &mut [0; 8]);
+                }
+            }
+        }
+        self.answer_bells();
+        Ok(())
+    }
+}
+
+fn broken(broken: Broken) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, broken)
+}
+
+impl Stream for ShmStream {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let shared = &*self.0;
+        if shared.left.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut channel = shared.channel();
+        let sent = channel.outgoing().send(parts).map_err(broken)?;
+        if sent > 0 && channel.outgoing().must_ring() {
+            shared.ring();
+        }
+        Ok(sent)
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        let shared = &*self.0;
+        let most = into.capacity() - into.len();
+        let mut has_left = false;
+        loop {
+            let mut channel = shared.channel();
+            let len = channel.incoming().append_to(into, most).map_err(broken)?;
+            if len > 0 {
+                if channel.incoming().must_ring() {
+                    shared.ring();
+                }
+                return Ok(Some(len));
+            }
+            if has_left {
+                return Ok(None);
+            }
+            drop(channel);
+            if !shared.has_left() {
+                return Ok(Some(0));
+            }
+            // What it sent before it left is looked for once more.
+            has_left = true;
+        }
+    }
+
+    fn wait(&mut self, until: Until, deadline: Instant) -> io::Result<()> {
+        self.0.wait(until, deadline, None)
+    }
+
+    fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
+        let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Box::new(ShmWaiter { shared: Arc::clone(&self.0), woken }))
+    }
+}
+
+#[derive(Debug)]
+struct ShmWaiter {
+    shared: Arc<Shared>,
+    woken: OwnedFd,
+}
+
+impl Waiter for ShmWaiter {
+    fn wait(&self, until: Until, deadline: Instant) -> io::Result<()> {
+        self.shared.wait(until, deadline, Some(&self.woken))
+    }
+
+    fn wake(&self) {
+        // It can only say that the count is full, and then the waiter is woken as well.
+        let _ = rustix::io::write(&self.woken, &1u64.to_ne_bytes());
+    }
+}

@@ -1,0 +1,279 @@
+//! The client through shared memory, against servers in this process and in others.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Running, client};
+use fabcache_client::{Client, Error, Failure, Options, Outcome, SharedMemory, Stored, Transport, Ttl};
+
+fn socket_path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("fabcache-shm-{name}-{}", std::process::id()))
+}
+
+fn sharing(name: &str, more: &str) -> (Running, String) {
+    let path = socket_path(name);
+    let server = Running::start(&format!("-s {} --shm {more}", path.display()));
+    (server, format!("unix://{}", path.display()))
+}
+
+fn value(cache: &Client, key: &[u8]) -> Option<Vec<u8>> {
+    cache.get(key).expect("the server answers").map(|item| item.value)
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251 + seed * 31) as u8).collect()
+}
+
+/// Of the server's statistics, a number.
+fn stat(cache: &Client, topic: &str, name: &str) -> u64 {
+    let stats = cache.stats(topic).remove(0).expect("the server answers");
+    let found = stats.iter().find(|(stat, _)| stat == name);
+    found.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no number {name} in {stats:?}"))
+}
+
+#[test]
+fn items_are_read_without_the_server() {
+    let (_server, address) = sharing("read", "");
+    let cache = client(&address);
+    assert_eq!(cache.transports(), [None]);
+    for len in [0, 1, 64, 1000, 5000, 70_000, 700_000] {
+        let key = format!("key{len}");
+        cache.set_with_flags(key.as_bytes(), &pattern(len, len), Ttl::NEVER, 9).expect("stored");
+        let item = cache.get(key.as_bytes()).expect("read").expect("there");
+        assert!(item.value == pattern(len, len) && item.flags == 9 && item.cas > 0, "{len}");
+    }
+    assert_eq!(cache.transports(), [Some(Transport::SharedMemory)]);
+    let before = stat(&cache, "", "cmd_get");
+    for _ in 0..1000 {
+        assert_eq!(value(&cache, b"key64"), Some(pattern(64, 64)));
+        assert_eq!(value(&cache, b"nothing"), None);
+    }
+    assert_eq!(stat(&cache, "", "cmd_get"), before, "the server saw none of them");
+    assert!(stat(&cache, "fabcache", "accesses_outside") > 0, "but was told of some");
+}
+
+#[test]
+fn what_is_answered_is_seen_by_the_next_get() {
+    let (_server, address) = sharing("seen", "");
+    let cache = client(&address);
+    for number in 0..3000u32 {
+        cache.set(b"key", &number.to_le_bytes(), Ttl::NEVER).expect("stored");
+        assert_eq!(value(&cache, b"key"), Some(number.to_le_bytes().to_vec()));
+        if number.is_multiple_of(7) {
+            assert!(cache.delete(b"key").expect("answered"));
+            assert_eq!(value(&cache, b"key"), None);
+        }
+    }
+    cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
+    cache.flush(0).expect("flushed");
+    assert_eq!(value(&cache, b"key"), None);
+    cache.set(b"key", b"short-lived", Ttl::seconds(1)).expect("stored");
+    let end = Instant::now() + Duration::from_secs(5);
+    while value(&cache, b"key").is_some() {
+        assert!(Instant::now() < end, "it expires");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn requests_of_all_kinds_and_sizes_go_through_the_channel() {
+    let (_server, address) =
+        sharing("requests", "--shm-slots 4 --shm-slot-size 64 --shm-staging 4096 -I 16m -m 64");
+    let cache = client(&address);
+    for len in [0, 10, 56, 57, 1000, 5000, 300_000, 9_000_000] {
+        let value_of = pattern(len, len);
+        cache.set(b"key", &value_of, Ttl::NEVER).expect("stored");
+        let item = cache.get_and_touch(b"key", Ttl::seconds(100)).expect("answered").expect("there");
+        assert!(item.value == value_of, "{len}");
+        assert!(cache.get(b"key").expect("read").expect("there").value == value_of, "{len}");
+    }
+    cache.set(b"n", b"41", Ttl::NEVER).expect("stored");
+    assert_eq!(cache.incr(b"n", 1).expect("answered"), Some(42));
+    assert_eq!(cache.append(b"n", b"!").expect("answered"), Stored::Stored);
+    assert_eq!(value(&cache, b"n").as_deref(), Some(&b"42!"[..]));
+    let many = cache.get_many(&[&b"n"[..], b"none", b"key"]).expect("asked");
+    assert_eq!(many.items.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+    let mut window: Vec<_> =
+        (0..200).map(|i| cache.iset(format!("w{i}"), pattern(i, i * 40), Ttl::NEVER)).collect();
+    for (i, request) in window.iter_mut().enumerate() {
+        assert_eq!(request.wait().result.expect("stored"), Outcome::Stored, "{i}");
+    }
+    for i in 0..200 {
+        let completed = cache.bget(format!("w{i}").as_bytes(), Vec::new()).wait();
+        assert!(completed.item().expect("read").expect("there").value == pattern(i, i * 40));
+    }
+}
+
+#[test]
+fn threads_share_a_client() {
+    let (_server, address) = sharing("threads", "-t 2");
+    let cache = client(&address);
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let cache = cache.clone();
+            scope.spawn(move || {
+                for i in 0..500 {
+                    let key = format!("{thread}-{}", i % 20);
+                    cache.set(key.as_bytes(), &pattern(i, i), Ttl::NEVER).expect("stored");
+                    assert_eq!(value(&cache, key.as_bytes()), Some(pattern(i, i)));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn why_memory_is_not_shared_is_told() {
+    let path = socket_path("refused");
+    let _server = Running::start(&format!("-s {}", path.display()));
+    let address = format!("unix://{}", path.display());
+    let cache = client(&address);
+    cache.set(b"key", b"value", Ttl::NEVER).expect("stored over the socket");
+    assert_eq!(value(&cache, b"key").as_deref(), Some(&b"value"[..]));
+    let [Some(Transport::Unix { why: Some(why) })] = &cache.transports()[..] else { panic!("by the socket") };
+    assert!(why.contains("--shm"), "{why}");
+    let required = Options { shared_memory: SharedMemory::Required, ..Options::default() };
+    let error = Client::new([&address], required).expect("an address").get(b"key").expect_err("not shared");
+    assert!(
+        matches!(&error, Error::Server { failure: Failure::Refused(why), .. } if why.contains("--shm")),
+        "{error}"
+    );
+    let never = Options { shared_memory: SharedMemory::Never, ..Options::default() };
+    let cache = Client::new([&address], never).expect("an address");
+    assert_eq!(value(&cache, b"key").as_deref(), Some(&b"value"[..]));
+    assert_eq!(cache.transports(), [Some(Transport::Unix { why: None })]);
+}
+
+#[test]
+fn memory_is_for_the_users_who_are_named() {
+    let (_server, address) = sharing("users", "--shm-users 4242");
+    let cache = client(&address);
+    cache.set(b"key", b"value", Ttl::NEVER).expect("stored over the socket");
+    let [Some(Transport::Unix { why: Some(why) })] = &cache.transports()[..] else { panic!("by the socket") };
+    assert!(why.contains("--shm-users"), "{why}");
+}
+
+#[test]
+fn channels_of_clients_that_leave_are_given_back() {
+    let (_server, address) = sharing("leave", "");
+    let watcher = client(&address);
+    watcher.set(b"key", b"value", Ttl::NEVER).expect("stored");
+    let mappings = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("on Linux");
+        maps.lines().filter(|line| line.contains("fabcache-channel")).count()
+    };
+    for _ in 0..300 {
+        let cache = client(&address);
+        cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
+    }
+    let end = Instant::now() + Duration::from_secs(5);
+    // Tests beside this one have some of their own.
+    while mappings() > 100 {
+        assert!(Instant::now() < end, "{} channels are still mapped", mappings());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The server of the tests below, in a process of its own.
+#[test]
+#[ignore = "it is a part of others"]
+fn serve() {
+    let path = std::env::var("FABCACHE_TEST_SOCKET").expect("run by another test");
+    let _server = Running::start(&format!("-s {path} --shm -m 32"));
+    loop {
+        std::thread::park();
+    }
+}
+
+struct Server(Child);
+
+impl Server {
+    fn start(path: &str) -> Server {
+        let program = std::env::current_exe().expect("it runs");
+        let mut command = Command::new(program);
+        command.args(["--exact", "serve", "--ignored", "--nocapture"]).env("FABCACHE_TEST_SOCKET", path);
+        Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts again"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Others stop when this is dropped, whatever for.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn patient(path: &str) -> Client {
+    let options = Options { retry_after: Duration::from_millis(1), ..Options::default() };
+    Client::new([format!("unix://{path}")], options).expect("an address")
+}
+
+fn until_up(mut ask: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !ask() {
+        assert!(Instant::now() < end, "no server comes up");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn no_get_returns_what_a_killed_server_had_once_another_has_answered() {
+    let path = socket_path("killed").display().to_string();
+    let mut server = Server::start(&path);
+    let (reader, writer) = (patient(&path), patient(&path));
+    // Every value is larger than those of servers before, and of what was answered before.
+    let (answered, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let reads = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let least = answered.load(Ordering::SeqCst);
+                    if let Ok(Some(item)) = reader.get(b"key") {
+                        let number = u64::from_le_bytes(item.value.try_into().expect("eight bytes"));
+                        assert!(number >= least, "{number} was read after {least} was answered");
+                        reads.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let mut number = 0u64;
+        for round in 0..12 {
+            until_up(|| {
+                // What was answered before this server is gone with the last.
+                number += 1;
+                writer.set(b"key", &number.to_le_bytes(), Ttl::NEVER).is_ok()
+            });
+            for _ in 0..500 {
+                number += 1;
+                if writer.set(b"key", &number.to_le_bytes(), Ttl::NEVER).is_ok() {
+                    answered.store(number, Ordering::SeqCst);
+                }
+            }
+            if round < 11 {
+                server = {
+                    let _ = server.0.kill();
+                    let _ = server.0.wait();
+                    Server::start(&path)
+                };
+            }
+        }
+    });
+    assert!(reads.load(Ordering::Relaxed) > 1000, "there were reads");
+    drop(server);
+    let _ = std::fs::remove_file(&path);
+}
