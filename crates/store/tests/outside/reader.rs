@@ -208,7 +208,7 @@ impl Outsider {
         let (answered, flushes) = (self.ledger.answered(number), self.ledger.flushes());
         let now = self.now();
         if kind == 0 {
-            self.same_host.begin(now)
+            self.same_host.begin(now);
         } else {
             self.slow.begin(now)
         }
