@@ -30,8 +30,26 @@ pub struct Options {
     pub retry_after: Duration,
     /// Keys of a server that is down belong to the others meanwhile. Otherwise calls for them fail at once.
     pub auto_eject: bool,
+    /// Who this is, for servers whose clients authenticate by text (`-Y`).
+    pub credentials: Option<Credentials>,
     /// Whether memory is shared with servers that are reached by a Unix socket.
     pub shared_memory: SharedMemory,
+}
+
+/// A user of a server.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// Name, without a space.
+    pub user: String,
+    /// Password.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    /// Without the password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
 }
 
 /// Whether to ask servers of this host for their memory.
@@ -69,6 +87,7 @@ impl Default for Options {
             failures_max: 1,
             retry_after: RETRY_AFTER,
             auto_eject: false,
+            credentials: None,
             shared_memory: SharedMemory::Offered,
         }
     }

@@ -1,18 +1,22 @@
 //! One server: its idle connections, and whether it is thought to be up.
 
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fabcache_layout::KeyHash;
+use rustix::net::SendFlags;
 
 use crate::address::{Address, Place};
 use crate::bounds::{IDLE_CONNECTIONS_MAX, IDLE_READERS_MAX, TIMEOUT_MAX};
-use crate::client::{SharedMemory, Transport};
+use crate::client::{Credentials, SharedMemory, Transport};
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
+use crate::input::protocol;
+use crate::meta::refusal;
 use crate::pipeline::Pipeline;
 use crate::shm::{self, Attached, Found, Items, Reader, Refusal, accesses_line};
-use crate::socket::Socket;
+use crate::socket::{Socket, receive_line};
 use crate::stream::Stream;
 
 /// One server.
@@ -25,6 +29,7 @@ pub struct Server {
     failures_max: u32,
     retry_after: Duration,
     state: Mutex<State>,
+    credentials: Option<Credentials>,
     shared_memory: SharedMemory,
     memory: Memory,
     /// The connection of all calls that do not wait. Held while it is made: who needs it would wait all the same.
@@ -63,6 +68,7 @@ impl Server {
             timeout: options.timeout.min(TIMEOUT_MAX),
             failures_max: options.failures_max.max(1),
             retry_after: options.retry_after,
+            credentials: options.credentials.clone(),
             shared_memory: options.shared_memory,
             memory: Memory::default(),
             state: Mutex::default(),
@@ -151,8 +157,24 @@ impl Server {
         let deadline = Instant::now() + self.connect_timeout;
         let connected = Socket::connect(&self.address.place, self.connect_timeout).map_err(Failure::Connect);
         connected
+            .and_then(|socket| self.authenticate(&socket, deadline).map(|()| socket))
             .and_then(|socket| self.share_memory(socket, deadline))
             .inspect_err(|failure| self.note(Err(failure)))
+    }
+
+    /// Says who this is, if the caller said so: a `set` of any key with `user password` as its value.
+    fn authenticate(&self, socket: &Socket, deadline: Instant) -> Result<(), Failure> {
+        let Some(Credentials { user, password }) = &self.credentials else { return Ok(()) };
+        let token = format!("{user} {password}");
+        let request = format!("set auth 0 0 {}\r\n{token}\r\n", token.len());
+        // It fits the empty buffer of any socket.
+        let sent = rustix::net::send(&*socket.0, request.as_bytes(), SendFlags::NOSIGNAL);
+        if sent.map_err(io::Error::from)? < request.len() {
+            return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+        }
+        let (line, _) = receive_line(&socket.0, deadline)?;
+        refusal(line.trim_end())?;
+        if line == "STORED\r\n" { Ok(()) } else { Err(protocol(line.as_bytes())) }
     }
 
     // ---- shared memory ----

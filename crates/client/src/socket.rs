@@ -1,6 +1,7 @@
 //! A stream over a TCP or Unix socket.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,10 +10,15 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg,
+};
 use socket2::{Domain, SockAddr, Type};
 
 use crate::address::Place;
+use crate::bounds::LINE_BYTES_MAX;
+use crate::error::Failure;
+use crate::input::protocol;
 use crate::stream::{Stream, Until, Waiter};
 
 /// A connected socket. Its own mode is the blocking one: each call says that it does not wait.
@@ -106,6 +112,47 @@ fn or_not_now<T>(done: Result<T, Errno>, not_now: T) -> io::Result<T> {
         Err(Errno::AGAIN | Errno::INTR) => Ok(not_now),
         other => other.map_err(io::Error::from),
     }
+}
+
+/// Bytes of a line that are received at once: few are longer.
+const LINE_BYTES: usize = 64;
+
+/// One line, and the descriptors that came with it. Nothing comes behind it: nothing else was asked for.
+///
+/// # Errors
+/// The socket broke, the deadline passed, or what comes is no line.
+pub fn receive_line(socket: &socket2::Socket, deadline: Instant) -> Result<(String, Vec<OwnedFd>), Failure> {
+    let (mut line, mut descriptors) = (Vec::new(), Vec::new());
+    while !line.ends_with(b"\n") {
+        if Instant::now() >= deadline {
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+        wait_for(socket, PollFlags::IN, deadline)?;
+        let mut bytes = [0; LINE_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received =
+            rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
+        let len = match received {
+            Ok(received) => received.bytes,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(io::Error::from(error).into()),
+        };
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(came) = message {
+                descriptors.extend(came);
+            }
+        }
+        line.extend_from_slice(&bytes[..len]);
+        if len == 0 || line.len() > LINE_BYTES_MAX {
+            return Err(
+                io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection").into()
+            );
+        }
+    }
+    let line = String::from_utf8(line).map_err(|error| protocol(error.as_bytes()))?;
+    Ok((line, descriptors))
 }
 
 fn connect_to_host(host: &str, port: u16, patience: Duration) -> io::Result<socket2::Socket> {

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Running, client};
-use fabcache_client::{Client, Error, Failure, Options, Outcome, SharedMemory, Stored, Transport, Ttl};
+use fabcache_client::{
+    Client, Credentials, Error, Failure, Options, Outcome, SharedMemory, Stored, Transport, Ttl,
+};
 
 fn socket_path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("fabcache-shm-{name}-{}", std::process::id()))
@@ -155,6 +157,27 @@ fn memory_is_for_the_users_who_are_named() {
     cache.set(b"key", b"value", Ttl::NEVER).expect("stored over the socket");
     let [Some(Transport::Unix { why: Some(why) })] = &cache.transports()[..] else { panic!("by the socket") };
     assert!(why.contains("--shm-users"), "{why}");
+}
+
+#[test]
+fn who_is_not_let_in_gets_no_memory() {
+    let users = socket_path("users-file");
+    std::fs::write(&users, "ann:secret\n").expect("a file");
+    let (_server, address) = sharing("auth", &format!("-Y {}", users.display()));
+    let as_user = |credentials| {
+        let options = Options { credentials, shared_memory: SharedMemory::Required, ..Options::default() };
+        Client::new([&address], options).expect("an address")
+    };
+    let ann = |password: &str| Some(Credentials { user: "ann".into(), password: password.into() });
+    for stranger in [None, ann("guess")] {
+        let error = as_user(stranger).set(b"key", b"value", Ttl::NEVER).expect_err("not let in");
+        assert!(matches!(&error, Error::Server { failure: Failure::Refused(_), .. }), "{error}");
+    }
+    let cache = as_user(ann("secret"));
+    cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
+    assert_eq!(value(&cache, b"key").as_deref(), Some(&b"value"[..]));
+    assert_eq!(cache.transports(), [Some(Transport::SharedMemory)]);
+    std::fs::remove_file(&users).expect("still there");
 }
 
 #[test]

@@ -1,25 +1,19 @@
 //! Asking a server for its memory, over a Unix socket.
 
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
 use fabcache_layout::header::FORMAT_VERSION;
-use rustix::event::PollFlags;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 
 use super::items::{Items, monotonic_ns};
 use super::stream::ShmStream;
-use crate::bounds::LINE_BYTES_MAX;
 use crate::error::Failure;
 use crate::input::protocol;
-use crate::socket::wait_for;
-
-/// Bytes of an answer with memory: `SHM`, two numbers, and the spaces and line end.
-const ANSWER_BYTES_MAX: usize = 64;
+use crate::socket::receive_line;
 
 /// Memory that a server shares.
 #[derive(Debug)]
@@ -53,7 +47,7 @@ pub fn attach(
     if sent < request.len() {
         return Err(io::Error::from(io::ErrorKind::WriteZero).into());
     }
-    let (line, descriptors) = receive(socket, deadline)?;
+    let (line, descriptors) = receive_line(socket, deadline)?;
     let mut words = line.split_ascii_whitespace();
     if words.next() != Some("SHM") {
         return Ok(Err(Refusal(line.trim_end().into())));
@@ -72,39 +66,4 @@ pub fn attach(
     let channel = Channel::open(channel.as_fd())?;
     let stream = ShmStream::new(channel, Arc::clone(socket), Arc::clone(&items));
     Ok(Ok(Attached { stream, items }))
-}
-
-/// One line, and the descriptors that came with it. Nothing comes behind it: nothing else was asked for.
-fn receive(socket: &socket2::Socket, deadline: Instant) -> Result<(String, Vec<OwnedFd>), Failure> {
-    let (mut line, mut descriptors) = (Vec::new(), Vec::new());
-    while !line.ends_with(b"\n") {
-        if Instant::now() >= deadline {
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        }
-        wait_for(socket, PollFlags::IN, deadline)?;
-        let mut bytes = [0; ANSWER_BYTES_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received =
-            rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
-        let len = match received {
-            Ok(received) => received.bytes,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(io::Error::from(error).into()),
-        };
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(came) = message {
-                descriptors.extend(came);
-            }
-        }
-        line.extend_from_slice(&bytes[..len]);
-        if len == 0 || line.len() > LINE_BYTES_MAX {
-            return Err(
-                io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection").into()
-            );
-        }
-    }
-    let line = String::from_utf8(line).map_err(|error| protocol(error.as_bytes()))?;
-    Ok((line, descriptors))
 }
