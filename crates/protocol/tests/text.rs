@@ -265,6 +265,30 @@ fn administration() {
 }
 
 #[test]
+fn shared_memory() {
+    decodes_to(b"shm attach 1 3\r\n", Command::ShmAttach { channel: 1, region: 3 });
+    for wrong in [
+        "shm attach\r\n",
+        "shm attach 1\r\n",
+        "shm attach x 3\r\n",
+        "shm accessed\r\n",
+        "shm accessed abc\r\n",
+    ] {
+        says(wrong, "CLIENT_ERROR bad command line format\r\n");
+    }
+    for unknown in ["shm\r\n", "shm detach 1 3\r\n"] {
+        says(unknown, "ERROR\r\n");
+    }
+    let accesses = |input: &[u8]| match request(&mut decoder(), input).command {
+        Command::ShmAccessed(accesses) => accesses.iter().collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    // Nine bytes each: a hash of 1, read 8 times; all ones, read 255 times.
+    assert_eq!(accesses(b"shm accessed AQAAAAAAAAAI////////////\r\n"), [(1, 8), (u64::MAX, 255)]);
+    assert_eq!(accesses(b"shm accessed AQAAAAAAAAAI!!!!!!!!!!!!AQAAAAAAAAAI\r\n"), [(1, 8)]);
+}
+
+#[test]
 fn administration_words() {
     let words = |input: &[u8]| match request(&mut decoder(), input).command {
         Command::Stats(words)

@@ -48,7 +48,7 @@ pub struct Server {
     orders: Receiver<Order>,
     order_sender: Sender<Order>,
     local: Vec<Peer>,
-    /// While memory is shared: it goes when no worker answers any more.
+    /// While memory is shared. It goes before the places where this server listens.
     life: Option<Life>,
 }
 
@@ -142,12 +142,14 @@ impl Server {
     /// # Errors
     /// A worker had failed.
     pub fn stop(self) -> Result<()> {
+        // From here on clients ask. Once the workers are gone another server may listen here, and must not be answered
+        // for by this one's memory.
+        drop(self.life);
         self.shared.enter(Phase::Draining);
         let mut failed = false;
         for worker in self.workers {
             failed |= worker.join().is_err();
         }
-        drop(self.life);
         self.shared.housekeeping.stop();
         failed |= self.housekeeper.join().is_err();
         if failed { bail!("a thread of the server had failed; see the log") } else { Ok(()) }
