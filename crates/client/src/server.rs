@@ -245,10 +245,10 @@ impl Server {
         items.reader().ok()
     }
 
-    /// Tells the server of reads, unless that would have to wait for something.
+    /// Tells the server of reads. Where that fails nothing is lost but what it would have known.
+    #[cold]
     fn tell(&self, accesses: &[(KeyHash, u8)]) {
-        let Some(mut connection) = self.state().idle.pop() else { return };
-        connection.begin(self.timeout);
+        let Ok(mut connection) = self.take() else { return };
         let told = connection.send([accesses_line(accesses).as_bytes()]);
         self.give_back(connection, &told);
     }
