@@ -3,10 +3,10 @@
 mod common;
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use common::process::{self, Server, patient, stat, until_up};
 use common::{Running, client};
 use fabcache_client::{
     Client, Credentials, Error, Failure, Options, Outcome, SharedMemory, Stored, Transport, Ttl,
@@ -28,13 +28,6 @@ fn value(cache: &Client, key: &[u8]) -> Option<Vec<u8>> {
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251 + seed * 31) as u8).collect()
-}
-
-/// Of the server's statistics, a number.
-fn stat(cache: &Client, topic: &str, name: &str) -> u64 {
-    let stats = cache.stats(topic).remove(0).expect("the server answers");
-    let found = stats.iter().find(|(stat, _)| stat == name);
-    found.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no number {name} in {stats:?}"))
 }
 
 #[test]
@@ -221,29 +214,7 @@ fn channels_of_clients_that_leave_are_given_back() {
 #[test]
 #[ignore = "it is a part of others"]
 fn serve() {
-    let path = std::env::var("FABCACHE_TEST_SOCKET").expect("run by another test");
-    let _server = Running::start(&format!("-s {path} --shm -m 32"));
-    loop {
-        std::thread::park();
-    }
-}
-
-struct Server(Child);
-
-impl Server {
-    fn start(path: &str) -> Server {
-        let program = std::env::current_exe().expect("it runs");
-        let mut command = Command::new(program);
-        command.args(["--exact", "serve", "--ignored", "--nocapture"]).env("FABCACHE_TEST_SOCKET", path);
-        Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts again"))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    process::serve();
 }
 
 /// Others stop when this is dropped, whatever for.
@@ -255,23 +226,10 @@ impl Drop for Stop<'_> {
     }
 }
 
-fn patient(path: &str) -> Client {
-    let options = Options { retry_after: Duration::from_millis(1), ..Options::default() };
-    Client::new([format!("unix://{path}")], options).expect("an address")
-}
-
-fn until_up(mut ask: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !ask() {
-        assert!(Instant::now() < end, "no server comes up");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn no_get_returns_what_a_killed_server_had_once_another_has_answered() {
     let path = socket_path("killed").display().to_string();
-    let mut server = Server::start(&path);
+    let mut server = Server::start(&path, "-m 32");
     let (reader, writer) = (patient(&path), patient(&path));
     // Every value is larger than those of servers before, and of what was answered before.
     let (answered, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -304,11 +262,8 @@ fn no_get_returns_what_a_killed_server_had_once_another_has_answered() {
                 }
             }
             if round < 11 {
-                server = {
-                    let _ = server.0.kill();
-                    let _ = server.0.wait();
-                    Server::start(&path)
-                };
+                server.0.kill();
+                server = Server::start(&path, "-m 32");
             }
         }
     });

@@ -3,6 +3,9 @@
 // Not every test uses all of it.
 #![allow(dead_code)]
 
+pub mod process;
+pub mod raw;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};

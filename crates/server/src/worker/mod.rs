@@ -246,7 +246,9 @@ impl Worker {
         }
         for _ in 0..POLLS_PER_TURN {
             let mut served = false;
-            for at in 0..self.polled.len() {
+            let mut at = 0;
+            // One that ends is not among them any more.
+            while at < self.polled.len() {
                 let index = self.polled.at(at);
                 let slot = &self.connections[index];
                 if !slot.queued && slot.connection.as_ref().is_some_and(|connection| connection.has_unread())
@@ -255,6 +257,7 @@ impl Worker {
                     self.serve(index);
                     served = true;
                 }
+                at += 1;
             }
             if !served {
                 std::hint::spin_loop();

@@ -1,0 +1,142 @@
+//! Servers in processes of their own: the test's own program, run again.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use fabcache_client::{Client, Options};
+
+use super::{Running, client};
+
+const SOCKET: &str = "FABCACHE_TEST_SOCKET";
+const FLAGS: &str = "FABCACHE_TEST_FLAGS";
+
+/// What the ignored test `serve` of a test's program is: the server of [`Server::start`].
+pub fn serve() {
+    // It does not outlive the test, however that ends.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let path = std::env::var(SOCKET).expect("run by another test");
+    let flags = std::env::var(FLAGS).expect("run by another test");
+    let _server = Running::start(&format!("-s {path} --shm {flags}"));
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The test's own program, to run one ignored test of it.
+pub fn again(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("it runs"));
+    command.args(["--exact", test, "--ignored", "--nocapture"]).stdout(Stdio::null());
+    command
+}
+
+/// A process that ends with this.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn kill(&mut self) -> ExitStatus {
+        let _ = self.0.kill();
+        self.0.wait().expect("a child")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A server that shares memory, in a process of its own.
+pub struct Server(pub Process);
+
+impl Server {
+    /// It comes up some time later.
+    pub fn start(path: &str, flags: &str) -> Server {
+        let mut command = again("serve");
+        command.env(SOCKET, path).env(FLAGS, flags);
+        Server(Process(command.spawn().expect("it starts again")))
+    }
+
+    /// It answers.
+    pub fn started(path: &str, flags: &str) -> Server {
+        let server = Server::start(path, flags);
+        let cache = patient(path);
+        until_up(|| cache.set(b"up", b"", fabcache_client::Ttl::NEVER).is_ok());
+        server
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.0.0.try_wait().expect("a child").is_none()
+    }
+
+    fn proc(&self, name: &str) -> String {
+        format!("/proc/{}/{name}", self.0.0.id())
+    }
+
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(self.proc("fd")).expect("it runs").count()
+    }
+
+    /// Channels that it has mapped.
+    pub fn channels(&self) -> usize {
+        let maps = std::fs::read_to_string(self.proc("maps")).expect("it runs");
+        maps.lines().filter(|line| line.contains("fabcache-channel")).count()
+    }
+
+    /// Kilobytes of shared memory that it has touched.
+    pub fn shared_kb(&self) -> u64 {
+        let status = std::fs::read_to_string(self.proc("status")).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("RssShmem")).expect("on Linux");
+        line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).expect("a number")
+    }
+}
+
+/// A client that looks for a server that was down again at once.
+pub fn patient(path: &str) -> Client {
+    let options = Options { retry_after: Duration::from_millis(1), ..Options::default() };
+    Client::new([format!("unix://{path}")], options).expect("an address")
+}
+
+pub fn until_up(mut ask: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !ask() {
+        assert!(Instant::now() < end, "no server comes up");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits, far longer than it takes, until something is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Of a server's statistics, a number.
+pub fn stat(cache: &Client, topic: &str, name: &str) -> u64 {
+    let stats = cache.stats(topic).remove(0).expect("the server answers");
+    let found = stats.iter().find(|(stat, _)| stat == name);
+    found.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no number {name} in {stats:?}"))
+}
+
+/// A path for a server's socket.
+pub fn socket_path(name: &str) -> String {
+    let path = std::env::temp_dir().join(format!("fabcache-{name}-{}", std::process::id()));
+    path.display().to_string()
+}
+
+/// Removes a socket's file that its killed server left.
+pub struct Leftover(pub String);
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(Path::new(&self.0));
+    }
+}
+
+/// A client at the socket's path.
+pub fn at(path: &str) -> Client {
+    client(&format!("unix://{path}"))
+}

@@ -1,0 +1,139 @@
+//! A client that does each step of the protocol of shared memory by itself, or does not.
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
+use fabcache_layout::header::FORMAT_VERSION;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+
+/// Far longer than any answer takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn request() -> String {
+    format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n")
+}
+
+/// A client with a channel.
+pub struct Raw {
+    pub socket: UnixStream,
+    pub channel: Channel,
+    pub region: OwnedFd,
+    pub region_bytes: u64,
+    /// The file of the channel.
+    pub file: OwnedFd,
+}
+
+impl Raw {
+    /// Asks for memory and is given it.
+    pub fn attach(path: &str) -> std::io::Result<Raw> {
+        let mut socket = UnixStream::connect(path)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.write_all(request().as_bytes())?;
+        Raw::attached(socket)
+    }
+
+    /// Takes the memory that was asked for.
+    pub fn attached(socket: UnixStream) -> std::io::Result<Raw> {
+        let (line, descriptors) = receive(&socket)?;
+        let none = || std::io::Error::other(line.clone());
+        let [region, file] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| none())?;
+        let region_bytes = line.split(' ').nth(1).and_then(|bytes| bytes.parse().ok()).ok_or_else(none)?;
+        let channel = Channel::open(file.as_fd())?;
+        Ok(Raw { socket, channel, region, region_bytes, file })
+    }
+
+    pub fn ring(&self) {
+        let _ = rustix::net::send(&self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+
+    /// The server has closed the socket.
+    pub fn is_ended(&self) -> bool {
+        let mut bells = [0; 4096];
+        loop {
+            match rustix::net::recv(&self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
+                Ok((_, 1..)) => {}
+                Err(rustix::io::Errno::AGAIN) => return false,
+                Ok((_, 0)) | Err(_) => return true,
+            }
+        }
+    }
+
+    /// Fills slots with what is sent, as far as there is room; how many bytes.
+    pub fn put(&mut self, bytes: &[u8]) -> usize {
+        self.channel.outgoing().send(&[IoSlice::new(bytes)]).expect("the server keeps to the protocol")
+    }
+
+    /// Sends all of it, and rings where that is due.
+    pub fn send(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let sent = self.put(bytes);
+            bytes = &bytes[sent..];
+            if self.channel.outgoing().must_ring() {
+                self.ring();
+            }
+            if sent == 0 {
+                self.sleep(false);
+            }
+        }
+    }
+
+    /// Receives until what came ends so.
+    pub fn receive(&mut self, end: &str) -> String {
+        let mut came = Vec::new();
+        while !came.ends_with(end.as_bytes()) {
+            let len =
+                self.channel.incoming().append_to(&mut came, 1 << 20).expect("it keeps to the protocol");
+            if len == 0 {
+                self.sleep(true);
+            } else if self.channel.incoming().must_ring() {
+                self.ring();
+            }
+        }
+        String::from_utf8_lossy(&came).into_owned()
+    }
+
+    pub fn ask(&mut self, request: &str) -> String {
+        self.send(request.as_bytes());
+        self.receive("\r\n")
+    }
+
+    /// Sleeps until it is rung for, if nothing is there already.
+    fn sleep(&mut self, for_data: bool) {
+        let ready = if for_data {
+            self.channel.incoming().want_data();
+            self.channel.has_incoming()
+        } else {
+            self.channel.outgoing().want_room();
+            self.channel.outgoing().has_room().expect("it keeps to the protocol")
+        };
+        if !ready {
+            let came = self.socket.read(&mut [0; 64]).expect("it is rung for");
+            assert!(came > 0, "the server has closed the socket");
+        }
+    }
+}
+
+fn receive(socket: &UnixStream) -> std::io::Result<(String, Vec<OwnedFd>)> {
+    let (mut line, mut descriptors) = (Vec::new(), Vec::new());
+    while !line.ends_with(b"\n") {
+        let mut bytes = [0; 64];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        let len = rustix::net::recvmsg(socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        if len == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(came) = message {
+                descriptors.extend(came);
+            }
+        }
+        line.extend_from_slice(&bytes[..len]);
+    }
+    Ok((String::from_utf8_lossy(&line).into_owned(), descriptors))
+}

@@ -1,0 +1,332 @@
+//! A client that writes to its channel what it likes, when it likes. It may end its own link with that, and nothing else.
+
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fabcache_layout::channel::Shape;
+use fabcache_layout::mapping::Mapping;
+use fabcache_layout::memory::Memory;
+use rustix::fs::FallocateFlags;
+use rustix::net::{SendFlags, send};
+
+use crate::common::process::{Leftover, Server, at, socket_path, stat, until};
+use crate::common::raw::Raw;
+use crate::workers::{Workers, pattern};
+
+/// How often a hostile client comes, unless this variable of the environment says.
+const ROUNDS: u64 = 120;
+const ROUNDS_VARIABLE: &str = "FABCACHE_HOSTILE_ROUNDS";
+
+const SHAPE: Shape = Shape { slots: 8, slot_bytes: 128, staging_bytes: 8192 };
+const FLAGS: &str = "-t 1 -m 64 --shm-slots 8 --shm-slot-size 128 --shm-staging 8k";
+
+/// As layout::channel has them.
+const SLOTS_START: u64 = 1024;
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// A number as protocols have them: small, at a bound, or any.
+    fn number(&mut self) -> u64 {
+        match self.below(4) {
+            0 => self.below(20),
+            1 => [0, 120, 121, 128, 8191, 8192, 8193, 1 << 31, 1 << 32, u64::MAX][self.below(10) as usize],
+            2 => self.below(16384),
+            _ => self.next(),
+        }
+    }
+}
+
+/// A client's channel, to be written wherever it likes.
+struct Scribbler {
+    raw: Raw,
+    memory: Memory,
+    random: Random,
+    _mapping: Mapping,
+}
+
+impl Scribbler {
+    fn attach(path: &str, seed: u64) -> Scribbler {
+        let raw = Raw::attach(path).expect("it is let in");
+        let mapping = Mapping::to_write(raw.file.as_fd(), SHAPE.channel_bytes());
+        let mapping = mapping.expect("mapped");
+        // SAFETY: the mapping goes when this does, and was mapped to be written.
+        let memory = unsafe { mapping.memory() };
+        Scribbler { raw, memory, random: Random(seed), _mapping: mapping }
+    }
+
+    fn store(&self, at: u64, word: u64) {
+        self.memory.store(at / 8 * 8, word, Ordering::Relaxed);
+    }
+
+    /// As an honest client sends, as long as that goes.
+    fn put(&mut self, bytes: &[u8]) {
+        let _ = self.raw.channel.outgoing().send(&[IoSlice::new(bytes)]);
+        self.raw.ring();
+    }
+
+    fn ring(&mut self) {
+        if self.random.below(3) == 0 {
+            self.raw.ring();
+        }
+    }
+
+    /// Anything anywhere.
+    fn noise(&mut self) {
+        for _ in 0..200 {
+            let end = if self.random.below(2) == 0 { SLOTS_START } else { SHAPE.channel_bytes() };
+            let (at, word) = (self.random.below(end), self.random.number());
+            self.store(at, word);
+            self.ring();
+        }
+    }
+
+    /// Slots that pass for the next ones: of lengths and places that cannot be, or with any bytes.
+    fn slots(&mut self) {
+        for round in 1..20u64 {
+            for slot in 0..8 {
+                let at = SLOTS_START + slot * 128;
+                for word in 1..16 {
+                    let bytes = self.random.next();
+                    self.store(at + word * 8, bytes);
+                }
+                let offset = self.random.number();
+                self.store(at + 8, offset);
+                let sound = self.random.below(8) > 0;
+                let len = if sound { 1 + self.random.below(120) } else { self.random.number() & 0x7fff_ffff };
+                let staged = u64::from(!sound) * self.random.below(2);
+                self.store(at, round | len << 32 | staged << 63);
+                self.ring();
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// A slot that is full and empty by turns, as fast as that goes.
+    fn flicker(&mut self) {
+        let end = Instant::now() + Duration::from_millis(20);
+        self.raw.ring();
+        while Instant::now() < end {
+            for _ in 0..50 {
+                self.store(SLOTS_START, 1 | 1 << 32);
+                self.store(SLOTS_START, 0);
+            }
+            self.raw.ring();
+        }
+    }
+
+    /// Requests, and lies about how many answers were taken.
+    fn lies(&mut self) {
+        for _ in 0..20 {
+            self.put(b"mn\r\nmn\r\nmn\r\n");
+            let consumed = 512;
+            let word = self.random.number();
+            self.store(consumed, word);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Requests without end, whose answers it never takes.
+    fn glut(&mut self) {
+        let end = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < end {
+            self.put(b"mg big v\r\nmg big v\r\n");
+        }
+    }
+
+    /// Nothing but bells, as many as the socket takes.
+    fn bells(&mut self) {
+        let end = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < end {
+            let _ = send(&self.raw.socket, &[b'!'; 32768][..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+    }
+
+    /// All waiting words at once, and nothing else.
+    fn waits(&mut self) {
+        for control in [128, 512] {
+            self.store(control + 128, 1);
+            self.store(control + 256, 1);
+        }
+        self.raw.ring();
+        self.put(b"mn\r\n");
+        self.store(512 + 128, self.random.0);
+    }
+
+    /// Takes the pages from under the channel.
+    fn holes(&mut self) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for _ in 0..20 {
+            self.put(&pattern(3, 4000));
+            let _ = rustix::fs::fallocate(&self.raw.file, flags, 0, SHAPE.channel_bytes());
+        }
+    }
+
+    fn misbehave(&mut self) {
+        for _ in 0..3 {
+            match self.random.below(8) {
+                0 => self.noise(),
+                1 => self.slots(),
+                2 => self.flicker(),
+                3 => self.lies(),
+                4 => self.glut(),
+                5 => self.bells(),
+                6 => self.waits(),
+                _ => self.holes(),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_hostile_client_writes_harms_only_itself() {
+    let rounds = std::env::var(ROUNDS_VARIABLE).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS);
+    let path = socket_path("hostile");
+    let _leftover = Leftover(path.clone());
+    let mut server = Server::started(&path, FLAGS);
+    let cache = at(&path);
+    cache.set(b"big", &pattern(1, 5000), fabcache_client::Ttl::NEVER).expect("stored");
+    let workers = Workers::default();
+    std::thread::scope(|scope| {
+        let _stop = workers.stop_when_dropped();
+        workers.start(scope, &path);
+        for seed in 0..2 {
+            let path = &path;
+            let hostile = move || {
+                // Two at a time, for a server serves several that are polled.
+                let mut last: Option<Scribbler> = None;
+                for round in 0..rounds / 2 {
+                    let mut scribbler = Scribbler::attach(path, round << 8 | seed);
+                    scribbler.misbehave();
+                    if let Some(last) = &mut last {
+                        last.misbehave();
+                    }
+                    last = Some(scribbler);
+                }
+            };
+            let hostile = scope.spawn(hostile);
+            if seed == 1 {
+                hostile.join().expect("it is let in each time");
+            }
+        }
+    });
+    workers.assert_worked();
+    assert!(server.is_running(), "the server has crashed");
+    until("links of hostile clients are left", || server.channels() <= 1);
+    assert!(stat(&cache, "fabcache", "shm_broken") > 0, "broken channels are counted");
+}
+
+#[test]
+fn a_broken_channel_ends_its_link() {
+    let path = socket_path("broken");
+    let _leftover = Leftover(path.clone());
+    let mut server = Server::started(&path, FLAGS);
+    let cache = at(&path);
+    for word in [1, 1 | 121 << 32, 1 | 5 << 32 | 1 << 63] {
+        // Several at once, all of which the server looks at when they break.
+        let mut all: Vec<Scribbler> = (0..6).map(|seed| Scribbler::attach(&path, seed)).collect();
+        for one in &mut all {
+            assert_eq!(one.raw.ask("mn\r\n"), "MN\r\n");
+        }
+        for one in &all {
+            one.store(SLOTS_START + 128 + 8, u64::MAX);
+            one.store(SLOTS_START + 128, word);
+            one.raw.ring();
+        }
+        for one in &all {
+            until("a link goes on", || one.raw.is_ended());
+        }
+    }
+    assert_eq!(stat(&cache, "fabcache", "shm_broken"), 18);
+    assert!(server.is_running());
+}
+
+#[test]
+fn several_leave_while_the_server_looks_at_them() {
+    let path = socket_path("leave");
+    let _leftover = Leftover(path.clone());
+    let _server = Server::started(&path, FLAGS);
+    for _ in 0..60 {
+        let mut all: Vec<Raw> = (0..6).map(|_| Raw::attach(&path).expect("the worker lives")).collect();
+        // What comes again and again is looked for.
+        for number in 0..50 {
+            for one in &mut all {
+                one.put(if number < 49 { b"mn\r\n" } else { b"quit\r\n" });
+                if one.channel.outgoing().must_ring() {
+                    one.ring();
+                }
+            }
+            for one in all.iter_mut().filter(|_| number < 49) {
+                one.receive("MN\r\n");
+            }
+        }
+        for one in &all {
+            until("a link goes on", || one.is_ended());
+        }
+    }
+}
+
+#[test]
+fn who_takes_no_answers_does_not_keep_a_worker_busy() {
+    let path = socket_path("glut");
+    let _leftover = Leftover(path.clone());
+    let _server = Server::started(&path, FLAGS);
+    let cache = at(&path);
+    cache.set(b"big", &pattern(1, 5000), fabcache_client::Ttl::NEVER).expect("stored");
+    let mut raw = Raw::attach(&path).expect("it is let in");
+    // More requests than the server answers in advance, and then as many as the ring has room for.
+    let mut quiet = Instant::now();
+    while quiet.elapsed() < Duration::from_millis(100) {
+        if raw.put(b"mg big v\r\n") > 0 {
+            quiet = Instant::now();
+        }
+        if raw.channel.outgoing().must_ring() {
+            raw.ring();
+        }
+    }
+    let turns = || stat(&cache, "fabcache", "worker_turns");
+    let before = turns();
+    std::thread::sleep(Duration::from_millis(300));
+    let turned = turns() - before;
+    assert!(turned < 100, "the worker turned {turned} times for a client that waits");
+    // It goes on where it stopped.
+    let answer = raw.receive("\r\n");
+    assert!(answer.starts_with("VA 5000"));
+    assert!(raw.ask("mn\r\n").ends_with("MN\r\n"));
+}
+
+#[test]
+fn who_rings_without_end_is_cut_off() {
+    let path = socket_path("bells");
+    let _leftover = Leftover(path.clone());
+    let _server = Server::started(&path, FLAGS);
+    let cache = at(&path);
+    for bells in [4096, 100_000] {
+        let raw = Raw::attach(&path).expect("it is let in");
+        until("bells are answered without end", || {
+            let _ = send(&raw.socket, &vec![b'!'; bells], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            raw.is_ended()
+        });
+    }
+    assert_eq!(stat(&cache, "fabcache", "shm_broken"), 2);
+    let mut raw = Raw::attach(&path).expect("it is let in");
+    for _ in 0..1000 {
+        raw.ring();
+        assert_eq!(raw.ask("mn\r\n"), "MN\r\n", "some bells too many do no harm");
+    }
+}

@@ -1,0 +1,13 @@
+//! Shared memory among clients that are killed, that misbehave, and that are not to be let in.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod hostile;
+mod workers;
+
+/// The server of the tests, in a process of its own.
+#[test]
+#[ignore = "it is a part of others"]
+fn serve() {
+    common::process::serve();
+}
