@@ -73,6 +73,8 @@ fabcache_store::counter_set! {
         shm_attached,
         /// Clients with whom it was not, though they asked.
         shm_refused,
+        /// Clients that broke the protocol of a channel.
+        shm_broken,
         /// TLS handshakes that failed.
         tls_errors,
         /// Turns of the event loop that found something to do.

@@ -130,7 +130,7 @@ impl Connection {
             Interest { receive: true, send: false }
         } else {
             Interest {
-                receive: !self.client_done && self.closing.is_none() && !self.is_backlogged(),
+                receive: self.takes_input(),
                 send: !self.session.queue.is_empty() || self.link.has_unsent(),
             }
         };
@@ -145,10 +145,10 @@ impl Connection {
         self.link.is_rung()
     }
 
-    /// Something has come to a connection that is polled.
+    /// Something has come to a connection that is polled, and it is to be served for that.
     #[inline]
     pub fn has_unread(&self) -> bool {
-        self.link.has_unread()
+        self.link.has_unread() && self.takes_input()
     }
 
     /// The descriptor has become ready.
@@ -161,9 +161,14 @@ impl Connection {
         self.link.poll();
     }
 
-    /// From now on the descriptor tells. False if something came meanwhile.
+    /// From now on the descriptor tells. False if something came meanwhile that it is to be served for.
     pub fn rest(&mut self) -> bool {
-        self.link.rest()
+        self.link.rest() || !self.takes_input()
+    }
+
+    /// What comes is received, and does not wait until answers were taken.
+    fn takes_input(&self) -> bool {
+        !self.client_done && self.closing.is_none() && !self.is_backlogged()
     }
 
     /// It is told what happens.
@@ -341,8 +346,8 @@ impl Connection {
                 return Ok(true);
             }
             Err(error) => {
-                tracing::debug!(peer = %self.session.info.address, "connection broke: {error}");
-                if error.kind() == std::io::ErrorKind::InvalidData {
+                self.tell_broken(ctx, &error);
+                if error.kind() == std::io::ErrorKind::InvalidData && self.link.kind() != Kind::Shm {
                     ctx.counters().tls_errors.inc();
                 }
                 return Err(Ended::Error);
@@ -488,9 +493,20 @@ impl Connection {
             }
             Err(error) => {
                 ctx.out.clear();
-                tracing::debug!(peer = %self.session.info.address, "connection broke: {error}");
+                self.tell_broken(ctx, &error);
                 Err(Ended::Error)
             }
+        }
+    }
+
+    fn tell_broken(&self, ctx: &Context, error: &std::io::Error) {
+        let peer = &self.session.info.address;
+        if self.link.kind() == Kind::Shm && error.kind() == std::io::ErrorKind::InvalidData {
+            ctx.counters().shm_broken.inc();
+            let user = self.session.credentials.map(|who| who.user);
+            tracing::warn!(%peer, user, "a client that shares memory is cut off: {error}");
+        } else {
+            tracing::debug!(%peer, "connection broke: {error}");
         }
     }
 

@@ -6,15 +6,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 use fabcache_layout::channel::{Broken, Channel, Shape};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use socket2::Socket;
 
 use crate::contract::{Kind, Link, Peer, Received};
-use crate::socket;
 use crate::unix::UnixLink;
 
 /// What rings: the byte has no meaning.
 const BELL: [u8; 1] = [b'!'];
+
+/// More bells at once than a client has reason to ring: it rings once for each time that this end said it rests or waits.
+const BELLS_MAX: usize = 4096;
 
 /// One client's channel.
 #[derive(Debug)]
@@ -78,6 +81,7 @@ impl ShmLink {
 impl Link for ShmLink {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<Received> {
         self.check()?;
+        let mut has_come = false;
         loop {
             let len = self.channel.incoming().receive(into).map_err(|broken| self.fail(broken))?;
             if len > 0 {
@@ -92,8 +96,14 @@ impl Link for ShmLink {
             if self.polled {
                 return Ok(Received::Nothing);
             }
+            if has_come {
+                // What is there stays until it is received: the client has taken it back.
+                return Err(self.fail(Broken));
+            }
             self.answer_bell();
-            if self.rest() && !self.left {
+            self.check()?;
+            has_come = !self.rest();
+            if !has_come && !self.left {
                 return Ok(Received::Nothing);
             }
         }
@@ -159,16 +169,12 @@ impl Link for ShmLink {
     }
 
     fn answer_bell(&mut self) {
-        let mut bells = [0; 64];
-        loop {
-            match socket::receive(&self.socket, &mut bells) {
-                Ok(Received::Bytes(len)) if len == bells.len() => {}
-                Ok(Received::Bytes(_) | Received::Nothing) => return,
-                Ok(Received::End) | Err(_) => {
-                    self.left = true;
-                    return;
-                }
-            }
+        // Once: whoever rings faster than this end looks does not keep it looking.
+        let mut bells = [MaybeUninit::uninit(); BELLS_MAX];
+        match rustix::net::recv(&self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
+            Ok((_, BELLS_MAX..)) => self.broken = true,
+            Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((_, 0)) | Err(_) => self.left = true,
         }
     }
 

@@ -134,6 +134,7 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         ("worker_turns", sums.turns),
         ("shm_attached", sums.shm_attached),
         ("shm_refused", sums.shm_refused),
+        ("shm_broken", sums.shm_broken),
     ] {
         report.stat(name, value);
     }
