@@ -225,9 +225,9 @@ impl Server {
     /// Gives a reader back after it found this.
     fn keep(&self, mut reader: Reader, found: &Found) {
         if matches!(found, Found::Gone) {
-            // Those that others use find out themselves.
-            self.memory.readers().clear();
-            self.memory.lock().items = None;
+            // Those that others use find out themselves; and another server's memory may be there already.
+            self.memory.readers().retain(Reader::is_alive);
+            self.memory.lock().items.take_if(|items| !items.is_alive());
             return;
         }
         if let Some(accesses) = reader.take_accesses() {
@@ -281,5 +281,70 @@ impl Memory {
 
     fn lock(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().expect("no thread panics while it holds what is known of memory")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+
+    use clap::Parser;
+    use fabcache_server::options::CommandLine;
+    use fabcache_server::{Server as Fabcached, Settings};
+
+    use super::*;
+    use crate::Options;
+    use crate::bounds::TRUSTED_IDLE;
+
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("fabcache-server-{name}-{}", std::process::id()))
+    }
+
+    fn server(path: &std::path::Path, shared_memory: SharedMemory) -> Server {
+        let address = format!("unix://{}", path.display()).parse().expect("an address");
+        Server::new(address, &Options { shared_memory, ..Options::default() })
+    }
+
+    #[test]
+    fn a_connection_that_the_server_closed_is_not_kept_for_the_next_call() {
+        let path = path("closed");
+        let listener = UnixListener::bind(&path).expect("a path");
+        let server = server(&path, SharedMemory::Never);
+        let connection = server.take().expect("it listens");
+        server.give_back(connection, &Ok(()));
+        assert_eq!(server.state().idle.len(), 1);
+        drop(listener.accept().expect("it came"));
+        std::thread::sleep(2 * TRUSTED_IDLE);
+        listener.set_nonblocking(true).expect("it can");
+        server.tell(&[(KeyHash(1), 1)]);
+        assert!(listener.accept().is_ok(), "it was told over another");
+        std::fs::remove_file(path).expect("its own");
+    }
+
+    #[test]
+    fn a_dead_servers_reader_does_not_take_away_the_memory_of_the_next() {
+        let path = path("next");
+        let line = format!("fabcached -t 1 -m 8 -s {} --shm", path.display());
+        let start = || {
+            let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
+            let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
+            Fabcached::start(settings, Vec::new()).expect("a server")
+        };
+        let server = server(&path, SharedMemory::Required);
+        let first = start();
+        drop(server.take().expect("it shares its memory"));
+        let (late, idle) = (server.reader().expect("memory"), server.reader().expect("memory"));
+        first.stop().expect("no thread failed");
+        let second = start();
+        drop(server.take().expect("it shares its memory"));
+        let current = server.reader().expect("memory");
+        for reader in [idle, current] {
+            server.memory.readers().push(reader);
+        }
+        server.keep(late, &Found::Gone);
+        assert_eq!(server.memory.readers().len(), 1, "the one that is of use");
+        assert!(server.reader().is_some(), "the second server's memory is still read");
+        second.stop().expect("no thread failed");
     }
 }

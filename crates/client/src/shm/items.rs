@@ -93,6 +93,11 @@ impl Items {
 }
 
 impl Reader {
+    /// Whether a server keeps what it reads.
+    pub fn is_alive(&self) -> bool {
+        self.mapped.is_alive()
+    }
+
     /// Reads a key; its value replaces what is in `value`.
     pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Found {
         let second = (i128::from(monotonic_ns()) - self.zero_ns) / NS_PER_SECOND;

@@ -124,6 +124,7 @@ impl Shared {
                 channel.outgoing().want_room();
             }
             if self.is_ready(&mut channel, until) {
+                stop_wanting(&mut channel, until);
                 return Ok(());
             }
         }
@@ -139,8 +140,20 @@ impl Shared {
                 }
             }
         }
+        // What was not rung for is not wanted any more: that bell would cost the server a system call, and wake the next
+        // wait in vain.
+        stop_wanting(&mut self.channel(), until);
         self.answer_bells();
         Ok(())
+    }
+}
+
+fn stop_wanting(channel: &mut Channel, until: Until) {
+    if until.covers(Until::Arrived) {
+        channel.incoming().unwant_data();
+    }
+    if until.covers(Until::CanSend) {
+        channel.outgoing().unwant_room();
     }
 }
 

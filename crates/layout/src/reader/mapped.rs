@@ -57,6 +57,11 @@ impl Mapped {
         &self.reader
     }
 
+    /// A server keeps the region.
+    pub fn is_alive(&self) -> bool {
+        header::is_alive(&self.memory)
+    }
+
     /// Begins a batch of GETs at second `now` of the region's clock, by this client's own monotonic clock. What was
     /// answered before is seen by them. False if no server keeps the region: it is not to be read then.
     pub fn begin(&mut self, now: u32) -> bool {
