@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod hostile;
+mod killed;
 mod workers;
 
 /// The server of the tests, in a process of its own.

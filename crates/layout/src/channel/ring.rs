@@ -59,7 +59,7 @@ impl Ring {
     /// The round in which a slot is filled as the `number`th.
     #[inline]
     fn round(&self, number: u64) -> u32 {
-        (number >> self.slots.trailing_zeros()) as u32 + 1
+        ((number >> self.slots.trailing_zeros()) as u32).wrapping_add(1)
     }
 
     /// Bytes that a slot carries.
@@ -368,5 +368,22 @@ impl Consumer {
     /// This end is awake; whether the other has rung meanwhile, or is about to.
     pub fn unwant_data(&self) -> bool {
         self.ring.unwant(self.ring.at.data_wanted)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl Producer {
+    /// As if so many slots had been filled and emptied.
+    pub(super) fn skip_to(&mut self, number: u64) {
+        (self.filled, self.consumed) = (number, number);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl Consumer {
+    /// As if so many slots had been filled and emptied.
+    pub(super) fn skip_to(&mut self, number: u64) {
+        self.consumed = number;
+        self.ring.memory.store(self.ring.at.consumed, number, Ordering::Release);
     }
 }
