@@ -39,7 +39,9 @@ impl Running {
     }
 
     pub fn address(&self) -> String {
-        format!("tcp://{}", self.0.as_ref().expect("it runs").local()[0])
+        let local = self.0.as_ref().expect("it runs").local().iter().map(ToString::to_string);
+        let tcp = local.into_iter().find(|place| !place.starts_with('/'));
+        format!("tcp://{}", tcp.expect("a port"))
     }
 }
 

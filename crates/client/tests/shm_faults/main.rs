@@ -4,6 +4,7 @@
 mod common;
 mod hostile;
 mod killed;
+mod rules;
 mod workers;
 
 /// The server of the tests, in a process of its own.

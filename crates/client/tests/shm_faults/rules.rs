@@ -1,0 +1,189 @@
+//! Who is given memory, what can be done with it, and when it is taken away.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use fabcache_layout::mapping::Mapping;
+use fabcache_layout::reader::Region;
+use rustix::fs::{FallocateFlags, OFlags, SealFlags};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+use crate::common::Running;
+use crate::common::process::{socket_path, until};
+use crate::common::raw::{Raw, request};
+
+fn sharing(name: &str, more: &str) -> (Running, String) {
+    let path = socket_path(name);
+    (Running::start(&format!("-s {path} --shm {more}")), path)
+}
+
+fn connect(path: &str) -> UnixStream {
+    let socket = UnixStream::connect(path).expect("it listens");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
+    socket
+}
+
+/// What is answered, up to a line end.
+fn ask(mut socket: impl Read + Write, request: impl AsRef<[u8]>) -> String {
+    socket.write_all(request.as_ref()).expect("sent");
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\n") {
+        let mut byte = [0];
+        match socket.read(&mut byte) {
+            Ok(1..) => answer.push(byte[0]),
+            Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("no answer: {error}"),
+            _ => answer.extend_from_slice(b"<end>\r\n"),
+        }
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn map(file: BorrowedFd<'_>, access: ProtFlags) -> rustix::io::Result<*mut core::ffi::c_void> {
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, access, MapFlags::SHARED, file, 0) }
+}
+
+#[test]
+fn the_region_cannot_be_written() {
+    let (_server, path) = sharing("sealed", "");
+    let raw = Raw::attach(&path).expect("it is let in");
+    let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&raw.region));
+    let again = rustix::fs::open(again, OFlags::RDWR, rustix::fs::Mode::empty());
+    let files: Vec<BorrowedFd<'_>> =
+        [Some(raw.region.as_fd()), again.as_ref().ok().map(AsFd::as_fd)].into_iter().flatten().collect();
+    for file in files {
+        assert!(map(file, ProtFlags::READ | ProtFlags::WRITE).is_err());
+        let read = map(file, ProtFlags::READ).expect("it can be read");
+        // SAFETY: the page was just mapped, and nothing is over it.
+        assert!(
+            unsafe { rustix::mm::mprotect(read, 4096, MprotectFlags::READ | MprotectFlags::WRITE) }.is_err()
+        );
+        assert!(rustix::io::pwrite(file, b"x", 0).is_err());
+        assert!(rustix::fs::ftruncate(file, 0).is_err());
+        assert!(rustix::fs::ftruncate(file, raw.region_bytes * 2).is_err());
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(file, flags, 0, raw.region_bytes).is_err());
+        assert!(rustix::fs::fcntl_add_seals(file, SealFlags::WRITE).is_err());
+    }
+    let channel = raw.file.as_fd();
+    assert!(rustix::fs::ftruncate(channel, 0).is_err(), "nor can the channel be cut short");
+    assert!(rustix::fs::fcntl_add_seals(channel, SealFlags::WRITE).is_err());
+}
+
+#[test]
+fn nothing_is_shared_before_a_client_is_let_in() {
+    let users = std::env::temp_dir().join(format!("fabcache-users-{}", std::process::id()));
+    std::fs::write(&users, "ann:secret\n").expect("a file");
+    let (_server, path) = sharing("text-auth", &format!("-Y {}", users.display()));
+    let mut socket = connect(&path);
+    assert_eq!(ask(&socket, request()), "CLIENT_ERROR unauthenticated\r\n");
+    assert_eq!(ask(&socket, "set x 0 0 9\r\nann wrong\r\n"), "CLIENT_ERROR authentication failure\r\n");
+    assert_eq!(ask(&socket, request()), "CLIENT_ERROR unauthenticated\r\n");
+    assert_eq!(ask(&socket, "set x 0 0 10\r\nann secret\r\n"), "STORED\r\n");
+    socket.write_all(request().as_bytes()).expect("sent");
+    let mut raw = Raw::attached(socket).expect("it is let in");
+    assert_eq!(raw.ask("mn\r\n"), "MN\r\n", "and stays so");
+
+    let (_server, path) = sharing("binary-auth", &format!("-S --sasl-pwdb {}", users.display()));
+    let packet = |opcode: u8, extras: &[u8], key: &[u8], value: &[u8]| {
+        let mut packet = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
+        packet.extend_from_slice(&((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
+        packet.resize(24, 0);
+        [&packet[..], extras, key, value].concat()
+    };
+    let versions = [fabcache_layout::channel::CHANNEL_VERSION, fabcache_layout::header::FORMAT_VERSION];
+    let attach = packet(0xa0, versions.map(u64::to_be_bytes).as_flattened(), b"", b"");
+    let answer = |mut socket: &UnixStream, request: &[u8]| {
+        socket.write_all(request).expect("sent");
+        let mut header = [0; 24];
+        socket.read_exact(&mut header).expect("answered");
+        let len = u32::from_be_bytes(header[8..12].try_into().expect("four bytes"));
+        socket.read_exact(&mut vec![0; len as usize]).expect("answered");
+        u16::from_be_bytes([header[6], header[7]])
+    };
+    assert_eq!(answer(&connect(&path), &attach), 0x20, "not let in");
+    let mut socket = connect(&path);
+    assert_eq!(answer(&socket, &packet(0x21, b"", b"PLAIN", b"\0ann\0secret")), 0);
+    socket.write_all(&attach).expect("sent");
+    let mut raw = Raw::attached(socket).expect("it is let in");
+    assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
+    let text = ask(connect(&path), request());
+    assert!(!text.starts_with("SHM"), "{text}");
+    std::fs::remove_file(users).expect("its own");
+}
+
+#[test]
+fn asked_for_otherwise_it_is_not_given() {
+    let (_server, path) = sharing("otherwise", "");
+    for behind in ["mn\r\n", "x", &request()] {
+        assert_eq!(ask(connect(&path), request() + behind), "<end>\r\n", "with {behind:?} behind it");
+    }
+    let mut raw = Raw::attached({
+        let mut socket = connect(&path);
+        socket.write_all(request().as_bytes()).expect("sent");
+        socket
+    })
+    .expect("it is let in");
+    assert!(raw.ask(&request()).starts_with("CLIENT_ERROR"), "it has one");
+    assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
+    raw.send(b"shm attach 1\r\nshm accessed x\r\nshm\r\nmn\r\n");
+    assert!(raw.receive("MN\r\n").contains("ERROR"));
+    assert!(ask(connect(&path), "shm attach 0 0\r\n").starts_with("CLIENT_ERROR"));
+    assert!(ask(connect(&path), "shm accessed AAAA\r\n").contains("ERROR"));
+    let mut watcher = connect(&path);
+    assert_eq!(ask(&watcher, "watch connevents\r\n"), "OK\r\n");
+    watcher.write_all(request().as_bytes()).expect("sent");
+    let _other = connect(&path);
+    let line = ask(&watcher, "mn\r\n");
+    assert!(line.contains("type=conn_"), "a watcher asks for nothing: {line}");
+
+    let tcp = Running::tcp(&format!("-s {} --shm", socket_path("beside")));
+    let socket =
+        std::net::TcpStream::connect(tcp.address().trim_start_matches("tcp://")).expect("it listens");
+    assert!(ask(&socket, request()).starts_with("CLIENT_ERROR"));
+    assert_eq!(ask(&socket, "mn\r\n"), "MN\r\n");
+}
+
+#[test]
+fn what_the_server_says_by_itself_arrives() {
+    let (_server, path) = sharing("says", "");
+    let mut raw = Raw::attach(&path).expect("it is let in");
+    assert_eq!(raw.ask("watch connevents\r\n"), "OK\r\n");
+    for _ in 0..20 {
+        let _other = connect(&path);
+        assert!(raw.receive("\n").contains("type=conn_"));
+    }
+}
+
+#[test]
+fn stats_tell_of_shared_memory() {
+    let (_server, path) = sharing("stats", "");
+    let mut raw = Raw::attach(&path).expect("it is let in");
+    raw.send(b"stats conns\r\n");
+    let stats = raw.receive("END\r\n");
+    assert!(stats.contains("addr shm:"), "{stats}");
+}
+
+#[test]
+fn a_server_that_stops_takes_its_memory_away() {
+    let (server, path) = sharing("stops", "");
+    let mut raw = Raw::attach(&path).expect("it is let in");
+    assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
+    let region = Region::map(raw.region.as_fd(), raw.region_bytes).expect("a region");
+    assert!(region.is_alive());
+    raw.put(b"set half 0 0 10\r\nab");
+    drop(server);
+    assert!(raw.is_ended() && !region.is_alive());
+}
+
+#[test]
+fn a_client_that_does_nothing_is_dropped_after_its_time() {
+    let (_server, path) = sharing("idle", "-o idle_timeout=1");
+    let mut raw = Raw::attach(&path).expect("it is let in");
+    assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
+    until("it is kept", || raw.is_ended());
+    let mapping = Mapping::to_read(raw.region.as_fd(), raw.region_bytes);
+    assert!(mapping.is_ok(), "the memory itself is its own to read as long as the server lives");
+}
