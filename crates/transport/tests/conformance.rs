@@ -13,7 +13,7 @@ use fabcache_layout::mapping::Mapping;
 use fabcache_layout::sync::Ordering;
 use fabcache_transport::conformance::{Client, Way, run};
 use fabcache_transport::memory::{MemoryListener, MemoryPeer};
-use fabcache_transport::shm::ShmLink;
+use fabcache_transport::shm::{NewChannel, ShmLink};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
 use fabcache_transport::udp::{Framing, UdpListener};
@@ -100,7 +100,7 @@ impl Listener for Shm {
         let Some(link) = self.0.accept()? else { return Ok(None) };
         let unix = link.into_unix().map_err(|_| io::ErrorKind::Unsupported)?;
         let region = std::fs::File::open("/dev/null")?;
-        let link = ShmLink::attach(unix, &SHAPE, region.as_fd(), b"SHM\r\n")?;
+        let link = ShmLink::attach(unix, NewChannel::create(&SHAPE)?, region.as_fd(), b"SHM\r\n")?;
         Ok(Some(Box::new(link)))
     }
 

@@ -1,5 +1,6 @@
 //! Servers in processes of their own: the test's own program, run again.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -73,8 +74,10 @@ impl Server {
         format!("/proc/{}/{name}", self.0.0.id())
     }
 
-    pub fn descriptors(&self) -> usize {
-        std::fs::read_dir(self.proc("fd")).expect("it runs").count()
+    pub fn descriptors(&self) -> BTreeSet<u64> {
+        let entries = std::fs::read_dir(self.proc("fd")).expect("it runs");
+        let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.collect()
     }
 
     /// Channels that it has mapped.

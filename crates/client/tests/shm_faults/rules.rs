@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use fabcache_client::{Client, Options, SharedMemory, Transport, Ttl};
 use fabcache_layout::mapping::Mapping;
 use fabcache_layout::reader::Region;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::common::Running;
-use crate::common::process::{socket_path, until};
+use crate::common::process::{Leftover, Server, at, socket_path, stat, until};
 use crate::common::raw::{Raw, request};
 
 fn sharing(name: &str, more: &str) -> (Running, String) {
@@ -164,6 +165,28 @@ fn stats_tell_of_shared_memory() {
     raw.send(b"stats conns\r\n");
     let stats = raw.receive("END\r\n");
     assert!(stats.contains("addr shm:"), "{stats}");
+}
+
+#[test]
+fn where_no_channel_is_to_be_had_clients_go_on_over_the_socket() {
+    let path = socket_path("no-channel");
+    let _leftover = Leftover(path.clone());
+    let server = Server::started(&path, "-m 8");
+    let never = Options { shared_memory: SharedMemory::Never, ..Options::default() };
+    let other = Client::new([format!("unix://{path}")], never).expect("an address");
+    until("a connection is left", || stat(&other, "", "curr_connections") == 1);
+    // One number is left for a descriptor: that of a connection takes it.
+    let taken = server.descriptors();
+    let most = (0..).filter(|number| !taken.contains(number)).nth(1);
+    let limit = rustix::process::Rlimit { current: most, maximum: most };
+    let pid = rustix::process::Pid::from_child(&server.0.0);
+    rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).expect("its parent may");
+    let cache = at(&path);
+    cache.set(b"key", b"value", Ttl::NEVER).expect("stored over the socket");
+    let transports = cache.transports();
+    let [Some(Transport::Unix { why: Some(why) })] = &transports[..] else { panic!("{transports:?}") };
+    assert!(why.contains("descriptor"), "{why}");
+    assert_eq!(stat(&other, "fabcache", "shm_refused"), 1);
 }
 
 #[test]

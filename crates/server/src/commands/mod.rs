@@ -15,6 +15,7 @@ use std::sync::Arc;
 use fabcache_protocol::{Command, Exptime, Form, Item, Protocol, Refusal, Reply, Request};
 use fabcache_store::{Expiry, Handle, ItemInfo, NewValue, Write};
 use fabcache_transport::Credentials;
+use fabcache_transport::shm::NewChannel;
 
 use crate::connections::{ConnectionInfo, State};
 use crate::counters::ServerCounters;
@@ -85,6 +86,8 @@ pub struct Session {
     pub access: Access,
     /// Whose process the client is, where the system tells.
     pub credentials: Option<Credentials>,
+    /// It goes on in this, once what was answered before is sent.
+    pub channel: Option<NewChannel>,
 }
 
 /// What follows a command.
@@ -96,8 +99,6 @@ pub enum Flow {
     DiscardValue,
     /// The text client is let in.
     Admit,
-    /// Memory is to be shared with the client from here on.
-    Attach,
     /// Nothing more: what was answered is sent, and the connection closed.
     Close,
 }

@@ -7,11 +7,12 @@ use fabcache_protocol::command::Accesses;
 use fabcache_protocol::{Form, Refusal};
 use fabcache_store::hints::Access;
 use fabcache_transport::Kind;
+use fabcache_transport::shm::NewChannel;
 
 use super::{Context, Flow, Session, refused};
 
 /// Memory is to be shared with the client, if it may have it and knows these versions of what lies in it.
-pub fn attach(ctx: &mut Context, session: &Session, channel: u64, region: u64, form: &Form<'_>) -> Flow {
+pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) -> Flow {
     let refusal = match &ctx.shared.settings.shm {
         None => Refusal::Client("shared memory is off; start the server with --shm"),
         Some(_) if session.info.kind != Kind::Unix => {
@@ -23,10 +24,17 @@ pub fn attach(ctx: &mut Context, session: &Session, channel: u64, region: u64, f
         Some(shm) if !session.credentials.is_some_and(|who| shm.admits(who)) => {
             Refusal::Client("shared memory is not for this user; see --shm-users and --shm-groups")
         }
-        Some(_) => {
-            ctx.counters().shm_attached.inc();
-            return Flow::Attach;
-        }
+        Some(shm) => match NewChannel::create(&shm.shape) {
+            Ok(channel) => {
+                session.channel = Some(channel);
+                ctx.counters().shm_attached.inc();
+                return Flow::Next;
+            }
+            Err(error) => {
+                tracing::warn!("cannot share memory with a client: {error}");
+                Refusal::Server("no memory or descriptor is left for a channel")
+            }
+        },
     };
     ctx.counters().shm_refused.inc();
     form.reply(&refused(refusal), &mut ctx.out);

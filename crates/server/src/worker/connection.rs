@@ -68,8 +68,6 @@ pub struct Connection {
     client_done: bool,
     /// After the answers are sent it ends.
     closing: Option<Ended>,
-    /// After the answers are sent memory is shared with the client.
-    attaching: bool,
     waited_for: Interest,
     /// When bytes last moved in either direction.
     last_progress: Instant,
@@ -97,12 +95,18 @@ impl Connection {
         Connection {
             link,
             decoder,
-            session: Session { role: Role::Serving, queue: Queue::default(), info, access, credentials },
+            session: Session {
+                role: Role::Serving,
+                queue: Queue::default(),
+                info,
+                access,
+                credentials,
+                channel: None,
+            },
             input: Input::default(),
             starved: false,
             client_done: false,
             closing: None,
-            attaching: false,
             waited_for: Interest { receive: true, send: false },
             last_progress: now,
         }
@@ -237,7 +241,7 @@ impl Connection {
             if self.is_backlogged() {
                 break Turn::Wait;
             }
-            if self.attaching {
+            if self.session.channel.is_some() {
                 if self.has_output() {
                     break Turn::Wait;
                 }
@@ -373,7 +377,7 @@ impl Connection {
             // What completes no request takes time as well.
             *left = left.saturating_sub(1);
         }
-        Ok(more || self.attaching || self.has_work())
+        Ok(more || self.session.channel.is_some() || self.has_work())
     }
 
     fn work_on_input(&mut self, ctx: &mut Context, left: &mut u32) {
@@ -388,7 +392,7 @@ impl Connection {
         let mut used = 0;
         let mut prefetched = 0usize;
         while self.closing.is_none()
-            && !self.attaching
+            && self.session.channel.is_none()
             && *left > 0
             && ctx.out.len() < GATHERED_BYTES_MAX
             && !self.is_backlogged()
@@ -442,7 +446,6 @@ impl Connection {
                 Flow::Next => {}
                 Flow::DiscardValue => self.decoder.discard_value(),
                 Flow::Admit => self.decoder.require_auth(false),
-                Flow::Attach => self.attaching = true,
                 Flow::Close => self.closing = Some(Ended::Normal),
             }
         }
@@ -451,17 +454,16 @@ impl Connection {
 
     /// Goes on in memory shared with the client. It has waited for that: what it sent behind its request has no place.
     fn attach(&mut self, ctx: &Context) -> Result<(), Ended> {
-        self.attaching = false;
         let shared = &ctx.shared;
         // Stands in until there is another, and has ended: so does the connection if that does not come.
-        let (ended, _) = memory::pair().map_err(|_| Ended::Error)?;
-        let link = std::mem::replace(&mut self.link, Box::new(ended));
-        let (Some(shm), Ok(unix), true) = (&shared.settings.shm, link.into_unix(), self.input.is_empty())
+        let link = std::mem::replace(&mut self.link, Box::new(memory::ended()));
+        let (Some(channel), Ok(unix), true) =
+            (self.session.channel.take(), link.into_unix(), self.input.is_empty())
         else {
             return Err(Ended::Error);
         };
         let answer = commands::attached(ctx);
-        let attached = ShmLink::attach(unix, &shm.shape, shared.store.region(), answer.as_bytes());
+        let attached = ShmLink::attach(unix, channel, shared.store.region(), answer.as_bytes());
         let link = attached.map_err(|error| {
             tracing::warn!("cannot share memory with a client: {error}");
             Ended::Error

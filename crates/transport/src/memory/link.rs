@@ -31,7 +31,7 @@ pub struct MemoryLink {
     inbound: Shared,
     outbound: Shared,
     /// Always readable and writable: whoever waits for it looks again.
-    ready: OwnedFd,
+    ready: Option<OwnedFd>,
 }
 
 /// The client's end.
@@ -48,8 +48,15 @@ pub struct MemoryPeer {
 pub fn pair() -> io::Result<(MemoryLink, MemoryPeer)> {
     let (to_server, to_client) = (Shared::default(), Shared::default());
     let ready = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let link = MemoryLink { inbound: Arc::clone(&to_server), outbound: Arc::clone(&to_client), ready };
+    let (inbound, outbound) = (Arc::clone(&to_server), Arc::clone(&to_client));
+    let link = MemoryLink { inbound, outbound, ready: Some(ready) };
     Ok((link, MemoryPeer { inbound: to_client, outbound: to_server }))
+}
+
+/// The server's end of a connection that has ended. It takes nothing of the system.
+pub fn ended() -> MemoryLink {
+    let over = || Arc::new(Mutex::new(Pipe { ended: true, ..Pipe::default() }));
+    MemoryLink { inbound: over(), outbound: over(), ready: None }
 }
 
 fn receive(pipe: &Shared, into: &mut [u8]) -> Received {
@@ -128,7 +135,7 @@ impl Link for MemoryLink {
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.ready.as_fd())
+        self.ready.as_ref().map(AsFd::as_fd)
     }
 
     fn peer(&self) -> Peer {

@@ -3,5 +3,5 @@
 mod link;
 mod listener;
 
-pub use link::{MemoryLink, MemoryPeer, pair};
+pub use link::{MemoryLink, MemoryPeer, ended, pair};
 pub use listener::MemoryListener;

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use fabcache_layout::channel::{Broken, Channel, Shape};
@@ -32,20 +32,38 @@ pub struct ShmLink {
     broken: bool,
 }
 
-impl ShmLink {
-    /// Makes a channel for the client at the other end of a Unix socket, and sends it `answer` with two descriptors: that
-    /// of the region, then that of the channel.
+/// A channel that no client has yet.
+#[derive(Debug)]
+pub struct NewChannel {
+    channel: Channel,
+    file: OwnedFd,
+}
+
+impl NewChannel {
+    /// A channel of a sound shape.
     ///
     /// # Errors
-    /// There is no memory or no descriptor left, or the client has left.
+    /// There is no memory or no descriptor left.
+    pub fn create(shape: &Shape) -> io::Result<NewChannel> {
+        let (channel, file) = Channel::create(shape)?;
+        Ok(NewChannel { channel, file })
+    }
+}
+
+impl ShmLink {
+    /// Sends the client at the other end of a Unix socket `answer` with two descriptors: that of the region, then that of
+    /// the channel.
+    ///
+    /// # Errors
+    /// The client has left, or takes nothing; or too many descriptors are on their way to clients that take none.
     pub fn attach(
         link: UnixLink,
-        shape: &Shape,
+        new: NewChannel,
         region: BorrowedFd<'_>,
         answer: &[u8],
     ) -> io::Result<ShmLink> {
         let UnixLink { socket, path } = link;
-        let (channel, file) = Channel::create(shape)?;
+        let NewChannel { channel, file } = new;
         let descriptors = [region, file.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -7,4 +7,4 @@
 
 mod link;
 
-pub use link::ShmLink;
+pub use link::{NewChannel, ShmLink};
