@@ -226,3 +226,47 @@ impl Waiter for ShmWaiter {
         let _ = rustix::io::write(&self.woken, &1u64.to_ne_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+    use fabcache_layout::channel::Shape;
+    use fabcache_server::options::CommandLine;
+    use fabcache_server::{Server, Settings};
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+    use crate::address::Place;
+
+    #[test]
+    fn nobody_rings_for_who_has_stopped_waiting() {
+        let path = std::env::temp_dir().join(format!("fabcache-stream-{}", std::process::id()));
+        let line = format!("fabcached -t 1 -m 8 -s {} --shm", path.display());
+        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
+        let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
+        let server = Server::start(settings, Vec::new()).expect("a server");
+        let soon = Instant::now() + Duration::from_secs(20);
+        let socket = crate::socket::Socket::connect(&Place::Unix(path), Duration::from_secs(20)).expect("up");
+        let attached = super::super::attach(&socket.0, None, soon).expect("answered").expect("shared");
+
+        // The server's end of this one is here.
+        let shape = Shape { slots: 2, slot_bytes: 64, staging_bytes: 4096 };
+        let (mut other, file) = Channel::create(&shape).expect("memory");
+        let channel = Channel::open(std::os::fd::AsFd::as_fd(&file)).expect("just made");
+        let (socket, _bells) = Socket::pair(Domain::UNIX, Type::STREAM, None).expect("sockets");
+        let mut stream = ShmStream::new(channel, Arc::new(socket), attached.items);
+        for byte in [b"1", b"2"] {
+            assert_eq!(stream.send(&[IoSlice::new(byte)]).expect("sound"), 1);
+        }
+        for until in [Until::Arrived, Until::CanSend, Until::Either] {
+            stream.wait(until, Instant::now()).expect("nothing came");
+        }
+        other.outgoing().send(&[IoSlice::new(b"answer")]).expect("sound");
+        assert!(!other.outgoing().must_ring(), "it waits for no answer");
+        other.incoming().receive(&mut [0; 8]).expect("sound");
+        assert!(!other.incoming().must_ring(), "nor for room");
+        server.stop().expect("no thread failed");
+    }
+}

@@ -57,10 +57,10 @@ fn the_region_cannot_be_written() {
     for file in files {
         assert!(map(file, ProtFlags::READ | ProtFlags::WRITE).is_err());
         let read = map(file, ProtFlags::READ).expect("it can be read");
+        let more = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the page was just mapped, and nothing is over it.
-        assert!(
-            unsafe { rustix::mm::mprotect(read, 4096, MprotectFlags::READ | MprotectFlags::WRITE) }.is_err()
-        );
+        let written = unsafe { rustix::mm::mprotect(read, 4096, more) };
+        assert!(written.is_err());
         assert!(rustix::io::pwrite(file, b"x", 0).is_err());
         assert!(rustix::fs::ftruncate(file, 0).is_err());
         assert!(rustix::fs::ftruncate(file, raw.region_bytes * 2).is_err());
