@@ -17,7 +17,7 @@ use crate::unix::UnixLink;
 const BELL: [u8; 1] = [b'!'];
 
 /// More bells at once than a client has reason to ring: it rings once for each time that this end said it rests or waits.
-const BELLS_MAX: usize = 4096;
+const BELLS_MAX: usize = 32 << 10;
 
 /// One client's channel.
 #[derive(Debug)]
