@@ -48,8 +48,10 @@ pub struct Server {
     orders: Receiver<Order>,
     order_sender: Sender<Order>,
     local: Vec<Peer>,
-    /// While memory is shared. It goes before the places where this server listens.
+    /// While memory is shared.
     life: Option<Life>,
+    /// Held until the sign of life is gone: only then may another server take these places.
+    listeners: Arc<[ListenerEntry]>,
 }
 
 impl Server {
@@ -80,9 +82,10 @@ impl Server {
         shared.store.observe(Box::new(EvictionsToWatchers(Arc::downgrade(&shared))));
         write_port_file(&shared.settings, &listeners)?;
         register(&shared, &listeners);
-        let workers = start_workers(&shared, listeners.into())?;
+        let listeners: Arc<[ListenerEntry]> = listeners.into();
+        let workers = start_workers(&shared, Arc::clone(&listeners))?;
         let housekeeper = start_housekeeper(&shared)?;
-        Ok(Server { shared, workers, housekeeper, orders, order_sender, local, life })
+        Ok(Server { shared, workers, housekeeper, orders, order_sender, local, life, listeners })
     }
 
     /// Where it listens; ports are the real ones.
@@ -142,14 +145,13 @@ impl Server {
     /// # Errors
     /// A worker had failed.
     pub fn stop(self) -> Result<()> {
-        // From here on clients ask. Once the workers are gone another server may listen here, and must not be answered
-        // for by this one's memory.
-        drop(self.life);
         self.shared.enter(Phase::Draining);
         let mut failed = false;
         for worker in self.workers {
             failed |= worker.join().is_err();
         }
+        drop(self.life);
+        drop(self.listeners);
         self.shared.housekeeping.stop();
         failed |= self.housekeeper.join().is_err();
         if failed { bail!("a thread of the server had failed; see the log") } else { Ok(()) }
