@@ -8,6 +8,7 @@
 //! - `report.rs`: figures as a table and as JSON; `plot.rs`: as a picture.
 //! - `trace/`: miss ratios of the store and of reference policies.
 //! - `store/`: the store by itself.
+//! - `shm/`: the client library through shared memory.
 //! - `random.rs`: random sequences.
 
 pub mod client;
@@ -17,6 +18,7 @@ pub mod plot;
 pub mod random;
 pub mod report;
 pub mod server;
+pub mod shm;
 pub mod store;
 pub mod trace;
 pub mod workload;

@@ -2,6 +2,7 @@
 
 mod memory;
 mod server;
+mod shm;
 mod store;
 mod trace;
 
@@ -21,6 +22,8 @@ pub enum Command {
     Trace(Box<trace::Arguments>),
     /// Measures the store by itself, in this process
     Store(store::Arguments),
+    /// Measures a server through the memory that it shares with its clients
+    Shm(shm::Arguments),
     /// Measures how many items servers hold in the memory they take
     Memory(memory::Arguments),
 }
@@ -31,6 +34,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Server(arguments) => server::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
+        Command::Shm(arguments) => shm::run(&arguments),
         Command::Memory(arguments) => memory::run(&arguments),
     }
 }

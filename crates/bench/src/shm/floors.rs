@@ -1,0 +1,156 @@
+//! What the machine takes, whatever the program, over memory like that of the server.
+
+use std::hint::{black_box, spin_loop};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use fabcache_layout::mapping::Mapping;
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::Serialize;
+
+use super::servers::resident_bytes;
+use super::{CLIENT_CPU, HOT_KEYS, Plan, SERVER_CPU};
+use crate::compare::median;
+use crate::random::Random;
+use crate::server::pin;
+use crate::store::scaling::thread_cpu_ns;
+
+const LINE_BYTES: u64 = 64;
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// More than this is not touched besides the servers: latency hardly grows beyond.
+const BYTES_MAX: u64 = 1 << 30;
+/// Loads, or round trips, between readings of a clock.
+const STEPS: u64 = 4096;
+/// Looks for an answer of the other CPU: some seconds.
+const LOOKS_MAX: u32 = 1 << 28;
+/// Bytes copied between readings of a clock.
+const COPIED_AT_ONCE: u64 = 4 << 20;
+
+/// The machine's floors over memory of one size.
+#[derive(Clone, Debug, Serialize)]
+pub struct Floors {
+    /// Bytes that were walked over.
+    pub bytes: u64,
+    /// Nanoseconds of a load whose address comes from the last one.
+    pub dependent_load_ns: f64,
+    /// Nanoseconds of a load whose address does not.
+    pub independent_load_ns: f64,
+    /// Nanoseconds to copy a value from anywhere to where the last one was copied.
+    pub copy_cold_ns: f64,
+    /// The same of 64 values over and over.
+    pub copy_hot_ns: f64,
+}
+
+/// A cache line's way from the client's CPU to the server's and back, in nanoseconds of wall time: the median of runs.
+///
+/// # Errors
+/// There are no two CPUs.
+pub fn cache_line_round_trip_ns(plan: &Plan) -> Result<f64> {
+    let line = AtomicU64::new(0);
+    const END: u64 = u64::MAX;
+    let echo = || {
+        let pinned = pin(None, SERVER_CPU);
+        let mut last = 0;
+        while pinned.is_ok() && last != END {
+            let seen = line.load(Ordering::Acquire);
+            if seen != last && (seen & 1 == 1) {
+                last = if seen == END { END } else { seen + 1 };
+                line.store(last, Ordering::Release);
+            } else {
+                spin_loop();
+            }
+        }
+        pinned
+    };
+    let ask = || {
+        pin(None, CLIENT_CPU)?;
+        let started = Instant::now();
+        let mut runs = Vec::new();
+        let mut number = 0;
+        while runs.is_empty() || started.elapsed() < plan.round {
+            let begun = Instant::now();
+            for _ in 0..STEPS {
+                line.store(number + 1, Ordering::Release);
+                number += 2;
+                let mut looks = 0u32;
+                while line.load(Ordering::Acquire) != number {
+                    looks += 1;
+                    ensure!(looks < LOOKS_MAX, "the other CPU does not answer");
+                    spin_loop();
+                }
+            }
+            runs.push(begun.elapsed().as_nanos() as f64 / STEPS as f64);
+        }
+        Ok(median(runs.into_iter()))
+    };
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(echo);
+        let asked = scope.spawn(ask).join().expect("no thread panics");
+        line.store(END, Ordering::Release);
+        echo.join().expect("no thread panics").context("the server needs a CPU of its own")?;
+        asked
+    })
+}
+
+/// Measures over about as many bytes as the items take, in pages of the same kind.
+///
+/// # Errors
+/// There is not so much memory.
+pub fn measure(items: u64, value_bytes: usize, plan: &Plan) -> Result<Floors> {
+    let wanted = resident_bytes(items, value_bytes).clamp(HUGE_PAGE_BYTES, BYTES_MAX);
+    let bytes = 1u64 << wanted.ilog2();
+    let mut flags = MemfdFlags::CLOEXEC;
+    if plan.huge_pages {
+        flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    }
+    let file = memfd_create("fabcache-bench", flags)?;
+    rustix::fs::ftruncate(&file, bytes)?;
+    let mapping = Mapping::to_write(file.as_fd(), bytes).context("no memory for the floors")?;
+    // SAFETY: it is not used any more when this function returns, which keeps the mapping until then.
+    let memory = unsafe { mapping.memory() };
+    let lines = bytes / LINE_BYTES;
+    // One cycle through all lines, of the kind x -> ax + c modulo a power of two: no prefetcher knows it.
+    let next = |line: u64| (line.wrapping_mul(0x5_deec_e66d) + 11) & (lines - 1);
+    for line in 0..lines {
+        memory.store(line * LINE_BYTES, next(line) * LINE_BYTES, Ordering::Relaxed);
+    }
+    let mut at = 0;
+    let dependent_load_ns = repeat(plan, STEPS, || at = memory.load(at, Ordering::Relaxed));
+    black_box(at);
+    let (mut random, mut sum) = (Random::new(3), 0u64);
+    let independent_load_ns = repeat(plan, STEPS, || {
+        let line = (u128::from(random.bits()) * u128::from(lines)) >> 64;
+        sum = sum.wrapping_add(memory.load(line as u64 * LINE_BYTES, Ordering::Relaxed));
+    });
+    black_box(sum);
+    // SAFETY: nobody writes it any more, and it stays mapped until this function returns.
+    let all = unsafe { memory.bytes(0, bytes as usize) };
+    let places = (bytes / value_bytes as u64).max(1);
+    let mut to = vec![0; value_bytes];
+    let mut copy = |places: u64| {
+        repeat(plan, (COPIED_AT_ONCE / value_bytes as u64).clamp(8, STEPS), || {
+            let place = (u128::from(random.bits()) * u128::from(places)) >> 64;
+            let from = place as usize * value_bytes;
+            to.copy_from_slice(black_box(&all[from..from + value_bytes]));
+            black_box(&to);
+        })
+    };
+    let (copy_cold_ns, copy_hot_ns) = (copy(places), copy(places.min(HOT_KEYS)));
+    Ok(Floors { bytes, dependent_load_ns, independent_load_ns, copy_cold_ns, copy_hot_ns })
+}
+
+/// Median nanoseconds of `step`, over runs of so many: CPU time.
+fn repeat(plan: &Plan, steps: u64, mut step: impl FnMut()) -> f64 {
+    let started = Instant::now();
+    let mut runs = Vec::new();
+    while runs.len() < 3 || started.elapsed() < plan.round {
+        let begun = thread_cpu_ns();
+        for _ in 0..steps {
+            step();
+        }
+        runs.push((thread_cpu_ns() - begun) as f64 / steps as f64);
+    }
+    median(runs.into_iter())
+}

@@ -1,0 +1,214 @@
+//! Reads that the server does not see.
+
+use anyhow::{Result, ensure};
+use fabcache_client::Request;
+use serde::Serialize;
+
+use super::floors::{self, Floors};
+use super::servers::{Servers, Way, check, is_value, resident_bytes};
+use super::timing::{Percentiles, clock_ns, percentiles, rate};
+use super::{HOT_KEYS, Plan};
+use crate::compare::median;
+use crate::random::Random;
+use crate::server::Candidate;
+use crate::store::keys::{BATCH, KEY_BYTES, key};
+
+/// Keys of a call that reads many.
+pub const KEYS_AT_ONCE: usize = 64;
+/// Requests of a window of reads.
+pub const WINDOW: usize = 32;
+
+/// Reads of one number of items with values of one length.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gets {
+    /// Items that were to be resident …
+    pub wanted_items: u64,
+    /// … and those that are: fewer where more do not fit.
+    pub items: u64,
+    /// Bytes of each value.
+    pub value_bytes: usize,
+    /// What the machine takes.
+    pub floors: Floors,
+    /// Any of the items, through shared memory.
+    pub cold: Percentiles,
+    /// One of 64, through shared memory.
+    pub hot: Percentiles,
+    /// CPU time of the server for one of these reads, in nanoseconds.
+    pub server_cpu_ns: f64,
+    /// Any of the items, over the other server's Unix socket.
+    pub against: Option<Percentiles>,
+    /// Many keys at once, in a window, and one after the other: of short values only.
+    pub rates: Option<Rates>,
+}
+
+/// Any of the items, in reads a second.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Rates {
+    /// One after the other.
+    pub single_per_s: f64,
+    /// 64 keys a call.
+    pub many_per_s: f64,
+    /// 32 request objects, used again and again.
+    pub window_per_s: f64,
+    /// 64 keys a call, to the other server.
+    pub against_many_per_s: Option<f64>,
+}
+
+/// Measures every number of items with every length of values, as far as they fit.
+///
+/// # Errors
+/// A server fails or answers wrongly.
+pub fn measure(
+    ours: &Candidate,
+    against: Option<&Candidate>,
+    plan: &Plan,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<Gets>> {
+    let mut measured: Vec<Gets> = Vec::new();
+    for items in &plan.items {
+        for value_bytes in &plan.value_bytes {
+            let fits = plan.resident_bytes_max / resident_bytes(1, *value_bytes);
+            let wanted_items = *items;
+            let items = wanted_items.min(fits).max(HOT_KEYS);
+            if measured.iter().any(|gets| (gets.items, gets.value_bytes) == (items, *value_bytes)) {
+                continue;
+            }
+            progress(&format!("reads of {items} items of {value_bytes} bytes"));
+            // Before the servers are filled: both need memory.
+            let floors = floors::measure(items, *value_bytes, plan)?;
+            let servers = Servers::start(ours, against, items, *value_bytes, plan)?;
+            measured.push(Gets { wanted_items, ..one(&servers, floors, plan)? });
+        }
+    }
+    Ok(measured)
+}
+
+fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
+    let shared = servers.shared()?;
+    let against = servers.against()?;
+    let len = servers.value_bytes;
+    let clock_ns = clock_ns();
+    let timed = |way: &Way, over: u64, seed: usize| {
+        let mut random = Random::new(seed as u64);
+        percentiles(
+            plan.round,
+            clock_ns,
+            || {
+                let number = u64::from(random.below(over as u32));
+                (number, key(number))
+            },
+            |(_, key)| way.client.get(key),
+            |(number, _), item| check(item?.as_ref(), *number, len),
+        )
+    };
+    let (mut cold, mut hot, mut theirs, mut server_cpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for round in 0..plan.rounds {
+        cold.push(timed(&shared, shared.items, round)?);
+        hot.push(timed(&shared, HOT_KEYS, round)?);
+        server_cpu.push(server_cpu_ns(servers, &shared, round, plan)?);
+        if let Some(against) = &against {
+            theirs.push(timed(against, against.items, round)?);
+        }
+    }
+    let rates =
+        if len == plan.small_value_bytes { Some(rates(&shared, against.as_ref(), len, plan)?) } else { None };
+    Ok(Gets {
+        wanted_items: servers.items,
+        items: servers.items,
+        value_bytes: len,
+        floors,
+        cold: Percentiles::medians(&cold),
+        hot: Percentiles::medians(&hot),
+        server_cpu_ns: median(server_cpu.into_iter()),
+        against: against.map(|_| Percentiles::medians(&theirs)),
+        rates,
+    })
+}
+
+/// CPU time of the server for a read of any of the items.
+fn server_cpu_ns(servers: &Servers, shared: &Way, seed: usize, plan: &Plan) -> Result<f64> {
+    let mut keys = Keys::new(shared.items, seed);
+    let mut reads = 0;
+    let before = servers.ours.server.cpu_time()?;
+    rate(plan.round, &mut keys, Keys::next, |keys| {
+        reads += keys.0.len();
+        keys.0.iter().try_for_each(|(_, key)| {
+            ensure!(shared.client.get(key)?.is_some(), "an item is missing");
+            Ok(())
+        })
+    })?;
+    let cpu = servers.ours.server.cpu_time()? - before;
+    Ok(cpu.as_nanos() as f64 / reads as f64)
+}
+
+fn rates(shared: &Way, against: Option<&Way>, len: usize, plan: &Plan) -> Result<Rates> {
+    let mut found = [const { Vec::new() }; 4];
+    let mut window: Vec<Request> = (0..WINDOW).map(|_| shared.client.request()).collect();
+    for round in 0..plan.rounds {
+        let mut keys = Keys::new(shared.items, round);
+        found[0].push(rate(plan.round, &mut keys, Keys::next, |keys| {
+            let mut each = keys.0.iter();
+            each.try_for_each(|(number, key)| check(shared.client.get(key)?.as_ref(), *number, len))
+        })?);
+        found[1].push(rate(plan.round, &mut keys, Keys::next, |keys| get_many(shared, keys, len))?);
+        found[2].push(rate(plan.round, &mut keys, Keys::next, |keys| get_window(&mut window, keys, len))?);
+        if let Some(against) = against {
+            let mut keys = Keys::new(against.items, round);
+            found[3].push(rate(plan.round, &mut keys, Keys::next, |keys| get_many(against, keys, len))?);
+        }
+    }
+    let [single, many, windowed, theirs] = found.map(|rounds| median(rounds.into_iter()));
+    Ok(Rates {
+        single_per_s: single,
+        many_per_s: many,
+        window_per_s: windowed,
+        against_many_per_s: against.map(|_| theirs),
+    })
+}
+
+fn get_many(way: &Way, keys: &Keys, len: usize) -> Result<()> {
+    for (numbers, keys) in keys.0.chunks(KEYS_AT_ONCE).zip(keys.1.chunks(KEYS_AT_ONCE)) {
+        let many = way.client.get_many(keys)?;
+        for (item, (number, _)) in many.items.iter().zip(numbers) {
+            check(item.as_ref(), *number, len)?;
+        }
+    }
+    Ok(())
+}
+
+/// Each request object is waited for when its turn comes again; its buffers are used again.
+fn get_window(window: &mut [Request], keys: &Keys, len: usize) -> Result<()> {
+    for (i, (_, key)) in keys.0.iter().enumerate() {
+        let at = i % WINDOW;
+        let mut buffers = (Vec::with_capacity(KEY_BYTES), Vec::new());
+        if i >= WINDOW {
+            let done = window[at].wait();
+            let number = keys.0[i - WINDOW].0;
+            ensure!(done.result.is_ok() && is_value(&done.value, number, len), "a wrong value");
+            buffers = (done.key, done.value);
+        }
+        let (mut bytes, value) = buffers;
+        bytes.clear();
+        bytes.extend_from_slice(key);
+        window[at].iget(bytes, value);
+    }
+    window.iter_mut().try_for_each(|request| Ok(request.wait().result.map(drop)?))
+}
+
+/// A batch of keys of any of the items, with their numbers and without.
+struct Keys(Vec<(u64, [u8; KEY_BYTES])>, Vec<[u8; KEY_BYTES]>, Random, u64);
+
+impl Keys {
+    fn new(items: u64, seed: usize) -> Keys {
+        Keys(Vec::new(), Vec::new(), Random::new(seed as u64 + 1_000), items)
+    }
+
+    fn next(&mut self) -> u64 {
+        let Keys(keys, plain, random, items) = self;
+        keys.clear();
+        keys.extend((0..BATCH).map(|_| u64::from(random.below(*items as u32))).map(|n| (n, key(n))));
+        plain.clear();
+        plain.extend(keys.iter().map(|(_, key)| *key));
+        BATCH as u64
+    }
+}

@@ -1,0 +1,44 @@
+//! What a server takes that has many clients and nothing to do.
+
+use anyhow::Result;
+use fabcache_client::SharedMemory;
+use serde::Serialize;
+
+use super::Plan;
+use super::servers::Running;
+use crate::server::Candidate;
+
+const MEGABYTES: u64 = 64;
+
+/// CPU time of an idle server.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Idle {
+    /// Clients attached.
+    pub clients: usize,
+    /// Milliseconds of CPU time a second with them.
+    pub cpu_ms_per_s: f64,
+    /// The same before there was any.
+    pub alone_cpu_ms_per_s: f64,
+}
+
+/// Measures a fresh server.
+///
+/// # Errors
+/// It does not come up, or not so many clients can be.
+pub fn measure(ours: &Candidate, plan: &Plan) -> Result<Idle> {
+    let running = Running::sharing(ours, MEGABYTES, plan)?;
+    let cpu_ms_per_s = || {
+        // What was begun comes to rest.
+        std::thread::sleep(plan.idle / 4);
+        let before = running.server.cpu_time()?;
+        std::thread::sleep(plan.idle);
+        let cpu = running.server.cpu_time()? - before;
+        anyhow::Ok(cpu.as_secs_f64() * 1e3 / plan.idle.as_secs_f64())
+    };
+    let alone_cpu_ms_per_s = cpu_ms_per_s()?;
+    let clients: Result<Vec<_>> =
+        (0..plan.idle_clients).map(|_| running.client(SharedMemory::Required)).collect();
+    let clients = clients?;
+    let cpu_ms_per_s = cpu_ms_per_s()?;
+    Ok(Idle { clients: clients.len(), cpu_ms_per_s, alone_cpu_ms_per_s })
+}

@@ -1,0 +1,77 @@
+//! The client library through shared memory, beside the same library over a Unix socket, and beside what the machine
+//! takes whatever the program.
+//!
+//! - `servers.rs`: the servers, ways to them, and what is stored there.
+//! - `timing.rs`: percentiles of single calls, and calls a second.
+//! - `gets.rs`: reads that the server does not see.
+//! - `sets.rs`: requests through the channel: one at a time, in windows, with one CPU for both.
+//! - `idle.rs`: what a server takes that has many clients and nothing to do.
+//! - `floors.rs`: loads, copies, and a cache line's way there and back.
+//! - `report.rs`, `plot.rs`: what came of it.
+
+pub mod floors;
+pub mod gets;
+pub mod idle;
+pub mod plot;
+pub mod report;
+pub mod servers;
+pub mod sets;
+pub mod timing;
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::server::{Candidate, pin};
+use floors::cache_line_round_trip_ns;
+use report::Figures;
+
+/// CPU of the servers.
+pub const SERVER_CPU: usize = 0;
+/// CPU of the client.
+pub const CLIENT_CPU: usize = 1;
+/// Keys of what is hot.
+pub const HOT_KEYS: u64 = 64;
+
+/// What is measured, and for how long.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Items resident.
+    pub items: Vec<u64>,
+    /// Bytes of a value, each with each number of items.
+    pub value_bytes: Vec<usize>,
+    /// Bytes of keys and values resident at most: fewer items are where this is less.
+    pub resident_bytes_max: u64,
+    /// Bytes of a value of SETs, and of reads of many keys.
+    pub small_value_bytes: usize,
+    /// Interleaved rounds of everything.
+    pub rounds: usize,
+    /// How long each lasts.
+    pub round: Duration,
+    /// The server's memory, and that of the floors, is in huge pages.
+    pub huge_pages: bool,
+    /// Clients of a server that has nothing to do.
+    pub idle_clients: usize,
+    /// How long it is looked at.
+    pub idle: Duration,
+}
+
+/// Measures everything.
+///
+/// # Errors
+/// A server does not come up, shares no memory, or answers wrongly; or there are no two CPUs.
+pub fn measure(
+    ours: &Candidate,
+    against: Option<&Candidate>,
+    plan: &Plan,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Figures> {
+    progress("a cache line's way there and back");
+    let round_trip_ns = cache_line_round_trip_ns(plan)?;
+    pin(None, CLIENT_CPU)?;
+    let gets = gets::measure(ours, against, plan, progress)?;
+    let sets = sets::measure(ours, against, plan, progress)?;
+    progress("idle clients");
+    let idle = idle::measure(ours, plan)?;
+    Ok(Figures { round_trip_ns, gets, sets, idle })
+}

@@ -1,0 +1,201 @@
+//! The servers, ways to them, and what is stored there.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use fabcache_client::{Client, Item, Options, Request, SharedMemory, Transport, Ttl};
+
+use super::{Plan, SERVER_CPU};
+use crate::server::{Candidate, Server};
+use crate::store::keys::{KEY_BYTES, key};
+
+/// Bytes that an item takes beside key and value, index and what is free between them included, with much to spare.
+const OVERHEAD_BYTES: u64 = 60;
+/// Requests in flight while servers are filled.
+const FILL_WINDOW: usize = 256;
+/// Items of servers that are reached by a socket: more would change nothing, and take long to store.
+const ITEMS_OVER_SOCKET_MAX: u64 = 100_000;
+
+/// A server, on a Unix socket of its own.
+#[derive(Debug)]
+pub struct Running {
+    /// Its name in tables.
+    pub name: String,
+    /// The process.
+    pub server: Server,
+    socket: PathBuf,
+}
+
+/// The server that shares its memory, and the one it is compared with.
+#[derive(Debug)]
+pub struct Servers {
+    /// Shares its memory.
+    pub ours: Running,
+    /// Is compared with it.
+    pub against: Option<Running>,
+    /// Items that were stored in the first; the other has no more than a hundred thousand.
+    pub items: u64,
+    /// Bytes of each value.
+    pub value_bytes: usize,
+}
+
+/// A client, and the way it takes.
+#[derive(Debug)]
+pub struct Way {
+    /// Its name in tables.
+    pub name: String,
+    /// The client.
+    pub client: Client,
+    /// Items that can be asked for.
+    pub items: u64,
+}
+
+impl Running {
+    fn start(candidate: &Candidate, flags: &[&str]) -> Result<Running> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let socket = std::env::temp_dir().join(format!("fabcache-bench-{}-{number}", std::process::id()));
+        let server = Server::start_unix(candidate, &socket, flags)?;
+        server.pin(SERVER_CPU)?;
+        Ok(Running { name: candidate.name.clone(), server, socket })
+    }
+
+    /// Starts a server that shares its memory.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn sharing(candidate: &Candidate, megabytes: u64, plan: &Plan) -> Result<Running> {
+        let megabytes = megabytes.to_string();
+        let mut flags = vec!["--shm", "-t", "1", "-c", "4096", "-m", &megabytes];
+        flags.extend(plan.huge_pages.then_some("-L"));
+        Running::start(candidate, &flags)
+    }
+
+    /// A client of it, connected.
+    ///
+    /// # Errors
+    /// It cannot be reached, or not in this way.
+    pub fn client(&self, shared_memory: SharedMemory) -> Result<Client> {
+        let address = format!("unix://{}", self.socket.display());
+        let client = Client::new([address], Options { shared_memory, ..Options::default() })?;
+        client.set(b"connected", b"", Ttl::seconds(1))?;
+        let shares = client.transports() == [Some(Transport::SharedMemory)];
+        ensure!(shares == (shared_memory == SharedMemory::Required), "the client took another way");
+        Ok(client)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A server that was killed has not removed it.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+impl Servers {
+    /// Starts both and stores `items` items.
+    ///
+    /// # Errors
+    /// One does not come up, or does not store.
+    pub fn start(
+        ours: &Candidate,
+        against: Option<&Candidate>,
+        items: u64,
+        value_bytes: usize,
+        plan: &Plan,
+    ) -> Result<Servers> {
+        let megabytes = |items| ((resident_bytes(items, value_bytes) * 3 / 2) >> 20) + 64;
+        let fewer = items.min(ITEMS_OVER_SOCKET_MAX);
+        let ours = Running::sharing(ours, megabytes(items), plan)?;
+        let against = against.map(|against| {
+            let megabytes = megabytes(fewer).to_string();
+            Running::start(against, &["-t", "1", "-m", &megabytes])
+        });
+        let servers = Servers { ours, against: against.transpose()?, items, value_bytes };
+        fill(&servers.ours.client(SharedMemory::Required)?, items, value_bytes)?;
+        if let Some(against) = &servers.against {
+            fill(&against.client(SharedMemory::Never)?, fewer, value_bytes)?;
+        }
+        Ok(servers)
+    }
+
+    /// Through shared memory.
+    ///
+    /// # Errors
+    /// The server shares none.
+    pub fn shared(&self) -> Result<Way> {
+        let client = self.ours.client(SharedMemory::Required)?;
+        Ok(Way { name: "shared memory".into(), client, items: self.items })
+    }
+
+    /// To the same server over its Unix socket.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub fn socket(&self) -> Result<Way> {
+        let client = self.ours.client(SharedMemory::Never)?;
+        Ok(Way { name: "Unix socket".into(), client, items: self.items })
+    }
+
+    /// To the other server over its Unix socket, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub fn against(&self) -> Result<Option<Way>> {
+        let way = self.against.as_ref().map(|against| {
+            let client = against.client(SharedMemory::Never)?;
+            let items = self.items.min(ITEMS_OVER_SOCKET_MAX);
+            Ok(Way { name: against.name.clone(), client, items })
+        });
+        way.transpose()
+    }
+}
+
+/// Bytes that so many items take.
+pub fn resident_bytes(items: u64, value_bytes: usize) -> u64 {
+    items * (KEY_BYTES as u64 + value_bytes as u64 + OVERHEAD_BYTES)
+}
+
+/// The value under the key with this number.
+pub fn value(number: u64, len: usize) -> Vec<u8> {
+    let mut value = vec![number as u8; len];
+    let told = len.min(8);
+    value[..told].copy_from_slice(&number.to_le_bytes()[..told]);
+    value
+}
+
+/// Whether this is what is stored under the key with this number: its length, and both of its ends.
+#[inline]
+pub fn is_value(found: &[u8], number: u64, len: usize) -> bool {
+    let told = len.min(8);
+    found.len() == len
+        && found[..told] == number.to_le_bytes()[..told]
+        && (told == len || found[len - 1] == number as u8)
+}
+
+/// An item that must be there.
+///
+/// # Errors
+/// It is not, or is another.
+pub fn check(item: Option<&Item>, number: u64, len: usize) -> Result<()> {
+    let item = item.with_context(|| format!("the item of number {number} is missing"))?;
+    ensure!(is_value(&item.value, number, len), "a wrong value under the key with number {number}");
+    Ok(())
+}
+
+fn fill(client: &Client, items: u64, value_bytes: usize) -> Result<()> {
+    let window = FILL_WINDOW.min(items as usize).min(((16 << 20) / value_bytes.max(1)).max(1));
+    let mut requests: Vec<Request> = (0..window).map(|_| client.request()).collect();
+    for number in 0..items {
+        let at = number as usize % window;
+        if number >= window as u64 {
+            requests[at].wait().result?;
+        }
+        requests[at].iset(key(number), value(number, value_bytes), Ttl::NEVER);
+    }
+    for request in &mut requests {
+        request.wait().result?;
+    }
+    Ok(())
+}

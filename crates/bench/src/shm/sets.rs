@@ -1,0 +1,192 @@
+//! Requests through the channel: one at a time, in windows, with one CPU for both ends.
+
+use anyhow::Result;
+use fabcache_client::{Request, Ttl};
+use serde::Serialize;
+
+use super::servers::{Servers, Way, check, value};
+use super::timing::{Percentiles, clock_ns, percentiles, rate};
+use super::{CLIENT_CPU, HOT_KEYS, Plan, SERVER_CPU};
+use crate::compare::median;
+use crate::server::Candidate;
+use crate::store::keys::{BATCH, KEY_BYTES, key};
+
+/// Requests in flight.
+pub const WINDOWS: [usize; 3] = [1, 8, 32];
+
+/// Requests that one way takes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Requests {
+    /// The way.
+    pub way: String,
+    /// A SET that is waited for.
+    pub set: Percentiles,
+    /// SETs a second: each window with `iset`, and with `bset`.
+    pub windows: Vec<Window>,
+    /// The same with one CPU for both ends: a SET, and a GET that the server must see, for it prolongs the item's life.
+    pub one_cpu_set: Percentiles,
+    /// See above.
+    pub one_cpu_get: Percentiles,
+}
+
+/// SETs a second with so many in flight.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Window {
+    /// How many.
+    pub requests: usize,
+    /// Key and value belong to the operation meanwhile.
+    pub iset_per_s: f64,
+    /// They are the caller's when the call returns.
+    pub bset_per_s: f64,
+}
+
+/// What the rounds of a way came to.
+#[derive(Default)]
+struct Rounds {
+    set: Vec<Percentiles>,
+    iset: [Vec<f64>; WINDOWS.len()],
+    bset: [Vec<f64>; WINDOWS.len()],
+    one_cpu_set: Vec<Percentiles>,
+    one_cpu_get: Vec<Percentiles>,
+}
+
+/// Measures all ways: shared memory, the same server's Unix socket, the other server's.
+///
+/// # Errors
+/// A server fails or answers wrongly.
+pub fn measure(
+    ours: &Candidate,
+    against: Option<&Candidate>,
+    plan: &Plan,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<Requests>> {
+    progress("requests");
+    let items = plan.items.iter().copied().min().unwrap_or(HOT_KEYS).max(HOT_KEYS);
+    let servers = Servers::start(ours, against, items, plan.small_value_bytes, plan)?;
+    let mut ways = vec![servers.shared()?, servers.socket()?];
+    ways.extend(servers.against()?);
+    let mut all: Vec<Rounds> = ways.iter().map(|_| Rounds::default()).collect();
+    let clock_ns = clock_ns();
+    for round in 0..plan.rounds {
+        progress(&format!("requests, round {} of {}", round + 1, plan.rounds));
+        for (way, rounds) in ways.iter().zip(&mut all) {
+            rounds.set.push(set(way, clock_ns, plan)?);
+            for (at, requests) in WINDOWS.into_iter().enumerate() {
+                rounds.iset[at].push(window(way, requests, plan, iset)?);
+                rounds.bset[at].push(window(way, requests, plan, bset)?);
+            }
+        }
+        pin_servers(&servers, CLIENT_CPU)?;
+        for (way, rounds) in ways.iter().zip(&mut all) {
+            rounds.one_cpu_set.push(set(way, clock_ns, plan)?);
+            rounds.one_cpu_get.push(get_and_touch(way, clock_ns, plan)?);
+        }
+        pin_servers(&servers, SERVER_CPU)?;
+    }
+    Ok(ways.iter().zip(all).map(|(way, rounds)| rounds.requests(&way.name)).collect())
+}
+
+fn pin_servers(servers: &Servers, cpu: usize) -> Result<()> {
+    let both = [Some(&servers.ours), servers.against.as_ref()];
+    both.into_iter().flatten().try_for_each(|running| running.server.pin(cpu))
+}
+
+impl Rounds {
+    fn requests(self, way: &str) -> Requests {
+        let windows = WINDOWS.into_iter().zip(self.iset.into_iter().zip(self.bset));
+        let window = |(requests, (iset, bset)): (usize, (Vec<f64>, Vec<f64>))| Window {
+            requests,
+            iset_per_s: median(iset.into_iter()),
+            bset_per_s: median(bset.into_iter()),
+        };
+        Requests {
+            way: way.into(),
+            set: Percentiles::medians(&self.set),
+            windows: windows.map(window).collect(),
+            one_cpu_set: Percentiles::medians(&self.one_cpu_set),
+            one_cpu_get: Percentiles::medians(&self.one_cpu_get),
+        }
+    }
+}
+
+/// Of 64 keys, one after the other.
+fn hot_keys() -> impl FnMut() -> (u64, [u8; KEY_BYTES]) {
+    let mut number = 0;
+    move || {
+        number = (number + 1) % HOT_KEYS;
+        (number, key(number))
+    }
+}
+
+fn set(way: &Way, clock_ns: f64, plan: &Plan) -> Result<Percentiles> {
+    let mut next = hot_keys();
+    let prepare = || {
+        let (number, key) = next();
+        (key, value(number, plan.small_value_bytes))
+    };
+    percentiles(
+        plan.round,
+        clock_ns,
+        prepare,
+        |(key, value)| way.client.set(key, value, Ttl::NEVER),
+        |_, done| Ok(done?),
+    )
+}
+
+fn get_and_touch(way: &Way, clock_ns: f64, plan: &Plan) -> Result<Percentiles> {
+    percentiles(
+        plan.round,
+        clock_ns,
+        hot_keys(),
+        |(_, key)| way.client.get_and_touch(key, Ttl::NEVER),
+        |(number, _), item| check(item?.as_ref(), *number, plan.small_value_bytes),
+    )
+}
+
+/// A SET with an object of which nothing is in flight.
+type Store = fn(&mut Request, &[u8; KEY_BYTES], &[u8], (Vec<u8>, Vec<u8>));
+
+fn iset(
+    request: &mut Request,
+    key: &[u8; KEY_BYTES],
+    value: &[u8],
+    (mut own_key, mut own): (Vec<u8>, Vec<u8>),
+) {
+    own_key.clear();
+    own_key.extend_from_slice(key);
+    own.clear();
+    own.extend_from_slice(value);
+    request.iset(own_key, own, Ttl::NEVER);
+}
+
+fn bset(request: &mut Request, key: &[u8; KEY_BYTES], value: &[u8], _: (Vec<u8>, Vec<u8>)) {
+    request.bset(key, value, Ttl::NEVER);
+}
+
+/// SETs a second with `requests` in flight.
+fn window(way: &Way, requests: usize, plan: &Plan, store: Store) -> Result<f64> {
+    let mut objects: Vec<Request> = (0..requests).map(|_| way.client.request()).collect();
+    let mut next = hot_keys();
+    let mut batch: Vec<([u8; KEY_BYTES], Vec<u8>)> = Vec::new();
+    let prepare = |batch: &mut Vec<_>| {
+        batch.clear();
+        batch.extend((0..BATCH).map(|_| {
+            let (number, key) = next();
+            (key, value(number, plan.small_value_bytes))
+        }));
+        BATCH as u64
+    };
+    rate(plan.round, &mut batch, prepare, |batch| {
+        for (i, (key, value)) in batch.iter().enumerate() {
+            let request = &mut objects[i % requests];
+            let mut buffers = (Vec::new(), Vec::new());
+            if i >= requests {
+                let done = request.wait();
+                done.result?;
+                buffers = (done.key, done.value);
+            }
+            store(request, key, value, buffers);
+        }
+        objects.iter_mut().try_for_each(|request| Ok(request.wait().result.map(drop)?))
+    })
+}

@@ -1,0 +1,120 @@
+//! Measures shared memory: `fabcache bench shm ours=target/release/fabcached --against memcached=/usr/bin/memcached`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use fabcache_bench::plot;
+use fabcache_bench::report::{self, Header, ServersHeader};
+use fabcache_bench::server::Candidate;
+use fabcache_bench::shm::plot::panels;
+use fabcache_bench::shm::report::Results;
+use fabcache_bench::shm::{self, Plan};
+
+use super::candidate;
+
+/// Which servers, how many items, and how long.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The server that shares its memory, as NAME=PROGRAM
+    #[arg(value_name = "NAME=PROGRAM", value_parser = candidate)]
+    server: Candidate,
+    /// memcached, over its Unix socket; left out where there is no such program
+    #[arg(long, value_name = "NAME=PROGRAM", value_parser = candidate)]
+    against: Option<Candidate>,
+    /// Items resident; 10^7 with values of 64 bytes take about 2 GB
+    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 1_000_000])]
+    items: Vec<u64>,
+    /// Bytes of a value, each with each number of items; keys have 20
+    #[arg(long, value_delimiter = ',', default_values_t = [4, 64, 512, 4096, 65_536, 524_288])]
+    value_bytes: Vec<usize>,
+    /// Megabytes of keys and values resident at most: where it is more, items are fewer
+    #[arg(long, default_value_t = 1024)]
+    megabytes: u64,
+    /// Interleaved rounds of everything
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Seconds of a round
+    #[arg(long, default_value_t = 0.1)]
+    seconds: f64,
+    /// The server's memory in huge pages, which must have been reserved
+    #[arg(long, short = 'L')]
+    huge_pages: bool,
+    /// Few items and short rounds, done in seconds: a check that it works
+    #[arg(long, conflicts_with_all = ["items", "value_bytes", "rounds", "seconds"])]
+    quick: bool,
+    /// Where the results go as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where they go as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn plan(&self) -> Plan {
+        let plan = Plan {
+            items: self.items.clone(),
+            value_bytes: self.value_bytes.clone(),
+            resident_bytes_max: self.megabytes << 20,
+            small_value_bytes: 64,
+            rounds: self.rounds,
+            round: Duration::from_secs_f64(self.seconds),
+            huge_pages: self.huge_pages,
+            idle_clients: 100,
+            idle: Duration::from_secs(4),
+        };
+        if !self.quick {
+            return plan;
+        }
+        let (items, value_bytes) = (vec![10_000], vec![64, 65_536]);
+        let (round, idle) = (Duration::from_millis(20), Duration::from_secs(1));
+        Plan { items, value_bytes, resident_bytes_max: 64 << 20, rounds: 3, round, idle, ..plan }
+    }
+}
+
+/// Measures them, and prints tables.
+///
+/// # Errors
+/// A server does not come up, shares no memory or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    ensure!(cpus >= 2, "two CPUs are needed, one for the server and one for the client");
+    let against = arguments.against.as_ref().filter(|against| {
+        let found = std::process::Command::new(&against.program).arg("-V").output().is_ok();
+        if !found {
+            println!("not compared with {}: there is no {}", against.name, against.program.display());
+        }
+        found
+    });
+    let plan = arguments.plan();
+    let mut progress = super::progress();
+    let figures = shm::measure(&arguments.server, against, &plan, &mut progress)?;
+    progress("");
+    let servers: Vec<Candidate> = [Some(&arguments.server), against].into_iter().flatten().cloned().collect();
+    let results = Results {
+        header: ServersHeader {
+            run: Header::now(),
+            servers: super::versions(&servers),
+            method: format!(
+                "Unix sockets, the client library with one thread, servers (-t 1) on CPU {} and client on CPU {}, keys of \
+                 20 bytes, every answer checked; {} of memory; medians of {} interleaved rounds of {:?}",
+                shm::SERVER_CPU,
+                shm::CLIENT_CPU,
+                if plan.huge_pages { "huge pages" } else { "pages of 4 KiB" },
+                plan.rounds,
+                plan.round
+            ),
+        },
+        figures,
+    };
+    print!("{}", results.table());
+    if let Some(path) = &arguments.plot {
+        plot::save(&panels(&results), path)?;
+    }
+    if let Some(path) = &arguments.json {
+        report::save(&results, path)?;
+    }
+    Ok(())
+}
