@@ -31,8 +31,8 @@ pub const TIMEOUT_MAX: Duration = Duration::from_secs(60 * 365 * 24 * 3600);
 pub const LOOKS_BEFORE_SLEEP_MAX: u32 = 2048;
 /// … or fewer where that is mostly in vain, and at last none …
 pub const LOOKS_BEFORE_SLEEP_MIN: u32 = 64;
-/// … but after so many sleeps it is tried again.
-pub const SLEEPS_BEFORE_LOOKING_AGAIN: u32 = 64;
+/// … but after so many sleeps it is tried again, once: a hundredth of the time that these take.
+pub const SLEEPS_BEFORE_LOOKING_AGAIN: u32 = 512;
 /// Reads that the server is told of at once: 12 characters each, on a line of at most 2048.
 pub const ACCESSES_TOLD_AT_ONCE: usize = 128;
 /// Readers of one server's memory kept that nobody uses.

@@ -1,7 +1,8 @@
 //! The client's end of a channel, as a stream of bytes.
 //!
 //! Whoever waits looks for a while before it sleeps. How long is found out: as long as answers come in that time it stays
-//! or grows, and where none does, for the server needs this very processor or takes long, it shrinks to nothing.
+//! or grows, and where none does, for the server needs this very processor or takes long, it shrinks to nothing. Then it is tried
+//! once in a while.
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -39,6 +40,8 @@ struct Shared {
     looks: AtomicU32,
     /// … and how often that was not done at all.
     sleeps: AtomicU32,
+    /// It is being found out whether looking is of use again.
+    is_trying: AtomicBool,
 }
 
 impl ShmStream {
@@ -52,6 +55,7 @@ impl ShmStream {
             looked_ns: AtomicU64::new(monotonic_ns()),
             looks: AtomicU32::new(LOOKS_BEFORE_SLEEP_MAX),
             sleeps: AtomicU32::new(0),
+            is_trying: AtomicBool::new(false),
         }))
     }
 }
@@ -99,14 +103,21 @@ impl Shared {
                 && self.is_ready(&mut channel, until)
             {
                 self.looks.store((looks * 2).min(LOOKS_BEFORE_SLEEP_MAX), Ordering::Relaxed);
+                self.is_trying.store(false, Ordering::Relaxed);
                 return true;
             }
             std::hint::spin_loop();
         }
-        let fewer = if looks / 2 < LOOKS_BEFORE_SLEEP_MIN { 0 } else { looks / 2 };
+        let was_trying = looks > 0 && self.is_trying.swap(false, Ordering::Relaxed);
+        let fewer = if was_trying || looks / 2 < LOOKS_BEFORE_SLEEP_MIN { 0 } else { looks / 2 };
         let again = looks == 0
             && (self.sleeps.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(SLEEPS_BEFORE_LOOKING_AGAIN);
-        self.looks.store(if again { LOOKS_BEFORE_SLEEP_MIN } else { fewer }, Ordering::Relaxed);
+        if again {
+            // Once, and for as long as a server that sleeps takes to wake up: while this end sleeps as well, the server
+            // has no reason to begin.
+            self.is_trying.store(true, Ordering::Relaxed);
+        }
+        self.looks.store(if again { LOOKS_BEFORE_SLEEP_MAX } else { fewer }, Ordering::Relaxed);
         false
     }
 
