@@ -1,5 +1,6 @@
 //! The calls.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -161,8 +162,10 @@ struct Shared {
     servers: Vec<Arc<Server>>,
     addresses: Vec<Address>,
     options: Options,
+    /// How keys are mapped while no server is left out.
+    mapping: Arc<Mapping>,
     /// The servers left out, and how keys are mapped among the rest.
-    mapping: Mutex<(Vec<usize>, Arc<Mapping>)>,
+    ejected: Mutex<(Vec<usize>, Arc<Mapping>)>,
 }
 
 impl Client {
@@ -188,7 +191,8 @@ impl Client {
                 servers,
                 addresses,
                 options,
-                mapping: Mutex::new((Vec::new(), mapping)),
+                ejected: Mutex::new((Vec::new(), Arc::clone(&mapping))),
+                mapping,
             }),
         })
     }
@@ -245,12 +249,22 @@ impl Client {
         let mapping = self.mapping();
         for (i, key) in keys.iter().enumerate() {
             let server = mapping.server_of(checked(key.as_ref())?).ok_or(Error::AllDown)?;
-            let mut value = Vec::new();
-            match self.shared.servers[server].read(key.as_ref(), &mut value) {
-                Found::Hit { flags, cas } => many.items[i] = Some(Item { value, flags, cas }),
-                Found::Miss => {}
-                Found::Ask | Found::Gone => wanted[server].push(i),
-            }
+            wanted[server].push(i);
+        }
+        for (server, wanted) in self.shared.servers.iter().zip(&mut wanted) {
+            let mut unread = Vec::new();
+            server.read_many(
+                wanted.len(),
+                |at| keys[wanted[at]].as_ref(),
+                |at, found, value| match found {
+                    Found::Hit { flags, cas } => {
+                        many.items[wanted[at]] = Some(Item { value: std::mem::take(value), flags, cas });
+                    }
+                    Found::Miss => {}
+                    Found::Ask | Found::Gone => unread.push(wanted[at]),
+                },
+            );
+            *wanted = unread;
         }
         let mut asked = Vec::new();
         for (server, wanted) in self.shared.servers.iter().zip(&wanted) {
@@ -486,19 +500,19 @@ impl Client {
         Ok(&self.shared.servers[server])
     }
 
-    fn mapping(&self) -> Arc<Mapping> {
+    fn mapping(&self) -> Cow<'_, Arc<Mapping>> {
         let shared = &*self.shared;
-        let mut mapping = shared.mapping.lock().expect("no thread panics while it maps keys");
-        if shared.options.auto_eject {
-            let down: Vec<usize> =
-                (0..shared.servers.len()).filter(|i| shared.servers[*i].is_down()).collect();
-            if down != mapping.0 {
-                let is_up = |server| !down.contains(&server);
-                let among_others = Mapping::new(shared.options.distribution, &shared.addresses, is_up);
-                *mapping = (down, Arc::new(among_others));
-            }
+        if !shared.options.auto_eject {
+            return Cow::Borrowed(&shared.mapping);
         }
-        Arc::clone(&mapping.1)
+        let mut ejected = shared.ejected.lock().expect("no thread panics while it maps keys");
+        let down: Vec<usize> = (0..shared.servers.len()).filter(|i| shared.servers[*i].is_down()).collect();
+        if down != ejected.0 {
+            let is_up = |server| !down.contains(&server);
+            let among_others = Mapping::new(shared.options.distribution, &shared.addresses, is_up);
+            *ejected = (down, Arc::new(among_others));
+        }
+        Cow::Owned(Arc::clone(&ejected.1))
     }
 }
 

@@ -8,7 +8,9 @@ use fabcache_layout::KeyHash;
 use rustix::net::SendFlags;
 
 use crate::address::{Address, Place};
-use crate::bounds::{IDLE_CONNECTIONS_MAX, IDLE_READERS_MAX, TIMEOUT_MAX};
+use crate::bounds::{
+    ACCESSES_TOLD_AT_ONCE, IDLE_CONNECTIONS_MAX, IDLE_READERS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX,
+};
 use crate::client::{Credentials, SharedMemory, Transport};
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
@@ -218,13 +220,47 @@ impl Server {
         let idle = self.memory.readers().pop();
         let Some(mut reader) = idle.or_else(|| self.reader()) else { return Found::Ask };
         let found = reader.get(key, value);
-        self.keep(reader, &found);
+        self.keep(reader, matches!(found, Found::Gone));
         found
     }
 
-    /// Gives a reader back after it found this.
-    fn keep(&self, mut reader: Reader, found: &Found) {
-        if matches!(found, Found::Gone) {
+    /// Reads many keys from the server's memory, if that is shared, with their memory misses overlapped. `take` is told of
+    /// each in order, and may take its value.
+    pub fn read_many<'k>(
+        &self,
+        count: usize,
+        key: impl Fn(usize) -> &'k [u8],
+        mut take: impl FnMut(usize, Found, &mut Vec<u8>),
+    ) {
+        let idle = self.memory.readers().pop();
+        let Some(mut reader) = idle.or_else(|| self.reader()) else {
+            return (0..count).for_each(|number| take(number, Found::Ask, &mut Vec::new()));
+        };
+        for from in (0..count).step_by(KEYS_READ_AT_ONCE) {
+            let mut is_gone = false;
+            reader.get_many(
+                (count - from).min(KEYS_READ_AT_ONCE),
+                |number| key(from + number),
+                |number, found, value| {
+                    is_gone |= matches!(found, Found::Gone);
+                    take(from + number, found, value);
+                },
+            );
+            if let Some(accesses) = reader.take_accesses() {
+                self.tell(&accesses);
+            }
+            if is_gone {
+                (from + KEYS_READ_AT_ONCE..count)
+                    .for_each(|number| take(number, Found::Gone, &mut Vec::new()));
+                return self.keep(reader, true);
+            }
+        }
+        self.keep(reader, false);
+    }
+
+    /// Gives a reader back, after it found the server there or gone.
+    fn keep(&self, mut reader: Reader, is_gone: bool) {
+        if is_gone {
             // Those that others use find out themselves; and another server's memory may be there already.
             self.memory.readers().retain(Reader::is_alive);
             self.memory.lock().items.take_if(|items| !items.is_alive());
@@ -249,7 +285,8 @@ impl Server {
     #[cold]
     fn tell(&self, accesses: &[(KeyHash, u8)]) {
         let Ok(mut connection) = self.take() else { return };
-        let told = connection.send([accesses_line(accesses).as_bytes()]);
+        let lines: String = accesses.chunks(ACCESSES_TOLD_AT_ONCE).map(accesses_line).collect();
+        let told = connection.send([lines.as_bytes()]);
         self.give_back(connection, &told);
     }
 
@@ -342,7 +379,7 @@ mod tests {
         for reader in [idle, current] {
             server.memory.readers().push(reader);
         }
-        server.keep(late, &Found::Gone);
+        server.keep(late, true);
         assert_eq!(server.memory.readers().len(), 1, "the one that is of use");
         assert!(server.reader().is_some(), "the second server's memory is still read");
         second.stop().expect("no thread failed");

@@ -8,6 +8,10 @@ pub const READ_ATTEMPTS_MAX: u32 = if cfg!(loom) { 2 } else { 8 };
 /// as many; with any bytes at all a GET ends.
 pub const READ_FETCHES_MAX: u32 = if cfg!(loom) { 64 } else { 256 };
 
+/// Of items that may be longer than this, what is before the value is fetched first, where values are put in place: a
+/// fetch more takes less than a second copy.
+pub const FETCHED_WHOLE_BYTES_MAX: u64 = 1024;
+
 /// Linked buckets that a reader follows behind one overflow area before it asks the server. Hashing yields a few.
 pub const LINKS_READ_MAX: u32 = 32;
 

@@ -190,6 +190,7 @@ fn get_with(get: Get<'_>, reader: &Reader, known: &mut Known, memory: &Memory, i
         let fetched = match step {
             Step::Done(outcome) => return outcome,
             Step::Word(offset) => Fetched::Word(memory.load(offset, Ordering::Acquire)),
+            Step::Value { .. } => unreachable!("no value is to be placed"),
             Step::Bytes { len, .. } => {
                 bytes.resize(len, 0);
                 Fetched::Bytes(&bytes)

@@ -58,7 +58,7 @@ pub fn attach(
     else {
         return Err(protocol(line.as_bytes()));
     };
-    let zero_ns = i128::from(asked_ns) - i128::from(clock_ns);
+    let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
     let items = match known {
         Some(known) if known.is_of(region.as_fd())? => Arc::clone(known),
         _ => Arc::new(Items::open(region.as_fd(), region_bytes, zero_ns)?),

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::bounds::ACCESSES_TOLD_AT_ONCE;
 
-const NS_PER_SECOND: i128 = 1_000_000_000;
+const NS_PER_SECOND: i64 = 1_000_000_000;
 
 /// One server's region.
 #[derive(Debug)]
@@ -19,14 +19,15 @@ pub struct Items {
     /// Which file it is.
     file: (u64, u64),
     /// The monotonic clock at second 0 of the region's, in nanoseconds: early rather than late.
-    zero_ns: i128,
+    zero_ns: i64,
 }
 
 /// A reader of a region.
 #[derive(Debug)]
 pub struct Reader {
-    mapped: Mapped,
-    zero_ns: i128,
+    /// In a box, for readers are handed from call to call.
+    mapped: Box<Mapped>,
+    zero_ns: i64,
     random: u32,
     /// Reads of which the server is to be told.
     accesses: Vec<(KeyHash, u8)>,
@@ -55,7 +56,7 @@ impl Items {
     ///
     /// # Errors
     /// It is none of this version, could still be cut short, or the system's.
-    pub fn open(file: BorrowedFd<'_>, bytes: u64, zero_ns: i128) -> io::Result<Items> {
+    pub fn open(file: BorrowedFd<'_>, bytes: u64, zero_ns: i64) -> io::Result<Items> {
         let region = Arc::new(Region::map(file, bytes)?);
         let items = Items { region, file: identity(file)?, zero_ns };
         // A region that cannot be read is told now.
@@ -84,7 +85,7 @@ impl Items {
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("the region: {error:?}")))?;
         let random = monotonic_ns() as u32 | 1;
         Ok(Reader {
-            mapped,
+            mapped: Box::new(mapped),
             zero_ns: self.zero_ns,
             random,
             accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
@@ -100,25 +101,34 @@ impl Reader {
 
     /// Reads a key; its value replaces what is in `value`.
     pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Found {
-        let second = (i128::from(monotonic_ns()) - self.zero_ns) / NS_PER_SECOND;
-        if !self.mapped.begin(second.clamp(0, u32::MAX.into()) as u32) {
+        if !self.begin() {
             return Found::Gone;
         }
-        let (outcome, _) = self.mapped.get(key);
-        match outcome {
-            Outcome::Hit(hit) if hit.stale || hit.token_sent => Found::Ask,
-            Outcome::Hit(hit) => {
-                value.clear();
-                value.extend_from_slice(self.mapped.value(&hit));
-                let reads = reads_to_tell(&hit, self.random());
-                if reads > 0 {
-                    self.accesses.push((self.mapped.reader().hash(key), reads));
-                }
-                Found::Hit { flags: hit.flags, cas: hit.cas }
-            }
-            Outcome::Miss(_) => Found::Miss,
-            Outcome::Stale(_) | Outcome::AskServer(_) => Found::Ask,
+        let outcome = self.mapped.get_into(key, value);
+        let random = self.random();
+        found(&outcome, random, &mut self.accesses, || self.mapped.reader().hash(key))
+    }
+
+    /// Reads `count` keys; `take` is told of each in order, and may take its value.
+    pub fn get_many<'k>(
+        &mut self,
+        count: usize,
+        key: impl Fn(usize) -> &'k [u8],
+        mut take: impl FnMut(usize, Found, &mut Vec<u8>),
+    ) {
+        if !self.begin() {
+            return (0..count).for_each(|number| take(number, Found::Gone, &mut Vec::new()));
         }
+        let Reader { mapped, random, accesses, .. } = self;
+        mapped.get_many(count, key, |number, hash, outcome, value| {
+            take(number, found(&outcome, next_random(random), accesses, || hash), value);
+        });
+    }
+
+    /// Begins reads that were asked for by now. False if the server is gone.
+    fn begin(&mut self) -> bool {
+        let second = (monotonic_ns() as i64).saturating_sub(self.zero_ns) / NS_PER_SECOND;
+        self.mapped.begin(second.clamp(0, u32::MAX.into()) as u32)
     }
 
     /// Reads of which the server is to be told now, if there are enough of them.
@@ -126,13 +136,39 @@ impl Reader {
         (self.accesses.len() >= ACCESSES_TOLD_AT_ONCE).then(|| std::mem::take(&mut self.accesses))
     }
 
-    /// xorshift32: any number will do.
     fn random(&mut self) -> u32 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 17;
-        self.random ^= self.random << 5;
-        self.random
+        next_random(&mut self.random)
     }
+}
+
+/// What a read came to. If the server is to be told of it, that is noted.
+#[inline]
+fn found(
+    outcome: &Outcome,
+    random: u32,
+    accesses: &mut Vec<(KeyHash, u8)>,
+    hash: impl FnOnce() -> KeyHash,
+) -> Found {
+    match outcome {
+        Outcome::Hit(hit) if hit.stale || hit.token_sent => Found::Ask,
+        Outcome::Hit(hit) => {
+            let reads = reads_to_tell(hit, random);
+            if reads > 0 {
+                accesses.push((hash(), reads));
+            }
+            Found::Hit { flags: hit.flags, cas: hit.cas }
+        }
+        Outcome::Miss(_) => Found::Miss,
+        Outcome::Stale(_) | Outcome::AskServer(_) => Found::Ask,
+    }
+}
+
+/// xorshift32: any number will do.
+fn next_random(random: &mut u32) -> u32 {
+    *random ^= *random << 13;
+    *random ^= *random >> 17;
+    *random ^= *random << 5;
+    *random
 }
 
 /// Nanoseconds of a clock that never goes back, some milliseconds coarse, as the server's.

@@ -1,11 +1,11 @@
 //! One GET: a state machine that says what to fetch next and judges what was fetched.
 
-use crate::bounds::{LINKS_READ_MAX, READ_ATTEMPTS_MAX, READ_FETCHES_MAX};
+use crate::bounds::{FETCHED_WHOLE_BYTES_MAX, LINKS_READ_MAX, READ_ATTEMPTS_MAX, READ_FETCHES_MAX};
 use crate::directory::{BLOCKS_PER_TABLE_MAX, Head, block_number_offset, head_offset};
-use crate::geometry::{BUCKET_BYTES, GROUP_BYTES, OVERFLOW_BUCKETS, Places, SLOTS_PER_BUCKET};
+use crate::geometry::{BUCKET_BYTES, GROUP_BYTES, Places};
 use crate::hash::KeyHash;
 use crate::header::FLUSH_EPOCH_AT;
-use crate::item::{ALIGN_BYTES, HEADER_BYTES_MAX, Item, PieceEntry, State};
+use crate::item::{ALIGN_BYTES, HEADER_BYTES_MAX, Item, KEY_BYTES_MAX, PieceEntry, State};
 use crate::segment::generation_offset;
 use crate::size_class;
 use crate::slot::Slot;
@@ -15,8 +15,12 @@ use super::{
     Fetched, Hit, Known, Location, Miss, Outcome, Reader, Reason, Rejection, Rejections, Step, Value, judge,
 };
 
-/// The most slots in what is fetched of the index at once.
-const SLOTS_MAX: usize = if OVERFLOW_BUCKETS > 2 { OVERFLOW_BUCKETS } else { 2 } * SLOTS_PER_BUCKET;
+/// The most slots with the key's tag in what is fetched of the index at once: of 32 slots with tags of 12 bits that many
+/// are there by chance in one of 10^18 fetches.
+const CANDIDATES_MAX: usize = 6;
+
+/// All that can be before the value of an item.
+const HEAD_BYTES_MAX: u64 = (HEADER_BYTES_MAX + KEY_BYTES_MAX) as u64;
 
 /// One GET under way.
 ///
@@ -33,6 +37,8 @@ pub struct Get<'k> {
     rejections: Rejections,
     /// Looked for at a known location, not by key.
     by_location: bool,
+    /// Long values are put where they are wanted.
+    places: bool,
     search: Search,
     candidate: Candidate,
     judged: Option<Judged>,
@@ -52,6 +58,10 @@ enum Stage {
     Generation,
     SlotAgain,
     Item,
+    /// What of a long item is before its value.
+    ItemHead,
+    /// Its value, to be put in place.
+    Value,
     /// The generation of the candidate's segment, behind its bytes.
     Still,
     FlushEpoch,
@@ -59,6 +69,7 @@ enum Stage {
     HeadStill,
     PieceGeneration,
     Piece,
+    PieceValue,
     PieceStill,
     Done,
 }
@@ -77,7 +88,7 @@ struct Search {
     /// What of the places comes behind the slots at hand.
     rest: Rest,
     /// Slots with the key's tag, and where they lie.
-    slots: [(u64, Slot); SLOTS_MAX],
+    slots: [(u64, Slot); CANDIDATES_MAX],
     slots_len: usize,
     slots_done: usize,
     /// What was known when these were fetched.
@@ -108,6 +119,8 @@ struct Judged {
     item: Item,
     same_key: bool,
     value_at: usize,
+    /// Its value is in place.
+    is_placed: bool,
     pieces: Vec<PieceEntry>,
 }
 
@@ -121,18 +134,31 @@ struct Assembly {
     /// The bytes fetched last are those of the piece, and in `value`.
     is_taken: bool,
     value: Vec<u8>,
+    /// Bytes that are in place, and those that will be.
+    placed: usize,
+    whole: usize,
 }
 
 impl<'k> Get<'k> {
     /// A GET by key.
     pub fn by_key(reader: &Reader, key: &'k [u8]) -> Get<'k> {
+        Get::by_hash(reader, key, reader.hash(key))
+    }
+
+    /// The same of a key whose hash is known.
+    #[inline]
+    pub(super) fn by_hash(reader: &Reader, key: &'k [u8], hash: KeyHash) -> Get<'k> {
         let location = Location { offset: 0, generation: 0, class: 0 };
-        Get { by_location: false, ..Get::at(reader, key, location) }
+        Get::new(reader, key, hash, location, false)
     }
 
     /// A GET at the location where the key's item was found before: a hit, or stale.
     pub fn at(reader: &Reader, key: &'k [u8], location: Location) -> Get<'k> {
-        let hash = reader.hash(key);
+        Get::new(reader, key, reader.hash(key), location, true)
+    }
+
+    #[inline]
+    fn new(reader: &Reader, key: &'k [u8], hash: KeyHash, location: Location, by_location: bool) -> Get<'k> {
         let places = Places { home: 0, neighbour: 0, overflow: 0, overflow_end: 0 };
         Get {
             key,
@@ -142,7 +168,8 @@ impl<'k> Get<'k> {
             attempts: 0,
             fetches: 0,
             rejections: Rejections::default(),
-            by_location: true,
+            by_location,
+            places: false,
             search: Search {
                 partition: hash.partition(reader.geometry.partition_bits),
                 head: 0,
@@ -151,7 +178,7 @@ impl<'k> Get<'k> {
                 moved: false,
                 links: 0,
                 rest: Rest::Nothing,
-                slots: [(0, Slot::EMPTY); SLOTS_MAX],
+                slots: [(0, Slot::EMPTY); CANDIDATES_MAX],
                 slots_len: 0,
                 slots_done: 0,
                 stamp: 0,
@@ -160,6 +187,16 @@ impl<'k> Get<'k> {
             judged: None,
             assembly: Assembly::default(),
         }
+    }
+
+    /// Long values are put where they are wanted ([`Step::Value`]). Not of [`Mode::Remote`], where all bytes of an item are
+    /// under its checksum.
+    ///
+    /// [`Mode::Remote`]: super::Mode::Remote
+    #[inline]
+    pub fn placing(mut self, reader: &Reader) -> Get<'k> {
+        self.places = !reader.is_remote();
+        self
     }
 
     /// The hash of the key, by which the server is told of sampled reads.
@@ -181,6 +218,8 @@ impl<'k> Get<'k> {
             (_, Fetched::Bytes(bytes)) if bytes.len() == self.asked_bytes => {
                 self.take_bytes(reader, known, bytes)
             }
+            (Stage::Value, Fetched::Placed) => self.ask_still(reader),
+            (Stage::PieceValue, Fetched::Placed) => self.ask_piece_still(reader),
             _ => self.ask_server(Reason::Damaged),
         }
     }
@@ -231,7 +270,9 @@ impl<'k> Get<'k> {
             Stage::Home => {
                 let places = self.search.places;
                 let start = places.home.min(places.neighbour);
-                self.take_slots(start, bytes);
+                if !self.take_slots(start, bytes) {
+                    return self.ask_server(Reason::Contended);
+                }
                 let first = (places.home - start) as usize / 8;
                 let is_overflowed = slot_in(bytes, first).is_overflowed();
                 self.search.rest = if is_overflowed { Rest::Overflow } else { Rest::Nothing };
@@ -240,7 +281,9 @@ impl<'k> Get<'k> {
             Stage::Overflow | Stage::Link => {
                 let start =
                     if let Rest::Link(at) = self.search.rest { at } else { self.search.places.overflow };
-                self.take_slots(start, bytes);
+                if !self.take_slots(start, bytes) {
+                    return self.ask_server(Reason::Contended);
+                }
                 // An item in the last slot is copied to the linked bucket before the link replaces it, so it is seen
                 // here or there.
                 let link = slot_in(bytes, bytes.len() / 8 - 1).link_offset();
@@ -248,6 +291,7 @@ impl<'k> Get<'k> {
                 self.next_candidate(reader, known)
             }
             Stage::Item => self.take_item(reader, known, bytes),
+            Stage::ItemHead => self.take_item_head(reader, bytes),
             Stage::Piece => self.take_piece(reader, known, bytes),
             _ => self.ask_server(Reason::Damaged),
         }
@@ -268,7 +312,8 @@ impl<'k> Get<'k> {
     fn ask(&mut self, stage: Stage, step: Step) -> Step {
         self.stage = stage;
         // How many of the others there are is bounded by the table of pieces.
-        let is_counted = !matches!(stage, Stage::PieceGeneration | Stage::Piece | Stage::PieceStill);
+        let is_counted =
+            !matches!(stage, Stage::PieceGeneration | Stage::Piece | Stage::PieceValue | Stage::PieceStill);
         self.fetches += u32::from(is_counted);
         if self.fetches > READ_FETCHES_MAX {
             return self.ask_server(Reason::Contended);
@@ -352,11 +397,9 @@ impl<'k> Get<'k> {
             let at = block_number_offset(geometry, partition, table, 0);
             return self.ask_bytes(Stage::BlockNumbers, at, blocks as u64 * 4);
         };
-        let within = u64::from(group & ((1 << geometry.block_shift) - 1)) * GROUP_BYTES;
-        let offset = u64::from(number) * geometry.block_unit_bytes() + within;
-        if !reader.is_index(offset, GROUP_BYTES) {
+        let Some(offset) = reader.group_offset(number, group) else {
             return self.head_is_wrong(reader, known, Rejection::HeadChanged);
-        }
+        };
         search.places = Places::of(offset, self.hash);
         search.moved = false;
         search.stamp = known.stamp();
@@ -370,17 +413,21 @@ impl<'k> Get<'k> {
         self.reject(reader, known, why)
     }
 
-    fn take_slots(&mut self, start: u64, bytes: &[u8]) {
+    /// Whether there are few enough.
+    fn take_slots(&mut self, start: u64, bytes: &[u8]) -> bool {
         let search = &mut self.search;
+        let tag = self.hash.tag();
         (search.slots_len, search.slots_done) = (0, 0);
         for i in 0..bytes.len() / 8 {
             let slot = slot_in(bytes, i);
             search.moved |= slot.is_moved() && !cfg!(fabcache_without = "moved");
-            if slot.matches(self.hash.tag()) {
-                search.slots[search.slots_len] = (start + 8 * i as u64, slot);
+            if slot.matches(tag) {
+                let Some(next) = search.slots.get_mut(search.slots_len) else { return false };
+                *next = (start + 8 * i as u64, slot);
                 search.slots_len += 1;
             }
         }
+        true
     }
 
     /// Looks at the next slot with the key's tag, or fetches the next of the key's places.
@@ -452,10 +499,47 @@ impl<'k> Get<'k> {
         self.ask_word(Stage::SlotAgain, self.candidate.slot_at)
     }
 
-    fn ask_item(&mut self, reader: &Reader) -> Step {
+    /// Bytes that the candidate's item may have.
+    fn item_bytes_max(&self, reader: &Reader) -> u64 {
         let Candidate { segment, location, .. } = self.candidate;
         let left = reader.geometry.segment_end(segment) - location.offset;
-        self.ask_bytes(Stage::Item, location.offset, size_class::bytes_max(location.class).min(left))
+        size_class::bytes_max(location.class).min(left)
+    }
+
+    fn ask_item(&mut self, reader: &Reader) -> Step {
+        let (offset, len) = (self.candidate.location.offset, self.item_bytes_max(reader));
+        if self.places && len > FETCHED_WHOLE_BYTES_MAX {
+            return self.ask_bytes(Stage::ItemHead, offset, HEAD_BYTES_MAX);
+        }
+        self.ask_bytes(Stage::Item, offset, len)
+    }
+
+    fn ask_still(&mut self, reader: &Reader) -> Step {
+        self.ask_word(Stage::Still, generation_offset(&reader.geometry, self.candidate.segment))
+    }
+
+    /// Puts the value of the key's item in place; of another's no more is fetched. What is wrong is told by the generation.
+    fn take_item_head(&mut self, reader: &Reader, bytes: &[u8]) -> Step {
+        let offset = self.candidate.location.offset;
+        let item = reader.head_in(bytes, self.item_bytes_max(reader)).ok();
+        if item.is_some_and(|item| item.is_chained()) {
+            return self.ask_bytes(Stage::Item, offset, self.item_bytes_max(reader));
+        }
+        self.judged = item.map(|item| Judged {
+            same_key: !item.is_piece() && judge::key(&item, bytes) == self.key,
+            value_at: item.payload_at() as usize,
+            is_placed: true,
+            pieces: Vec::new(),
+            item,
+        });
+        match &self.judged {
+            Some(judged) if judged.same_key => {
+                let len = judged.item.value_len as usize;
+                let offset = offset + judged.value_at as u64;
+                self.ask(Stage::Value, Step::Value { at: 0, offset, len, whole: len })
+            }
+            _ => self.ask_still(reader),
+        }
     }
 
     fn take_item(&mut self, reader: &Reader, known: &mut Known, bytes: &[u8]) -> Step {
@@ -464,13 +548,14 @@ impl<'k> Get<'k> {
         self.judged = item.map(|item| Judged {
             same_key: !item.is_piece() && judge::key(&item, bytes) == self.key,
             value_at: item.payload_at() as usize,
+            is_placed: false,
             pieces: if item.is_chained() { judge::pieces(&item, bytes) } else { Vec::new() },
             item,
         });
         if reader.is_remote() && self.is_state_sure(known) {
             return self.judge(reader, known);
         }
-        self.ask_word(Stage::Still, generation_offset(&reader.geometry, self.candidate.segment))
+        self.ask_still(reader)
     }
 
     /// Whether the state can be judged without looking at the generation behind it. It is under no checksum, so it may be
@@ -531,6 +616,9 @@ impl<'k> Get<'k> {
         if item.is_chained() {
             return self.start_pieces(reader, known);
         }
+        if judged.is_placed {
+            return self.hit(Value::Placed);
+        }
         let value_at = judged.value_at;
         self.hit(Value::Fetched(value_at..value_at + item.value_len as usize))
     }
@@ -567,7 +655,7 @@ impl<'k> Get<'k> {
         if sum != u64::from(judged.item.value_len) || sum > reader.geometry.region_bytes {
             return self.ask_server(Reason::Damaged);
         }
-        self.assembly = Assembly { pieces, ..Assembly::default() };
+        self.assembly = Assembly { pieces, whole: sum as usize, ..Assembly::default() };
         self.ask_piece(reader, known)
     }
 
@@ -588,7 +676,8 @@ impl<'k> Get<'k> {
             self.assembly.segment = segment;
             return self.ask_word(Stage::PieceGeneration, generation_offset(geometry, segment));
         };
-        let len = HEADER_BYTES_MAX as u64 + u64::from(piece.len);
+        let value_len = if self.places { 0 } else { u64::from(piece.len) };
+        let len = HEADER_BYTES_MAX as u64 + value_len;
         let (offset, left) = (piece.offset, geometry.segment_end(segment) - piece.offset);
         (self.assembly.segment, self.assembly.generation) = (segment, generation);
         self.ask_bytes(Stage::Piece, offset, len.min(left))
@@ -599,11 +688,23 @@ impl<'k> Get<'k> {
         let Some(piece) = assembly.pieces.get(assembly.next) else {
             return self.ask_server(Reason::Damaged);
         };
-        let item = reader.item_in(bytes, piece.offset, assembly.generation).ok().filter(|item| {
+        let left = reader.geometry.segment_end(assembly.segment) - piece.offset;
+        let item = match self.places {
+            true => reader.head_in(bytes, left),
+            false => reader.item_in(bytes, piece.offset, assembly.generation),
+        };
+        let item = item.ok().filter(|item| {
             let is_listed = item.value_len == piece.len && item.checksum == piece.checksum;
             item.is_piece() && !item.is_chained() && item.cas == self.hash.0 && is_listed
         });
         assembly.is_taken = item.is_some();
+        if let (Some(item), true) = (item, self.places) {
+            let (at, len) = (assembly.placed, item.value_len as usize);
+            let offset = piece.offset + item.payload_at();
+            assembly.placed += len;
+            let step = Step::Value { at, offset, len, whole: assembly.whole };
+            return self.ask(Stage::PieceValue, step);
+        }
         if let Some(item) = item {
             let value = &bytes[item.payload_at() as usize..][..item.value_len as usize];
             assembly.value.extend_from_slice(value);
@@ -611,6 +712,10 @@ impl<'k> Get<'k> {
                 return self.next_piece(reader, known);
             }
         }
+        self.ask_piece_still(reader)
+    }
+
+    fn ask_piece_still(&mut self, reader: &Reader) -> Step {
         self.ask_word(Stage::PieceStill, generation_offset(&reader.geometry, self.assembly.segment))
     }
 
@@ -631,6 +736,9 @@ impl<'k> Get<'k> {
     }
 
     fn hit_of_pieces(&mut self) -> Step {
+        if self.places {
+            return self.hit(Value::Placed);
+        }
         let value = std::mem::take(&mut self.assembly.value);
         self.hit(Value::Assembled(value))
     }
@@ -641,6 +749,13 @@ fn slot_in(bytes: &[u8], i: usize) -> Slot {
 }
 
 impl Reader {
+    /// Where a group of the block with this number is, if that can be.
+    pub(super) fn group_offset(&self, number: u32, group: u32) -> Option<u64> {
+        let within = u64::from(group & ((1 << self.geometry.block_shift) - 1)) * GROUP_BYTES;
+        let offset = u64::from(number) * self.geometry.block_unit_bytes() + within;
+        self.is_index(offset, GROUP_BYTES).then_some(offset)
+    }
+
     /// Whether these bytes can be the index's: in one segment.
     fn is_index(&self, offset: u64, len: u64) -> bool {
         let segment = self.geometry.segment_of(offset);

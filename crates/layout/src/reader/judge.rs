@@ -31,6 +31,18 @@ impl Reader {
     }
 }
 
+impl Reader {
+    /// The item of at most `bytes_max` bytes that starts with these, which are its header and key at least. It is for the
+    /// caller to look at the generation, before and after; the bytes may be anything until then.
+    pub(super) fn head_in(&self, bytes: &[u8], bytes_max: u64) -> Result<Item, NoItem> {
+        debug_assert!(matches!(self.mode, Mode::SameHost));
+        let head = bytes.first_chunk().ok_or(NoItem)?;
+        let item = Item::parse(head);
+        let is_whole = item.payload_at() + item.payload_len() <= bytes_max;
+        if is_whole && item.payload_at() <= bytes.len() as u64 { Ok(item) } else { Err(NoItem) }
+    }
+}
+
 /// The key of an item that starts these bytes.
 pub(super) fn key<'a>(item: &Item, bytes: &'a [u8]) -> &'a [u8] {
     &bytes[item.key_at() as usize..item.payload_at() as usize]

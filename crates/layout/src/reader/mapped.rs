@@ -4,6 +4,7 @@ use std::ops::Range;
 #[cfg(not(loom))]
 use std::sync::Arc;
 
+use crate::hash::KeyHash;
 use crate::header::{self, HeaderError, PUBLISHED_BYTES};
 use crate::memory::Memory;
 use crate::sync::{Ordering, fence};
@@ -12,6 +13,10 @@ use crate::sync::{Ordering, fence};
 use super::Region;
 use super::{Fetched, Get, Hit, Known, Location, Mode, Outcome, Reader, Rejections, Step, Value};
 
+/// Of keys that are read together, so many are between bringing slots nearer, bringing the item nearer, and reading it: as
+/// many loads as a core can have under way.
+const KEYS_AHEAD: usize = 8;
+
 /// A mapped region and what is known of it. One thread reads; others have their own.
 #[derive(Debug)]
 pub struct Mapped {
@@ -19,6 +24,8 @@ pub struct Mapped {
     reader: Reader,
     known: Known,
     bytes: Vec<u8>,
+    /// Of the last GET that was given no place for it.
+    value: Vec<u8>,
     /// What the memory is of, if this keeps it.
     #[cfg(not(loom))]
     _region: Option<Arc<Region>>,
@@ -37,6 +44,7 @@ impl Mapped {
             reader,
             known,
             bytes: Vec::new(),
+            value: Vec::new(),
             #[cfg(not(loom))]
             _region: None,
         })
@@ -75,25 +83,68 @@ impl Mapped {
     /// Reads a key.
     pub fn get(&mut self, key: &[u8]) -> (Outcome, Rejections) {
         let get = Get::by_key(&self.reader, key);
-        self.run(get)
+        self.run_own(get)
     }
 
     /// Reads a key's item where it was found before.
     pub fn get_at(&mut self, key: &[u8], location: Location) -> (Outcome, Rejections) {
         let get = Get::at(&self.reader, key, location);
-        self.run(get)
+        self.run_own(get)
     }
 
     /// The value of a hit, which was the last GET.
-    pub fn value<'a>(&'a self, hit: &'a Hit) -> &'a [u8] {
-        match &hit.value {
-            Value::Fetched(Range { start, end }) => self.bytes.get(*start..*end).unwrap_or_default(),
-            Value::Assembled(value) => value,
+    pub fn value<'a>(&'a self, _: &'a Hit) -> &'a [u8] {
+        &self.value
+    }
+
+    /// Reads a key; its value replaces what is in `value`, which is empty if there is none.
+    #[inline]
+    pub fn get_into(&mut self, key: &[u8], value: &mut Vec<u8>) -> Outcome {
+        let get = Get::by_key(&self.reader, key);
+        self.run(get, value).0
+    }
+
+    /// Reads `count` keys in order, with what the next ones need on its way meanwhile. `take` is told of each: its number,
+    /// its hash, what it came to, and its value, which it may take.
+    pub fn get_many<'k>(
+        &mut self,
+        count: usize,
+        key: impl Fn(usize) -> &'k [u8],
+        mut take: impl FnMut(usize, KeyHash, Outcome, &mut Vec<u8>),
+    ) {
+        let mut value = Vec::new();
+        let mut hashes = [KeyHash(0); 2 * KEYS_AHEAD];
+        for step in 0..count + 2 * KEYS_AHEAD {
+            let at = step % hashes.len();
+            if let Some(number) = step.checked_sub(2 * KEYS_AHEAD) {
+                let get = Get::by_hash(&self.reader, key(number), hashes[at]);
+                let outcome = self.run(get, &mut value).0;
+                take(number, hashes[at], outcome, &mut value);
+            }
+            if let Some(number) = step.checked_sub(KEYS_AHEAD)
+                && number < count
+            {
+                self.reader.bring_item(&self.known, &self.memory, hashes[number % hashes.len()]);
+            }
+            if step < count {
+                hashes[at] = self.reader.hash(key(step));
+                self.reader.bring_slots(&self.known, &self.memory, hashes[at]);
+            }
         }
     }
 
-    fn run(&mut self, mut get: Get<'_>) -> (Outcome, Rejections) {
+    fn run_own(&mut self, get: Get<'_>) -> (Outcome, Rejections) {
+        let mut value = std::mem::take(&mut self.value);
+        let done = self.run(get, &mut value);
+        self.value = value;
+        done
+    }
+
+    #[inline]
+    fn run(&mut self, get: Get<'_>, value: &mut Vec<u8>) -> (Outcome, Rejections) {
+        let mut get = get.placing(&self.reader);
         let mut step = get.next(&self.reader, &mut self.known, Fetched::Nothing);
+        value.clear();
         loop {
             let fetched = match step {
                 Step::Word(offset) => Fetched::Word(self.memory.load(offset, Ordering::Acquire)),
@@ -104,9 +155,36 @@ impl Mapped {
                     fence(Ordering::Acquire);
                     Fetched::Bytes(&self.bytes)
                 }
-                Step::Done(outcome) => return (outcome, get.rejections()),
+                Step::Value { at, offset, len, whole } => {
+                    value.truncate(at);
+                    value.reserve_exact(whole - at);
+                    self.memory.append_to(offset, len, value);
+                    fence(Ordering::Acquire);
+                    Fetched::Placed
+                }
+                Step::Done(outcome) => {
+                    self.put(&outcome, value);
+                    return (outcome, get.rejections());
+                }
             };
             step = get.next(&self.reader, &mut self.known, fetched);
+        }
+    }
+
+    /// Puts what a GET came to in place, unless it is there.
+    #[inline]
+    fn put(&self, outcome: &Outcome, value: &mut Vec<u8>) {
+        let Outcome::Hit(hit) = outcome else { return value.clear() };
+        match &hit.value {
+            Value::Fetched(Range { start, end }) => {
+                value.clear();
+                value.extend_from_slice(self.bytes.get(*start..*end).unwrap_or_default());
+            }
+            Value::Assembled(assembled) => {
+                value.clear();
+                value.extend_from_slice(assembled);
+            }
+            Value::Placed => {}
         }
     }
 }

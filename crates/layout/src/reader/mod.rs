@@ -36,6 +36,7 @@
 //! A client may keep heads, block numbers and generations for as long as it likes ([`Known`]): what is outdated in
 //! them is found out.
 
+mod ahead;
 mod get;
 mod hints;
 mod judge;
@@ -116,6 +117,18 @@ pub enum Step {
         /// Bytes.
         len: usize,
     },
+    /// `len` bytes from `offset` on, to be put at `at` of the value, of which nothing is behind them. Only where this is
+    /// wanted ([`Get::placing`]): so a long value is copied once.
+    Value {
+        /// Where in the value: 0, or behind what was last put there.
+        at: usize,
+        /// Offset in the region.
+        offset: u64,
+        /// Bytes.
+        len: usize,
+        /// Bytes of the whole value, if it is what it seems to be.
+        whole: usize,
+    },
     /// Nothing: this is what it came to.
     Done(Outcome),
 }
@@ -129,6 +142,8 @@ pub enum Fetched<'a> {
     Word(u64),
     /// The bytes that were asked for.
     Bytes(&'a [u8]),
+    /// The bytes of the value are where they were wanted.
+    Placed,
 }
 
 /// What a GET came to.
@@ -174,6 +189,8 @@ pub enum Value {
     Fetched(Range<usize>),
     /// Put together from pieces.
     Assembled(Vec<u8>),
+    /// Where it was to be put ([`Step::Value`]).
+    Placed,
 }
 
 /// Where an item was once found.

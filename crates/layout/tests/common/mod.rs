@@ -51,6 +51,7 @@ pub fn run(input: &[u8]) -> Vec<Outcome> {
         } else {
             Get::by_key(&reader, KEY)
         };
+        let get = if input.byte().is_multiple_of(2) { get.placing(&reader) } else { get };
         let outcome = answer_all(&reader, &mut known, get, &mut input);
         assert!(!is_remote || !matches!(outcome, Outcome::Hit(_)), "{outcome:?}");
         if !is_remote {
@@ -63,7 +64,7 @@ pub fn run(input: &[u8]) -> Vec<Outcome> {
 fn answer_all(reader: &Reader, known: &mut Known, mut get: Get<'_>, input: &mut Input<'_>) -> Outcome {
     let geometry = *reader.geometry();
     let mut region = Region { hash: get.hash(), geometry, head: head(input), slots: (0, Vec::new()) };
-    let mut bytes = Vec::new();
+    let (mut bytes, mut placed) = (Vec::new(), 0);
     let mut step = get.next(reader, known, Fetched::Nothing);
     for _ in 0..FETCHES_MAX {
         let fetched = match step {
@@ -74,6 +75,13 @@ fn answer_all(reader: &Reader, known: &mut Known, mut get: Get<'_>, input: &mut 
                     assert!(range.end <= bytes.len());
                 }
                 return outcome;
+            }
+            Step::Value { at, offset, len, whole } => {
+                assert!(at == 0 || at == placed);
+                placed = at + len;
+                assert!(placed <= whole && whole as u64 <= geometry.region_bytes);
+                assert!(offset + len as u64 <= geometry.region_bytes);
+                Fetched::Placed
             }
             Step::Word(offset) => {
                 assert!(offset.is_multiple_of(8) && offset + 8 <= geometry.region_bytes);
@@ -182,7 +190,7 @@ fn item(hash: KeyHash, geometry: &Geometry, input: &mut Input<'_>) -> Vec<u8> {
         cas: hash.0,
         expiry: u32::from(input.byte() % 4) * 100,
         pieces: if is_chained { pieces.len() as u32 } else { 0 },
-        value_len: if is_chained && input.byte() > 31 { sum } else { u32::from(input.byte() % 2) * 8 },
+        value_len: if is_chained && input.byte() > 31 { sum } else { u32::from(input.byte() % 3) * 700 },
         ..NewItem::default()
     };
     let mut bytes = new.encode().as_bytes().to_vec();

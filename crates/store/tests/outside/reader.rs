@@ -87,6 +87,7 @@ impl Slow {
                     self.fetch(offset, len);
                     Fetched::Bytes(&self.bytes)
                 }
+                Step::Value { .. } => unreachable!("no value is to be placed"),
                 Step::Done(outcome) => return (outcome, get.rejections()),
             };
             step = get.next(&self.reader, &mut self.known, fetched);
