@@ -418,14 +418,21 @@ impl<'k> Get<'k> {
         let search = &mut self.search;
         let tag = self.hash.tag();
         (search.slots_len, search.slots_done) = (0, 0);
-        for i in 0..bytes.len() / 8 {
-            let slot = slot_in(bytes, i);
-            search.moved |= slot.is_moved() && !cfg!(fabcache_without = "moved");
-            if slot.matches(tag) {
-                let Some(next) = search.slots.get_mut(search.slots_len) else { return false };
-                *next = (start + 8 * i as u64, slot);
-                search.slots_len += 1;
-            }
+        // All without a branch, for nearly all are other keys'.
+        let (mut matching, mut moved) = (0u64, false);
+        let words = bytes.as_chunks().0;
+        for (i, word) in words.iter().enumerate() {
+            let slot = Slot(u64::from_le_bytes(*word));
+            moved |= slot.is_moved();
+            matching |= u64::from(slot.matches(tag)) << i;
+        }
+        search.moved |= moved && !cfg!(fabcache_without = "moved");
+        while matching != 0 {
+            let i = matching.trailing_zeros() as usize;
+            matching &= matching - 1;
+            let Some(next) = search.slots.get_mut(search.slots_len) else { return false };
+            *next = (start + 8 * i as u64, slot_in(bytes, i));
+            search.slots_len += 1;
         }
         true
     }

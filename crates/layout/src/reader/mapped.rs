@@ -143,10 +143,11 @@ impl Mapped {
     #[inline]
     fn run(&mut self, get: Get<'_>, value: &mut Vec<u8>) -> (Outcome, Rejections) {
         let mut get = get.placing(&self.reader);
-        let mut step = get.next(&self.reader, &mut self.known, Fetched::Nothing);
+        let mut fetched = Fetched::Nothing;
         value.clear();
         loop {
-            let fetched = match step {
+            // What it says is not kept: to copy it whole as soon as it is written takes the processor long.
+            fetched = match get.next(&self.reader, &mut self.known, fetched) {
                 Step::Word(offset) => Fetched::Word(self.memory.load(offset, Ordering::Acquire)),
                 Step::Bytes { offset, len } => {
                     self.bytes.clear();
@@ -167,7 +168,6 @@ impl Mapped {
                     return (outcome, get.rejections());
                 }
             };
-            step = get.next(&self.reader, &mut self.known, fetched);
         }
     }
 
