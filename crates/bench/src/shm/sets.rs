@@ -11,6 +11,9 @@ use crate::compare::median;
 use crate::server::Candidate;
 use crate::store::keys::{BATCH, KEY_BYTES, key};
 
+/// Items resident.
+const ITEMS: u64 = 10_000;
+
 /// Requests in flight.
 pub const WINDOWS: [usize; 3] = [1, 8, 32];
 
@@ -61,8 +64,7 @@ pub fn measure(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Vec<Requests>> {
     progress("requests");
-    let items = plan.items.iter().copied().min().unwrap_or(HOT_KEYS).max(HOT_KEYS);
-    let servers = Servers::start(ours, against, items, plan.small_value_bytes, plan)?;
+    let servers = Servers::start(ours, against, ITEMS, plan.small_value_bytes, plan)?;
     let mut ways = vec![servers.shared()?, servers.socket()?];
     ways.extend(servers.against()?);
     let mut all: Vec<Rounds> = ways.iter().map(|_| Rounds::default()).collect();
