@@ -16,6 +16,10 @@ pub const INLINE_VALUE_BYTES_MAX: usize = 16 << 10;
 /// Answers gathered before they are sent, though more requests are waiting: bounds what a worker holds.
 pub const GATHERED_BYTES_MAX: usize = 32 << 10;
 
+/// The same where sending is no system call: a few short answers, so that the client has the first while the others are
+/// made.
+pub const GATHERED_IN_MEMORY_BYTES_MAX: usize = 48;
+
 /// Groups of buckets that a list of keys looks at before other connections get their turn, though few keys are in them.
 pub const DUMPED_GROUPS_MAX: u32 = 16;
 
