@@ -9,8 +9,7 @@ use fabcache_bench::memory::fill::fill_all;
 use fabcache_bench::memory::mix::Mix;
 use fabcache_bench::memory::plot::panels;
 use fabcache_bench::memory::report::Results;
-use fabcache_bench::plot;
-use fabcache_bench::report::{self, Header, ServersHeader};
+use fabcache_bench::report::{Header, ServersHeader};
 use fabcache_bench::server::Candidate;
 
 /// Which servers, and with what.
@@ -75,11 +74,5 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         filled,
     };
     print!("{}", results.table());
-    if let Some(path) = &arguments.plot {
-        plot::save(&panels(&results), path)?;
-    }
-    if let Some(path) = &arguments.json {
-        report::save(&results, path)?;
-    }
-    Ok(())
+    super::keep(&results, panels, arguments.plot.as_deref(), arguments.json.as_deref())
 }

@@ -7,11 +7,14 @@ mod store;
 mod trace;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
+use fabcache_bench::plot::{self, Panel};
+use fabcache_bench::report;
 use fabcache_bench::server::Candidate;
+use serde::Serialize;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -54,6 +57,19 @@ fn version(server: &Candidate) -> String {
     let output = std::process::Command::new(&server.program).arg("-V").output();
     output
         .map_or_else(|_| "unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Keeps results where that is asked for: as a picture, as JSON.
+fn keep<R: Serialize>(
+    results: &R,
+    panels: impl FnOnce(&R) -> Vec<Panel>,
+    picture: Option<&Path>,
+    json: Option<&Path>,
+) -> Result<()> {
+    if let Some(path) = picture {
+        plot::save(&panels(results), path)?;
+    }
+    json.map_or(Ok(()), |path| report::save(results, path))
 }
 
 /// Shows what is being done, where somebody looks.

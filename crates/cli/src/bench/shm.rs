@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use fabcache_bench::plot;
-use fabcache_bench::report::{self, Header, ServersHeader};
+use fabcache_bench::report::{Header, ServersHeader};
 use fabcache_bench::server::Candidate;
 use fabcache_bench::shm::plot::panels;
 use fabcache_bench::shm::report::Results;
@@ -110,11 +109,5 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         figures,
     };
     print!("{}", results.table());
-    if let Some(path) = &arguments.plot {
-        plot::save(&panels(&results), path)?;
-    }
-    if let Some(path) = &arguments.json {
-        report::save(&results, path)?;
-    }
-    Ok(())
+    super::keep(&results, panels, arguments.plot.as_deref(), arguments.json.as_deref())
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use fabcache_bench::plot;
-use fabcache_bench::report::{self, Header};
+use fabcache_bench::report::Header;
 use fabcache_bench::store::plot::panels;
 use fabcache_bench::store::report::Results;
 use fabcache_bench::store::{Plan, instructions, operations, scaling, stalls};
@@ -88,11 +87,5 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         stalls,
     };
     print!("{}", results.table());
-    if let Some(path) = &arguments.plot {
-        plot::save(&panels(&results), path)?;
-    }
-    if let Some(path) = &arguments.json {
-        report::save(&results, path)?;
-    }
-    Ok(())
+    super::keep(&results, panels, arguments.plot.as_deref(), arguments.json.as_deref())
 }
