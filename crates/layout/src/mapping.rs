@@ -13,6 +13,10 @@ use crate::memory::Memory;
 pub struct Mapping {
     base: NonNull<u8>,
     len: u64,
+    /// The same in whole pages of the file, as [munmap(2)] wants it of huge pages.
+    ///
+    /// [munmap(2)]: https://man7.org/linux/man-pages/man2/mmap.2.html
+    mapped: usize,
 }
 
 // SAFETY: the base is only handed out within a `Memory`, whose contract says who may do what.
@@ -38,16 +42,18 @@ impl Mapping {
     }
 
     fn new(file: BorrowedFd<'_>, len: u64, access: ProtFlags) -> io::Result<Mapping> {
-        let there = rustix::fs::fstat(file)?.st_size;
+        let stat = rustix::fs::fstat(file)?;
+        let there = stat.st_size;
         if len == 0 || u64::try_from(there).unwrap_or(0) < len {
             let text = format!("a memory file of {there} bytes cannot be mapped as {len}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
+        let page = usize::try_from(stat.st_blksize).unwrap_or(0).max(1);
+        let mapped = (len as usize).next_multiple_of(page);
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len as usize, access, MapFlags::SHARED, file, 0)
-        }?;
-        Ok(Mapping { base: NonNull::new(base.cast()).expect("a mapping is not at address 0"), len })
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped, access, MapFlags::SHARED, file, 0) }?;
+        Ok(Mapping { base: NonNull::new(base.cast()).expect("a mapping is not at address 0"), len, mapped })
     }
 
     /// Its bytes.
@@ -64,7 +70,49 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and no memory over it is used any more by the contract of `memory`.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    fn is_mapped(name: &str) -> bool {
+        std::fs::read_to_string("/proc/self/maps").expect("Linux has it").contains(name)
+    }
+
+    /// Maps part of a file and lets go of it.
+    fn comes_and_goes(name: &str, flags: MemfdFlags, bytes: u64, len: u64) -> io::Result<()> {
+        let file = memfd_create(name, MemfdFlags::CLOEXEC | flags)?;
+        ftruncate(&file, bytes)?;
+        let mapping = Mapping::to_read(file.as_fd(), len)?;
+        assert!(is_mapped(name));
+        drop(mapping);
+        assert!(!is_mapped(name), "{name} is still mapped");
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_dropped_is_unmapped() {
+        comes_and_goes("fabcache-small-pages", MemfdFlags::empty(), 8192, 5000).expect("memory");
+        let huge = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        if let Err(error) = comes_and_goes("fabcache-huge-pages", huge, 2 << 20, 5000) {
+            eprintln!("not tried with huge pages, of which none are reserved: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_too_short_is_not_mapped() {
+        let file = memfd_create("fabcache-short", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&file, 4096).expect("memory");
+        assert!(Mapping::to_read(file.as_fd(), 4096).is_ok());
+        assert!(Mapping::to_read(file.as_fd(), 4097).is_err());
+        assert!(Mapping::to_read(file.as_fd(), 0).is_err());
     }
 }
