@@ -8,16 +8,14 @@ use fabcache_layout::KeyHash;
 use rustix::net::SendFlags;
 
 use crate::address::{Address, Place};
-use crate::bounds::{
-    ACCESSES_TOLD_AT_ONCE, IDLE_CONNECTIONS_MAX, IDLE_READERS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX,
-};
+use crate::bounds::{ACCESSES_TOLD_AT_ONCE, IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX};
 use crate::client::{Credentials, SharedMemory, Transport};
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
 use crate::input::protocol;
 use crate::meta::refusal;
 use crate::pipeline::Pipeline;
-use crate::shm::{self, Attached, Found, Items, Reader, Refusal, accesses_line};
+use crate::shm::{self, Attached, Found, Items, Reader, Readers, Refusal, accesses_line};
 use crate::socket::{Socket, receive_line};
 use crate::stream::Stream;
 
@@ -42,7 +40,7 @@ pub struct Server {
 #[derive(Debug, Default)]
 struct Memory {
     /// Readers that nobody uses.
-    readers: Mutex<Vec<Reader>>,
+    readers: Readers,
     state: Mutex<MemoryState>,
 }
 
@@ -194,7 +192,7 @@ impl Server {
             Ok(Attached { stream, items }) => {
                 let former = self.memory.lock().items.replace(Arc::clone(&items));
                 if former.is_some_and(|former| !Arc::ptr_eq(&former, &items)) {
-                    self.memory.readers().clear();
+                    self.memory.readers.retain(|_| false);
                 }
                 self.connected(Transport::SharedMemory, Box::new(stream))
             }
@@ -217,8 +215,7 @@ impl Server {
 
     /// Reads a key from the server's memory, if that is shared; a value replaces what is in `value`.
     pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Found {
-        let idle = self.memory.readers().pop();
-        let Some(mut reader) = idle.or_else(|| self.reader()) else { return Found::Ask };
+        let Some(mut reader) = self.reader() else { return Found::Ask };
         let found = reader.get(key, value);
         self.keep(reader, matches!(found, Found::Gone));
         found
@@ -232,8 +229,7 @@ impl Server {
         key: impl Fn(usize) -> &'k [u8],
         mut take: impl FnMut(usize, Found, &mut Vec<u8>),
     ) {
-        let idle = self.memory.readers().pop();
-        let Some(mut reader) = idle.or_else(|| self.reader()) else {
+        let Some(mut reader) = self.reader() else {
             return (0..count).for_each(|number| take(number, Found::Ask, &mut Vec::new()));
         };
         for from in (0..count).step_by(KEYS_READ_AT_ONCE) {
@@ -246,9 +242,7 @@ impl Server {
                     take(from + number, found, value);
                 },
             );
-            if let Some(accesses) = reader.take_accesses() {
-                self.tell(&accesses);
-            }
+            self.tell_of(&mut reader);
             if is_gone {
                 (from + KEYS_READ_AT_ONCE..count)
                     .for_each(|number| take(number, Found::Gone, &mut Vec::new()));
@@ -259,26 +253,39 @@ impl Server {
     }
 
     /// Gives a reader back, after it found the server there or gone.
-    fn keep(&self, mut reader: Reader, is_gone: bool) {
+    #[inline]
+    fn keep(&self, mut reader: Box<Reader>, is_gone: bool) {
         if is_gone {
-            // Those that others use find out themselves; and another server's memory may be there already.
-            self.memory.readers().retain(Reader::is_alive);
-            self.memory.lock().items.take_if(|items| !items.is_alive());
-            return;
+            return self.forget_dead();
         }
-        if let Some(accesses) = reader.take_accesses() {
-            self.tell(&accesses);
-        }
-        let mut readers = self.memory.readers();
-        if readers.len() < IDLE_READERS_MAX {
-            readers.push(reader);
-        }
+        self.tell_of(&mut reader);
+        self.memory.readers.put(reader);
     }
 
     #[cold]
-    fn reader(&self) -> Option<Reader> {
+    fn forget_dead(&self) {
+        // Those that others use find out themselves; and another server's memory may be there already.
+        self.memory.readers.retain(Reader::is_alive);
+        self.memory.lock().items.take_if(|items| !items.is_alive());
+    }
+
+    #[inline]
+    fn reader(&self) -> Option<Box<Reader>> {
+        self.memory.readers.take().or_else(|| self.new_reader())
+    }
+
+    #[cold]
+    fn new_reader(&self) -> Option<Box<Reader>> {
         let items = self.memory.lock().items.clone()?;
         items.reader().ok()
+    }
+
+    /// Tells the server of what was read, if that is enough to be told.
+    #[inline]
+    fn tell_of(&self, reader: &mut Reader) {
+        if let Some(accesses) = reader.take_accesses() {
+            self.tell(&accesses);
+        }
     }
 
     /// Tells the server of reads. Where that fails nothing is lost but what it would have known.
@@ -312,10 +319,6 @@ impl Server {
 }
 
 impl Memory {
-    fn readers(&self) -> MutexGuard<'_, Vec<Reader>> {
-        self.readers.lock().expect("no thread panics while it takes a reader")
-    }
-
     fn lock(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().expect("no thread panics while it holds what is known of memory")
     }
@@ -371,17 +374,21 @@ mod tests {
         let server = server(&path, SharedMemory::Required);
         let first = start();
         drop(server.take().expect("it shares its memory"));
-        let (late, idle) = (server.reader().expect("memory"), server.reader().expect("memory"));
+        let (late, idle) = (server.new_reader().expect("memory"), server.new_reader().expect("memory"));
         first.stop().expect("no thread failed");
         let second = start();
         drop(server.take().expect("it shares its memory"));
-        let current = server.reader().expect("memory");
+        let current = server.new_reader().expect("memory");
         for reader in [idle, current] {
-            server.memory.readers().push(reader);
+            server.memory.readers.put(reader);
         }
         server.keep(late, true);
-        assert_eq!(server.memory.readers().len(), 1, "the one that is of use");
-        assert!(server.reader().is_some(), "the second server's memory is still read");
+        assert!(
+            server.memory.readers.take().is_some_and(|reader| reader.is_alive()),
+            "the one that is of use"
+        );
+        assert!(server.memory.readers.take().is_none(), "and no other");
+        assert!(server.new_reader().is_some(), "the second server's memory is still read");
         second.stop().expect("no thread failed");
     }
 }

@@ -24,12 +24,10 @@ fn out_of_bounds(offset: u64, len: u64, size: u64) -> ! {
 
 #[cfg(not(loom))]
 mod real {
-    use std::mem::MaybeUninit;
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-    /// Longest bytes that [`Memory::equals`] compares.
-    const COMPARED_BYTES_MAX: usize = 256;
+    const LINE_BYTES: u64 = 64;
 
     /// A mapped region, borrowed from whoever mapped it.
     #[derive(Clone, Debug)]
@@ -197,6 +195,16 @@ mod real {
             let _ = offset;
         }
 
+        /// The same of all lines of `len` bytes at `offset`.
+        #[inline]
+        pub fn bring(&self, offset: u64, len: u64) {
+            let mut line = offset / LINE_BYTES * LINE_BYTES;
+            while line < offset.saturating_add(len) {
+                self.prefetch(line);
+                line += LINE_BYTES;
+            }
+        }
+
         /// Copies `dst.len()` bytes at `offset` out of the region. They may be torn; see the module's words.
         #[inline]
         pub fn copy_out(&self, offset: u64, dst: &mut [u8]) {
@@ -205,19 +213,30 @@ mod real {
             unsafe { copy::load(src, dst.as_mut_ptr(), dst.len()) }
         }
 
-        /// Whether the bytes at `offset` are these, at most 256 of them. They may be torn; see the module's words.
+        /// Whether the bytes at `offset` are these. They may be torn; see the module's words.
         #[inline]
         pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
-            let len = bytes.len();
-            assert!(len <= COMPARED_BYTES_MAX, "only keys are compared");
-            let src = self.at(offset, len as u64);
-            let mut there = [const { MaybeUninit::<u8>::uninit() }; COMPARED_BYTES_MAX];
-            let start: *mut u8 = there.as_mut_ptr().cast();
-            // SAFETY: src is in bounds for the length, and the buffer is ours and long enough.
-            unsafe { copy::load(src, start, len) };
-            // SAFETY: the first `len` bytes were just written.
-            let there = unsafe { std::slice::from_raw_parts(start, len) };
-            there == bytes
+            let src = self.at(offset, bytes.len() as u64);
+            let mut differ = 0;
+            let mut compare = |at: usize, here: &[u8; 8]| {
+                // SAFETY: at + 8 <= the length, for here are these bytes' own, so src is in bounds for them.
+                let there = unsafe { copy::word(src.wrapping_add(at)) };
+                differ |= there ^ u64::from_ne_bytes(*here);
+            };
+            for (i, word) in bytes.as_chunks().0.iter().enumerate() {
+                compare(8 * i, word);
+            }
+            match bytes.last_chunk() {
+                // The last eight, of which some may have been compared.
+                Some(last) => compare(bytes.len() - 8, last),
+                None => {
+                    let mut there = [0; 8];
+                    // SAFETY: src is in bounds for the length, which is below eight.
+                    unsafe { copy::load(src, there.as_mut_ptr(), bytes.len()) };
+                    return there[..bytes.len()] == *bytes;
+                }
+            }
+            differ == 0
         }
 
         /// Appends `len` bytes at `offset` to `dst`. They may be torn; see the module's words.
@@ -313,6 +332,25 @@ mod real {
         move_word!(move4, reg, "{word:e}");
         move_word!(move2, reg, "{word:x}");
         move_word!(move1, reg_byte, "{word}");
+
+        /// Eight bytes.
+        ///
+        /// # Safety
+        /// `src` is readable for them; it need not be aligned.
+        #[inline]
+        pub unsafe fn word(src: *const u8) -> u64 {
+            let word: u64;
+            // SAFETY: one load of the word, which the caller vouches for.
+            unsafe {
+                asm!(
+                    "mov {word}, [{src}]",
+                    src = in(reg) src,
+                    word = out(reg) word,
+                    options(nostack, preserves_flags, readonly)
+                );
+            }
+            word
+        }
 
         /// # Safety
         /// `src` is readable and `dst` writable for sixteen bytes.
@@ -457,6 +495,17 @@ mod real {
             };
         }
 
+        /// Eight bytes.
+        ///
+        /// # Safety
+        /// `src` is readable for them; it need not be aligned.
+        pub unsafe fn word(src: *const u8) -> u64 {
+            let mut word = [0; 8];
+            // SAFETY: readable by contract, and the word is ours.
+            unsafe { load(src, word.as_mut_ptr(), 8) };
+            u64::from_ne_bytes(word)
+        }
+
         loops!(load, |from: *const u8, _: *mut u8| from, load8, load4, load1);
         loops!(store, |_: *const u8, to: *mut u8| to.cast_const(), store8, store4, store1);
     }
@@ -578,6 +627,8 @@ mod model {
 
         pub fn prefetch(&self, _offset: u64) {}
 
+        pub fn bring(&self, _offset: u64, _len: u64) {}
+
         pub fn copy_out(&self, offset: u64, dst: &mut [u8]) {
             let mut done = 0;
             while done < dst.len() {
@@ -657,7 +708,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copies_keep_bytes_and_neighbours(offset in 0u64..4000, data in prop::collection::vec(any::<u8>(), 0..2000)) {
+        fn copies_keep_bytes_and_neighbours(
+            offset in 0u64..4000,
+            data in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..40),
+                prop::collection::vec(any::<u8>(), 0..2000),
+            ],
+            at in any::<prop::sample::Index>(),
+        ) {
             let mut page = Box::new(Page([0xee; 8192]));
             let base = NonNull::new(page.0.as_mut_ptr()).expect("boxed");
             // SAFETY: the page outlives the memory, and nothing else touches it.
@@ -672,6 +730,12 @@ mod tests {
             let mut around = [0u8; 1];
             memory.copy_out(offset + data.len() as u64, &mut around);
             prop_assert_eq!(around[0], 0xee);
+            prop_assert!(memory.equals(offset, &data));
+            let mut other = data.clone();
+            if let Some(byte) = other.get_mut(at.index(data.len().max(1))) {
+                *byte ^= 1 << (at.index(8));
+                prop_assert!(!memory.equals(offset, &other));
+            }
             if offset > 0 {
                 memory.copy_out(offset - 1, &mut around);
                 prop_assert_eq!(around[0], 0xee);

@@ -88,8 +88,9 @@ impl Slot {
         !self.is_special() && !self.is_empty()
     }
 
+    /// The mark of a moved group, or a link.
     #[inline]
-    fn is_special(self) -> bool {
+    pub fn is_special(self) -> bool {
         self.0 >> SPECIAL_SHIFT & 1 == 1
     }
 
@@ -120,7 +121,14 @@ impl Slot {
     /// An item with this tag.
     #[inline]
     pub fn matches(self, tag: u16) -> bool {
-        self.tag() == tag && self.is_item()
+        self.may_match(tag) && !self.is_empty()
+    }
+
+    /// An item with this tag, or nothing: for a first look at many slots.
+    #[inline]
+    pub fn may_match(self, tag: u16) -> bool {
+        const SEEN: u64 = ((1 << TAG_BITS) - 1) | 1 << SPECIAL_SHIFT;
+        (self.0 ^ u64::from(tag)) & SEEN == 0
     }
 
     /// The item's offset in the region, in bytes.

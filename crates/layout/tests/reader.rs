@@ -29,7 +29,7 @@ fn inputs_reach_every_end() {
         let input: Vec<u8> = (0..600).map(|_| random()).collect();
         for outcome in common::run(&input) {
             let end = match outcome {
-                Outcome::Hit(hit) if matches!(hit.value, Value::Fetched(_)) => 0,
+                Outcome::Hit(hit) if matches!(hit.value, Value::Fetched { .. }) => 0,
                 Outcome::Hit(_) => 1,
                 Outcome::Miss(_) => 2,
                 Outcome::Stale(_) => 3,

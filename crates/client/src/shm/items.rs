@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::bounds::ACCESSES_TOLD_AT_ONCE;
 
-const NS_PER_SECOND: i64 = 1_000_000_000;
+const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// One server's region.
 #[derive(Debug)]
@@ -25,8 +25,7 @@ pub struct Items {
 /// A reader of a region.
 #[derive(Debug)]
 pub struct Reader {
-    /// In a box, for readers are handed from call to call.
-    mapped: Box<Mapped>,
+    mapped: Mapped,
     zero_ns: i64,
     random: u32,
     /// Reads of which the server is to be told.
@@ -80,16 +79,13 @@ impl Items {
     ///
     /// # Errors
     /// The region's header is not sound.
-    pub fn reader(&self) -> io::Result<Reader> {
+    pub fn reader(&self) -> io::Result<Box<Reader>> {
         let mapped = Mapped::over(&self.region, Mode::SameHost)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("the region: {error:?}")))?;
         let random = monotonic_ns() as u32 | 1;
-        Ok(Reader {
-            mapped: Box::new(mapped),
-            zero_ns: self.zero_ns,
-            random,
-            accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
-        })
+        let accesses = Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
+        // In a box, for readers are handed from call to call.
+        Ok(Box::new(Reader { mapped, zero_ns: self.zero_ns, random, accesses }))
     }
 }
 
@@ -127,7 +123,7 @@ impl Reader {
 
     /// Begins reads that were asked for by now. False if the server is gone.
     fn begin(&mut self) -> bool {
-        let second = (monotonic_ns() as i64).saturating_sub(self.zero_ns) / NS_PER_SECOND;
+        let second = (monotonic_ns() as i64).saturating_sub(self.zero_ns) / NS_PER_SECOND as i64;
         self.mapped.begin(second.clamp(0, u32::MAX.into()) as u32)
     }
 
@@ -174,7 +170,7 @@ fn next_random(random: &mut u32) -> u32 {
 /// Nanoseconds of a clock that never goes back, some milliseconds coarse, as the server's.
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    now.tv_sec as u64 * NS_PER_SECOND + now.tv_nsec as u64
 }
 
 fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {

@@ -3,6 +3,7 @@
 
 mod attach;
 mod items;
+mod readers;
 mod stream;
 
 use base64::Engine;
@@ -11,6 +12,7 @@ use fabcache_layout::KeyHash;
 
 pub use attach::{Attached, Refusal, attach};
 pub use items::{Found, Items, Reader};
+pub use readers::Readers;
 
 /// The line that tells a server of reads that it did not see: hash and count of each in base64.
 pub fn accesses_line(accesses: &[(KeyHash, u8)]) -> String {

@@ -1,18 +1,22 @@
-//! Where keys that will be read lie, as far as can be told without waiting: so that what several of them need is on its
-//! way at once. Nothing hangs on its being right.
+//! Bringing what many keys need nearer, before any of them is read: nothing hangs on its being right.
+//!
+//! All that is wanted of one kind is asked for at once, in a loop that does nothing else. A processor can wait for many
+//! lines together, and for the walks through page tables that lead there, only as far as it looks ahead, and to read one
+//! key is more than it looks ahead.
 
 use crate::directory::Head;
-use crate::geometry::{Places, SLOTS_PER_BUCKET};
+use crate::geometry::{BUCKET_BYTES, Places};
 use crate::hash::KeyHash;
 use crate::item::HEADER_BYTES_MAX;
 use crate::memory::Memory;
 use crate::size_class;
-use crate::slot::Slot;
-use crate::sync::Ordering;
 
+use super::glance::Bucket;
 use super::{Known, Reader};
 
-const LINE_BYTES: u64 = 64;
+/// Keys for which this is done together: about as many lines as a core can wait for, and what they bring stays in the first
+/// cache until it is read.
+pub(super) const KEYS_AHEAD: usize = 32;
 /// Of an item so much is brought nearer: a short one as a whole. Of long ones the processor finds out itself.
 const ITEM_BYTES_MAX: u64 = 256;
 const _: () = assert!(ITEM_BYTES_MAX >= HEADER_BYTES_MAX as u64);
@@ -20,7 +24,7 @@ const _: () = assert!(ITEM_BYTES_MAX >= HEADER_BYTES_MAX as u64);
 impl Reader {
     /// Where the key's slots are, by what is known.
     #[inline]
-    fn places(&self, known: &Known, hash: KeyHash) -> Option<Places> {
+    pub(super) fn places(&self, known: &Known, hash: KeyHash) -> Option<Places> {
         let bits = self.geometry.partition_bits;
         let partition = hash.partition(bits);
         let head = Head::from_word(known.head(partition)?);
@@ -30,32 +34,27 @@ impl Reader {
         Some(Places::of(self.group_offset(number, group)?, hash))
     }
 
-    /// Brings the key's slots nearer.
-    #[inline]
-    pub(super) fn bring_slots(&self, known: &Known, memory: &Memory, hash: KeyHash) {
-        let Some(places) = self.places(known, hash) else { return };
-        memory.prefetch(places.home);
-        memory.prefetch(places.neighbour);
-    }
-
-    /// Brings the item of the first slot with the key's tag nearer; the slots should be near by now.
-    #[inline]
-    pub(super) fn bring_item(&self, known: &Known, memory: &Memory, hash: KeyHash) {
-        let Some(places) = self.places(known, hash) else { return };
-        let slots = |bucket: u64| (0..SLOTS_PER_BUCKET as u64).map(move |slot| bucket + slot * 8);
-        let mut slots = slots(places.home)
-            .chain(slots(places.neighbour))
-            .map(|at| Slot(memory.load(at, Ordering::Relaxed)));
-        let Some(slot) = slots.find(|slot| slot.matches(hash.tag())) else { return };
-        if slot.is_on_flash() {
-            return;
+    /// Brings nearer where keys with these hashes are: the buckets where most are, then their items, or the buckets where
+    /// others are.
+    pub(super) fn bring(&self, known: &Known, memory: &Memory, hashes: &[KeyHash]) {
+        let mut homes = [0; KEYS_AHEAD];
+        let mut next = [(0, 0); KEYS_AHEAD];
+        for ((hash, home), next) in hashes.iter().zip(&mut homes).zip(&mut next) {
+            if let Some(places) = self.places(known, *hash) {
+                (*home, *next) = (places.home, (places.neighbour, BUCKET_BYTES));
+            }
         }
-        let len = size_class::bytes_max(slot.class()).min(ITEM_BYTES_MAX);
-        let last = slot.offset() + len - 1;
-        let mut line = slot.offset() / LINE_BYTES * LINE_BYTES;
-        while line <= last {
-            memory.prefetch(line);
-            line += LINE_BYTES;
+        for home in &homes[..hashes.len()] {
+            memory.prefetch(*home);
+        }
+        for ((hash, home), next) in hashes.iter().zip(homes).zip(&mut next) {
+            let slot = if home == 0 { None } else { Bucket::at(memory, home).items(hash.tag()).next() };
+            if let Some(slot) = slot.filter(|slot| !slot.is_on_flash()) {
+                *next = (slot.offset(), size_class::bytes_max(slot.class()).min(ITEM_BYTES_MAX));
+            }
+        }
+        for (offset, len) in &next[..hashes.len()] {
+            memory.bring(*offset, *len);
         }
     }
 }

@@ -209,6 +209,11 @@ impl<'k> Get<'k> {
         self.rejections
     }
 
+    /// The value of a hit that is [`Value::Assembled`].
+    pub fn take_assembled(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.assembly.value)
+    }
+
     /// Takes what was asked for and says what to fetch next. `known` is of the same region, and its batch began after
     /// this GET was asked for, or together with it.
     pub fn next(&mut self, reader: &Reader, known: &mut Known, fetched: Fetched<'_>) -> Step {
@@ -626,8 +631,7 @@ impl<'k> Get<'k> {
         if judged.is_placed {
             return self.hit(Value::Placed);
         }
-        let value_at = judged.value_at;
-        self.hit(Value::Fetched(value_at..value_at + item.value_len as usize))
+        self.hit(Value::Fetched { at: judged.value_at, len: item.value_len as usize })
     }
 
     fn gone(&mut self, reader: &Reader, known: &mut Known, miss: Miss, stale: Rejection) -> Step {
@@ -639,17 +643,8 @@ impl<'k> Get<'k> {
 
     fn hit(&mut self, value: Value) -> Step {
         let Some(Judged { item, .. }) = self.judged else { return self.ask_server(Reason::Damaged) };
-        let hit = Hit {
-            flags: item.flags,
-            cas: item.cas,
-            expiry: item.expiry,
-            stale: item.state.has(State::STALE),
-            token_sent: item.state.has(State::TOKEN_SENT),
-            binary_key: item.has_binary_key(),
-            frequency: (!self.by_location).then(|| self.candidate.slot.frequency()),
-            value,
-            location: self.candidate.location,
-        };
+        let frequency = (!self.by_location).then(|| self.candidate.slot.frequency());
+        let hit = Hit::of(&item, frequency, value, self.candidate.location);
         self.done(Outcome::Hit(hit))
     }
 
@@ -746,8 +741,7 @@ impl<'k> Get<'k> {
         if self.places {
             return self.hit(Value::Placed);
         }
-        let value = std::mem::take(&mut self.assembly.value);
-        self.hit(Value::Assembled(value))
+        self.hit(Value::Assembled)
     }
 }
 

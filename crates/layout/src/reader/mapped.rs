@@ -1,6 +1,5 @@
 //! Reading a region that is mapped: what a client on the server's host does, with no more than loads.
 
-use std::ops::Range;
 #[cfg(not(loom))]
 use std::sync::Arc;
 
@@ -11,11 +10,8 @@ use crate::sync::{Ordering, fence};
 
 #[cfg(not(loom))]
 use super::Region;
+use super::ahead::KEYS_AHEAD;
 use super::{Fetched, Get, Hit, Known, Location, Mode, Outcome, Reader, Rejections, Step, Value};
-
-/// Of keys that are read together, so many are between bringing slots nearer, bringing the item nearer, and reading it: as
-/// many loads as a core can have under way.
-const KEYS_AHEAD: usize = 8;
 
 /// A mapped region and what is known of it. One thread reads; others have their own.
 #[derive(Debug)]
@@ -82,14 +78,19 @@ impl Mapped {
 
     /// Reads a key.
     pub fn get(&mut self, key: &[u8]) -> (Outcome, Rejections) {
-        let get = Get::by_key(&self.reader, key);
-        self.run_own(get)
+        let mut value = std::mem::take(&mut self.value);
+        let done = self.get_hashed(key, self.reader.hash(key), &mut value);
+        self.value = value;
+        done
     }
 
     /// Reads a key's item where it was found before.
     pub fn get_at(&mut self, key: &[u8], location: Location) -> (Outcome, Rejections) {
         let get = Get::at(&self.reader, key, location);
-        self.run_own(get)
+        let mut value = std::mem::take(&mut self.value);
+        let done = self.run(get, &mut value);
+        self.value = value;
+        done
     }
 
     /// The value of a hit, which was the last GET.
@@ -100,8 +101,7 @@ impl Mapped {
     /// Reads a key; its value replaces what is in `value`, which is empty if there is none.
     #[inline]
     pub fn get_into(&mut self, key: &[u8], value: &mut Vec<u8>) -> Outcome {
-        let get = Get::by_key(&self.reader, key);
-        self.run(get, value).0
+        self.get_hashed(key, self.reader.hash(key), value).0
     }
 
     /// Reads `count` keys in order, with what the next ones need on its way meanwhile. `take` is told of each: its number,
@@ -113,40 +113,39 @@ impl Mapped {
         mut take: impl FnMut(usize, KeyHash, Outcome, &mut Vec<u8>),
     ) {
         let mut value = Vec::new();
-        let mut hashes = [KeyHash(0); 2 * KEYS_AHEAD];
-        for step in 0..count + 2 * KEYS_AHEAD {
-            let at = step % hashes.len();
-            if let Some(number) = step.checked_sub(2 * KEYS_AHEAD) {
-                let get = Get::by_hash(&self.reader, key(number), hashes[at]);
-                let outcome = self.run(get, &mut value).0;
-                take(number, hashes[at], outcome, &mut value);
+        let mut hashes = [KeyHash(0); KEYS_AHEAD];
+        for from in (0..count).step_by(KEYS_AHEAD) {
+            let hashes = &mut hashes[..KEYS_AHEAD.min(count - from)];
+            for (number, hash) in (from..).zip(&mut *hashes) {
+                *hash = self.reader.hash(key(number));
             }
-            if let Some(number) = step.checked_sub(KEYS_AHEAD)
-                && number < count
-            {
-                self.reader.bring_item(&self.known, &self.memory, hashes[number % hashes.len()]);
-            }
-            if step < count {
-                hashes[at] = self.reader.hash(key(step));
-                self.reader.bring_slots(&self.known, &self.memory, hashes[at]);
+            self.reader.bring(&self.known, &self.memory, hashes);
+            for (number, hash) in (from..).zip(hashes) {
+                let outcome = self.get_hashed(key(number), *hash, &mut value).0;
+                take(number, *hash, outcome, &mut value);
             }
         }
     }
 
-    fn run_own(&mut self, get: Get<'_>) -> (Outcome, Rejections) {
-        let mut value = std::mem::take(&mut self.value);
-        let done = self.run(get, &mut value);
-        self.value = value;
-        done
+    #[inline]
+    fn get_hashed(&mut self, key: &[u8], hash: KeyHash, value: &mut Vec<u8>) -> (Outcome, Rejections) {
+        match self.reader.glance(&self.known, &self.memory, key, hash, value) {
+            Some(outcome) => {
+                if !matches!(outcome, Outcome::Hit(_)) {
+                    value.clear();
+                }
+                (outcome, Rejections::default())
+            }
+            None => self.run(Get::by_hash(&self.reader, key, hash), value),
+        }
     }
 
-    #[inline]
+    #[inline(never)]
     fn run(&mut self, get: Get<'_>, value: &mut Vec<u8>) -> (Outcome, Rejections) {
         let mut get = get.placing(&self.reader);
         let mut fetched = Fetched::Nothing;
         value.clear();
         loop {
-            // What it says is not kept: to copy it whole as soon as it is written takes the processor long.
             fetched = match get.next(&self.reader, &mut self.known, fetched) {
                 Step::Word(offset) => Fetched::Word(self.memory.load(offset, Ordering::Acquire)),
                 Step::Bytes { offset, len } => {
@@ -164,7 +163,7 @@ impl Mapped {
                     Fetched::Placed
                 }
                 Step::Done(outcome) => {
-                    self.put(&outcome, value);
+                    self.put(&mut get, &outcome, value);
                     return (outcome, get.rejections());
                 }
             };
@@ -172,18 +171,14 @@ impl Mapped {
     }
 
     /// Puts what a GET came to in place, unless it is there.
-    #[inline]
-    fn put(&self, outcome: &Outcome, value: &mut Vec<u8>) {
+    fn put(&self, get: &mut Get<'_>, outcome: &Outcome, value: &mut Vec<u8>) {
         let Outcome::Hit(hit) = outcome else { return value.clear() };
-        match &hit.value {
-            Value::Fetched(Range { start, end }) => {
+        match hit.value {
+            Value::Fetched { at, len } => {
                 value.clear();
-                value.extend_from_slice(self.bytes.get(*start..*end).unwrap_or_default());
+                value.extend_from_slice(self.bytes.get(at..at + len).unwrap_or_default());
             }
-            Value::Assembled(assembled) => {
-                value.clear();
-                value.extend_from_slice(assembled);
-            }
+            Value::Assembled => *value = get.take_assembled(),
             Value::Placed => {}
         }
     }

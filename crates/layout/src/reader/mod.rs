@@ -38,6 +38,7 @@
 
 mod ahead;
 mod get;
+mod glance;
 mod hints;
 mod judge;
 mod known;
@@ -52,12 +53,11 @@ pub use mapped::Mapped;
 #[cfg(not(loom))]
 pub use region::Region;
 
-use std::ops::Range;
-
 use crate::checksum::Secret;
 use crate::geometry::Geometry;
 use crate::hash::KeyHash;
 use crate::header::{Birth, HeaderError};
+use crate::item::{Item, State};
 
 /// How it is told that fetched bytes are those of one item.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ impl Reader {
 }
 
 /// What a GET wants next.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The eight bytes at this offset, a multiple of 8, as one word.
     Word(u64),
@@ -147,7 +147,7 @@ pub enum Fetched<'a> {
 }
 
 /// What a GET came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The item.
     Hit(Hit),
@@ -160,7 +160,7 @@ pub enum Outcome {
 }
 
 /// An item that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
     /// Client flags.
     pub flags: u32,
@@ -182,13 +182,35 @@ pub struct Hit {
     pub location: Location,
 }
 
+impl Hit {
+    #[inline]
+    fn of(item: &Item, frequency: Option<u8>, value: Value, location: Location) -> Hit {
+        Hit {
+            flags: item.flags,
+            cas: item.cas,
+            expiry: item.expiry,
+            stale: item.state.has(State::STALE),
+            token_sent: item.state.has(State::TOKEN_SENT),
+            binary_key: item.has_binary_key(),
+            frequency,
+            value,
+            location,
+        }
+    }
+}
+
 /// Where the value of a hit is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// In the bytes fetched last, here.
-    Fetched(Range<usize>),
-    /// Put together from pieces.
-    Assembled(Vec<u8>),
+    /// In the bytes fetched last.
+    Fetched {
+        /// Where it starts there.
+        at: usize,
+        /// Its bytes.
+        len: usize,
+    },
+    /// Put together from pieces: [`Get::take_assembled`].
+    Assembled,
     /// Where it was to be put ([`Step::Value`]).
     Placed,
 }

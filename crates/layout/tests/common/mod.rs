@@ -70,9 +70,9 @@ fn answer_all(reader: &Reader, known: &mut Known, mut get: Get<'_>, input: &mut 
         let fetched = match step {
             Step::Done(outcome) => {
                 if let Outcome::Hit(hit) = &outcome
-                    && let fabcache_layout::reader::Value::Fetched(range) = &hit.value
+                    && let fabcache_layout::reader::Value::Fetched { at, len } = hit.value
                 {
-                    assert!(range.end <= bytes.len());
+                    assert!(at + len <= bytes.len());
                 }
                 return outcome;
             }

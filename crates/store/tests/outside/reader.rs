@@ -54,6 +54,8 @@ struct Slow {
     reader: Reader,
     known: Known,
     bytes: Vec<u8>,
+    /// The last value that was put together from pieces.
+    assembled: Vec<u8>,
     random: Random,
 }
 
@@ -62,7 +64,8 @@ impl Slow {
         let birth = header::read(&memory).expect("a region");
         let reader = Reader::new(&birth, mode).expect("a sound one");
         let known = Known::new(reader.geometry());
-        Slow { memory, reader, known, bytes: Vec::new(), random: Random::new(number + 9_999) }
+        let random = Random::new(number + 9_999);
+        Slow { memory, reader, known, bytes: Vec::new(), assembled: Vec::new(), random }
     }
 
     fn begin(&mut self, now: u32) {
@@ -88,7 +91,10 @@ impl Slow {
                     Fetched::Bytes(&self.bytes)
                 }
                 Step::Value { .. } => unreachable!("no value is to be placed"),
-                Step::Done(outcome) => return (outcome, get.rejections()),
+                Step::Done(outcome) => {
+                    self.assembled = get.take_assembled();
+                    return (outcome, get.rejections());
+                }
             };
             step = get.next(&self.reader, &mut self.known, fetched);
         }
@@ -220,9 +226,9 @@ impl Outsider {
         }
         match outcome {
             Outcome::Hit(hit) => {
-                let value = match (&hit.value, kind) {
-                    (Value::Fetched(range), 1) => &self.slow.bytes[range.clone()],
-                    (Value::Assembled(value), _) => value,
+                let value = match (hit.value, kind) {
+                    (Value::Fetched { at, len }, 1) => &self.slow.bytes[at..at + len],
+                    (Value::Assembled, 1) => &self.slow.assembled,
                     _ => self.same_host.value(&hit),
                 };
                 let (version, stored_after) = check(number, value);
