@@ -33,9 +33,11 @@ pub const LOOKS_BEFORE_SLEEP_MAX: u32 = 2048;
 pub const LOOKS_BEFORE_SLEEP_MIN: u32 = 64;
 /// … but after so many sleeps it is tried again, once: a hundredth of the time that these take.
 pub const SLEEPS_BEFORE_LOOKING_AGAIN: u32 = 512;
-/// Reads of which the server is told once there are so many: 12 characters each, and so many are on a line
-/// of at most 2048.
-pub const ACCESSES_TOLD_AT_ONCE: usize = 128;
+/// Reads of which the server is told on one line: 12 characters each, on a line of at most 2048.
+pub const ACCESSES_ON_A_LINE: usize = 128;
+/// Reads of which the server is told once there are so many. To wake a server that sleeps takes as long as a hundred
+/// reads.
+pub const ACCESSES_TOLD_AT_ONCE: usize = 512;
 /// Keys read from memory one behind the other before anything else is looked at.
 pub const KEYS_READ_AT_ONCE: usize = 128;
 /// Readers of one server's memory kept that nobody uses.

@@ -8,14 +8,14 @@ use fabcache_layout::KeyHash;
 use rustix::net::SendFlags;
 
 use crate::address::{Address, Place};
-use crate::bounds::{ACCESSES_TOLD_AT_ONCE, IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX};
+use crate::bounds::{IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX};
 use crate::client::{Credentials, SharedMemory, Transport};
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
 use crate::input::protocol;
 use crate::meta::refusal;
 use crate::pipeline::Pipeline;
-use crate::shm::{self, Attached, Found, Items, Reader, Readers, Refusal, accesses_line};
+use crate::shm::{self, Attached, Found, Items, Reader, Readers, Refusal, accesses_lines};
 use crate::socket::{Socket, receive_line};
 use crate::stream::Stream;
 
@@ -292,7 +292,7 @@ impl Server {
     #[cold]
     fn tell(&self, accesses: &[(KeyHash, u8)]) {
         let Ok(mut connection) = self.take() else { return };
-        let lines: String = accesses.chunks(ACCESSES_TOLD_AT_ONCE).map(accesses_line).collect();
+        let lines = accesses_lines(accesses);
         let told = connection.send([lines.as_bytes()]);
         self.give_back(connection, &told);
     }

@@ -11,6 +11,9 @@ use fabcache_layout::item::{access_window, load_state};
 use crate::handle::Handle;
 use crate::index::lookup::Search;
 
+/// Reads noted together: about as many lines as a core can wait for at once.
+const ACCESSES_AHEAD: usize = 16;
+
 /// Reads of one key, counted by who read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
@@ -21,11 +24,24 @@ pub struct Access {
 }
 
 impl Handle {
-    /// Notes reads of which others tell, as if the server had done them. Each is one lookup of the index; no lock is
-    /// waited for.
-    pub fn note_accesses(&self, accesses: &[Access]) {
-        for access in accesses {
-            self.note_outside_access(*access);
+    /// Notes reads of which others tell, as if the server had done them. Each is one lookup of the index, whose misses are
+    /// overlapped with the next ones'; no lock is waited for.
+    pub fn note_accesses(&self, accesses: impl IntoIterator<Item = Access>) {
+        let mut accesses = accesses.into_iter().fuse();
+        let mut batch = [Access { hash: KeyHash(0), reads: 0 }; ACCESSES_AHEAD];
+        loop {
+            let mut len = 0;
+            for (place, access) in batch.iter_mut().zip(&mut accesses) {
+                *place = access;
+                len += 1;
+            }
+            let batch = &batch[..len];
+            batch.iter().for_each(|access| self.store.index.prefetch(access.hash));
+            batch.iter().for_each(|access| self.store.index.prefetch_items(access.hash));
+            batch.iter().for_each(|access| self.note_outside_access(*access));
+            if len < ACCESSES_AHEAD {
+                return;
+            }
         }
     }
 

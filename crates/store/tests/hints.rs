@@ -108,7 +108,7 @@ impl Client {
         // They come in batches.
         if self.told.len() >= 32 {
             self.told_sum += self.told.len();
-            handle.note_accesses(&self.told);
+            handle.note_accesses(self.told.iter().copied());
             self.told.clear();
         }
         true
@@ -140,11 +140,11 @@ fn hints_for_what_is_not_there_do_nothing() {
         .chain([Access { hash: KeyHash(0), reads: 0 }, Access { hash: KeyHash(u64::MAX), reads: u8::MAX }])
         .collect();
     let before = store.sums().accesses_outside;
-    handle.note_accesses(&hostile);
+    handle.note_accesses(hostile);
     assert!(store.sums().accesses_outside - before < 500, "but for tags that are the same by chance");
     assert_eq!(get(&handle, b"key").expect("still there").1, b"value");
     let hash = store.hash(b"key");
-    handle.note_accesses(&[Access { hash, reads: u8::MAX }]);
+    handle.note_accesses([Access { hash, reads: u8::MAX }]);
     let mut reader = Mapped::open(map_all(store.region()), Mode::SameHost).expect("a region");
     reader.begin(store.now());
     let Outcome::Hit(hit) = reader.get(b"key").0 else { panic!("it is there") };

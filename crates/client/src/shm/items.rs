@@ -129,7 +129,8 @@ impl Reader {
 
     /// Reads of which the server is to be told now, if there are enough of them.
     pub fn take_accesses(&mut self) -> Option<Vec<(KeyHash, u8)>> {
-        (self.accesses.len() >= ACCESSES_TOLD_AT_ONCE).then(|| std::mem::take(&mut self.accesses))
+        let next = || Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
+        (self.accesses.len() >= ACCESSES_TOLD_AT_ONCE).then(|| std::mem::replace(&mut self.accesses, next()))
     }
 
     fn random(&mut self) -> u32 {

@@ -10,19 +10,25 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_layout::KeyHash;
 
+use crate::bounds::ACCESSES_ON_A_LINE;
+
 pub use attach::{Attached, Refusal, attach};
 pub use items::{Found, Items, Reader};
 pub use readers::Readers;
 
-/// The line that tells a server of reads that it did not see: hash and count of each in base64.
-pub fn accesses_line(accesses: &[(KeyHash, u8)]) -> String {
-    let mut line = String::from("shm accessed ");
-    for (hash, reads) in accesses {
-        let mut record = [0; 9];
-        record[..8].copy_from_slice(&hash.0.to_le_bytes());
-        record[8] = *reads;
-        STANDARD.encode_string(record, &mut line);
+/// The lines that tell a server of reads that it did not see: hash and count of each in base64.
+pub fn accesses_lines(accesses: &[(KeyHash, u8)]) -> String {
+    let mut lines = String::new();
+    for accesses in accesses.chunks(ACCESSES_ON_A_LINE) {
+        // Nine bytes are twelve characters, so those of one do not run into the next one's.
+        let mut records = [0; 9 * ACCESSES_ON_A_LINE];
+        for ((hash, reads), record) in accesses.iter().zip(records.as_chunks_mut::<9>().0) {
+            record[..8].copy_from_slice(&hash.0.to_le_bytes());
+            record[8] = *reads;
+        }
+        lines.push_str("shm accessed ");
+        STANDARD.encode_string(&records[..9 * accesses.len()], &mut lines);
+        lines.push_str("\r\n");
     }
-    line.push_str("\r\n");
-    line
+    lines
 }

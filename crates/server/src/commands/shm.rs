@@ -53,7 +53,6 @@ pub fn accessed(ctx: &mut Context, session: &Session, accesses: Accesses<'_>, fo
         form.reply(&refused(Refusal::Client("only who reads the memory itself tells of that")), &mut ctx.out);
         return;
     }
-    for (hash, reads) in accesses.iter() {
-        ctx.handle.note_accesses(&[Access { hash: KeyHash(hash), reads }]);
-    }
+    let accesses = accesses.iter().map(|(hash, reads)| Access { hash: KeyHash(hash), reads });
+    ctx.handle.note_accesses(accesses);
 }
