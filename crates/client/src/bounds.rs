@@ -27,12 +27,15 @@ pub const TURNS_AT_ONCE: usize = 16;
 pub const DRIVER_LINGER: Duration = Duration::from_millis(50);
 /// The longest [`crate::Options::timeout`] that clocks can add: sixty years.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(60 * 365 * 24 * 3600);
-/// Looks for an answer in shared memory before sleeping: some tens of microseconds, as long as ringing and waking take …
-pub const LOOKS_BEFORE_SLEEP_MAX: u32 = 2048;
-/// … or fewer where that is mostly in vain, and at last none …
-pub const LOOKS_BEFORE_SLEEP_MIN: u32 = 64;
+/// An answer in shared memory is looked for before sleeping for so long: as ringing and waking a server take, on virtual
+/// machines that are slow at it too …
+pub const LOOK_NS_MAX: u32 = 200_000;
+/// … or shorter where that is mostly in vain, and at last not at all …
+pub const LOOK_NS_MIN: u32 = 3_000;
 /// … but after so many sleeps it is tried again, once: a hundredth of the time that these take.
-pub const SLEEPS_BEFORE_LOOKING_AGAIN: u32 = 512;
+pub const SLEEPS_BEFORE_LOOKING_AGAIN: u32 = 1024;
+/// Looks between readings of the clock.
+pub const LOOKS_BETWEEN_CLOCKS: u32 = 16;
 /// Reads of which the server is told on one line: 12 characters each, on a line of at most 2048.
 pub const ACCESSES_ON_A_LINE: usize = 128;
 /// Reads of which the server is told once there are so many. To wake a server that sleeps takes as long as a hundred

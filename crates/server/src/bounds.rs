@@ -47,7 +47,7 @@ pub const EVENTS_PER_TURN_MAX: usize = 256;
 
 /// How long a worker looks at a shared channel to which nothing comes before it waits for its bell: about as long as
 /// ringing and waking take …
-pub const POLLED_TIME_MAX: Duration = Duration::from_micros(50);
+pub const POLLED_TIME_MAX: Duration = Duration::from_micros(200);
 /// … or shorter where that is mostly in vain, and at last not at all …
 pub const POLLED_TIME_MIN: Duration = Duration::from_micros(3);
 /// … but after so many waits it is tried again: a client may have begun to send one request after the other.

@@ -1,14 +1,14 @@
 //! The client's end of a channel, as a stream of bytes.
 //!
 //! Whoever waits looks for a while before it sleeps. How long is found out: as long as answers come in that time it stays
-//! or grows, and where none does, for the server needs this very processor or takes long, it shrinks to nothing. Then it is tried
-//! once in a while.
+//! or grows, and where none does, for the server needs this very processor or takes long, it shrinks to nothing. Then it
+//! is tried once in a while.
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fabcache_layout::channel::{Broken, Channel};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::items::{Items, monotonic_ns};
 use crate::bounds::{
-    LOOKS_BEFORE_SLEEP_MAX, LOOKS_BEFORE_SLEEP_MIN, SLEEPS_BEFORE_LOOKING_AGAIN, TRUSTED_IDLE,
+    LOOK_NS_MAX, LOOK_NS_MIN, LOOKS_BETWEEN_CLOCKS, SLEEPS_BEFORE_LOOKING_AGAIN, TRUSTED_IDLE,
 };
 use crate::socket::wait_for_any;
 use crate::stream::{Stream, Until, Waiter};
@@ -36,8 +36,8 @@ struct Shared {
     left: AtomicBool,
     /// When the socket was last looked at.
     looked_ns: AtomicU64,
-    /// How often to look before sleeping …
-    looks: AtomicU32,
+    /// How long to look before sleeping, in nanoseconds …
+    look_ns: AtomicU32,
     /// … and how often that was not done at all.
     sleeps: AtomicU32,
     /// It is being found out whether looking is of use again.
@@ -53,7 +53,7 @@ impl ShmStream {
             items,
             left: AtomicBool::new(false),
             looked_ns: AtomicU64::new(monotonic_ns()),
-            looks: AtomicU32::new(LOOKS_BEFORE_SLEEP_MAX),
+            look_ns: AtomicU32::new(LOOK_NS_MAX),
             sleeps: AtomicU32::new(0),
             is_trying: AtomicBool::new(false),
         }))
@@ -95,30 +95,42 @@ impl Shared {
         arrived || until.covers(Until::CanSend) && channel.outgoing().has_room().unwrap_or(true)
     }
 
-    /// Looks for what is waited for, as often as has been of use lately.
+    /// Looks for what is waited for, as long as has been of use lately.
     fn look(&self, until: Until) -> bool {
-        let looks = self.looks.load(Ordering::Relaxed);
-        for _ in 0..looks {
-            if let Ok(mut channel) = self.channel.try_lock()
-                && self.is_ready(&mut channel, until)
-            {
-                self.looks.store((looks * 2).min(LOOKS_BEFORE_SLEEP_MAX), Ordering::Relaxed);
-                self.is_trying.store(false, Ordering::Relaxed);
-                return true;
-            }
-            std::hint::spin_loop();
+        let look_ns = self.look_ns.load(Ordering::Relaxed);
+        if look_ns > 0 && self.look_for(until, Duration::from_nanos(look_ns.into())) {
+            self.look_ns.store((look_ns * 2).min(LOOK_NS_MAX), Ordering::Relaxed);
+            self.is_trying.store(false, Ordering::Relaxed);
+            return true;
         }
-        let was_trying = looks > 0 && self.is_trying.swap(false, Ordering::Relaxed);
-        let fewer = if was_trying || looks / 2 < LOOKS_BEFORE_SLEEP_MIN { 0 } else { looks / 2 };
-        let again = looks == 0
+        let was_trying = look_ns > 0 && self.is_trying.swap(false, Ordering::Relaxed);
+        let less = if was_trying || look_ns / 2 < LOOK_NS_MIN { 0 } else { look_ns / 2 };
+        let again = look_ns == 0
             && (self.sleeps.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(SLEEPS_BEFORE_LOOKING_AGAIN);
         if again {
             // Once, and for as long as a server that sleeps takes to wake up: while this end sleeps as well, the server
             // has no reason to begin.
             self.is_trying.store(true, Ordering::Relaxed);
         }
-        self.looks.store(if again { LOOKS_BEFORE_SLEEP_MAX } else { fewer }, Ordering::Relaxed);
+        self.look_ns.store(if again { LOOK_NS_MAX } else { less }, Ordering::Relaxed);
         false
+    }
+
+    fn look_for(&self, until: Until, time: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            for _ in 0..LOOKS_BETWEEN_CLOCKS {
+                if let Ok(mut channel) = self.channel.try_lock()
+                    && self.is_ready(&mut channel, until)
+                {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if begun.elapsed() >= time {
+                return false;
+            }
+        }
     }
 
     /// Waits, also for `woken`, if there is one.
@@ -240,8 +252,6 @@ impl Waiter for ShmWaiter {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use clap::Parser;
     use fabcache_layout::channel::Shape;
     use fabcache_server::options::CommandLine;
