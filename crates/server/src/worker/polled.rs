@@ -2,7 +2,8 @@
 //!
 //! Looking costs a processor; being told costs both ends system calls and the client a wait. So a connection is looked at
 //! for a while after something came. For how long is found out: as long as things come in that time it stays or grows,
-//! and where none does, for the client thinks longer or waits for this very processor, it shrinks to nothing.
+//! and where none does, for the client thinks longer or waits for this very processor, it shrinks to nothing. Then it is
+//! tried once in a while.
 
 use std::time::{Duration, Instant};
 
@@ -25,11 +26,13 @@ pub struct Polled {
     time: Option<Duration>,
     /// Connections that were told to rest at once since looking was of no use.
     rests: u32,
+    /// It is being found out whether looking is of use again.
+    is_trying: bool,
 }
 
 impl Default for Polled {
     fn default() -> Polled {
-        Polled { entries: Vec::new(), time: Some(POLLED_TIME_MAX), rests: 0 }
+        Polled { entries: Vec::new(), time: Some(POLLED_TIME_MAX), rests: 0, is_trying: false }
     }
 }
 
@@ -87,18 +90,20 @@ impl Polled {
     }
 
     fn learn(&mut self, came: bool, in_vain: bool) {
+        if !came && !in_vain {
+            return;
+        }
+        let was_trying = std::mem::take(&mut self.is_trying);
         self.time = match self.time {
             Some(time) if came => Some((time * 2).min(POLLED_TIME_MAX)),
-            Some(time) if in_vain => Some(time / 2).filter(|time| *time >= POLLED_TIME_MIN),
-            None if in_vain => {
-                self.rests += 1;
-                let again = self.rests >= RESTS_BEFORE_POLLING_AGAIN;
-                if again {
-                    self.rests = 0;
-                }
-                again.then_some(POLLED_TIME_MIN)
+            Some(_) if was_trying => None,
+            Some(time) => Some(time / 2).filter(|time| *time >= POLLED_TIME_MIN),
+            None => {
+                self.rests = (self.rests + 1) % RESTS_BEFORE_POLLING_AGAIN;
+                self.is_trying = self.rests == 0;
+                // For as long as a client that sleeps takes to wake up.
+                self.is_trying.then_some(POLLED_TIME_MAX)
             }
-            time => time,
         };
     }
 }
@@ -127,15 +132,22 @@ mod tests {
             });
         }
         assert!(asked > 1 && polled.is_empty());
-        for _ in 0..RESTS_BEFORE_POLLING_AGAIN {
-            assert_eq!(polled.time, None);
+        let rest = |polled: &mut Polled| {
+            for _ in 0..RESTS_BEFORE_POLLING_AGAIN {
+                assert_eq!(polled.time, None);
+                polled.add(7, later);
+                polled.retire(later, |_| true);
+            }
+            assert_eq!(polled.time, Some(POLLED_TIME_MAX));
             polled.add(7, later);
-            polled.retire(later, |_| true);
-        }
-        assert_eq!(polled.time, Some(POLLED_TIME_MIN));
-        polled.add(7, later);
+        };
+        rest(&mut polled);
+        polled.retire(later + POLLED_TIME_MAX, |_| true);
+        assert_eq!(polled.time, None, "it is tried once");
+        rest(&mut polled);
         polled.note(0);
         polled.retire(later, |_| panic!("something came"));
-        assert!(polled.time > Some(POLLED_TIME_MIN));
+        polled.retire(later + POLLED_TIME_MAX, |_| true);
+        assert_eq!(polled.time, Some(POLLED_TIME_MAX / 2), "it is of use again");
     }
 }
