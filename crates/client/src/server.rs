@@ -1,11 +1,7 @@
 //! One server: its idle connections, and whether it is thought to be up.
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-
-use fabcache_layout::KeyHash;
-use rustix::net::SendFlags;
 
 use crate::address::{Address, Place};
 use crate::bounds::{IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX};
@@ -16,8 +12,9 @@ use crate::input::protocol;
 use crate::meta::refusal;
 use crate::pipeline::Pipeline;
 use crate::shm::{self, Attached, Found, Items, Reader, Readers, Refusal, accesses_lines};
-use crate::socket::{Socket, receive_line};
+use crate::socket::{Socket, ask_for_line};
 use crate::stream::Stream;
+use fabcache_layout::KeyHash;
 
 /// One server.
 #[derive(Debug)]
@@ -167,12 +164,7 @@ impl Server {
         let Some(Credentials { user, password }) = &self.credentials else { return Ok(()) };
         let token = format!("{user} {password}");
         let request = format!("set auth 0 0 {}\r\n{token}\r\n", token.len());
-        // It fits the empty buffer of any socket.
-        let sent = rustix::net::send(&*socket.0, request.as_bytes(), SendFlags::NOSIGNAL);
-        if sent.map_err(io::Error::from)? < request.len() {
-            return Err(io::Error::from(io::ErrorKind::WriteZero).into());
-        }
-        let (line, _) = receive_line(&socket.0, deadline)?;
+        let (line, _) = ask_for_line(&socket.0, &request, deadline)?;
         refusal(line.trim_end())?;
         if line == "STORED\r\n" { Ok(()) } else { Err(protocol(line.as_bytes())) }
     }

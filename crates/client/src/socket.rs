@@ -117,11 +117,29 @@ fn or_not_now<T>(done: Result<T, Errno>, not_now: T) -> io::Result<T> {
 /// Bytes of a line that are received at once: few are longer.
 const LINE_BYTES: usize = 64;
 
+/// Asks for something in a few words over a socket on which nothing is under way: the line that it is answered with, and
+/// the descriptors that came with that.
+///
+/// # Errors
+/// The socket broke, the deadline passed, or what comes is no line.
+pub fn ask_for_line(
+    socket: &socket2::Socket,
+    request: &str,
+    deadline: Instant,
+) -> Result<(String, Vec<OwnedFd>), Failure> {
+    // It fits the empty buffer of any socket.
+    let sent = rustix::net::send(socket, request.as_bytes(), SendFlags::NOSIGNAL).map_err(io::Error::from)?;
+    if sent < request.len() {
+        return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+    }
+    receive_line(socket, deadline)
+}
+
 /// One line, and the descriptors that came with it. Nothing comes behind it: nothing else was asked for.
 ///
 /// # Errors
 /// The socket broke, the deadline passed, or what comes is no line.
-pub fn receive_line(socket: &socket2::Socket, deadline: Instant) -> Result<(String, Vec<OwnedFd>), Failure> {
+fn receive_line(socket: &socket2::Socket, deadline: Instant) -> Result<(String, Vec<OwnedFd>), Failure> {
     let (mut line, mut descriptors) = (Vec::new(), Vec::new());
     while !line.ends_with(b"\n") {
         if Instant::now() >= deadline {

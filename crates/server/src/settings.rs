@@ -482,7 +482,6 @@ fn seconds(seconds: u32) -> Option<Duration> {
 }
 
 /// Reads a size in bytes with a suffix k, m or g; without one in `unit`s.
-/// A size as options have it; a number alone counts `unit`s.
 pub(crate) fn size(option: &str, text: &str, unit: u64) -> Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {

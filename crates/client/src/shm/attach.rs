@@ -1,19 +1,17 @@
 //! Asking a server for its memory, over a Unix socket.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
 use fabcache_layout::header::FORMAT_VERSION;
-use rustix::net::SendFlags;
 
 use super::items::{Items, monotonic_ns};
 use super::stream::ShmStream;
 use crate::error::Failure;
 use crate::input::protocol;
-use crate::socket::receive_line;
+use crate::socket::ask_for_line;
 
 /// Memory that a server shares.
 #[derive(Debug)]
@@ -41,13 +39,7 @@ pub fn attach(
     // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
     let asked_ns = monotonic_ns();
     let request = format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n");
-    // It fits the empty buffer of any socket.
-    let sent =
-        rustix::net::send(&**socket, request.as_bytes(), SendFlags::NOSIGNAL).map_err(io::Error::from)?;
-    if sent < request.len() {
-        return Err(io::Error::from(io::ErrorKind::WriteZero).into());
-    }
-    let (line, descriptors) = receive_line(socket, deadline)?;
+    let (line, descriptors) = ask_for_line(socket, &request, deadline)?;
     let mut words = line.split_ascii_whitespace();
     if words.next() != Some("SHM") {
         return Ok(Err(Refusal(line.trim_end().into())));

@@ -139,7 +139,7 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
         }
         Command::Stats(words) => stats::stats(ctx, words, &form),
         Command::Watch(words) => orders::watch(ctx, session, words, &form),
-        Command::ShmAttach { channel, region } => return shm::attach(ctx, session, channel, region, &form),
+        Command::ShmAttach { channel, region } => shm::attach(ctx, session, channel, region, &form),
         Command::ShmAccessed(accesses) => shm::accessed(ctx, session, accesses, &form),
         Command::LruCrawler(words) => orders::lru_crawler(ctx, session, words, &form),
         order => return orders::order(ctx, order, &form),

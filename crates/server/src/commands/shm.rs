@@ -9,10 +9,10 @@ use fabcache_store::hints::Access;
 use fabcache_transport::Kind;
 use fabcache_transport::shm::NewChannel;
 
-use super::{Context, Flow, Session, refused};
+use super::{Context, Session, refused};
 
 /// Memory is to be shared with the client, if it may have it and knows these versions of what lies in it.
-pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) -> Flow {
+pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) {
     let refusal = match &ctx.shared.settings.shm {
         None => Refusal::Client("shared memory is off; start the server with --shm"),
         Some(_) if session.info.kind != Kind::Unix => {
@@ -28,7 +28,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
             Ok(channel) => {
                 session.channel = Some(channel);
                 ctx.counters().shm_attached.inc();
-                return Flow::Next;
+                return;
             }
             Err(error) => {
                 tracing::warn!("cannot share memory with a client: {error}");
@@ -38,7 +38,6 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
     };
     ctx.counters().shm_refused.inc();
     form.reply(&refused(refusal), &mut ctx.out);
-    Flow::Next
 }
 
 /// The line that goes with the descriptors: bytes of the region, and what its clock says, in nanoseconds.
