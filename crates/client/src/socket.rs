@@ -56,8 +56,7 @@ impl Stream for Socket {
     }
 
     fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
-        let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Box::new(SocketWaiter { socket: Arc::clone(&self.0), woken }))
+        Ok(Box::new(SocketWaiter { socket: Arc::clone(&self.0), bell: Bell::new()? }))
     }
 }
 
@@ -65,24 +64,22 @@ impl Stream for Socket {
 struct SocketWaiter {
     socket: Arc<socket2::Socket>,
     /// Counts the wakes since the last wait.
-    woken: OwnedFd,
+    bell: Bell,
 }
 
 impl Waiter for SocketWaiter {
     fn wait(&self, until: Until, deadline: Instant) -> io::Result<()> {
         let mut either =
-            [PollFd::new(&*self.socket, flags_of(until)), PollFd::new(&self.woken, PollFlags::IN)];
+            [PollFd::new(&*self.socket, flags_of(until)), PollFd::new(&self.bell.0, PollFlags::IN)];
         wait_for_any(&mut either, deadline)?;
         if !either[1].revents().is_empty() {
-            // It can only say that another took it.
-            let _ = rustix::io::read(&self.woken, &mut [0; 8]);
+            self.bell.answer();
         }
         Ok(())
     }
 
     fn wake(&self) {
-        // It can only say that the count is full, and then the waiter is woken as well.
-        let _ = rustix::io::write(&self.woken, &1u64.to_ne_bytes());
+        self.bell.ring();
     }
 }
 
@@ -97,6 +94,32 @@ fn flags_of(until: Until) -> PollFlags {
 /// Waits for one thing of one socket.
 pub fn wait_for(socket: &socket2::Socket, what: PollFlags, deadline: Instant) -> io::Result<()> {
     wait_for_any(&mut [PollFd::new(socket, what)], deadline)
+}
+
+/// What wakes a thread that waits: readable once it was rung.
+#[derive(Debug)]
+pub struct Bell(pub OwnedFd);
+
+impl Bell {
+    /// One that was not rung.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Bell> {
+        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// From now on it is readable.
+    pub fn ring(&self) {
+        // It can only say that the count is full, and then it is readable as well.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// From now on it is not.
+    pub fn answer(&self) {
+        // It can only say that another took it.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
 }
 
 /// Waits for one of several things, until the deadline at most.

@@ -5,13 +5,12 @@
 //! is tried once in a while.
 
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fabcache_layout::channel::{Broken, Channel};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -19,7 +18,7 @@ use super::items::{Items, monotonic_ns};
 use crate::bounds::{
     LOOK_NS_MAX, LOOK_NS_MIN, LOOKS_BETWEEN_CLOCKS, SLEEPS_BEFORE_LOOKING_AGAIN, TRUSTED_IDLE,
 };
-use crate::socket::wait_for_any;
+use crate::socket::{Bell, wait_for_any};
 use crate::stream::{Stream, Until, Waiter};
 
 /// A channel to a server.
@@ -133,8 +132,8 @@ impl Shared {
         }
     }
 
-    /// Waits, also for `woken`, if there is one.
-    fn wait(&self, until: Until, deadline: Instant, woken: Option<&OwnedFd>) -> io::Result<()> {
+    /// Waits, also for the bell of the waiter, if there is one.
+    fn wait(&self, until: Until, deadline: Instant, own: Option<&Bell>) -> io::Result<()> {
         if self.look(until) {
             return Ok(());
         }
@@ -152,14 +151,13 @@ impl Shared {
             }
         }
         let bell = PollFd::new(&*self.socket, PollFlags::IN);
-        match woken {
+        match own {
             None => wait_for_any(&mut [bell], deadline)?,
-            Some(woken) => {
-                let mut either = [bell, PollFd::new(woken, PollFlags::IN)];
+            Some(own) => {
+                let mut either = [bell, PollFd::new(&own.0, PollFlags::IN)];
                 wait_for_any(&mut either, deadline)?;
                 if !either[1].revents().is_empty() {
-                    // It can only say that another took it.
-                    let _ = rustix::io::read(woken, &mut [0; 8]);
+                    own.answer();
                 }
             }
         }
@@ -228,25 +226,23 @@ impl Stream for ShmStream {
     }
 
     fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
-        let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Box::new(ShmWaiter { shared: Arc::clone(&self.0), woken }))
+        Ok(Box::new(ShmWaiter { shared: Arc::clone(&self.0), bell: Bell::new()? }))
     }
 }
 
 #[derive(Debug)]
 struct ShmWaiter {
     shared: Arc<Shared>,
-    woken: OwnedFd,
+    bell: Bell,
 }
 
 impl Waiter for ShmWaiter {
     fn wait(&self, until: Until, deadline: Instant) -> io::Result<()> {
-        self.shared.wait(until, deadline, Some(&self.woken))
+        self.shared.wait(until, deadline, Some(&self.bell))
     }
 
     fn wake(&self) {
-        // It can only say that the count is full, and then the waiter is woken as well.
-        let _ = rustix::io::write(&self.woken, &1u64.to_ne_bytes());
+        self.bell.ring();
     }
 }
 
