@@ -142,6 +142,11 @@ impl Decoder {
         }
     }
 
+    /// A streamed value, or one that is dropped, has not come to its end.
+    pub fn is_in_value(&self) -> bool {
+        !matches!(self.progress.state, State::Request)
+    }
+
     /// Drops what is still to come of the streamed value that the last request announced: it comes as `Skipped`,
     /// without a `ValueEnd`. Does nothing when there is none.
     pub fn discard_value(&mut self) {

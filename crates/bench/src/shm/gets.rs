@@ -184,7 +184,11 @@ fn get_window(window: &mut [Request], keys: &Keys, len: usize) -> Result<()> {
         if i >= WINDOW {
             let done = window[at].wait();
             let number = keys.0[i - WINDOW].0;
-            ensure!(done.result.is_ok() && is_value(&done.value, number, len), "a wrong value");
+            ensure!(
+                done.result.is_ok() && is_value(&done.value, number, len),
+                "a wrong value under the key with number {number}: {:?}",
+                done.result
+            );
             buffers = (done.key, done.value);
         }
         let (mut bytes, value) = buffers;

@@ -70,6 +70,8 @@ pub struct Connection {
     /// After the answers are sent it ends.
     closing: Option<Ended>,
     waited_for: Interest,
+    /// Something was sent in the last turn.
+    has_answered: bool,
     /// When bytes last moved in either direction.
     last_progress: Instant,
 }
@@ -109,6 +111,7 @@ impl Connection {
             client_done: false,
             closing: None,
             waited_for: Interest { receive: true, send: false },
+            has_answered: false,
             last_progress: now,
         }
     }
@@ -148,6 +151,12 @@ impl Connection {
     /// Whether there is something to serve can be seen without a system call.
     pub fn can_be_polled(&self) -> bool {
         self.link.is_rung()
+    }
+
+    /// More may come soon: the client has got answers in the last turn, or is in the middle of a request. Who only tells
+    /// something waits for nothing, and need not be waited for.
+    pub fn expects_more(&self) -> bool {
+        self.has_answered || !self.input.is_empty() || self.decoder.is_in_value()
     }
 
     /// Something has come to a connection that is polled, and it is to be served for that.
@@ -235,6 +244,7 @@ impl Connection {
     /// One turn: at most as many requests, parts of long values, or buffers with neither, as `-R` says.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
         let mut left = ctx.shared.settings.requests_per_turn;
+        self.has_answered = false;
         let turn = loop {
             if let Err(ended) = self.send(ctx, now) {
                 return Turn::End(ended);
@@ -493,6 +503,7 @@ impl Connection {
             Ok(0) => Ok(()),
             Ok(bytes) => {
                 ctx.counters().bytes_written.add(bytes);
+                self.has_answered = true;
                 self.last_progress = now;
                 Ok(())
             }

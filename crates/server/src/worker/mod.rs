@@ -217,8 +217,13 @@ impl Worker {
         match turn {
             Turn::Wait => {
                 if connection.can_be_polled() {
-                    connection.poll();
-                    self.polled.add(index, self.now);
+                    if connection.expects_more() {
+                        connection.poll();
+                        self.polled.add(index, self.now);
+                    } else if !self.polled.contains(index) && !connection.rest() {
+                        self.runnable.push_back(index);
+                        self.connections[index].queued = true;
+                    }
                 }
                 if let Err(error) =
                     self.poll.update(&mut connection, index, self.connections[index].generation)
@@ -229,6 +234,7 @@ impl Worker {
                 self.connections[index].connection = Some(connection);
             }
             Turn::Yield => {
+                self.polled.note(index);
                 if !std::mem::replace(&mut self.connections[index].queued, true) {
                     self.runnable.push_back(index);
                 }
@@ -253,7 +259,6 @@ impl Worker {
                 let slot = &self.connections[index];
                 if !slot.queued && slot.connection.as_ref().is_some_and(|connection| connection.has_unread())
                 {
-                    self.polled.note(at);
                     self.serve(index);
                     served = true;
                 }

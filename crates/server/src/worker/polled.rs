@@ -52,17 +52,26 @@ impl Polled {
         self.entries[at].index
     }
 
-    /// One that was just served.
+    /// One that was just served, and to which more may come soon.
     pub fn add(&mut self, index: usize, now: Instant) {
-        if !self.entries.iter().any(|entry| entry.index == index) {
+        if self.contains(index) {
+            self.note(index);
+        } else {
             let until = now + self.time.unwrap_or_default();
             self.entries.push(Entry { index, came: false, until });
         }
     }
 
-    /// Something came to it.
-    pub fn note(&mut self, at: usize) {
-        self.entries[at].came = true;
+    /// It is looked at.
+    pub fn contains(&self, index: usize) -> bool {
+        self.entries.iter().any(|entry| entry.index == index)
+    }
+
+    /// Something came to it, if it is looked at.
+    pub fn note(&mut self, index: usize) {
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.index == index) {
+            entry.came = true;
+        }
     }
 
     /// It has ended.
@@ -123,6 +132,7 @@ mod tests {
         let later = start + POLLED_TIME_MAX;
         polled.retire(later, |_| false);
         assert_eq!(polled.len(), 1, "something came meanwhile");
+        polled.remove(7);
         let mut asked = 0;
         while polled.time.is_some() {
             polled.add(7, later);
@@ -145,7 +155,8 @@ mod tests {
         polled.retire(later + POLLED_TIME_MAX, |_| true);
         assert_eq!(polled.time, None, "it is tried once");
         rest(&mut polled);
-        polled.note(0);
+        assert!(polled.contains(7) && !polled.contains(8));
+        polled.note(7);
         polled.retire(later, |_| panic!("something came"));
         polled.retire(later + POLLED_TIME_MAX, |_| true);
         assert_eq!(polled.time, Some(POLLED_TIME_MAX / 2), "it is of use again");
