@@ -21,9 +21,10 @@ pub struct Connection {
     has_more: bool,
 }
 
-/// The server has neither closed the stream nor said anything that was not asked for.
-pub fn is_quiet(stream: &mut dyn Stream) -> bool {
-    matches!(stream.receive(&mut Vec::with_capacity(1)), Ok(Some(0)))
+/// The server has neither closed the stream nor said anything that was not asked for, which would go to `unasked`.
+pub fn is_quiet(stream: &mut dyn Stream, unasked: &mut Vec<u8>) -> bool {
+    unasked.reserve(1);
+    matches!(stream.receive(unasked), Ok(Some(0)))
 }
 
 impl Connection {
@@ -40,7 +41,7 @@ impl Connection {
         let is_trusted = now.saturating_duration_since(self.begun) < TRUSTED_IDLE;
         self.begun = now;
         self.deadline = now + patience;
-        self.input.is_empty() && (is_trusted || is_quiet(&mut *self.stream))
+        self.input.is_empty() && (is_trusted || is_quiet(&mut *self.stream, &mut Vec::new()))
     }
 
     /// Sends all of the parts.

@@ -103,7 +103,7 @@ impl Pipeline {
             broken: None,
             was_answered: false,
             storing: Arc::clone(&storing),
-            unasked: Vec::new(),
+            unasked: Vec::with_capacity(1),
         };
         Ok(Arc::new(Pipeline {
             server: Arc::downgrade(server),
@@ -136,7 +136,7 @@ impl Pipeline {
             return state.broken.is_none();
         }
         let is_trusted = state.quiet_since.elapsed() < TRUSTED_IDLE;
-        state.input.is_empty() && (is_trusted || is_quiet(&mut *state.stream))
+        state.input.is_empty() && (is_trusted || is_quiet(&mut *state.stream, &mut state.unasked))
     }
 
     /// Puts an operation in flight, and sends what can be sent at once. `borrowed` is a value that is copied as far as
