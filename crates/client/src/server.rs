@@ -184,7 +184,7 @@ impl Server {
             Ok(Attached { stream, items }) => {
                 let former = self.memory.lock().items.replace(Arc::clone(&items));
                 if former.is_some_and(|former| !Arc::ptr_eq(&former, &items)) {
-                    self.memory.readers.retain(|_| false);
+                    self.memory.readers.change_region();
                 }
                 self.connected(Transport::SharedMemory, Box::new(stream))
             }
@@ -268,8 +268,10 @@ impl Server {
 
     #[cold]
     fn new_reader(&self) -> Option<Box<Reader>> {
+        // Before the items are looked up: at worst it is taken for one of the former.
+        let region = self.memory.readers.region();
         let items = self.memory.lock().items.clone()?;
-        items.reader().ok()
+        items.reader(region).ok()
     }
 
     /// Tells the server of what was read, if that is enough to be told.
@@ -380,7 +382,10 @@ mod tests {
             "the one that is of use"
         );
         assert!(server.memory.readers.take().is_none(), "and no other");
-        assert!(server.new_reader().is_some(), "the second server's memory is still read");
+        let former = server.new_reader().expect("the second server's memory is still read");
+        server.memory.readers.change_region();
+        server.memory.readers.put(former);
+        assert!(server.memory.readers.take().is_none(), "it lives, but is another region's by now");
         second.stop().expect("no thread failed");
     }
 }

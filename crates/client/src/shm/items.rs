@@ -26,6 +26,8 @@ pub struct Items {
 #[derive(Debug)]
 pub struct Reader {
     mapped: Mapped,
+    /// Which of a server's regions, as [`super::Readers::region`] counts them.
+    pub region: u64,
     zero_ns: i64,
     random: u32,
     /// Reads of which the server is to be told.
@@ -59,7 +61,7 @@ impl Items {
         let region = Arc::new(Region::map(file, bytes)?);
         let items = Items { region, file: identity(file)?, zero_ns };
         // A region that cannot be read is told now.
-        items.reader().map(|_| items)
+        items.reader(0).map(|_| items)
     }
 
     /// Whether the file is the one of this region.
@@ -75,17 +77,17 @@ impl Items {
         self.region.is_alive()
     }
 
-    /// A reader, for one thread at a time.
+    /// A reader, for one thread at a time, of what is the server's region of this number.
     ///
     /// # Errors
     /// The region's header is not sound.
-    pub fn reader(&self) -> io::Result<Box<Reader>> {
+    pub fn reader(&self, region: u64) -> io::Result<Box<Reader>> {
         let mapped = Mapped::over(&self.region, Mode::SameHost)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("the region: {error:?}")))?;
         let random = monotonic_ns() as u32 | 1;
         let accesses = Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
         // In a box, for readers are handed from call to call.
-        Ok(Box::new(Reader { mapped, zero_ns: self.zero_ns, random, accesses }))
+        Ok(Box::new(Reader { mapped, region, zero_ns: self.zero_ns, random, accesses }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Readers of one server's memory that nobody uses.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crossbeam_utils::atomic::AtomicCell;
@@ -12,6 +13,8 @@ use crate::bounds::IDLE_READERS_MAX;
 #[derive(Default)]
 pub struct Readers {
     at_hand: AtomicCell<Option<Box<Reader>>>,
+    /// Counts the regions that these were of: readers of former ones are not given out.
+    region: AtomicU64,
     others: Mutex<Vec<Reader>>,
 }
 
@@ -19,7 +22,24 @@ impl Readers {
     /// One of them, if there is any.
     #[inline]
     pub fn take(&self) -> Option<Box<Reader>> {
-        self.at_hand.take().or_else(|| self.others().pop().map(Box::new))
+        loop {
+            let reader = self.at_hand.take().or_else(|| self.others().pop().map(Box::new))?;
+            // Who used it meanwhile has put it back behind the change.
+            if reader.region == self.region() {
+                return Some(reader);
+            }
+        }
+    }
+
+    /// Which region readers are of that are made from now on.
+    pub fn region(&self) -> u64 {
+        self.region.load(Ordering::Acquire)
+    }
+
+    /// Another region has taken the place of the last.
+    pub fn change_region(&self) {
+        self.region.fetch_add(1, Ordering::AcqRel);
+        self.retain(|_| false);
     }
 
     /// Puts one back.

@@ -95,9 +95,10 @@ impl Shared {
     }
 
     /// Looks for what is waited for, as long as has been of use lately.
-    fn look(&self, until: Until) -> bool {
+    fn look(&self, until: Until, deadline: Instant) -> bool {
         let look_ns = self.look_ns.load(Ordering::Relaxed);
-        if look_ns > 0 && self.look_for(until, Duration::from_nanos(look_ns.into())) {
+        let end = deadline.min(Instant::now() + Duration::from_nanos(look_ns.into()));
+        if look_ns > 0 && self.look_before(end, until) {
             self.look_ns.store((look_ns * 2).min(LOOK_NS_MAX), Ordering::Relaxed);
             self.is_trying.store(false, Ordering::Relaxed);
             return true;
@@ -115,8 +116,7 @@ impl Shared {
         false
     }
 
-    fn look_for(&self, until: Until, time: Duration) -> bool {
-        let begun = Instant::now();
+    fn look_before(&self, end: Instant, until: Until) -> bool {
         loop {
             for _ in 0..LOOKS_BETWEEN_CLOCKS {
                 if let Ok(mut channel) = self.channel.try_lock()
@@ -126,7 +126,7 @@ impl Shared {
                 }
                 std::hint::spin_loop();
             }
-            if begun.elapsed() >= time {
+            if Instant::now() >= end {
                 return false;
             }
         }
@@ -134,7 +134,7 @@ impl Shared {
 
     /// Waits, also for the bell of the waiter, if there is one.
     fn wait(&self, until: Until, deadline: Instant, own: Option<&Bell>) -> io::Result<()> {
-        if self.look(until) {
+        if self.look(until, deadline) {
             return Ok(());
         }
         {

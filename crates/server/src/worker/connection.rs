@@ -70,7 +70,7 @@ pub struct Connection {
     /// After the answers are sent it ends.
     closing: Option<Ended>,
     waited_for: Interest,
-    /// Something was sent in the last turn.
+    /// Something was sent since it was last asked whether more may come.
     has_answered: bool,
     /// When bytes last moved in either direction.
     last_progress: Instant,
@@ -153,10 +153,10 @@ impl Connection {
         self.link.is_rung()
     }
 
-    /// More may come soon: the client has got answers in the last turn, or is in the middle of a request. Who only tells
-    /// something waits for nothing, and need not be waited for.
-    pub fn expects_more(&self) -> bool {
-        self.has_answered || !self.input.is_empty() || self.decoder.is_in_value()
+    /// More may come soon: the client has got answers since this was last asked, or is in the middle of a request. Who
+    /// only tells something waits for nothing, and need not be waited for.
+    pub fn expects_more(&mut self) -> bool {
+        std::mem::take(&mut self.has_answered) || !self.input.is_empty() || self.decoder.is_in_value()
     }
 
     /// Something has come to a connection that is polled, and it is to be served for that.
@@ -244,7 +244,6 @@ impl Connection {
     /// One turn: at most as many requests, parts of long values, or buffers with neither, as `-R` says.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
         let mut left = ctx.shared.settings.requests_per_turn;
-        self.has_answered = false;
         let turn = loop {
             if let Err(ended) = self.send(ctx, now) {
                 return Turn::End(ended);

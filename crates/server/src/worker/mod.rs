@@ -221,8 +221,7 @@ impl Worker {
                         connection.poll();
                         self.polled.add(index, self.now);
                     } else if !self.polled.contains(index) && !connection.rest() {
-                        self.runnable.push_back(index);
-                        self.connections[index].queued = true;
+                        self.queue(index);
                     }
                 }
                 if let Err(error) =
@@ -235,12 +234,17 @@ impl Worker {
             }
             Turn::Yield => {
                 self.polled.note(index);
-                if !std::mem::replace(&mut self.connections[index].queued, true) {
-                    self.runnable.push_back(index);
-                }
+                self.queue(index);
                 self.connections[index].connection = Some(connection);
             }
             Turn::End(ended) => self.close(index, connection, ended),
+        }
+    }
+
+    /// It has a turn when others have had theirs.
+    fn queue(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.connections[index].queued, true) {
+            self.runnable.push_back(index);
         }
     }
 

@@ -92,8 +92,10 @@ impl Polled {
             if now < entry.until {
                 return true;
             }
-            in_vain = true;
-            !rest(entry.index)
+            let rests = rest(entry.index);
+            // Where it does not, something has just come.
+            (came, in_vain) = (came || !rests, in_vain || rests);
+            !rests
         });
         self.learn(came, in_vain);
     }
@@ -107,6 +109,7 @@ impl Polled {
             Some(time) if came => Some((time * 2).min(POLLED_TIME_MAX)),
             Some(_) if was_trying => None,
             Some(time) => Some(time / 2).filter(|time| *time >= POLLED_TIME_MIN),
+            None if came => None,
             None => {
                 self.rests = (self.rests + 1) % RESTS_BEFORE_POLLING_AGAIN;
                 self.is_trying = self.rests == 0;
