@@ -16,7 +16,6 @@ use crate::sync::{Ordering, fence};
 
 use super::known::KnownGeneration;
 use super::{Hit, Known, Location, Miss, Outcome, Reader, Value};
-use crate::bounds::FETCHED_WHOLE_BYTES_MAX;
 
 /// The slots of a bucket.
 pub(super) struct Bucket([Slot; SLOTS_PER_BUCKET]);
@@ -109,7 +108,7 @@ impl Reader {
             return Glimpse::NotPlain;
         };
         let bytes_max = size_class::bytes_max(slot.class()).min(self.geometry.segment_end(segment) - offset);
-        if bytes_max > FETCHED_WHOLE_BYTES_MAX || bytes_max < HEADER_BYTES_MAX as u64 {
+        if bytes_max < HEADER_BYTES_MAX as u64 {
             return Glimpse::NotPlain;
         }
         let mut head = [0; HEADER_BYTES_MAX];
