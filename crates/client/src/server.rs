@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use fabcache_layout::KeyHash;
+
 use crate::address::{Address, Place};
 use crate::bounds::{IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX};
 use crate::client::{Credentials, SharedMemory, Transport};
@@ -14,7 +16,6 @@ use crate::pipeline::Pipeline;
 use crate::shm::{self, Attached, Found, Items, Reader, Readers, Refusal, accesses_lines};
 use crate::socket::{Socket, ask_for_line};
 use crate::stream::Stream;
-use fabcache_layout::KeyHash;
 
 /// One server.
 #[derive(Debug)]

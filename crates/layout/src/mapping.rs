@@ -50,9 +50,9 @@ impl Mapping {
         }
         let page = usize::try_from(stat.st_blksize).unwrap_or(0).max(1);
         let mapped = (len as usize).next_multiple_of(page);
+        let (anywhere, shared) = (std::ptr::null_mut(), MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let base =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped, access, MapFlags::SHARED, file, 0) }?;
+        let base = unsafe { rustix::mm::mmap(anywhere, mapped, access, shared, file, 0) }?;
         Ok(Mapping { base: NonNull::new(base.cast()).expect("a mapping is not at address 0"), len, mapped })
     }
 
