@@ -1,4 +1,4 @@
-//! Binary packets: the split of the stream does not matter.
+//! Binary packets, alone and among lines: the split of the stream does not matter.
 #![no_main]
 
 #[path = "../../crates/protocol/tests/common/mod.rs"]
@@ -11,6 +11,6 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((choice, rest)) = data.split_first() else { return };
-    let setup = Setup { protocol: Some(Protocol::Binary), auth: false };
+    let setup = Setup { protocol: Some(Protocol::Binary), mixed: *choice & 1 == 1, ..Setup::default() };
     pieces::compare(*choice, rest, setup);
 });

@@ -11,6 +11,6 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((choice, rest)) = data.split_first() else { return };
-    let setup = Setup { protocol: Some(Protocol::Text), auth: *choice & 7 == 0 };
+    let setup = Setup { protocol: Some(Protocol::Text), auth: *choice & 7 == 0, ..Setup::default() };
     pieces::compare(*choice, rest, setup);
 });

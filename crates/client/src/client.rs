@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::address::Address;
+use crate::answer::Answer;
 use crate::bounds::{
     CONNECT_TIMEOUT, KEY_BYTES_MAX, KEYS_IN_FLIGHT_MAX, RETRY_AFTER, TIMEOUT, VALUE_BYTES_MAX,
 };
+use crate::command::{Action, Command, Mode};
 use crate::connection::Connection;
 use crate::distribution::{Distribution, Mapping};
 use crate::error::{Error, Failure};
 use crate::input::protocol;
-use crate::meta::{Answer, Command, refusal};
+use crate::meta::{self, refusal};
 use crate::server::Server;
 use crate::shm::Found;
 
@@ -225,14 +227,8 @@ impl Client {
                 Found::Ask | Found::Gone => {}
             }
         }
-        let mut request = Command::of("mg", key);
-        request.line(" v f c");
-        if let Some(ttl) = ttl {
-            request = Command::of("mg", key);
-            request.flag("T", ttl.exptime());
-            request.line(" v f c");
-        }
-        server.call(|connection| match ask(connection, &request, &mut value)? {
+        let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
+        server.call(|connection| match connection.ask(&command, b"", &mut value)? {
             Answer::Value(flags) => Ok(Some(Item { value, flags: flags.flags, cas: flags.cas })),
             Answer::Miss => Ok(None),
             other => Err(unexpected(&other)),
@@ -273,7 +269,7 @@ impl Client {
                 continue;
             }
             let sent = server.take().and_then(|mut connection| {
-                let sent = connection.send([ask_for(first, keys).as_bytes()]);
+                let sent = connection.send([&ask_for(first, keys)]);
                 match sent {
                     Ok(()) => Ok(connection),
                     Err(_) => {
@@ -310,7 +306,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn set_with_flags(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) -> Result<(), Error> {
-        self.store(key, value, ttl, flags, "MS").map(|_| ())
+        self.store(key, value, ttl, flags, Mode::Set).map(|_| ())
     }
 
     /// Stores a value if the key is not there.
@@ -318,7 +314,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn add(&self, key: &[u8], value: &[u8], ttl: Ttl) -> Result<Stored, Error> {
-        self.store(key, value, ttl, 0, "ME")
+        self.store(key, value, ttl, 0, Mode::Add)
     }
 
     /// Stores a value if the key is there.
@@ -326,7 +322,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn replace(&self, key: &[u8], value: &[u8], ttl: Ttl) -> Result<Stored, Error> {
-        self.store(key, value, ttl, 0, "MR")
+        self.store(key, value, ttl, 0, Mode::Replace)
     }
 
     /// Adds bytes behind a value, if there is one.
@@ -334,7 +330,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn append(&self, key: &[u8], value: &[u8]) -> Result<Stored, Error> {
-        self.store(key, value, Ttl::NEVER, 0, "MA")
+        self.store(key, value, Ttl::NEVER, 0, Mode::Append)
     }
 
     /// Adds bytes before a value, if there is one.
@@ -342,7 +338,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn prepend(&self, key: &[u8], value: &[u8]) -> Result<Stored, Error> {
-        self.store(key, value, Ttl::NEVER, 0, "MP")
+        self.store(key, value, Ttl::NEVER, 0, Mode::Prepend)
     }
 
     /// Stores a value if the item is still the one with this [`Item::cas`].
@@ -350,28 +346,21 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn cas(&self, key: &[u8], value: &[u8], ttl: Ttl, cas: u64) -> Result<Stored, Error> {
-        self.store(key, value, ttl, 0, &format!("C{cas}"))
+        self.store(key, value, ttl, 0, Mode::Compare(cas))
     }
 
-    fn store(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32, how: &str) -> Result<Stored, Error> {
-        let mut request = Command::of("ms", checked(key)?);
+    fn store(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32, mode: Mode) -> Result<Stored, Error> {
+        let server = self.server_of(checked(key)?)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::Value(value.len()));
         }
-        request.length(value.len(), key);
-        request.flag("T", ttl.exptime());
-        request.flag("F", flags);
-        request.flag(how, "");
-        request.end();
-        self.server_of(key)?.call(|connection| {
-            connection.send([request.as_bytes(), value, b"\r\n"])?;
-            match connection.answer(&mut Vec::new())? {
-                Answer::Done(_) => Ok(Stored::Stored),
-                Answer::NotStored => Ok(Stored::NotStored),
-                Answer::Exists => Ok(Stored::Exists),
-                Answer::NotFound => Ok(Stored::NotFound),
-                other => Err(unexpected(&other)),
-            }
+        let action = Action::Store { mode, len: value.len(), exptime: ttl.exptime(), flags };
+        server.call(|connection| match connection.ask(&Command { key, action }, value, &mut Vec::new())? {
+            Answer::Done(_) => Ok(Stored::Stored),
+            Answer::NotStored => Ok(Stored::NotStored),
+            Answer::Exists => Ok(Stored::Exists),
+            Answer::NotFound => Ok(Stored::NotFound),
+            other => Err(unexpected(&other)),
         })
     }
 
@@ -382,7 +371,7 @@ impl Client {
     /// # Errors
     /// The key is none, or the server fails or refuses: what is stored is no number.
     pub fn incr(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
-        self.arithmetic(key, delta, "MI")
+        self.arithmetic(key, delta, false)
     }
 
     /// Subtracts from a number, which does not go below 0.
@@ -390,16 +379,13 @@ impl Client {
     /// # Errors
     /// As for [`Client::incr`].
     pub fn decr(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
-        self.arithmetic(key, delta, "MD")
+        self.arithmetic(key, delta, true)
     }
 
-    fn arithmetic(&self, key: &[u8], delta: u64, how: &str) -> Result<Option<u64>, Error> {
-        let mut request = Command::of("ma", checked(key)?);
-        request.flag("D", delta);
-        request.flag(how, "");
-        request.line(" v");
+    fn arithmetic(&self, key: &[u8], delta: u64, decrement: bool) -> Result<Option<u64>, Error> {
+        let command = Command { key: checked(key)?, action: Action::Arithmetic { decrement, delta } };
         let mut number = Vec::new();
-        self.server_of(key)?.call(|connection| match ask(connection, &request, &mut number)? {
+        self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut number)? {
             Answer::Value(_) => {
                 let parsed =
                     std::str::from_utf8(&number).ok().and_then(|number| number.trim_end().parse().ok());
@@ -415,10 +401,8 @@ impl Client {
     /// # Errors
     /// The key is none, or the server fails.
     pub fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool, Error> {
-        let mut request = Command::of("mg", checked(key)?);
-        request.flag("T", ttl.exptime());
-        request.end();
-        self.server_of(key)?.call(|connection| match ask(connection, &request, &mut Vec::new())? {
+        let command = Command { key: checked(key)?, action: Action::Touch(ttl.exptime()) };
+        self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
             Answer::Done(_) => Ok(true),
             Answer::Miss => Ok(false),
             other => Err(unexpected(&other)),
@@ -430,9 +414,8 @@ impl Client {
     /// # Errors
     /// The key is none, or the server fails.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
-        let mut request = Command::of("md", checked(key)?);
-        request.end();
-        self.server_of(key)?.call(|connection| match ask(connection, &request, &mut Vec::new())? {
+        let command = Command { key: checked(key)?, action: Action::Delete };
+        self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
             Answer::Done(_) => Ok(true),
             Answer::NotFound => Ok(false),
             other => Err(unexpected(&other)),
@@ -521,24 +504,20 @@ pub(crate) fn checked(key: &[u8]) -> Result<&[u8], Error> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Error::Key(key.len())) } else { Ok(key) }
 }
 
-fn ask(connection: &mut Connection, request: &Command, value: &mut Vec<u8>) -> Result<Answer, Failure> {
-    connection.send([request.as_bytes()])?;
-    connection.answer(value)
-}
-
 fn unexpected(answer: &Answer) -> Failure {
     protocol(format!("{answer:?}").as_bytes())
 }
 
 /// Asks for some of the keys, each marked with its number; misses are not answered.
-fn ask_for<K: AsRef<[u8]>>(numbers: &[usize], keys: &[K]) -> Command {
-    let mut request = Command::default();
+fn ask_for<K: AsRef<[u8]>>(numbers: &[usize], keys: &[K]) -> Vec<u8> {
+    let mut request = Vec::new();
     for i in numbers {
-        request.next("mg", keys[*i].as_ref());
-        request.flag("O", i);
-        request.line(" v f c q");
+        let action = Action::Get { touch: None };
+        meta::write(&Command { key: keys[*i].as_ref(), action }, &mut request);
+        meta::word(&mut request, "O", i);
+        request.extend_from_slice(b" q\r\n");
     }
-    request.line("mn");
+    request.extend_from_slice(b"mn\r\n");
     request
 }
 
@@ -552,7 +531,7 @@ fn read_many<K: AsRef<[u8]>>(
     let mut refused = Ok(());
     for (turn, numbers) in wanted.chunks(KEYS_IN_FLIGHT_MAX).enumerate() {
         if turn > 0 {
-            connection.send([ask_for(numbers, keys).as_bytes()])?;
+            connection.send([&ask_for(numbers, keys)])?;
         }
         loop {
             let mut value = Vec::new();
@@ -562,7 +541,8 @@ fn read_many<K: AsRef<[u8]>>(
                 Err(Failure::Refused(why)) => refused = Err(Failure::Refused(why)),
                 Err(failure) => return Err(failure),
                 Ok(Answer::Value(flags)) => {
-                    let number = flags.opaque.filter(|number| numbers.contains(number));
+                    let number =
+                        flags.opaque.map(|number| number as usize).filter(|number| numbers.contains(number));
                     let number = number.ok_or_else(|| protocol(b"a value that was not asked for"))?;
                     items[number] = Some(Item { value, flags: flags.flags, cas: flags.cas });
                 }

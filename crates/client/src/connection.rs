@@ -3,10 +3,12 @@
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
+use crate::answer::Answer;
 use crate::bounds::TRUSTED_IDLE;
+use crate::command::Command;
 use crate::error::Failure;
 use crate::input::{Input, Received};
-use crate::meta::Answer;
+use crate::message::{Form, Message};
 use crate::stream::{Stream, Until};
 
 /// A connection.
@@ -14,6 +16,9 @@ use crate::stream::{Stream, Until};
 pub struct Connection {
     stream: Box<dyn Stream>,
     input: Input,
+    form: Form,
+    /// The last request: its memory is used again.
+    message: Message,
     /// When the last call with it began, and when it is to be over.
     begun: Instant,
     deadline: Instant,
@@ -31,7 +36,15 @@ impl Connection {
     /// Over a stream to a server of which nothing was asked yet.
     pub fn new(stream: Box<dyn Stream>) -> Connection {
         let now = Instant::now();
-        Connection { stream, input: Input::default(), begun: now, deadline: now, has_more: false }
+        Connection {
+            form: stream.form(),
+            stream,
+            input: Input::default(),
+            message: Message::default(),
+            begun: now,
+            deadline: now,
+            has_more: false,
+        }
     }
 
     /// Begins a call that is to be over within `patience`: if the server has neither closed the connection nor said
@@ -42,6 +55,25 @@ impl Connection {
         self.begun = now;
         self.deadline = now + patience;
         self.input.is_empty() && (is_trusted || is_quiet(&mut *self.stream, &mut Vec::new()))
+    }
+
+    /// Asks for one thing, with the value to be stored, if that is what it is. A value that is found replaces what is in
+    /// `found`.
+    ///
+    /// # Errors
+    /// As for [`Connection::send`] and [`Connection::answer`].
+    pub fn ask(
+        &mut self,
+        command: &Command<'_>,
+        value: &[u8],
+        found: &mut Vec<u8>,
+    ) -> Result<Answer, Failure> {
+        let mut message = std::mem::take(&mut self.message);
+        message.write(command, self.form);
+        message.end();
+        let sent = self.send([message.as_bytes(), value, message.value_end()]);
+        self.message = message;
+        sent.and_then(|()| self.answer(found))
     }
 
     /// Sends all of the parts.

@@ -5,10 +5,13 @@
 
 use std::io;
 
+use fabcache_protocol::binary::RESPONSE;
+
+use crate::answer::{Answer, Flags, Head};
 use crate::bounds::{LINE_BYTES_MAX, RECEIVE_BYTES};
 use crate::error::Failure;
-use crate::meta::{Answer, Flags, Head};
 use crate::stream::Stream;
+use crate::{meta, packet};
 
 const LINE_END: &[u8] = b"\r\n";
 
@@ -20,8 +23,24 @@ pub struct Input {
     at: usize,
     /// No line ends in so many unread bytes.
     looked: usize,
-    /// The value that comes next, its line being read: its flags and length.
-    value: Option<(Flags, usize)>,
+    /// The value that comes next, its head being read.
+    value: Option<Coming>,
+}
+
+/// A value on its way.
+#[derive(Clone, Copy, Debug)]
+struct Coming {
+    flags: Flags,
+    /// Bytes of it.
+    len: usize,
+    /// What follows it.
+    end: &'static [u8],
+}
+
+impl Coming {
+    fn whole(&self) -> usize {
+        self.len + self.end.len()
+    }
 }
 
 /// What there was to receive.
@@ -64,34 +83,48 @@ impl Input {
     /// # Errors
     /// The server refuses, or what came is no answer.
     pub fn answer(&mut self, value: &mut Vec<u8>) -> Result<Option<Answer>, Failure> {
-        let (flags, len) = match self.value {
-            Some(begun) => begun,
-            None => {
-                let Some(line) = self.line()? else { return Ok(None) };
-                match Head::of(line)? {
-                    Head::Whole(answer) => return Ok(Some(answer)),
-                    Head::Value(flags, len) => {
-                        value.clear();
-                        let room = value.try_reserve_exact(len + LINE_END.len());
-                        room.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-                        *self.value.insert((flags, len))
-                    }
+        let Some(coming) = self.value else {
+            let Some((head, end)) = self.head() else { return Ok(None) };
+            match head? {
+                Head::Whole(answer) => return Ok(Some(answer)),
+                Head::Value(flags, len) => {
+                    let coming = Coming { flags, len, end };
+                    value.clear();
+                    let room = value.try_reserve_exact(coming.whole());
+                    room.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+                    self.value = Some(coming);
+                    return self.take_value(coming, value);
                 }
             }
         };
+        self.take_value(coming, value)
+    }
+
+    /// How the next answer begins, if all of that is there, and what follows its value.
+    fn head(&mut self) -> Option<(Result<Head, Failure>, &'static [u8])> {
+        if self.bytes.get(self.at) == Some(&RESPONSE) {
+            let (head, len) = packet::head(&self.bytes[self.at..])?;
+            self.at += len;
+            return Some((head, b""));
+        }
+        let line = self.line().transpose()?;
+        Some((line.and_then(meta::head), LINE_END))
+    }
+
+    fn take_value(&mut self, coming: Coming, value: &mut Vec<u8>) -> Result<Option<Answer>, Failure> {
         let unread = &self.bytes[self.at..];
-        let here = unread.len().min(len + LINE_END.len() - value.len());
+        let here = unread.len().min(coming.whole() - value.len());
         value.extend_from_slice(&unread[..here]);
         self.at += here;
-        if value.len() < len + LINE_END.len() {
+        if value.len() < coming.whole() {
             return Ok(None);
         }
         self.value = None;
-        if !value.ends_with(LINE_END) {
-            return Err(protocol(&value[len..]));
+        if !value.ends_with(coming.end) {
+            return Err(protocol(&value[coming.len..]));
         }
-        value.truncate(len);
-        Ok(Some(Answer::Value(flags)))
+        value.truncate(coming.len);
+        Ok(Some(Answer::Value(coming.flags)))
     }
 
     /// Receives what has arrived: into `value` where that is what comes next. To be called when nothing that is there
@@ -100,7 +133,7 @@ impl Input {
     /// # Errors
     /// The stream is broken, or the server sends no more.
     pub fn receive(&mut self, stream: &mut dyn Stream, value: &mut Vec<u8>) -> Result<Received, Failure> {
-        let missing = self.value.map_or(0, |(_, len)| len + LINE_END.len() - value.len());
+        let missing = self.value.map_or(0, |coming| coming.whole() - value.len());
         if missing <= RECEIVE_BYTES {
             self.make_room();
             return receive(stream, &mut self.bytes);
@@ -152,10 +185,13 @@ mod tests {
     use std::io::IoSlice;
     use std::time::Instant;
 
+    use fabcache_protocol::binary::opcode;
+    use fabcache_protocol::{BinaryForm, Item, Reply};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::message::Form;
     use crate::stream::{Until, Waiter};
 
     /// What arrives, piece by piece, and nothing for a moment between two.
@@ -163,6 +199,10 @@ mod tests {
     struct Pieces(VecDeque<Vec<u8>>);
 
     impl Stream for Pieces {
+        fn form(&self) -> Form {
+            unreachable!("nothing is sent")
+        }
+
         fn send(&mut self, _: &[IoSlice<'_>]) -> io::Result<usize> {
             unreachable!("nothing is sent")
         }
@@ -211,7 +251,7 @@ mod tests {
     }
 
     fn flags() -> impl Strategy<Value = Flags> {
-        let opaque = proptest::option::of(any::<usize>());
+        let opaque = proptest::option::of(any::<u32>());
         (any::<u32>(), any::<u64>(), opaque).prop_map(|(flags, cas, opaque)| Flags { flags, cas, opaque })
     }
 
@@ -222,12 +262,47 @@ mod tests {
             flags().prop_map(|flags| Ok((Answer::Done(flags), Vec::new()))),
             Just(Ok((Answer::Miss, Vec::new()))),
             Just(Ok((Answer::NotFound, Vec::new()))),
-            Just(Ok((Answer::NoOp, Vec::new()))),
-            Just(Err("out of memory storing object".into())),
+            Just(Err("Out of memory allocating item".into())),
         ]
     }
 
-    fn as_sent(said: &Said) -> Vec<u8> {
+    fn forms() -> impl Strategy<Value = Form> {
+        prop_oneof![Just(Form::Lines), Just(Form::Packets)]
+    }
+
+    fn as_sent(said: &Said, form: Form) -> Vec<u8> {
+        match form {
+            Form::Lines => as_lines(said),
+            Form::Packets => as_packet(said),
+        }
+    }
+
+    fn as_packet(said: &Said) -> Vec<u8> {
+        let form = |opcode, flags: Flags| {
+            let opaque = flags.opaque.unwrap_or_default();
+            fabcache_protocol::Form::Binary(BinaryForm { opcode, opaque, key: b"" })
+        };
+        let item = |flags: &Flags, len| Item { flags: flags.flags, cas: flags.cas, len, ..Item::default() };
+        let mut packet = Vec::new();
+        match said {
+            Ok((Answer::Value(flags), value)) => {
+                form(opcode::GET, *flags).value_head(&item(flags, value.len() as u64), &mut packet);
+                packet.extend_from_slice(value);
+            }
+            Ok((Answer::Done(flags), _)) => {
+                form(opcode::SET, *flags).reply(&Reply::Stored(item(flags, 0)), &mut packet);
+            }
+            Ok((Answer::Miss, _)) => form(opcode::GAT, Flags::default()).reply(&Reply::Miss, &mut packet),
+            Ok((Answer::NotFound, _)) => {
+                form(opcode::DELETE, Flags::default()).reply(&Reply::NotFound, &mut packet);
+            }
+            Ok((other, _)) => unreachable!("{other:?} comes in lines"),
+            Err(_) => form(opcode::SET, Flags::default()).reply(&Reply::OutOfMemory, &mut packet),
+        }
+        packet
+    }
+
+    fn as_lines(said: &Said) -> Vec<u8> {
         let words = |flags: &Flags| {
             let opaque = flags.opaque.map(|opaque| format!(" O{opaque}")).unwrap_or_default();
             format!(" f{} c{}{opaque}\r\n", flags.flags, flags.cas)
@@ -245,15 +320,30 @@ mod tests {
         }
     }
 
-    fn as_told(said: Vec<Said>) -> Vec<Said> {
-        said.into_iter().map(|said| said.map_err(|why| Failure::Refused(why).to_string())).collect()
+    /// What is read of that: a packet has a mark always, and client flags only with a value.
+    fn as_told(said: Vec<Said>, form: Form) -> Vec<Said> {
+        let told = |answer| match answer {
+            Answer::Done(flags) if form == Form::Packets => {
+                Answer::Done(Flags { flags: 0, opaque: flags.opaque.or(Some(0)), ..flags })
+            }
+            Answer::Value(flags) if form == Form::Packets => {
+                Answer::Value(Flags { opaque: flags.opaque.or(Some(0)), ..flags })
+            }
+            other => other,
+        };
+        said.into_iter()
+            .map(|said| match said {
+                Ok((answer, value)) => Ok((told(answer), value)),
+                Err(why) => Err(Failure::Refused(why).to_string()),
+            })
+            .collect()
     }
 
     proptest! {
         #[test]
-        fn answers_are_the_same_wherever_they_are_cut(said in vec(answers(40), 1..6)) {
-            let sent: Vec<u8> = said.iter().flat_map(as_sent).collect();
-            let told = as_told(said);
+        fn answers_are_the_same_wherever_they_are_cut(said in vec(answers(40), 1..6), form in forms()) {
+            let sent: Vec<u8> = said.iter().flat_map(|said| as_sent(said, form)).collect();
+            let told = as_told(said, form);
             for at in 0..=sent.len() {
                 let (first, second) = sent.split_at(at);
                 prop_assert_eq!(&read([first.to_vec(), second.to_vec()], 0), &told, "cut at {}", at);
@@ -271,23 +361,30 @@ mod tests {
             lens in vec(0..3 * RECEIVE_BYTES, 6),
             cuts in vec(0..5 * RECEIVE_BYTES, 0..12),
             room in 0..4 * RECEIVE_BYTES,
+            form in forms(),
         ) {
             for (said, len) in said.iter_mut().zip(lens) {
                 if let Ok((Answer::Value(_), value)) = said {
                     value.extend((value.len()..len).map(|i| (i * 7 % 251) as u8));
                 }
             }
-            let mut sent: Vec<u8> = said.iter().flat_map(as_sent).collect();
+            let mut sent: Vec<u8> = said.iter().flat_map(|said| as_sent(said, form)).collect();
             let mut pieces = Vec::new();
             for cut in cuts {
                 pieces.push(sent.drain(..cut.min(sent.len())).collect());
             }
             pieces.push(sent);
-            prop_assert!(read(pieces, room) == as_told(said));
+            prop_assert!(read(pieces, room) == as_told(said, form));
         }
 
         #[test]
-        fn whatever_a_server_says_is_an_answer_or_an_error(said in vec(any::<u8>(), 0..200)) {
+        fn whatever_a_server_says_is_an_answer_or_an_error(
+            mut said in vec(any::<u8>(), 0..200),
+            is_packet in any::<bool>(),
+        ) {
+            if let Some(first) = said.first_mut().filter(|_| is_packet) {
+                *first = RESPONSE;
+            }
             let (mut stream, mut input) = (Pieces([said].into()), Input::default());
             let mut value = Vec::new();
             while input.receive(&mut stream, &mut value).is_ok() {

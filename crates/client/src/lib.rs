@@ -69,14 +69,18 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod answer;
 mod bounds;
 mod client;
+mod command;
 mod connection;
 pub mod distribution;
 mod error;
 mod input;
+mod message;
 mod meta;
 mod operation;
+mod packet;
 mod pipeline;
 mod request;
 mod server;

@@ -9,29 +9,30 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
+use crate::answer::Answer;
 use crate::error::Failure;
-use crate::meta::{Answer, Command};
+use crate::message::Message;
 
 /// One operation on its way.
 #[derive(Debug)]
 pub struct Operation {
-    /// Its command; how it ends is up to the connection.
-    pub line: Command,
+    /// Its request; how that ends is up to the connection.
+    pub message: Message,
     /// The caller's key, to be given back.
     pub key: Vec<u8>,
     /// The caller's value to be stored, or buffer for the one that is found.
     pub value: Vec<u8>,
     /// A copy of a value that stayed with the caller.
     pub copy: Vec<u8>,
-    /// What follows the line.
+    /// What follows the request.
     pub payload: Payload,
     /// Who asked.
     pub slot: Arc<Slot>,
     /// What its answer is marked with.
-    pub opaque: usize,
+    pub opaque: u32,
 }
 
-/// What an operation sends behind its line.
+/// What an operation sends behind its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Nothing: it asks for a value.
@@ -48,9 +49,9 @@ impl Operation {
     /// What is sent, in order.
     pub fn parts(&self) -> [&[u8]; 3] {
         match self.payload {
-            Payload::None | Payload::Sent => [self.line.as_bytes(), b"", b""],
-            Payload::Value => [self.line.as_bytes(), &self.value, b"\r\n"],
-            Payload::Copy => [self.line.as_bytes(), &self.copy, b"\r\n"],
+            Payload::None | Payload::Sent => [self.message.as_bytes(), b"", b""],
+            Payload::Value => [self.message.as_bytes(), &self.value, self.message.value_end()],
+            Payload::Copy => [self.message.as_bytes(), &self.copy, self.message.value_end()],
         }
     }
 
@@ -70,8 +71,8 @@ pub struct Slot(Mutex<State>);
 pub struct State {
     /// What the operation came to, until it is taken.
     pub over: Option<Over>,
-    /// The memory of the last operation's line and copy, for the next.
-    pub spare: (Command, Vec<u8>),
+    /// The memory of the last operation's request and copy, for the next.
+    pub spare: (Message, Vec<u8>),
     /// Told when it is over.
     pub waker: Option<Waker>,
     /// The connection counts it among those for which it is driven.
@@ -108,10 +109,9 @@ impl Operation {
             // What has come of a value that never came to its end.
             self.value.clear();
         }
-        self.line.clear();
         self.copy.clear();
         let mut state = self.slot.lock();
-        state.spare = (self.line, self.copy);
+        state.spare = (self.message, self.copy);
         state.over = Some(Over { key: self.key, value: self.value, result });
         (state.waker.take(), std::mem::take(&mut state.is_awaited))
     }

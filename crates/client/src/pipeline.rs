@@ -16,13 +16,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::answer::Answer;
 use crate::bounds::{
     DRIVER_LINGER, OPERATIONS_SENT_AT_ONCE, REQUESTS_IN_FLIGHT_MAX, TRUSTED_IDLE, TURNS_AT_ONCE,
 };
 use crate::connection::is_quiet;
 use crate::error::{Error, Failure};
 use crate::input::{Input, Received, protocol};
-use crate::meta::Answer;
+use crate::message::Form;
 use crate::operation::{Operation, Payload, Slot};
 use crate::server::Server;
 use crate::shm::Found;
@@ -37,6 +38,8 @@ pub struct Pipeline {
     name: String,
     /// How long the server may leave what is asked for first unanswered.
     timeout: Duration,
+    /// What the server takes.
+    form: Form,
     waiter: Box<dyn Waiter>,
     /// Operations in flight that store.
     storing: Arc<AtomicUsize>,
@@ -56,7 +59,7 @@ struct State {
     sent: usize,
     /// Since when nothing has moved for the first operation.
     quiet_since: Instant,
-    next_opaque: usize,
+    next_opaque: u32,
     /// What the leader waits for, while there is one.
     leader: Option<Until>,
     followers: usize,
@@ -85,7 +88,7 @@ impl Pipeline {
         stream: Box<dyn Stream>,
         timeout: Duration,
     ) -> io::Result<Arc<Pipeline>> {
-        let waiter = stream.waiter()?;
+        let (form, waiter) = (stream.form(), stream.waiter()?);
         let storing = Arc::new(AtomicUsize::new(0));
         let state = State {
             stream,
@@ -109,11 +112,17 @@ impl Pipeline {
             server: Arc::downgrade(server),
             name: server.address.to_string(),
             timeout,
+            form,
             waiter,
             storing,
             state: Mutex::new(state),
             turned: Condvar::new(),
         }))
+    }
+
+    /// What the server takes.
+    pub fn form(&self) -> Form {
+        self.form
     }
 
     /// The failure, told with the server's name.
@@ -148,9 +157,8 @@ impl Pipeline {
             return self.leave(state);
         }
         operation.opaque = state.next_opaque;
-        state.next_opaque += 1;
-        operation.line.flag("O", operation.opaque);
-        operation.line.end();
+        state.next_opaque = state.next_opaque.wrapping_add(1);
+        operation.message.end_with(operation.opaque);
         if state.operations.is_empty() {
             state.quiet_since = Instant::now();
         }
@@ -353,7 +361,7 @@ impl State {
         let mut sent = Ok(0);
         if let Some(value) = borrowed {
             operation.payload = Payload::Copy;
-            let parts = [operation.line.as_bytes(), value, b"\r\n"];
+            let parts = [operation.message.as_bytes(), value, operation.message.value_end()];
             if self.unsent == self.operations.len() {
                 sent = self.stream.send(&parts.map(IoSlice::new));
             }

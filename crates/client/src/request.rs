@@ -4,11 +4,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::answer::Answer;
 use crate::bounds::VALUE_BYTES_MAX;
 use crate::client::{Client, Item, Ttl, checked};
+use crate::command::{Action, Command, Mode};
 use crate::error::Error;
 use crate::input::protocol;
-use crate::meta::{Answer, Command};
 use crate::operation::{Operation, Over, Payload, Slot};
 use crate::pipeline::Pipeline;
 use crate::shm::Found;
@@ -131,7 +132,10 @@ impl Request {
         let (key, value) = (key.into(), value.into());
         let asked = self.checked(&key, value.len());
         let mut operation = self.begin(key, value, Payload::Value);
-        set_line(&mut operation.line, &operation.key, operation.value.len(), ttl);
+        if let Ok(pipeline) = &asked {
+            let action = set(operation.value.len(), ttl);
+            operation.message.write(&Command { key: &operation.key, action }, pipeline.form());
+        }
         self.issue(asked, operation, None, Kind::Set);
     }
 
@@ -146,7 +150,9 @@ impl Request {
         if let Some(result) = read_outcome(&found) {
             return self.end(operation, result);
         }
-        get_line(&mut operation.line, &operation.key);
+        if let Ok(pipeline) = &asked {
+            operation.message.write(&Command { key: &operation.key, action: GET }, pipeline.form());
+        }
         self.issue(asked, operation, None, Kind::Get);
     }
 
@@ -155,7 +161,9 @@ impl Request {
     pub fn bset(&mut self, key: &[u8], value: &[u8], ttl: Ttl) {
         let asked = self.checked(key, value.len());
         let mut operation = self.begin(Vec::new(), Vec::new(), Payload::Copy);
-        set_line(&mut operation.line, key, value.len(), ttl);
+        if let Ok(pipeline) = &asked {
+            operation.message.write(&Command { key, action: set(value.len(), ttl) }, pipeline.form());
+        }
         self.issue(asked, operation, Some(value), Kind::Set);
     }
 
@@ -168,7 +176,9 @@ impl Request {
         if let Some(result) = read_outcome(&found) {
             return self.end(operation, result);
         }
-        get_line(&mut operation.line, key);
+        if let Ok(pipeline) = &asked {
+            operation.message.write(&Command { key, action: GET }, pipeline.form());
+        }
         self.issue(asked, operation, None, Kind::Get);
     }
 
@@ -198,9 +208,9 @@ impl Request {
         if matches!(std::mem::replace(&mut self.stage, Stage::Idle), Stage::InFlight(..)) {
             self.give_up();
         }
-        let (line, copy) = std::mem::take(&mut self.slot.lock().spare);
+        let (message, copy) = std::mem::take(&mut self.slot.lock().spare);
         let mut operation =
-            Operation { line, key, value, copy, payload, slot: Arc::clone(&self.slot), opaque: 0 };
+            Operation { message, key, value, copy, payload, slot: Arc::clone(&self.slot), opaque: 0 };
         if payload == Payload::None {
             operation.value.clear();
         }
@@ -209,8 +219,8 @@ impl Request {
 
     /// It is over without a request.
     fn end(&mut self, operation: Operation, outcome: Outcome) {
-        let Operation { key, value, line, copy, .. } = operation;
-        self.slot.lock().spare = (line, copy);
+        let Operation { key, value, message, copy, .. } = operation;
+        self.slot.lock().spare = (message, copy);
         self.stage = Stage::Over(Completed { key, value, result: Ok(outcome) });
     }
 
@@ -305,16 +315,8 @@ fn read_outcome(found: &Found) -> Option<Outcome> {
     }
 }
 
-fn get_line(line: &mut Command, key: &[u8]) {
-    line.next("mg", key);
-    for flag in ["v", "f", "c"] {
-        line.flag(flag, "");
-    }
-}
+const GET: Action = Action::Get { touch: None };
 
-fn set_line(line: &mut Command, key: &[u8], len: usize, ttl: Ttl) {
-    line.next("ms", key);
-    line.length(len, key);
-    line.flag("T", ttl.exptime());
-    line.flag("MS", "");
+fn set(len: usize, ttl: Ttl) -> Action {
+    Action::Store { mode: Mode::Set, len, exptime: ttl.exptime(), flags: 0 }
 }

@@ -19,6 +19,7 @@ use crate::address::Place;
 use crate::bounds::LINE_BYTES_MAX;
 use crate::error::Failure;
 use crate::input::protocol;
+use crate::message::Form;
 use crate::stream::{Stream, Until, Waiter};
 
 /// A connected socket. Its own mode is the blocking one: each call says that it does not wait.
@@ -40,6 +41,10 @@ impl Socket {
 }
 
 impl Stream for Socket {
+    fn form(&self) -> Form {
+        Form::Lines
+    }
+
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         or_not_now(sendmsg(&*self.0, parts, &mut SendAncillaryBuffer::default(), flags), 0)

@@ -6,6 +6,8 @@ use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::time::Instant;
 
+use crate::message::Form;
+
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
@@ -26,6 +28,9 @@ impl Until {
 
 /// The bytes to and from one server.
 pub trait Stream: Send + Debug {
+    /// What the server at its other end takes.
+    fn form(&self) -> Form;
+
     /// Sends a beginning of the parts: how many bytes, 0 if none can be sent now. Never blocks.
     ///
     /// # Errors

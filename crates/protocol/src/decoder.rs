@@ -89,6 +89,8 @@ pub enum Decoded<'a> {
 pub struct Decoder {
     limits: Limits,
     protocol: Option<Protocol>,
+    /// Each request says by its first byte in which protocol it is.
+    is_mixed: bool,
     auth_required: bool,
     /// A decoded meta key. Takes no memory until the first one.
     key: Vec<u8>,
@@ -99,10 +101,16 @@ impl Decoder {
     /// A decoder for a new connection; `protocol` none picks it by the first byte.
     pub fn new(protocol: Option<Protocol>, limits: Limits) -> Decoder {
         let progress = Progress { state: State::Request, scanned: 0, needed: 0 };
-        Decoder { limits, protocol, auth_required: false, key: Vec::new(), progress }
+        Decoder { limits, protocol, is_mixed: false, auth_required: false, key: Vec::new(), progress }
     }
 
-    /// The protocol, once known.
+    /// A decoder for a connection on which requests of both protocols come, one behind the other: each is of the one that
+    /// its first byte says.
+    pub fn mixed(limits: Limits) -> Decoder {
+        Decoder { is_mixed: true, ..Decoder::new(None, limits) }
+    }
+
+    /// The protocol, once known; of a mixed connection, that of the last request.
     pub fn protocol(&self) -> Option<Protocol> {
         self.protocol
     }
@@ -135,10 +143,11 @@ impl Decoder {
     pub fn keys_ahead<'a>(&self, input: &'a [u8]) -> KeysAhead<'a> {
         match (self.progress.state, self.protocol) {
             (State::Keys { text, .. }, _) => {
-                KeysAhead { words: Words::new(&input[..text.min(input.len())]), lines: b"" }
+                KeysAhead { words: Words::new(&input[..text.min(input.len())]), ..KeysAhead::default() }
             }
-            (State::Request, Some(Protocol::Text)) => KeysAhead { words: Words::new(b""), lines: input },
-            _ => KeysAhead { words: Words::new(b""), lines: b"" },
+            (State::Request, Some(Protocol::Text)) => KeysAhead { lines: input, ..KeysAhead::default() },
+            (State::Request, Some(Protocol::Binary)) => KeysAhead { packets: input, ..KeysAhead::default() },
+            _ => KeysAhead::default(),
         }
     }
 
@@ -158,11 +167,11 @@ impl Decoder {
 
     fn request<'a>(&'a mut self, input: &'a [u8]) -> Decoded<'a> {
         let Some(first) = input.first() else { return Decoded::Incomplete { more: 1 } };
-        let protocol = *self.protocol.get_or_insert(match *first {
-            binary::REQUEST => Protocol::Binary,
-            _ => Protocol::Text,
-        });
-        match protocol {
+        let said = if *first == binary::REQUEST { Protocol::Binary } else { Protocol::Text };
+        if self.is_mixed {
+            self.protocol = Some(said);
+        }
+        match *self.protocol.get_or_insert(said) {
             Protocol::Text => self.text(input),
             Protocol::Binary => self.binary(input),
         }
@@ -247,6 +256,15 @@ pub struct KeysAhead<'a> {
     words: Words<'a>,
     /// Lines of which the second word is a key.
     lines: &'a [u8],
+    /// Packets.
+    packets: &'a [u8],
+}
+
+impl Default for KeysAhead<'_> {
+    /// None.
+    fn default() -> Self {
+        KeysAhead { words: Words::new(b""), lines: b"", packets: b"" }
+    }
 }
 
 impl<'a> Iterator for KeysAhead<'a> {
@@ -255,6 +273,12 @@ impl<'a> Iterator for KeysAhead<'a> {
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         if let Some(key) = self.words.next() {
+            return Some(key);
+        }
+        if !self.packets.is_empty() {
+            let packet = std::mem::take(&mut self.packets);
+            let (key, rest) = binary::decode::key_ahead(packet)?;
+            self.packets = rest;
             return Some(key);
         }
         let newline = memchr(b'\n', self.lines)?;

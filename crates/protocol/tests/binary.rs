@@ -326,3 +326,48 @@ fn statistics() {
         assert_eq!(says(0x10, reply), end);
     }
 }
+
+#[test]
+fn packets_and_lines_come_one_behind_the_other() {
+    let store = packet(0x01, b"key", EXTRAS, b"a line\r\n", 0);
+    let stream = [&store[..], b"ms key 2\r\n\x80\x80\r\nmn\r\n", &packet(0x00, b"key", b"", b"", 0)].concat();
+    let mut decoder = Decoder::mixed(Limits { inline_value_max: 100 });
+    let mut at = 0;
+    for expected in ["key=a line\r\n", "key=\u{80}\u{80}", "noop", "get key"] {
+        let Decoded::Request { consumed, request } = decoder.decode(&stream[at..]) else { panic!("{at}") };
+        let latin = |bytes: &[u8]| bytes.iter().map(|byte| char::from(*byte)).collect::<String>();
+        let said = match request.command {
+            Command::Store(Store { key, value: Value::Inline(value), .. }) => {
+                format!("{}={}", latin(key), latin(value))
+            }
+            Command::Get(get) => format!("get {}", latin(get.key)),
+            Command::Noop => "noop".into(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(said, expected);
+        at += consumed;
+    }
+    assert_eq!(at, stream.len());
+}
+
+#[test]
+fn the_keys_of_packets_are_seen_ahead() {
+    let stream = [
+        packet(0x01, b"first", EXTRAS, b"a\nvalue", 0),
+        packet(0x00, b"second", b"", b"", 0),
+        packet(0x0a, b"", b"", b"", 0),
+        packet(0x04, b"third", b"", b"", 0),
+    ]
+    .concat();
+    let mut decoder = decoder();
+    let Decoded::Request { consumed, .. } = decoder.decode(&stream) else { panic!("a whole one") };
+    let ahead: Vec<&[u8]> = decoder.keys_ahead(&stream[consumed..]).collect();
+    assert_eq!(ahead, [&b"second"[..], b"", b"third"]);
+    let cut = &stream[consumed..stream.len() - 1];
+    assert_eq!(decoder.keys_ahead(cut).collect::<Vec<_>>(), [&b"second"[..], b""]);
+    for len in 0..stream.len() {
+        assert!(decoder.keys_ahead(&stream[..len]).count() <= 4);
+    }
+    // Lengths that lie.
+    assert_eq!(decoder.keys_ahead(&[&[0x80; 24][..], &[0; 1000]].concat()).count(), 0);
+}

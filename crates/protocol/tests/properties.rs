@@ -175,7 +175,8 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 
 fn setup() -> impl Strategy<Value = Setup> {
     let protocol = select(&[None, None, None, Some(Protocol::Text), Some(Protocol::Binary)][..]);
-    (protocol, prop::bool::weighted(0.1)).prop_map(|(protocol, auth)| Setup { protocol, auth })
+    (protocol, prop::bool::weighted(0.1), prop::bool::weighted(0.3))
+        .prop_map(|(protocol, auth, mixed)| Setup { protocol, auth, mixed })
 }
 
 proptest! {

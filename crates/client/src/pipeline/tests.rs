@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fabcache_protocol::binary::{RESPONSE, opcode, status};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -13,6 +14,7 @@ use crate::{Client, Options, Ttl};
 /// A server at the other end of a stream that never waits.
 #[derive(Debug)]
 struct Model {
+    form: Form,
     items: HashMap<String, Vec<u8>>,
     asked: Vec<u8>,
     /// Bytes of a refused value that are still to come.
@@ -37,6 +39,12 @@ impl Model {
             let unwanted = self.unwanted.min(self.asked.len());
             self.asked.drain(..unwanted);
             self.unwanted -= unwanted;
+            if self.form == Form::Packets {
+                if self.answer_packet().is_none() {
+                    return;
+                }
+                continue;
+            }
             let Some(end) = memchr::memchr(b'\n', &self.asked) else { return };
             let line = std::str::from_utf8(&self.asked[..end]).expect("text").trim_end().to_owned();
             let words: Vec<&str> = line.split(' ').collect();
@@ -49,7 +57,7 @@ impl Model {
                     }
                     None => self.answers.extend(b"EN\r\n"),
                 },
-                ["ms", key, len, "T0", "MS", _] => {
+                ["ms", key, len, "T0", "F0", "MS", _] => {
                     let len = len.parse().expect("a length");
                     if is_refused(key, len) {
                         // Before the value is there.
@@ -74,7 +82,53 @@ impl Model {
     }
 }
 
+impl Model {
+    /// Answers a packet, if it has wholly come; one that is refused, before its value is there.
+    fn answer_packet(&mut self) -> Option<()> {
+        let header: &[u8; 24] = self.asked.first_chunk()?;
+        let (code, key_len, extras) = (header[1], usize::from(header[3]), usize::from(header[4]));
+        let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
+        let (head, len) = (24 + extras + key_len, body - extras - key_len);
+        let key = self.asked.get(24 + extras..head)?;
+        let key = String::from_utf8(key.to_vec()).expect("text");
+        let mut answer = [0; 24];
+        answer[0] = RESPONSE;
+        answer[1] = code;
+        answer[12..16].copy_from_slice(&self.asked[12..16]);
+        let mut given = Vec::new();
+        if code == opcode::SET && is_refused(&key, len) {
+            answer[7] = status::TOO_LARGE as u8;
+            given.extend_from_slice(b"Too large.");
+            self.unwanted = len;
+        } else {
+            let value = self.asked.get(head..head + len)?;
+            match code {
+                opcode::SET => {
+                    self.items.insert(key, value.to_vec());
+                }
+                opcode::GET => match self.items.get(&key) {
+                    Some(value) => {
+                        answer[4] = 4;
+                        given.extend_from_slice(&[0; 4]);
+                        given.extend_from_slice(value);
+                    }
+                    None => answer[7] = status::NOT_FOUND as u8,
+                },
+                other => panic!("{other}"),
+            }
+        }
+        answer[8..12].copy_from_slice(&(given.len() as u32).to_be_bytes());
+        self.answers.extend(answer.iter().chain(&given));
+        self.asked.drain(..head + len - self.unwanted);
+        Some(())
+    }
+}
+
 impl Stream for Model {
+    fn form(&self) -> Form {
+        self.form
+    }
+
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let len = self.next_len();
         let before = self.asked.len();
@@ -194,11 +248,12 @@ proptest! {
         steps in steps(),
         lens in vec(prop_oneof![Just(0), 1..40usize, 1..5000usize, Just(100_000)], 1..20),
         answers_len in prop_oneof![Just(usize::MAX), 0..10_000usize],
+        form in prop_oneof![Just(Form::Lines), Just(Form::Packets)],
     ) {
         // Something moves at last, whichever of the calls are those that send.
         let lens = lens.into_iter().chain([0, 1000, 1000]).collect();
         let cache = client_of(Model {
-            items: HashMap::new(), asked: Vec::new(), unwanted: 0, answers: VecDeque::new(), lens, calls: 0, answers_left: answers_len,
+            form, items: HashMap::new(), asked: Vec::new(), unwanted: 0, answers: VecDeque::new(), lens, calls: 0, answers_left: answers_len,
         });
         let mut items: HashMap<String, Vec<u8>> = HashMap::new();
         let mut kept: Vec<Asked> = Vec::new();

@@ -18,6 +18,7 @@ use super::items::{Items, monotonic_ns};
 use crate::bounds::{
     LOOK_NS_MAX, LOOK_NS_MIN, LOOKS_BETWEEN_CLOCKS, SLEEPS_BEFORE_LOOKING_AGAIN, TRUSTED_IDLE,
 };
+use crate::message::Form;
 use crate::socket::{Bell, wait_for_any};
 use crate::stream::{Stream, Until, Waiter};
 
@@ -183,6 +184,10 @@ fn broken(broken: Broken) -> io::Error {
 }
 
 impl Stream for ShmStream {
+    fn form(&self) -> Form {
+        Form::Packets
+    }
+
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let shared = &*self.0;
         if shared.left.load(Ordering::Relaxed) {

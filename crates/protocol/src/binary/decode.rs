@@ -169,6 +169,14 @@ impl Header {
     }
 }
 
+/// The key of the packet at the front of `input`, and what is behind the packet; none if it is not all there.
+#[inline]
+pub(crate) fn key_ahead(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let header = Header::parse(input.first_chunk()?);
+    let behind = input.get(HEADER + usize::try_from(header.body).ok()?..)?;
+    Some((input.get(HEADER + header.extras..header.head())?, behind))
+}
+
 fn arithmetic<'a>(code: u8, key: &'a [u8], extras: &[u8], compare: Option<u64>) -> Arithmetic<'a> {
     let expires = exptime(&extras[16..20]);
     Arithmetic {

@@ -11,34 +11,55 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 
 /// First byte of a request.
-pub(crate) const REQUEST: u8 = 0x80;
+pub const REQUEST: u8 = 0x80;
 /// First byte of an answer.
-pub(crate) const RESPONSE: u8 = 0x81;
+pub const RESPONSE: u8 = 0x81;
 /// Bytes of the header.
-pub(crate) const HEADER: usize = 24;
+pub const HEADER: usize = 24;
 
 /// The opcodes, without the quiet ones: [`loud`] leads from those to these.
-pub(crate) mod opcode {
+pub mod opcode {
+    /// Read a key: answered with its client flags and value.
     pub const GET: u8 = 0x00;
+    /// Store a value: extras are client flags and expiry time.
     pub const SET: u8 = 0x01;
+    /// Store it if the key is not there.
     pub const ADD: u8 = 0x02;
+    /// Store it if the key is there.
     pub const REPLACE: u8 = 0x03;
+    /// Remove a key.
     pub const DELETE: u8 = 0x04;
+    /// Add to a number.
     pub const INCREMENT: u8 = 0x05;
+    /// Subtract from it.
     pub const DECREMENT: u8 = 0x06;
+    /// Close the connection.
     pub const QUIT: u8 = 0x07;
+    /// Forget everything.
     pub const FLUSH: u8 = 0x08;
+    /// Nothing: answered behind all before it.
     pub const NOOP: u8 = 0x0a;
+    /// The server's version.
     pub const VERSION: u8 = 0x0b;
+    /// Read a key, which is repeated in the answer.
     pub const GETK: u8 = 0x0c;
+    /// Add bytes behind a value.
     pub const APPEND: u8 = 0x0e;
+    /// Add bytes before a value.
     pub const PREPEND: u8 = 0x0f;
+    /// Statistics.
     pub const STAT: u8 = 0x10;
+    /// Change when a key expires.
     pub const TOUCH: u8 = 0x1c;
+    /// Read a key, and change when it expires.
     pub const GAT: u8 = 0x1d;
+    /// SASL: which mechanisms there are.
     pub const SASL_LIST: u8 = 0x20;
+    /// SASL: begin.
     pub const SASL_AUTH: u8 = 0x21;
+    /// SASL: go on.
     pub const SASL_STEP: u8 = 0x22;
+    /// Read a key, which is repeated in the answer, and change when it expires.
     pub const GATK: u8 = 0x23;
     /// fabcache's own: `shm attach`.
     pub const SHM_ATTACH: u8 = 0xa0;

@@ -14,12 +14,15 @@ pub const INLINE_VALUE_MAX: usize = 24;
 pub struct Setup {
     pub protocol: Option<Protocol>,
     pub auth: bool,
+    /// Requests of both protocols come.
+    pub mixed: bool,
 }
 
 /// Everything that comes out of `stream` when it arrives in pieces of the given sizes, and then all at once.
 /// Parts of a value are joined, skipped bytes left out: only these may depend on the pieces.
 pub fn events(stream: &[u8], pieces: impl IntoIterator<Item = usize>, setup: Setup) -> Vec<String> {
-    let mut decoder = Decoder::new(setup.protocol, Limits { inline_value_max: INLINE_VALUE_MAX });
+    let limits = Limits { inline_value_max: INLINE_VALUE_MAX };
+    let mut decoder = if setup.mixed { Decoder::mixed(limits) } else { Decoder::new(setup.protocol, limits) };
     decoder.require_auth(setup.auth);
     let mut record = Record::default();
     let mut pieces = pieces.into_iter();

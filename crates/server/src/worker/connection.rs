@@ -487,9 +487,9 @@ impl Connection {
         shared.connections.remove(former);
         shared.connections.add(&info);
         self.session.info = info;
-        // Who came so far may speak any protocol.
+        // Packets for what must be fast, lines for all else.
         self.session.access.granted = true;
-        self.decoder = Decoder::new(None, Limits { inline_value_max: INLINE_VALUE_BYTES_MAX });
+        self.decoder = Decoder::mixed(Limits { inline_value_max: INLINE_VALUE_BYTES_MAX });
         self.link = Box::new(link);
         self.starved = true;
         Ok(())

@@ -1,0 +1,60 @@
+//! What a server is asked about one key.
+
+/// A request about one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command<'a> {
+    /// The key, which a server takes.
+    pub key: &'a [u8],
+    /// What is to be done with it.
+    pub action: Action,
+}
+
+/// What is to be done with a key. Times are as the protocols have them: 0 is never, beyond thirty days they are Unix
+/// times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read what is stored.
+    Get {
+        /// From now on it expires then.
+        touch: Option<u64>,
+    },
+    /// Store a value, which is sent behind the request.
+    Store {
+        /// What becomes of what is there.
+        mode: Mode,
+        /// Bytes of the value.
+        len: usize,
+        /// When it expires.
+        exptime: u64,
+        /// Client flags.
+        flags: u32,
+    },
+    /// Let what is stored expire then.
+    Touch(u64),
+    /// Remove what is stored.
+    Delete,
+    /// Add to a number, or subtract from it.
+    Arithmetic {
+        /// Subtract.
+        decrement: bool,
+        /// How much.
+        delta: u64,
+    },
+}
+
+/// What a value to be stored does to what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It takes its place.
+    Set,
+    /// It is stored if nothing is there.
+    Add,
+    /// It is stored if something is there.
+    Replace,
+    /// It goes behind it.
+    Append,
+    /// It goes before it.
+    Prepend,
+    /// It takes its place if that still has this CAS.
+    Compare(u64),
+}

@@ -1,0 +1,270 @@
+//! Requests and answers as packets of the binary protocol ([`fabcache_protocol::binary`]): through memory, where neither
+//! end need make or read a line.
+
+use fabcache_protocol::binary::{HEADER, REQUEST, opcode, status};
+
+use crate::answer::{Answer, Flags, Head};
+use crate::bounds::{LINE_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::command::{Action, Command, Mode};
+use crate::error::Failure;
+use crate::input::protocol;
+
+/// Bytes of the longest extras.
+const EXTRAS_BYTES_MAX: usize = 8;
+
+/// Adds the packet of a request to `out`, up to its value. False if a packet cannot say it as a line does.
+#[inline]
+pub fn write(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
+    let (mut extras, mut cas, mut len) = ([0; EXTRAS_BYTES_MAX], 0, 0);
+    let (code, extras_len) = match command.action {
+        Action::Get { touch: None } => (opcode::GET, 0),
+        Action::Delete => (opcode::DELETE, 0),
+        Action::Get { touch: Some(exptime) } | Action::Touch(exptime) => {
+            let Ok(exptime) = u32::try_from(exptime) else { return false };
+            extras[..4].copy_from_slice(&exptime.to_be_bytes());
+            (if command.action == Action::Touch(exptime.into()) { opcode::TOUCH } else { opcode::GAT }, 4)
+        }
+        Action::Store { mode, len: value_len, exptime, flags } => {
+            let Ok(exptime) = u32::try_from(exptime) else { return false };
+            len = value_len;
+            extras[..4].copy_from_slice(&flags.to_be_bytes());
+            extras[4..].copy_from_slice(&exptime.to_be_bytes());
+            match mode {
+                Mode::Set => (opcode::SET, 8),
+                Mode::Add => (opcode::ADD, 8),
+                Mode::Replace => (opcode::REPLACE, 8),
+                Mode::Append => (opcode::APPEND, 0),
+                Mode::Prepend => (opcode::PREPEND, 0),
+                // To a packet it is none.
+                Mode::Compare(0) => return false,
+                Mode::Compare(compare) => {
+                    cas = compare;
+                    (opcode::SET, 8)
+                }
+            }
+        }
+        // Its answer is another, and it need not be fast.
+        Action::Arithmetic { .. } => return false,
+    };
+    let extras = &extras[..extras_len];
+    let mut header = [0; HEADER];
+    header[0] = REQUEST;
+    header[1] = code;
+    header[2..4].copy_from_slice(&(command.key.len() as u16).to_be_bytes());
+    header[4] = extras_len as u8;
+    header[8..12].copy_from_slice(&((extras_len + command.key.len() + len) as u32).to_be_bytes());
+    header[16..].copy_from_slice(&cas.to_be_bytes());
+    out.reserve(HEADER + EXTRAS_BYTES_MAX + command.key.len());
+    out.extend_from_slice(&header);
+    out.extend_from_slice(extras);
+    out.extend_from_slice(command.key);
+    true
+}
+
+/// Marks the request that a packet begins.
+#[inline]
+pub fn mark(packet: &mut [u8], opaque: u32) {
+    packet[12..16].copy_from_slice(&opaque.to_be_bytes());
+}
+
+/// How the answer begins that these bytes begin with, or why there is none, and how many of them that takes; none if not all
+/// of them are there.
+#[inline]
+pub fn head(bytes: &[u8]) -> Option<(Result<Head, Failure>, usize)> {
+    let header: &[u8; HEADER] = bytes.first_chunk()?;
+    let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
+    let status = u16::from_be_bytes([header[6], header[7]]);
+    let opaque = u32::from_be_bytes([header[12], header[13], header[14], header[15]]);
+    let cas = u64::from_be_bytes(*header.last_chunk().expect("eight of them"));
+    let mut flags = Flags { flags: 0, cas, opaque: Some(opaque) };
+    let code = header[1];
+    let is_read = matches!(code, opcode::GET | opcode::GAT);
+    let whole = HEADER + body;
+    if status == status::OK && is_read {
+        let given = bytes.get(HEADER..HEADER + 4)?;
+        let len = body.wrapping_sub(4);
+        if header[4] != 4 || header[2..4] != [0, 0] || len > VALUE_BYTES_MAX {
+            return Some((Err(protocol(header)), HEADER));
+        }
+        flags.flags = u32::from_be_bytes(*given.first_chunk().expect("four of them"));
+        return Some((Ok(Head::Value(flags, len)), HEADER + 4));
+    }
+    if body > LINE_BYTES_MAX {
+        return Some((Err(protocol(header)), HEADER));
+    }
+    let said = bytes.get(HEADER..whole)?;
+    let answer = match (status, code) {
+        (status::OK, _) => Answer::Done(flags),
+        (status::NOT_FOUND, opcode::GET | opcode::GAT | opcode::TOUCH) => Answer::Miss,
+        (status::NOT_FOUND, opcode::REPLACE) => Answer::NotStored,
+        (status::NOT_FOUND, _) => Answer::NotFound,
+        (status::EXISTS, opcode::ADD) => Answer::NotStored,
+        (status::EXISTS, _) => Answer::Exists,
+        (status::NOT_STORED, _) => Answer::NotStored,
+        _ => {
+            let said = String::from_utf8_lossy(said).into_owned();
+            return Some((Err(Failure::Refused(said)), whole));
+        }
+    };
+    Some((Ok(Head::Whole(answer)), whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use fabcache_protocol::{BinaryForm, Decoded, Decoder, Form, Limits, Reply, Request};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::meta;
+
+    /// What a server takes a request for.
+    fn decoded<R>(request: &[u8], with: impl FnOnce(Request<'_>) -> R) -> R {
+        match Decoder::mixed(Limits { inline_value_max: 1 << 20 }).decode(request) {
+            Decoded::Request { consumed, request: decoded } => {
+                assert_eq!(consumed, request.len());
+                with(decoded)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn modes() -> impl Strategy<Value = Mode> {
+        use Mode::{Add, Append, Compare, Prepend, Replace, Set};
+        let compare = any::<u64>().prop_map(Compare);
+        prop_oneof![
+            Just(Set),
+            Just(Add),
+            Just(Replace),
+            Just(Append),
+            Just(Prepend),
+            Just(Compare(0)),
+            compare
+        ]
+    }
+
+    fn actions(len: usize) -> impl Strategy<Value = Action> {
+        let exptime = || prop_oneof![9 => 0..1u64 << 32, 1 => Just(1 << 32)];
+        prop_oneof![
+            proptest::option::of(exptime()).prop_map(|touch| Action::Get { touch }),
+            (modes(), exptime(), any::<u32>()).prop_map(move |(mode, exptime, flags)| Action::Store {
+                mode,
+                len,
+                exptime,
+                flags
+            }),
+            exptime().prop_map(Action::Touch),
+            Just(Action::Delete),
+            any::<u64>().prop_map(|delta| Action::Arithmetic { decrement: false, delta }),
+        ]
+    }
+
+    /// What only lines say, or say in other words.
+    fn in_a_packets_words(command: fabcache_protocol::Command<'_>) -> fabcache_protocol::Command<'_> {
+        use fabcache_protocol::{Command::*, Exptime, Get, Store, StoreMode, Touch};
+        match command {
+            Get(Get { key, value: false, touch: Some(exptime), .. }) => Touch(Touch { key, exptime }),
+            Store(store @ Store { mode: StoreMode::Append | StoreMode::Prepend, .. }) => {
+                Store(Store { flags: 0, exptime: Exptime(0), ..store })
+            }
+            other => other,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_packet_asks_for_the_same_as_a_line(
+            (value, action) in vec(any::<u8>(), 0..40).prop_flat_map(|value| (Just(value.clone()), actions(value.len()))),
+            key in "[!-~]{1,250}",
+        ) {
+            let command = Command { key: key.as_bytes(), action };
+            let (mut packet, mut line) = (Vec::new(), Vec::new());
+            meta::write(&command, &mut line);
+            line.extend_from_slice(b"\r\n");
+            if !write(&command, &mut packet) {
+                prop_assert!(packet.is_empty());
+                return Ok(());
+            }
+            mark(&mut packet, 0x0102_0304);
+            if let Action::Store { .. } = action {
+                packet.extend_from_slice(&value);
+                line.extend_from_slice(&value);
+                line.extend_from_slice(b"\r\n");
+            }
+            decoded(&packet, |by_packet| decoded(&line, |by_line| {
+                assert_eq!(by_packet.command, in_a_packets_words(by_line.command));
+                assert!(matches!(by_packet.form, Form::Binary(BinaryForm { opaque: 0x0102_0304, .. })));
+            }));
+        }
+    }
+
+    #[test]
+    fn a_packet_answers_the_same_as_a_line() {
+        let set = |mode| Action::Store { mode, len: 0, exptime: 0, flags: 0 };
+        let get = Action::Get { touch: None };
+        for (action, reply) in [
+            (get, Reply::Miss),
+            (Action::Get { touch: Some(1) }, Reply::Miss),
+            (Action::Touch(1), Reply::NotFound),
+            (Action::Delete, Reply::NotFound),
+            (set(Mode::Add), Reply::NotStored),
+            (set(Mode::Replace), Reply::NotStored),
+            (set(Mode::Append), Reply::NotStored),
+            (set(Mode::Prepend), Reply::NotStored),
+            (set(Mode::Compare(7)), Reply::Exists),
+            (set(Mode::Compare(7)), Reply::NotFound),
+        ] {
+            let command = Command { key: b"key", action };
+            let (mut packet, mut line) = (Vec::new(), Vec::new());
+            assert!(write(&command, &mut packet));
+            meta::write(&command, &mut line);
+            line.extend_from_slice(b"\r\n");
+            if matches!(action, Action::Store { .. }) {
+                line.extend_from_slice(b"\r\n");
+            }
+            let answered = |request: &[u8], reply: &Reply<'_>| {
+                decoded(request, |request| {
+                    let mut answer = Vec::new();
+                    request.form.reply(reply, &mut answer);
+                    answer
+                })
+            };
+            let by_packet = answered(&packet, &reply);
+            let (by_packet, len) = head(&by_packet).expect("all of it is there");
+            // What touches a key by a line is a read, which misses.
+            let reply = if matches!(action, Action::Touch(_)) { Reply::Miss } else { reply };
+            let by_line = String::from_utf8(answered(&line, &reply)).expect("text");
+            assert_eq!(
+                by_packet.expect("an answer"),
+                meta::head(by_line.trim_end()).expect("an answer"),
+                "{command:?}"
+            );
+            assert!(len > HEADER, "it says so in words as well");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_told() {
+        let packet = |code: u8, status: u16, extras: u8, body: u32| {
+            let mut packet = [0; HEADER + 8];
+            packet[0] = 0x81;
+            packet[1] = code;
+            packet[4] = extras;
+            packet[6..8].copy_from_slice(&status.to_be_bytes());
+            packet[8..12].copy_from_slice(&body.to_be_bytes());
+            packet
+        };
+        let failed =
+            |packet: &[u8]| head(packet).expect("there is enough of it").0.expect_err("no answer").breaks();
+        for packet in [
+            packet(opcode::GET, status::OK, 0, 4),
+            packet(opcode::GET, status::OK, 4, 3),
+            packet(opcode::GET, status::OK, 4, u32::MAX),
+            packet(opcode::SET, status::OK, 0, 1 << 20),
+            packet(opcode::SET, status::TOO_LARGE, 0, u32::MAX),
+        ] {
+            assert!(failed(&packet), "{packet:?}");
+        }
+        assert!(!failed(&packet(opcode::SET, status::TOO_LARGE, 0, 8)), "it refuses, and goes on");
+    }
+}
