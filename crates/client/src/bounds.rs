@@ -34,7 +34,9 @@ pub const LOOK_NS_MAX: u32 = 200_000;
 pub const LOOK_NS_MIN: u32 = 3_000;
 /// … but after so many sleeps it is tried again, once: a hundredth of the time that these take.
 pub const SLEEPS_BEFORE_LOOKING_AGAIN: u32 = 1024;
-/// Looks between readings of the clock.
+/// Looks before the clock is read: about as long as a fast answer takes …
+pub const LOOKS_BEFORE_CLOCK: u32 = 64;
+/// … and between readings of it.
 pub const LOOKS_BETWEEN_CLOCKS: u32 = 16;
 /// Reads of which the server is told on one line: 12 characters each, on a line of at most 2048.
 pub const ACCESSES_ON_A_LINE: usize = 128;

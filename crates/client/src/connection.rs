@@ -24,6 +24,8 @@ pub struct Connection {
     deadline: Instant,
     /// More may have arrived than was received.
     has_more: bool,
+    /// It has waited since that call began.
+    has_waited: bool,
 }
 
 /// The server has neither closed the stream nor said anything that was not asked for, which would go to `unasked`.
@@ -44,6 +46,7 @@ impl Connection {
             begun: now,
             deadline: now,
             has_more: false,
+            has_waited: false,
         }
     }
 
@@ -54,6 +57,7 @@ impl Connection {
         let is_trusted = now.saturating_duration_since(self.begun) < TRUSTED_IDLE;
         self.begun = now;
         self.deadline = now + patience;
+        self.has_waited = false;
         self.input.is_empty() && (is_trusted || is_quiet(&mut *self.stream, &mut Vec::new()))
     }
 
@@ -83,10 +87,13 @@ impl Connection {
     pub fn send<const PARTS: usize>(&mut self, parts: [&[u8]; PARTS]) -> Result<(), Failure> {
         let mut parts = parts.map(IoSlice::new);
         let mut left = &mut parts[..];
-        IoSlice::advance_slices(&mut left, 0);
-        while !left.is_empty() {
+        let mut unsent: usize = left.iter().map(|part| part.len()).sum();
+        while unsent > 0 {
             let sent = self.stream.send(left)?;
-            IoSlice::advance_slices(&mut left, sent);
+            unsent -= sent;
+            if unsent > 0 {
+                IoSlice::advance_slices(&mut left, sent);
+            }
             if sent == 0 {
                 self.wait(Until::CanSend)?;
             }
@@ -136,7 +143,8 @@ impl Connection {
     }
 
     fn wait(&mut self, until: Until) -> Result<(), Failure> {
-        if Instant::now() >= self.deadline {
+        // The first wait of a call ends at the deadline itself: no need to read the clock before it.
+        if std::mem::replace(&mut self.has_waited, true) && Instant::now() >= self.deadline {
             return Err(Failure::Broken(io::ErrorKind::TimedOut.into()));
         }
         Ok(self.stream.wait(until, self.deadline)?)

@@ -76,7 +76,7 @@ impl Server {
 
     /// Has failed so often that it is not asked for now.
     pub fn is_down(&self) -> bool {
-        self.state().down_until.is_some_and(|until| Instant::now() < until)
+        self.state().is_down()
     }
 
     /// A connection for one call.
@@ -84,11 +84,13 @@ impl Server {
     /// # Errors
     /// It is down, or cannot be reached.
     pub fn take(&self) -> Result<Connection, Failure> {
-        if self.is_down() {
-            return Err(Failure::Down);
-        }
         loop {
-            let Some(mut connection) = self.state().idle.pop() else { break };
+            let mut state = self.state();
+            if state.is_down() {
+                return Err(Failure::Down);
+            }
+            let Some(mut connection) = state.idle.pop() else { break };
+            drop(state);
             // A server that was started again has closed those of the last.
             if connection.begin(self.timeout) {
                 return Ok(connection);
@@ -101,12 +103,10 @@ impl Server {
 
     /// Gives a connection back after a call that came to this; notes what that says of the server.
     pub fn give_back<T>(&self, connection: Connection, done: &Result<T, Failure>) {
-        self.note(done.as_ref().map(|_| ()));
-        if done.as_ref().err().is_some_and(Failure::breaks) {
-            return;
-        }
         let mut state = self.state();
-        if state.idle.len() < IDLE_CONNECTIONS_MAX {
+        self.note_in(&mut state, done.as_ref().map(|_| ()));
+        let may_be_kept = !done.as_ref().err().is_some_and(Failure::breaks);
+        if may_be_kept && state.idle.len() < IDLE_CONNECTIONS_MAX {
             state.idle.push(connection);
         }
     }
@@ -294,7 +294,10 @@ impl Server {
 
     /// Notes what a call came to.
     pub fn note(&self, done: Result<(), &Failure>) {
-        let mut state = self.state();
+        self.note_in(&mut self.state(), done);
+    }
+
+    fn note_in(&self, state: &mut State, done: Result<(), &Failure>) {
         match done {
             Err(failure) if failure.breaks() => {
                 state.failures += 1;
@@ -310,6 +313,12 @@ impl Server {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread panics while it holds a server's state")
+    }
+}
+
+impl State {
+    fn is_down(&self) -> bool {
+        self.down_until.is_some_and(|until| Instant::now() < until)
     }
 }
 

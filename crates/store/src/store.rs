@@ -404,11 +404,19 @@ impl Store {
         wanted.max(FREE_SEGMENTS_WANTED_MIN) + self.segments.kept_back(Claim::New)
     }
 
+    /// The item at `offset`, if it has this key. The caller holds the lock of its slot.
+    #[inline]
+    pub(crate) fn item_of(&self, offset: u64, key: &[u8]) -> Option<Item> {
+        let item = Item::read(&self.memory, offset)?;
+        let is_its =
+            usize::from(item.key_len) == key.len() && self.memory.equals(offset + item.key_at(), key);
+        is_its.then_some(item)
+    }
+
     /// Whether the item at `offset` has this key. The caller holds the lock of its slot.
     #[inline]
     pub(crate) fn has_key(&self, offset: u64, key: &[u8]) -> bool {
-        let Some(item) = Item::read(&self.memory, offset) else { return false };
-        usize::from(item.key_len) == key.len() && self.memory.equals(offset + item.key_at(), key)
+        self.item_of(offset, key).is_some()
     }
 
     /// Copies the key of the item at `offset`, as its header tells its length.

@@ -16,7 +16,8 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::items::{Items, monotonic_ns};
 use crate::bounds::{
-    LOOK_NS_MAX, LOOK_NS_MIN, LOOKS_BETWEEN_CLOCKS, SLEEPS_BEFORE_LOOKING_AGAIN, TRUSTED_IDLE,
+    LOOK_NS_MAX, LOOK_NS_MIN, LOOKS_BEFORE_CLOCK, LOOKS_BETWEEN_CLOCKS, SLEEPS_BEFORE_LOOKING_AGAIN,
+    TRUSTED_IDLE,
 };
 use crate::message::Form;
 use crate::socket::{Bell, wait_for_any};
@@ -98,8 +99,9 @@ impl Shared {
     /// Looks for what is waited for, as long as has been of use lately.
     fn look(&self, until: Until, deadline: Instant) -> bool {
         let look_ns = self.look_ns.load(Ordering::Relaxed);
-        let end = deadline.min(Instant::now() + Duration::from_nanos(look_ns.into()));
-        if look_ns > 0 && self.look_before(end, until) {
+        let end = || deadline.min(Instant::now() + Duration::from_nanos(look_ns.into()));
+        // At first without the clock, which takes as long as several looks.
+        if look_ns > 0 && (self.sees(until, LOOKS_BEFORE_CLOCK) || self.look_before(end(), until)) {
             self.look_ns.store((look_ns * 2).min(LOOK_NS_MAX), Ordering::Relaxed);
             self.is_trying.store(false, Ordering::Relaxed);
             return true;
@@ -119,18 +121,25 @@ impl Shared {
 
     fn look_before(&self, end: Instant, until: Until) -> bool {
         loop {
-            for _ in 0..LOOKS_BETWEEN_CLOCKS {
-                if let Ok(mut channel) = self.channel.try_lock()
-                    && self.is_ready(&mut channel, until)
-                {
-                    return true;
-                }
-                std::hint::spin_loop();
+            if self.sees(until, LOOKS_BETWEEN_CLOCKS) {
+                return true;
             }
             if Instant::now() >= end {
                 return false;
             }
         }
+    }
+
+    /// Looks so often for what is waited for.
+    fn sees(&self, until: Until, looks: u32) -> bool {
+        (0..looks).any(|_| {
+            let is_there =
+                self.channel.try_lock().is_ok_and(|mut channel| self.is_ready(&mut channel, until));
+            if !is_there {
+                std::hint::spin_loop();
+            }
+            is_there
+        })
     }
 
     /// Waits, also for the bell of the waiter, if there is one.

@@ -49,6 +49,14 @@ impl<'a> Content<'a> {
         }
     }
 
+    /// What is written behind the key: the bytes, or the table of pieces.
+    pub(super) fn payload(&self) -> Cow<'_, [u8]> {
+        if self.pieces.is_empty() {
+            return Cow::Borrowed(&self.bytes);
+        }
+        self.pieces.iter().flat_map(|piece| piece.to_bytes()).collect()
+    }
+
     /// The item is not stored after all.
     pub(super) fn give_up(&self, store: &Store) {
         for piece in &self.made {

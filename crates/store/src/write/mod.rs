@@ -244,8 +244,11 @@ impl Handle {
 
     fn existing<'s>(&'s self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> Existing<'s> {
         let store = &*self.store;
-        let at = group.find(hash, |slot| store.has_key(slot.offset(), key));
-        let item = at.and_then(|at| Item::read(&store.memory, at.slot.offset()));
+        let mut item = None;
+        let at = group.find(hash, |slot| {
+            item = store.item_of(slot.offset(), key);
+            item.is_some()
+        });
         let now = store.now();
         let epoch = header::flush_epoch(&store.memory);
         let info = match (at, &item) {
@@ -333,9 +336,7 @@ impl Handle {
         let age = now.saturating_sub(store.segments.opened(reservation.segment));
         new.state = new.state.with_window(access_window(age));
         let offset = reservation.offset;
-        let table: Vec<u8> = content.pieces.iter().flat_map(|piece| piece.to_bytes()).collect();
-        let payload = if content.pieces.is_empty() { &*content.bytes } else { &table };
-        store.write_item(reservation, &new, payload, write.expiry);
+        store.write_item(reservation, &new, &content.payload(), write.expiry);
         let slot = Slot::item(hash.tag(), offset, size_class::class_of(new.bytes()), frequency);
         match existing.at {
             Some(at) => {
