@@ -10,13 +10,14 @@ use crate::hash::KeyHash;
 use crate::item::HEADER_BYTES_MAX;
 use crate::memory::Memory;
 use crate::size_class;
+use crate::slot::Slot;
 
 use super::glance::Bucket;
 use super::{Known, Reader};
 
 /// Keys for which this is done together: about as many lines as a core can wait for, and what they bring stays in the first
 /// cache until it is read.
-pub(super) const KEYS_AHEAD: usize = 32;
+pub const KEYS_AHEAD: usize = 32;
 /// Of an item so much is brought nearer: a short one as a whole. Of long ones the processor finds out itself.
 const ITEM_BYTES_MAX: u64 = 256;
 const _: () = assert!(ITEM_BYTES_MAX >= HEADER_BYTES_MAX as u64);
@@ -35,8 +36,8 @@ impl Reader {
     }
 
     /// Brings nearer where keys with these hashes are: the buckets where most are, then their items, or the buckets where
-    /// others are.
-    pub(super) fn bring(&self, known: &Known, memory: &Memory, hashes: &[KeyHash]) {
+    /// others are. Tells in `slots` what seems to be the slot of each, as [`Reader::glance_at`] wants it, or none.
+    pub(super) fn bring(&self, known: &Known, memory: &Memory, hashes: &[KeyHash], slots: &mut [Slot]) {
         let mut homes = [0; KEYS_AHEAD];
         let mut next = [(0, 0); KEYS_AHEAD];
         for ((hash, home), next) in hashes.iter().zip(&mut homes).zip(&mut next) {
@@ -47,10 +48,10 @@ impl Reader {
         for home in &homes[..hashes.len()] {
             memory.prefetch(*home);
         }
-        for ((hash, home), next) in hashes.iter().zip(homes).zip(&mut next) {
-            let slot = if home == 0 { None } else { Bucket::at(memory, home).items(hash.tag()).next() };
-            if let Some(slot) = slot.filter(|slot| !slot.is_on_flash()) {
-                *next = (slot.offset(), size_class::bytes_max(slot.class()).min(ITEM_BYTES_MAX));
+        for (((hash, home), next), seen) in hashes.iter().zip(homes).zip(&mut next).zip(slots) {
+            *seen = if home == 0 { Slot::EMPTY } else { Bucket::at(memory, home).probable(hash.tag()) };
+            if seen.is_item() && !seen.is_on_flash() {
+                *next = (seen.offset(), size_class::bytes_max(seen.class()).min(ITEM_BYTES_MAX));
             }
         }
         for (offset, len) in &next[..hashes.len()] {

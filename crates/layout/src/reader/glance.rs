@@ -45,6 +45,14 @@ impl Bucket {
     }
 }
 
+impl Bucket {
+    /// The first item with this tag; an empty slot if there is none, or where something is moved.
+    #[inline]
+    pub(super) fn probable(&self, tag: u16) -> Slot {
+        if self.has_special() { Slot::EMPTY } else { self.items(tag).next().unwrap_or(Slot::EMPTY) }
+    }
+}
+
 /// What came of looking at one slot's item.
 enum Glimpse {
     Hit(Hit),
@@ -76,7 +84,7 @@ impl Reader {
                 return None;
             }
             for slot in bucket.items(hash.tag()) {
-                match self.glimpse(known, memory, key, slot, flush_epoch, value) {
+                match self.glimpse(known, memory, key, (slot, known.stamp()), flush_epoch, value) {
                     Glimpse::Hit(hit) => return Some(Outcome::Hit(hit)),
                     Glimpse::OtherKey => {}
                     Glimpse::NotPlain => return None,
@@ -89,14 +97,32 @@ impl Reader {
         (!is_overflowed && is_still()).then_some(Outcome::Miss(Miss::Absent))
     }
 
-    /// Looks at the item of a slot that was fetched after all that is known.
+    /// The same, if the item is the one of this slot, which was fetched after the batch had begun and what is known had this
+    /// stamp.
+    #[inline]
+    pub(super) fn glance_at(
+        &self,
+        known: &Known,
+        memory: &Memory,
+        key: &[u8],
+        (slot, stamp): (Slot, u64),
+        value: &mut Vec<u8>,
+    ) -> Option<Outcome> {
+        let flush_epoch = known.published().filter(|_| slot.is_item() && !self.is_remote())?.flush_epoch;
+        match self.glimpse(known, memory, key, (slot, stamp), flush_epoch, value) {
+            Glimpse::Hit(hit) => Some(Outcome::Hit(hit)),
+            Glimpse::OtherKey | Glimpse::NotPlain => None,
+        }
+    }
+
+    /// Looks at the item of a slot that was fetched when what is known had this stamp.
     #[inline]
     fn glimpse(
         &self,
         known: &Known,
         memory: &Memory,
         key: &[u8],
-        slot: Slot,
+        (slot, stamp): (Slot, u64),
         flush_epoch: u64,
         value: &mut Vec<u8>,
     ) -> Glimpse {
@@ -104,7 +130,7 @@ impl Reader {
         let Some(segment) = self.geometry.segment_of(offset).filter(|_| !slot.is_on_flash()) else {
             return Glimpse::NotPlain;
         };
-        let KnownGeneration::Before(generation) = known.generation(segment, known.stamp()) else {
+        let KnownGeneration::Before(generation) = known.generation(segment, stamp) else {
             return Glimpse::NotPlain;
         };
         let bytes_max = size_class::bytes_max(slot.class()).min(self.geometry.segment_end(segment) - offset);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::hash::KeyHash;
 use crate::header::{self, HeaderError, PUBLISHED_BYTES};
 use crate::memory::Memory;
+use crate::slot::Slot;
 use crate::sync::{Ordering, fence};
 
 #[cfg(not(loom))]
@@ -114,16 +115,29 @@ impl Mapped {
     ) {
         let mut value = Vec::new();
         let mut hashes = [KeyHash(0); KEYS_AHEAD];
+        let mut slots = [Slot::EMPTY; KEYS_AHEAD];
         for from in (0..count).step_by(KEYS_AHEAD) {
             let hashes = &mut hashes[..KEYS_AHEAD.min(count - from)];
             for (number, hash) in (from..).zip(&mut *hashes) {
                 *hash = self.reader.hash(key(number));
             }
-            self.reader.bring(&self.known, &self.memory, hashes);
-            for (number, hash) in (from..).zip(hashes) {
-                let outcome = self.get_hashed(key(number), *hash, &mut value).0;
+            let stamp = self.known.stamp();
+            self.reader.bring(&self.known, &self.memory, hashes, &mut slots);
+            for (number, (hash, slot)) in (from..).zip(hashes.iter().zip(slots)) {
+                let key = key(number);
+                let seen = (slot, stamp);
+                let hit = self.reader.glance_at(&self.known, &self.memory, key, seen, &mut value);
+                let outcome = hit.unwrap_or_else(|| self.get_hashed(key, *hash, &mut value).0);
                 take(number, *hash, outcome, &mut value);
             }
+        }
+    }
+
+    /// Brings nearer what reading keys with these hashes takes, with their memory misses overlapped.
+    pub fn bring(&self, hashes: &[KeyHash]) {
+        let mut slots = [Slot::EMPTY; KEYS_AHEAD];
+        for hashes in hashes.chunks(KEYS_AHEAD) {
+            self.reader.bring(&self.known, &self.memory, hashes, &mut slots);
         }
     }
 

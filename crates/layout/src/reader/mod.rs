@@ -46,6 +46,7 @@ pub mod mapped;
 #[cfg(not(loom))]
 mod region;
 
+pub use ahead::KEYS_AHEAD;
 pub use get::Get;
 pub use hints::reads_to_tell;
 pub use known::Known;

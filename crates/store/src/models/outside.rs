@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use fabcache_layout::reader::{Location, Mapped, Mode, Outcome};
+use fabcache_layout::reader::{Hit, Location, Mapped, Mode, Outcome};
 use fabcache_layout::sync::{AtomicU64, Ordering};
 use loom::thread;
 
@@ -60,8 +60,21 @@ fn open(store: &Store, mode: Mode) -> Mapped {
 
 fn by_key(reader: &mut Mapped, store: &Store) -> Option<u64> {
     reader.begin(store.now());
-    match reader.get(b"a").0 {
-        Outcome::Hit(hit) => Some(version_of(reader.value(&hit))),
+    let outcome = reader.get(b"a").0;
+    seen(&outcome, |hit| version_of(reader.value(hit)))
+}
+
+/// As one of many keys that are read together.
+fn together(reader: &mut Mapped, store: &Store) -> Option<u64> {
+    reader.begin(store.now());
+    let mut version = None;
+    reader.get_many(1, |_| b"a", |_, _, outcome, value| version = seen(&outcome, |_| version_of(value)));
+    version
+}
+
+fn seen(outcome: &Outcome, version: impl FnOnce(&Hit) -> u64) -> Option<u64> {
+    match outcome {
+        Outcome::Hit(hit) => Some(version(hit)),
         Outcome::Miss(_) => Some(REMOVED),
         Outcome::AskServer(_) => None,
         Outcome::Stale(_) => unreachable!("a GET by key is not stale"),
@@ -152,8 +165,10 @@ fn a_place_that_is_used_again(preemptions: usize, mode: usize, keeps: bool) {
         };
         if keeps {
             versions.read(|| at(&mut reader, &store, kept));
+            versions.read(|| by_key(&mut reader, &store));
+        } else {
+            versions.read(|| together(&mut reader, &store));
         }
-        versions.read(|| by_key(&mut reader, &store));
         writer.join().expect("written");
         assert_eq!(by_key(&mut reader, &store), Some(3));
     });

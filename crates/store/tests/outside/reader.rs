@@ -40,6 +40,7 @@ pub fn run(order: &str) {
     let mut outsider = Outsider {
         scenario,
         same_host: Mapped::open(region.clone(), Mode::SameHost).expect("a region"),
+        value: Vec::new(),
         slow: Slow::open(region, Mode::Remote(ledger.secret()), number),
         ledger,
         locations: vec![[None; 2]; scenario.keys()],
@@ -167,6 +168,8 @@ impl Counts {
 struct Outsider {
     scenario: Scenario,
     same_host: Mapped,
+    /// The last value that the reader of the same host found.
+    value: Vec<u8>,
     slow: Slow,
     ledger: Ledger,
     /// Where each key's item was once found, by each kind of reader.
@@ -229,7 +232,7 @@ impl Outsider {
                 let value = match (hit.value, kind) {
                     (Value::Fetched { at, len }, 1) => &self.slow.bytes[at..at + len],
                     (Value::Assembled, 1) => &self.slow.assembled,
-                    _ => self.same_host.value(&hit),
+                    _ => &self.value,
                 };
                 let (version, stored_after) = check(number, value);
                 let begun = self.ledger.begun(number);
@@ -260,12 +263,41 @@ impl Outsider {
     fn get(&mut self, kind: usize, key: &[u8], location: Option<Location>, counts: &mut Counts) -> Outcome {
         let (outcome, rejections) = match (kind, location) {
             (1, location) => self.slow.run(key, location),
-            (_, Some(location)) => self.same_host.get_at(key, location),
-            (_, None) => self.same_host.get(key),
+            (_, None) if self.random.once_in(2) => (self.get_behind_others(key), Rejections::default()),
+            (_, location) => {
+                let (outcome, rejections) = match location {
+                    Some(location) => self.same_host.get_at(key, location),
+                    None => self.same_host.get(key),
+                };
+                if let Outcome::Hit(hit) = &outcome {
+                    self.value.clear();
+                    self.value.extend_from_slice(self.same_host.value(hit));
+                }
+                (outcome, rejections)
+            }
         };
         for (sum, count) in counts.rejections.iter_mut().zip(rejections.0) {
             *sum += u64::from(count);
         }
         outcome
+    }
+
+    /// Reads a key together with others, as the last of them: what is learned on their way is not for it.
+    fn get_behind_others(&mut self, key: &[u8]) -> Outcome {
+        let others: [_; 5] =
+            std::array::from_fn(|_| crate::value::key(self.random.below(self.scenario.keys())));
+        let mut last = None;
+        let value = &mut self.value;
+        self.same_host.get_many(
+            others.len() + 1,
+            |number| others.get(number).map_or(key, |other| &other[..]),
+            |number, _, outcome, found| {
+                if number == others.len() {
+                    std::mem::swap(value, found);
+                    last = Some(outcome);
+                }
+            },
+        );
+        last.expect("it was among them")
     }
 }
