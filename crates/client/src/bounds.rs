@@ -43,6 +43,8 @@ pub const ACCESSES_ON_A_LINE: usize = 128;
 /// Reads of which the server is told once there are so many. To wake a server that sleeps takes as long as a hundred
 /// reads.
 pub const ACCESSES_TOLD_AT_ONCE: usize = 512;
+/// Keys that are asked for and not read yet, of which a reader keeps in mind that they will be: a window of most programs.
+pub const KEYS_FORESEEN_MAX: usize = 256;
 /// Keys read from memory one behind the other before anything else is looked at.
 pub const KEYS_READ_AT_ONCE: usize = 128;
 /// Readers of one server's memory kept that nobody uses.

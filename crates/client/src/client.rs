@@ -16,7 +16,7 @@ use crate::error::{Error, Failure};
 use crate::input::protocol;
 use crate::meta::{self, refusal};
 use crate::server::Server;
-use crate::shm::Found;
+use crate::shm::Read;
 
 /// What a client does where it has a choice.
 #[derive(Clone, Debug)]
@@ -131,6 +131,17 @@ pub struct Item {
     pub cas: u64,
 }
 
+/// What was found under a key, as long as it is looked at.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Found<'a> {
+    /// The value. It may be taken; otherwise its memory is used for the next.
+    pub value: &'a mut Vec<u8>,
+    /// As [`Item::flags`].
+    pub flags: u32,
+    /// As [`Item::cas`].
+    pub cas: u64,
+}
+
 /// What became of an item to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
@@ -222,9 +233,9 @@ impl Client {
         let mut value = Vec::new();
         if ttl.is_none() {
             match server.read(key, &mut value) {
-                Found::Hit { flags, cas } => return Ok(Some(Item { value, flags, cas })),
-                Found::Miss => return Ok(None),
-                Found::Ask | Found::Gone => {}
+                Read::Hit { flags, cas } => return Ok(Some(Item { value, flags, cas })),
+                Read::Miss => return Ok(None),
+                Read::Ask | Read::Gone => {}
             }
         }
         let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
@@ -240,8 +251,25 @@ impl Client {
     /// # Errors
     /// A key is none. Servers that fail are told of beside what the others answered.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Many, Error> {
-        let mut many = Many { items: keys.iter().map(|_| None).collect(), failed: Vec::new() };
-        let mut wanted: Vec<Vec<usize>> = self.shared.servers.iter().map(|_| Vec::new()).collect();
+        let mut items: Vec<Option<Item>> = keys.iter().map(|_| None).collect();
+        let failed = self.get_each(keys, |number, Found { value, flags, cas }| {
+            items[number] = Some(Item { value: std::mem::take(value), flags, cas });
+        })?;
+        Ok(Many { items, failed })
+    }
+
+    /// The same, without memory for each of the values: `take` is told of each that is found, in any order, and the number
+    /// of its key. Returns the servers that failed.
+    ///
+    /// # Errors
+    /// A key is none.
+    pub fn get_each<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut take: impl FnMut(usize, Found<'_>),
+    ) -> Result<Vec<Error>, Error> {
+        let mut failed = Vec::new();
+        let mut wanted: Vec<Vec<usize>> = vec![Vec::new(); self.shared.servers.len()];
         let mapping = self.mapping();
         for (i, key) in keys.iter().enumerate() {
             let server = mapping.server_of(checked(key.as_ref())?).ok_or(Error::AllDown)?;
@@ -252,12 +280,10 @@ impl Client {
             server.read_many(
                 wanted.len(),
                 |at| keys[wanted[at]].as_ref(),
-                |at, found, value| match found {
-                    Found::Hit { flags, cas } => {
-                        many.items[wanted[at]] = Some(Item { value: std::mem::take(value), flags, cas });
-                    }
-                    Found::Miss => {}
-                    Found::Ask | Found::Gone => unread.push(wanted[at]),
+                |at, read, value| match read {
+                    Read::Hit { flags, cas } => take(wanted[at], Found { value, flags, cas }),
+                    Read::Miss => {}
+                    Read::Ask | Read::Gone => unread.push(wanted[at]),
                 },
             );
             *wanted = unread;
@@ -280,15 +306,15 @@ impl Client {
             });
             match sent {
                 Ok(connection) => asked.push((server, connection, wanted)),
-                Err(failure) => many.failed.push(server.error(failure)),
+                Err(failure) => failed.push(server.error(failure)),
             }
         }
         for (server, mut connection, wanted) in asked {
-            let done = read_many(&mut connection, keys, wanted, &mut many.items);
+            let done = read_many(&mut connection, keys, wanted, &mut take);
             server.give_back(connection, &done);
-            many.failed.extend(done.err().map(|failure| server.error(failure)));
+            failed.extend(done.err().map(|failure| server.error(failure)));
         }
-        Ok(many)
+        Ok(failed)
     }
 
     // ---- storing ----
@@ -526,15 +552,15 @@ fn read_many<K: AsRef<[u8]>>(
     connection: &mut Connection,
     keys: &[K],
     wanted: &[usize],
-    items: &mut [Option<Item>],
+    mut take: impl FnMut(usize, Found<'_>),
 ) -> Result<(), Failure> {
     let mut refused = Ok(());
+    let mut value = Vec::new();
     for (turn, numbers) in wanted.chunks(KEYS_IN_FLIGHT_MAX).enumerate() {
         if turn > 0 {
             connection.send([&ask_for(numbers, keys)])?;
         }
         loop {
-            let mut value = Vec::new();
             match connection.answer(&mut value) {
                 Ok(Answer::NoOp) => break,
                 // Others are answered behind it.
@@ -544,7 +570,7 @@ fn read_many<K: AsRef<[u8]>>(
                     let number =
                         flags.opaque.map(|number| number as usize).filter(|number| numbers.contains(number));
                     let number = number.ok_or_else(|| protocol(b"a value that was not asked for"))?;
-                    items[number] = Some(Item { value, flags: flags.flags, cas: flags.cas });
+                    take(number, Found { value: &mut value, flags: flags.flags, cas: flags.cas });
                 }
                 Ok(other) => return Err(unexpected(&other)),
             }

@@ -89,7 +89,7 @@ mod socket;
 mod stream;
 
 pub use address::{Address, Place};
-pub use client::{Client, Credentials, Item, Many, Options, SharedMemory, Stored, Transport, Ttl};
+pub use client::{Client, Credentials, Found, Item, Many, Options, SharedMemory, Stored, Transport, Ttl};
 pub use distribution::Distribution;
 pub use error::{Error, Failure};
 pub use request::{Completed, Outcome, Request};

@@ -26,7 +26,6 @@ use crate::input::{Input, Received, protocol};
 use crate::message::Form;
 use crate::operation::{Operation, Payload, Slot};
 use crate::server::Server;
-use crate::shm::Found;
 use crate::stream::{Stream, Until, Waiter};
 
 /// A connection with many operations in flight.
@@ -41,8 +40,6 @@ pub struct Pipeline {
     /// What the server takes.
     form: Form,
     waiter: Box<dyn Waiter>,
-    /// Operations in flight that store.
-    storing: Arc<AtomicUsize>,
     state: Mutex<State>,
     /// The leader has had its turn or left, or there is something to drive.
     turned: Condvar,
@@ -72,7 +69,7 @@ struct State {
     broken: Option<Failure>,
     /// An answer has come since the server was last told of one.
     was_answered: bool,
-    /// See [`Pipeline::storing`].
+    /// See [`Server::storing`].
     storing: Arc<AtomicUsize>,
     /// Where a value would go that nobody asked for.
     unasked: Vec<u8>,
@@ -89,7 +86,6 @@ impl Pipeline {
         timeout: Duration,
     ) -> io::Result<Arc<Pipeline>> {
         let (form, waiter) = (stream.form(), stream.waiter()?);
-        let storing = Arc::new(AtomicUsize::new(0));
         let state = State {
             stream,
             input: Input::default(),
@@ -105,7 +101,7 @@ impl Pipeline {
             wakers: Vec::new(),
             broken: None,
             was_answered: false,
-            storing: Arc::clone(&storing),
+            storing: Arc::clone(server.storing()),
             unasked: Vec::with_capacity(1),
         };
         Ok(Arc::new(Pipeline {
@@ -114,7 +110,6 @@ impl Pipeline {
             timeout,
             form,
             waiter,
-            storing,
             state: Mutex::new(state),
             turned: Condvar::new(),
         }))
@@ -128,14 +123,6 @@ impl Pipeline {
     /// The failure, told with the server's name.
     pub fn error(&self, failure: Failure) -> Error {
         Error::Server { server: self.name.clone(), failure }
-    }
-
-    /// Reads a key from the server's memory: where that is shared, and no value is on its way to be stored, for a get sees
-    /// what was to be stored before it.
-    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Found {
-        let is_storing = self.storing.load(Ordering::Acquire) > 0;
-        let server = if is_storing { None } else { self.server.upgrade() };
-        server.map_or(Found::Ask, |server| server.read(key, value))
     }
 
     /// It is not broken; and if nothing is in flight, the server has neither closed it nor said anything.
@@ -342,6 +329,14 @@ impl Pipeline {
 }
 
 const NO_PANIC: &str = "no thread panics while it holds a connection's state";
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // Nobody waits for these any more, nor will they be known to have been done.
+        let storing = self.operations.iter().filter(|operation| operation.payload != Payload::None).count();
+        self.storing.fetch_sub(storing, Ordering::Release);
+    }
+}
 
 impl State {
     /// What is to be waited for.

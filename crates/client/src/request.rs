@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::input::protocol;
 use crate::operation::{Operation, Over, Payload, Slot};
 use crate::pipeline::Pipeline;
-use crate::shm::Found;
+use crate::server::Server;
+use crate::shm::{Read, Ticket};
 
 /// One operation at a time that nobody need wait for: asked for with [`Request::iset`], [`Request::iget`],
 /// [`Request::bset`] or [`Request::bget`] (or those of [`Client`], which make the object), looked at with
@@ -29,6 +30,8 @@ pub struct Request {
     client: Client,
     slot: Arc<Slot>,
     stage: Stage,
+    /// Memory for a copy of the next key.
+    spare_key: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -37,7 +40,19 @@ enum Stage {
     Idle,
     /// It is over: it failed before anything was sent, or nothing need be.
     Over(Completed),
+    /// It is read from the server's memory when somebody wants to know what it came to.
+    Foreseen(Foreseen),
     InFlight(Arc<Pipeline>, Kind),
+}
+
+#[derive(Debug)]
+struct Foreseen {
+    server: Arc<Server>,
+    ticket: Ticket,
+    key: Vec<u8>,
+    /// The key is the caller's.
+    is_given: bool,
+    value: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +105,7 @@ impl Completed {
 impl Client {
     /// A request object with which nothing is asked for yet.
     pub fn request(&self) -> Request {
-        Request { client: self.clone(), slot: Arc::default(), stage: Stage::Idle }
+        Request { client: self.clone(), slot: Arc::default(), stage: Stage::Idle, spare_key: Vec::new() }
     }
 
     /// [`Request::iset`] with an object of its own.
@@ -131,7 +146,8 @@ impl Request {
     pub fn iset(&mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>, ttl: Ttl) {
         let (key, value) = (key.into(), value.into());
         let asked = self.checked(&key, value.len());
-        let mut operation = self.begin(key, value, Payload::Value);
+        self.leave_last();
+        let mut operation = self.operation(key, value, Payload::Value);
         if let Ok(pipeline) = &asked {
             let action = set(operation.value.len(), ttl);
             operation.message.write(&Command { key: &operation.key, action }, pipeline.form());
@@ -141,26 +157,20 @@ impl Request {
 
     /// Asks for a value; returns once that is done. Key and buffer belong to the operation until it is over, and are
     /// given back then; the value replaces what is in the buffer, whose memory is used.
+    ///
+    /// Where the server's memory is shared it is read when the request is tested, waited for or awaited, together with what
+    /// others take that were asked for meanwhile.
     pub fn iget(&mut self, key: impl Into<Vec<u8>>, buffer: Vec<u8>) {
-        let key = key.into();
-        let asked = self.checked(&key, 0);
-        let mut operation = self.begin(key, buffer, Payload::None);
-        let found =
-            asked.as_ref().map_or(Found::Ask, |pipeline| pipeline.read(&operation.key, &mut operation.value));
-        if let Some(result) = read_outcome(&found) {
-            return self.end(operation, result);
-        }
-        if let Ok(pipeline) = &asked {
-            operation.message.write(&Command { key: &operation.key, action: GET }, pipeline.form());
-        }
-        self.issue(asked, operation, None, Kind::Get);
+        self.leave_last();
+        self.get(key.into(), true, buffer);
     }
 
     /// Stores a value; returns once key and value may be used again: what could not be sent at once is copied. The
     /// operation itself may still be in flight.
     pub fn bset(&mut self, key: &[u8], value: &[u8], ttl: Ttl) {
         let asked = self.checked(key, value.len());
-        let mut operation = self.begin(Vec::new(), Vec::new(), Payload::Copy);
+        self.leave_last();
+        let mut operation = self.operation(Vec::new(), Vec::new(), Payload::Copy);
         if let Ok(pipeline) = &asked {
             operation.message.write(&Command { key, action: set(value.len(), ttl) }, pipeline.form());
         }
@@ -170,20 +180,16 @@ impl Request {
     /// Asks for a value; returns once the key may be used again. The operation itself may still be in flight, and has
     /// the buffer until it is over, as that of [`Request::iget`].
     pub fn bget(&mut self, key: &[u8], buffer: Vec<u8>) {
-        let asked = self.checked(key, 0);
-        let mut operation = self.begin(Vec::new(), buffer, Payload::None);
-        let found = asked.as_ref().map_or(Found::Ask, |pipeline| pipeline.read(key, &mut operation.value));
-        if let Some(result) = read_outcome(&found) {
-            return self.end(operation, result);
-        }
-        if let Ok(pipeline) = &asked {
-            operation.message.write(&Command { key, action: GET }, pipeline.form());
-        }
-        self.issue(asked, operation, None, Kind::Get);
+        self.leave_last();
+        let mut copy = std::mem::take(&mut self.spare_key);
+        copy.extend_from_slice(key);
+        self.get(copy, false, buffer);
     }
 
-    /// Whether the operation is over. Never waits; makes progress with all that the connection has in flight.
+    /// Whether the operation is over. Waits only where a value that was to be read from memory must be asked for, and there is
+    /// no connection to the server any more; makes progress with all that the connection has in flight.
     pub fn test(&mut self) -> bool {
+        self.read();
         let Stage::InFlight(pipeline, _) = &self.stage else { return true };
         if self.slot.is_over() {
             return true;
@@ -196,6 +202,7 @@ impl Request {
     /// [`crate::Options::timeout`] what stands before all else: then the connection is given up, and all that is in
     /// flight on it has failed.
     pub fn wait(&mut self) -> Completed {
+        self.read();
         if let Stage::InFlight(pipeline, _) = &self.stage
             && !self.slot.is_over()
         {
@@ -204,24 +211,67 @@ impl Request {
         self.take()
     }
 
-    fn begin(&mut self, key: Vec<u8>, value: Vec<u8>, payload: Payload) -> Operation {
-        if matches!(std::mem::replace(&mut self.stage, Stage::Idle), Stage::InFlight(..)) {
-            self.give_up();
+    /// The last operation is over, or is left to itself.
+    fn leave_last(&mut self) {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::InFlight(..) => self.give_up(),
+            Stage::Foreseen(foreseen) => drop(self.keep_key(foreseen.key, foreseen.is_given)),
+            Stage::Idle | Stage::Over(_) => {}
         }
-        let (message, copy) = std::mem::take(&mut self.slot.lock().spare);
-        let mut operation =
-            Operation { message, key, value, copy, payload, slot: Arc::clone(&self.slot), opaque: 0 };
-        if payload == Payload::None {
-            operation.value.clear();
-        }
-        operation
     }
 
-    /// It is over without a request.
-    fn end(&mut self, operation: Operation, outcome: Outcome) {
-        let Operation { key, value, message, copy, .. } = operation;
-        self.slot.lock().spare = (message, copy);
+    fn operation(&mut self, key: Vec<u8>, value: Vec<u8>, payload: Payload) -> Operation {
+        let (message, copy) = std::mem::take(&mut self.slot.lock().spare);
+        Operation { message, key, value, copy, payload, slot: Arc::clone(&self.slot), opaque: 0 }
+    }
+
+    /// Asks for a value: to be read from memory, or from the server.
+    fn get(&mut self, key: Vec<u8>, is_given: bool, mut value: Vec<u8>) {
+        value.clear();
+        let foreseen = checked(&key)
+            .and_then(|key| self.client.server_of(key))
+            .map(|server| server.foresee(&key).map(|ticket| (Arc::clone(server), ticket)));
+        if let Ok(Some((server, ticket))) = foreseen {
+            self.stage = Stage::Foreseen(Foreseen { server, ticket, key, is_given, value });
+        } else {
+            self.ask(key, is_given, value);
+        }
+    }
+
+    /// Reads what was to be read from memory, or asks the server for it.
+    fn read(&mut self) {
+        if !matches!(self.stage, Stage::Foreseen(_)) {
+            return;
+        }
+        let Stage::Foreseen(foreseen) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let Foreseen { server, ticket, key, is_given, mut value } = foreseen;
+        let outcome = match server.read_foreseen(&key, ticket, &mut value) {
+            Read::Hit { flags, cas } => Outcome::Found { flags, cas },
+            Read::Miss => Outcome::NotFound,
+            Read::Ask | Read::Gone => return self.ask(key, is_given, value),
+        };
+        let key = self.keep_key(key, is_given);
         self.stage = Stage::Over(Completed { key, value, result: Ok(outcome) });
+    }
+
+    fn ask(&mut self, key: Vec<u8>, is_given: bool, value: Vec<u8>) {
+        let asked = self.checked(&key, 0);
+        let mut operation = self.operation(Vec::new(), value, Payload::None);
+        if let Ok(pipeline) = &asked {
+            operation.message.write(&Command { key: &key, action: GET }, pipeline.form());
+        }
+        operation.key = self.keep_key(key, is_given);
+        self.issue(asked, operation, None, Kind::Get);
+    }
+
+    /// The key to be given back: none if it is a copy, whose memory is kept.
+    fn keep_key(&mut self, mut key: Vec<u8>, is_given: bool) -> Vec<u8> {
+        if is_given {
+            return key;
+        }
+        key.clear();
+        self.spare_key = key;
+        Vec::new()
     }
 
     /// Leaves its operation to itself.
@@ -270,6 +320,7 @@ impl Request {
                 return Completed { key: Vec::new(), value: Vec::new(), result: Err(Error::NothingAsked) };
             }
             Stage::Over(completed) => return completed,
+            Stage::Foreseen(_) => unreachable!("it was read before"),
             Stage::InFlight(pipeline, kind) => (pipeline, kind),
         };
         let over = self.slot.lock().over.take();
@@ -289,6 +340,7 @@ impl Future for Request {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completed> {
         let request = self.get_mut();
+        request.read();
         if let Stage::InFlight(pipeline, _) = &request.stage
             && !request.slot.is_over()
             && !pipeline.watch(&request.slot, context.waker())
@@ -303,15 +355,6 @@ impl Drop for Request {
     fn drop(&mut self) {
         // What a waker does when it is dropped is not done under the lock.
         let _waker = self.slot.lock().waker.take();
-    }
-}
-
-/// What a get came to that needed no request.
-fn read_outcome(found: &Found) -> Option<Outcome> {
-    match found {
-        Found::Hit { flags, cas } => Some(Outcome::Found { flags: *flags, cas: *cas }),
-        Found::Miss => Some(Outcome::NotFound),
-        Found::Ask | Found::Gone => None,
     }
 }
 

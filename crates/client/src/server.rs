@@ -1,5 +1,6 @@
 //! One server: its idle connections, and whether it is thought to be up.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::error::{Error, Failure};
 use crate::input::protocol;
 use crate::meta::refusal;
 use crate::pipeline::Pipeline;
-use crate::shm::{self, Attached, Found, Items, Reader, Readers, Refusal, accesses_lines};
+use crate::shm::{self, Attached, Items, Read, Reader, Readers, Refusal, Ticket, accesses_lines};
 use crate::socket::{Socket, ask_for_line};
 use crate::stream::Stream;
 
@@ -30,6 +31,8 @@ pub struct Server {
     credentials: Option<Credentials>,
     shared_memory: SharedMemory,
     memory: Memory,
+    /// Operations in flight that store, of calls that do not wait.
+    storing: Arc<AtomicUsize>,
     /// The connection of all calls that do not wait. Held while it is made: who needs it would wait all the same.
     pipeline: Mutex<Option<Arc<Pipeline>>>,
 }
@@ -70,6 +73,7 @@ impl Server {
             shared_memory: options.shared_memory,
             memory: Memory::default(),
             state: Mutex::default(),
+            storing: Arc::default(),
             pipeline: Mutex::default(),
         }
     }
@@ -207,11 +211,36 @@ impl Server {
     }
 
     /// Reads a key from the server's memory, if that is shared; a value replaces what is in `value`.
-    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Found {
-        let Some(mut reader) = self.reader() else { return Found::Ask };
+    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Read {
+        let Some(mut reader) = self.reader() else { return Read::Ask };
         let found = reader.get(key, value);
-        self.keep(reader, matches!(found, Found::Gone));
+        self.keep(reader, matches!(found, Read::Gone));
         found
+    }
+
+    /// A key that is to be read from the server's memory soon. None if that is not shared, or if a value is on its way to be
+    /// stored: a get sees what was to be stored before it.
+    pub fn foresee(&self, key: &[u8]) -> Option<Ticket> {
+        if self.storing.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        let mut reader = self.reader()?;
+        let ticket = reader.foresee(key);
+        self.memory.readers.put(reader);
+        Some(ticket)
+    }
+
+    /// Reads a key that was foreseen; a value replaces what is in `value`.
+    pub fn read_foreseen(&self, key: &[u8], ticket: Ticket, value: &mut Vec<u8>) -> Read {
+        let Some(mut reader) = self.reader() else { return Read::Ask };
+        let read = reader.get_foreseen(key, ticket, value);
+        self.keep(reader, matches!(read, Read::Gone));
+        read
+    }
+
+    /// Counts operations in flight that store.
+    pub fn storing(&self) -> &Arc<AtomicUsize> {
+        &self.storing
     }
 
     /// Reads many keys from the server's memory, if that is shared, with their memory misses overlapped. `take` is told of
@@ -220,10 +249,10 @@ impl Server {
         &self,
         count: usize,
         key: impl Fn(usize) -> &'k [u8],
-        mut take: impl FnMut(usize, Found, &mut Vec<u8>),
+        mut take: impl FnMut(usize, Read, &mut Vec<u8>),
     ) {
         let Some(mut reader) = self.reader() else {
-            return (0..count).for_each(|number| take(number, Found::Ask, &mut Vec::new()));
+            return (0..count).for_each(|number| take(number, Read::Ask, &mut Vec::new()));
         };
         for from in (0..count).step_by(KEYS_READ_AT_ONCE) {
             let mut is_gone = false;
@@ -231,14 +260,14 @@ impl Server {
                 (count - from).min(KEYS_READ_AT_ONCE),
                 |number| key(from + number),
                 |number, found, value| {
-                    is_gone |= matches!(found, Found::Gone);
+                    is_gone |= matches!(found, Read::Gone);
                     take(from + number, found, value);
                 },
             );
             self.tell_of(&mut reader);
             if is_gone {
                 (from + KEYS_READ_AT_ONCE..count)
-                    .for_each(|number| take(number, Found::Gone, &mut Vec::new()));
+                    .for_each(|number| take(number, Read::Gone, &mut Vec::new()));
                 return self.keep(reader, true);
             }
         }

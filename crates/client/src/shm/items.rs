@@ -3,12 +3,13 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabcache_layout::KeyHash;
-use fabcache_layout::reader::{Mapped, Mode, Outcome, Region, reads_to_tell};
+use fabcache_layout::reader::{KEYS_AHEAD, Mapped, Mode, Outcome, Region, reads_to_tell};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::bounds::ACCESSES_TOLD_AT_ONCE;
+use crate::bounds::{ACCESSES_TOLD_AT_ONCE, KEYS_FORESEEN_MAX};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -20,12 +21,15 @@ pub struct Items {
     file: (u64, u64),
     /// The monotonic clock at second 0 of the region's, in nanoseconds: early rather than late.
     zero_ns: i64,
+    /// Readers made so far.
+    readers: AtomicU64,
 }
 
 /// A reader of a region.
 #[derive(Debug)]
 pub struct Reader {
     mapped: Mapped,
+    foreseen: Foreseen,
     /// Which of a server's regions, as [`super::Readers::region`] counts them.
     pub region: u64,
     zero_ns: i64,
@@ -34,9 +38,48 @@ pub struct Reader {
     accesses: Vec<(KeyHash, u8)>,
 }
 
+/// Keys that will be read soon, of which nothing was brought nearer yet.
+#[derive(Debug)]
+struct Foreseen {
+    /// Tells apart whose these are.
+    reader: u64,
+    /// Their hashes, in the order in which they were foreseen …
+    hashes: Vec<KeyHash>,
+    /// … and how many were before them.
+    before: u64,
+}
+
+/// By which a reader knows again a key that was foreseen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    reader: u64,
+    number: u64,
+}
+
+impl Foreseen {
+    fn add(&mut self, hash: KeyHash) -> Ticket {
+        if self.hashes.len() == KEYS_FORESEEN_MAX {
+            // Not worth more than that: these are read as if they had not been foreseen.
+            self.skip(KEYS_FORESEEN_MAX / 2);
+        }
+        self.hashes.push(hash);
+        Ticket { reader: self.reader, number: self.before + self.hashes.len() as u64 - 1 }
+    }
+
+    fn skip(&mut self, count: usize) {
+        self.hashes.drain(..count);
+        self.before += count as u64;
+    }
+
+    /// Nothing was brought nearer for this one, and it is still foreseen here.
+    fn has(&self, ticket: Ticket) -> bool {
+        ticket.reader == self.reader && ticket.number >= self.before
+    }
+}
+
 /// What a reader found.
 #[derive(Debug)]
-pub enum Found {
+pub enum Read {
     /// The key's item: its flags and CAS; the value was put where it was wanted.
     Hit {
         /// Client flags.
@@ -59,7 +102,7 @@ impl Items {
     /// It is none of this version, could still be cut short, or the system's.
     pub fn open(file: BorrowedFd<'_>, bytes: u64, zero_ns: i64) -> io::Result<Items> {
         let region = Arc::new(Region::map(file, bytes)?);
-        let items = Items { region, file: identity(file)?, zero_ns };
+        let items = Items { region, file: identity(file)?, zero_ns, readers: AtomicU64::new(0) };
         // A region that cannot be read is told now.
         items.reader(0).map(|_| items)
     }
@@ -87,7 +130,9 @@ impl Items {
         let random = monotonic_ns() as u32 | 1;
         let accesses = Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
         // In a box, for readers are handed from call to call.
-        Ok(Box::new(Reader { mapped, region, zero_ns: self.zero_ns, random, accesses }))
+        let number = self.readers.fetch_add(1, Ordering::Relaxed);
+        let foreseen = Foreseen { reader: number, hashes: Vec::with_capacity(KEYS_FORESEEN_MAX), before: 0 };
+        Ok(Box::new(Reader { mapped, foreseen, region, zero_ns: self.zero_ns, random, accesses }))
     }
 }
 
@@ -98,13 +143,28 @@ impl Reader {
     }
 
     /// Reads a key; its value replaces what is in `value`.
-    pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Found {
+    pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Read {
         if !self.begin() {
-            return Found::Gone;
+            return Read::Gone;
         }
         let outcome = self.mapped.get_into(key, value);
         let random = self.random();
         found(&outcome, random, &mut self.accesses, || self.mapped.reader().hash(key))
+    }
+
+    /// A key that is to be read soon: what that takes is brought nearer together with what others take.
+    pub fn foresee(&mut self, key: &[u8]) -> Ticket {
+        self.foreseen.add(self.mapped.reader().hash(key))
+    }
+
+    /// Reads a key that was foreseen, by this reader or another.
+    pub fn get_foreseen(&mut self, key: &[u8], ticket: Ticket, value: &mut Vec<u8>) -> Read {
+        while self.foreseen.has(ticket) {
+            let count = self.foreseen.hashes.len().min(KEYS_AHEAD);
+            self.mapped.bring(&self.foreseen.hashes[..count]);
+            self.foreseen.skip(count);
+        }
+        self.get(key, value)
     }
 
     /// Reads `count` keys; `take` is told of each in order, and may take its value.
@@ -112,10 +172,10 @@ impl Reader {
         &mut self,
         count: usize,
         key: impl Fn(usize) -> &'k [u8],
-        mut take: impl FnMut(usize, Found, &mut Vec<u8>),
+        mut take: impl FnMut(usize, Read, &mut Vec<u8>),
     ) {
         if !self.begin() {
-            return (0..count).for_each(|number| take(number, Found::Gone, &mut Vec::new()));
+            return (0..count).for_each(|number| take(number, Read::Gone, &mut Vec::new()));
         }
         let Reader { mapped, random, accesses, .. } = self;
         mapped.get_many(count, key, |number, hash, outcome, value| {
@@ -147,18 +207,18 @@ fn found(
     random: u32,
     accesses: &mut Vec<(KeyHash, u8)>,
     hash: impl FnOnce() -> KeyHash,
-) -> Found {
+) -> Read {
     match outcome {
-        Outcome::Hit(hit) if hit.stale || hit.token_sent => Found::Ask,
+        Outcome::Hit(hit) if hit.stale || hit.token_sent => Read::Ask,
         Outcome::Hit(hit) => {
             let reads = reads_to_tell(hit, random);
             if reads > 0 {
                 accesses.push((hash(), reads));
             }
-            Found::Hit { flags: hit.flags, cas: hit.cas }
+            Read::Hit { flags: hit.flags, cas: hit.cas }
         }
-        Outcome::Miss(_) => Found::Miss,
-        Outcome::Stale(_) | Outcome::AskServer(_) => Found::Ask,
+        Outcome::Miss(_) => Read::Miss,
+        Outcome::Stale(_) | Outcome::AskServer(_) => Read::Ask,
     }
 }
 
