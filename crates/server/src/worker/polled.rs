@@ -54,11 +54,12 @@ impl Polled {
 
     /// One that was just served, and to which more may come soon.
     pub fn add(&mut self, index: usize, now: Instant) {
-        if self.contains(index) {
-            self.note(index);
-        } else {
-            let until = now + self.time.unwrap_or_default();
-            self.entries.push(Entry { index, came: false, until });
+        match self.entry(index) {
+            Some(entry) => entry.came = true,
+            None => {
+                let until = now + self.time.unwrap_or_default();
+                self.entries.push(Entry { index, came: false, until });
+            }
         }
     }
 
@@ -69,9 +70,13 @@ impl Polled {
 
     /// Something came to it, if it is looked at.
     pub fn note(&mut self, index: usize) {
-        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.index == index) {
+        if let Some(entry) = self.entry(index) {
             entry.came = true;
         }
+    }
+
+    fn entry(&mut self, index: usize) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.index == index)
     }
 
     /// It has ended.
