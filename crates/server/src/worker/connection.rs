@@ -21,6 +21,9 @@ use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::ConnectionInfo;
 use crate::watch::topic;
 
+/// What decoders take, of whatever protocol.
+const LIMITS: Limits = Limits { inline_value_max: INLINE_VALUE_BYTES_MAX };
+
 /// What follows a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -80,16 +83,11 @@ impl Connection {
     /// A connection that came in at a listener.
     pub fn new(ctx: &Context, link: Box<dyn Link>, entry: &ListenerEntry, now: Instant) -> Connection {
         let shared = &ctx.shared;
-        let limits = Limits { inline_value_max: INLINE_VALUE_BYTES_MAX };
         let required = entry.auth && (shared.users.is_some() || shared.sasl_users.is_some());
-        let mut decoder = Decoder::new(entry.protocol, limits);
+        let mut decoder = Decoder::new(entry.protocol, LIMITS);
         decoder.require_auth(entry.auth && shared.users.is_some());
         let credentials = link.credentials();
-        let fd = link.descriptor().map_or(-1, |fd| fd.as_raw_fd());
-        let local = entry.listener.local().to_string();
-        let info =
-            ConnectionInfo::new(fd, link.kind(), link.peer().to_string(), Some(local), shared.store.now());
-        let info = Arc::new(info);
+        let info = info_of(ctx, &*link, Some(entry.listener.local().to_string()));
         if link.kind() != Kind::Udp {
             shared.connections.add(&info);
             shared.tell(topic::CONNEVENTS, || event("conn_new", &info, None));
@@ -480,16 +478,14 @@ impl Connection {
             tracing::warn!("cannot share memory with a client: {error}");
             Ended::Error
         })?;
-        let fd = link.descriptor().map_or(-1, |fd| fd.as_raw_fd());
         let former = &self.session.info;
-        let (address, listener) = (former.address.clone(), former.listener.clone());
-        let info = Arc::new(ConnectionInfo::new(fd, Kind::Shm, address, listener, shared.store.now()));
+        let info = info_of(ctx, &link, former.listener.clone());
         shared.connections.remove(former);
         shared.connections.add(&info);
         self.session.info = info;
-        // Packets for what must be fast, lines for all else.
         self.session.access.granted = true;
-        self.decoder = Decoder::mixed(Limits { inline_value_max: INLINE_VALUE_BYTES_MAX });
+        // Packets for what must be fast, lines for all else.
+        self.decoder = Decoder::mixed(LIMITS);
         self.link = Box::new(link);
         self.starved = true;
         Ok(())
@@ -572,6 +568,13 @@ impl Connection {
         shared.inboxes[ctx.worker].count(-1);
         shared.connections_now.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// What others may see of a connection over a link that came in at a listener.
+fn info_of(ctx: &Context, link: &dyn Link, listener: Option<String>) -> Arc<ConnectionInfo> {
+    let fd = link.descriptor().map_or(-1, |fd| fd.as_raw_fd());
+    let now = ctx.shared.store.now();
+    Arc::new(ConnectionInfo::new(fd, link.kind(), link.peer().to_string(), listener, now))
 }
 
 /// A line about a connection, as memcached's log has it.
