@@ -100,8 +100,8 @@ impl Listener for Shm {
         let Some(link) = self.0.accept()? else { return Ok(None) };
         let unix = link.into_unix().map_err(|_| io::ErrorKind::Unsupported)?;
         let region = std::fs::File::open("/dev/null")?;
-        let link = ShmLink::attach(unix, NewChannel::create(&SHAPE)?, region.as_fd(), b"SHM\r\n")?;
-        Ok(Some(Box::new(link)))
+        let link = ShmLink::attach(unix, NewChannel::create(&SHAPE)?, region.as_fd(), b"SHM\r\n");
+        Ok(Some(Box::new(link.map_err(io::Error::other)?)))
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

@@ -6,6 +6,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fabcache_client::{Client, Options};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::{Running, client};
 
@@ -16,12 +18,20 @@ const FLAGS: &str = "FABCACHE_TEST_FLAGS";
 pub fn serve() {
     // It does not outlive the test, however that ends.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    obey_limits();
     let path = std::env::var(SOCKET).expect("run by another test");
     let flags = std::env::var(FLAGS).expect("run by another test");
     let _server = Running::start(&format!("-s {path} --shm {flags}"));
     loop {
         std::thread::park();
     }
+}
+
+/// The limits that are set for it hold, though it be root's.
+fn obey_limits() {
+    let mut sets = capabilities(None).expect("it may know its own");
+    sets.effective.remove(CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN);
+    set_capabilities(None, sets).expect("it may have less");
 }
 
 /// The test's own program, to run one ignored test of it.
@@ -72,6 +82,13 @@ impl Server {
 
     fn proc(&self, name: &str) -> String {
         format!("/proc/{}/{name}", self.0.0.id())
+    }
+
+    /// From now on it can have so many descriptors.
+    pub fn limit_descriptors(&self, most: u64) {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        let pid = Pid::from_child(&self.0.0);
+        prlimit(Some(pid), Resource::Nofile, limit).expect("its parent may");
     }
 
     pub fn descriptors(&self) -> BTreeSet<u64> {

@@ -10,6 +10,7 @@ use fabcache_layout::mapping::Mapping;
 use fabcache_layout::reader::Region;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use rustix::net::{RecvFlags, recv};
 
 use crate::common::Running;
 use crate::common::process::{Leftover, Server, at, socket_path, stat, until};
@@ -178,15 +179,56 @@ fn where_no_channel_is_to_be_had_clients_go_on_over_the_socket() {
     // One number is left for a descriptor: that of a connection takes it.
     let taken = server.descriptors();
     let most = (0..).filter(|number| !taken.contains(number)).nth(1);
-    let limit = rustix::process::Rlimit { current: most, maximum: most };
-    let pid = rustix::process::Pid::from_child(&server.0.0);
-    rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).expect("its parent may");
+    server.limit_descriptors(most.expect("numbers have no end"));
     let cache = at(&path);
     cache.set(b"key", b"value", Ttl::NEVER).expect("stored over the socket");
     let transports = cache.transports();
     let [Some(Transport::Unix { why: Some(why) })] = &transports[..] else { panic!("{transports:?}") };
     assert!(why.contains("descriptor"), "{why}");
     assert_eq!(stat(&other, "fabcache", "shm_refused"), 1);
+}
+
+#[test]
+fn where_memory_cannot_be_handed_over_clients_go_on_over_the_socket() {
+    let path = socket_path("on-their-way");
+    let _leftover = Leftover(path.clone());
+    let server = Server::started(&path, "-m 8");
+    // The system lets a user have as many descriptors on their way as the process may have open.
+    server.limit_descriptors(100);
+    let asked = |mut socket: &UnixStream| {
+        socket.write_all(request().as_bytes()).expect("sent");
+        let mut start = [0; 3];
+        recv(socket, &mut start[..], RecvFlags::PEEK).expect("answered");
+        &start == b"SHM"
+    };
+    let mut takes_nothing = Vec::new();
+    let socket = loop {
+        let socket = connect(&path);
+        if !asked(&socket) {
+            break socket;
+        }
+        takes_nothing.push(socket);
+    };
+    let refusal = ask(&socket, "");
+    assert!(refusal.starts_with("SERVER_ERROR") && refusal.contains("on their way"), "{refusal}");
+    assert_eq!(ask(&socket, "set key 0 0 1\r\nx\r\n"), "STORED\r\n");
+    let cache = at(&path);
+    assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"x");
+    let transports = cache.transports();
+    let [Some(Transport::Unix { why: Some(why) })] = &transports[..] else { panic!("{transports:?}") };
+    assert!(refusal.contains(why.as_str()), "{why}");
+    assert_eq!(stat(&cache, "fabcache", "shm_refused"), 2);
+
+    drop(takes_nothing);
+    until("nothing can be handed over", || {
+        let is_given = asked(&socket);
+        if !is_given {
+            assert_eq!(ask(&socket, ""), refusal);
+        }
+        is_given
+    });
+    let mut raw = Raw::attached(socket).expect("it is let in");
+    assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
 }
 
 #[test]

@@ -87,7 +87,16 @@ pub struct Session {
     /// Whose process the client is, where the system tells.
     pub credentials: Option<Credentials>,
     /// It goes on in this, once what was answered before is sent.
-    pub channel: Option<NewChannel>,
+    pub offer: Option<Offer>,
+}
+
+/// What a client that asked for memory is about to be given.
+#[derive(Debug)]
+pub struct Offer {
+    /// Its channel.
+    pub channel: NewChannel,
+    /// The answer if that cannot be handed over.
+    pub refusal: Vec<u8>,
 }
 
 /// What follows a command.

@@ -9,7 +9,10 @@ use fabcache_store::hints::Access;
 use fabcache_transport::Kind;
 use fabcache_transport::shm::NewChannel;
 
-use super::{Context, Session, refused};
+use super::{Context, Offer, Session, refused};
+
+/// Most likely others of the server's user have sent descriptors to processes that do not take them.
+const NOT_HANDED_OVER: &str = "memory cannot be handed over now; too many descriptors may be on their way";
 
 /// Memory is to be shared with the client, if it may have it and knows these versions of what lies in it.
 pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) {
@@ -26,8 +29,9 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
         }
         Some(shm) => match NewChannel::create(&shm.shape) {
             Ok(channel) => {
-                session.channel = Some(channel);
-                ctx.counters().shm_attached.inc();
+                let mut refusal = Vec::new();
+                form.reply(&refused(Refusal::Server(NOT_HANDED_OVER)), &mut refusal);
+                session.offer = Some(Offer { channel, refusal });
                 return;
             }
             Err(error) => {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fabcache_protocol::{Decoded, Decoder, Limits};
-use fabcache_transport::shm::ShmLink;
+use fabcache_transport::shm::{AttachError, ShmLink};
 use fabcache_transport::{Kind, Link, Received, memory};
 
 use super::accepting::ListenerEntry;
@@ -17,7 +17,7 @@ use crate::bounds::{
     DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX,
     JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
 };
-use crate::commands::{self, Access, Context, Flow, Role, Session};
+use crate::commands::{self, Access, Context, Flow, Offer, Role, Session};
 use crate::connections::ConnectionInfo;
 use crate::watch::topic;
 
@@ -102,7 +102,7 @@ impl Connection {
                 info,
                 access,
                 credentials,
-                channel: None,
+                offer: None,
             },
             input: Input::default(),
             starved: false,
@@ -249,7 +249,7 @@ impl Connection {
             if self.is_backlogged() {
                 break Turn::Wait;
             }
-            if self.session.channel.is_some() {
+            if self.session.offer.is_some() {
                 if self.has_output() {
                     break Turn::Wait;
                 }
@@ -385,7 +385,7 @@ impl Connection {
             // What completes no request takes time as well.
             *left = left.saturating_sub(1);
         }
-        Ok(more || self.session.channel.is_some() || self.has_work())
+        Ok(more || self.session.offer.is_some() || self.has_work())
     }
 
     fn work_on_input(&mut self, ctx: &mut Context, left: &mut u32) {
@@ -402,7 +402,7 @@ impl Connection {
         let gathered_max =
             if self.link.is_rung() { GATHERED_IN_MEMORY_BYTES_MAX } else { GATHERED_BYTES_MAX };
         while self.closing.is_none()
-            && self.session.channel.is_none()
+            && self.session.offer.is_none()
             && *left > 0
             && ctx.out.len() < gathered_max
             && !self.is_backlogged()
@@ -462,22 +462,31 @@ impl Connection {
         used
     }
 
-    /// Goes on in memory shared with the client. It has waited for that: what it sent behind its request has no place.
-    fn attach(&mut self, ctx: &Context) -> Result<(), Ended> {
+    /// Goes on in memory shared with the client, or over its socket if nothing can be sent to it now. It has waited for
+    /// that: what it sent behind its request has no place.
+    fn attach(&mut self, ctx: &mut Context) -> Result<(), Ended> {
         let shared = &ctx.shared;
         // Stands in until there is another, and has ended: so does the connection if that does not come.
         let link = std::mem::replace(&mut self.link, Box::new(memory::ended()));
-        let (Some(channel), Ok(unix), true) =
-            (self.session.channel.take(), link.into_unix(), self.input.is_empty())
+        let (Some(Offer { channel, refusal }), Ok(unix), true) =
+            (self.session.offer.take(), link.into_unix(), self.input.is_empty())
         else {
             return Err(Ended::Error);
         };
         let answer = commands::attached(ctx);
         let attached = ShmLink::attach(unix, channel, shared.store.region(), answer.as_bytes());
-        let link = attached.map_err(|error| {
-            tracing::warn!("cannot share memory with a client: {error}");
-            Ended::Error
-        })?;
+        let link = match attached {
+            Ok(link) => link,
+            Err(error) => {
+                tracing::warn!("cannot share memory with a client: {error}");
+                ctx.counters().shm_refused.inc();
+                let AttachError::Unsent(unix, _) = error else { return Err(Ended::Error) };
+                self.link = Box::new(unix);
+                ctx.out.extend_from_slice(&refusal);
+                return Ok(());
+            }
+        };
+        ctx.counters().shm_attached.inc();
         let former = &self.session.info;
         let info = info_of(ctx, &link, former.listener.clone());
         shared.connections.remove(former);

@@ -50,6 +50,26 @@ impl NewChannel {
     }
 }
 
+/// Why a client has no channel.
+#[derive(Debug)]
+pub enum AttachError {
+    /// Nothing was sent: the socket is as it was.
+    Unsent(UnixLink, io::Error),
+    /// A part of the answer was: the socket is of no use any more.
+    Torn,
+}
+
+impl std::fmt::Display for AttachError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AttachError::Unsent(_, error) => error.fmt(f),
+            AttachError::Torn => f.write_str("the client takes only a part of the answer"),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}
+
 impl ShmLink {
     /// Sends the client at the other end of a Unix socket `answer` with two descriptors: that of the region, then that of
     /// the channel.
@@ -61,20 +81,20 @@ impl ShmLink {
         new: NewChannel,
         region: BorrowedFd<'_>,
         answer: &[u8],
-    ) -> io::Result<ShmLink> {
-        let UnixLink { socket, path } = link;
+    ) -> Result<ShmLink, AttachError> {
         let NewChannel { channel, file } = new;
         let descriptors = [region, file.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let fits = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         debug_assert!(fits);
-        let sent =
-            rustix::net::sendmsg(&socket, &[IoSlice::new(answer)], &mut ancillary, SendFlags::NOSIGNAL)?;
-        if sent < answer.len() {
-            // The socket had been empty: this client has taken away its buffer.
-            return Err(io::ErrorKind::WriteZero.into());
+        let parts = [IoSlice::new(answer)];
+        match rustix::net::sendmsg(&link.socket, &parts, &mut ancillary, SendFlags::NOSIGNAL) {
+            Ok(sent) if sent < answer.len() => return Err(AttachError::Torn),
+            Ok(_) => {}
+            Err(error) => return Err(AttachError::Unsent(link, error.into())),
         }
+        let UnixLink { socket, path } = link;
         // From the start the socket tells of what comes.
         let mut link = ShmLink { channel, socket, path, polled: true, left: false, broken: false };
         link.rest();

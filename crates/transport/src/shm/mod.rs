@@ -7,4 +7,4 @@
 
 mod link;
 
-pub use link::{NewChannel, ShmLink};
+pub use link::{AttachError, NewChannel, ShmLink};
