@@ -220,7 +220,7 @@ options! {
     #[arg(long, value_name = "USER", value_delimiter = ',', help_heading = "Shared memory")]
     shm_users: Vec<String>,
 
-    /// Groups, by name or number, whose members may
+    /// Groups, by name or number, that a process which may has when it connects
     #[arg(long, value_name = "GROUP", value_delimiter = ',', help_heading = "Shared memory")]
     shm_groups: Vec<String>,
 

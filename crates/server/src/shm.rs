@@ -4,10 +4,11 @@ use anyhow::{Context, Result, bail};
 use fabcache_layout::channel::{
     SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX, SLOTS_MIN, STAGING_BYTES_MAX, STAGING_BYTES_MIN, Shape,
 };
-use fabcache_transport::Credentials;
-use nix::unistd::{Gid, Group, Uid, User};
+use fabcache_transport::{Credentials, Kind, Link};
+use nix::unistd::{Group, Uid, User};
 
 use crate::options::Options;
+use crate::process::peer;
 use crate::settings::size;
 
 /// Slots of each of a client's rings.
@@ -24,7 +25,7 @@ pub struct ShmSettings {
     pub shape: Shape,
     /// Users who may.
     pub users: Vec<u32>,
-    /// Groups whose members may.
+    /// Groups whose processes may.
     pub groups: Vec<u32>,
 }
 
@@ -79,20 +80,23 @@ impl ShmSettings {
         Ok(Some(ShmSettings { shape, users, groups }))
     }
 
-    /// Whether a process with these credentials may share memory.
-    pub fn admits(&self, who: Credentials) -> bool {
-        self.users.contains(&who.user)
-            || self.groups.contains(&who.group)
-            || (!self.groups.is_empty() && groups_of(who).iter().any(|group| self.groups.contains(group)))
+    /// Whether a process with these credentials, and these groups beside them, may share memory.
+    pub fn admits(&self, who: Credentials, groups: &[u32]) -> bool {
+        let is_named = |group: &u32| self.groups.contains(group);
+        self.users.contains(&who.user) || is_named(&who.group) || groups.iter().any(is_named)
     }
-}
 
-/// All groups of a user, as the system's lists have them.
-fn groups_of(who: Credentials) -> Vec<u32> {
-    let Ok(Some(user)) = User::from_uid(Uid::from_raw(who.user)) else { return Vec::new() };
-    let Ok(name) = std::ffi::CString::new(user.name) else { return Vec::new() };
-    let groups = nix::unistd::getgrouplist(&name, Gid::from_raw(who.group)).unwrap_or_default();
-    groups.into_iter().map(Gid::as_raw).collect()
+    /// The supplementary groups of who is at the other end, if groups are named; none if the system does not tell.
+    pub fn groups_of(&self, link: &dyn Link) -> Vec<u32> {
+        let (Some(socket), false, Kind::Unix) = (link.descriptor(), self.groups.is_empty(), link.kind())
+        else {
+            return Vec::new();
+        };
+        peer::groups(socket).unwrap_or_else(|error| {
+            tracing::warn!("cannot tell the groups of a client, but for its effective one: {error}");
+            Vec::new()
+        })
+    }
 }
 
 /// A size in whole cache lines.
@@ -139,11 +143,12 @@ mod tests {
         let own = Uid::effective().as_raw();
         let of = |user, group| Credentials { user, group };
         let usual = settings(Options::default()).expect("defaults");
-        assert!(usual.admits(of(own, 7)) && !usual.admits(of(own + 1, 7)));
+        assert!(usual.admits(of(own, 7), &[]) && !usual.admits(of(own + 1, 7), &[12]));
         let named =
             Options { shm_users: vec!["4711".into()], shm_groups: vec!["12".into()], ..Options::default() };
         let named = settings(named).expect("numbers");
-        assert!(named.admits(of(4711, 1)) && named.admits(of(99_999, 12)) && !named.admits(of(own, 99_998)));
+        assert!(named.admits(of(4711, 1), &[]) && named.admits(of(99_999, 12), &[]));
+        assert!(named.admits(of(99_999, 1), &[11, 12]) && !named.admits(of(own, 99_998), &[11]));
         let root =
             settings(Options { shm_users: vec!["root".into()], ..Options::default() }).expect("a user");
         assert_eq!(root.users, [0]);

@@ -11,6 +11,8 @@ use fabcache_layout::reader::Region;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::net::{RecvFlags, recv};
+use rustix::process::Gid;
+use rustix::thread::set_thread_groups;
 
 use crate::common::Running;
 use crate::common::process::{Leftover, Server, at, socket_path, stat, until};
@@ -114,6 +116,27 @@ fn nothing_is_shared_before_a_client_is_let_in() {
     let text = ask(connect(&path), request());
     assert!(!text.starts_with("SHM"), "{text}");
     std::fs::remove_file(users).expect("its own");
+}
+
+#[test]
+fn memory_is_given_to_processes_of_the_groups_that_are_named() {
+    // A thread's groups are its own, for the system. Who may not take one on uses one that it has, if any.
+    let own = rustix::process::getgroups().expect("known");
+    let primary = rustix::process::getegid();
+    let member = std::thread::spawn(move || {
+        let taken = Gid::from_raw(4711);
+        let may = set_thread_groups(&[taken, Gid::from_raw(4712)]).is_ok();
+        let Some(group) = may.then_some(taken).or_else(|| own.into_iter().find(|group| *group != primary))
+        else {
+            return;
+        };
+        let (_server, path) = sharing("groups", &format!("--shm-groups 4710,{group}"));
+        let mut raw = Raw::attach(&path).expect("a process of the group is let in");
+        assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
+        let (_server, path) = sharing("groups-of-others", "--shm-groups 4710,4713");
+        assert!(ask(connect(&path), request()).contains("--shm-groups"));
+    });
+    member.join().expect("as it should be");
 }
 
 #[test]

@@ -86,6 +86,8 @@ pub struct Session {
     pub access: Access,
     /// Whose process the client is, where the system tells.
     pub credentials: Option<Credentials>,
+    /// And its supplementary groups, where `--shm-groups` makes them matter.
+    pub groups: Vec<u32>,
     /// It goes on in this, once what was answered before is sent.
     pub offer: Option<Offer>,
 }

@@ -24,7 +24,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
         Some(_) if (channel, region) != (CHANNEL_VERSION, FORMAT_VERSION) => {
             Refusal::Client("this server's memory has formats of other versions")
         }
-        Some(shm) if !session.credentials.is_some_and(|who| shm.admits(who)) => {
+        Some(shm) if !session.credentials.is_some_and(|who| shm.admits(who, &session.groups)) => {
             Refusal::Client("shared memory is not for this user; see --shm-users and --shm-groups")
         }
         Some(shm) => match NewChannel::create(&shm.shape) {

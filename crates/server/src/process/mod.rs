@@ -1,8 +1,9 @@
-//! The process: its user, limits, CPUs, background, and the service manager.
+//! The process: its user, limits, CPUs, background, and the service manager; the processes of its clients.
 
 pub mod background;
 pub mod cpus;
 pub mod limits;
+pub mod peer;
 pub mod pidfile;
 pub mod privileges;
 pub mod signals;

@@ -87,6 +87,7 @@ impl Connection {
         let mut decoder = Decoder::new(entry.protocol, LIMITS);
         decoder.require_auth(entry.auth && shared.users.is_some());
         let credentials = link.credentials();
+        let groups = shared.settings.shm.as_ref().map(|shm| shm.groups_of(&*link)).unwrap_or_default();
         let info = info_of(ctx, &*link, Some(entry.listener.local().to_string()));
         if link.kind() != Kind::Udp {
             shared.connections.add(&info);
@@ -102,6 +103,7 @@ impl Connection {
                 info,
                 access,
                 credentials,
+                groups,
                 offer: None,
             },
             input: Input::default(),
