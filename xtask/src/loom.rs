@@ -22,8 +22,12 @@ use crate::workspace;
 const PACKAGES: &[&str] = &["fabcache-layout", "fabcache-store"];
 
 /// What the code can be built without, and the crate whose models must then fail.
-const CONTROLS: &[&str] = &["dead_mark", "generation", "moved"];
-const CONTROLLED_PACKAGE: &str = "fabcache-store";
+const CONTROLS: &[(&str, &str)] = &[
+    ("dead_mark", "fabcache-store"),
+    ("generation", "fabcache-store"),
+    ("moved", "fabcache-store"),
+    ("wake_fence", "fabcache-layout"),
+];
 
 /// Checks models of what is lock-free.
 #[derive(clap::Args)]
@@ -68,8 +72,8 @@ pub fn run(args: &Args) -> Result<()> {
             models.len()
         );
     }
-    for without in CONTROLS {
-        check_control(without, &models, jobs)?;
+    for (without, package) in CONTROLS {
+        check_control(without, package, &models, jobs)?;
     }
     println!("{} models hold, {:.0?} with the builds", models.len(), started.elapsed());
     println!("one alone: cargo xtask loom NAME; deeper: LOOM_MAX_PREEMPTIONS=3 cargo xtask loom NAME");
@@ -77,13 +81,13 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Builds the code without something, and has the models that are about it fail.
-fn check_control(without: &str, models: &[Model], jobs: usize) -> Result<()> {
+fn check_control(without: &str, package: &str, models: &[Model], jobs: usize) -> Result<()> {
     let name = format!("without_{without}_fails");
     if !models.iter().any(|model| model.name.contains(&name)) {
         return Ok(());
     }
     let mut controls = Vec::new();
-    for program in build(&[CONTROLLED_PACKAGE], Some(without))? {
+    for program in build(&[package], Some(without))? {
         controls.extend(models_of(&program, Some(&name))?);
     }
     // Those that were not asked for are left out.

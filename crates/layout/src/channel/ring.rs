@@ -72,7 +72,7 @@ impl Ring {
     fn want(&self, word: u64) {
         self.memory.store(word, 1, Ordering::Relaxed);
         // Before this end looks again: the other end's change is seen, or this word is.
-        fence(Ordering::SeqCst);
+        wake_fence();
     }
 
     /// This end is awake; whether the other has rung meanwhile, or is about to.
@@ -84,13 +84,21 @@ impl Ring {
     #[inline]
     fn is_wanted(&self, word: u64) -> bool {
         // Behind the change: that is seen, or the word is.
-        fence(Ordering::SeqCst);
+        wake_fence();
         self.memory.load(word, Ordering::Relaxed) != 0 && self.take(word)
     }
 
     #[cold]
     fn take(&self, word: u64) -> bool {
         self.memory.compare_exchange(word, 1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Between what an end has written and its look at what the other has: one of the two sees the other's.
+#[inline]
+fn wake_fence() {
+    if !cfg!(fabcache_without = "wake_fence") {
+        fence(Ordering::SeqCst);
     }
 }
 
