@@ -3,7 +3,7 @@
 use fabcache_protocol::{Arithmetic, Form, Item, Reply};
 use fabcache_store::{Change, Expiry, ItemInfo, NewValue, Write};
 
-use super::{Context, expiry, item, unchanged};
+use super::{Context, expiry_at, item, unchanged};
 
 /// The longest value that is looked at as a number: beyond twenty digits there can only be zeros before them.
 const NUMBER_BYTES_MAX: u32 = 4096;
@@ -18,8 +18,10 @@ enum Outcome {
 
 /// Adds to or subtracts from a number.
 pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_>) {
-    let touch = arithmetic.touch.map(|exptime| expiry(ctx, exptime));
-    let create = arithmetic.create.map(|(number, exptime)| (number, expiry(ctx, exptime)));
+    // The clock may go on meanwhile: who sets an expiry time is told of as much time as it gave.
+    let now = ctx.shared.store.now();
+    let touch = arithmetic.touch.map(|exptime| expiry_at(ctx, exptime, now));
+    let create = arithmetic.create.map(|(number, exptime)| (number, expiry_at(ctx, exptime, now)));
     let done = ctx.handle.mutate(arithmetic.key, |existing| {
         let Ok(info) = existing.info else {
             let Some((number, expiry)) = create else { return (Change::Keep, Outcome::NotFound) };
@@ -55,14 +57,13 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_
             }
             let shown = match (&before, arithmetic.ttl_before_touch) {
                 (None, _) => {
-                    arithmetic.created_ttl.map_or(Expiry::NEVER, |exptime| super::expiry(ctx, exptime))
+                    arithmetic.created_ttl.map_or(Expiry::NEVER, |exptime| expiry_at(ctx, exptime, now))
                 }
                 (Some(before), true) => before.expiry,
                 (Some(_), false) => expiry,
             };
             let before = before.unwrap_or(ItemInfo::EMPTY);
-            let ttl = shown.ttl(ctx.shared.store.now());
-            Reply::Number(number, Item { cas: written.cas, ttl, ..item(&before) })
+            Reply::Number(number, Item { cas: written.cas, ttl: shown.ttl(now), ..item(&before) })
         }
         Ok((Outcome::NotFound, _)) => {
             misses.inc();

@@ -202,8 +202,12 @@ fn unchanged(info: &ItemInfo) -> Write<'static> {
 }
 
 fn expiry(ctx: &Context, exptime: Exptime) -> Expiry {
-    let store = &ctx.shared.store;
-    Expiry::from_client(exptime.0, store.now(), store.clock_origin())
+    expiry_at(ctx, exptime, ctx.shared.store.now())
+}
+
+/// Of what a request asks for at second `now`.
+fn expiry_at(ctx: &Context, exptime: Exptime, now: u32) -> Expiry {
+    Expiry::from_client(exptime.0, now, ctx.shared.store.clock_origin())
 }
 
 /// Bytes that memcached would count for an item, which is what `-I` limits: its header of 48, CAS 8, key and NUL,

@@ -5,21 +5,22 @@ use fabcache_store::{
     Change, Detail, Existing, Expiry, Get as Read, ItemInfo, Miss, NewValue, Payload, Value, Write,
 };
 
-use super::{Context, ITEM_CLASS, Session, expiry, item, refused, unchanged};
+use super::{Context, ITEM_CLASS, Session, expiry, expiry_at, item, refused, unchanged};
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
 /// `get` and its likes: one key.
 pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<'_>) {
-    let touch = get.touch.map(|exptime| expiry(ctx, exptime));
-    // What this very request lets expire is answered before it does.
+    // The clock may go on meanwhile: who touches is told of as much time as it gave.
     let now = ctx.shared.store.now();
+    let touch = get.touch.map(|exptime| expiry_at(ctx, exptime, now));
+    // What this very request lets expire is answered before it does.
     let ends_now = touch.is_some_and(|expiry| expiry != Expiry::NEVER && expiry.second() <= now);
     let start = ctx.out.len();
     loop {
         let mut touched = Touched::default();
         if !is_plain(get) {
-            touched = prepare(ctx, get, touch, ends_now, form);
+            touched = prepare(ctx, get, touch, now, ends_now, form);
         }
         if touched.out_of_memory {
             count(ctx, session, get, form, Err(Miss::Absent), 0);
@@ -27,9 +28,9 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<
         }
         if let Some(created) = touched.created {
             count(ctx, session, get, form, Err(Miss::Absent), 0);
-            return answer_created(ctx, get, &created, form);
+            return answer_created(ctx, get, &created, now, form);
         }
-        let read = read(ctx, get, form, &mut touched);
+        let read = read(ctx, get, now, form, &mut touched);
         if ends_now
             && let Read::Hit(info, payload) = &read
             && !remove_read(ctx, get, info, payload)
@@ -119,7 +120,7 @@ struct Touched {
 }
 
 /// Reads the item and answers it, but for a long value and the tail.
-fn read(ctx: &mut Context, get: &Get<'_>, form: &Form<'_>, touched: &mut Touched) -> Read {
+fn read(ctx: &mut Context, get: &Get<'_>, now: u32, form: &Form<'_>, touched: &mut Touched) -> Read {
     let detail = match form {
         Form::Meta(MetaForm { flags, .. }) if flags.contains(&b'l') => Detail::Full,
         _ => Detail::Basic,
@@ -128,12 +129,12 @@ fn read(ctx: &mut Context, get: &Get<'_>, form: &Form<'_>, touched: &mut Touched
     loop {
         let read = if get.value {
             ctx.handle.get(get.key, detail, !get.no_bump, &mut ctx.out, |info, out| {
-                form.value_head(&shown(get, info, touched), out);
+                form.value_head(&shown(get, info, now, touched), out);
             })
         } else {
             match ctx.handle.describe(get.key, detail, !get.no_bump) {
                 Ok(info) => {
-                    form.reply(&Reply::Found(shown(get, &info, touched)), &mut ctx.out);
+                    form.reply(&Reply::Found(shown(get, &info, now, touched)), &mut ctx.out);
                     Read::Hit(info, Payload::Copied)
                 }
                 Err(miss) => Read::Miss(miss),
@@ -156,14 +157,12 @@ fn read(ctx: &mut Context, get: &Get<'_>, form: &Form<'_>, touched: &mut Touched
 }
 
 /// What the answer says of the item: for `h`, `l`, `t` how it was before this access.
-fn shown(get: &Get<'_>, info: &ItemInfo, touched: &Touched) -> Item {
+fn shown(get: &Get<'_>, info: &ItemInfo, now: u32, touched: &Touched) -> Item {
     let mut shown = item(info);
     if let Some(before) = &touched.before {
         shown.fetched = before.fetched;
         shown.idle = before.idle;
-        if get.ttl_before_touch {
-            shown.ttl = before.ttl;
-        }
+        shown.ttl = if get.ttl_before_touch { before.ttl } else { info.expiry.ttl(now) };
     }
     shown.won = touched.won;
     shown.token_sent = info.token_sent && !touched.won;
@@ -181,10 +180,16 @@ fn take_token(ctx: &Context, key: &[u8]) -> bool {
 
 /// Sets the expiry time, unless that is left for `later`; creates a missing item; takes the token of one about to
 /// expire: as the request asks.
-fn prepare(ctx: &Context, get: &Get<'_>, touch: Option<Expiry>, later: bool, form: &Form<'_>) -> Touched {
-    let vivify = get.vivify.map(|exptime| expiry(ctx, exptime));
-    let now = ctx.shared.store.now();
-    let recache = get.recache.filter(|exptime| exptime.0 > 0).map(|exptime| expiry(ctx, exptime));
+fn prepare(
+    ctx: &Context,
+    get: &Get<'_>,
+    touch: Option<Expiry>,
+    now: u32,
+    later: bool,
+    form: &Form<'_>,
+) -> Touched {
+    let vivify = get.vivify.map(|exptime| expiry_at(ctx, exptime, now));
+    let recache = get.recache.filter(|exptime| exptime.0 > 0).map(|exptime| expiry_at(ctx, exptime, now));
     let may_win = matches!(form, Form::Meta(_));
     let wins_by_recache = |info: &ItemInfo, touched: Expiry| {
         let due = if get.recache_before_touch { info.expiry } else { touched };
@@ -231,9 +236,9 @@ fn prepare(ctx: &Context, get: &Get<'_>, touch: Option<Expiry>, later: bool, for
     }
 }
 
-fn answer_created(ctx: &mut Context, get: &Get<'_>, info: &ItemInfo, form: &Form<'_>) {
-    let shown = get.created_ttl.map_or(Expiry::NEVER, |exptime| expiry(ctx, exptime));
-    let created = Item { won: true, ttl: shown.ttl(ctx.shared.store.now()), ..item(info) };
+fn answer_created(ctx: &mut Context, get: &Get<'_>, info: &ItemInfo, now: u32, form: &Form<'_>) {
+    let shown = get.created_ttl.map_or(Expiry::NEVER, |exptime| expiry_at(ctx, exptime, now));
+    let created = Item { won: true, ttl: shown.ttl(now), ..item(info) };
     if get.value {
         form.value_head(&created, &mut ctx.out);
         form.value_tail(&mut ctx.out);
