@@ -112,6 +112,7 @@ fn drain(stream: &mut TcpStream) -> u64 {
             Ok(0) => return total,
             Ok(len) => total += len as u64,
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return total,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => panic!("it does not end: {error}"),
         }
     }

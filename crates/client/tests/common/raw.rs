@@ -1,6 +1,6 @@
 //! A client that does each step of the protocol of shared memory by itself, or does not.
 
-use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::io::{IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
 use fabcache_layout::header::FORMAT_VERSION;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg};
 
 /// Far longer than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -111,8 +112,10 @@ impl Raw {
             self.channel.outgoing().has_room().expect("it keeps to the protocol")
         };
         if !ready {
-            let came = self.socket.read(&mut [0; 64]).expect("it is rung for");
-            assert!(came > 0, "the server has closed the socket");
+            // As signal(7) has it: where there is a timeout, whoever was stopped meanwhile is told so.
+            let mut bells = [0; 64];
+            let came = retry_on_intr(|| recv(&self.socket, &mut bells[..], RecvFlags::empty()));
+            assert!(came.expect("it is rung for").1 > 0, "the server has closed the socket");
         }
     }
 }
@@ -124,7 +127,8 @@ fn receive(socket: &UnixStream) -> std::io::Result<(String, Vec<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut bytes)];
-        let len = rustix::net::recvmsg(socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let len = retry_on_intr(|| recvmsg(socket, &mut into, &mut ancillary, flags))?.bytes;
         if len == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }

@@ -9,6 +9,7 @@ use fabcache_client::{Client, Options, SharedMemory, Transport, Ttl};
 use fabcache_layout::mapping::Mapping;
 use fabcache_layout::reader::Region;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
+use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::Gid;
@@ -37,6 +38,7 @@ fn ask(mut socket: impl Read + Write, request: impl AsRef<[u8]>) -> String {
         let mut byte = [0];
         match socket.read(&mut byte) {
             Ok(1..) => answer.push(byte[0]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("no answer: {error}"),
             _ => answer.extend_from_slice(b"<end>\r\n"),
         }
@@ -221,7 +223,7 @@ fn where_memory_cannot_be_handed_over_clients_go_on_over_the_socket() {
     let asked = |mut socket: &UnixStream| {
         socket.write_all(request().as_bytes()).expect("sent");
         let mut start = [0; 3];
-        recv(socket, &mut start[..], RecvFlags::PEEK).expect("answered");
+        retry_on_intr(|| recv(socket, &mut start[..], RecvFlags::PEEK)).expect("answered");
         &start == b"SHM"
     };
     let mut takes_nothing = Vec::new();

@@ -202,6 +202,8 @@ impl<S: Read + Write> Client<S> {
                 true
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
+            // As signal(7) has it: where there is a timeout, whoever was stopped meanwhile is told so.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => true,
             Err(error) => panic!("nothing comes: {error}; heard so far {:?}", show(&self.heard)),
         }
     }
