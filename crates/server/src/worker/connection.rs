@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use fabcache_protocol::{Decoded, Decoder, Limits};
+use fabcache_protocol::{Command, Decoded, Decoder, Limits};
 use fabcache_transport::shm::{AttachError, ShmLink};
 use fabcache_transport::{Kind, Link, Received, memory};
 
@@ -73,8 +73,8 @@ pub struct Connection {
     /// After the answers are sent it ends.
     closing: Option<Ended>,
     waited_for: Interest,
-    /// Something was sent since it was last asked whether more may come.
-    has_answered: bool,
+    /// Something was asked for or sent since it was last asked whether more may come.
+    is_active: bool,
     /// When bytes last moved in either direction.
     last_progress: Instant,
 }
@@ -111,7 +111,7 @@ impl Connection {
             client_done: false,
             closing: None,
             waited_for: Interest { receive: true, send: false },
-            has_answered: false,
+            is_active: false,
             last_progress: now,
         }
     }
@@ -153,10 +153,11 @@ impl Connection {
         self.link.is_rung()
     }
 
-    /// More may come soon: the client has got answers since this was last asked, or is in the middle of a request. Who
-    /// only tells something waits for nothing, and need not be waited for.
+    /// More may come soon: since this was last asked the client has asked for something, with or without an answer, or
+    /// got answers; or it is in the middle of a request. Who only tells of reads goes on reading, and need not be waited
+    /// for.
     pub fn expects_more(&mut self) -> bool {
-        std::mem::take(&mut self.has_answered) || !self.input.is_empty() || self.decoder.is_in_value()
+        std::mem::take(&mut self.is_active) || !self.input.is_empty() || self.decoder.is_in_value()
     }
 
     /// Something has come to a connection that is polled, and it is to be served for that.
@@ -429,6 +430,7 @@ impl Connection {
                 }
                 Decoded::Request { consumed, request } => {
                     *left -= 1;
+                    self.is_active |= !matches!(request.command, Command::ShmAccessed(_));
                     (consumed, commands::execute(ctx, &mut self.session, request))
                 }
                 Decoded::Value { consumed, bytes } => {
@@ -509,7 +511,7 @@ impl Connection {
             Ok(0) => Ok(()),
             Ok(bytes) => {
                 ctx.counters().bytes_written.add(bytes);
-                self.has_answered = true;
+                self.is_active = true;
                 self.last_progress = now;
                 Ok(())
             }
