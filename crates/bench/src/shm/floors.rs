@@ -3,18 +3,20 @@
 use std::hint::{black_box, spin_loop};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fabcache_layout::mapping::Mapping;
+use fabcache_store::{Expiry, Handle};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 
-use super::servers::resident_bytes;
+use super::servers::{resident_bytes, value};
 use super::{CLIENT_CPU, HOT_KEYS, Plan, SERVER_CPU};
 use crate::compare::median;
 use crate::random::Random;
 use crate::server::pin;
+use crate::store::keys;
 use crate::store::scaling::thread_cpu_ns;
 
 const LINE_BYTES: u64 = 64;
@@ -47,7 +49,7 @@ pub struct Floors {
 ///
 /// # Errors
 /// There are no two CPUs.
-pub fn cache_line_round_trip_ns(plan: &Plan) -> Result<f64> {
+pub fn cache_line_round_trip_ns(time: Duration) -> Result<f64> {
     let line = AtomicU64::new(0);
     const END: u64 = u64::MAX;
     let echo = || {
@@ -69,7 +71,7 @@ pub fn cache_line_round_trip_ns(plan: &Plan) -> Result<f64> {
         let started = Instant::now();
         let mut runs = Vec::new();
         let mut number = 0;
-        while runs.is_empty() || started.elapsed() < plan.round {
+        while runs.is_empty() || started.elapsed() < time {
             let begun = Instant::now();
             for _ in 0..STEPS {
                 line.store(number + 1, Ordering::Release);
@@ -92,6 +94,23 @@ pub fn cache_line_round_trip_ns(plan: &Plan) -> Result<f64> {
         echo.join().expect("no thread panics").context("the server needs a CPU of its own")?;
         asked
     })
+}
+
+/// What a store in this process takes for a SET of a hot key, in nanoseconds of CPU time.
+///
+/// # Errors
+/// There is no memory for it.
+pub fn store_set_ns(items: u64, plan: &Plan) -> Result<f64> {
+    let (store, _clock) = keys::store(keys::memory_for(items, plan.small_value_bytes), 1)?;
+    let handle = Handle::new(&store);
+    keys::fill(&handle, items, plan.small_value_bytes);
+    let hot: Vec<_> =
+        (0..HOT_KEYS).map(|number| (keys::key(number), value(number, plan.small_value_bytes))).collect();
+    let mut hot = hot.iter().cycle();
+    Ok(repeat(plan, STEPS, || {
+        let (key, value) = hot.next().expect("without end");
+        keys::set(&handle, key, value, Expiry::NEVER);
+    }))
 }
 
 /// Measures over about as many bytes as the items take, in pages of the same kind.

@@ -33,8 +33,11 @@ pub struct Gets {
     pub cold: Percentiles,
     /// One of 64, through shared memory.
     pub hot: Percentiles,
-    /// CPU time of the server for one of these reads, in nanoseconds.
+    /// CPU time of the server for one of these reads, in nanoseconds: of many items the first ones of each, of which it
+    /// is told.
     pub server_cpu_ns: f64,
+    /// The same once each was read so often that nothing is to be told: of short values only.
+    pub server_cpu_later_ns: Option<f64>,
     /// Any of the items, over the other server's Unix socket.
     pub against: Option<Percentiles>,
     /// Many keys at once, in a window, and one after the other: of short values only.
@@ -46,13 +49,19 @@ pub struct Gets {
 pub struct Rates {
     /// One after the other.
     pub single_per_s: f64,
-    /// 64 keys a call.
+    /// 64 keys a call, each value in memory of its own.
     pub many_per_s: f64,
+    /// 64 keys a call, the values looked at one by one.
+    pub each_per_s: f64,
     /// 32 request objects, used again and again.
     pub window_per_s: f64,
     /// 64 keys a call, to the other server.
     pub against_many_per_s: Option<f64>,
 }
+
+/// Reads of an item of which the server is told, all but rarely: the first two, and of later ones one in some until the
+/// count is full.
+const TOLD_READS_MAX: u32 = 32;
 
 /// Measures every number of items with every length of values, as far as they fit.
 ///
@@ -110,8 +119,12 @@ fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
             theirs.push(timed(against, against.items, round)?);
         }
     }
-    let rates =
-        if len == plan.small_value_bytes { Some(rates(&shared, against.as_ref(), len, plan)?) } else { None };
+    let (mut rates, mut later) = (None, None);
+    if len == plan.small_value_bytes {
+        rates = Some(self::rates(&shared, against.as_ref(), len, plan)?);
+        read_all(&shared, len)?;
+        later = Some(server_cpu_ns(servers, &shared, plan.rounds, plan)?);
+    }
     Ok(Gets {
         wanted_items: servers.items,
         items: servers.items,
@@ -120,9 +133,22 @@ fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
         cold: Percentiles::medians(&cold),
         hot: Percentiles::medians(&hot),
         server_cpu_ns: median(server_cpu.into_iter()),
+        server_cpu_later_ns: later,
         against: against.map(|_| Percentiles::medians(&theirs)),
         rates,
     })
+}
+
+/// Reads every item until the server counts no more reads of it.
+fn read_all(shared: &Way, len: usize) -> Result<()> {
+    let mut keys = Keys::new(shared.items, 0);
+    for _ in 0..TOLD_READS_MAX {
+        for from in (0..shared.items).step_by(BATCH) {
+            keys.take((from..shared.items).take(BATCH));
+            get_each(shared, &keys, len)?;
+        }
+    }
+    Ok(())
 }
 
 /// CPU time of the server for a read of any of the items.
@@ -142,7 +168,7 @@ fn server_cpu_ns(servers: &Servers, shared: &Way, seed: usize, plan: &Plan) -> R
 }
 
 fn rates(shared: &Way, against: Option<&Way>, len: usize, plan: &Plan) -> Result<Rates> {
-    let mut found = [const { Vec::new() }; 4];
+    let mut found = [const { Vec::new() }; 5];
     let mut window: Vec<Request> = (0..WINDOW).map(|_| shared.client.request()).collect();
     for round in 0..plan.rounds {
         let mut keys = Keys::new(shared.items, round);
@@ -152,15 +178,17 @@ fn rates(shared: &Way, against: Option<&Way>, len: usize, plan: &Plan) -> Result
         })?);
         found[1].push(rate(plan.round, &mut keys, Keys::next, |keys| get_many(shared, keys, len))?);
         found[2].push(rate(plan.round, &mut keys, Keys::next, |keys| get_window(&mut window, keys, len))?);
+        found[3].push(rate(plan.round, &mut keys, Keys::next, |keys| get_each(shared, keys, len))?);
         if let Some(against) = against {
             let mut keys = Keys::new(against.items, round);
-            found[3].push(rate(plan.round, &mut keys, Keys::next, |keys| get_many(against, keys, len))?);
+            found[4].push(rate(plan.round, &mut keys, Keys::next, |keys| get_many(against, keys, len))?);
         }
     }
-    let [single, many, windowed, theirs] = found.map(|rounds| median(rounds.into_iter()));
+    let [single, many, windowed, each, theirs] = found.map(|rounds| median(rounds.into_iter()));
     Ok(Rates {
         single_per_s: single,
         many_per_s: many,
+        each_per_s: each,
         window_per_s: windowed,
         against_many_per_s: against.map(|_| theirs),
     })
@@ -172,6 +200,17 @@ fn get_many(way: &Way, keys: &Keys, len: usize) -> Result<()> {
         for (item, (number, _)) in many.items.iter().zip(numbers) {
             check(item.as_ref(), *number, len)?;
         }
+    }
+    Ok(())
+}
+
+fn get_each(way: &Way, keys: &Keys, len: usize) -> Result<()> {
+    for (numbers, keys) in keys.0.chunks(KEYS_AT_ONCE).zip(keys.1.chunks(KEYS_AT_ONCE)) {
+        let mut right = 0;
+        let failed = way.client.get_each(keys, |at, found| {
+            right += usize::from(is_value(found.value, numbers[at].0, len));
+        })?;
+        ensure!(failed.is_empty() && right == keys.len(), "{} of {} values are right", right, keys.len());
     }
     Ok(())
 }
@@ -207,12 +246,18 @@ impl Keys {
         Keys(Vec::new(), Vec::new(), Random::new(seed as u64 + 1_000), items)
     }
 
-    fn next(&mut self) -> u64 {
-        let Keys(keys, plain, random, items) = self;
+    fn take(&mut self, numbers: impl Iterator<Item = u64>) {
+        let Keys(keys, plain, ..) = self;
         keys.clear();
-        keys.extend((0..BATCH).map(|_| u64::from(random.below(*items as u32))).map(|n| (n, key(n))));
+        keys.extend(numbers.map(|n| (n, key(n))));
         plain.clear();
         plain.extend(keys.iter().map(|(_, key)| *key));
+    }
+
+    fn next(&mut self) -> u64 {
+        let items = self.3 as u32;
+        let numbers: [u64; BATCH] = std::array::from_fn(|_| u64::from(self.2.below(items)));
+        self.take(numbers.into_iter());
         BATCH as u64
     }
 }

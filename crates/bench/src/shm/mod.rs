@@ -23,7 +23,6 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::server::{Candidate, pin};
-use floors::cache_line_round_trip_ns;
 use report::Figures;
 
 /// CPU of the servers.
@@ -66,12 +65,10 @@ pub fn measure(
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Figures> {
-    progress("a cache line's way there and back");
-    let round_trip_ns = cache_line_round_trip_ns(plan)?;
     pin(None, CLIENT_CPU)?;
     let gets = gets::measure(ours, against, plan, progress)?;
-    let sets = sets::measure(ours, against, plan, progress)?;
+    let (set_floor, sets) = sets::measure(ours, against, plan, progress)?;
     progress("idle clients");
     let idle = idle::measure(ours, plan)?;
-    Ok(Figures { round_trip_ns, gets, sets, idle })
+    Ok(Figures { gets, set_floor, sets, idle })
 }

@@ -6,16 +6,16 @@ use serde::Serialize;
 
 use super::gets::Gets;
 use super::idle::Idle;
-use super::sets::Requests;
+use super::sets::{Requests, SetFloor};
 use crate::report::ServersHeader;
 
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// A cache line's way from the client's CPU to the server's and back.
-    pub round_trip_ns: f64,
     /// Reads that the server does not see.
     pub gets: Vec<Gets>,
+    /// What a request takes at least.
+    pub set_floor: SetFloor,
     /// Requests, by the way they take.
     pub sets: Vec<Requests>,
     /// An idle server.
@@ -97,25 +97,33 @@ impl Results {
             let _ = writeln!(
                 text,
                 "\nmillion reads a second from one core, {} items of {} bytes: {:.2} one after the other, {:.2} many at \
-                 once, {:.2} in a window; {} many at once over the other's socket; floor: {:.1} independent loads",
+                 once, {:.2} if only looked at, {:.2} in a window; {} many at once over the other's socket; floor: {:.1} independent loads; the server's CPU for \
+                 a read is {:.1} ns at first, {} once each item was read some times",
                 gets.items,
                 gets.value_bytes,
                 rates.single_per_s / 1e6,
                 rates.many_per_s / 1e6,
+                rates.each_per_s / 1e6,
                 rates.window_per_s / 1e6,
                 rates.against_many_per_s.map_or("-".into(), |per_s| format!("{:.2}", per_s / 1e6)),
                 1e3 / gets.floors.independent_load_ns,
+                gets.server_cpu_ns,
+                gets.server_cpu_later_ns.map_or("-".into(), |ns| format!("{ns:.2}")),
             );
         }
     }
 
     fn requests(&self, text: &mut String) {
-        let round_trip_ns = self.figures.round_trip_ns;
+        let floor = self.figures.set_floor;
         let _ = writeln!(
             text,
-            "\nrequests; a cache line's way there and back takes {round_trip_ns:.0} ns, {:.0} three times\n\
+            "\nrequests; a cache line's way there and back takes {:.0} ns, a SET of the store itself {:.0}: three such ways \
+             and the store {:.0}, of which a SET through shared memory takes {:.2} times as long\n\
              {:<16}{:>11}{:>9}{:>9} {:>26} {:>26} {:>15}{:>15}",
-            3.0 * round_trip_ns,
+            floor.round_trip_ns,
+            floor.store_ns,
+            floor.floor_ns(),
+            floor.set_to_floor,
             "",
             "SET p50 us",
             "p99",
@@ -184,10 +192,12 @@ pub(super) mod tests {
             cold: of(500.0),
             hot: of(110.0),
             server_cpu_ns: 1.5,
+            server_cpu_later_ns: (value_bytes == 64).then_some(0.25),
             against: Some(of(55_000.0)),
             rates: (value_bytes == 64).then_some(Rates {
                 single_per_s: 2e6,
                 many_per_s: 10e6,
+                each_per_s: 12e6,
                 window_per_s: 3e6,
                 against_many_per_s: None,
             }),
@@ -207,8 +217,8 @@ pub(super) mod tests {
                 method: "somehow".into(),
             },
             figures: Figures {
-                round_trip_ns: 200.0,
                 gets: vec![gets(1_000, 64), gets(1_000, 65_536), gets(100_000, 64)],
+                set_floor: SetFloor { round_trip_ns: 200.0, store_ns: 300.0, set_to_floor: 1.25 },
                 sets: vec![requests("shared memory"), requests("theirs")],
                 idle: Idle { clients: 100, cpu_ms_per_s: 0.7, alone_cpu_ms_per_s: 0.5 },
             },
@@ -223,8 +233,10 @@ pub(super) mod tests {
             "500/1000/2500 2.00 5.00",
             "110/220/550 2.20",
             "55000/110000/275000 500",
-            "100000 items of 64 bytes: 2.00 one after the other, 10.00 many at once, 3.00 in a window; - many",
-            "200 ns, 600 three times",
+            "100000 items of 64 bytes: 2.00 one after the other, 10.00 many at once, 12.00 if only looked at, 3.00 in a window; - many",
+            "1.5 ns at first, 0.25 once",
+            "takes 200 ns, a SET of the store itself 300: three such ways and the store 900, of which a SET through \
+             shared memory takes 1.25 times",
             "shared memory 0.90 1.80 4.5 1000, 1000, 1000 500, 500, 500 5.0 6.0",
             "0.70 ms of CPU time a second with 100 clients, 0.50 with none",
         ] {

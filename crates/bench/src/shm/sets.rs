@@ -4,6 +4,7 @@ use anyhow::Result;
 use fabcache_client::{Request, Ttl};
 use serde::Serialize;
 
+use super::floors::{cache_line_round_trip_ns, store_set_ns};
 use super::servers::{Servers, Way, check, value};
 use super::timing::{Percentiles, clock_ns, percentiles, rate};
 use super::{CLIENT_CPU, HOT_KEYS, Plan, SERVER_CPU};
@@ -13,6 +14,9 @@ use crate::store::keys::{BATCH, KEY_BYTES, key};
 
 /// Items resident.
 const ITEMS: u64 = 10_000;
+
+/// A round's time, by that of measuring a cache line's way.
+const ROUND_TRIP_SHARE: u32 = 4;
 
 /// Requests in flight.
 pub const WINDOWS: [usize; 3] = [1, 8, 32];
@@ -43,6 +47,27 @@ pub struct Window {
     pub bset_per_s: f64,
 }
 
+/// What the machine and the store take for a SET.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct SetFloor {
+    /// A cache line's way from the client's CPU to the server's and back, in nanoseconds: measured in each round.
+    pub round_trip_ns: f64,
+    /// A SET of a store in this process.
+    pub store_ns: f64,
+    /// The SET of each round through shared memory, by three of these ways and the store's own.
+    pub set_to_floor: f64,
+}
+
+/// Times that a line goes there and back for a SET, at most: request, answer, and one of whatever else.
+const ROUND_TRIPS: f64 = 3.0;
+
+impl SetFloor {
+    /// Three times there and back, and the store's own.
+    pub fn floor_ns(&self) -> f64 {
+        ROUND_TRIPS * self.round_trip_ns + self.store_ns
+    }
+}
+
 /// What the rounds of a way came to.
 #[derive(Default)]
 struct Rounds {
@@ -62,15 +87,20 @@ pub fn measure(
     against: Option<&Candidate>,
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
-) -> Result<Vec<Requests>> {
+) -> Result<(SetFloor, Vec<Requests>)> {
+    progress("the store's own part of a request");
+    let store_ns = store_set_ns(ITEMS, plan)?;
     progress("requests");
     let servers = Servers::start(ours, against, ITEMS, plan.small_value_bytes, plan)?;
     let mut ways = vec![servers.shared()?, servers.socket()?];
     ways.extend(servers.against()?);
     let mut all: Vec<Rounds> = ways.iter().map(|_| Rounds::default()).collect();
     let clock_ns = clock_ns();
+    let mut round_trips = Vec::new();
     for round in 0..plan.rounds {
         progress(&format!("requests, round {} of {}", round + 1, plan.rounds));
+        // How near to each other a virtual machine's CPUs are changes from one moment to the next.
+        round_trips.push(cache_line_round_trip_ns(plan.round / ROUND_TRIP_SHARE)?);
         for (way, rounds) in ways.iter().zip(&mut all) {
             rounds.set.push(set(way, clock_ns, plan)?);
             for (at, requests) in WINDOWS.into_iter().enumerate() {
@@ -85,7 +115,11 @@ pub fn measure(
         }
         pin_servers(&servers, SERVER_CPU)?;
     }
-    Ok(ways.iter().zip(all).map(|(way, rounds)| rounds.requests(&way.name)).collect())
+    let floor = |round_trip_ns| SetFloor { round_trip_ns, store_ns, set_to_floor: f64::NAN };
+    let ratios = all[0].set.iter().zip(&round_trips).map(|(set, trip)| set.p50_ns / floor(*trip).floor_ns());
+    let set_to_floor = median(ratios.collect::<Vec<_>>().into_iter());
+    let set_floor = SetFloor { set_to_floor, ..floor(median(round_trips.into_iter())) };
+    Ok((set_floor, ways.iter().zip(all).map(|(way, rounds)| rounds.requests(&way.name)).collect()))
 }
 
 fn pin_servers(servers: &Servers, cpu: usize) -> Result<()> {
