@@ -123,7 +123,8 @@ fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
     if len == plan.small_value_bytes {
         rates = Some(self::rates(&shared, against.as_ref(), len, plan)?);
         read_all(&shared, len)?;
-        later = Some(server_cpu_ns(servers, &shared, plan.rounds, plan)?);
+        let rounds = (0..plan.rounds).map(|round| server_cpu_ns(servers, &shared, round, plan));
+        later = Some(median(rounds.collect::<Result<Vec<_>>>()?.into_iter()));
     }
     Ok(Gets {
         wanted_items: servers.items,
