@@ -9,6 +9,10 @@ use super::idle::Idle;
 use super::sets::{Requests, SetFloor};
 use crate::report::ServersHeader;
 
+/// What others published, for the reader to compare.
+const PUBLISHED: &str = "as published, for context, of other machines: SHMemCache (OpenSHMEM 2016), one client, one server: GET 5 us, \
+     SET 6 us; 900,000 GETs and 650,000 SETs a second\n";
+
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
@@ -40,6 +44,7 @@ impl Results {
         self.reads(&mut text);
         self.rates(&mut text);
         self.requests(&mut text);
+        text.push_str(PUBLISHED);
         let Idle { clients, cpu_ms_per_s, alone_cpu_ms_per_s } = self.figures.idle;
         let _ = writeln!(
             text,
