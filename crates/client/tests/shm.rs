@@ -271,3 +271,20 @@ fn no_get_returns_what_a_killed_server_had_once_another_has_answered() {
     drop(server);
     let _ = std::fs::remove_file(&path);
 }
+
+#[test]
+fn what_was_asked_of_a_server_before_the_next_took_its_place_is_answered_by_that() {
+    let path = socket_path("replaced").display().to_string();
+    let (first, cache) = (Running::start(&format!("-s {path} --shm")), patient(&path));
+    cache.set(b"key", b"of the first", Ttl::NEVER).expect("stored");
+    let mut window: Vec<_> = (0..40).map(|_| cache.iget("key", Vec::new())).collect();
+    drop(first);
+    let _second = Running::start(&format!("-s {path} --shm"));
+    // By then its memory is read.
+    until_up(|| cache.set(b"key", b"of the second", Ttl::NEVER).is_ok());
+    assert_eq!(value(&cache, b"key").as_deref(), Some(&b"of the second"[..]));
+    for request in &mut window {
+        let item = request.wait().item().expect("answered").expect("there");
+        assert_eq!(item.value, b"of the second");
+    }
+}

@@ -71,9 +71,11 @@ impl Foreseen {
         self.before += count as u64;
     }
 
-    /// Nothing was brought nearer for this one, and it is still foreseen here.
+    /// Nothing was brought nearer for this one, and it is still foreseen here. Readers of the server's next region begin
+    /// with the same numbers, so it may seem to be one of these that are still to come.
     fn has(&self, ticket: Ticket) -> bool {
-        ticket.reader == self.reader && ticket.number >= self.before
+        let end = self.before + self.hashes.len() as u64;
+        ticket.reader == self.reader && (self.before..end).contains(&ticket.number)
     }
 }
 
