@@ -368,6 +368,11 @@ fn the_keys_of_packets_are_seen_ahead() {
     for len in 0..stream.len() {
         assert!(decoder.keys_ahead(&stream[..len]).count() <= 4);
     }
-    // Lengths that lie.
+    // Lengths that lie: of the packet, and of a key that would reach beyond it.
     assert_eq!(decoder.keys_ahead(&[&[0x80; 24][..], &[0; 1000]].concat()).count(), 0);
+    let mut beyond = packet(0x00, b"key", b"", b"", 0);
+    beyond[3] = 200;
+    assert_eq!(decoder.keys_ahead(&[&beyond[..], &[0; 1000]].concat()).count(), 0);
+    // A line.
+    assert_eq!(decoder.keys_ahead(&[0; 1000]).count(), 0);
 }

@@ -1,6 +1,6 @@
 //! Binary packets.
 
-use super::{HEADER, loud, opcode, status};
+use super::{HEADER, REQUEST, loud, opcode, status};
 use crate::bounds::{KEY_MAX, SASL_MECHANISM_MAX, SASL_PAYLOAD_MAX};
 use crate::command::{Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Touch, Words};
 use crate::form::{BinaryForm, Form};
@@ -169,12 +169,13 @@ impl Header {
     }
 }
 
-/// The key of the packet at the front of `input`, and what is behind the packet; none if it is not all there.
+/// The key of the packet at the front of `input`, and what is behind the packet; none if it is not all there, or is none.
 #[inline]
 pub(crate) fn key_ahead(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let header = Header::parse(input.first_chunk()?);
-    let behind = input.get(HEADER + usize::try_from(header.body).ok()?..)?;
-    Some((input.get(HEADER + header.extras..header.head())?, behind))
+    let header = Header::parse(input.first_chunk().filter(|bytes| bytes[0] == REQUEST)?);
+    let (packet, behind) = input.split_at_checked(HEADER + usize::try_from(header.body).ok()?)?;
+    // Whoever looks at keys looks at no more bytes than came.
+    Some((packet.get(HEADER + header.extras..header.head())?, behind))
 }
 
 fn arithmetic<'a>(code: u8, key: &'a [u8], extras: &[u8], compare: Option<u64>) -> Arithmetic<'a> {
