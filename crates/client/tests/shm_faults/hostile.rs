@@ -149,6 +149,34 @@ impl Scribbler {
         }
     }
 
+    /// Packets whose lengths are right, nearly right or anything, among lines: values that never end as well.
+    fn packets(&mut self) {
+        for _ in 0..40 {
+            let mut packet = vec![0; 24 + self.random.below(300) as usize];
+            for byte in &mut packet {
+                *byte = self.random.next() as u8;
+            }
+            // Nothing that would harm others if it were asked for in earnest.
+            let harmless = [0x00, 0x01, 0x02, 0x0a, 0x0e, 0x10, 0x1d, 0x20, 0x21, 0x24, 0x90, 0xa0, 0xff];
+            packet[0] = 0x80;
+            packet[1] = harmless[self.random.below(harmless.len() as u64) as usize];
+            let extras = if self.random.below(4) == 0 { self.random.below(256) } else { 8 };
+            let key = if self.random.below(4) == 0 { self.random.number() } else { 10 };
+            let body = match self.random.below(8) {
+                0 => self.random.number(),
+                1 => packet.len() as u64,
+                _ => packet.len() as u64 - 24,
+            };
+            packet[2..4].copy_from_slice(&(key as u16).to_be_bytes());
+            packet[4] = extras as u8;
+            packet[8..12].copy_from_slice(&(body as u32).to_be_bytes());
+            if self.random.below(4) == 0 {
+                packet.extend_from_slice(b"mn\r\nms hostile 3\r\n\x80\x80\x80\r\n");
+            }
+            self.put(&packet);
+        }
+    }
+
     /// Nothing but bells, as many as the socket takes.
     fn bells(&mut self) {
         let end = Instant::now() + Duration::from_millis(20);
@@ -179,7 +207,7 @@ impl Scribbler {
 
     fn misbehave(&mut self) {
         for _ in 0..3 {
-            match self.random.below(8) {
+            match self.random.below(9) {
                 0 => self.noise(),
                 1 => self.slots(),
                 2 => self.flicker(),
@@ -187,6 +215,7 @@ impl Scribbler {
                 4 => self.glut(),
                 5 => self.bells(),
                 6 => self.waits(),
+                7 => self.packets(),
                 _ => self.holes(),
             }
         }
