@@ -186,8 +186,9 @@ impl Request {
         self.get(copy, false, buffer);
     }
 
-    /// Whether the operation is over. Waits only where a value that was to be read from memory must be asked for, and there is
-    /// no connection to the server any more; makes progress with all that the connection has in flight.
+    /// Whether the operation is over. Waits only where a value was to be read from memory, and the server must be asked for it
+    /// or told of reads, but there is no connection to it, or this one takes no more; makes progress with all that the
+    /// connection has in flight.
     pub fn test(&mut self) -> bool {
         self.read();
         let Stage::InFlight(pipeline, _) = &self.stage else { return true };
