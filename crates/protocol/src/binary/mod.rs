@@ -17,7 +17,7 @@ pub const RESPONSE: u8 = 0x81;
 /// Bytes of the header.
 pub const HEADER: usize = 24;
 
-/// The opcodes, without the quiet ones: [`loud`] leads from those to these.
+/// The opcodes, without the quiet ones: `loud` leads from those to these.
 pub mod opcode {
     /// Read a key: answered with its client flags and value.
     pub const GET: u8 = 0x00;
