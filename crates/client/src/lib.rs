@@ -11,7 +11,11 @@
 //! These calls block, for no longer than [`Options::timeout`]. A [`Client`] may be shared among threads: each call takes
 //! a connection that nobody uses, or makes one. Keys are mapped to servers as libmemcached does ([`Distribution`]), so
 //! that programs in any language agree on where a key is. Any memcached from 1.6 on will do: requests are those of the
-//! meta protocol (memcached's doc/protocol.txt), and what it lacks those of the text protocol.
+//! meta protocol (memcached's doc/protocol.txt), and what it lacks those of the text protocol; through the memory of a
+//! fabcached most are packets of the binary protocol.
+//!
+//! A key has 1 to 250 bytes. One with others than printable ASCII goes in base64, of which servers take as many: they refuse
+//! such keys of more than 186 bytes.
 //!
 //! # Calls that do not wait
 //!
