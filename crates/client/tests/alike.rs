@@ -9,8 +9,8 @@ use fabcache_client::{Client, Completed, Error, Failure, Options, Outcome, Reque
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Small slots and little staging: much is sent and received in parts.
-const MEMORY: &str = "--shm --shm-slots 4 --shm-slot-size 128 --shm-staging 16k";
+/// Small slots, little staging and short turns: much is sent, received and done in parts.
+const MEMORY: &str = "-R 3 --shm --shm-slots 4 --shm-slot-size 128 --shm-staging 16k";
 /// The largest item.
 const ITEM_BYTES_MAX: usize = 128 << 10;
 

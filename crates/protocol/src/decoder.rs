@@ -156,6 +156,11 @@ impl Decoder {
         !matches!(self.progress.state, State::Request)
     }
 
+    /// All of a streamed value was given out but for its end, which needs no more input: the next call tells of it.
+    pub fn is_at_value_end(&self) -> bool {
+        matches!(self.progress.state, State::Value { left: 0, terminated: false })
+    }
+
     /// Drops what is still to come of the streamed value that the last request announced: it comes as `Skipped`,
     /// without a `ValueEnd`. Does nothing when there is none.
     pub fn discard_value(&mut self) {

@@ -138,3 +138,16 @@ fn a_broken_header_ends_the_connection() {
     }
     server.connect().ask("mn\r\n", "MN\r\n");
 }
+
+#[test]
+fn a_long_value_ends_with_its_last_byte_wherever_a_turn_does() {
+    for requests in 1..6 {
+        let server = serve(&format!("-t 1 -R {requests}"));
+        let mut c = server.connect();
+        let value = vec![b'v'; 200_000];
+        c.say(packet(0x01, &SET_EXTRAS, b"long", &value, 0));
+        assert_eq!(c.hear_packet().status, OK, "-R {requests}");
+        c.say(packet(0x00, &[], b"long", &[], 0));
+        assert!(c.hear_packet().value == value);
+    }
+}

@@ -332,7 +332,8 @@ impl Connection {
 
     /// There is something to do without receiving more.
     fn has_work(&self) -> bool {
-        !self.input.is_empty() && !self.starved || matches!(self.session.role, Role::Dumping(_))
+        let has_input = !self.input.is_empty() || self.decoder.is_at_value_end();
+        has_input && !self.starved || matches!(self.session.role, Role::Dumping(_))
     }
 
     /// Receives once, and works on it; false when nothing is to be had now.
