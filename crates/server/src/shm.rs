@@ -1,5 +1,7 @@
 //! Who may share memory with the server, and how much.
 
+use std::sync::Once;
+
 use anyhow::{Context, Result, bail};
 use fabcache_layout::channel::{
     SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX, SLOTS_MIN, STAGING_BYTES_MAX, STAGING_BYTES_MIN, Shape,
@@ -92,8 +94,11 @@ impl ShmSettings {
         else {
             return Vec::new();
         };
+        static TOLD: Once = Once::new();
         peer::groups(socket).unwrap_or_else(|error| {
-            tracing::warn!("cannot tell the groups of a client, but for its effective one: {error}");
+            TOLD.call_once(|| {
+                tracing::warn!("cannot tell the groups of clients, but for their effective ones: {error}");
+            });
             Vec::new()
         })
     }
