@@ -139,6 +139,21 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
+    /// The same of an answer in which `#` stands for seconds that are left of so many: all of them, or one has passed
+    /// meanwhile. As many digits either way.
+    #[track_caller]
+    pub fn ask_with_seconds(&mut self, bytes: impl AsRef<[u8]>, seconds: u32, expected: &str) {
+        self.say(&bytes);
+        let [all, one_less] = [seconds, seconds - 1].map(|left| expected.replace('#', &left.to_string()));
+        let got = self.hear_some(all.len());
+        assert!(
+            got == all.as_bytes() || got == one_less.as_bytes(),
+            "to {:?} heard {:?} instead of {all:?}",
+            show(bytes.as_ref()),
+            show(&got)
+        );
+    }
+
     fn hear_some(&mut self, len: usize) -> Vec<u8> {
         while self.heard.len() < len && self.more() {}
         let shown = self.heard.len().min(len);
