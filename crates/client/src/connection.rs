@@ -95,7 +95,9 @@ impl Connection {
                 IoSlice::advance_slices(&mut left, sent);
             }
             if sent == 0 {
-                self.wait(Until::CanSend)?;
+                self.wait(Until::Either)?;
+                // A server whose answers nobody takes does not take what is sent either.
+                self.input.receive(&mut *self.stream, &mut Vec::new())?;
             }
         }
         self.has_more = false;

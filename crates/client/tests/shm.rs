@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -49,6 +51,26 @@ fn items_are_read_without_the_server() {
     }
     assert_eq!(stat(&cache, "", "cmd_get"), before, "the server saw none of them");
     assert!(stat(&cache, "fabcache", "accesses_outside") > 0, "but was told of some");
+}
+
+#[test]
+fn long_answers_of_many_keys_come_while_others_are_still_asked_for() {
+    let (_server, address) = sharing("narrow", "--shm-slots 2 --shm-slot-size 64 --shm-staging 4k");
+    let cache = client(&address);
+    let keys: Vec<String> = (0..200).map(|i| format!("key{i:0>200}")).collect();
+    let mut other = UnixStream::connect(address.strip_prefix("unix://").expect("its path")).expect("up");
+    for (i, key) in keys.iter().enumerate() {
+        cache.set(key.as_bytes(), &pattern(i, 20_000), Ttl::NEVER).expect("stored");
+        // What is stale is asked for.
+        writeln!(other, "md {key} I q\r").expect("taken");
+    }
+    writeln!(other, "mn\r").expect("taken");
+    other.read_exact(&mut [0; 4]).expect("done");
+    let many = cache.get_many(&keys).expect("keys");
+    assert!(many.failed.is_empty(), "{:?}", many.failed);
+    for (i, item) in many.items.iter().enumerate() {
+        assert!(item.as_ref().is_some_and(|item| item.value == pattern(i, 20_000)), "{i}");
+    }
 }
 
 #[test]
