@@ -12,48 +12,74 @@ use crate::input::protocol;
 /// Bytes of the longest extras.
 const EXTRAS_BYTES_MAX: usize = 8;
 
+/// What of a packet follows from what is to be done.
+#[derive(Clone, Copy, Default)]
+struct Shape {
+    code: u8,
+    extras: [u8; EXTRAS_BYTES_MAX],
+    extras_len: usize,
+    cas: u64,
+    value_len: usize,
+}
+
+impl Shape {
+    fn of(code: u8) -> Shape {
+        Shape { code, ..Shape::default() }
+    }
+
+    fn with_time(code: u8, exptime: u64) -> Option<Shape> {
+        let mut shape = Shape { extras_len: 4, ..Shape::of(code) };
+        shape.extras[..4].copy_from_slice(&u32::try_from(exptime).ok()?.to_be_bytes());
+        Some(shape)
+    }
+
+    fn of_store(code: u8, flags: u32, exptime: u64) -> Option<Shape> {
+        let mut shape = Shape { extras_len: 8, ..Shape::of(code) };
+        shape.extras[..4].copy_from_slice(&flags.to_be_bytes());
+        shape.extras[4..].copy_from_slice(&u32::try_from(exptime).ok()?.to_be_bytes());
+        Some(shape)
+    }
+
+    /// None if a packet cannot say it as a line does.
+    #[inline]
+    fn of_action(action: Action) -> Option<Shape> {
+        match action {
+            Action::Get { touch: None } => Some(Shape::of(opcode::GET)),
+            Action::Get { touch: Some(exptime) } => Shape::with_time(opcode::GAT, exptime),
+            Action::Touch(exptime) => Shape::with_time(opcode::TOUCH, exptime),
+            Action::Delete => Some(Shape::of(opcode::DELETE)),
+            Action::Store { mode, len, exptime, flags } => {
+                let shape = match mode {
+                    Mode::Set => Shape::of_store(opcode::SET, flags, exptime)?,
+                    Mode::Add => Shape::of_store(opcode::ADD, flags, exptime)?,
+                    Mode::Replace => Shape::of_store(opcode::REPLACE, flags, exptime)?,
+                    Mode::Append => Shape::of(opcode::APPEND),
+                    Mode::Prepend => Shape::of(opcode::PREPEND),
+                    // To a packet it is none.
+                    Mode::Compare(0) => return None,
+                    Mode::Compare(cas) => Shape { cas, ..Shape::of_store(opcode::SET, flags, exptime)? },
+                };
+                Some(Shape { value_len: len, ..shape })
+            }
+            // Its answer is another, and it need not be fast.
+            Action::Arithmetic { .. } => None,
+        }
+    }
+}
+
 /// Adds the packet of a request to `out`, up to its value. False if a packet cannot say it as a line does.
 #[inline]
 pub fn write(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
-    let (mut extras, mut cas, mut len) = ([0; EXTRAS_BYTES_MAX], 0, 0);
-    let (code, extras_len) = match command.action {
-        Action::Get { touch: None } => (opcode::GET, 0),
-        Action::Delete => (opcode::DELETE, 0),
-        Action::Get { touch: Some(exptime) } | Action::Touch(exptime) => {
-            let Ok(exptime) = u32::try_from(exptime) else { return false };
-            extras[..4].copy_from_slice(&exptime.to_be_bytes());
-            (if command.action == Action::Touch(exptime.into()) { opcode::TOUCH } else { opcode::GAT }, 4)
-        }
-        Action::Store { mode, len: value_len, exptime, flags } => {
-            let Ok(exptime) = u32::try_from(exptime) else { return false };
-            len = value_len;
-            extras[..4].copy_from_slice(&flags.to_be_bytes());
-            extras[4..].copy_from_slice(&exptime.to_be_bytes());
-            match mode {
-                Mode::Set => (opcode::SET, 8),
-                Mode::Add => (opcode::ADD, 8),
-                Mode::Replace => (opcode::REPLACE, 8),
-                Mode::Append => (opcode::APPEND, 0),
-                Mode::Prepend => (opcode::PREPEND, 0),
-                // To a packet it is none.
-                Mode::Compare(0) => return false,
-                Mode::Compare(compare) => {
-                    cas = compare;
-                    (opcode::SET, 8)
-                }
-            }
-        }
-        // Its answer is another, and it need not be fast.
-        Action::Arithmetic { .. } => return false,
-    };
-    let extras = &extras[..extras_len];
+    let Some(shape) = Shape::of_action(command.action) else { return false };
+    let extras = &shape.extras[..shape.extras_len];
+    let body = shape.extras_len + command.key.len() + shape.value_len;
     let mut header = [0; HEADER];
     header[0] = REQUEST;
-    header[1] = code;
+    header[1] = shape.code;
     header[2..4].copy_from_slice(&(command.key.len() as u16).to_be_bytes());
-    header[4] = extras_len as u8;
-    header[8..12].copy_from_slice(&((extras_len + command.key.len() + len) as u32).to_be_bytes());
-    header[16..].copy_from_slice(&cas.to_be_bytes());
+    header[4] = shape.extras_len as u8;
+    header[8..12].copy_from_slice(&(body as u32).to_be_bytes());
+    header[16..].copy_from_slice(&shape.cas.to_be_bytes());
     out.reserve(HEADER + EXTRAS_BYTES_MAX + command.key.len());
     out.extend_from_slice(&header);
     out.extend_from_slice(extras);
