@@ -1,5 +1,6 @@
 //! Where a server is.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -89,13 +90,11 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// What libmemcached calls the server where it places it among others: the host, and the port if it is not
-    /// memcached's; a Unix socket is a host by its path, with port 0.
-    pub fn name(&self) -> String {
+    /// What libmemcached takes for the server's host and port: a Unix socket is a host by its path, with port 0.
+    pub(crate) fn host_and_port(&self) -> (Cow<'_, str>, u16) {
         match &self.place {
-            Place::Tcp { host, port: DEFAULT_PORT } => host.clone(),
-            Place::Tcp { host, port } => format!("{host}:{port}"),
-            Place::Unix(path) => format!("{}:0", path.display()),
+            Place::Tcp { host, port } => (host.into(), *port),
+            Place::Unix(path) => (path.to_string_lossy(), 0),
         }
     }
 }
@@ -106,16 +105,17 @@ mod tests {
 
     #[test]
     fn addresses_are_read_and_written() {
-        for (text, written, name) in [
-            ("localhost", "tcp://localhost:11211", "localhost"),
-            ("tcp://h:1", "tcp://h:1", "h:1"),
-            ("h:11211?weight=3", "tcp://h:11211?weight=3", "h"),
-            ("[::1]:5", "tcp://[::1]:5", "::1:5"),
-            ("::1", "tcp://[::1]:11211", "::1"),
-            ("unix:///tmp/s", "unix:///tmp/s", "/tmp/s:0"),
+        for (text, written, host, port) in [
+            ("localhost", "tcp://localhost:11211", "localhost", 11211),
+            ("tcp://h:1", "tcp://h:1", "h", 1),
+            ("h:11211?weight=3", "tcp://h:11211?weight=3", "h", 11211),
+            ("[::1]:5", "tcp://[::1]:5", "::1", 5),
+            ("::1", "tcp://[::1]:11211", "::1", 11211),
+            ("unix:///tmp/s", "unix:///tmp/s", "/tmp/s", 0),
         ] {
             let address: Address = text.parse().expect(text);
-            assert_eq!((address.to_string().as_str(), address.name().as_str()), (written, name));
+            assert_eq!(address.to_string(), written);
+            assert_eq!(address.host_and_port(), (host.into(), port));
             assert_eq!(written.parse::<Address>().expect(written), address);
         }
         for wrong in

@@ -185,7 +185,7 @@ impl Client {
     /// A client of the servers at these addresses ([`Address`]). Nothing is connected before it is needed.
     ///
     /// # Errors
-    /// An address is none, or there is none.
+    /// An address is none, or there is none; a bucket is given to a server that there is not.
     pub fn new<A: AsRef<str>>(
         addresses: impl IntoIterator<Item = A>,
         options: Options,
@@ -196,9 +196,12 @@ impl Client {
         if addresses.is_empty() {
             return Err(Error::NoServers);
         }
+        if let Some(server) = options.distribution.unknown_server(addresses.len()) {
+            return Err(Error::Bucket { server, servers: addresses.len() });
+        }
         let servers =
             addresses.iter().map(|address| Arc::new(Server::new(address.clone(), &options))).collect();
-        let mapping = Arc::new(Mapping::new(options.distribution, &addresses, |_| true));
+        let mapping = Arc::new(Mapping::new(&options.distribution, &addresses, |_| true));
         Ok(Client {
             shared: Arc::new(Shared {
                 servers,
@@ -518,7 +521,7 @@ impl Client {
         let down: Vec<usize> = (0..shared.servers.len()).filter(|i| shared.servers[*i].is_down()).collect();
         if down != ejected.0 {
             let is_up = |server| !down.contains(&server);
-            let among_others = Mapping::new(shared.options.distribution, &shared.addresses, is_up);
+            let among_others = Mapping::new(&shared.options.distribution, &shared.addresses, is_up);
             *ejected = (down, Arc::new(among_others));
         }
         Cow::Owned(Arc::clone(&ejected.1))

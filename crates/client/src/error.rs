@@ -18,6 +18,14 @@ pub enum Error {
     /// The caller's: no server was named.
     #[error("no server is named; give at least one address")]
     NoServers,
+    /// The caller's: a bucket of a server that was not named ([`crate::distribution::Placement::Buckets`]).
+    #[error("a bucket is given to server {server} of {servers}, the first of which is 0")]
+    Bucket {
+        /// The server's number.
+        server: u32,
+        /// How many there are.
+        servers: usize,
+    },
     /// The caller's: a key that no server takes.
     #[error("a key has 1 to {KEY_BYTES_MAX} bytes, not {0}")]
     Key(usize),

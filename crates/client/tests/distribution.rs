@@ -15,7 +15,7 @@ fn every_key_is_where_libmemcached_looks_for_it() {
             other => panic!("{other:?}"),
         };
         let servers: Vec<Address> = words.map(|address| address.parse().expect(address)).collect();
-        let mapping = Mapping::new(distribution, &servers, |_| true);
+        let mapping = Mapping::new(&distribution, &servers, |_| true);
         for (i, server) in expected.split(' ').enumerate() {
             let key = format!("key-{}", i * 7919);
             let found = mapping.server_of(key.as_bytes()).expect("there are servers");

@@ -70,7 +70,7 @@ fn keys_and_values_that_no_server_takes_are_refused() {
 fn many_keys_of_many_servers() {
     let servers = [Running::tcp(""), Running::tcp(""), Running::tcp("")];
     for distribution in [Distribution::Modula, Distribution::Ketama, Distribution::KetamaWeighted] {
-        let options = Options { distribution, ..Options::default() };
+        let options = Options { distribution: distribution.clone(), ..Options::default() };
         let cache = Client::new(servers.iter().map(Running::address), options).expect("addresses");
         let keys: Vec<String> = (0..1_000).map(|i| format!("{distribution:?}{i}")).collect();
         for key in keys.iter().step_by(3) {

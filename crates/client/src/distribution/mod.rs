@@ -5,17 +5,35 @@
 //! | [`Distribution::Modula`] | none set |
 //! | [`Distribution::Ketama`] | `KETAMA` |
 //! | [`Distribution::KetamaWeighted`] | `KETAMA_WEIGHTED` |
+//! | [`Distribution::Custom`] | any others of those that follow |
+//! | [`Hashing::hash`] | `HASH` |
+//! | [`Hashing::sort_hosts`] | `SORT_HOSTS` |
+//! | [`Hashing::namespace_bytes`] | `HASH_WITH_PREFIX_KEY` not set, with a namespace |
+//! | [`Placement::Modula`] | `DISTRIBUTION` of `MODULA` |
+//! | [`Placement::Ring`] with [`Names::Ketama`], [`Weights::Heard`] | `CONSISTENT` or `CONSISTENT_KETAMA` |
+//! | [`Placement::Ring`] with [`Names::Ketama`], [`Weights::Always`] | `CONSISTENT_WEIGHTED` |
+//! | [`Placement::Ring`] with [`Names::Spy`] | `CONSISTENT_KETAMA_SPY` |
+//! | [`Placement::Random`] | `RANDOM` |
+//! | [`Placement::Buckets`] | `VIRTUAL_BUCKET`, `memcached_bucket_set` |
 //!
-//! tests/distribution.rs compares all three with libmemcached, key by key.
+//! `KETAMA_HASH` is not among them: libmemcached stores it, and makes a ring's points with `HASH`, or with MD5 where weights
+//! count.
+//!
+//! tests/distribution.rs compares all of it but chance with libmemcached, key by key.
 
 mod hash;
 mod ring;
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
 use crate::address::Address;
+pub use hash::Hash;
 use ring::Ring;
 
 /// How keys are mapped to servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Distribution {
     /// The hash modulo the number of servers: another server, and nearly all keys move.
     #[default]
@@ -24,30 +42,163 @@ pub enum Distribution {
     Ketama,
     /// The same with weights, and with MD5 for the keys, as other ketama clients have it.
     KetamaWeighted,
+    /// Any other way that libmemcached knows.
+    Custom(Hashing),
+}
+
+/// How keys are mapped to servers, in full.
+///
+/// ```
+/// use fabcache_client::distribution::{Hash, Hashing, Names, Placement, Weights};
+/// use fabcache_client::{Distribution, Options};
+///
+/// let placement = Placement::Ring { names: Names::Ketama, weights: Weights::Always };
+/// let hashing = Hashing { hash: Hash::Fnv32a, placement, ..Hashing::default() };
+/// let options = Options { distribution: Distribution::Custom(hashing), ..Options::default() };
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Hashing {
+    /// The hash of keys.
+    pub hash: Hash,
+    /// What the hash means.
+    pub placement: Placement,
+    /// So many bytes at a key's start are not hashed. libmemcached hashes its namespace, which it puts before each key,
+    /// with `MEMCACHED_BEHAVIOR_HASH_WITH_PREFIX_KEY` only.
+    pub namespace_bytes: usize,
+    /// Servers are numbered by host and port rather than as they are given: `MEMCACHED_BEHAVIOR_SORT_HOSTS`. What tells
+    /// of a server by its number still does so as they are given, but for those in [`Placement::Buckets`].
+    pub sort_hosts: bool,
+}
+
+/// What the hash of a key means.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Placement {
+    /// Modulo the number of servers, it is a server's number.
+    #[default]
+    Modula,
+    /// It belongs to the next point of a server on a ring: consistent hashing.
+    Ring {
+        /// What servers are called on it.
+        names: Names,
+        /// Whose points are more.
+        weights: Weights,
+    },
+    /// Nothing: each time any server.
+    Random,
+    /// Its lower bits are the number of a bucket, and this has each bucket's server by number. There should be a power of two
+    /// of them: where there is not, some are never chosen, as with libmemcached. Without any, each server is a bucket.
+    ///
+    /// A bucket's keys stay with its server while that is down, whatever [`crate::Options::auto_eject`] says.
+    Buckets(Arc<[u32]>),
+}
+
+/// What servers are called on a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Names {
+    /// The host, and its port if that is not memcached's.
+    #[default]
+    Ketama,
+    /// A slash, the host, and its port: as spymemcached calls a server of which it has the IP address alone.
+    Spy,
+}
+
+/// Whether servers have points by weight: then 160 in the mean, otherwise 100 each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Weights {
+    /// As soon as one is not 1: libmemcached where the distribution is set before the servers.
+    #[default]
+    Heard,
+    /// Even if all are 1.
+    Always,
+    /// Never: libmemcached where the distribution is set behind the servers.
+    Never,
+}
+
+impl From<&Distribution> for Hashing {
+    /// The usual ones in full.
+    fn from(distribution: &Distribution) -> Hashing {
+        let ring = |hash, weights| Hashing {
+            hash,
+            placement: Placement::Ring { names: Names::Ketama, weights },
+            ..Hashing::default()
+        };
+        match distribution {
+            Distribution::Modula => Hashing::default(),
+            Distribution::Ketama => ring(Hash::OneAtATime, Weights::Heard),
+            Distribution::KetamaWeighted => ring(Hash::Md5, Weights::Always),
+            Distribution::Custom(hashing) => hashing.clone(),
+        }
+    }
+}
+
+impl Distribution {
+    /// The first number in [`Placement::Buckets`] that is not one of so many servers'.
+    pub(crate) fn unknown_server(&self, servers: usize) -> Option<u32> {
+        let Distribution::Custom(Hashing { placement: Placement::Buckets(buckets), .. }) = self else {
+            return None;
+        };
+        buckets.iter().copied().find(|server| *server as usize >= servers)
+    }
 }
 
 /// The servers a key may belong to.
 #[derive(Clone, Debug)]
 pub struct Mapping {
-    distribution: Distribution,
+    hash: Hash,
+    namespace_bytes: usize,
     /// Numbers of the servers among which keys are mapped.
     servers: Vec<usize>,
-    ring: Ring,
+    table: Table,
+}
+
+/// From a hash to a server.
+#[derive(Clone, Debug)]
+enum Table {
+    Modula,
+    Ring(Ring),
+    Random,
+    /// Each bucket's server; none where it names one that there is not.
+    Buckets(Vec<Option<usize>>),
 }
 
 impl Mapping {
     /// Maps keys among those of the servers that `includes` says, by their number.
-    pub fn new(distribution: Distribution, servers: &[Address], includes: impl Fn(usize) -> bool) -> Mapping {
-        let included: Vec<usize> = (0..servers.len()).filter(|server| includes(*server)).collect();
-        let of = |server: &usize| (&servers[*server], *server);
-        let ring = match distribution {
-            Distribution::Modula => Ring::default(),
-            Distribution::Ketama if included.iter().all(|server| servers[*server].weight == 1) => {
-                Ring::of_equals(included.iter().map(of))
+    pub fn new(
+        distribution: &Distribution,
+        servers: &[Address],
+        includes: impl Fn(usize) -> bool,
+    ) -> Mapping {
+        let Hashing { hash, placement, namespace_bytes, sort_hosts } = distribution.into();
+        let mut included: Vec<usize> = (0..servers.len()).collect();
+        if sort_hosts {
+            included.sort_by_key(|server| servers[*server].host_and_port());
+        }
+        if !matches!(placement, Placement::Buckets(_)) {
+            included.retain(|server| includes(*server));
+        }
+        let table = match placement {
+            Placement::Modula => Table::Modula,
+            Placement::Random => Table::Random,
+            Placement::Ring { names, weights } => {
+                let by_weight = match weights {
+                    // Those left out too: their leaving moves no more than their keys.
+                    Weights::Heard => servers.iter().any(|server| server.weight != 1),
+                    Weights::Always => true,
+                    Weights::Never => false,
+                };
+                let of: Vec<(&Address, usize)> = included.iter().map(|i| (&servers[*i], *i)).collect();
+                let ring =
+                    if by_weight { Ring::by_weight(&of, names) } else { Ring::of_equals(&of, names, hash) };
+                Table::Ring(ring)
             }
-            _ => Ring::by_weight(&included.iter().map(of).collect::<Vec<_>>()),
+            Placement::Buckets(buckets) if buckets.is_empty() => {
+                Table::Buckets(included.iter().copied().map(Some).collect())
+            }
+            Placement::Buckets(buckets) => {
+                Table::Buckets(buckets.iter().map(|number| included.get(*number as usize).copied()).collect())
+            }
         };
-        Mapping { distribution, servers: included, ring }
+        Mapping { hash, namespace_bytes, servers: included, table }
     }
 
     /// The number of a key's server; none if there is no server.
@@ -55,14 +206,22 @@ impl Mapping {
         if let [only] = self.servers[..] {
             return Some(only);
         }
-        match self.distribution {
-            Distribution::Modula => {
-                let servers = self.servers.len() as u32;
-                let at = hash::one_at_a_time(key).checked_rem(servers)?;
+        let hash = || self.hash.of(key.get(self.namespace_bytes..).unwrap_or_default());
+        match &self.table {
+            Table::Modula => {
+                let at = hash().checked_rem(self.servers.len() as u32)?;
                 Some(self.servers[at as usize])
             }
-            Distribution::Ketama => self.ring.server_at(hash::one_at_a_time(key)),
-            Distribution::KetamaWeighted => self.ring.server_at(hash::md5(key)[0]),
+            Table::Ring(ring) => ring.server_at(hash()),
+            Table::Random => {
+                // Each state's keys differ from all others'.
+                let any = RandomState::new().hash_one(key) as usize;
+                Some(self.servers[any.checked_rem(self.servers.len())?])
+            }
+            Table::Buckets(buckets) => {
+                let mask = buckets.len().checked_sub(1)?;
+                buckets[hash() as usize & mask]
+            }
         }
     }
 }
@@ -78,7 +237,7 @@ mod tests {
     #[test]
     fn without_a_server_there_is_none() {
         for distribution in [Distribution::Modula, Distribution::Ketama, Distribution::KetamaWeighted] {
-            let mapping = Mapping::new(distribution, &addresses(&["a", "b"]), |_| false);
+            let mapping = Mapping::new(&distribution, &addresses(&["a", "b"]), |_| false);
             assert_eq!(mapping.server_of(b"k"), None);
         }
     }
@@ -88,9 +247,9 @@ mod tests {
         let servers = addresses(&["a", "b", "c:5", "d", "e"]);
         let keys: Vec<String> = (0..2_000).map(|i| format!("key{i}")).collect();
         for distribution in [Distribution::Ketama, Distribution::KetamaWeighted] {
-            let all = Mapping::new(distribution, &servers, |_| true);
+            let all = Mapping::new(&distribution, &servers, |_| true);
             for gone in 0..servers.len() {
-                let rest = Mapping::new(distribution, &servers, |server| server != gone);
+                let rest = Mapping::new(&distribution, &servers, |server| server != gone);
                 for key in &keys {
                     let (before, after) = (all.server_of(key.as_bytes()), rest.server_of(key.as_bytes()));
                     assert!(before == Some(gone) || after == before, "{key}");

@@ -1,14 +1,15 @@
 //! The ring of consistent hashing: points of servers in the order of their hashes.
 
-use super::hash;
-use crate::address::Address;
+use super::Names;
+use super::hash::{self, Hash};
+use crate::address::{Address, DEFAULT_PORT};
 
 /// Points of each server where all weigh the same.
 const POINTS_OF_EQUALS: u32 = 100;
 /// Points of a server of mean weight.
-const POINTS_BY_WEIGHT: f64 = 160.0;
+const POINTS_BY_WEIGHT: f32 = 160.0;
 /// Points that one digest makes.
-const POINTS_OF_DIGEST: f64 = 4.0;
+const POINTS_OF_DIGEST: f32 = 4.0;
 
 /// Points of servers, sorted.
 #[derive(Clone, Debug, Default)]
@@ -16,28 +17,36 @@ pub struct Ring {
     points: Vec<(u32, usize)>,
 }
 
+impl Names {
+    /// What a server is called on the ring. A Unix socket is a host by its path, with port 0.
+    fn of(self, address: &Address) -> String {
+        match (self, address.host_and_port()) {
+            (Names::Ketama, (host, DEFAULT_PORT)) => host.into_owned(),
+            (Names::Ketama, (host, port)) => format!("{host}:{port}"),
+            (Names::Spy, (host, port)) => format!("/{host}:{port}"),
+        }
+    }
+}
+
 impl Ring {
     /// Servers of the same weight, each with its number.
-    pub fn of_equals<'a>(servers: impl Iterator<Item = (&'a Address, usize)>) -> Ring {
-        let points = servers.flat_map(|(address, server)| {
-            let name = address.name();
-            let point = move |i| (hash::one_at_a_time(format!("{name}-{i}").as_bytes()), server);
+    pub fn of_equals(servers: &[(&Address, usize)], names: Names, hash: Hash) -> Ring {
+        let points = servers.iter().flat_map(|(address, server)| {
+            let name = names.of(address);
+            let point = move |i| (hash.of(format!("{name}-{i}").as_bytes()), *server);
             (0..POINTS_OF_EQUALS).map(point)
         });
         Ring::of(points.collect())
     }
 
-    /// Servers with as many points as they weigh.
-    pub fn by_weight(servers: &[(&Address, usize)]) -> Ring {
+    /// Servers with as many points as they weigh. These are made with MD5, whatever hashes the keys.
+    pub fn by_weight(servers: &[(&Address, usize)], names: Names) -> Ring {
         let total: u64 = servers.iter().map(|(address, _)| u64::from(address.weight)).sum();
         let mut points = Vec::new();
         for (address, server) in servers {
-            let part = f64::from(address.weight) / total as f64;
-            let of_mean = POINTS_BY_WEIGHT / POINTS_OF_DIGEST * servers.len() as f64;
-            // As libmemcached rounds.
-            let digests = (part * of_mean + 1e-10).floor() as u32;
-            for i in 0..digests {
-                let words = hash::md5(format!("{}-{i}", address.name()).as_bytes());
+            let name = names.of(address);
+            for i in 0..digests_of(address.weight, total, servers.len()) {
+                let words = hash::md5(format!("{name}-{i}").as_bytes());
                 points.extend(words.map(|word| (word, *server)));
             }
         }
@@ -54,4 +63,11 @@ impl Ring {
         let at = self.points.partition_point(|(point, _)| *point < hash);
         self.points.get(at).or(self.points.first()).map(|(_, server)| *server)
     }
+}
+
+/// How many digests a server's points take. libmemcached computes it in single precision and in this order, which
+/// decides whether 25 servers of the same weight have 40 each, or 39.
+fn digests_of(weight: u32, total: u64, servers: usize) -> u32 {
+    let part = weight as f32 / total as f32;
+    (part * POINTS_BY_WEIGHT / POINTS_OF_DIGEST * servers as f32 + 1e-10).floor() as u32
 }
