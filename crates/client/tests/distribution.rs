@@ -1,27 +1,105 @@
-//! Keys are mapped to servers as libmemcached maps them: key by key, by what it printed.
+//! Keys are hashed and mapped to servers as libmemcached does it: key by key, by what it printed.
 
-use fabcache_client::{Address, Distribution, distribution::Mapping};
+use fabcache_client::distribution::{Hash, Hashing, Mapping, Names, Placement, Weights};
+use fabcache_client::{Address, Client, Distribution, Error, Options};
+
+/// Each with its name in the files.
+const HASHES: [(&str, Hash); 10] = [
+    ("default", Hash::OneAtATime),
+    ("md5", Hash::Md5),
+    ("crc", Hash::Crc),
+    ("fnv1_64", Hash::Fnv64),
+    ("fnv1a_64", Hash::Fnv64a),
+    ("fnv1_32", Hash::Fnv32),
+    ("fnv1a_32", Hash::Fnv32a),
+    ("murmur", Hash::Murmur),
+    ("jenkins", Hash::Jenkins),
+    ("murmur3", Hash::Murmur3),
+];
+const NAMESPACE: &str = "space:";
+
+fn hash_of(name: &str) -> Hash {
+    HASHES.iter().find(|(known, _)| *known == name).expect(name).1
+}
+
+#[test]
+fn every_hash_is_that_of_libmemcached() {
+    let mut checked = 0;
+    for line in include_str!("hashes.txt").lines().filter(|line| !line.starts_with('#')) {
+        let (name, expected) = line.split_once(' ').expect("a name and hashes");
+        for (i, expected) in expected.split(' ').enumerate() {
+            let (length, mask) = (i / 2, if i % 2 == 0 { 0x7f } else { 0xff });
+            let bytes: Vec<u8> = (0..length).map(|j| ((length * 37 + j * 151) & mask) as u8).collect();
+            assert_eq!(format!("{:08x}", hash_of(name).of(&bytes)), expected, "{name} of {bytes:?}");
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, HASHES.len() * 71 * 2);
+}
 
 #[test]
 fn every_key_is_where_libmemcached_looks_for_it() {
     let mut checked = 0;
+    let mut servers: Vec<Address> = Vec::new();
     for line in include_str!("distribution.txt").lines().filter(|line| !line.starts_with('#')) {
-        let (what, expected) = line.split_once(" | ").expect("servers and what they get");
-        let mut words = what.split(' ');
-        let distribution = match words.next() {
-            Some("modula") => Distribution::Modula,
-            Some("ketama") => Distribution::Ketama,
-            Some("ketama-weighted") => Distribution::KetamaWeighted,
-            other => panic!("{other:?}"),
-        };
-        let servers: Vec<Address> = words.map(|address| address.parse().expect(address)).collect();
-        let mapping = Mapping::new(&distribution, &servers, |_| true);
-        for (i, server) in expected.split(' ').enumerate() {
-            let key = format!("key-{}", i * 7919);
-            let found = mapping.server_of(key.as_bytes()).expect("there are servers");
-            assert_eq!(found.to_string(), server, "{key} in {what}");
+        if let Some(addresses) = line.strip_prefix("servers ") {
+            servers = addresses.split(' ').map(|address| address.parse().expect(address)).collect();
+            continue;
+        }
+        let (what, expected) = line.split_once(" | ").expect("a distribution and what keys get");
+        let words: Vec<&str> = what.split(' ').collect();
+        let distribution = distribution_of(&words, servers.len() as u32);
+        let without_first = words[0] == "without-first";
+        let mapping = Mapping::new(&distribution, &servers, |server| server > 0 || !without_first);
+        let namespace = if what.contains("namespace") { NAMESPACE } else { "" };
+        for (i, server) in expected.chars().enumerate() {
+            let key = format!("{namespace}key-{}", i * 7919);
+            let found = mapping.server_of(key.as_bytes());
+            let server = server.to_digit(36).map(|server| server as usize);
+            assert_eq!(found, server, "{key} by {what} among {servers:?}");
             checked += 1;
         }
     }
-    assert!(checked > 4_000, "{checked}");
+    // Of each set of servers, each hash in each of 19 ways, and the three usual ones; of one of them two without the first.
+    assert_eq!(checked, (8 * (HASHES.len() * 19 + 3) + 2) * 64);
+}
+
+/// What a line of the file is about, by its words.
+fn distribution_of(words: &[&str], servers: u32) -> Distribution {
+    let hash = match words {
+        ["usual", "modula"] => return Distribution::Modula,
+        ["usual" | "without-first", "ketama"] => return Distribution::Ketama,
+        ["usual" | "without-first", "ketama-weighted"] => return Distribution::KetamaWeighted,
+        [hash, ..] => hash_of(hash),
+        [] => panic!("an empty line"),
+    };
+    let ring = |names, weights| Placement::Ring { names, weights };
+    let placement = match words[1..] {
+        ["modula", ..] => Placement::Modula,
+        ["consistent" | "consistent-ketama", "behind"] => ring(Names::Ketama, Weights::Never),
+        ["consistent" | "consistent-ketama", ..] => ring(Names::Ketama, Weights::Heard),
+        ["consistent-weighted", ..] => ring(Names::Ketama, Weights::Always),
+        ["spy", "behind"] => ring(Names::Spy, Weights::Never),
+        ["spy", "weighted"] => ring(Names::Spy, Weights::Always),
+        ["spy"] => ring(Names::Spy, Weights::Heard),
+        ["buckets", count, ..] => {
+            let count: u32 = count.parse().expect(count);
+            Placement::Buckets((0..count).map(|i| i * 5 / 3 % servers).collect())
+        }
+        _ => panic!("{words:?}"),
+    };
+    let namespace_bytes = if words.last() == Some(&"namespace") { NAMESPACE.len() } else { 0 };
+    let sort_hosts = words.last() == Some(&"sorted");
+    Distribution::Custom(Hashing { hash, placement, namespace_bytes, sort_hosts })
+}
+
+#[test]
+fn a_bucket_of_no_server_is_refused() {
+    let with = |buckets: &[u32]| {
+        let placement = Placement::Buckets(buckets.into());
+        let distribution = Distribution::Custom(Hashing { placement, ..Hashing::default() });
+        Client::new(["a", "b"], Options { distribution, ..Options::default() })
+    };
+    assert!(with(&[0, 1, 1, 0]).is_ok());
+    assert!(matches!(with(&[0, 1, 2, 3]), Err(Error::Bucket { server: 2, servers: 2 })));
 }

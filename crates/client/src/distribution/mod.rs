@@ -181,7 +181,7 @@ impl Mapping {
             Placement::Random => Table::Random,
             Placement::Ring { names, weights } => {
                 let by_weight = match weights {
-                    // Those left out too: their leaving moves no more than their keys.
+                    // Also of those left out: otherwise all keys would move as such a one leaves.
                     Weights::Heard => servers.iter().any(|server| server.weight != 1),
                     Weights::Always => true,
                     Weights::Never => false,
@@ -234,12 +234,20 @@ mod tests {
         texts.iter().map(|text| text.parse().expect("an address")).collect()
     }
 
+    fn custom(placement: Placement) -> Distribution {
+        Distribution::Custom(Hashing { placement, ..Hashing::default() })
+    }
+
     #[test]
     fn without_a_server_there_is_none() {
-        for distribution in [Distribution::Modula, Distribution::Ketama, Distribution::KetamaWeighted] {
+        let random = custom(Placement::Random);
+        for distribution in [Distribution::Modula, Distribution::Ketama, Distribution::KetamaWeighted, random]
+        {
             let mapping = Mapping::new(&distribution, &addresses(&["a", "b"]), |_| false);
             assert_eq!(mapping.server_of(b"k"), None);
         }
+        let of_none = Mapping::new(&custom(Placement::Buckets(Arc::default())), &[], |_| true);
+        assert_eq!(of_none.server_of(b"k"), None);
     }
 
     #[test]
@@ -256,6 +264,30 @@ mod tests {
                     assert_ne!(after, Some(gone), "{key}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn chance_gives_every_server_its_share_and_no_key_a_place() {
+        let mapping = Mapping::new(&custom(Placement::Random), &addresses(&["a", "b", "c", "d"]), |i| i != 1);
+        let mut keys = [0; 4];
+        for _ in 0..3_000 {
+            keys[mapping.server_of(b"k").expect("there are servers")] += 1;
+        }
+        assert_eq!(keys[1], 0);
+        for server in [0, 2, 3] {
+            assert!((800..1_200).contains(&keys[server]), "{keys:?}");
+        }
+    }
+
+    #[test]
+    fn buckets_stay_where_they_are() {
+        let servers = addresses(&["a", "b", "c"]);
+        let distribution = custom(Placement::Buckets([2, 0, 1, 2].into()));
+        let all = Mapping::new(&distribution, &servers, |_| true);
+        let rest = Mapping::new(&distribution, &servers, |server| server == 0);
+        for key in (0..100u8).map(|i| [i]) {
+            assert_eq!(rest.server_of(&key), all.server_of(&key));
         }
     }
 }
