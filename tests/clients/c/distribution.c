@@ -53,7 +53,7 @@ static const struct way {
     const char *name;
     memcached_server_distribution_t distribution;
     bool weighted_before;  /* KETAMA_WEIGHTED is set first. */
-    bool behind;           /* It is set behind the servers. */
+    bool behind;           /* It is set after the servers. */
     bool sorted;           /* SORT_HOSTS */
     bool with_namespace;
     bool namespace_hashed; /* HASH_WITH_PREFIX_KEY */

@@ -65,8 +65,8 @@ pub struct Hashing {
     /// So many bytes at a key's start are not hashed. libmemcached hashes its namespace, which it puts before each key,
     /// with `MEMCACHED_BEHAVIOR_HASH_WITH_PREFIX_KEY` only.
     pub namespace_bytes: usize,
-    /// Servers are numbered by host and port rather than as they are given: `MEMCACHED_BEHAVIOR_SORT_HOSTS`. What tells
-    /// of a server by its number still does so as they are given, but for those in [`Placement::Buckets`].
+    /// Servers are taken in the order of host and port rather than as they are given: `MEMCACHED_BEHAVIOR_SORT_HOSTS`.
+    /// [`Placement::Buckets`] numbers them in that order, all else as they are given.
     pub sort_hosts: bool,
 }
 
@@ -110,7 +110,7 @@ pub enum Weights {
     Heard,
     /// Even if all are 1.
     Always,
-    /// Never: libmemcached where the distribution is set behind the servers.
+    /// Never: libmemcached where the distribution is set after the servers.
     Never,
 }
 
