@@ -8,7 +8,7 @@ use crate::bounds::TRUSTED_IDLE;
 use crate::command::Command;
 use crate::error::Failure;
 use crate::input::{Input, Received};
-use crate::message::{Form, Message};
+use crate::message::Message;
 use crate::stream::{Stream, Until};
 
 /// A connection.
@@ -16,7 +16,6 @@ use crate::stream::{Stream, Until};
 pub struct Connection {
     stream: Box<dyn Stream>,
     input: Input,
-    form: Form,
     /// The last request: its memory is used again.
     message: Message,
     /// When the last call with it began, and when it is to be over.
@@ -39,7 +38,6 @@ impl Connection {
     pub fn new(stream: Box<dyn Stream>) -> Connection {
         let now = Instant::now();
         Connection {
-            form: stream.form(),
             stream,
             input: Input::default(),
             message: Message::default(),
@@ -73,7 +71,7 @@ impl Connection {
         found: &mut Vec<u8>,
     ) -> Result<Answer, Failure> {
         let mut message = std::mem::take(&mut self.message);
-        message.write(command, self.form);
+        message.write(command, self.stream.form());
         message.end();
         let sent = self.send([message.as_bytes(), value, message.value_end()]);
         self.message = message;

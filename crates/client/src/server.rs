@@ -212,10 +212,15 @@ impl Server {
 
     /// Reads a key from the server's memory, if that is shared; a value replaces what is in `value`.
     pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Read {
+        self.read_by(|reader| reader.get(key, value))
+    }
+
+    #[inline]
+    fn read_by(&self, read: impl FnOnce(&mut Reader) -> Read) -> Read {
         let Some(mut reader) = self.reader() else { return Read::Ask };
-        let found = reader.get(key, value);
-        self.keep(reader, matches!(found, Read::Gone));
-        found
+        let read = read(&mut reader);
+        self.keep(reader, matches!(read, Read::Gone));
+        read
     }
 
     /// A key that is to be read from the server's memory soon. None if that is not shared, or if a value is on its way to be
@@ -232,10 +237,7 @@ impl Server {
 
     /// Reads a key that was foreseen; a value replaces what is in `value`.
     pub fn read_foreseen(&self, key: &[u8], ticket: Ticket, value: &mut Vec<u8>) -> Read {
-        let Some(mut reader) = self.reader() else { return Read::Ask };
-        let read = reader.get_foreseen(key, ticket, value);
-        self.keep(reader, matches!(read, Read::Gone));
-        read
+        self.read_by(|reader| reader.get_foreseen(key, ticket, value))
     }
 
     /// Counts operations in flight that store.
