@@ -1,8 +1,9 @@
 /* Prints where libmemcached looks for keys, for crates/client/tests/distribution.txt: the servers, then a line for each
  * hash and distribution with a digit or letter for each key. Build and run:
- *   cc -O2 -Wall -Wextra -o distribution distribution.c -lmemcached && ./distribution
+ *   cc -O2 -Wall -Wextra -o distribution distribution.c -lmemcached -lhashkit && ./distribution
  */
-#include <libmemcached/memcached.h>
+#include "hashes.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,17 +35,6 @@ static const struct server SETS[][SERVERS_MAX] = {
      {"m11", 11211, 1}, {"m12", 11211, 1}, {"m13", 11211, 1}, {"m14", 11211, 1}, {"m15", 11211, 1},
      {"m16", 11211, 1}, {"m17", 11211, 1}, {"m18", 11211, 1}, {"m19", 11211, 1}, {"m20", 11211, 1},
      {"m21", 11211, 1}, {"m22", 11211, 1}, {"m23", 11211, 1}, {"m24", 11211, 1}, {"m25", 11211, 1}},
-};
-
-static const struct hash {
-    const char *name;
-    memcached_hash_t hash;
-} HASHES[] = {
-    {"default", MEMCACHED_HASH_DEFAULT},   {"md5", MEMCACHED_HASH_MD5},
-    {"crc", MEMCACHED_HASH_CRC},           {"fnv1_64", MEMCACHED_HASH_FNV1_64},
-    {"fnv1a_64", MEMCACHED_HASH_FNV1A_64}, {"fnv1_32", MEMCACHED_HASH_FNV1_32},
-    {"fnv1a_32", MEMCACHED_HASH_FNV1A_32}, {"murmur", MEMCACHED_HASH_MURMUR},
-    {"jenkins", MEMCACHED_HASH_JENKINS},   {"murmur3", MEMCACHED_HASH_MURMUR3},
 };
 
 enum { NO_BUCKETS = -1, NO_MAP = 0 };
@@ -199,7 +189,8 @@ int main(void) {
             print_without_first("ketama", MEMCACHED_BEHAVIOR_KETAMA, SETS[i]);
             print_without_first("ketama-weighted", MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED, SETS[i]);
         }
-        for (size_t h = 0; h < sizeof HASHES / sizeof *HASHES; h++) {
+        for (size_t h = 0; h < HASHES_COUNT; h++) {
+            if (!is_there(&HASHES[h])) continue;
             for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) print(&HASHES[h], &WAYS[w], SETS[i]);
         }
     }
