@@ -9,7 +9,7 @@ use crate::answer::Answer;
 use crate::bounds::{
     CONNECT_TIMEOUT, KEY_BYTES_MAX, KEYS_IN_FLIGHT_MAX, RETRY_AFTER, TIMEOUT, VALUE_BYTES_MAX,
 };
-use crate::command::{Action, Command, Mode};
+use crate::command::{Action, Command, Initial, Mode};
 use crate::connection::Connection;
 use crate::distribution::{Distribution, Mapping};
 use crate::error::{Error, Failure};
@@ -98,25 +98,47 @@ impl Default for Options {
 
 /// How long an item lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ttl(u32);
+pub struct Ttl(When);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// After so many seconds.
+    In(u32),
+    /// As the protocols have it.
+    Exactly(u64),
+}
+
+/// Up to so many seconds a time of the protocols is from now, and beyond it is a Unix time.
+const THIRTY_DAYS: u32 = 30 * 24 * 3600;
 
 impl Ttl {
     /// Until it is removed or evicted.
-    pub const NEVER: Ttl = Ttl(0);
+    pub const NEVER: Ttl = Ttl(When::Exactly(0));
+
+    /// Not at all.
+    pub const EXPIRED: Ttl = Ttl(When::Exactly(THIRTY_DAYS as u64 + 1));
 
     /// So many seconds; not at all if there are none.
     pub fn seconds(seconds: u32) -> Ttl {
-        Ttl(seconds.max(1))
+        Ttl(When::In(seconds.max(1)))
+    }
+
+    /// What memcached's protocols mean by a number: 0 is for ever, below it nothing lives, up to thirty days are seconds
+    /// from now, and beyond they are a Unix time.
+    pub fn exact(exptime: i64) -> Ttl {
+        u64::try_from(exptime).map_or(Ttl::EXPIRED, |exptime| Ttl(When::Exactly(exptime)))
     }
 
     /// As the protocol has it: beyond thirty days it is a Unix time.
     pub(crate) fn exptime(self) -> u64 {
-        const THIRTY_DAYS: u32 = 30 * 24 * 3600;
-        if self.0 <= THIRTY_DAYS {
-            return self.0.into();
+        match self.0 {
+            When::Exactly(exptime) => exptime,
+            When::In(seconds) if seconds <= THIRTY_DAYS => seconds.into(),
+            When::In(seconds) => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                now.as_secs() + u64::from(seconds)
+            }
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        now.as_secs() + u64::from(self.0)
     }
 }
 
@@ -249,6 +271,25 @@ impl Client {
         })
     }
 
+    /// Whether anything is stored under a key. Over a socket no value comes for it.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
+        let server = self.server_of(checked(key)?)?;
+        match server.read(key, &mut Vec::new()) {
+            Read::Hit { .. } => return Ok(true),
+            Read::Miss => return Ok(false),
+            Read::Ask | Read::Gone => {}
+        }
+        let command = Command { key, action: Action::Look };
+        server.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
+            Answer::Done(_) => Ok(true),
+            Answer::Miss => Ok(false),
+            other => Err(unexpected(&other)),
+        })
+    }
+
     /// What is stored under each of many keys: all servers are asked at once.
     ///
     /// # Errors
@@ -335,7 +376,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn set_with_flags(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) -> Result<(), Error> {
-        self.store(key, value, ttl, flags, Mode::Set).map(|_| ())
+        self.store(key, value, Mode::Set, ttl, flags).map(|_| ())
     }
 
     /// Stores a value if the key is not there.
@@ -343,7 +384,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn add(&self, key: &[u8], value: &[u8], ttl: Ttl) -> Result<Stored, Error> {
-        self.store(key, value, ttl, 0, Mode::Add)
+        self.store(key, value, Mode::Add, ttl, 0)
     }
 
     /// Stores a value if the key is there.
@@ -351,7 +392,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn replace(&self, key: &[u8], value: &[u8], ttl: Ttl) -> Result<Stored, Error> {
-        self.store(key, value, ttl, 0, Mode::Replace)
+        self.store(key, value, Mode::Replace, ttl, 0)
     }
 
     /// Adds bytes behind a value, if there is one.
@@ -359,7 +400,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn append(&self, key: &[u8], value: &[u8]) -> Result<Stored, Error> {
-        self.store(key, value, Ttl::NEVER, 0, Mode::Append)
+        self.store(key, value, Mode::Append, Ttl::NEVER, 0)
     }
 
     /// Adds bytes before a value, if there is one.
@@ -367,7 +408,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn prepend(&self, key: &[u8], value: &[u8]) -> Result<Stored, Error> {
-        self.store(key, value, Ttl::NEVER, 0, Mode::Prepend)
+        self.store(key, value, Mode::Prepend, Ttl::NEVER, 0)
     }
 
     /// Stores a value if the item is still the one with this [`Item::cas`].
@@ -375,10 +416,14 @@ impl Client {
     /// # Errors
     /// As for [`Client::set`].
     pub fn cas(&self, key: &[u8], value: &[u8], ttl: Ttl, cas: u64) -> Result<Stored, Error> {
-        self.store(key, value, ttl, 0, Mode::Compare(cas))
+        self.store(key, value, Mode::Compare(cas), ttl, 0)
     }
 
-    fn store(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32, mode: Mode) -> Result<Stored, Error> {
+    /// Stores a value in any way. [`Mode::Append`] and [`Mode::Prepend`] leave time to live and flags as they are.
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn store(&self, key: &[u8], value: &[u8], mode: Mode, ttl: Ttl, flags: u32) -> Result<Stored, Error> {
         let server = self.server_of(checked(key)?)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::Value(value.len()));
@@ -400,7 +445,15 @@ impl Client {
     /// # Errors
     /// The key is none, or the server fails or refuses: what is stored is no number.
     pub fn incr(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
-        self.arithmetic(key, delta, false)
+        self.arithmetic(key, false, delta, None)
+    }
+
+    /// Adds to a number, or stores the one to begin with: the one that is there then.
+    ///
+    /// # Errors
+    /// As for [`Client::incr`].
+    pub fn incr_or_set(&self, key: &[u8], delta: u64, initial: u64, ttl: Ttl) -> Result<u64, Error> {
+        self.arithmetic_or_set(key, false, delta, initial, ttl)
     }
 
     /// Subtracts from a number, which does not go below 0.
@@ -408,11 +461,41 @@ impl Client {
     /// # Errors
     /// As for [`Client::incr`].
     pub fn decr(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
-        self.arithmetic(key, delta, true)
+        self.arithmetic(key, true, delta, None)
     }
 
-    fn arithmetic(&self, key: &[u8], delta: u64, decrement: bool) -> Result<Option<u64>, Error> {
-        let command = Command { key: checked(key)?, action: Action::Arithmetic { decrement, delta } };
+    /// Subtracts from a number, or stores the one to begin with: the one that is there then.
+    ///
+    /// # Errors
+    /// As for [`Client::incr`].
+    pub fn decr_or_set(&self, key: &[u8], delta: u64, initial: u64, ttl: Ttl) -> Result<u64, Error> {
+        self.arithmetic_or_set(key, true, delta, initial, ttl)
+    }
+
+    fn arithmetic_or_set(
+        &self,
+        key: &[u8],
+        decrement: bool,
+        delta: u64,
+        initial: u64,
+        ttl: Ttl,
+    ) -> Result<u64, Error> {
+        let initial = Initial { number: initial, exptime: ttl.exptime() };
+        let number = self.arithmetic(key, decrement, delta, Some(initial))?;
+        let server =
+            || self.server_of(key).map(|server| server.error(protocol(b"no number, and none stored")));
+        number.map_or_else(|| Err(server().unwrap_or_else(|error| error)), Ok)
+    }
+
+    fn arithmetic(
+        &self,
+        key: &[u8],
+        decrement: bool,
+        delta: u64,
+        initial: Option<Initial>,
+    ) -> Result<Option<u64>, Error> {
+        let action = Action::Arithmetic { decrement, delta, initial };
+        let command = Command { key: checked(key)?, action };
         let mut number = Vec::new();
         self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut number)? {
             Answer::Value(_) => {
@@ -458,24 +541,49 @@ impl Client {
     /// # Errors
     /// The first server that fails or refuses; the others were asked all the same.
     pub fn flush(&self, delay: u32) -> Result<(), Error> {
-        let flush = |server: &Arc<Server>| {
-            server.call(|connection| {
-                connection.send([format!("flush_all {delay}\r\n").as_bytes()])?;
-                let line = connection.line()?;
-                refusal(&line)?;
-                if line == "OK" { Ok(()) } else { Err(protocol(line.as_bytes())) }
-            })
-        };
+        let flush =
+            |server: &Arc<Server>| server.call(|connection| connection.order(&format!("flush_all {delay}")));
         let done: Vec<_> = self.shared.servers.iter().map(flush).collect();
         done.into_iter().collect()
+    }
+
+    /// How much all servers log, in their order: 0 is little.
+    ///
+    /// # Errors
+    /// Of each server, that it fails or refuses.
+    pub fn verbosity(&self, level: u32) -> Vec<Result<(), Error>> {
+        let set =
+            |server: &Arc<Server>| server.call(|connection| connection.order(&format!("verbosity {level}")));
+        self.shared.servers.iter().map(set).collect()
+    }
+
+    /// The versions of all servers, in their order.
+    ///
+    /// # Errors
+    /// Of each server, that it fails.
+    pub fn versions(&self) -> Vec<Result<String, Error>> {
+        let version = |server: &Arc<Server>| {
+            server.call(|connection| {
+                connection.send([b"version\r\n"])?;
+                let line = connection.line()?;
+                refusal(&line)?;
+                let version = line.strip_prefix("VERSION ");
+                version.map(Into::into).ok_or_else(|| protocol(line.as_bytes()))
+            })
+        };
+        self.shared.servers.iter().map(version).collect()
     }
 
     /// Statistics of all servers, in their order: all of them, or those of a topic such as `items`.
     ///
     /// # Errors
-    /// Of each server, that it fails or refuses.
+    /// Of each server, that it fails or refuses; of all, that the topic is none.
     pub fn stats(&self, topic: &str) -> Vec<Result<Vec<(String, String)>, Error>> {
+        let is_topic = topic.bytes().all(|byte| (b' '..0x7f).contains(&byte));
         let stats = |server: &Arc<Server>| {
+            if !is_topic {
+                return Err(Error::Topic(topic.into()));
+            }
             server.call(|connection| {
                 connection.send([format!("stats {topic}").trim_end().as_bytes(), b"\r\n"])?;
                 let mut stats = Vec::new();

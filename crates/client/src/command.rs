@@ -39,10 +39,23 @@ pub enum Action {
         decrement: bool,
         /// How much.
         delta: u64,
+        /// Where there is none, it is stored.
+        initial: Option<Initial>,
     },
+    /// See whether anything is stored.
+    Look,
 }
 
-/// What a value to be stored does to what is there.
+/// A number to be stored where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Initial {
+    /// The number.
+    pub number: u64,
+    /// When it expires.
+    pub exptime: u64,
+}
+
+/// What a value to be stored does to what is there ([`crate::Client::store`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// It takes its place.
@@ -55,6 +68,6 @@ pub enum Mode {
     Append,
     /// It goes before it.
     Prepend,
-    /// It takes its place if that still has this CAS.
+    /// It takes its place if that still has this [`crate::Item::cas`].
     Compare(u64),
 }

@@ -7,8 +7,9 @@ use crate::answer::Answer;
 use crate::bounds::TRUSTED_IDLE;
 use crate::command::Command;
 use crate::error::Failure;
-use crate::input::{Input, Received};
+use crate::input::{Input, Received, protocol};
 use crate::message::Message;
+use crate::meta::refusal;
 use crate::stream::{Stream, Until};
 
 /// A connection.
@@ -100,6 +101,17 @@ impl Connection {
         }
         self.has_more = false;
         Ok(())
+    }
+
+    /// Has the server do what is answered with `OK`.
+    ///
+    /// # Errors
+    /// It refuses, or as for [`Connection::send`] and [`Connection::line`].
+    pub fn order(&mut self, line: &str) -> Result<(), Failure> {
+        self.send([line.as_bytes(), b"\r\n"])?;
+        let answered = self.line()?;
+        refusal(&answered)?;
+        if answered == "OK" { Ok(()) } else { Err(protocol(answered.as_bytes())) }
     }
 
     /// The next line, without its end.

@@ -32,6 +32,9 @@ pub enum Error {
     /// The caller's: a value that no server takes.
     #[error("a value has at most {VALUE_BYTES_MAX} bytes, not {0}")]
     Value(usize),
+    /// The caller's: a topic of statistics that a request cannot name.
+    #[error("{0:?} is no topic of statistics: those are words of printable ASCII")]
+    Topic(String),
     /// One server's.
     #[error("{server}: {failure}")]
     Server {

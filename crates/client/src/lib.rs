@@ -94,6 +94,7 @@ mod stream;
 
 pub use address::{Address, Place};
 pub use client::{Client, Credentials, Found, Item, Many, Options, SharedMemory, Stored, Transport, Ttl};
+pub use command::Mode;
 pub use distribution::Distribution;
 pub use error::{Error, Failure};
 pub use request::{Completed, Outcome, Request};

@@ -7,14 +7,14 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::answer::{Answer, Flags, Head};
 use crate::bounds::VALUE_BYTES_MAX;
-use crate::command::{Action, Command, Mode};
+use crate::command::{Action, Command, Initial, Mode};
 use crate::error::Failure;
 use crate::input::protocol;
 
 /// Adds the line of a request to `out`, but for its end.
 pub fn write(command: &Command<'_>, out: &mut Vec<u8>) {
     let name = match command.action {
-        Action::Get { .. } | Action::Touch(_) => "mg",
+        Action::Get { .. } | Action::Touch(_) | Action::Look => "mg",
         Action::Store { .. } => "ms",
         Action::Delete => "md",
         Action::Arithmetic { .. } => "ma",
@@ -55,9 +55,13 @@ pub fn write(command: &Command<'_>, out: &mut Vec<u8>) {
             }
         }
         Action::Touch(exptime) => word(out, "T", exptime),
-        Action::Delete => {}
-        Action::Arithmetic { decrement, delta } => {
+        Action::Delete | Action::Look => {}
+        Action::Arithmetic { decrement, delta, initial } => {
             word(out, "D", delta);
+            if let Some(Initial { number, exptime }) = initial {
+                word(out, "N", exptime);
+                word(out, "J", number);
+            }
             word(out, if decrement { "MD" } else { "MI" }, "");
             out.extend_from_slice(b" v");
         }

@@ -61,8 +61,8 @@ impl Shape {
                 };
                 Some(Shape { value_len: len, ..shape })
             }
-            // Its answer is another, and it need not be fast.
-            Action::Arithmetic { .. } => None,
+            // Their answers are others, and they need not be fast.
+            Action::Arithmetic { .. } | Action::Look => None,
         }
     }
 }
@@ -181,7 +181,7 @@ mod tests {
             }),
             exptime().prop_map(Action::Touch),
             Just(Action::Delete),
-            any::<u64>().prop_map(|delta| Action::Arithmetic { decrement: false, delta }),
+            any::<u64>().prop_map(|delta| Action::Arithmetic { decrement: false, delta, initial: None }),
         ]
     }
 

@@ -115,6 +115,19 @@ impl Client {
         request
     }
 
+    /// [`Request::iset_with_flags`] with an object of its own.
+    pub fn iset_with_flags(
+        &self,
+        key: impl Into<Vec<u8>>,
+        value: impl Into<Vec<u8>>,
+        ttl: Ttl,
+        flags: u32,
+    ) -> Request {
+        let mut request = self.request();
+        request.iset_with_flags(key, value, ttl, flags);
+        request
+    }
+
     /// [`Request::iget`] with an object of its own.
     pub fn iget(&self, key: impl Into<Vec<u8>>, buffer: Vec<u8>) -> Request {
         let mut request = self.request();
@@ -126,6 +139,13 @@ impl Client {
     pub fn bset(&self, key: &[u8], value: &[u8], ttl: Ttl) -> Request {
         let mut request = self.request();
         request.bset(key, value, ttl);
+        request
+    }
+
+    /// [`Request::bset_with_flags`] with an object of its own.
+    pub fn bset_with_flags(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) -> Request {
+        let mut request = self.request();
+        request.bset_with_flags(key, value, ttl, flags);
         request
     }
 
@@ -144,12 +164,23 @@ impl Request {
     /// It waits only where there is no connection to the server yet, or 1024 requests are in flight on it. So do the
     /// other three.
     pub fn iset(&mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>, ttl: Ttl) {
+        self.iset_with_flags(key, value, ttl, 0);
+    }
+
+    /// The same, with flags for the client's own use.
+    pub fn iset_with_flags(
+        &mut self,
+        key: impl Into<Vec<u8>>,
+        value: impl Into<Vec<u8>>,
+        ttl: Ttl,
+        flags: u32,
+    ) {
         let (key, value) = (key.into(), value.into());
         let asked = self.checked(&key, value.len());
         self.leave_last();
         let mut operation = self.operation(key, value, Payload::Value);
         if let Ok(pipeline) = &asked {
-            let action = set(operation.value.len(), ttl);
+            let action = set(operation.value.len(), ttl, flags);
             operation.message.write(&Command { key: &operation.key, action }, pipeline.form());
         }
         self.issue(asked, operation, None, Kind::Set);
@@ -168,11 +199,16 @@ impl Request {
     /// Stores a value; returns once key and value may be used again: what could not be sent at once is copied. The
     /// operation itself may still be in flight.
     pub fn bset(&mut self, key: &[u8], value: &[u8], ttl: Ttl) {
+        self.bset_with_flags(key, value, ttl, 0);
+    }
+
+    /// The same, with flags for the client's own use.
+    pub fn bset_with_flags(&mut self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) {
         let asked = self.checked(key, value.len());
         self.leave_last();
         let mut operation = self.operation(Vec::new(), Vec::new(), Payload::Copy);
         if let Ok(pipeline) = &asked {
-            operation.message.write(&Command { key, action: set(value.len(), ttl) }, pipeline.form());
+            operation.message.write(&Command { key, action: set(value.len(), ttl, flags) }, pipeline.form());
         }
         self.issue(asked, operation, Some(value), Kind::Set);
     }
@@ -361,6 +397,6 @@ impl Drop for Request {
 
 const GET: Action = Action::Get { touch: None };
 
-fn set(len: usize, ttl: Ttl) -> Action {
-    Action::Store { mode: Mode::Set, len, exptime: ttl.exptime(), flags: 0 }
+fn set(len: usize, ttl: Ttl, flags: u32) -> Action {
+    Action::Store { mode: Mode::Set, len, exptime: ttl.exptime(), flags }
 }

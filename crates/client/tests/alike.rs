@@ -5,7 +5,9 @@ mod common;
 use std::collections::HashMap;
 
 use common::{Running, block_on};
-use fabcache_client::{Client, Completed, Error, Failure, Options, Outcome, Request, SharedMemory, Ttl};
+use fabcache_client::{
+    Client, Completed, Error, Failure, Mode, Options, Outcome, Request, SharedMemory, Ttl,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -18,21 +20,22 @@ const ITEM_BYTES_MAX: usize = 128 << 10;
 #[derive(Clone, Debug)]
 enum Call {
     Get(usize),
+    Contains(usize),
     GetAndTouch(usize, Ttl),
     GetMany(Vec<usize>),
     Set(usize, Value, Ttl, u32),
-    Add(usize, Value, Ttl),
-    Replace(usize, Value, Ttl),
-    Append(usize, Value),
-    Prepend(usize, Value),
+    Store(usize, Value, Mode, Ttl, u32),
     Cas(usize, Value, Ttl, Compare),
     Arithmetic(usize, u64, bool),
+    ArithmeticOrSet(usize, u64, bool, u64, Ttl),
     Touch(usize, Ttl),
     Delete(usize),
     Flush,
     Stats,
+    Versions,
+    Verbosity,
     /// Calls that do not wait: what is stored first, then what is read.
-    Window(Vec<(usize, Value, Ttl)>, Vec<usize>, How),
+    Window(Vec<(usize, Value, Ttl, u32)>, Vec<usize>, How),
 }
 
 /// What a CAS is compared with.
@@ -122,7 +125,14 @@ fn ttl() -> impl Strategy<Value = Ttl> {
     // Relative ones, Unix times of 31 and of 32 bits, and beyond.
     let seconds =
         prop::sample::select(vec![100, 30 * DAY, 30 * DAY + 1, 1_000_000_000, 4_000_000_000, u32::MAX]);
-    prop_oneof![Just(Ttl::NEVER), seconds.prop_map(Ttl::seconds)]
+    // As Unix times they are over, or are not for long.
+    let exact = prop::sample::select(vec![i64::MIN, -1, 0, 100, 1_000_000_000, 4_000_000_000]);
+    prop_oneof![
+        4 => Just(Ttl::NEVER),
+        4 => seconds.prop_map(Ttl::seconds),
+        1 => Just(Ttl::EXPIRED),
+        1 => exact.prop_map(Ttl::exact)
+    ]
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -136,23 +146,29 @@ fn call() -> impl Strategy<Value = Call> {
         last_first,
     });
     let delta = prop::sample::select(vec![0, 1, 93, u64::MAX]);
+    let delta_or_set = delta.clone();
+    let mode = prop::sample::select(vec![Mode::Set, Mode::Add, Mode::Replace, Mode::Append, Mode::Prepend]);
     prop_oneof![
         4 => key().prop_map(Call::Get),
+        2 => key().prop_map(Call::Contains),
         2 => (key(), ttl()).prop_map(|(key, ttl)| Call::GetAndTouch(key, ttl)),
         2 => vec(0..8usize, 0..12).prop_map(Call::GetMany),
         4 => (key(), value(), ttl(), any::<u32>()).prop_map(|(key, value, ttl, flags)| Call::Set(key, value, ttl, flags)),
-        2 => (key(), value(), ttl()).prop_map(|(key, value, ttl)| Call::Add(key, value, ttl)),
-        2 => (key(), value(), ttl()).prop_map(|(key, value, ttl)| Call::Replace(key, value, ttl)),
-        2 => (key(), value()).prop_map(|(key, value)| Call::Append(key, value)),
-        2 => (key(), value()).prop_map(|(key, value)| Call::Prepend(key, value)),
+        8 => (key(), value(), mode, ttl(), any::<u32>())
+            .prop_map(|(key, value, mode, ttl, flags)| Call::Store(key, value, mode, ttl, flags)),
         3 => (key(), value(), ttl(), compare)
             .prop_map(|(key, value, ttl, compare)| Call::Cas(key, value, ttl, compare)),
         3 => (key(), delta, any::<bool>()).prop_map(|(key, delta, decrement)| Call::Arithmetic(key, delta, decrement)),
+        2 => (key(), delta_or_set, any::<bool>(), any::<u64>(), ttl()).prop_map(|(key, delta, decrement, initial, ttl)| {
+            Call::ArithmeticOrSet(key, delta, decrement, initial, ttl)
+        }),
         2 => (key(), ttl()).prop_map(|(key, ttl)| Call::Touch(key, ttl)),
         2 => key().prop_map(Call::Delete),
         1 => Just(Call::Flush),
         1 => Just(Call::Stats),
-        3 => (vec((key(), value(), ttl()), 0..10), vec(key(), 0..10), how)
+        1 => Just(Call::Versions),
+        1 => Just(Call::Verbosity),
+        3 => (vec((key(), value(), ttl(), any::<u32>()), 0..10), vec(key(), 0..10), how)
             .prop_map(|(stored, read, how)| Call::Window(stored, read, how)),
     ]
 }
@@ -217,6 +233,7 @@ impl Side {
                 let found = cache.get(key(*number));
                 self.found(*number, found)
             }
+            Call::Contains(number) => said(cache.contains(key(*number))),
             Call::GetAndTouch(number, ttl) => {
                 let found = cache.get_and_touch(key(*number), *ttl);
                 self.found(*number, found)
@@ -234,21 +251,9 @@ impl Side {
             Call::Set(number, value, ttl, flags) => {
                 said(cache.set_with_flags(key(*number), &value.bytes(), *ttl, *flags))
             }
-            Call::Add(number, value, ttl) => {
-                let added = said(cache.add(key(*number), &value.bytes(), *ttl));
-                self.after_refusal(*number, value, added)
-            }
-            Call::Replace(number, value, ttl) => {
-                let replaced = said(cache.replace(key(*number), &value.bytes(), *ttl));
-                self.after_refusal(*number, value, replaced)
-            }
-            Call::Append(number, value) => {
-                let appended = said(cache.append(key(*number), &value.bytes()));
-                self.after_refusal(*number, value, appended)
-            }
-            Call::Prepend(number, value) => {
-                let prepended = said(cache.prepend(key(*number), &value.bytes()));
-                self.after_refusal(*number, value, prepended)
+            Call::Store(number, value, mode, ttl, flags) => {
+                let stored = said(cache.store(key(*number), &value.bytes(), *mode, *ttl, *flags));
+                self.after_refusal(*number, value, stored)
             }
             Call::Cas(number, value, ttl, compare) => {
                 let cas = match compare {
@@ -260,12 +265,18 @@ impl Side {
             }
             Call::Arithmetic(number, delta, true) => done(cache.decr(key(*number), *delta), Done::Number),
             Call::Arithmetic(number, delta, false) => done(cache.incr(key(*number), *delta), Done::Number),
+            Call::ArithmeticOrSet(number, delta, decrement, initial, ttl) => {
+                let way = if *decrement { Client::decr_or_set } else { Client::incr_or_set };
+                said(way(cache, key(*number), *delta, *initial, *ttl))
+            }
             Call::Touch(number, ttl) => said(cache.touch(key(*number), *ttl)),
             Call::Delete(number) => said(cache.delete(key(*number))),
             Call::Flush => said(cache.flush(0)),
             Call::Stats => done(cache.stats("").remove(0), |stats| {
                 Done::Said(stats.into_iter().map(|(name, _)| name + " ").collect())
             }),
+            Call::Versions => said(cache.versions().remove(0)),
+            Call::Verbosity => said(cache.verbosity(1).remove(0)),
             Call::Window(stored, read, how) => self.window(stored, read, *how),
         }
     }
@@ -285,16 +296,16 @@ impl Side {
         done
     }
 
-    fn window(&mut self, stored: &[(usize, Value, Ttl)], read: &[usize], how: How) -> Done {
+    fn window(&mut self, stored: &[(usize, Value, Ttl, u32)], read: &[usize], how: How) -> Done {
         let mut spare = std::mem::take(&mut self.spare);
         let mut request = || spare.pop().unwrap_or_else(|| self.client.request());
         let mut window = Vec::new();
-        for (number, value, ttl) in stored {
+        for (number, value, ttl, flags) in stored {
             let mut request = request();
             if how.buffered {
-                request.bset(&self.keys[*number], &value.bytes(), *ttl);
+                request.bset_with_flags(&self.keys[*number], &value.bytes(), *ttl, *flags);
             } else {
-                request.iset(self.keys[*number].clone(), value.bytes(), *ttl);
+                request.iset_with_flags(self.keys[*number].clone(), value.bytes(), *ttl, *flags);
             }
             window.push(request);
         }

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use common::{Running, client};
-use fabcache_client::{Client, Distribution, Error, Failure, Options, Stored, Ttl};
+use fabcache_client::{Client, Distribution, Error, Failure, Mode, Options, Stored, Ttl};
 
 fn value(cache: &Client, key: &[u8]) -> Option<Vec<u8>> {
     cache.get(key).expect("the server answers").map(|item| item.value)
@@ -17,9 +17,11 @@ fn every_call(cache: &Client) {
     let long: Vec<u8> = (0..700_000u32).map(|i| (i * 7 % 251) as u8).collect();
     for key in [&b"plain"[..], b"with space\n", &[0xff; 180]] {
         assert_eq!(cache.get(key).expect("answered"), None);
+        assert!(!cache.contains(key).expect("answered"));
         cache.set_with_flags(key, b"one", Ttl::NEVER, 77).expect("stored");
         let item = cache.get(key).expect("answered").expect("stored");
         assert_eq!((&item.value[..], item.flags), (&b"one"[..], 77));
+        assert!(cache.contains(key).expect("answered"));
         assert_eq!(cache.add(key, b"two", Ttl::NEVER).expect("answered"), Stored::NotStored);
         assert_eq!(cache.cas(key, b"two", Ttl::NEVER, item.cas + 1).expect("answered"), Stored::Exists);
         assert_eq!(cache.cas(key, b"two", Ttl::seconds(90), item.cas).expect("answered"), Stored::Stored);
@@ -40,6 +42,15 @@ fn every_call(cache: &Client) {
         assert!(!cache.touch(key, Ttl::NEVER).expect("answered"));
         assert_eq!(cache.replace(key, b"x", Ttl::NEVER).expect("answered"), Stored::NotStored);
         assert_eq!(cache.cas(key, b"x", Ttl::NEVER, 1).expect("answered"), Stored::NotFound);
+        assert_eq!(cache.incr_or_set(key, 3, 40, Ttl::NEVER).expect("answered"), 40);
+        assert_eq!(cache.incr_or_set(key, 3, 40, Ttl::NEVER).expect("answered"), 43);
+        assert_eq!(cache.decr_or_set(key, 1, 40, Ttl::NEVER).expect("answered"), 42);
+        assert_eq!(cache.store(key, b"s", Mode::Replace, Ttl::EXPIRED, 5).expect("answered"), Stored::Stored);
+        assert!(!cache.contains(key).expect("answered"));
+        assert_eq!(cache.store(key, b"s", Mode::Add, Ttl::exact(100), 5).expect("answered"), Stored::Stored);
+        assert_eq!(cache.get(key).expect("answered").map(|item| item.flags), Some(5));
+        cache.store(key, b"t", Mode::Set, Ttl::exact(-1), 0).expect("answered");
+        assert_eq!(cache.get(key).expect("answered"), None);
     }
 }
 
@@ -64,6 +75,16 @@ fn keys_and_values_that_no_server_takes_are_refused() {
     let error = cache.incr(b"k", 1).expect_err("no number");
     assert!(matches!(&error, Error::Server { failure: Failure::Refused(_), .. }), "{error}");
     assert_eq!(value(&cache, b"k").as_deref(), Some(&b"no number"[..]));
+}
+
+#[test]
+fn versions_verbosity_and_topics() {
+    let server = Running::tcp("");
+    let cache = client(&server.address());
+    assert_eq!(cache.versions().remove(0).expect("answered"), fabcache_server::options::MEMCACHED_VERSION);
+    cache.verbosity(1).remove(0).expect("it is set");
+    let error = cache.stats("items\r\nflush_all").remove(0).expect_err("no topic");
+    assert!(matches!(&error, Error::Topic(topic) if topic.contains("flush_all")), "{error}");
 }
 
 #[test]
