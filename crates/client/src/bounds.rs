@@ -27,14 +27,7 @@ pub const TURNS_AT_ONCE: usize = 16;
 pub const DRIVER_LINGER: Duration = Duration::from_millis(50);
 /// The longest [`crate::Options::timeout`] that clocks can add: sixty years.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(60 * 365 * 24 * 3600);
-/// An answer in shared memory is looked for before sleeping for so long: as ringing and waking a server take, on virtual
-/// machines that are slow at it too …
-pub const LOOK_NS_MAX: u32 = 200_000;
-/// … or shorter where that is mostly in vain, and at last not at all …
-pub const LOOK_NS_MIN: u32 = 3_000;
-/// … but after so many sleeps it is tried again, once: a hundredth of the time that these take.
-pub const SLEEPS_BEFORE_LOOKING_AGAIN: u32 = 1024;
-/// Looks before the clock is read: about as long as a fast answer takes …
+/// Looks for an answer in shared memory before the clock is read: about as long as a fast answer takes …
 pub const LOOKS_BEFORE_CLOCK: u32 = 64;
 /// … and between readings of it.
 pub const LOOKS_BETWEEN_CLOCKS: u32 = 16;

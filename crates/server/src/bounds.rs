@@ -45,14 +45,6 @@ pub const DATAGRAMS_PER_TURN_MAX: usize = 64;
 /// Events taken from the system at once.
 pub const EVENTS_PER_TURN_MAX: usize = 256;
 
-/// How long a worker looks at a shared channel to which nothing comes before it waits for its bell: about as long as
-/// ringing and waking take …
-pub const POLLED_TIME_MAX: Duration = Duration::from_micros(200);
-/// … or shorter where that is mostly in vain, and at last not at all …
-pub const POLLED_TIME_MIN: Duration = Duration::from_micros(3);
-/// … but after so many waits it is tried again, once: a client may have begun to send one request after the other.
-pub const RESTS_BEFORE_POLLING_AGAIN: u32 = 512;
-
 /// Times that a worker looks at its polled channels before it asks the system for other events: a microsecond or two.
 pub const POLLS_PER_TURN: u32 = 64;
 

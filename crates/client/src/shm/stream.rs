@@ -1,24 +1,20 @@
 //! The client's end of a channel, as a stream of bytes.
 //!
-//! Whoever waits looks for a while before it sleeps. How long is found out: as long as answers come in that time it stays
-//! or grows, and where none does, for the server needs this very processor or takes long, it shrinks to nothing. Then it
-//! is tried once in a while.
+//! Whoever waits looks for a while before it sleeps, as long as its [`Patience`] says.
 
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use fabcache_layout::channel::{Broken, Channel};
+use crossbeam_utils::atomic::AtomicCell;
+use fabcache_layout::channel::{Broken, Channel, Patience};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::items::{Items, monotonic_ns};
-use crate::bounds::{
-    LOOK_NS_MAX, LOOK_NS_MIN, LOOKS_BEFORE_CLOCK, LOOKS_BETWEEN_CLOCKS, SLEEPS_BEFORE_LOOKING_AGAIN,
-    TRUSTED_IDLE,
-};
+use crate::bounds::{LOOKS_BEFORE_CLOCK, LOOKS_BETWEEN_CLOCKS, TRUSTED_IDLE};
 use crate::message::Form;
 use crate::socket::{Bell, wait_for_any};
 use crate::stream::{Stream, Until, Waiter};
@@ -37,13 +33,11 @@ struct Shared {
     left: AtomicBool,
     /// When the socket was last looked at.
     looked_ns: AtomicU64,
-    /// How long to look before sleeping, in nanoseconds …
-    look_ns: AtomicU32,
-    /// … and how often that was not done at all.
-    sleeps: AtomicU32,
-    /// It is being found out whether looking is of use again.
-    is_trying: AtomicBool,
+    /// How long to look before sleeping. Of two threads that learn at once one is not heard.
+    patience: AtomicCell<Patience>,
 }
+
+const _: () = assert!(AtomicCell::<Patience>::is_lock_free());
 
 impl ShmStream {
     /// Over a channel in which nothing was sent yet.
@@ -54,9 +48,7 @@ impl ShmStream {
             items,
             left: AtomicBool::new(false),
             looked_ns: AtomicU64::new(monotonic_ns()),
-            look_ns: AtomicU32::new(LOOK_NS_MAX),
-            sleeps: AtomicU32::new(0),
-            is_trying: AtomicBool::new(false),
+            patience: AtomicCell::default(),
         }))
     }
 }
@@ -97,26 +89,12 @@ impl Shared {
     }
 
     /// Looks for what is waited for, as long as has been of use lately.
-    fn look(&self, until: Until, deadline: Instant) -> bool {
-        let look_ns = self.look_ns.load(Ordering::Relaxed);
-        let end = || deadline.min(Instant::now() + Duration::from_nanos(look_ns.into()));
+    fn look(&self, patience: Patience, until: Until, deadline: Instant) -> bool {
         // At first without the clock, which takes as long as several looks.
-        if look_ns > 0 && (self.sees(until, LOOKS_BEFORE_CLOCK) || self.look_before(end(), until)) {
-            self.look_ns.store((look_ns * 2).min(LOOK_NS_MAX), Ordering::Relaxed);
-            self.is_trying.store(false, Ordering::Relaxed);
-            return true;
-        }
-        let was_trying = look_ns > 0 && self.is_trying.swap(false, Ordering::Relaxed);
-        let less = if was_trying || look_ns / 2 < LOOK_NS_MIN { 0 } else { look_ns / 2 };
-        let again = look_ns == 0
-            && (self.sleeps.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(SLEEPS_BEFORE_LOOKING_AGAIN);
-        if again {
-            // Once, and for as long as a server that sleeps takes to wake up: while this end sleeps as well, the server
-            // has no reason to begin.
-            self.is_trying.store(true, Ordering::Relaxed);
-        }
-        self.look_ns.store(if again { LOOK_NS_MAX } else { less }, Ordering::Relaxed);
-        false
+        patience.look().is_some_and(|time| {
+            self.sees(until, LOOKS_BEFORE_CLOCK)
+                || self.look_before(deadline.min(Instant::now() + time), until)
+        })
     }
 
     fn look_before(&self, end: Instant, until: Until) -> bool {
@@ -144,9 +122,19 @@ impl Shared {
 
     /// Waits, also for the bell of the waiter, if there is one.
     fn wait(&self, until: Until, deadline: Instant, own: Option<&Bell>) -> io::Result<()> {
-        if self.look(until, deadline) {
+        let patience = self.patience.load();
+        if self.look(patience, until, deadline) {
+            self.patience.store(patience.after_success());
             return Ok(());
         }
+        let began = Instant::now();
+        let slept = self.sleep(until, deadline, own);
+        self.patience.store(patience.after_sleep(began.elapsed()));
+        slept
+    }
+
+    /// Waits to be rung for.
+    fn sleep(&self, until: Until, deadline: Instant, own: Option<&Bell>) -> io::Result<()> {
         {
             let mut channel = self.channel();
             if until.covers(Until::Arrived) {
@@ -262,6 +250,8 @@ impl Waiter for ShmWaiter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::Parser;
     use fabcache_layout::channel::Shape;
     use fabcache_server::options::CommandLine;

@@ -28,6 +28,7 @@
 //!  1024   slots to the server, slots to the client, staging to the server, staging to the client
 //! ```
 
+mod patience;
 mod ring;
 
 #[cfg(all(test, loom))]
@@ -37,6 +38,7 @@ mod shared;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use patience::Patience;
 pub use ring::{Broken, Consumer, Producer};
 #[cfg(not(loom))]
 pub use shared::Channel;
