@@ -9,6 +9,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub mod native;
+
 /// Runs what a C function does; `otherwise` is its result if that panics.
 pub(crate) fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
