@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::address::Address;
-use crate::answer::Answer;
+use crate::answer::{Answer, Flags};
 use crate::bounds::{
     CONNECT_TIMEOUT, KEY_BYTES_MAX, KEYS_IN_FLIGHT_MAX, RETRY_AFTER, TIMEOUT, VALUE_BYTES_MAX,
 };
@@ -253,22 +253,38 @@ impl Client {
         self.read(key, Some(ttl))
     }
 
-    fn read(&self, key: &[u8], ttl: Option<Ttl>) -> Result<Option<Item>, Error> {
+    /// [`Client::get`], or with a time to live [`Client::get_and_touch`], into memory that is used again: what is found takes
+    /// the place of what is in `value`.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub fn get_into<'a>(
+        &self,
+        key: &[u8],
+        ttl: Option<Ttl>,
+        value: &'a mut Vec<u8>,
+    ) -> Result<Option<Found<'a>>, Error> {
         let server = self.server_of(checked(key)?)?;
-        let mut value = Vec::new();
         if ttl.is_none() {
-            match server.read(key, &mut value) {
-                Read::Hit { flags, cas } => return Ok(Some(Item { value, flags, cas })),
+            match server.read(key, value) {
+                Read::Hit { flags, cas } => return Ok(Some(Found { value, flags, cas })),
                 Read::Miss => return Ok(None),
                 Read::Ask | Read::Gone => {}
             }
         }
         let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
-        server.call(|connection| match connection.ask(&command, b"", &mut value)? {
-            Answer::Value(flags) => Ok(Some(Item { value, flags: flags.flags, cas: flags.cas })),
+        let asked = server.call(|connection| match connection.ask(&command, b"", value)? {
+            Answer::Value(flags) => Ok(Some(flags)),
             Answer::Miss => Ok(None),
             other => Err(unexpected(&other)),
-        })
+        })?;
+        Ok(asked.map(|Flags { flags, cas, .. }| Found { value, flags, cas }))
+    }
+
+    fn read(&self, key: &[u8], ttl: Option<Ttl>) -> Result<Option<Item>, Error> {
+        let mut value = Vec::new();
+        let found = self.get_into(key, ttl, &mut value)?.map(|found| (found.flags, found.cas));
+        Ok(found.map(|(flags, cas)| Item { value, flags, cas }))
     }
 
     /// Whether anything is stored under a key. Over a socket no value comes for it.
