@@ -4,6 +4,7 @@ mod asan;
 mod clients;
 mod differential;
 mod fuzz;
+mod header;
 mod loom;
 mod torture;
 mod workspace;
@@ -29,6 +30,8 @@ enum Task {
     Differential(differential::Args),
     /// Feed random bytes to every parser
     Fuzz(fuzz::Args),
+    /// Make the C header, or check that it is as it would be made
+    Header(header::Args),
     /// Check models of what is lock-free, in every interleaving within their bounds
     Loom(loom::Args),
     /// Read a region from another process while it is written at full rate
@@ -41,6 +44,7 @@ fn main() -> Result<()> {
         Task::Clients(args) => clients::run(&args),
         Task::Differential(args) => differential::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Header(args) => header::run(&args),
         Task::Loom(args) => loom::run(&args),
         Task::Torture(args) => torture::run(&args),
     }

@@ -51,6 +51,7 @@ pub enum Mapping {
 
 /// The hash of keys: fabcache_options_hash().
 #[repr(C)]
+#[allow(non_camel_case_types, reason = "C's names are made of these, and would run numbers together")]
 pub enum HashName {
     /// Bob Jenkins's one at a time, libmemcached's default.
     OneAtATime = 0,
@@ -59,13 +60,13 @@ pub enum HashName {
     /// CRC-32.
     Crc = 2,
     /// FNV-1 of 64 bits.
-    Fnv1x64 = 3,
+    Fnv1_64 = 3,
     /// FNV-1a of 64 bits.
-    Fnv1ax64 = 4,
+    Fnv1a_64 = 4,
     /// FNV-1 of 32 bits.
-    Fnv1x32 = 5,
+    Fnv1_32 = 5,
     /// FNV-1a of 32 bits.
-    Fnv1ax32 = 6,
+    Fnv1a_32 = 6,
     /// MurmurHash2.
     Murmur = 7,
     /// Bob Jenkins's lookup3.

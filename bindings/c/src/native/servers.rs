@@ -19,12 +19,12 @@ pub type StatCallback = Option<
     ),
 >;
 
-/// Told of each server's version by fabcache_versions(), as FABCACHE's other callbacks are.
+/// Told of each server's version by fabcache_versions(). What holds for fabcache_stat_callback does for this.
 pub type VersionCallback =
     Option<unsafe extern "C" fn(context: *mut c_void, server: *const c_char, version: *const c_char)>;
 
 /// Told by fabcache_transports() how each server is reached: transport is one of FABCACHE_TRANSPORT_NONE and so on. why is NULL,
-/// or why memory is not shared though that was asked for. As FABCACHE's other callbacks are.
+/// or why memory is not shared though that was asked for. What holds for fabcache_stat_callback does for this.
 pub type TransportCallback = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
