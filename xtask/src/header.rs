@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use crate::workspace;
 
 /// In the order in which C readers meet them.
-const SOURCES: &[&str] = &["code", "options", "cache", "retrieval", "storage", "change", "servers", "request"];
+const SOURCES: &[&str] =
+    &["code", "options", "cache", "retrieval", "storage", "change", "servers", "request"];
 
 /// Writes bindings/c/include/fabcache.h.
 #[derive(clap::Args)]
@@ -28,7 +29,8 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.check {
         return fs::write(&path, header).with_context(|| format!("{} cannot be written", path.display()));
     }
-    let committed = fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let committed =
+        fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
     if committed != header {
         let same = committed.lines().zip(header.lines()).take_while(|(old, new)| old == new).count();
         bail!(

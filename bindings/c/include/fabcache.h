@@ -53,7 +53,7 @@ typedef enum {
   FABCACHE_BAD_VALUE = 20,
   /* Nothing was asked for with this request object. */
   FABCACHE_NOTHING_ASKED = 21,
-  /* The server cannot be reached, or does not share its memory where that is required. */
+  /* The server cannot be reached. */
   FABCACHE_UNREACHABLE = 22,
   /* The connection broke. Whether the server did what was asked is not known. */
   FABCACHE_BROKEN = 23,
@@ -65,7 +65,7 @@ typedef enum {
   FABCACHE_DOWN = 26,
   /* All servers failed of late. */
   FABCACHE_ALL_DOWN = 27,
-  /* The server refuses: its memory is full, the value is too large for it, a number is none, or as it says. */
+  /* The server refuses: its memory is full or not shared, the value is too large for it, a number is none, or as it says. */
   FABCACHE_REFUSED = 28,
   /* Some servers failed; what the others answered was told. */
   FABCACHE_PARTIAL = 29,
@@ -75,11 +75,11 @@ typedef enum {
   FABCACHE_INTERNAL = 31
 } fabcache_code;
 
-/* Whether servers of this host are asked for their memory: fabcache_options_shared_memory(). */
+/* Whether servers that are reached by a Unix socket are asked for their memory: fabcache_options_shared_memory(). */
 typedef enum {
   /* Where they share it; else the socket does. So it is if nothing is set. */
   FABCACHE_SHARED_MEMORY_OFFERED = 0,
-  /* It must be shared: otherwise calls fail, and fabcache_last_error() says why. */
+  /* It must be shared: otherwise calls fail with FABCACHE_REFUSED, and fabcache_last_error() says why. */
   FABCACHE_SHARED_MEMORY_REQUIRED = 1,
   /* Never. */
   FABCACHE_SHARED_MEMORY_NEVER = 2

@@ -47,8 +47,9 @@ pub unsafe extern "C" fn fabcache_incr_or_set(
     expiration: i64,
     number: *mut u64,
 ) -> Code {
-    let ask =
-        |client: &Client, key: &[u8]| client.incr_or_set(key, delta, initial, Ttl::exact(expiration)).map(Some);
+    let ask = |client: &Client, key: &[u8]| {
+        client.incr_or_set(key, delta, initial, Ttl::exact(expiration)).map(Some)
+    };
     // SAFETY: all are the caller's, as `native` says.
     unsafe { arithmetic(cache, key, key_length, number, ask) }
 }
@@ -65,8 +66,9 @@ pub unsafe extern "C" fn fabcache_decr_or_set(
     expiration: i64,
     number: *mut u64,
 ) -> Code {
-    let ask =
-        |client: &Client, key: &[u8]| client.decr_or_set(key, delta, initial, Ttl::exact(expiration)).map(Some);
+    let ask = |client: &Client, key: &[u8]| {
+        client.decr_or_set(key, delta, initial, Ttl::exact(expiration)).map(Some)
+    };
     // SAFETY: all are the caller's, as `native` says.
     unsafe { arithmetic(cache, key, key_length, number, ask) }
 }

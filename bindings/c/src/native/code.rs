@@ -40,7 +40,7 @@ pub enum Code {
     BadValue = 20,
     /// Nothing was asked for with this request object.
     NothingAsked = 21,
-    /// The server cannot be reached, or does not share its memory where that is required.
+    /// The server cannot be reached.
     Unreachable = 22,
     /// The connection broke. Whether the server did what was asked is not known.
     Broken = 23,
@@ -52,7 +52,7 @@ pub enum Code {
     Down = 26,
     /// All servers failed of late.
     AllDown = 27,
-    /// The server refuses: its memory is full, the value is too large for it, a number is none, or as it says.
+    /// The server refuses: its memory is full or not shared, the value is too large for it, a number is none, or as it says.
     Refused = 28,
     /// Some servers failed; what the others answered was told.
     Partial = 29,
@@ -199,10 +199,10 @@ pub extern "C" fn fabcache_last_error() -> *const c_char {
 /// The library's version, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn fabcache_version() -> *const c_char {
-    const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes())
-    {
-        Ok(version) => version,
-        Err(_) => panic!("a version has no NUL"),
-    };
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => panic!("a version has no NUL"),
+        };
     VERSION.as_ptr()
 }

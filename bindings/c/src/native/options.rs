@@ -23,12 +23,12 @@ pub struct Options {
     sort_hosts: bool,
 }
 
-/// Whether servers of this host are asked for their memory: fabcache_options_shared_memory().
+/// Whether servers that are reached by a Unix socket are asked for their memory: fabcache_options_shared_memory().
 #[repr(C)]
 pub enum SharedMemory {
     /// Where they share it; else the socket does. So it is if nothing is set.
     Offered = 0,
-    /// It must be shared: otherwise calls fail, and fabcache_last_error() says why.
+    /// It must be shared: otherwise calls fail with FABCACHE_REFUSED, and fabcache_last_error() says why.
     Required = 1,
     /// Never.
     Never = 2,

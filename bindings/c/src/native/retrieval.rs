@@ -31,9 +31,8 @@ pub struct Item {
 /// Told of each value that fabcache_get_many() finds: context is the caller's, key the number of the key. value and item are
 /// valid until it returns, and value is not NUL-terminated. It may call the library, and must return: by longjmp() or a C++
 /// exception it must not leave.
-pub type FoundCallback = Option<
-    unsafe extern "C" fn(context: *mut c_void, key: usize, value: *const c_void, item: *const Item),
->;
+pub type FoundCallback =
+    Option<unsafe extern "C" fn(context: *mut c_void, key: usize, value: *const c_void, item: *const Item)>;
 
 /// Reads a key's value into the caller's buffer. What it is goes into *item, unless that is NULL, also where the buffer is too
 /// small: FABCACHE_BUFFER_TOO_SMALL, and item->length is how long it must be. The value is not NUL-terminated.

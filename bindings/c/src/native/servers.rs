@@ -26,12 +26,7 @@ pub type VersionCallback =
 /// Told by fabcache_transports() how each server is reached: transport is one of FABCACHE_TRANSPORT_NONE and so on. why is NULL,
 /// or why memory is not shared though that was asked for. What holds for fabcache_stat_callback does for this.
 pub type TransportCallback = Option<
-    unsafe extern "C" fn(
-        context: *mut c_void,
-        server: *const c_char,
-        transport: c_int,
-        why: *const c_char,
-    ),
+    unsafe extern "C" fn(context: *mut c_void, server: *const c_char, transport: c_int, why: *const c_char),
 >;
 
 /// How a server is reached: fabcache_transports().
