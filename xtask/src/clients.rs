@@ -8,7 +8,6 @@
 //! Every process started here dies with this one, however it ends.
 
 mod install;
-mod process;
 mod server;
 
 use std::path::PathBuf;
@@ -20,8 +19,8 @@ use anyhow::{Result, bail, ensure};
 use crate::workspace;
 
 use self::install::{Installer, NotReady};
-use self::process::{Interrupt, Scratch};
 use self::server::{Fixture, Subject};
+use crate::process::{self, Interrupt, Scratch};
 
 /// Well above the slowest client, which takes seconds.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(120);

@@ -1,11 +1,12 @@
 //! Checks that need more than Rust's own test runner: `cargo xtask NAME`.
 
 mod asan;
+mod capi;
 mod clients;
 mod differential;
 mod fuzz;
-mod header;
 mod loom;
+mod process;
 mod torture;
 mod workspace;
 
@@ -24,6 +25,8 @@ struct Cli {
 enum Task {
     /// Run the tests under AddressSanitizer
     Asan(asan::Args),
+    /// Install the C library, and run programs that were built against it
+    Capi(capi::CapiArgs),
     /// Run real memcached client libraries and tools against the server
     Clients(clients::Args),
     /// Compare every answer with memcached 1.6.18's
@@ -31,7 +34,9 @@ enum Task {
     /// Feed random bytes to every parser
     Fuzz(fuzz::Args),
     /// Make the C header, or check that it is as it would be made
-    Header(header::Args),
+    Header(capi::HeaderArgs),
+    /// Install the C library, its header and its man pages
+    Install(capi::InstallArgs),
     /// Check models of what is lock-free, in every interleaving within their bounds
     Loom(loom::Args),
     /// Read a region from another process while it is written at full rate
@@ -41,10 +46,12 @@ enum Task {
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Asan(args) => asan::run(&args),
+        Task::Capi(args) => capi::run(&args),
         Task::Clients(args) => clients::run(&args),
         Task::Differential(args) => differential::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
-        Task::Header(args) => header::run(&args),
+        Task::Header(args) => capi::header(&args),
+        Task::Install(args) => capi::install(&args),
         Task::Loom(args) => loom::run(&args),
         Task::Torture(args) => torture::run(&args),
     }

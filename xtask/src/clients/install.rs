@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::process::{self, Interrupt, Scratch};
 use super::{Client, Language, last_lines};
+use crate::process::{self, Interrupt, Scratch};
 
 /// For the slowest step, which downloads or compiles.
 const STEP_TIME_MAX: Duration = Duration::from_secs(900);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::process::{Guarded, Interrupt, describe, read};
+use crate::process::{Guarded, Interrupt, describe, read};
 
 /// The memcached release that fabcached behaves like.
 const FABCACHED_BEHAVIOUR: &str = "1.6.45";

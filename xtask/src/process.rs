@@ -21,10 +21,10 @@ const POLL_PERIOD: Duration = Duration::from_millis(5);
 
 /// Set by the signals that ask this process to stop.
 #[derive(Clone)]
-pub(super) struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    pub(super) fn register() -> Result<Self> {
+    pub fn register() -> Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
         {
@@ -34,7 +34,7 @@ impl Interrupt {
     }
 
     /// Waits a moment, and fails when it is time to stop.
-    pub(super) fn pause(&self) -> Result<()> {
+    pub fn pause(&self) -> Result<()> {
         if self.is_set() {
             bail!("interrupted");
         }
@@ -42,19 +42,19 @@ impl Interrupt {
         Ok(())
     }
 
-    pub(super) fn is_set(&self) -> bool {
+    pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// A child that is killed, with all that it started, when this is dropped.
-pub(super) struct Guarded {
+pub struct Guarded {
     child: Child,
     status: Option<ExitStatus>,
 }
 
 impl Guarded {
-    pub(super) fn spawn(command: &mut Command, stdout: File, stderr: File) -> Result<Self> {
+    pub fn spawn(command: &mut Command, stdout: File, stderr: File) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
         // SAFETY: the closure runs between fork and exec, where only async-signal-safe calls are
         // allowed: it makes one system call (prctl) and touches no memory of its own.
@@ -67,7 +67,7 @@ impl Guarded {
     }
 
     /// How it ended, when it has.
-    pub(super) fn status(&mut self) -> Result<Option<ExitStatus>> {
+    pub fn status(&mut self) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {
             self.status = self.child.try_wait().context("a child cannot be waited for")?;
         }
@@ -75,7 +75,7 @@ impl Guarded {
     }
 
     /// Waits for its end, which must come within the time given.
-    pub(super) fn wait(&mut self, time_max: Duration, interrupt: &Interrupt) -> Result<Option<ExitStatus>> {
+    pub fn wait(&mut self, time_max: Duration, interrupt: &Interrupt) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + time_max;
         while self.status()?.is_none() && Instant::now() < deadline {
             interrupt.pause()?;
@@ -84,7 +84,7 @@ impl Guarded {
     }
 
     /// Asks it to stop.
-    pub(super) fn terminate(&self) {
+    pub fn terminate(&self) {
         // It may be gone already, which its status will tell.
         let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
     }
@@ -99,20 +99,15 @@ impl Drop for Guarded {
 }
 
 /// What a child that ran to its end, or to its limit, left behind.
-pub(super) struct Run {
+pub struct Run {
     /// Why it counts as failed.
-    pub(super) failure: Option<String>,
-    pub(super) stdout: String,
-    pub(super) stderr: String,
+    pub failure: Option<String>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 /// Runs a child to its end. The error is about running it, or an interruption.
-pub(super) fn run(
-    command: &mut Command,
-    scratch: &Path,
-    time_max: Duration,
-    interrupt: &Interrupt,
-) -> Result<Run> {
+pub fn run(command: &mut Command, scratch: &Path, time_max: Duration, interrupt: &Interrupt) -> Result<Run> {
     let (stdout, stderr) = (scratch.join("stdout"), scratch.join("stderr"));
     let mut child = Guarded::spawn(command, File::create(&stdout)?, File::create(&stderr)?)?;
     let status = child.wait(time_max, interrupt)?;
@@ -126,11 +121,11 @@ pub(super) fn run(
 }
 
 /// A file's text, as far as it is text.
-pub(super) fn read(path: &Path) -> String {
+pub fn read(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-pub(super) fn describe(status: ExitStatus) -> String {
+pub fn describe(status: ExitStatus) -> String {
     match status.signal() {
         Some(signal) => format!("it was ended by signal {signal}"),
         None => format!("it ended with status {}", status.code().unwrap_or_default()),
@@ -138,19 +133,19 @@ pub(super) fn describe(status: ExitStatus) -> String {
 }
 
 /// A new folder, removed with all that is in it when this is dropped.
-pub(super) struct Scratch(PathBuf);
+pub struct Scratch(PathBuf);
 
 impl Scratch {
     /// Its path is short: a Unix socket's path holds no more than 107 bytes.
-    pub(super) fn create() -> Result<Self> {
+    pub fn create() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("clients-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("xtask-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).with_context(|| format!("{} cannot be created", path.display()))?;
         Ok(Self(path))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -1,0 +1,109 @@
+//! Where the C library's files go.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{header, pages};
+use crate::workspace;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Lays out lib, include and share/man.
+#[derive(clap::Args)]
+pub struct InstallArgs {
+    /// Where it is used
+    #[arg(long, value_name = "FOLDER", default_value = "/usr/local")]
+    prefix: PathBuf,
+    /// Written under this folder, from which somebody else brings it there
+    #[arg(long, value_name = "FOLDER")]
+    destdir: Option<PathBuf>,
+}
+
+/// Builds the library for release and installs it.
+///
+/// # Errors
+/// It does not build, or something cannot be written.
+pub fn run(args: &InstallArgs) -> Result<()> {
+    let prefix = std::path::absolute(&args.prefix)?;
+    let root = match &args.destdir {
+        None => prefix.clone(),
+        Some(folder) => std::path::absolute(folder)?.join(prefix.strip_prefix("/")?),
+    };
+    into(&root, &prefix)?;
+    println!("libfabcache {VERSION} is in {}", root.display());
+    Ok(())
+}
+
+/// What programs that are linked against the library look for.
+pub fn soname() -> String {
+    format!("libfabcache.so.{}", env!("CARGO_PKG_VERSION_MAJOR"))
+}
+
+/// Installs into a folder what is used in another.
+///
+/// # Errors
+/// As for [`run`].
+pub fn into(root: &Path, prefix: &Path) -> Result<()> {
+    let library = build()?;
+    let (lib, include) = (root.join("lib"), root.join("include"));
+    let full = format!("libfabcache.so.{VERSION}");
+    put(&lib.join(&full), &fs::read(&library).with_context(|| unreadable(&library))?)?;
+    link(&lib.join(soname()), &full)?;
+    link(&lib.join("libfabcache.so"), &soname())?;
+    let text = fs::read_to_string(header::path()).with_context(|| unreadable(&header::path()))?;
+    put(&include.join("fabcache.h"), text.as_bytes())?;
+    let template = workspace::folder().join("bindings/c/fabcache.pc.in");
+    let config = fs::read_to_string(&template).with_context(|| unreadable(&template))?;
+    let config = config.replace("@prefix@", &prefix.display().to_string()).replace("@version@", VERSION);
+    put(&lib.join("pkgconfig/fabcache.pc"), config.as_bytes())?;
+    for page in pages::all(&text)? {
+        let folder = root.join("share/man").join(format!("man{}", page.section));
+        let file = |name: &str| format!("{name}.{}", page.section);
+        let [first, others @ ..] = &page.names[..] else { continue };
+        put(&folder.join(file(first)), page.text.as_bytes())?;
+        for name in others {
+            link(&folder.join(file(name)), &file(first))?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds the library for release.
+fn build() -> Result<PathBuf> {
+    let target = workspace::target();
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--release", "--package", "fabcache-c", "--target-dir"]).arg(&target);
+    let status = cargo.status().context("cargo cannot be started")?;
+    ensure!(status.success(), "the library does not build");
+    Ok(target.join("release/libfabcache.so"))
+}
+
+/// Writes a file anew: who uses the old one keeps it.
+fn put(path: &Path, content: &[u8]) -> Result<()> {
+    clear(path)?;
+    fs::write(path, content).with_context(|| format!("{} cannot be written", path.display()))
+}
+
+fn link(path: &Path, to: &str) -> Result<()> {
+    clear(path)?;
+    symlink(to, path).with_context(|| format!("{} cannot be made", path.display()))
+}
+
+/// There is a folder for the file, and no such file in it.
+fn clear(path: &Path) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("{} cannot be replaced", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unreadable(path: &Path) -> String {
+    format!("{} cannot be read", path.display())
+}
