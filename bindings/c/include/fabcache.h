@@ -498,8 +498,8 @@ fabcache_code fabcache_transports(const fabcache *cache,
 fabcache_request *fabcache_request_new(const fabcache *cache);
 
 /*
- Frees a request object; NULL is none. An operation that is not over is left to itself: it is done or not, and nobody is told;
- its buffers are the caller's again.
+ Frees a request object; NULL is none. An operation that is not over is left to itself: it is done or not, and nobody is told.
+ Its buffers are the caller's again when this returns: for that a long value of fabcache_iset() is waited for.
  */
 void fabcache_request_free(fabcache_request *request);
 
@@ -510,7 +510,7 @@ void fabcache_request_free(fabcache_request *request);
  the operation before is not over.
 
  It waits only where there is no connection to the server yet, or 1024 requests are in flight on it. So do the other three.
- What can be sent at once is sent from where it lies; the rest is copied.
+ A value is sent from where it lies; one of 4096 bytes or less that does not go at once is copied.
  */
 fabcache_code fabcache_iset(fabcache_request *request,
                             const char *key,
@@ -520,7 +520,10 @@ fabcache_code fabcache_iset(fabcache_request *request,
                             int64_t expiration,
                             uint32_t flags);
 
-/* As fabcache_iset(), but key and value are the caller's again when it returns; the operation itself may still be in flight. */
+/*
+ As fabcache_iset(), but key and value are the caller's again when it returns: a value that does not go at once is copied. The
+ operation itself may still be in flight.
+ */
 fabcache_code fabcache_bset(fabcache_request *request,
                             const char *key,
                             size_t key_length,

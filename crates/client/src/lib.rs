@@ -28,6 +28,8 @@
 //! | [`Client::iset`], [`Client::iget`] | once the operation is asked for | belong to it, and are given back; no copy of the value |
 //! | [`Client::bset`], [`Client::bget`] | once the caller's may be used again | are the caller's: sent, or copied |
 //!
+//! [`Request::iset_from`] takes a value in anything at all, and drops it when the operation is over.
+//!
 //! Each is known by a [`Request`], which tells whether it is over ([`Request::test`]), waits for that
 //! ([`Request::wait`]), or is awaited. Then it can be used again without an allocation.
 //!

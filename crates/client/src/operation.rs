@@ -6,6 +6,7 @@
 //! From its issue until it is over, all that an operation needs is in the connection's queue: the caller's buffers too,
 //! which nobody else can reach meanwhile. A request object that is dropped takes nothing away from it.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
@@ -24,6 +25,8 @@ pub struct Operation {
     pub value: Vec<u8>,
     /// A copy of a value that stayed with the caller.
     pub copy: Vec<u8>,
+    /// A value that is in something else than a `Vec`.
+    pub held: Option<Held>,
     /// What follows the request.
     pub payload: Payload,
     /// Who asked.
@@ -41,8 +44,25 @@ pub enum Payload {
     Value,
     /// The copy.
     Copy,
+    /// What is held.
+    Held,
     /// Nothing any more: all was sent at once.
     Sent,
+}
+
+/// A value in whatever it came in, until its operation is over.
+pub struct Held(pub Box<dyn AsRef<[u8]> + Send>);
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes().len())
+    }
+}
+
+impl Held {
+    fn bytes(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
 }
 
 impl Operation {
@@ -52,6 +72,10 @@ impl Operation {
             Payload::None | Payload::Sent => [self.message.as_bytes(), b"", b""],
             Payload::Value => [self.message.as_bytes(), &self.value, self.message.value_end()],
             Payload::Copy => [self.message.as_bytes(), &self.copy, self.message.value_end()],
+            Payload::Held => {
+                let value = self.held.as_ref().map_or(&b""[..], Held::bytes);
+                [self.message.as_bytes(), value, self.message.value_end()]
+            }
         }
     }
 
@@ -110,6 +134,8 @@ impl Operation {
             self.value.clear();
         }
         self.copy.clear();
+        // Whoever learns that it is over has it back.
+        drop(self.held.take());
         let mut state = self.slot.lock();
         state.spare = (self.message, self.copy);
         state.over = Some(Over { key: self.key, value: self.value, result });

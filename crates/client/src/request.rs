@@ -10,7 +10,7 @@ use crate::client::{Client, Item, Ttl, checked};
 use crate::command::{Action, Command, Mode};
 use crate::error::Error;
 use crate::input::protocol;
-use crate::operation::{Operation, Over, Payload, Slot};
+use crate::operation::{Held, Operation, Over, Payload, Slot};
 use crate::pipeline::Pipeline;
 use crate::server::Server;
 use crate::shm::{Read, Ticket};
@@ -186,6 +186,22 @@ impl Request {
         self.issue(asked, operation, None, Kind::Set);
     }
 
+    /// Stores a value that is in anything at all, such as a part of something shared; returns once that is asked for. The
+    /// value belongs to the operation until it is over, and is dropped then, by whichever thread ends it; it is not copied. It
+    /// must be the same bytes all the while, and neither telling nor dropping them may use the client. The key may be used
+    /// again.
+    pub fn iset_from(&mut self, key: &[u8], value: impl AsRef<[u8]> + Send + 'static, ttl: Ttl, flags: u32) {
+        let len = value.as_ref().len();
+        let asked = self.checked(key, len);
+        self.leave_last();
+        let mut operation = self.operation(Vec::new(), Vec::new(), Payload::Held);
+        operation.held = Some(Held(Box::new(value)));
+        if let Ok(pipeline) = &asked {
+            operation.message.write(&Command { key, action: set(len, ttl, flags) }, pipeline.form());
+        }
+        self.issue(asked, operation, None, Kind::Set);
+    }
+
     /// Asks for a value; returns once that is done. Key and buffer belong to the operation until it is over, and are
     /// given back then; the value replaces what is in the buffer, whose memory is used.
     ///
@@ -259,7 +275,7 @@ impl Request {
 
     fn operation(&mut self, key: Vec<u8>, value: Vec<u8>, payload: Payload) -> Operation {
         let (message, copy) = std::mem::take(&mut self.slot.lock().spare);
-        Operation { message, key, value, copy, payload, slot: Arc::clone(&self.slot), opaque: 0 }
+        Operation { message, key, value, copy, held: None, payload, slot: Arc::clone(&self.slot), opaque: 0 }
     }
 
     /// Asks for a value: to be read from memory, or from the server.

@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -149,6 +150,30 @@ fn the_buffer_of_a_get_is_used_again() {
     request.iset("l", buffer, Ttl::NEVER);
     assert_eq!(request.wait().value.as_ptr(), place, "no copy");
     assert!(cache.get(b"l").expect("answered").expect("stored").value == value_of(3));
+}
+
+#[test]
+fn a_value_in_anything_is_stored_from_where_it_is() {
+    let server = Running::tcp(LARGE);
+    let cache = client(&server.address());
+    let values: Vec<Arc<[u8]>> = (0..8).map(|i| value_of(i * 250 + 17).into()).collect();
+    let mut requests: Vec<Request> = values.iter().map(|_| cache.request()).collect();
+    for (i, (request, value)) in requests.iter_mut().zip(&values).enumerate() {
+        request.iset_from(format!("key {i}").as_bytes(), Arc::clone(value), Ttl::NEVER, 3);
+    }
+    for (request, value) in requests.iter_mut().zip(&values) {
+        let completed = request.wait();
+        assert_eq!(completed.result.expect("stored"), Outcome::Stored);
+        assert!(completed.key.is_empty() && completed.value.is_empty());
+        assert_eq!(Arc::strong_count(value), 1, "it is given back when that is told");
+    }
+    for (i, value) in values.iter().enumerate() {
+        let item = cache.get(format!("key {i}").as_bytes()).expect("answered").expect("stored");
+        assert!(item.value[..] == value[..] && item.flags == 3);
+    }
+    requests[0].iset_from(b"", Arc::clone(&values[0]), Ttl::NEVER, 0);
+    assert!(matches!(requests[0].wait().result, Err(Error::Key(0))));
+    assert_eq!(Arc::strong_count(&values[0]), 1);
 }
 
 #[test]

@@ -1,12 +1,16 @@
 //! Calls that do not wait, and the object that each is known by.
 //!
-//! Where the library needs a key or a value longer than the call lasts, it copies them into memory of the request object, which
-//! is used again: keys of gets, and of a value to be stored what could not be sent at once. So nothing of the caller's is
-//! touched by anyone but the thread that has the request object, and a request object may be freed at any time.
+//! What the library needs longer than the call lasts it copies into memory of the request object, which is used again: keys, and
+//! values to be stored that could not be sent at once. Only long values of `fabcache_iset` stay where they are ([`Lent`]), and
+//! others than the thread that has the request object read them; so to free it in the middle of that is to wait.
 
 use std::ffi::{c_char, c_void};
 
 use fabcache_client::{Completed, Outcome, Ttl};
+
+/// Bytes of a value that are rather copied than noted as the caller's: to copy as many takes about as long as an allocation
+/// and the rest of that.
+const COPIED_BYTES_MAX: usize = 4 << 10;
 
 use super::border;
 use super::cache::Cache;
@@ -25,16 +29,49 @@ pub struct Request {
     found: Option<Item>,
 }
 
-/// Where a value is to be copied when it is there.
+/// What of the caller's belongs to the operation.
 #[derive(Clone, Copy)]
-struct Buffer {
-    start: *mut c_void,
-    size: usize,
+enum Given {
+    Nothing,
+    /// Where a value is to be copied when it is there.
+    Buffer {
+        start: *mut c_void,
+        size: usize,
+    },
+    /// The value to be stored, as [`Lent`].
+    Value,
+}
+
+/// A value that lies in the caller's memory until the operation is over.
+struct Lent {
+    start: *const u8,
+    length: usize,
+}
+
+// SAFETY: C's memory may be read by any thread, and whose it is does not depend on one.
+unsafe impl Send for Lent {}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `fabcache_iset` made it of a slice of so many bytes, which its caller leaves valid and unchanged until he is
+        // told that the operation is over, or has freed the request object: the client library drops this before it tells,
+        // and `Request` is not dropped before that.
+        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Stage::InFlight(Given::Value) = self.stage {
+            // The value is the caller's again when this is gone.
+            self.request.wait();
+        }
+    }
 }
 
 enum Stage {
     Idle,
-    InFlight(Option<Buffer>),
+    InFlight(Given),
     Over(Result<Code, Fault>),
 }
 
@@ -57,8 +94,8 @@ pub unsafe extern "C" fn fabcache_request_new(cache: *const Cache) -> *mut Reque
     })
 }
 
-/// Frees a request object; NULL is none. An operation that is not over is left to itself: it is done or not, and nobody is told;
-/// its buffers are the caller's again.
+/// Frees a request object; NULL is none. An operation that is not over is left to itself: it is done or not, and nobody is told.
+/// Its buffers are the caller's again when this returns: for that a long value of fabcache_iset() is waited for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_request_free(request: *mut Request) {
     guarded((), || {
@@ -75,7 +112,7 @@ pub unsafe extern "C" fn fabcache_request_free(request: *mut Request) {
 /// the operation before is not over.
 ///
 /// It waits only where there is no connection to the server yet, or 1024 requests are in flight on it. So do the other three.
-/// What can be sent at once is sent from where it lies; the rest is copied.
+/// A value is sent from where it lies; one of 4096 bytes or less that does not go at once is copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_iset(
     request: *mut Request,
@@ -86,11 +123,12 @@ pub unsafe extern "C" fn fabcache_iset(
     expiration: i64,
     flags: u32,
 ) -> Code {
-    // SAFETY: all are the caller's, as `native` says.
-    unsafe { store(request, key, key_length, value, value_length, expiration, flags) }
+    // SAFETY: all are the caller's, as `native` says; the value also until the operation is over.
+    unsafe { store(request, key, key_length, value, value_length, (expiration, flags), true) }
 }
 
-/// As fabcache_iset(), but key and value are the caller's again when it returns; the operation itself may still be in flight.
+/// As fabcache_iset(), but key and value are the caller's again when it returns: a value that does not go at once is copied. The
+/// operation itself may still be in flight.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_bset(
     request: *mut Request,
@@ -102,7 +140,7 @@ pub unsafe extern "C" fn fabcache_bset(
     flags: u32,
 ) -> Code {
     // SAFETY: all are the caller's, as `native` says.
-    unsafe { store(request, key, key_length, value, value_length, expiration, flags) }
+    unsafe { store(request, key, key_length, value, value_length, (expiration, flags), false) }
 }
 
 /// Asks for a value, and returns once that is done. key and buffer belong to the operation until fabcache_test() or
@@ -180,15 +218,15 @@ pub unsafe extern "C" fn fabcache_request_value(request: *const Request, item: *
 /// Stores a value.
 ///
 /// # Safety
-/// All arguments are as `native` says.
+/// All arguments are as `native` says; the value also until the operation is over, if it may be lent.
 unsafe fn store(
     request: *mut Request,
     key: *const c_char,
     key_length: usize,
     value: *const c_void,
     value_length: usize,
-    expiration: i64,
-    flags: u32,
+    (expiration, flags): (i64, u32),
+    may_lend: bool,
 ) -> Code {
     answer(|| {
         // SAFETY: as this function's.
@@ -198,8 +236,16 @@ unsafe fn store(
         // SAFETY: as this function's.
         let value = unsafe { border::value(value, value_length) }?;
         request.begin()?;
-        request.request.bset_with_flags(key, value, Ttl::exact(expiration), flags);
-        request.stage = Stage::InFlight(None);
+        let lends = may_lend && value.len() > COPIED_BYTES_MAX;
+        // From here on it counts as the operation's, whatever happens.
+        request.stage = Stage::InFlight(if lends { Given::Value } else { Given::Nothing });
+        let ttl = Ttl::exact(expiration);
+        if lends {
+            let lent = Lent { start: value.as_ptr(), length: value.len() };
+            request.request.iset_from(key, lent, ttl, flags);
+        } else {
+            request.request.bset_with_flags(key, value, ttl, flags);
+        }
         Ok(Code::InProgress)
     })
 }
@@ -224,8 +270,12 @@ unsafe fn load(
         request.begin()?;
         let value = std::mem::take(&mut request.value);
         request.request.bget(key, value);
-        let buffer = (!buffer.is_null()).then_some(Buffer { start: buffer, size: buffer_size });
-        request.stage = Stage::InFlight(buffer);
+        let given = if buffer.is_null() {
+            Given::Nothing
+        } else {
+            Given::Buffer { start: buffer, size: buffer_size }
+        };
+        request.stage = Stage::InFlight(given);
         Ok(Code::InProgress)
     })
 }
@@ -246,7 +296,7 @@ impl Request {
     /// # Safety
     /// A buffer that it was given is still valid, and nobody else uses it.
     unsafe fn end(&mut self) -> Result<Code, Fault> {
-        if let Stage::InFlight(buffer) = self.stage {
+        if let Stage::InFlight(given) = self.stage {
             let Completed { value, result, .. } = self.request.wait();
             // A store has none.
             if value.capacity() >= self.value.capacity() {
@@ -257,9 +307,12 @@ impl Request {
                 Ok(Outcome::NotFound) => Ok(Code::NotFound),
                 Ok(Outcome::Found { flags, cas }) => {
                     self.found = Some(Item { length: self.value.len(), cas, flags });
-                    // SAFETY: as this function's.
-                    let fits = |Buffer { start, size }| unsafe { border::fill(start, size, &self.value) };
-                    Ok(if buffer.is_none_or(fits) { Code::Ok } else { Code::BufferTooSmall })
+                    let fits = match given {
+                        Given::Nothing | Given::Value => true,
+                        // SAFETY: as this function's.
+                        Given::Buffer { start, size } => unsafe { border::fill(start, size, &self.value) },
+                    };
+                    Ok(if fits { Code::Ok } else { Code::BufferTooSmall })
                 }
                 Err(error) => Err(Fault::from(error)),
             };

@@ -226,6 +226,7 @@ static void servers(void) {
 static void requests(void) {
   fabcache_request *request = fabcache_request_new(cache);
   fabcache_item item;
+  static char large[600000];
   char value[] = "value", buffer[5], small[1];
   const char *own;
   COMES_TO(FABCACHE_NOTHING_ASKED, fabcache_test(request));
@@ -262,6 +263,16 @@ static void requests(void) {
   COMES_TO(BAD, fabcache_test(NULL));
   COMES_TO(BAD, fabcache_wait(NULL));
   CHECK(fabcache_request_new(NULL) == NULL && fabcache_request_value(NULL, &item) == NULL);
+  memset(large, 'x', sizeof large);
+  COMES_TO(FABCACHE_IN_PROGRESS, fabcache_iset(request, "large", 5, large, sizeof large, 0, 0));
+  COMES_TO(FABCACHE_OK, fabcache_wait(request));
+  memset(large, '-', sizeof large); /* It is ours again. */
+  COMES_TO(FABCACHE_IN_PROGRESS, fabcache_bset(request, "large", 5, large, sizeof large, 0, 0));
+  memset(large, ' ', sizeof large);
+  COMES_TO(FABCACHE_OK, fabcache_wait(request));
+  COMES_TO(FABCACHE_IN_PROGRESS, fabcache_iget(request, "large", 5, large, sizeof large));
+  COMES_TO(FABCACHE_OK, fabcache_wait(request));
+  CHECK(large[0] == '-' && memcmp(large, large + 1, sizeof large - 1) == 0);
   /* In flight, it is freed all the same. */
   COMES_TO(FABCACHE_IN_PROGRESS, fabcache_iset(request, "r", 1, "again", 5, 0, 0));
   fabcache_request_free(request);

@@ -396,7 +396,7 @@ fn requests_tell_what_they_came_to() {
         assert_eq!(asked, Code::InProgress);
         assert_eq!(call!(fabcache_wait(request)), Code::Refused);
         assert_eq!(call!(fabcache_wait(request)), Code::Refused, "as often as it is asked");
-        // Freed in flight, it takes nothing of the caller's along; and it outlives its client.
+        // Freed in flight, it takes nothing of the caller's along.
         let asked = call!(fabcache_iset(request, c"left".as_ptr(), 4, c"x".as_ptr().cast(), 1, 0, 0));
         assert_eq!(asked, Code::InProgress);
         let second = call!(fabcache_request_new(cache.0));
@@ -405,6 +405,56 @@ fn requests_tell_what_they_came_to() {
         assert_eq!(call!(fabcache_wait(second)), Code::Ok);
         call!(fabcache_request_free(second));
     });
+}
+
+/// Far more than goes at once: the values stay where they are, until their operations are over.
+#[test]
+fn long_values_are_lent() {
+    over_both("lent", |cache| {
+        let values: Vec<Vec<u8>> = (0..16u8).map(|number| vec![number; 900_000]).collect();
+        let requests: Vec<_> = values.iter().map(|_| call!(fabcache_request_new(cache.0))).collect();
+        for (request, value) in requests.iter().zip(&values) {
+            let (key, start) = (c"long".as_ptr(), value.as_ptr().cast());
+            assert_eq!(call!(fabcache_iset(*request, key, 4, start, value.len(), 0, 2)), Code::InProgress);
+        }
+        let (freed, waited) = requests.split_at(8);
+        // What is in flight is over when this returns.
+        freed.iter().for_each(|request| call!(fabcache_request_free(*request)));
+        for (number, request) in waited.iter().enumerate() {
+            let code = if number % 2 == 0 {
+                call!(fabcache_wait(*request))
+            } else {
+                loop {
+                    match call!(fabcache_test(*request)) {
+                        Code::InProgress => std::thread::yield_now(),
+                        code => break code,
+                    }
+                }
+            };
+            assert_eq!(code, Code::Ok, "{}", last_error());
+            assert_eq!(call!(fabcache_wait(*request)), Code::Ok);
+        }
+        drop(values);
+        assert!(cache.value("long") == vec![15; 900_000]);
+        let (code, ..) = cache.get("long", 4);
+        assert_eq!(code, Code::BufferTooSmall);
+        waited.iter().for_each(|request| call!(fabcache_request_free(*request)));
+    });
+}
+
+/// The server takes nothing in: what was lent is given back when the time is over.
+#[test]
+fn what_was_lent_to_a_server_that_hangs_is_given_back() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let options = fabcache_options_new();
+    call!(fabcache_options_timeout_ms(options, 100));
+    let cache = Open::with(&[&silent.local_addr().expect("bound").to_string()], options);
+    let request = call!(fabcache_request_new(cache.0));
+    let value = vec![1u8; 64 << 20];
+    let (key, start) = (c"long".as_ptr(), value.as_ptr().cast());
+    assert_eq!(call!(fabcache_iset(request, key, 4, start, value.len(), 0, 0)), Code::InProgress);
+    assert_eq!(call!(fabcache_test(request)), Code::InProgress);
+    call!(fabcache_request_free(request));
 }
 
 #[test]
