@@ -5,7 +5,7 @@
 //! - `native`: ours, `fabcache_*`, declared in `fabcache.h`;
 //! - `libmemcached`: those of libmemcached 1.1, so that its programs run over shared memory as they are.
 //!
-//! No panic and no Rust type crosses the border: every function of either goes through [`guarded`].
+//! No panic and no Rust type crosses the border: every function of either goes through `guarded`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

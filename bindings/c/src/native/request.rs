@@ -1,7 +1,7 @@
 //! Calls that do not wait, and the object that each is known by.
 //!
 //! What the library needs longer than the call lasts it copies into memory of the request object, which is used again: keys, and
-//! values to be stored that could not be sent at once. Only long values of `fabcache_iset` stay where they are ([`Lent`]), and
+//! values to be stored that could not be sent at once. Only long values of `fabcache_iset` stay where they are (`Lent`), and
 //! others than the thread that has the request object read them; so to free it in the middle of that is to wait.
 
 use std::ffi::{c_char, c_void};
