@@ -567,6 +567,32 @@ fn options_are_heeded() {
 }
 
 #[test]
+fn who_this_is_is_told_to_servers_that_ask() {
+    let users = std::env::temp_dir().join(format!("fabcache-c-users-{}", std::process::id()));
+    std::fs::write(&users, "user:secret\n").expect("written");
+    let server = Running::tcp_with(&format!("-Y {}", users.display()));
+    for (password, wanted) in [(c"secret", Code::Ok), (c"guess", Code::Refused)] {
+        let options = fabcache_options_new();
+        call!(fabcache_options_credentials(options, c"user".as_ptr(), password.as_ptr()));
+        let cache = Open::with(&[&server.address], options);
+        assert_eq!(cache.set("key", b"v"), wanted, "{}", last_error());
+    }
+    assert_eq!(Open::at(&[&server.address]).set("key", b"v"), Code::Refused);
+    std::fs::remove_file(users).expect("it is there");
+}
+
+#[test]
+fn keys_of_a_server_that_is_down_go_to_others_if_that_is_wanted() {
+    let server = Running::tcp();
+    let options = fabcache_options_new();
+    call!(fabcache_options_failures(options, 1, 60_000, 1));
+    let cache = Open::with(&[&server.address, "tcp://127.0.0.1:1"], options);
+    let codes: Vec<Code> = (0..20).map(|number| cache.set(&format!("k{number}"), b"v")).collect();
+    let failed = codes.iter().filter(|code| **code == Code::Unreachable).count();
+    assert!(failed == 1 && codes.iter().filter(|code| **code == Code::Ok).count() == 19, "{codes:?}");
+}
+
+#[test]
 fn addresses_are_looked_at() {
     let open = |addresses: &[*const c_char]| {
         let mut cache = std::ptr::dangling_mut::<Cache>();

@@ -20,7 +20,12 @@ impl Running {
 
     /// Over TCP.
     pub fn tcp() -> Running {
-        let server = Running::start("-l 127.0.0.1 -p -1");
+        Running::tcp_with("")
+    }
+
+    /// Over TCP.
+    pub fn tcp_with(flags: &str) -> Running {
+        let server = Running::start(&format!("-l 127.0.0.1 -p -1 {flags}"));
         let local = server.local().iter().map(ToString::to_string).find(|place| !place.starts_with('/'));
         Running { address: format!("tcp://{}", local.expect("a port")), server: Some(server) }
     }
