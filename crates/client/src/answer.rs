@@ -7,6 +7,8 @@ pub enum Answer {
     Value(Flags),
     /// It was done, or is there.
     Done(Flags),
+    /// A number, which was changed to this.
+    Number(u64),
     /// A miss.
     Miss,
     /// Not stored.
@@ -25,7 +27,7 @@ impl Answer {
         match self {
             Answer::Value(flags) | Answer::Done(flags) => flags.opaque == Some(opaque),
             Answer::NoOp => false,
-            Answer::Miss | Answer::NotStored | Answer::Exists | Answer::NotFound => true,
+            Answer::Number(_) | Answer::Miss | Answer::NotStored | Answer::Exists | Answer::NotFound => true,
         }
     }
 }

@@ -13,6 +13,11 @@ pub const RECEIVE_BYTES: usize = 64 << 10;
 /// Keys asked for before their answers are read: so many answers of refusal fit the buffers of any socket, so that
 /// neither side waits for the other to read first.
 pub const KEYS_IN_FLIGHT_MAX: usize = 64;
+/// Times that a number is looked for, and added where none is found: each is in vain only because another was faster.
+pub const COUNTER_TRIES_MAX: u32 = 16;
+/// Connections on which a server may hang up on a question of the meta protocol, before it is taken for one that does
+/// not know that: one that ends just then hangs up once.
+pub const HANG_UPS_MAX: u32 = 2;
 /// A connection on which a call began less than this ago is not looked at before the next: a system call less, and a
 /// server is not started again so soon.
 pub const TRUSTED_IDLE: Duration = Duration::from_millis(1);

@@ -6,17 +6,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::address::Address;
 use crate::answer::{Answer, Flags};
-use crate::bounds::{
-    CONNECT_TIMEOUT, KEY_BYTES_MAX, KEYS_IN_FLIGHT_MAX, RETRY_AFTER, TIMEOUT, VALUE_BYTES_MAX,
-};
+use crate::bounds::{CONNECT_TIMEOUT, KEY_BYTES_MAX, RETRY_AFTER, TIMEOUT, VALUE_BYTES_MAX};
 use crate::command::{Action, Command, Initial, Mode};
-use crate::connection::Connection;
+use crate::counting::count;
 use crate::distribution::{Distribution, Mapping};
 use crate::error::{Error, Failure};
 use crate::input::protocol;
-use crate::meta::{self, refusal};
 use crate::server::Server;
 use crate::shm::Read;
+use crate::{many, orders};
 
 /// What a client does where it has a choice.
 #[derive(Clone, Debug)]
@@ -33,7 +31,10 @@ pub struct Options {
     pub retry_after: Duration,
     /// Keys of a server that is down belong to the others meanwhile. Otherwise calls for them fail at once.
     pub auto_eject: bool,
-    /// Who this is, for servers whose clients authenticate by text (`-Y`).
+    /// What is spoken over sockets.
+    pub protocol: Protocol,
+    /// Who this is, for servers whose clients authenticate: by text (`-Y`), or where [`Protocol::Binary`] is spoken by SASL
+    /// PLAIN (`-S`).
     pub credentials: Option<Credentials>,
     /// Whether memory is shared with servers that are reached by a Unix socket.
     pub shared_memory: SharedMemory,
@@ -42,7 +43,7 @@ pub struct Options {
 /// A user of a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Name, without a space.
+    /// Name: for text without a space, for SASL without a NUL.
     pub user: String,
     /// Password.
     pub password: String,
@@ -53,6 +54,24 @@ impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
     }
+}
+
+/// What is spoken with servers over sockets. Through shared memory it makes no difference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// The meta protocol, or with servers that do not know it the text one: old ones answer what they are asked first with
+    /// an error, and proxies close the connection. What a server takes is asked on the first connection to it, and again
+    /// after it has failed.
+    #[default]
+    Auto,
+    /// The meta protocol, which any memcached from 1.6 on takes.
+    Meta,
+    /// The binary protocol. A time beyond the year 2106 is that year's.
+    Binary,
+    /// The text protocol. It takes no key with spaces or control characters ([`Failure::Key`]), and times beyond
+    /// January 2038 are then. [`Client::contains`] moves the value all the same, and [`Client::incr_or_set`] takes more than
+    /// one request.
+    Text,
 }
 
 /// Whether to ask servers of this host for their memory.
@@ -90,6 +109,7 @@ impl Default for Options {
             failures_max: 1,
             retry_after: RETRY_AFTER,
             auto_eject: false,
+            protocol: Protocol::Auto,
             credentials: None,
             shared_memory: SharedMemory::Offered,
         }
@@ -287,7 +307,7 @@ impl Client {
         Ok(found.map(|(flags, cas)| Item { value, flags, cas }))
     }
 
-    /// Whether anything is stored under a key. Over a socket no value comes for it.
+    /// Whether anything is stored under a key. By the meta protocol no value comes for it.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -300,7 +320,7 @@ impl Client {
         }
         let command = Command { key, action: Action::Look };
         server.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
-            Answer::Done(_) => Ok(true),
+            Answer::Done(_) | Answer::Value(_) => Ok(true),
             Answer::Miss => Ok(false),
             other => Err(unexpected(&other)),
         })
@@ -350,12 +370,11 @@ impl Client {
         }
         let mut asked = Vec::new();
         for (server, wanted) in self.shared.servers.iter().zip(&wanted) {
-            let (first, _) = wanted.split_at(wanted.len().min(KEYS_IN_FLIGHT_MAX));
-            if first.is_empty() {
+            if wanted.is_empty() {
                 continue;
             }
             let sent = server.take().and_then(|mut connection| {
-                let sent = connection.send([&ask_for(first, keys)]);
+                let sent = many::ask(&mut connection, keys, wanted);
                 match sent {
                     Ok(()) => Ok(connection),
                     Err(_) => {
@@ -370,7 +389,7 @@ impl Client {
             }
         }
         for (server, mut connection, wanted) in asked {
-            let done = read_many(&mut connection, keys, wanted, &mut take);
+            let done = many::read(&mut connection, keys, wanted, &mut take);
             server.give_back(connection, &done);
             failed.extend(done.err().map(|failure| server.error(failure)));
         }
@@ -461,7 +480,7 @@ impl Client {
     /// # Errors
     /// The key is none, or the server fails or refuses: what is stored is no number.
     pub fn incr(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
-        self.arithmetic(key, false, delta, None)
+        self.arithmetic(key, false, delta)
     }
 
     /// Adds to a number, or stores the one to begin with: the one that is there then.
@@ -477,7 +496,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::incr`].
     pub fn decr(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
-        self.arithmetic(key, true, delta, None)
+        self.arithmetic(key, true, delta)
     }
 
     /// Subtracts from a number, or stores the one to begin with: the one that is there then.
@@ -497,31 +516,16 @@ impl Client {
         ttl: Ttl,
     ) -> Result<u64, Error> {
         let initial = Initial { number: initial, exptime: ttl.exptime() };
-        let number = self.arithmetic(key, decrement, delta, Some(initial))?;
-        let server =
-            || self.server_of(key).map(|server| server.error(protocol(b"no number, and none stored")));
-        number.map_or_else(|| Err(server().unwrap_or_else(|error| error)), Ok)
+        let server = self.server_of(checked(key)?)?;
+        server.call(|connection| {
+            let number = count(connection, key, decrement, delta, Some(initial))?;
+            number.ok_or_else(|| protocol(b"no number, and none stored"))
+        })
     }
 
-    fn arithmetic(
-        &self,
-        key: &[u8],
-        decrement: bool,
-        delta: u64,
-        initial: Option<Initial>,
-    ) -> Result<Option<u64>, Error> {
-        let action = Action::Arithmetic { decrement, delta, initial };
-        let command = Command { key: checked(key)?, action };
-        let mut number = Vec::new();
-        self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut number)? {
-            Answer::Value(_) => {
-                let parsed =
-                    std::str::from_utf8(&number).ok().and_then(|number| number.trim_end().parse().ok());
-                parsed.map(Some).ok_or_else(|| protocol(&number))
-            }
-            Answer::NotFound => Ok(None),
-            other => Err(unexpected(&other)),
-        })
+    fn arithmetic(&self, key: &[u8], decrement: bool, delta: u64) -> Result<Option<u64>, Error> {
+        let server = self.server_of(checked(key)?)?;
+        server.call(|connection| count(connection, key, decrement, delta, None))
     }
 
     /// From now on what is stored lives for `ttl`. Whether there is anything.
@@ -557,8 +561,7 @@ impl Client {
     /// # Errors
     /// The first server that fails or refuses; the others were asked all the same.
     pub fn flush(&self, delay: u32) -> Result<(), Error> {
-        let flush =
-            |server: &Arc<Server>| server.call(|connection| connection.order(&format!("flush_all {delay}")));
+        let flush = |server: &Arc<Server>| server.call(|connection| orders::flush(connection, delay));
         let done: Vec<_> = self.shared.servers.iter().map(flush).collect();
         done.into_iter().collect()
     }
@@ -568,8 +571,7 @@ impl Client {
     /// # Errors
     /// Of each server, that it fails or refuses.
     pub fn verbosity(&self, level: u32) -> Vec<Result<(), Error>> {
-        let set =
-            |server: &Arc<Server>| server.call(|connection| connection.order(&format!("verbosity {level}")));
+        let set = |server: &Arc<Server>| server.call(|connection| orders::verbosity(connection, level));
         self.shared.servers.iter().map(set).collect()
     }
 
@@ -578,15 +580,7 @@ impl Client {
     /// # Errors
     /// Of each server, that it fails.
     pub fn versions(&self) -> Vec<Result<String, Error>> {
-        let version = |server: &Arc<Server>| {
-            server.call(|connection| {
-                connection.send([b"version\r\n"])?;
-                let line = connection.line()?;
-                refusal(&line)?;
-                let version = line.strip_prefix("VERSION ");
-                version.map(Into::into).ok_or_else(|| protocol(line.as_bytes()))
-            })
-        };
+        let version = |server: &Arc<Server>| server.call(orders::version);
         self.shared.servers.iter().map(version).collect()
     }
 
@@ -600,19 +594,7 @@ impl Client {
             if !is_topic {
                 return Err(Error::Topic(topic.into()));
             }
-            server.call(|connection| {
-                connection.send([format!("stats {topic}").trim_end().as_bytes(), b"\r\n"])?;
-                let mut stats = Vec::new();
-                loop {
-                    let line = connection.line()?;
-                    refusal(&line)?;
-                    match line.strip_prefix("STAT ").map(|stat| stat.split_once(' ').unwrap_or((stat, ""))) {
-                        Some((name, value)) => stats.push((name.into(), value.into())),
-                        None if matches!(line.as_str(), "END" | "RESET") => return Ok(stats),
-                        None => return Err(protocol(line.as_bytes())),
-                    }
-                }
-            })
+            server.call(|connection| orders::stats(connection, topic))
         };
         self.shared.servers.iter().map(stats).collect()
     }
@@ -657,51 +639,7 @@ pub(crate) fn checked(key: &[u8]) -> Result<&[u8], Error> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Error::Key(key.len())) } else { Ok(key) }
 }
 
-fn unexpected(answer: &Answer) -> Failure {
+/// An answer to something else.
+pub(crate) fn unexpected(answer: &Answer) -> Failure {
     protocol(format!("{answer:?}").as_bytes())
-}
-
-/// Asks for some of the keys, each marked with its number; misses are not answered.
-fn ask_for<K: AsRef<[u8]>>(numbers: &[usize], keys: &[K]) -> Vec<u8> {
-    let mut request = Vec::new();
-    for i in numbers {
-        let action = Action::Get { touch: None };
-        meta::write(&Command { key: keys[*i].as_ref(), action }, &mut request);
-        meta::word(&mut request, "O", i);
-        request.extend_from_slice(b" q\r\n");
-    }
-    request.extend_from_slice(b"mn\r\n");
-    request
-}
-
-/// Reads what was asked for first, then asks for the rest.
-fn read_many<K: AsRef<[u8]>>(
-    connection: &mut Connection,
-    keys: &[K],
-    wanted: &[usize],
-    mut take: impl FnMut(usize, Found<'_>),
-) -> Result<(), Failure> {
-    let mut refused = Ok(());
-    let mut value = Vec::new();
-    for (turn, numbers) in wanted.chunks(KEYS_IN_FLIGHT_MAX).enumerate() {
-        if turn > 0 {
-            connection.send([&ask_for(numbers, keys)])?;
-        }
-        loop {
-            match connection.answer(&mut value) {
-                Ok(Answer::NoOp) => break,
-                // Others are answered behind it.
-                Err(Failure::Refused(why)) => refused = Err(Failure::Refused(why)),
-                Err(failure) => return Err(failure),
-                Ok(Answer::Value(flags)) => {
-                    let number =
-                        flags.opaque.map(|number| number as usize).filter(|number| numbers.contains(number));
-                    let number = number.ok_or_else(|| protocol(b"a value that was not asked for"))?;
-                    take(number, Found { value: &mut value, flags: flags.flags, cas: flags.cas });
-                }
-                Ok(other) => return Err(unexpected(&other)),
-            }
-        }
-    }
-    refused
 }

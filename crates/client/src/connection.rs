@@ -7,10 +7,10 @@ use crate::answer::Answer;
 use crate::bounds::TRUSTED_IDLE;
 use crate::command::Command;
 use crate::error::Failure;
-use crate::input::{Input, Received, protocol};
-use crate::message::Message;
-use crate::meta::refusal;
+use crate::input::{Input, Received};
+use crate::message::{Form, Message};
 use crate::stream::{Stream, Until};
+use crate::text::Asked;
 
 /// A connection.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct Connection {
     has_more: bool,
     /// It has waited since that call began.
     has_waited: bool,
+    /// Where the last answer ended is not certain: it is not used again.
+    is_unsure: bool,
 }
 
 /// The server has neither closed the stream nor said anything that was not asked for, which would go to `unasked`.
@@ -46,7 +48,18 @@ impl Connection {
             deadline: now,
             has_more: false,
             has_waited: false,
+            is_unsure: false,
         }
+    }
+
+    /// What the server takes.
+    pub fn form(&self) -> Form {
+        self.stream.form()
+    }
+
+    /// Where the last answer ended is not certain.
+    pub fn is_unsure(&self) -> bool {
+        self.is_unsure
     }
 
     /// Begins a call that is to be over within `patience`: if the server has neither closed the connection nor said
@@ -64,19 +77,25 @@ impl Connection {
     /// `found`.
     ///
     /// # Errors
-    /// As for [`Connection::send`] and [`Connection::answer`].
+    /// The key is one that the server's protocol cannot carry, or as for [`Connection::send`] and
+    /// [`Connection::answer`].
     pub fn ask(
         &mut self,
         command: &Command<'_>,
         value: &[u8],
         found: &mut Vec<u8>,
     ) -> Result<Answer, Failure> {
+        let form = self.form();
+        if !form.takes(command.key) {
+            return Err(Failure::Key);
+        }
         let mut message = std::mem::take(&mut self.message);
-        message.write(command, self.stream.form());
+        message.write(command, form);
         message.end();
         let sent = self.send([message.as_bytes(), value, message.value_end()]);
+        let answered = sent.and_then(|()| self.answer(message.asked(), found));
         self.message = message;
-        sent.and_then(|()| self.answer(found))
+        answered
     }
 
     /// Sends all of the parts.
@@ -103,17 +122,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Has the server do what is answered with `OK`.
-    ///
-    /// # Errors
-    /// It refuses, or as for [`Connection::send`] and [`Connection::line`].
-    pub fn order(&mut self, line: &str) -> Result<(), Failure> {
-        self.send([line.as_bytes(), b"\r\n"])?;
-        let answered = self.line()?;
-        refusal(&answered)?;
-        if answered == "OK" { Ok(()) } else { Err(protocol(answered.as_bytes())) }
-    }
-
     /// The next line, without its end.
     ///
     /// # Errors
@@ -127,17 +135,41 @@ impl Connection {
         }
     }
 
-    /// The next answer; its value, if it has one, replaces what is in `value`.
+    /// The next answer to what is not about a key, in a packet: what stands in a key's place, and a value.
+    ///
+    /// # Errors
+    /// The server refuses, what comes is no such answer, or the connection broke or takes too long.
+    pub fn packet(&mut self) -> Result<(Vec<u8>, Vec<u8>), Failure> {
+        loop {
+            if let Some(said) = self.input.packet()? {
+                return Ok((said.key.into(), said.value.into()));
+            }
+            self.receive(&mut Vec::new())?;
+        }
+    }
+
+    /// The next answer; its value, if it has one, replaces what is in `value`. What was `asked` is to be said where answers do
+    /// not tell by themselves.
     ///
     /// # Errors
     /// The server refuses, what comes is no answer, or the connection broke or takes too long.
-    pub fn answer(&mut self, value: &mut Vec<u8>) -> Result<Answer, Failure> {
+    pub fn answer(&mut self, asked: Option<Asked<'_>>, value: &mut Vec<u8>) -> Result<Answer, Failure> {
         loop {
-            if let Some(answer) = self.input.answer(value)? {
-                return Ok(answer);
+            match self.input.answer(asked, value) {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => self.receive(value)?,
+                Err(failure) => {
+                    // There may be an end behind it, as behind the values, or none.
+                    self.is_unsure |= asked == Some(Asked::Values);
+                    return Err(failure);
+                }
             }
-            self.receive(value)?;
         }
+    }
+
+    /// The key that the last value came with, where one comes.
+    pub fn key(&self) -> &[u8] {
+        self.input.key()
     }
 
     fn receive(&mut self, value: &mut Vec<u8>) -> Result<(), Failure> {

@@ -67,6 +67,9 @@ pub enum Failure {
     /// It has failed of late, and is not asked again until [`crate::Options::retry_after`] is over.
     #[error("it has failed of late and is not asked again yet")]
     Down,
+    /// The caller's: a key that the text protocol, which is spoken with this server, cannot carry.
+    #[error("its protocol is the text one, which takes no key with spaces or control characters")]
+    Key,
     /// It refused: memory is full, the value is too large, a number is none, or as it says.
     #[error("it refuses: {0}")]
     Refused(String),
@@ -75,7 +78,13 @@ pub enum Failure {
 impl Failure {
     /// The connection cannot be used any more.
     pub(crate) fn breaks(&self) -> bool {
-        !matches!(self, Failure::Refused(_))
+        !matches!(self, Failure::Refused(_) | Failure::Key)
+    }
+
+    /// The server closed the connection.
+    pub(crate) fn is_hang_up(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        matches!(self, Failure::Broken(error) if matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe))
     }
 
     /// The same, for another operation that it ends.
@@ -89,6 +98,7 @@ impl Failure {
             Failure::Broken(error) => Failure::Broken(same(error)),
             Failure::Protocol(said) => Failure::Protocol(said.clone()),
             Failure::Down => Failure::Down,
+            Failure::Key => Failure::Key,
             Failure::Refused(why) => Failure::Refused(why.clone()),
         }
     }

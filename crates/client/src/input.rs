@@ -4,16 +4,21 @@
 //! arrived with its line is received into the value itself.
 
 use std::io;
+use std::ops::Range;
 
 use fabcache_protocol::binary::RESPONSE;
 
 use crate::answer::{Answer, Flags, Head};
 use crate::bounds::{LINE_BYTES_MAX, RECEIVE_BYTES};
 use crate::error::Failure;
+use crate::packet::Said;
 use crate::stream::Stream;
-use crate::{meta, packet};
+use crate::text::{Asked, Line};
+use crate::{meta, packet, text};
 
 const LINE_END: &[u8] = b"\r\n";
+/// Behind the only value of an answer of the text protocol.
+const VALUE_END: &[u8] = b"\r\nEND\r\n";
 
 /// Received, and not yet read.
 #[derive(Debug, Default)]
@@ -25,6 +30,8 @@ pub struct Input {
     looked: usize,
     /// The value that comes next, its head being read.
     value: Option<Coming>,
+    /// The key that came with the last value, where one comes.
+    key: Vec<u8>,
 }
 
 /// A value on its way.
@@ -65,26 +72,57 @@ impl Input {
     /// # Errors
     /// It has no end, or is no text.
     pub fn line(&mut self) -> Result<Option<&str>, Failure> {
+        let Some(line) = self.next_line()? else { return Ok(None) };
+        let line = &self.bytes[line];
+        std::str::from_utf8(line).map(Some).map_err(|_| protocol(line))
+    }
+
+    /// Where the next line is, without its end.
+    fn next_line(&mut self) -> Result<Option<Range<usize>>, Failure> {
         let unread = &self.bytes[self.at..];
         let Some(end) = memchr::memchr(b'\n', &unread[self.looked..]) else {
             self.looked = unread.len();
             return if self.looked > LINE_BYTES_MAX { Err(protocol(&unread[..64])) } else { Ok(None) };
         };
-        let line = &unread[..self.looked + end];
-        self.at += line.len() + 1;
+        let end = self.looked + end;
+        let line = unread[..end].strip_suffix(b"\r").unwrap_or(&unread[..end]);
+        let line = self.at..self.at + line.len();
+        self.at += end + 1;
         self.looked = 0;
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        std::str::from_utf8(line).map(Some).map_err(|_| protocol(line))
+        Ok(Some(line))
+    }
+
+    /// The next answer to what is not about a key, in a packet, if all of it is there.
+    ///
+    /// # Errors
+    /// The server refuses, or what came is no such answer.
+    pub fn packet(&mut self) -> Result<Option<Said<'_>>, Failure> {
+        let Some((said, len)) = packet::said(&self.bytes[self.at..]) else { return Ok(None) };
+        self.at += len;
+        said.map(Some)
+    }
+
+    /// The key that the last value came with, where one comes.
+    pub fn key(&self) -> &[u8] {
+        &self.key
     }
 
     /// The next answer, if all of it is there. Its value, if it has one, replaces what is in `value`; until then that is
-    /// to be the same at each call.
+    /// to be the same at each call, and so is what was `asked`, where answers do not tell by themselves.
     ///
     /// # Errors
     /// The server refuses, or what came is no answer.
-    pub fn answer(&mut self, value: &mut Vec<u8>) -> Result<Option<Answer>, Failure> {
+    pub fn answer(
+        &mut self,
+        asked: Option<Asked<'_>>,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Answer>, Failure> {
         let Some(coming) = self.value else {
-            let Some((head, end)) = self.head() else { return Ok(None) };
+            let head = match asked {
+                None => self.head(),
+                Some(asked) => self.text_head(asked),
+            };
+            let Some((head, end)) = head else { return Ok(None) };
             match head? {
                 Head::Whole(answer) => return Ok(Some(answer)),
                 Head::Value(flags, len) => {
@@ -109,6 +147,24 @@ impl Input {
         }
         let line = self.line().transpose()?;
         Some((line.and_then(meta::head), LINE_END))
+    }
+
+    /// The same, in the text protocol.
+    fn text_head(&mut self, asked: Asked<'_>) -> Option<(Result<Head, Failure>, &'static [u8])> {
+        let line = match self.next_line() {
+            Ok(line) => &self.bytes[line?],
+            Err(failure) => return Some((Err(failure), b"")),
+        };
+        let head = match text::line(line, asked) {
+            Ok(Line::Whole(answer)) => Ok(Head::Whole(answer)),
+            Ok(Line::Value { key, flags, len }) => {
+                self.key.clear();
+                self.key.extend_from_slice(key);
+                Ok(Head::Value(flags, len))
+            }
+            Err(failure) => Err(failure),
+        };
+        Some((head, if matches!(asked, Asked::Value(_)) { VALUE_END } else { LINE_END }))
     }
 
     fn take_value(&mut self, coming: Coming, value: &mut Vec<u8>) -> Result<Option<Answer>, Failure> {
@@ -230,14 +286,34 @@ mod tests {
 
     type Said = Result<(Answer, Vec<u8>), String>;
 
-    /// All that is said in the pieces, to the end; each value goes to a buffer that has room for `room` bytes.
-    fn read(pieces: impl IntoIterator<Item = Vec<u8>>, room: usize) -> Vec<Said> {
+    const KEY: &[u8] = b"key\xff";
+
+    /// What each of these answers.
+    fn asked(said: &[Said], form: Form) -> Vec<Option<Asked<'static>>> {
+        let asked = |said: &Said| match said {
+            // Alone, or one of many.
+            Ok((Answer::Value(Flags { opaque: None, .. }) | Answer::Miss, _)) => Asked::Value(KEY),
+            Ok((Answer::Value(_), _)) => Asked::Values,
+            _ => Asked::Change,
+        };
+        said.iter().map(|said| (form == Form::Text).then(|| asked(said))).collect()
+    }
+
+    /// All that is said in the pieces, to the end, to what was asked; each value goes to a buffer that has room for `room`
+    /// bytes.
+    fn read(
+        pieces: impl IntoIterator<Item = Vec<u8>>,
+        asked: &[Option<Asked<'_>>],
+        room: usize,
+    ) -> Vec<Said> {
         let (mut stream, mut input) = (Pieces(pieces.into_iter().collect()), Input::default());
         let mut said = Vec::new();
         let mut value = Vec::with_capacity(room);
         loop {
-            match input.answer(&mut value) {
+            let asked = asked.get(said.len()).copied().flatten();
+            match input.answer(asked, &mut value) {
                 Ok(Some(answer)) => {
+                    assert!(asked.is_none() || value.is_empty() || input.key() == KEY);
                     said.push(Ok((answer, std::mem::replace(&mut value, Vec::with_capacity(room)))));
                 }
                 Err(failure) => said.push(Err(failure.to_string())),
@@ -267,13 +343,30 @@ mod tests {
     }
 
     fn forms() -> impl Strategy<Value = Form> {
-        prop_oneof![Just(Form::Lines), Just(Form::Packets)]
+        prop_oneof![Just(Form::Meta), Just(Form::Binary), Just(Form::Text)]
     }
 
     fn as_sent(said: &Said, form: Form) -> Vec<u8> {
         match form {
-            Form::Lines => as_lines(said),
-            Form::Packets => as_packet(said),
+            Form::Meta => as_lines(said),
+            Form::Binary => as_packet(said),
+            Form::Text => as_text(said),
+            Form::Mixed => unreachable!("it is one or the other"),
+        }
+    }
+
+    fn as_text(said: &Said) -> Vec<u8> {
+        match said {
+            Ok((Answer::Value(Flags { flags, cas, opaque }), value)) => {
+                let head = format!(" {flags} {} {cas}\r\n", value.len());
+                let end: &[u8] = if opaque.is_none() { b"\r\nEND\r\n" } else { b"\r\n" };
+                [b"VALUE ", KEY, head.as_bytes(), value, end].concat()
+            }
+            Ok((Answer::Done(_), _)) => b"STORED\r\n".into(),
+            Ok((Answer::Miss, _)) => b"END\r\n".into(),
+            Ok((Answer::NotFound, _)) => b"NOT_FOUND\r\n".into(),
+            Ok((other, _)) => unreachable!("{other:?} is of the others"),
+            Err(why) => format!("SERVER_ERROR {why}\r\n").into(),
         }
     }
 
@@ -320,13 +413,16 @@ mod tests {
         }
     }
 
-    /// What is read of that: a packet has a mark always, and client flags only with a value.
+    /// What is read of that: a packet has a mark always, and client flags only with a value; text has no marks, and says
+    /// nothing of what is done.
     fn as_told(said: Vec<Said>, form: Form) -> Vec<Said> {
         let told = |answer| match answer {
-            Answer::Done(flags) if form == Form::Packets => {
+            Answer::Done(_) if form == Form::Text => Answer::Done(Flags::default()),
+            Answer::Value(flags) if form == Form::Text => Answer::Value(Flags { opaque: None, ..flags }),
+            Answer::Done(flags) if form == Form::Binary => {
                 Answer::Done(Flags { flags: 0, opaque: flags.opaque.or(Some(0)), ..flags })
             }
-            Answer::Value(flags) if form == Form::Packets => {
+            Answer::Value(flags) if form == Form::Binary => {
                 Answer::Value(Flags { opaque: flags.opaque.or(Some(0)), ..flags })
             }
             other => other,
@@ -343,12 +439,13 @@ mod tests {
         #[test]
         fn answers_are_the_same_wherever_they_are_cut(said in vec(answers(40), 1..6), form in forms()) {
             let sent: Vec<u8> = said.iter().flat_map(|said| as_sent(said, form)).collect();
+            let asked = asked(&said, form);
             let told = as_told(said, form);
             for at in 0..=sent.len() {
                 let (first, second) = sent.split_at(at);
-                prop_assert_eq!(&read([first.to_vec(), second.to_vec()], 0), &told, "cut at {}", at);
+                prop_assert_eq!(&read([first.to_vec(), second.to_vec()], &asked, 0), &told, "cut at {}", at);
             }
-            prop_assert_eq!(&read(sent.iter().map(|byte| vec![*byte]), 0), &told);
+            prop_assert_eq!(&read(sent.iter().map(|byte| vec![*byte]), &asked, 0), &told);
         }
     }
 
@@ -374,12 +471,14 @@ mod tests {
                 pieces.push(sent.drain(..cut.min(sent.len())).collect());
             }
             pieces.push(sent);
-            prop_assert!(read(pieces, room) == as_told(said, form));
+            let asked = asked(&said, form);
+            prop_assert!(read(pieces, &asked, room) == as_told(said, form));
         }
 
         #[test]
         fn whatever_a_server_says_is_an_answer_or_an_error(
             mut said in vec(any::<u8>(), 0..200),
+            asked in prop::sample::select(vec![None, Some(Asked::Value(KEY)), Some(Asked::Values), Some(Asked::Change)]),
             is_packet in any::<bool>(),
         ) {
             if let Some(first) = said.first_mut().filter(|_| is_packet) {
@@ -388,7 +487,7 @@ mod tests {
             let (mut stream, mut input) = (Pieces([said].into()), Input::default());
             let mut value = Vec::new();
             while input.receive(&mut stream, &mut value).is_ok() {
-                while input.answer(&mut value).is_ok_and(|answer| answer.is_some()) {}
+                while input.answer(asked, &mut value).is_ok_and(|answer| answer.is_some()) {}
             }
         }
     }

@@ -80,12 +80,15 @@ mod bounds;
 mod client;
 mod command;
 mod connection;
+mod counting;
 pub mod distribution;
 mod error;
 mod input;
+mod many;
 mod message;
 mod meta;
 mod operation;
+mod orders;
 mod packet;
 mod pipeline;
 mod request;
@@ -93,9 +96,12 @@ mod server;
 mod shm;
 mod socket;
 mod stream;
+mod text;
 
 pub use address::{Address, Place};
-pub use client::{Client, Credentials, Found, Item, Many, Options, SharedMemory, Stored, Transport, Ttl};
+pub use client::{
+    Client, Credentials, Found, Item, Many, Options, Protocol, SharedMemory, Stored, Transport, Ttl,
+};
 pub use command::Mode;
 pub use distribution::Distribution;
 pub use error::{Error, Failure};

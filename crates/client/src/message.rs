@@ -1,15 +1,30 @@
-//! A request as it goes out, in one of two forms.
+//! A request as it goes out, in one of four forms.
+
+use std::ops::Range;
 
 use crate::command::{Action, Command};
-use crate::{meta, packet};
+use crate::text::Asked;
+use crate::{meta, packet, text};
 
 /// What a server takes and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Lines of the meta protocol, which any memcached takes.
-    Lines,
-    /// Packets, and lines for what these cannot say.
-    Packets,
+    /// Lines of the meta protocol.
+    Meta,
+    /// Lines of the classic text protocol.
+    Text,
+    /// Packets, and nothing else.
+    Binary,
+    /// Packets, and lines of the meta protocol for what these cannot say: through memory.
+    Mixed,
+}
+
+impl Form {
+    /// It can carry the key.
+    #[inline]
+    pub fn takes(self, key: &[u8]) -> bool {
+        self != Form::Text || text::takes(key)
+    }
 }
 
 /// A request on its way, up to its value. Can be used again without an allocation.
@@ -18,17 +33,30 @@ pub struct Message {
     bytes: Vec<u8>,
     is_packet: bool,
     stores: bool,
+    /// What an answer of the text protocol answers, and where the key is.
+    text: Option<(Action, Range<usize>)>,
 }
 
 impl Message {
-    /// Another request takes the place of the last.
+    /// Another request takes the place of the last. Its key is one that the form takes.
     #[inline]
     pub fn write(&mut self, command: &Command<'_>, form: Form) {
         self.bytes.clear();
         self.stores = matches!(command.action, Action::Store { .. });
-        // An item remembers that its key came in base64, which a packet does not say.
-        let may_be_packet = form == Form::Packets && meta::is_plain(command.key);
-        self.is_packet = may_be_packet && packet::write(command, &mut self.bytes);
+        self.text = None;
+        self.is_packet = match form {
+            Form::Meta => false,
+            // An item remembers that its key came in base64, which a packet does not say.
+            Form::Mixed => meta::is_plain(command.key) && packet::write(command, &mut self.bytes),
+            Form::Binary => {
+                packet::write_any(command, &mut self.bytes);
+                true
+            }
+            Form::Text => {
+                self.text = Some((command.action, text::write(command, &mut self.bytes)));
+                return self.is_packet = false;
+            }
+        };
         if !self.is_packet {
             meta::write(command, &mut self.bytes);
         }
@@ -42,15 +70,16 @@ impl Message {
         }
     }
 
-    /// Ends it, with a mark that its answer has as well.
+    /// Ends it, with a mark that its answer has as well, where the form has any.
     #[inline]
     pub fn end_with(&mut self, opaque: u32) {
         if self.is_packet {
-            packet::mark(&mut self.bytes, opaque);
-        } else {
-            meta::word(&mut self.bytes, "O", opaque);
-            self.end();
+            return packet::mark(&mut self.bytes, opaque);
         }
+        if self.text.is_none() {
+            meta::word(&mut self.bytes, "O", opaque);
+        }
+        self.end();
     }
 
     /// Its bytes.
@@ -61,5 +90,12 @@ impl Message {
     /// What follows its value.
     pub fn value_end(&self) -> &'static [u8] {
         if self.stores && !self.is_packet { b"\r\n" } else { b"" }
+    }
+
+    /// What its answer answers, where that does not tell by itself.
+    #[inline]
+    pub fn asked(&self) -> Option<Asked<'_>> {
+        let (action, key) = self.text.as_ref()?;
+        Some(text::asked(*action, &self.bytes[key.clone()]))
     }
 }

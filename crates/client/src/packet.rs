@@ -1,16 +1,24 @@
 //! Requests and answers as packets of the binary protocol ([`fabcache_protocol::binary`]): through memory, where neither
-//! end need make or read a line.
+//! end need make or read a line, and over sockets to servers that are to be spoken to so.
 
-use fabcache_protocol::binary::{HEADER, REQUEST, opcode, status};
+use fabcache_protocol::binary::{HEADER, REQUEST, RESPONSE, opcode, status};
 
 use crate::answer::{Answer, Flags, Head};
 use crate::bounds::{LINE_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::command::{Action, Command, Mode};
+use crate::command::{Action, Command, Initial, Mode};
 use crate::error::Failure;
 use crate::input::protocol;
 
-/// Bytes of the longest extras.
+/// Bytes of the longest extras, but for those of [`arithmetic`].
 const EXTRAS_BYTES_MAX: usize = 8;
+/// Reads a key, and answers only if it is there.
+const GET_QUIETLY: u8 = 0x09;
+/// Changes how much the server logs.
+const VERBOSITY: u8 = 0x1b;
+/// The time of a number that is not to be stored where there is none.
+const NONE_STORED: u32 = u32::MAX;
+/// No item has this CAS: servers count from 1.
+const CAS_OF_NONE: u64 = u64::MAX;
 
 /// What of a packet follows from what is to be done.
 #[derive(Clone, Copy, Default)]
@@ -72,19 +80,152 @@ impl Shape {
 pub fn write(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
     let Some(shape) = Shape::of_action(command.action) else { return false };
     let extras = &shape.extras[..shape.extras_len];
-    let body = shape.extras_len + command.key.len() + shape.value_len;
+    put(shape.code, extras, command.key, shape.value_len, shape.cas, out);
+    true
+}
+
+#[inline]
+fn put(code: u8, extras: &[u8], key: &[u8], value_len: usize, cas: u64, out: &mut Vec<u8>) {
+    let body = extras.len() + key.len() + value_len;
     let mut header = [0; HEADER];
     header[0] = REQUEST;
-    header[1] = shape.code;
-    header[2..4].copy_from_slice(&(command.key.len() as u16).to_be_bytes());
-    header[4] = shape.extras_len as u8;
+    header[1] = code;
+    header[2..4].copy_from_slice(&(key.len() as u16).to_be_bytes());
+    header[4] = extras.len() as u8;
     header[8..12].copy_from_slice(&(body as u32).to_be_bytes());
-    header[16..].copy_from_slice(&shape.cas.to_be_bytes());
-    out.reserve(HEADER + EXTRAS_BYTES_MAX + command.key.len());
+    header[16..].copy_from_slice(&cas.to_be_bytes());
+    out.reserve(HEADER + EXTRAS_BYTES_MAX + key.len());
     out.extend_from_slice(&header);
     out.extend_from_slice(extras);
-    out.extend_from_slice(command.key);
-    true
+    out.extend_from_slice(key);
+}
+
+/// Adds the packet of any request to `out`, up to its value: what a packet cannot say is said as nearly as it can.
+pub fn write_any(command: &Command<'_>, out: &mut Vec<u8>) {
+    let action = match command.action {
+        Action::Arithmetic { decrement, delta, initial } => {
+            return arithmetic(command.key, decrement, delta, initial, out);
+        }
+        // There is no other way to see whether it is there, and change nothing.
+        Action::Look => Action::Get { touch: None },
+        Action::Get { touch } => Action::Get { touch: touch.map(time) },
+        Action::Touch(exptime) => Action::Touch(time(exptime)),
+        Action::Delete => Action::Delete,
+        Action::Store { mode, len, exptime, flags } => {
+            let mode = if mode == Mode::Compare(0) { Mode::Compare(CAS_OF_NONE) } else { mode };
+            Action::Store { mode, len, exptime: time(exptime), flags }
+        }
+    };
+    let is_said = write(&Command { action, ..*command }, out);
+    debug_assert!(is_said, "{action:?}");
+}
+
+/// What packets can say of a time: a Unix time beyond them is in the year 2106.
+fn time(exptime: u64) -> u64 {
+    exptime.min(u64::from(NONE_STORED - 1))
+}
+
+fn arithmetic(key: &[u8], decrement: bool, delta: u64, initial: Option<Initial>, out: &mut Vec<u8>) {
+    let code = if decrement { opcode::DECREMENT } else { opcode::INCREMENT };
+    let (number, exptime) = match initial {
+        Some(Initial { number, exptime }) => (number, time(exptime) as u32),
+        None => (0, NONE_STORED),
+    };
+    let mut extras = [0; 20];
+    extras[..8].copy_from_slice(&delta.to_be_bytes());
+    extras[8..16].copy_from_slice(&number.to_be_bytes());
+    extras[16..].copy_from_slice(&exptime.to_be_bytes());
+    put(code, &extras, key, 0, 0, out);
+}
+
+/// Adds a request for a key, the answer to which has this mark; there is none if the key is not there.
+pub fn get_quietly(key: &[u8], opaque: u32, out: &mut Vec<u8>) {
+    let at = out.len();
+    put(GET_QUIETLY, b"", key, 0, 0, out);
+    mark(&mut out[at..], opaque);
+}
+
+/// A request that is answered behind all before it.
+pub fn no_op(out: &mut Vec<u8>) {
+    put(opcode::NOOP, b"", b"", 0, 0, out);
+}
+
+/// A request that is not about a key: with what stands in a key's place, and a value.
+pub fn order(order: Order<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    match order {
+        Order::Flush(0) => put(opcode::FLUSH, b"", b"", 0, 0, &mut out),
+        Order::Flush(delay) => put(opcode::FLUSH, &delay.to_be_bytes(), b"", 0, 0, &mut out),
+        Order::Verbosity(level) => put(VERBOSITY, &level.to_be_bytes(), b"", 0, 0, &mut out),
+        Order::Version => put(opcode::VERSION, b"", b"", 0, 0, &mut out),
+        Order::Stats(topic) => put(opcode::STAT, b"", topic.as_bytes(), 0, 0, &mut out),
+        Order::ShareMemory(versions) => put(opcode::SHM_ATTACH, &versions, b"", 0, 0, &mut out),
+        Order::Mechanisms => put(opcode::SASL_LIST, b"", b"", 0, 0, &mut out),
+        Order::Authenticate { mechanism, token } => {
+            put(opcode::SASL_AUTH, b"", mechanism.as_bytes(), token.len(), 0, &mut out);
+            out.extend_from_slice(token.as_bytes());
+        }
+    }
+    out
+}
+
+/// What a server is asked that is not about a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Order<'a> {
+    /// Forget everything, after so many seconds.
+    Flush(u32),
+    /// Log so much.
+    Verbosity(u32),
+    /// Say its version.
+    Version,
+    /// Give statistics of a topic, which may be empty.
+    Stats(&'a str),
+    /// Share its memory, with these versions of its formats.
+    ShareMemory([u8; 16]),
+    /// Say how clients authenticate.
+    Mechanisms,
+    /// Let this client in.
+    Authenticate {
+        /// How it authenticates.
+        mechanism: &'a str,
+        /// What it says.
+        token: &'a str,
+    },
+}
+
+/// The answer to an [`Order`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Said<'a> {
+    /// What stands in a key's place.
+    pub key: &'a [u8],
+    /// What is said.
+    pub value: &'a [u8],
+}
+
+/// The answer to an [`Order`] that these bytes begin with, or why there is none, and how many of them it takes; none if not
+/// all of them are there.
+pub fn said(bytes: &[u8]) -> Option<(Result<Said<'_>, Failure>, usize)> {
+    let header: &[u8; HEADER] = bytes.first_chunk()?;
+    let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
+    let key_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    let value_at = usize::from(header[4]) + key_len;
+    if header[0] != RESPONSE || body > LINE_BYTES_MAX || value_at > body {
+        return Some((Err(protocol(header)), HEADER));
+    }
+    let said = bytes.get(HEADER..HEADER + body)?;
+    let status = u16::from_be_bytes([header[6], header[7]]);
+    let answer = match status {
+        status::OK => Ok(Said { key: &said[usize::from(header[4])..value_at], value: &said[value_at..] }),
+        _ => Err(refused(status, said)),
+    };
+    Some((answer, HEADER + body))
+}
+
+fn refused(status: u16, said: &[u8]) -> Failure {
+    if said.is_empty() {
+        return Failure::Refused(format!("status {status:#x}"));
+    }
+    Failure::Refused(String::from_utf8_lossy(said).into_owned())
 }
 
 /// Marks the request that a packet begins.
@@ -104,7 +245,7 @@ pub fn head(bytes: &[u8]) -> Option<(Result<Head, Failure>, usize)> {
     let cas = u64::from_be_bytes(*header.last_chunk().expect("eight of them"));
     let mut flags = Flags { flags: 0, cas, opaque: Some(opaque) };
     let code = header[1];
-    let is_read = matches!(code, opcode::GET | opcode::GAT);
+    let is_read = matches!(code, opcode::GET | opcode::GAT | GET_QUIETLY);
     let whole = HEADER + body;
     if status == status::OK && is_read {
         let given = bytes.get(HEADER..HEADER + 4)?;
@@ -120,17 +261,19 @@ pub fn head(bytes: &[u8]) -> Option<(Result<Head, Failure>, usize)> {
     }
     let said = bytes.get(HEADER..whole)?;
     let answer = match (status, code) {
+        (status::OK, opcode::INCREMENT | opcode::DECREMENT) => match said.try_into() {
+            Ok(number) => Answer::Number(u64::from_be_bytes(number)),
+            Err(_) => return Some((Err(protocol(header)), whole)),
+        },
+        (status::OK, opcode::NOOP) => Answer::NoOp,
         (status::OK, _) => Answer::Done(flags),
-        (status::NOT_FOUND, opcode::GET | opcode::GAT | opcode::TOUCH) => Answer::Miss,
+        (status::NOT_FOUND, opcode::GET | opcode::GAT | opcode::TOUCH | GET_QUIETLY) => Answer::Miss,
         (status::NOT_FOUND, opcode::REPLACE) => Answer::NotStored,
         (status::NOT_FOUND, _) => Answer::NotFound,
         (status::EXISTS, opcode::ADD) => Answer::NotStored,
         (status::EXISTS, _) => Answer::Exists,
         (status::NOT_STORED, _) => Answer::NotStored,
-        _ => {
-            let said = String::from_utf8_lossy(said).into_owned();
-            return Some((Err(Failure::Refused(said)), whole));
-        }
+        _ => return Some((Err(refused(status, said)), whole)),
     };
     Some((Ok(Head::Whole(answer)), whole))
 }

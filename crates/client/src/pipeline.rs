@@ -6,8 +6,9 @@
 //! took. The others wait for the leader, which tells them after each of its turns, and when it leaves one of them takes
 //! its place. Where futures wait, a thread of the connection's own does as one that waits: the driver.
 //!
-//! Answers come in the order of the requests, as the meta protocol promises, and are marked with the request's number:
-//! one that is not the next is a broken connection, and that ends all operations in flight with the same failure.
+//! Answers come in the order of the requests, as the protocols promise, and are marked with the request's number, or in the
+//! text protocol name the key of a value: one that is not the next is a broken connection, and that ends all operations in
+//! flight with the same failure.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -27,6 +28,7 @@ use crate::message::Form;
 use crate::operation::{Operation, Payload, Slot};
 use crate::server::Server;
 use crate::stream::{Stream, Until, Waiter};
+use crate::text::Asked;
 
 /// A connection with many operations in flight.
 #[derive(Debug)]
@@ -420,7 +422,7 @@ impl State {
             if self.unsent == 0 {
                 return Ok(false);
             }
-            let value = value_of(&mut self.operations[0], &mut self.unasked);
+            let (_, value) = awaited(&mut self.operations[0], &mut self.unasked);
             let received = self.input.receive(&mut *self.stream, value)?;
             if received == Received::Nothing {
                 return Ok(false);
@@ -437,10 +439,11 @@ impl State {
     fn take_answers(&mut self) -> Result<(), Failure> {
         while self.unsent > 0 {
             let first = &mut self.operations[0];
-            let value = value_of(first, &mut self.unasked);
-            match self.input.answer(value) {
+            let opaque = first.opaque;
+            let (asked, value) = awaited(first, &mut self.unasked);
+            match self.input.answer(asked, value) {
                 Ok(None) => return Ok(()),
-                Ok(Some(answer)) if !answer.is_of(first.opaque) => {
+                Ok(Some(answer)) if asked.is_none() && !answer.is_of(opaque) => {
                     return Err(protocol(format!("{answer:?} is not the next").as_bytes()));
                 }
                 Ok(Some(answer)) => self.end_first(Ok(answer)),
@@ -479,9 +482,14 @@ impl State {
     }
 }
 
-/// Where the value of an answer goes: what the caller wants stored is not written over.
-fn value_of<'a>(operation: &'a mut Operation, unasked: &'a mut Vec<u8>) -> &'a mut Vec<u8> {
-    if operation.payload == Payload::None { &mut operation.value } else { unasked }
+/// What an operation's answer answers, where that does not tell by itself, and where its value goes: what the caller wants
+/// stored is not written over.
+fn awaited<'a>(
+    operation: &'a mut Operation,
+    unasked: &'a mut Vec<u8>,
+) -> (Option<Asked<'a>>, &'a mut Vec<u8>) {
+    let value = if operation.payload == Payload::None { &mut operation.value } else { unasked };
+    (operation.message.asked(), value)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::answer::Answer;
 use crate::bounds::VALUE_BYTES_MAX;
 use crate::client::{Client, Item, Ttl, checked};
 use crate::command::{Action, Command, Mode};
-use crate::error::Error;
+use crate::error::{Error, Failure};
 use crate::input::protocol;
 use crate::operation::{Held, Operation, Over, Payload, Slot};
 use crate::pipeline::Pipeline;
@@ -344,7 +344,8 @@ impl Request {
             return Err(Error::Value(len));
         }
         let server = self.client.server_of(checked(key)?)?;
-        server.pipeline().map_err(|failure| server.error(failure))
+        let pipeline = server.pipeline().map_err(|failure| server.error(failure))?;
+        if pipeline.form().takes(key) { Ok(pipeline) } else { Err(server.error(Failure::Key)) }
     }
 
     fn issue(

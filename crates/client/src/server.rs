@@ -1,5 +1,6 @@
 //! One server: its idle connections, and whether it is thought to be up.
 
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -7,15 +8,17 @@ use std::time::{Duration, Instant};
 use fabcache_layout::KeyHash;
 
 use crate::address::{Address, Place};
-use crate::bounds::{IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX};
-use crate::client::{Credentials, SharedMemory, Transport};
+use crate::bounds::{HANG_UPS_MAX, IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX};
+use crate::client::{Credentials, Protocol, SharedMemory, Transport};
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
 use crate::input::protocol;
+use crate::message::Form;
 use crate::meta::refusal;
+use crate::packet::Order;
 use crate::pipeline::Pipeline;
 use crate::shm::{self, Attached, Items, Read, Reader, Readers, Refusal, Ticket, accesses_lines};
-use crate::socket::{Socket, ask_for_line};
+use crate::socket::{Socket, ask_for_line, ask_for_packet};
 use crate::stream::Stream;
 
 /// One server.
@@ -28,6 +31,7 @@ pub struct Server {
     failures_max: u32,
     retry_after: Duration,
     state: Mutex<State>,
+    protocol: Protocol,
     credentials: Option<Credentials>,
     shared_memory: SharedMemory,
     memory: Memory,
@@ -58,6 +62,15 @@ struct State {
     /// One after the other.
     failures: u32,
     down_until: Option<Instant>,
+    /// What it takes, as far as that was found out.
+    form: Option<Form>,
+}
+
+/// What came of asking for memory.
+enum Shared {
+    Memory(Box<dyn Stream>),
+    /// The socket goes on as it was.
+    Nothing(Transport),
 }
 
 impl Server {
@@ -69,6 +82,7 @@ impl Server {
             timeout: options.timeout.min(TIMEOUT_MAX),
             failures_max: options.failures_max.max(1),
             retry_after: options.retry_after,
+            protocol: options.protocol,
             credentials: options.credentials.clone(),
             shared_memory: options.shared_memory,
             memory: Memory::default(),
@@ -95,10 +109,10 @@ impl Server {
             }
             let Some(mut connection) = state.idle.pop() else { break };
             drop(state);
-            // A server that was started again has closed those of the last.
             if connection.begin(self.timeout) {
                 return Ok(connection);
             }
+            self.forget_form();
         }
         let mut connection = Connection::new(self.connect()?);
         connection.begin(self.timeout);
@@ -109,7 +123,7 @@ impl Server {
     pub fn give_back<T>(&self, connection: Connection, done: &Result<T, Failure>) {
         let mut state = self.state();
         self.note_in(&mut state, done.as_ref().map(|_| ()));
-        let may_be_kept = !done.as_ref().err().is_some_and(Failure::breaks);
+        let may_be_kept = !done.as_ref().err().is_some_and(Failure::breaks) && !connection.is_unsure();
         if may_be_kept && state.idle.len() < IDLE_CONNECTIONS_MAX {
             state.idle.push(connection);
         }
@@ -142,8 +156,10 @@ impl Server {
             return Err(Failure::Down);
         }
         let mut current = self.pipeline.lock().expect("no thread panics while it connects");
-        if let Some(pipeline) = current.as_ref().filter(|pipeline| pipeline.is_usable()) {
-            return Ok(Arc::clone(pipeline));
+        match current.as_ref() {
+            Some(pipeline) if pipeline.is_usable() => return Ok(Arc::clone(pipeline)),
+            Some(_) => self.forget_form(),
+            None => {}
         }
         let pipeline = Pipeline::new(self, self.connect()?, self.timeout).map_err(Failure::Connect)?;
         Ok(Arc::clone(current.insert(pipeline)))
@@ -157,52 +173,107 @@ impl Server {
 
     fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
         let deadline = Instant::now() + self.connect_timeout;
-        let connected = Socket::connect(&self.address.place, self.connect_timeout).map_err(Failure::Connect);
-        connected
-            .and_then(|socket| self.authenticate(&socket, deadline).map(|()| socket))
-            .and_then(|socket| self.share_memory(socket, deadline))
-            .inspect_err(|failure| self.note(Err(failure)))
+        let known = match self.protocol {
+            Protocol::Auto => self.state().form,
+            Protocol::Meta => Some(Form::Meta),
+            Protocol::Binary => Some(Form::Binary),
+            Protocol::Text => Some(Form::Text),
+        };
+        let stream = match known {
+            Some(form) => self.connect_in(form, deadline),
+            None => self.find_out(deadline),
+        };
+        stream.inspect_err(|failure| self.note(Err(failure)))
     }
 
-    /// Says who this is, if the caller said so: a `set` of any key with `user password` as its value.
-    fn authenticate(&self, socket: &Socket, deadline: Instant) -> Result<(), Failure> {
-        let Some(Credentials { user, password }) = &self.credentials else { return Ok(()) };
-        let token = format!("{user} {password}");
-        let request = format!("set auth 0 0 {}\r\n{token}\r\n", token.len());
-        let (line, _) = ask_for_line(&socket.0, &request, deadline)?;
-        refusal(line.trim_end())?;
-        if line == "STORED\r\n" { Ok(()) } else { Err(protocol(line.as_bytes())) }
+    fn connect_in(&self, form: Form, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
+        let socket = self.socket(form, deadline)?;
+        match self.share_memory(&socket, deadline)? {
+            Shared::Memory(stream) => Ok(self.connected(Transport::SharedMemory, stream)),
+            Shared::Nothing(transport) => Ok(self.connected(transport, Box::new(socket))),
+        }
+    }
+
+    /// Connects, and finds out what the server takes.
+    fn find_out(&self, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
+        for _ in 0..HANG_UPS_MAX {
+            let mut socket = self.socket(Form::Meta, deadline)?;
+            let shared = self.share_memory(&socket, deadline);
+            // Nothing but a hang-up says that the next connection may do better.
+            let hung_up = |failure: &Failure| failure.is_hang_up() && !self.must_share_memory();
+            let asked = match shared {
+                Ok(Shared::Memory(stream)) => {
+                    self.state().form = Some(Form::Meta);
+                    return Ok(self.connected(Transport::SharedMemory, stream));
+                }
+                Ok(Shared::Nothing(transport)) => {
+                    ask_for_line(&socket.socket, "mn\r\n", deadline).map(|(line, _)| (line, transport))
+                }
+                Err(failure) => Err(failure),
+            };
+            match asked {
+                Ok((line, transport)) => {
+                    socket.form = form_of(line.trim_end())?;
+                    self.state().form = Some(socket.form);
+                    return Ok(self.connected(transport, Box::new(socket)));
+                }
+                Err(failure) if hung_up(&failure) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        let stream = self.connect_in(Form::Text, deadline)?;
+        self.state().form = Some(Form::Text);
+        Ok(stream)
+    }
+
+    /// A socket on which the server knows who this is.
+    fn socket(&self, form: Form, deadline: Instant) -> Result<Socket, Failure> {
+        let patience = deadline.saturating_duration_since(Instant::now());
+        if patience.is_zero() {
+            return Err(Failure::Connect(io::ErrorKind::TimedOut.into()));
+        }
+        let socket = Socket::connect(&self.address.place, form, patience).map_err(Failure::Connect)?;
+        if let Some(credentials) = &self.credentials {
+            authenticate(&socket, credentials, deadline)?;
+        }
+        Ok(socket)
     }
 
     // ---- shared memory ----
 
-    /// Goes on through shared memory if the server has any for this client.
-    fn share_memory(&self, socket: Socket, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
+    /// Asks the server for memory, if this client is to have any.
+    fn share_memory(&self, socket: &Socket, deadline: Instant) -> Result<Shared, Failure> {
         if matches!(self.address.place, Place::Tcp { .. }) {
-            return self.connected(Transport::Tcp, Box::new(socket));
+            return Ok(Shared::Nothing(Transport::Tcp));
         }
-        if self.shared_memory == SharedMemory::Never {
-            return self.connected(Transport::Unix { why: None }, Box::new(socket));
+        // Who does not know the meta protocol is no server that has memory to share.
+        let is_other = self.protocol == Protocol::Auto && socket.form == Form::Text;
+        if self.shared_memory == SharedMemory::Never || is_other {
+            return Ok(Shared::Nothing(Transport::Unix { why: None }));
         }
         let known = self.memory.lock().items.clone();
-        match shm::attach(&socket.0, known.as_ref(), deadline)? {
+        match shm::attach(socket, known.as_ref(), deadline)? {
             Ok(Attached { stream, items }) => {
                 let former = self.memory.lock().items.replace(Arc::clone(&items));
                 if former.is_some_and(|former| !Arc::ptr_eq(&former, &items)) {
                     self.memory.readers.change_region();
                 }
-                self.connected(Transport::SharedMemory, Box::new(stream))
+                Ok(Shared::Memory(Box::new(stream)))
             }
-            Err(Refusal(why)) if self.shared_memory == SharedMemory::Required => {
+            Err(Refusal(why)) if self.must_share_memory() => {
                 Err(Failure::Refused(format!("it shares no memory: {why}")))
             }
-            Err(Refusal(why)) => self.connected(Transport::Unix { why: Some(why) }, Box::new(socket)),
+            Err(Refusal(why)) => Ok(Shared::Nothing(Transport::Unix { why: Some(why) })),
         }
     }
 
-    fn connected(&self, transport: Transport, stream: Box<dyn Stream>) -> Result<Box<dyn Stream>, Failure> {
+    fn must_share_memory(&self) -> bool {
+        self.shared_memory == SharedMemory::Required && matches!(self.address.place, Place::Unix(_))
+    }
+
+    fn connected(&self, transport: Transport, stream: Box<dyn Stream>) -> Box<dyn Stream> {
         self.memory.lock().transport = Some(transport);
-        Ok(stream)
+        stream
     }
 
     /// How it was last connected to; none before that.
@@ -318,9 +389,18 @@ impl Server {
     #[cold]
     fn tell(&self, accesses: &[(KeyHash, u8)]) {
         let Ok(mut connection) = self.take() else { return };
+        if connection.form() != Form::Mixed {
+            // It shares no memory any more.
+            return self.give_back(connection, &Ok(()));
+        }
         let lines = accesses_lines(accesses);
         let told = connection.send([lines.as_bytes()]);
         self.give_back(connection, &told);
+    }
+
+    /// A connection was closed: what is there now may be another server.
+    fn forget_form(&self) {
+        self.state().form = None;
     }
 
     /// Notes what a call came to.
@@ -334,6 +414,7 @@ impl Server {
                 state.failures += 1;
                 // Those made before are likely broken as well.
                 state.idle.clear();
+                state.form = None;
                 if state.failures >= self.failures_max {
                     state.down_until = Some(Instant::now() + self.retry_after);
                 }
@@ -359,6 +440,40 @@ impl Memory {
     }
 }
 
+/// What a server takes that answers so to a question of the meta protocol.
+fn form_of(line: &str) -> Result<Form, Failure> {
+    match line {
+        "MN" => Ok(Form::Meta),
+        "ERROR" => Ok(Form::Text),
+        other => {
+            refusal(other)?;
+            Err(protocol(other.as_bytes()))
+        }
+    }
+}
+
+/// Says who this is: by text a `set` of any key with `user password` as its value, by packets SASL PLAIN (RFC 4616).
+fn authenticate(socket: &Socket, credentials: &Credentials, deadline: Instant) -> Result<(), Failure> {
+    let Credentials { user, password } = credentials;
+    if socket.form == Form::Binary {
+        let mechanisms = ask_for_packet(&socket.socket, Order::Mechanisms, deadline)?;
+        if !mechanisms.split_ascii_whitespace().any(|mechanism| mechanism == PLAIN) {
+            let why = format!("clients do not authenticate by SASL {PLAIN} but by {mechanisms:?}");
+            return Err(Failure::Refused(why));
+        }
+        let token = format!("\0{user}\0{password}");
+        let order = Order::Authenticate { mechanism: PLAIN, token: &token };
+        return ask_for_packet(&socket.socket, order, deadline).map(|_| ());
+    }
+    let token = format!("{user} {password}");
+    let request = format!("set auth 0 0 {}\r\n{token}\r\n", token.len());
+    let (line, _) = ask_for_line(&socket.socket, &request, deadline)?;
+    refusal(line.trim_end())?;
+    if line == "STORED\r\n" { Ok(()) } else { Err(protocol(line.as_bytes())) }
+}
+
+const PLAIN: &str = "PLAIN";
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
@@ -378,7 +493,7 @@ mod tests {
 
     fn server(path: &std::path::Path, shared_memory: SharedMemory) -> Server {
         let address = format!("unix://{}", path.display()).parse().expect("an address");
-        Server::new(address, &Options { shared_memory, ..Options::default() })
+        Server::new(address, &Options { shared_memory, protocol: Protocol::Meta, ..Options::default() })
     }
 
     #[test]

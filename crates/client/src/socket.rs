@@ -20,48 +20,54 @@ use crate::bounds::LINE_BYTES_MAX;
 use crate::error::Failure;
 use crate::input::protocol;
 use crate::message::Form;
+use crate::packet::{self, Order};
 use crate::stream::{Stream, Until, Waiter};
 
 /// A connected socket. Its own mode is the blocking one: each call says that it does not wait.
 #[derive(Debug)]
-pub struct Socket(pub Arc<socket2::Socket>);
+pub struct Socket {
+    /// The socket.
+    pub socket: Arc<socket2::Socket>,
+    /// What the server at its other end takes.
+    pub form: Form,
+}
 
 impl Socket {
     /// Connects within `patience`, for each address that the host has.
     ///
     /// # Errors
     /// The system's, of the last of the host's addresses.
-    pub fn connect(place: &Place, patience: Duration) -> io::Result<Socket> {
+    pub fn connect(place: &Place, form: Form, patience: Duration) -> io::Result<Socket> {
         let socket = match place {
             Place::Unix(path) => connect(Domain::UNIX, &SockAddr::unix(path)?, patience)?,
             Place::Tcp { host, port } => connect_to_host(host, *port, patience)?,
         };
-        Ok(Socket(Arc::new(socket)))
+        Ok(Socket { socket: Arc::new(socket), form })
     }
 }
 
 impl Stream for Socket {
     fn form(&self) -> Form {
-        Form::Lines
+        self.form
     }
 
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        or_not_now(sendmsg(&*self.0, parts, &mut SendAncillaryBuffer::default(), flags), 0)
+        or_not_now(sendmsg(&*self.socket, parts, &mut SendAncillaryBuffer::default(), flags), 0)
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Option<usize>> {
-        let received = recv(&*self.0, spare_capacity(into), RecvFlags::DONTWAIT);
+        let received = recv(&*self.socket, spare_capacity(into), RecvFlags::DONTWAIT);
         let received = received.map(|(_, len)| if len == 0 { None } else { Some(len) });
         or_not_now(received, Some(0))
     }
 
     fn wait(&mut self, until: Until, deadline: Instant) -> io::Result<()> {
-        wait_for(&self.0, flags_of(until), deadline)
+        wait_for(&self.socket, flags_of(until), deadline)
     }
 
     fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
-        Ok(Box::new(SocketWaiter { socket: Arc::clone(&self.0), bell: Bell::new()? }))
+        Ok(Box::new(SocketWaiter { socket: Arc::clone(&self.socket), bell: Bell::new()? }))
     }
 }
 
@@ -142,8 +148,8 @@ fn or_not_now<T>(done: Result<T, Errno>, not_now: T) -> io::Result<T> {
     }
 }
 
-/// Bytes of a line that are received at once: few are longer.
-const LINE_BYTES: usize = 64;
+/// Bytes of an answer that are received at once: few are longer.
+const ANSWER_BYTES: usize = 64;
 
 /// Asks for something in a few words over a socket on which nothing is under way: the line that it is answered with, and
 /// the descriptors that came with that.
@@ -155,26 +161,48 @@ pub fn ask_for_line(
     request: &str,
     deadline: Instant,
 ) -> Result<(String, Vec<OwnedFd>), Failure> {
+    let (line, descriptors) = ask(socket, request.as_bytes(), deadline, |came| came.ends_with(b"\n"))?;
+    let line = String::from_utf8(line).map_err(|error| protocol(error.as_bytes()))?;
+    Ok((line, descriptors))
+}
+
+/// The same by a packet, and what is said to it.
+///
+/// # Errors
+/// The server refuses, or as for [`ask_for_line`].
+pub fn ask_for_packet(
+    socket: &socket2::Socket,
+    order: Order<'_>,
+    deadline: Instant,
+) -> Result<String, Failure> {
+    let (packet, _) = ask(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;
+    let (said, _) = packet::said(&packet).expect("all of it is there");
+    said.map(|said| String::from_utf8_lossy(said.value).into_owned())
+}
+
+/// Asks for something in a few bytes: the answer, and the descriptors that came with it. Nothing comes behind it: nothing
+/// else was asked for.
+///
+/// # Errors
+/// The socket broke, the deadline passed, or the answer has no end.
+pub fn ask(
+    socket: &socket2::Socket,
+    request: &[u8],
+    deadline: Instant,
+    is_whole: impl Fn(&[u8]) -> bool,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), Failure> {
     // It fits the empty buffer of any socket.
-    let sent = rustix::net::send(socket, request.as_bytes(), SendFlags::NOSIGNAL).map_err(io::Error::from)?;
+    let sent = rustix::net::send(socket, request, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
     if sent < request.len() {
         return Err(io::Error::from(io::ErrorKind::WriteZero).into());
     }
-    receive_line(socket, deadline)
-}
-
-/// One line, and the descriptors that came with it. Nothing comes behind it: nothing else was asked for.
-///
-/// # Errors
-/// The socket broke, the deadline passed, or what comes is no line.
-fn receive_line(socket: &socket2::Socket, deadline: Instant) -> Result<(String, Vec<OwnedFd>), Failure> {
-    let (mut line, mut descriptors) = (Vec::new(), Vec::new());
-    while !line.ends_with(b"\n") {
+    let (mut answer, mut descriptors) = (Vec::new(), Vec::new());
+    while !is_whole(&answer) {
         if Instant::now() >= deadline {
             return Err(io::Error::from(io::ErrorKind::TimedOut).into());
         }
         wait_for(socket, PollFlags::IN, deadline)?;
-        let mut bytes = [0; LINE_BYTES];
+        let mut bytes = [0; ANSWER_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -190,15 +218,14 @@ fn receive_line(socket: &socket2::Socket, deadline: Instant) -> Result<(String, 
                 descriptors.extend(came);
             }
         }
-        line.extend_from_slice(&bytes[..len]);
-        if len == 0 || line.len() > LINE_BYTES_MAX {
+        answer.extend_from_slice(&bytes[..len]);
+        if len == 0 || answer.len() > LINE_BYTES_MAX {
             return Err(
                 io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection").into()
             );
         }
     }
-    let line = String::from_utf8(line).map_err(|error| protocol(error.as_bytes()))?;
-    Ok((line, descriptors))
+    Ok((answer, descriptors))
 }
 
 fn connect_to_host(host: &str, port: u16, patience: Duration) -> io::Result<socket2::Socket> {

@@ -9,13 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Running, block_on, client};
-use fabcache_client::{Client, Completed, Error, Failure, Options, Outcome, Request, Ttl};
+use fabcache_client::{Client, Completed, Error, Failure, Options, Outcome, Protocol, Request, Ttl};
 
 /// Room for what these tests store.
 const LARGE: &str = "-m 256 -I 16m";
 
 fn client_with(address: &str, timeout: Duration) -> Client {
-    let options = Options { timeout, failures_max: u32::MAX, ..Options::default() };
+    let options = Options { timeout, failures_max: u32::MAX, protocol: Protocol::Meta, ..Options::default() };
     Client::new([address], options).expect("an address")
 }
 

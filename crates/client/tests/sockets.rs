@@ -170,8 +170,12 @@ fn a_server_that_says_nothing_or_nonsense_is_an_error_in_time() {
             let _ = stream.read(&mut request);
         }
     });
-    let options =
-        Options { timeout: Duration::from_millis(300), failures_max: u32::MAX, ..Options::default() };
+    let options = Options {
+        timeout: Duration::from_millis(300),
+        failures_max: u32::MAX,
+        protocol: Protocol::Meta,
+        ..Options::default()
+    };
     let cache = Client::new([address], options).expect("an address");
     for _ in 0..count {
         let error = cache.get(b"key").expect_err("no answer");

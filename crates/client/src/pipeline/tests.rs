@@ -39,7 +39,7 @@ impl Model {
             let unwanted = self.unwanted.min(self.asked.len());
             self.asked.drain(..unwanted);
             self.unwanted -= unwanted;
-            if self.form == Form::Packets {
+            if matches!(self.form, Form::Mixed | Form::Binary) {
                 if self.answer_packet().is_none() {
                     return;
                 }
@@ -48,8 +48,15 @@ impl Model {
             let Some(end) = memchr::memchr(b'\n', &self.asked) else { return };
             let line = std::str::from_utf8(&self.asked[..end]).expect("text").trim_end().to_owned();
             let words: Vec<&str> = line.split(' ').collect();
-            let opaque = words.last().expect("a mark");
+            let opaque = words.last().expect("a mark, or what stands in its place");
             match words[..] {
+                ["gets", key] => {
+                    if let Some(value) = self.items.get(key) {
+                        self.answers.extend(format!("VALUE {key} 0 {} 1\r\n", value.len()).bytes());
+                        self.answers.extend(value.iter().chain(b"\r\n"));
+                    }
+                    self.answers.extend(b"END\r\n");
+                }
                 ["mg", key, "v", "f", "c", _] => match self.items.get(key) {
                     Some(value) => {
                         self.answers.extend(format!("VA {} f0 c1 {opaque}\r\n", value.len()).bytes());
@@ -57,7 +64,7 @@ impl Model {
                     }
                     None => self.answers.extend(b"EN\r\n"),
                 },
-                ["ms", key, len, "T0", "F0", "MS", _] => {
+                ["ms", key, len, "T0", "F0", "MS", _] | ["set", key, "0", "0", len] => {
                     let len = len.parse().expect("a length");
                     if is_refused(key, len) {
                         // Before the value is there.
@@ -72,7 +79,8 @@ impl Model {
                     }
                     assert_eq!(&self.asked[value.end..value.end + 2], b"\r\n");
                     self.items.insert(key.into(), self.asked[value.clone()].to_vec());
-                    self.answers.extend(format!("HD {opaque}\r\n").bytes());
+                    let stored = if self.form == Form::Text { "STORED" } else { &format!("HD {opaque}") };
+                    self.answers.extend(stored.bytes().chain(*b"\r\n"));
                     self.asked.drain(..value.end - end + 1);
                 }
                 _ => panic!("{line}"),
@@ -248,7 +256,7 @@ proptest! {
         steps in steps(),
         lens in vec(prop_oneof![Just(0), 1..40usize, 1..5000usize, Just(100_000)], 1..20),
         answers_len in prop_oneof![Just(usize::MAX), 0..10_000usize],
-        form in prop_oneof![Just(Form::Lines), Just(Form::Packets)],
+        form in prop::sample::select(vec![Form::Meta, Form::Text, Form::Binary, Form::Mixed]),
     ) {
         // Something moves at last, whichever of the calls are those that send.
         let lens = lens.into_iter().chain([0, 1000, 1000]).collect();

@@ -6,12 +6,15 @@ use std::time::Instant;
 
 use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
 use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_protocol::binary::RESPONSE;
 
 use super::items::{Items, monotonic_ns};
 use super::stream::ShmStream;
 use crate::error::Failure;
 use crate::input::protocol;
-use crate::socket::ask_for_line;
+use crate::message::Form;
+use crate::packet::{self, Order};
+use crate::socket::{Socket, ask, ask_for_line};
 
 /// Memory that a server shares.
 #[derive(Debug)]
@@ -26,20 +29,28 @@ pub struct Attached {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
-/// Asks for memory over a socket on which nothing is under way. `known` is the region of an earlier connection to the
+/// Asks for memory over a socket on which nothing is under way, in a packet where the server is spoken to in these. `known` is the region of an earlier connection to the
 /// same server, if there was one: two connections to the same region share its mapping.
 ///
 /// # Errors
 /// The socket broke, the deadline passed, or the server's answer is none.
 pub fn attach(
-    socket: &Arc<socket2::Socket>,
+    Socket { socket, form }: &Socket,
     known: Option<&Arc<Items>>,
     deadline: Instant,
 ) -> Result<Result<Attached, Refusal>, Failure> {
     // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
     let asked_ns = monotonic_ns();
-    let request = format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n");
-    let (line, descriptors) = ask_for_line(socket, &request, deadline)?;
+    let (line, descriptors) = match form {
+        Form::Binary => match ask_by_packet(socket, deadline)? {
+            Ok(attached) => attached,
+            Err(refusal) => return Ok(Err(refusal)),
+        },
+        _ => {
+            let request = format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n");
+            ask_for_line(socket, &request, deadline)?
+        }
+    };
     let mut words = line.split_ascii_whitespace();
     if words.next() != Some("SHM") {
         return Ok(Err(Refusal(line.trim_end().into())));
@@ -58,4 +69,27 @@ pub fn attach(
     let channel = Channel::open(channel.as_fd())?;
     let stream = ShmStream::new(channel, Arc::clone(socket), Arc::clone(&items));
     Ok(Ok(Attached { stream, items }))
+}
+
+/// The line that memory comes with, and the descriptors; a refusal is a packet.
+type ByPacket = Result<(String, Vec<OwnedFd>), Refusal>;
+
+fn ask_by_packet(socket: &socket2::Socket, deadline: Instant) -> Result<ByPacket, Failure> {
+    let mut versions = [0; 16];
+    versions[..8].copy_from_slice(&CHANNEL_VERSION.to_be_bytes());
+    versions[8..].copy_from_slice(&FORMAT_VERSION.to_be_bytes());
+    let is_packet = |came: &[u8]| came.first() == Some(&RESPONSE);
+    let is_whole = |came: &[u8]| {
+        if is_packet(came) { packet::said(came).is_some() } else { came.ends_with(b"\n") }
+    };
+    let order = packet::order(Order::ShareMemory(versions));
+    let (answer, descriptors) = ask(socket, &order, deadline, is_whole)?;
+    if !is_packet(&answer) {
+        let line = String::from_utf8(answer).map_err(|error| protocol(error.as_bytes()))?;
+        return Ok(Ok((line, descriptors)));
+    }
+    match packet::said(&answer) {
+        Some((Err(Failure::Refused(why)), _)) => Ok(Err(Refusal(why))),
+        _ => Err(protocol(&answer)),
+    }
 }

@@ -182,7 +182,7 @@ fn broken(broken: Broken) -> io::Error {
 
 impl Stream for ShmStream {
     fn form(&self) -> Form {
-        Form::Packets
+        Form::Mixed
     }
 
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -269,8 +269,9 @@ mod tests {
         let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
         let server = Server::start(settings, Vec::new()).expect("a server");
         let soon = Instant::now() + Duration::from_secs(20);
-        let socket = crate::socket::Socket::connect(&Place::Unix(path), Duration::from_secs(20)).expect("up");
-        let attached = super::super::attach(&socket.0, None, soon).expect("answered").expect("shared");
+        let place = Place::Unix(path);
+        let socket = crate::socket::Socket::connect(&place, Form::Meta, Duration::from_secs(20)).expect("up");
+        let attached = super::super::attach(&socket, None, soon).expect("answered").expect("shared");
 
         // The server's end of this one is here.
         let shape = Shape { slots: 2, slot_bytes: 64, staging_bytes: 4096 };
