@@ -1,362 +1,43 @@
-//! What is asked through shared memory is answered as over TCP: the same calls, of two servers alike.
+//! Calls come to the same through shared memory and over TCP in each of the protocols, of servers alike.
 
 mod common;
 
-use std::collections::HashMap;
-
-use common::{Running, block_on};
-use fabcache_client::{
-    Client, Completed, Error, Failure, Mode, Options, Outcome, Request, SharedMemory, Ttl,
-};
+use common::Running;
+use common::calls::{ITEM_BYTES_MAX, Side, call, ttl};
+use fabcache_client::{Options, Protocol, SharedMemory};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// Small slots, little staging and short turns: much is sent, received and done in parts.
 const MEMORY: &str = "-R 3 --shm --shm-slots 4 --shm-slot-size 128 --shm-staging 16k";
-/// The largest item.
-const ITEM_BYTES_MAX: usize = 128 << 10;
-
-/// A call, with keys and values by their number.
-#[derive(Clone, Debug)]
-enum Call {
-    Get(usize),
-    Contains(usize),
-    GetAndTouch(usize, Ttl),
-    GetMany(Vec<usize>),
-    Set(usize, Value, Ttl, u32),
-    Store(usize, Value, Mode, Ttl, u32),
-    Cas(usize, Value, Ttl, Compare),
-    Arithmetic(usize, u64, bool),
-    ArithmeticOrSet(usize, u64, bool, u64, Ttl),
-    Touch(usize, Ttl),
-    Delete(usize),
-    Flush,
-    Stats,
-    Versions,
-    Verbosity,
-    /// Calls that do not wait: what is stored first, then what is read.
-    Window(Vec<(usize, Value, Ttl, u32)>, Vec<usize>, How),
-}
-
-/// What a CAS is compared with.
-#[derive(Clone, Copy, Debug)]
-enum Compare {
-    /// The last that was seen of this key.
-    Seen,
-    This(u64),
-}
-
-/// How calls that do not wait are made and awaited.
-#[derive(Clone, Copy, Debug)]
-struct How {
-    buffered: bool,
-    awaited: bool,
-    last_first: bool,
-}
-
-#[derive(Clone)]
-enum Value {
-    Text(&'static str),
-    Pattern(usize),
-}
-
-impl std::fmt::Debug for Value {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Value::Text(text) => write!(f, "{text:?}"),
-            Value::Pattern(len) => write!(f, "{len} bytes"),
-        }
-    }
-}
-
-impl Value {
-    fn bytes(&self) -> Vec<u8> {
-        match self {
-            Value::Text(text) => (*text).into(),
-            // With whatever could be taken for the end of a line, or the begin of a packet.
-            Value::Pattern(len) => b"\r\n\x80\x81mn\r\nEN\r\n\0".iter().copied().cycle().take(*len).collect(),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Value::Text(text) => text.len(),
-            Value::Pattern(len) => *len,
-        }
-    }
-}
-
-fn keys() -> Vec<Vec<u8>> {
-    vec![
-        b"key".into(),
-        b"n".into(),
-        vec![b'x'; 250],
-        b"with a space".into(),
-        vec![0x80; 24],
-        b"\0\r\n\x7f".into(),
-        "Schl\u{fc}ssel".into(),
-        // As long as base64 may be.
-        vec![0xff; 186],
-        Vec::new(),
-        vec![b'x'; 251],
-    ]
-}
-
-fn key() -> impl Strategy<Value = usize> {
-    // Few, so that they are met again; those that are none now and then.
-    prop_oneof![20 => 0..4usize, 8 => 4..8usize, 1 => 8..10usize]
-}
-
-fn value() -> impl Strategy<Value = Value> {
-    let number =
-        prop::sample::select(vec!["", "0", "7", "99", "18446744073709551615", "18446744073709551616", "1x"]);
-    prop_oneof![
-        8 => number.prop_map(Value::Text),
-        8 => (0..300usize).prop_map(Value::Pattern),
-        4 => (15_000..17_000usize).prop_map(Value::Pattern),
-        4 => (0..ITEM_BYTES_MAX - 400).prop_map(Value::Pattern),
-        2 => (ITEM_BYTES_MAX - 400..ITEM_BYTES_MAX + 400).prop_map(Value::Pattern),
-        1 => (ITEM_BYTES_MAX..3 * ITEM_BYTES_MAX).prop_map(Value::Pattern),
-    ]
-}
-
-fn ttl() -> impl Strategy<Value = Ttl> {
-    const DAY: u32 = 24 * 3600;
-    // Relative ones, Unix times of 31 and of 32 bits, and beyond.
-    let seconds =
-        prop::sample::select(vec![100, 30 * DAY, 30 * DAY + 1, 1_000_000_000, 4_000_000_000, u32::MAX]);
-    // As Unix times they are over, or are not for long.
-    let exact = prop::sample::select(vec![i64::MIN, -1, 0, 100, 1_000_000_000, 4_000_000_000]);
-    prop_oneof![
-        4 => Just(Ttl::NEVER),
-        4 => seconds.prop_map(Ttl::seconds),
-        1 => Just(Ttl::EXPIRED),
-        1 => exact.prop_map(Ttl::exact)
-    ]
-}
-
-fn call() -> impl Strategy<Value = Call> {
-    let compare = prop_oneof![
-        4 => Just(Compare::Seen),
-        1 => prop::sample::select(vec![0, 1, u64::MAX]).prop_map(Compare::This)
-    ];
-    let how = any::<(bool, bool, bool)>().prop_map(|(buffered, awaited, last_first)| How {
-        buffered,
-        awaited,
-        last_first,
-    });
-    let delta = prop::sample::select(vec![0, 1, 93, u64::MAX]);
-    let delta_or_set = delta.clone();
-    let mode = prop::sample::select(vec![Mode::Set, Mode::Add, Mode::Replace, Mode::Append, Mode::Prepend]);
-    prop_oneof![
-        4 => key().prop_map(Call::Get),
-        2 => key().prop_map(Call::Contains),
-        2 => (key(), ttl()).prop_map(|(key, ttl)| Call::GetAndTouch(key, ttl)),
-        2 => vec(0..8usize, 0..12).prop_map(Call::GetMany),
-        4 => (key(), value(), ttl(), any::<u32>()).prop_map(|(key, value, ttl, flags)| Call::Set(key, value, ttl, flags)),
-        8 => (key(), value(), mode, ttl(), any::<u32>())
-            .prop_map(|(key, value, mode, ttl, flags)| Call::Store(key, value, mode, ttl, flags)),
-        3 => (key(), value(), ttl(), compare)
-            .prop_map(|(key, value, ttl, compare)| Call::Cas(key, value, ttl, compare)),
-        3 => (key(), delta, any::<bool>()).prop_map(|(key, delta, decrement)| Call::Arithmetic(key, delta, decrement)),
-        2 => (key(), delta_or_set, any::<bool>(), any::<u64>(), ttl()).prop_map(|(key, delta, decrement, initial, ttl)| {
-            Call::ArithmeticOrSet(key, delta, decrement, initial, ttl)
-        }),
-        2 => (key(), ttl()).prop_map(|(key, ttl)| Call::Touch(key, ttl)),
-        2 => key().prop_map(Call::Delete),
-        1 => Just(Call::Flush),
-        1 => Just(Call::Stats),
-        1 => Just(Call::Versions),
-        1 => Just(Call::Verbosity),
-        3 => (vec((key(), value(), ttl(), any::<u32>()), 0..10), vec(key(), 0..10), how)
-            .prop_map(|(stored, read, how)| Call::Window(stored, read, how)),
-    ]
-}
-
-/// What a call came to, with nothing in it that says how it was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Done {
-    /// What was found, with its flags and CAS.
-    Items(Vec<Option<(Vec<u8>, u32, u64)>>),
-    Number(Option<u64>),
-    Said(String),
-    Failed(String),
-    All(Vec<Done>),
-}
-
-/// Where the protocols have other words for the same.
-fn in_one_protocols_words(why: &str) -> &str {
-    match why {
-        "Too large." => "object too large for cache",
-        "Out of memory allocating item" => "out of memory storing object",
-        other => other,
-    }
-}
-
-fn done<T>(result: Result<T, Error>, told: impl FnOnce(T) -> Done) -> Done {
-    match result {
-        Ok(value) => told(value),
-        Err(Error::Server { failure: Failure::Refused(why), .. }) => {
-            Done::Failed(in_one_protocols_words(&why).into())
-        }
-        Err(Error::Server { failure, .. }) => panic!("{failure}: client and server are out of step"),
-        Err(error) => Done::Failed(error.to_string()),
-    }
-}
-
-fn said<T: std::fmt::Debug>(result: Result<T, Error>) -> Done {
-    done(result, |value| Done::Said(format!("{value:?}")))
-}
-
-/// A server with nothing stored, and what was seen of it.
-struct Side {
-    client: Client,
-    keys: Vec<Vec<u8>>,
-    /// The last CAS of each key.
-    seen: HashMap<usize, u64>,
-    /// Request objects to be used again.
-    spare: Vec<Request>,
-}
-
-impl Side {
-    fn new(address: &str) -> Side {
-        let options = Options { shared_memory: SharedMemory::Required, ..Options::default() };
-        let client = Client::new([address], options).expect("an address");
-        Side { client, keys: keys(), seen: HashMap::new(), spare: Vec::new() }
-    }
-
-    fn call(&mut self, call: &Call) -> Done {
-        let cache = &self.client;
-        let key = |number: usize| &self.keys[number][..];
-        match call {
-            Call::Get(number) => {
-                let found = cache.get(key(*number));
-                self.found(*number, found)
-            }
-            Call::Contains(number) => said(cache.contains(key(*number))),
-            Call::GetAndTouch(number, ttl) => {
-                let found = cache.get_and_touch(key(*number), *ttl);
-                self.found(*number, found)
-            }
-            Call::GetMany(numbers) => {
-                let keys: Vec<&[u8]> = numbers.iter().map(|number| key(*number)).collect();
-                done(cache.get_many(&keys), |many| {
-                    assert!(many.failed.is_empty(), "{:?}", many.failed);
-                    let items = many.items.into_iter();
-                    Done::Items(
-                        items.map(|item| item.map(|item| (item.value, item.flags, item.cas))).collect(),
-                    )
-                })
-            }
-            Call::Set(number, value, ttl, flags) => {
-                said(cache.set_with_flags(key(*number), &value.bytes(), *ttl, *flags))
-            }
-            Call::Store(number, value, mode, ttl, flags) => {
-                let stored = said(cache.store(key(*number), &value.bytes(), *mode, *ttl, *flags));
-                self.after_refusal(*number, value, stored)
-            }
-            Call::Cas(number, value, ttl, compare) => {
-                let cas = match compare {
-                    Compare::Seen => self.seen.get(number).copied().unwrap_or(9),
-                    Compare::This(cas) => *cas,
-                };
-                let compared = said(cache.cas(key(*number), &value.bytes(), *ttl, cas));
-                self.after_refusal(*number, value, compared)
-            }
-            Call::Arithmetic(number, delta, true) => done(cache.decr(key(*number), *delta), Done::Number),
-            Call::Arithmetic(number, delta, false) => done(cache.incr(key(*number), *delta), Done::Number),
-            Call::ArithmeticOrSet(number, delta, decrement, initial, ttl) => {
-                let way = if *decrement { Client::decr_or_set } else { Client::incr_or_set };
-                said(way(cache, key(*number), *delta, *initial, *ttl))
-            }
-            Call::Touch(number, ttl) => said(cache.touch(key(*number), *ttl)),
-            Call::Delete(number) => said(cache.delete(key(*number))),
-            Call::Flush => said(cache.flush(0)),
-            Call::Stats => done(cache.stats("").remove(0), |stats| {
-                Done::Said(stats.into_iter().map(|(name, _)| name + " ").collect())
-            }),
-            Call::Versions => said(cache.versions().remove(0)),
-            Call::Verbosity => said(cache.verbosity(1).remove(0)),
-            Call::Window(stored, read, how) => self.window(stored, read, *how),
-        }
-    }
-
-    fn found(&mut self, number: usize, found: Result<Option<fabcache_client::Item>, Error>) -> Done {
-        done(found, |item| {
-            self.seen.extend(item.as_ref().map(|item| (number, item.cas)));
-            Done::Items(vec![item.map(|item| (item.value, item.flags, item.cas))])
-        })
-    }
-
-    /// A value that is too large takes what was there with it, or not: that is where the protocols are not alike.
-    fn after_refusal(&self, number: usize, value: &Value, done: Done) -> Done {
-        if matches!(done, Done::Failed(_)) && value.len() > ITEM_BYTES_MAX / 2 {
-            let _ = self.client.delete(&self.keys[number]);
-        }
-        done
-    }
-
-    fn window(&mut self, stored: &[(usize, Value, Ttl, u32)], read: &[usize], how: How) -> Done {
-        let mut spare = std::mem::take(&mut self.spare);
-        let mut request = || spare.pop().unwrap_or_else(|| self.client.request());
-        let mut window = Vec::new();
-        for (number, value, ttl, flags) in stored {
-            let mut request = request();
-            if how.buffered {
-                request.bset_with_flags(&self.keys[*number], &value.bytes(), *ttl, *flags);
-            } else {
-                request.iset_with_flags(self.keys[*number].clone(), value.bytes(), *ttl, *flags);
-            }
-            window.push(request);
-        }
-        for number in read {
-            let mut request = request();
-            let buffer = Vec::with_capacity(100);
-            if how.buffered {
-                request.bget(&self.keys[*number], buffer);
-            } else {
-                request.iget(self.keys[*number].clone(), buffer);
-            }
-            window.push(request);
-        }
-        let mut all = vec![Done::All(Vec::new()); window.len()];
-        let mut order: Vec<usize> = (0..window.len()).collect();
-        if how.last_first {
-            order.reverse();
-        }
-        for at in order {
-            let request = &mut window[at];
-            let completed = if how.awaited { block_on(&mut *request) } else { request.wait() };
-            all[at] = completed_is(completed);
-        }
-        spare.append(&mut window);
-        self.spare = spare;
-        Done::All(all)
-    }
-}
-
-fn completed_is(completed: Completed) -> Done {
-    let Completed { key, value, result } = completed;
-    let given_back = Done::Items(vec![Some((key, 0, 0)), Some((value, 0, 0))]);
-    let came_to = done(result, |outcome| match outcome {
-        Outcome::Found { flags, cas } => Done::Items(vec![Some((Vec::new(), flags, cas))]),
-        other => Done::Said(format!("{other:?}")),
-    });
-    Done::All(vec![given_back, came_to])
-}
 
 proptest! {
-    // Each takes two servers.
+    // Each takes four servers.
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn calls_come_to_the_same_through_memory_and_over_tcp(calls in vec(call(), 1..60)) {
+    fn calls_come_to_the_same_through_memory_and_over_tcp_in_all_protocols(calls in vec(call(ttl()), 1..60)) {
         let flags = format!("-m 16 -I {ITEM_BYTES_MAX}");
         let (_shared, address) = Running::unix("alike", &format!("{flags} {MEMORY}"));
-        let tcp = Running::tcp(&flags);
-        let (mut through_memory, mut over_tcp) = (Side::new(&address), Side::new(&tcp.address()));
+        let shared_memory = SharedMemory::Required;
+        let mut through_memory = Side::new(&address, Options { shared_memory, ..Options::default() });
+        let mut over_tcp: Vec<_> = [Protocol::Auto, Protocol::Meta, Protocol::Binary, Protocol::Text]
+            .into_iter()
+            .map(|protocol| {
+                let server = Running::tcp(&flags);
+                let side = Side::new(&server.address(), Options { protocol, ..Options::default() });
+                (server, protocol, side)
+            })
+            .collect();
         for (at, call) in calls.iter().enumerate() {
-            let (memory, tcp) = (through_memory.call(call), over_tcp.call(call));
-            prop_assert!(memory == tcp, "call {} {:?}:\n{:.1000}\n{:.1000}", at, call, format!("{memory:?}"), format!("{tcp:?}"));
+            let memory = through_memory.call(call);
+            for (_, protocol, side) in &mut over_tcp {
+                let tcp = side.call(call);
+                prop_assert!(
+                    memory == tcp,
+                    "call {} {:?}: {:?}\n{:.1000}\n{:.1000}",
+                    at, call, protocol, format!("{memory:?}"), format!("{tcp:?}")
+                );
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use common::{Running, client};
-use fabcache_client::{Client, Distribution, Error, Failure, Mode, Options, Stored, Ttl};
+use fabcache_client::{Client, Distribution, Error, Failure, Mode, Options, Protocol, Stored, Ttl};
 
 fn value(cache: &Client, key: &[u8]) -> Option<Vec<u8>> {
     cache.get(key).expect("the server answers").map(|item| item.value)
