@@ -463,6 +463,11 @@ impl Client {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::Value(value.len()));
         }
+        let (ttl, flags) = match mode {
+            // Some protocols carry them all the same, and a server may count them.
+            Mode::Append | Mode::Prepend => (Ttl::NEVER, 0),
+            _ => (ttl, flags),
+        };
         let action = Action::Store { mode, len: value.len(), exptime: ttl.exptime(), flags };
         server.call(|connection| match connection.ask(&Command { key, action }, value, &mut Vec::new())? {
             Answer::Done(_) => Ok(Stored::Stored),
