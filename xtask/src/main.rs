@@ -7,6 +7,7 @@ mod differential;
 mod fuzz;
 mod loom;
 mod process;
+mod protocols;
 mod torture;
 mod workspace;
 
@@ -39,6 +40,8 @@ enum Task {
     Install(capi::InstallArgs),
     /// Check models of what is lock-free, in every interleaving within their bounds
     Loom(loom::Args),
+    /// Run the client library against memcached in each protocol, and through a proxy
+    Protocols(protocols::Args),
     /// Read a region from another process while it is written at full rate
     Torture(torture::Args),
 }
@@ -53,6 +56,7 @@ fn main() -> Result<()> {
         Task::Header(args) => capi::header(&args),
         Task::Install(args) => capi::install(&args),
         Task::Loom(args) => loom::run(&args),
+        Task::Protocols(args) => protocols::run(&args),
         Task::Torture(args) => torture::run(&args),
     }
 }

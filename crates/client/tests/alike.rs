@@ -24,7 +24,8 @@ proptest! {
             .into_iter()
             .map(|protocol| {
                 let server = Running::tcp(&flags);
-                let side = Side::new(&server.address(), Options { protocol, ..Options::default() });
+                let new = if protocol == Protocol::Text { Side::with_words } else { Side::new };
+                let side = new(&server.address(), Options { protocol, ..Options::default() });
                 (server, protocol, side)
             })
             .collect();

@@ -238,11 +238,19 @@ pub struct Side {
 }
 
 impl Side {
+    /// Text may be what is spoken: keys are words.
+    pub fn with_words(address: &str, options: Options) -> Side {
+        Side { keys: keys(true), ..Side::new(address, options) }
+    }
+
     pub fn new(address: &str, options: Options) -> Side {
         let protocol = options.protocol;
         let client = Client::new([address], options).expect("an address");
-        let keys = keys(protocol == Protocol::Text);
-        Side { client, protocol, keys, seen: HashMap::new(), spare: Vec::new() }
+        Side { client, protocol, keys: keys(false), seen: HashMap::new(), spare: Vec::new() }
+    }
+
+    pub fn flush(&self) {
+        self.client.flush(0).expect("flushed");
     }
 
     pub fn call(&mut self, call: &Call) -> Done {

@@ -1,0 +1,125 @@
+//! The client against servers and proxies that are not ours, which `cargo xtask protocols` starts.
+
+mod common;
+
+use std::cell::RefCell;
+
+use common::Running;
+use common::calls::{Call, Done, Side, call, plain_ttl};
+use fabcache_client::{Client, Credentials, Error, Failure, Options, Protocol, Transport, Ttl};
+use proptest::collection::vec;
+use proptest::test_runner::{Config, TestRunner};
+
+/// As long a run as the differential ones of the workspace.
+const CASES: u32 = 200;
+
+/// What `cargo xtask protocols` says of what it started.
+fn told(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run cargo xtask protocols"))
+}
+
+/// What servers of different makes and ages say alike: each counts CAS and tells of itself in its own way.
+fn in_common(call: &Call, done: Done) -> Done {
+    match done {
+        Done::Said(_) if matches!(call, Call::Stats | Call::Versions) => Done::Said("something".into()),
+        Done::Items(items) => Done::Items(
+            items.into_iter().map(|item| item.map(|(value, flags, _)| (value, flags, 0))).collect(),
+        ),
+        Done::All(all) => Done::All(all.into_iter().map(|done| in_common(call, done)).collect()),
+        other => other,
+    }
+}
+
+/// A proxy does not know them.
+fn is_of_one_server(call: &Call) -> bool {
+    matches!(call, Call::GetAndTouch(..) | Call::Flush | Call::Stats | Call::Verbosity)
+}
+
+#[test]
+#[ignore = "cargo xtask protocols"]
+fn calls_come_to_the_same_of_memcached_in_all_protocols_and_through_a_proxy() {
+    let ours = Running::tcp("-m 64");
+    let side =
+        |address: &str, protocol| Side::with_words(address, Options { protocol, ..Options::default() });
+    let server = |name, protocol| side(&told(name), protocol);
+    let sides = RefCell::new([
+        ("fabcached by meta", side(&ours.address(), Protocol::Meta), None),
+        ("memcached by meta", server("FABCACHE_TEST_META", Protocol::Meta), None),
+        ("memcached by binary", server("FABCACHE_TEST_BINARY", Protocol::Binary), None),
+        ("memcached by text", server("FABCACHE_TEST_TEXT", Protocol::Text), None),
+        (
+            "memcached through a proxy",
+            server("FABCACHE_TEST_PROXY", Protocol::Auto),
+            Some(server("FABCACHE_TEST_BEHIND_PROXY", Protocol::Auto)),
+        ),
+    ]);
+    let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
+    let done = runner.run(&vec(call(plain_ttl()), 1..60), |calls| {
+        let sides = &mut *sides.borrow_mut();
+        sides.iter().for_each(|(_, side, behind)| behind.as_ref().unwrap_or(side).flush());
+        for (at, call) in calls.iter().enumerate() {
+            let mut first = None;
+            for (name, side, behind) in &mut *sides {
+                let side = behind.as_mut().filter(|_| is_of_one_server(call)).unwrap_or(side);
+                let done = in_common(call, side.call(call));
+                let expected = first.get_or_insert_with(|| done.clone());
+                proptest::prop_assert!(
+                    done == *expected,
+                    "call {at} {call:?}: {name}\n{:.1000}\n{:.1000}",
+                    format!("{expected:?}"),
+                    format!("{done:?}")
+                );
+            }
+        }
+        Ok(())
+    });
+    done.unwrap_or_else(|failed| panic!("{failed}"));
+}
+
+#[test]
+#[ignore = "cargo xtask protocols"]
+fn a_proxy_is_spoken_to_in_text() {
+    let proxy = Client::new([told("FABCACHE_TEST_PROXY")], Options::default()).expect("an address");
+    proxy.set(b"proxied", b"value", Ttl::NEVER).expect("stored");
+    assert_eq!(proxy.iget("proxied", Vec::new()).wait().value, b"value");
+    let refused = proxy.get(b"no word");
+    assert!(matches!(refused, Err(Error::Server { failure: Failure::Key, .. })), "{refused:?}");
+}
+
+#[test]
+#[ignore = "cargo xtask protocols"]
+fn memcached_lets_users_in_by_sasl() {
+    let as_user = |user: &str, password: &str| {
+        let credentials = Some(Credentials { user: user.into(), password: password.into() });
+        let options = Options { protocol: Protocol::Binary, credentials, ..Options::default() };
+        Client::new([told("FABCACHE_TEST_SASL")], options).expect("an address")
+    };
+    let user = as_user("fabcache", "a password");
+    user.set(b"key", b"value", Ttl::NEVER).expect("stored");
+    assert_eq!(user.iget("key", Vec::new()).wait().value, b"value");
+    assert_eq!(user.get_many(&["key", "none"]).expect("keys").items.iter().flatten().count(), 1);
+    for (name, password) in [("fabcache", "another"), ("nobody", "a password")] {
+        let refused = as_user(name, password).get(b"key");
+        let why = "Auth failure.";
+        assert!(
+            matches!(&refused, Err(Error::Server { failure: Failure::Refused(said), .. }) if said == why),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "cargo xtask protocols"]
+fn memcached_shares_no_memory_and_is_spoken_to_over_its_socket() {
+    for protocol in [Protocol::Auto, Protocol::Meta, Protocol::Binary, Protocol::Text] {
+        let options = Options { protocol, ..Options::default() };
+        let cache = Client::new([told("FABCACHE_TEST_UNIX")], options).expect("an address");
+        for round in 0..20 {
+            let key = format!("{protocol:?} {round}").replace(' ', "-");
+            cache.set(key.as_bytes(), b"value", Ttl::NEVER).expect("stored");
+            assert_eq!(cache.iget(&*key, Vec::new()).wait().value, b"value", "{protocol:?}");
+            assert_eq!(cache.incr_or_set(b"n", 1, 1, Ttl::EXPIRED).expect("counted"), 1, "{protocol:?}");
+        }
+        assert!(matches!(&cache.transports()[..], [Some(Transport::Unix { why: Some(_) })]), "{protocol:?}");
+    }
+}

@@ -1,0 +1,200 @@
+//! `cargo xtask protocols`: the client library against Debian's memcached in each protocol, by SASL, over a Unix socket,
+//! and through twemproxy.
+//!
+//! Starts them all, and runs the ignored tests of `crates/client/tests/others.rs`. What is missing is installed; whatever
+//! is started dies with this process, however it ends.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process::{Guarded, Interrupt, Scratch, describe, read};
+use crate::workspace;
+
+/// Debian's packages, each with a program of it.
+const PACKAGES: &[(&str, &str)] = &[
+    ("memcached", "/usr/bin/memcached"),
+    ("nutcracker", "/usr/sbin/nutcracker"),
+    ("sasl2-bin", "/usr/sbin/saslpasswd2"),
+];
+
+/// Who may ask the memcached that has users.
+const USER: &str = "fabcache";
+const PASSWORD: &str = "a password";
+
+/// For a server to answer after its start.
+const START_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// For the tests, compiling included.
+const TEST_TIME_MAX: Duration = Duration::from_secs(1800);
+
+/// The client library against servers and proxies that are not ours.
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// Starts the servers and runs the tests.
+///
+/// # Errors
+/// Something is missing and cannot be installed, a server does not start, or a test fails.
+pub fn run(_: &Args) -> Result<()> {
+    let interrupt = Interrupt::register()?;
+    install_missing()?;
+    let scratch = Scratch::create()?;
+    let started = Started { scratch: scratch.path(), interrupt: &interrupt };
+    let servers = started.all()?;
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--package", "fabcache-client", "--test", "others", "--", "--ignored"]);
+    for server in &servers {
+        cargo.env(server.name, &server.address);
+    }
+    let output = |from: std::io::Result<std::os::fd::OwnedFd>| from.map(File::from);
+    let stdout = output(rustix::io::dup(std::io::stdout()).map_err(Into::into))?;
+    let stderr = output(rustix::io::dup(std::io::stderr()).map_err(Into::into))?;
+    let mut tests = Guarded::spawn(&mut cargo, stdout, stderr)?;
+    match tests.wait(TEST_TIME_MAX, &interrupt)? {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => bail!("the tests failed: {}", describe(status)),
+        None => bail!("the tests did not end within {TEST_TIME_MAX:?}"),
+    }
+}
+
+fn install_missing() -> Result<()> {
+    let is_missing = |(_, program): &&(&str, &str)| !Path::new(program).exists();
+    let missing: Vec<&str> = PACKAGES.iter().filter(is_missing).map(|(package, _)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
+    ensure!(rustix::process::geteuid().is_root(), "only root can install what is missing: {names}");
+    let apt_get = |words: &[&str]| -> Result<bool> {
+        let mut command = Command::new("apt-get");
+        command.args(words).env("DEBIAN_FRONTEND", "noninteractive");
+        Ok(command.status().context("apt-get cannot be started")?.success())
+    };
+    let install = [&["install", "--yes", "--quiet", "--no-install-recommends"], &missing[..]].concat();
+    // The lists of packages may be absent or old.
+    let installed = apt_get(&install)? || (apt_get(&["update", "--quiet"])? && apt_get(&install)?);
+    ensure!(installed, "apt-get does not install {names}");
+    Ok(())
+}
+
+/// A server, as the tests are told of it.
+struct Server {
+    name: &'static str,
+    address: String,
+    _process: Guarded,
+}
+
+struct Started<'a> {
+    scratch: &'a Path,
+    interrupt: &'a Interrupt,
+}
+
+impl Started<'_> {
+    fn all(&self) -> Result<Vec<Server>> {
+        let mut servers = Vec::new();
+        for name in
+            ["FABCACHE_TEST_META", "FABCACHE_TEST_BINARY", "FABCACHE_TEST_TEXT", "FABCACHE_TEST_BEHIND_PROXY"]
+        {
+            servers.push(self.memcached(name, &[], None)?);
+        }
+        let behind = servers.last().map(|server| server.address.clone()).unwrap_or_default();
+        servers.push(self.proxy("FABCACHE_TEST_PROXY", &behind)?);
+        let users = self.users()?;
+        servers.push(self.memcached("FABCACHE_TEST_SASL", &["-S"], Some(&users))?);
+        servers.push(self.memcached_on_a_socket("FABCACHE_TEST_UNIX")?);
+        Ok(servers)
+    }
+
+    fn memcached(&self, name: &'static str, flags: &[&str], users: Option<&Path>) -> Result<Server> {
+        let port = free_port()?;
+        let mut command = memcached();
+        command.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]).args(flags);
+        if let Some(users) = users {
+            command.env("SASL_CONF_PATH", users);
+        }
+        let answers = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+        self.start(name, format!("tcp://127.0.0.1:{port}"), &mut command, answers)
+    }
+
+    fn memcached_on_a_socket(&self, name: &'static str) -> Result<Server> {
+        let path = self.scratch.join("memcached.sock");
+        let mut command = memcached();
+        command.arg("-s").arg(&path);
+        let answers = || UnixStream::connect(&path).is_ok();
+        self.start(name, format!("unix://{}", path.display()), &mut command, answers)
+    }
+
+    fn proxy(&self, name: &'static str, behind: &str) -> Result<Server> {
+        let (port, statistics) = (free_port()?, free_port()?);
+        let behind = behind.trim_start_matches("tcp://");
+        let settings = self.scratch.join("nutcracker.yml");
+        let text = format!(
+            "pool:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  distribution: ketama\n  servers:\n   - {behind}:1\n"
+        );
+        fs::write(&settings, text)?;
+        let mut command = Command::new("/usr/sbin/nutcracker");
+        command.arg("-c").arg(&settings).args(["-a", "127.0.0.1", "-s", &statistics.to_string()]);
+        let answers = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+        self.start(name, format!("tcp://127.0.0.1:{port}"), &mut command, answers)
+    }
+
+    /// A folder with who may ask, as libsasl2 reads it.
+    fn users(&self) -> Result<PathBuf> {
+        let database = self.scratch.join("sasldb");
+        let settings = format!(
+            "mech_list: plain\npwcheck_method: auxprop\nauxprop_plugin: sasldb\nsasldb_path: {}\n",
+            database.display()
+        );
+        fs::write(self.scratch.join("memcached.conf"), settings)?;
+        // Names without a realm are those of this host.
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let mut command = Command::new("/usr/sbin/saslpasswd2");
+        command.args(["-p", "-c", "-a", "memcached", "-u", &host, "-f"]).arg(&database).arg(USER);
+        let mut child = command.stdin(Stdio::piped()).spawn().context("saslpasswd2 cannot be started")?;
+        child.stdin.take().context("it has an input")?.write_all(PASSWORD.as_bytes())?;
+        ensure!(child.wait()?.success(), "saslpasswd2 stores no user");
+        Ok(self.scratch.to_owned())
+    }
+
+    fn start(
+        &self,
+        name: &'static str,
+        address: String,
+        command: &mut Command,
+        answers: impl Fn() -> bool,
+    ) -> Result<Server> {
+        let log = self.scratch.join(name);
+        let output = File::create(&log)?;
+        let mut process = Guarded::spawn(command, output.try_clone()?, output)?;
+        let deadline = Instant::now() + START_TIME_MAX;
+        while !answers() {
+            if let Some(status) = process.status()? {
+                bail!("{name} ended at once: {}\n{}", describe(status), read(&log));
+            }
+            ensure!(Instant::now() < deadline, "{name} does not answer\n{}", read(&log));
+            self.interrupt.pause()?;
+        }
+        Ok(Server { name, address, _process: process })
+    }
+}
+
+fn memcached() -> Command {
+    let mut command = Command::new("/usr/bin/memcached");
+    command.args(["-m", "64", "-t", "1"]);
+    if rustix::process::geteuid().is_root() {
+        command.args(["-u", "root"]);
+    }
+    command
+}
+
+/// One that was free a moment ago.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
