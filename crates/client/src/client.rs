@@ -66,7 +66,8 @@ pub enum Protocol {
     Auto,
     /// The meta protocol, which any memcached from 1.6 on takes.
     Meta,
-    /// The binary protocol. A time beyond the year 2106 is that year's.
+    /// The binary protocol. A time beyond the year 2106 is that year's, [`Client::contains`] moves the value all the same, and
+    /// [`Client::verbosity`] is refused.
     Binary,
     /// The text protocol. It takes no key with spaces or control characters ([`Failure::Key`]), and times beyond
     /// January 2038 are then. [`Client::contains`] moves the value all the same, and [`Client::incr_or_set`] takes more than

@@ -17,12 +17,20 @@ pub type Stats = Vec<(String, String)>;
 /// # Errors
 /// The server fails or refuses. So it is for the others.
 pub fn flush(connection: &mut Connection, delay: u32) -> Result<(), Failure> {
-    done(connection, Order::Flush(delay), &format!("flush_all {delay}"))
+    if connection.form() == Form::Binary {
+        connection.send([&packet::order(Order::Flush(delay))])?;
+        return connection.packet().map(|_| ());
+    }
+    done(connection, &format!("flush_all {delay}"))
 }
 
 /// Logs so much from now on.
 pub fn verbosity(connection: &mut Connection, level: u32) -> Result<(), Failure> {
-    done(connection, Order::Verbosity(level), &format!("verbosity {level}"))
+    if connection.form() == Form::Binary {
+        // The packet that others have for it is unknown to memcached, which then waits for what does not come.
+        return Err(Failure::Refused("memcached knows no packet that asks for it".into()));
+    }
+    done(connection, &format!("verbosity {level}"))
 }
 
 /// The server's version.
@@ -64,11 +72,7 @@ pub fn stats(connection: &mut Connection, topic: &str) -> Result<Stats, Failure>
 }
 
 /// Has the server do what a line is answered with `OK` for.
-fn done(connection: &mut Connection, order: Order<'_>, line: &str) -> Result<(), Failure> {
-    if connection.form() == Form::Binary {
-        connection.send([&packet::order(order)])?;
-        return connection.packet().map(|_| ());
-    }
+fn done(connection: &mut Connection, line: &str) -> Result<(), Failure> {
     connection.send([line.as_bytes(), b"\r\n"])?;
     let answered = connection.line()?;
     refusal(&answered)?;

@@ -13,8 +13,6 @@ use crate::input::protocol;
 const EXTRAS_BYTES_MAX: usize = 8;
 /// Reads a key, and answers only if it is there.
 const GET_QUIETLY: u8 = 0x09;
-/// Changes how much the server logs.
-const VERBOSITY: u8 = 0x1b;
 /// The time of a number that is not to be stored where there is none.
 const NONE_STORED: u32 = u32::MAX;
 /// No item has this CAS: servers count from 1.
@@ -156,10 +154,12 @@ pub fn order(order: Order<'_>) -> Vec<u8> {
     match order {
         Order::Flush(0) => put(opcode::FLUSH, b"", b"", 0, 0, &mut out),
         Order::Flush(delay) => put(opcode::FLUSH, &delay.to_be_bytes(), b"", 0, 0, &mut out),
-        Order::Verbosity(level) => put(VERBOSITY, &level.to_be_bytes(), b"", 0, 0, &mut out),
         Order::Version => put(opcode::VERSION, b"", b"", 0, 0, &mut out),
         Order::Stats(topic) => put(opcode::STAT, b"", topic.as_bytes(), 0, 0, &mut out),
-        Order::ShareMemory(versions) => put(opcode::SHM_ATTACH, &versions, b"", 0, 0, &mut out),
+        Order::ShareMemory(versions) => {
+            put(opcode::SHM_ATTACH, b"", b"", versions.len(), 0, &mut out);
+            out.extend_from_slice(&versions);
+        }
         Order::Mechanisms => put(opcode::SASL_LIST, b"", b"", 0, 0, &mut out),
         Order::Authenticate { mechanism, token } => {
             put(opcode::SASL_AUTH, b"", mechanism.as_bytes(), token.len(), 0, &mut out);
@@ -174,8 +174,6 @@ pub fn order(order: Order<'_>) -> Vec<u8> {
 pub enum Order<'a> {
     /// Forget everything, after so many seconds.
     Flush(u32),
-    /// Log so much.
-    Verbosity(u32),
     /// Say its version.
     Version,
     /// Give statistics of a topic, which may be empty.

@@ -2,10 +2,7 @@
 
 mod common;
 
-use std::cell::RefCell;
-
-use common::Running;
-use common::calls::{Call, Done, Side, call, plain_ttl};
+use common::calls::{Call, Compare, Done, Side, call, plain_ttl};
 use fabcache_client::{Client, Credentials, Error, Failure, Options, Protocol, Transport, Ttl};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestRunner};
@@ -18,7 +15,7 @@ fn told(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run cargo xtask protocols"))
 }
 
-/// What servers of different makes and ages say alike: each counts CAS and tells of itself in its own way.
+/// What servers say alike that have not done the same before: each counts CAS and tells of itself.
 fn in_common(call: &Call, done: Done) -> Done {
     match done {
         Done::Said(_) if matches!(call, Call::Stats | Call::Versions) => Done::Said("something".into()),
@@ -30,6 +27,11 @@ fn in_common(call: &Call, done: Done) -> Done {
     }
 }
 
+/// It depends on how many were stored before it.
+fn is_by_chance(call: &Call) -> bool {
+    matches!(call, Call::Cas(.., Compare::This(1)))
+}
+
 /// A proxy does not know them.
 fn is_of_one_server(call: &Call) -> bool {
     matches!(call, Call::GetAndTouch(..) | Call::Flush | Call::Stats | Call::Verbosity)
@@ -38,28 +40,28 @@ fn is_of_one_server(call: &Call) -> bool {
 #[test]
 #[ignore = "cargo xtask protocols"]
 fn calls_come_to_the_same_of_memcached_in_all_protocols_and_through_a_proxy() {
-    let ours = Running::tcp("-m 64");
     let side =
         |address: &str, protocol| Side::with_words(address, Options { protocol, ..Options::default() });
     let server = |name, protocol| side(&told(name), protocol);
-    let sides = RefCell::new([
-        ("fabcached by meta", side(&ours.address(), Protocol::Meta), None),
-        ("memcached by meta", server("FABCACHE_TEST_META", Protocol::Meta), None),
-        ("memcached by binary", server("FABCACHE_TEST_BINARY", Protocol::Binary), None),
-        ("memcached by text", server("FABCACHE_TEST_TEXT", Protocol::Text), None),
-        (
-            "memcached through a proxy",
-            server("FABCACHE_TEST_PROXY", Protocol::Auto),
-            Some(server("FABCACHE_TEST_BEHIND_PROXY", Protocol::Auto)),
-        ),
-    ]);
+    let sides = || {
+        [
+            ("meta", server("FABCACHE_TEST_META", Protocol::Meta), None),
+            ("binary", server("FABCACHE_TEST_BINARY", Protocol::Binary), None),
+            ("text", server("FABCACHE_TEST_TEXT", Protocol::Text), None),
+            (
+                "through a proxy",
+                server("FABCACHE_TEST_PROXY", Protocol::Auto),
+                Some(server("FABCACHE_TEST_BEHIND_PROXY", Protocol::Auto)),
+            ),
+        ]
+    };
     let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
     let done = runner.run(&vec(call(plain_ttl()), 1..60), |calls| {
-        let sides = &mut *sides.borrow_mut();
+        let mut sides = sides();
         sides.iter().for_each(|(_, side, behind)| behind.as_ref().unwrap_or(side).flush());
-        for (at, call) in calls.iter().enumerate() {
+        for (at, call) in calls.iter().enumerate().filter(|(_, call)| !is_by_chance(call)) {
             let mut first = None;
-            for (name, side, behind) in &mut *sides {
+            for (name, side, behind) in &mut sides {
                 let side = behind.as_mut().filter(|_| is_of_one_server(call)).unwrap_or(side);
                 let done = in_common(call, side.call(call));
                 let expected = first.get_or_insert_with(|| done.clone());

@@ -116,7 +116,7 @@ fn others() {
     decodes_to(&packet(0x10, b"detail on", b"", b"", 0), Command::Stats(Words::new(b"detail on")));
     decodes_to(&packet(0x20, b"", b"", b"", 0), Command::SaslList);
     let versions = [1u64.to_be_bytes(), 3u64.to_be_bytes()].concat();
-    decodes_to(&packet(0xa0, b"", &versions, b"", 0), Command::ShmAttach { channel: 1, region: 3 });
+    decodes_to(&packet(0xa0, b"", b"", &versions, 0), Command::ShmAttach { channel: 1, region: 3 });
     let (mechanism, payload) = (&b"PLAIN"[..], &b"\0user\0pass"[..]);
     decodes_to(&packet(0x21, mechanism, b"", payload, 0), Command::SaslAuth { mechanism, payload });
     decodes_to(&packet(0x22, mechanism, b"", b"", 0), Command::SaslStep { mechanism, payload: b"" });
@@ -147,7 +147,8 @@ fn broken_packets_close() {
         (packet(0x10, b"k", b"e", b"", 0), status::INVALID),
         (packet(0x10, b"k", b"", b"v", 0), status::INVALID),
         (packet(0x20, b"k", b"", b"", 0), status::INVALID),
-        (packet(0xa0, b"", b"12345678", b"", 0), status::INVALID),
+        (packet(0xa0, b"", b"", b"12345678", 0), status::INVALID),
+        (packet(0xa0, b"", &[0; 16], b"", 0), status::INVALID),
         (packet(0x21, b"", b"", b"v", 0), status::INVALID),
         (packet(0x22, b"k", b"e", b"v", 0), status::INVALID),
         (packet(0x00, &long, b"", b"", 0), status::INVALID),

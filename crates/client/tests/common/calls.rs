@@ -8,6 +8,8 @@ use proptest::prelude::*;
 
 use super::block_on;
 
+/// No server comes to count as far.
+const NOT_SEEN: u64 = 1 << 60;
 /// The largest item.
 pub const ITEM_BYTES_MAX: usize = 128 << 10;
 
@@ -285,7 +287,7 @@ impl Side {
             }
             Call::Cas(number, value, ttl, compare) => {
                 let cas = match compare {
-                    Compare::Seen => self.seen.get(number).copied().unwrap_or(9),
+                    Compare::Seen => self.seen.get(number).copied().unwrap_or(NOT_SEEN),
                     Compare::This(cas) => *cas,
                 };
                 let compared = said(cache.cas(key(*number), &value.bytes(), *ttl, cas));
@@ -309,13 +311,13 @@ impl Side {
         }
     }
 
-    /// Packets that ask for it are known to nobody.
+    /// Packets cannot ask for it.
     fn verbosity(&self) -> Done {
         let asked = said(self.client.verbosity(1).remove(0));
         if self.protocol != Protocol::Binary {
             return asked;
         }
-        assert_eq!(asked, Done::Failed("Unknown command".into()));
+        assert!(matches!(asked, Done::Failed(_)), "{asked:?}");
         said(Ok(()))
     }
 

@@ -88,7 +88,7 @@ impl Header {
             opcode::QUIT | opcode::NOOP | opcode::VERSION | opcode::SASL_LIST => (bare, Shape::Whole),
             opcode::STAT => (self.extras == 0 && no_value, Shape::Whole),
             opcode::SASL_AUTH | opcode::SASL_STEP => (keyed && self.extras == 0, self.sasl_shape()),
-            opcode::SHM_ATTACH => (!keyed && self.extras == 16 && no_value, Shape::Whole),
+            opcode::SHM_ATTACH => (!keyed && self.extras == 0 && self.value() == 16, Shape::Whole),
             _ => (true, Shape::Swallow(status::UNKNOWN)),
         };
         if valid { shape } else { Shape::Close(status::INVALID) }
@@ -161,7 +161,7 @@ impl Header {
             opcode::SASL_AUTH => Command::SaslAuth { mechanism: key, payload: value },
             opcode::SASL_STEP => Command::SaslStep { mechanism: key, payload: value },
             opcode::SHM_ATTACH => {
-                Command::ShmAttach { channel: be64(&extras[..8]), region: be64(&extras[8..16]) }
+                Command::ShmAttach { channel: be64(&value[..8]), region: be64(&value[8..16]) }
             }
             _ => Command::Refused(Refusal::Status(status::UNKNOWN)),
         };
