@@ -83,6 +83,8 @@ mod connection;
 mod counting;
 pub mod distribution;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod input;
 mod many;
 mod message;

@@ -251,6 +251,11 @@ impl Side {
         Side { client, protocol, keys: keys(false), seen: HashMap::new(), spare: Vec::new() }
     }
 
+    /// It was seen through another client.
+    pub fn learn(&mut self, other: &mut Side) {
+        self.seen.extend(other.seen.drain());
+    }
+
     pub fn flush(&self) {
         self.client.flush(0).expect("flushed");
     }

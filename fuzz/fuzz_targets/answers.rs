@@ -1,0 +1,22 @@
+//! What a server says to the client library, in any protocol: the same as a whole, in pieces and byte by byte.
+#![no_main]
+
+use fabcache_client::fuzzing::answers;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((seed, rest)) = data.split_first() else { return };
+    let Some((count, rest)) = rest.split_first() else { return };
+    let (asked, said) = rest.split_at(rest.len().min(usize::from(count % 16)));
+    let whole = answers([said.to_vec()], asked);
+    let mut state = u32::from(*seed);
+    let mut left = said;
+    let pieces = std::iter::from_fn(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let (piece, rest) = left.split_at(left.len().min(1 + (state >> 24) as usize % 40));
+        left = rest;
+        (!piece.is_empty()).then(|| piece.to_vec())
+    });
+    assert_eq!(answers(pieces, asked), whole);
+    assert_eq!(answers(said.iter().map(|byte| vec![*byte]), asked), whole);
+});
