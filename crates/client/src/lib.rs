@@ -10,12 +10,17 @@
 //! ```
 //! These calls block, for no longer than [`Options::timeout`]. A [`Client`] may be shared among threads: each call takes
 //! a connection that nobody uses, or makes one. Keys are mapped to servers as libmemcached does ([`Distribution`]), so
-//! that programs in any language agree on where a key is. Any memcached from 1.6 on will do: requests are those of the
-//! meta protocol (memcached's doc/protocol.txt), and what it lacks those of the text protocol; through the memory of a
-//! fabcached most are packets of the binary protocol.
+//! that programs in any language agree on where a key is.
 //!
-//! A key has 1 to 250 bytes. One with others than printable ASCII goes in base64, of which servers take as many: they refuse
-//! such keys of more than 186 bytes.
+//! What is spoken over sockets is [`Options::protocol`]: unless that says otherwise the meta protocol (memcached's
+//! doc/protocol.txt), which any memcached from 1.6 on takes, or with servers and proxies that do not know it the classic text
+//! protocol. That is found out on the first connection to a server, at the cost of a question, and of a connection or two
+//! where a proxy hangs up on it; who needs not that names the protocol. Through the memory of a fabcached most requests are
+//! packets of the binary protocol, and the rest those of the meta one.
+//!
+//! A key has 1 to 250 bytes. By the meta protocol one with others than printable ASCII goes in base64, of which servers take
+//! as many: they refuse such keys of more than 186 bytes. By the text protocol a key with a space or a control character
+//! cannot be asked for ([`Failure::Key`]); by the binary one any can.
 //!
 //! # Calls that do not wait
 //!

@@ -365,6 +365,89 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn what_only_packets_have_to_say_they_say_as_well(
+            (decrement, delta, number) in any::<(bool, u64, u64)>(),
+            exptime in proptest::option::of(0..u64::from(u32::MAX) - 1),
+            key in "[!-~]{1,250}",
+        ) {
+            let initial = exptime.map(|exptime| Initial { number, exptime });
+            let count = Action::Arithmetic { decrement, delta, initial };
+            for (action, line_action) in [(count, count), (Action::Look, Action::Get { touch: None })] {
+                let (mut packet, mut line) = (Vec::new(), Vec::new());
+                write_any(&Command { key: key.as_bytes(), action }, &mut packet);
+                meta::write(&Command { key: key.as_bytes(), action: line_action }, &mut line);
+                line.extend_from_slice(b"\r\n");
+                decoded(&packet, |by_packet| decoded(&line, |by_line| {
+                    assert_eq!(by_packet.command, by_line.command);
+                }));
+            }
+        }
+    }
+
+    #[test]
+    fn what_packets_cannot_say_is_said_as_nearly_as_they_can() {
+        let header_and_extras = |action| {
+            let mut packet = Vec::new();
+            write_any(&Command { key: b"key", action }, &mut packet);
+            packet
+        };
+        let far = 1 << 40;
+        let times = [
+            (Action::Touch(far), HEADER..HEADER + 4),
+            (Action::Get { touch: Some(far) }, HEADER..HEADER + 4),
+            (Action::Store { mode: Mode::Set, len: 0, exptime: far, flags: 0 }, HEADER + 4..HEADER + 8),
+            // The largest time of all would say that nothing is to be stored.
+            (
+                Action::Arithmetic {
+                    decrement: false,
+                    delta: 1,
+                    initial: Some(Initial { number: 1, exptime: far }),
+                },
+                HEADER + 16..HEADER + 20,
+            ),
+        ];
+        for (action, time) in times {
+            assert_eq!(header_and_extras(action)[time], (u32::MAX - 1).to_be_bytes(), "{action:?}");
+        }
+        let compare = Action::Store { mode: Mode::Compare(0), len: 0, exptime: 0, flags: 0 };
+        assert_eq!(header_and_extras(compare)[16..HEADER], u64::MAX.to_be_bytes(), "no item's");
+    }
+
+    #[test]
+    fn what_is_said_to_orders_is_told_from_refusals_and_from_what_is_neither() {
+        let packet = |magic: u8, key: &[u8], extras: &[u8], value: &[u8], status: u16| {
+            let mut packet = vec![0; HEADER];
+            packet[0] = magic;
+            packet[3] = key.len() as u8;
+            packet[4] = extras.len() as u8;
+            packet[6..8].copy_from_slice(&status.to_be_bytes());
+            let body = (extras.len() + key.len() + value.len()) as u32;
+            packet[8..12].copy_from_slice(&body.to_be_bytes());
+            [&packet, extras, key, value].concat()
+        };
+        let stat = packet(RESPONSE, b"name", b"xx", b"value", status::OK);
+        for cut in 0..stat.len() {
+            assert!(said(&stat[..cut]).is_none(), "{cut}");
+        }
+        let (answer, len) = said(&stat).expect("all of it is there");
+        assert_eq!(answer.expect("an answer"), Said { key: b"name", value: b"value" });
+        assert_eq!(len, stat.len());
+        let failure = |packet: &[u8]| said(packet).expect("enough of it").0.expect_err("none");
+        let refusal = failure(&packet(RESPONSE, b"", b"", b"Auth failure.", status::AUTH));
+        assert_eq!(refusal.to_string(), "it refuses: Auth failure.");
+        let silent = failure(&packet(RESPONSE, b"", b"", b"", status::UNKNOWN));
+        assert_eq!(silent.to_string(), "it refuses: status 0x81");
+        let mut long = packet(RESPONSE, b"", b"", b"", status::OK);
+        long[8] = 1;
+        let mut short = packet(RESPONSE, b"key", b"", b"", status::OK);
+        short[11] = 2;
+        for wrong in [packet(REQUEST, b"", b"", b"", status::OK), long, short, b"ERROR\r\n".repeat(4)] {
+            assert!(failure(&wrong).breaks(), "{wrong:?}");
+        }
+    }
+
     #[test]
     fn a_packet_answers_the_same_as_a_line() {
         let set = |mode| Action::Store { mode, len: 0, exptime: 0, flags: 0 };
