@@ -93,14 +93,14 @@ fn nothing_is_shared_before_a_client_is_let_in() {
     assert_eq!(raw.ask("mn\r\n"), "MN\r\n", "and stays so");
 
     let (_server, path) = sharing("binary-auth", &format!("-S --sasl-pwdb {}", users.display()));
-    let packet = |opcode: u8, extras: &[u8], key: &[u8], value: &[u8]| {
-        let mut packet = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
-        packet.extend_from_slice(&((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
+    let packet = |opcode: u8, key: &[u8], value: &[u8]| {
+        let mut packet = vec![0x80, opcode, 0, key.len() as u8, 0, 0, 0, 0];
+        packet.extend_from_slice(&((key.len() + value.len()) as u32).to_be_bytes());
         packet.resize(24, 0);
-        [&packet[..], extras, key, value].concat()
+        [&packet[..], key, value].concat()
     };
     let versions = [fabcache_layout::channel::CHANNEL_VERSION, fabcache_layout::header::FORMAT_VERSION];
-    let attach = packet(0xa0, versions.map(u64::to_be_bytes).as_flattened(), b"", b"");
+    let attach = packet(0xa0, b"", versions.map(u64::to_be_bytes).as_flattened());
     let answer = |mut socket: &UnixStream, request: &[u8]| {
         socket.write_all(request).expect("sent");
         let mut header = [0; 24];
@@ -111,7 +111,7 @@ fn nothing_is_shared_before_a_client_is_let_in() {
     };
     assert_eq!(answer(&connect(&path), &attach), 0x20, "not let in");
     let mut socket = connect(&path);
-    assert_eq!(answer(&socket, &packet(0x21, b"", b"PLAIN", b"\0ann\0secret")), 0);
+    assert_eq!(answer(&socket, &packet(0x21, b"PLAIN", b"\0ann\0secret")), 0);
     socket.write_all(&attach).expect("sent");
     let mut raw = Raw::attached(socket).expect("it is let in");
     assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
