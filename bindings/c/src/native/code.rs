@@ -163,6 +163,7 @@ impl From<Error> for Fault {
                 Failure::Protocol(_) => Code::Protocol,
                 Failure::Down => Code::Down,
                 Failure::Refused(_) => Code::Refused,
+                Failure::Key => Code::BadKey,
             },
         };
         Fault::new(code, error.to_string())
