@@ -4,6 +4,7 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io::{Read as _, Write as _};
 use std::ptr::{null, null_mut};
 
 use fabcache::native::cache::*;
@@ -442,19 +443,27 @@ fn long_values_are_lent() {
     });
 }
 
-/// The server takes nothing in: what was lent is given back when the time is over.
+/// The server says what it speaks, and takes nothing in then: what was lent is given back when the time is over.
 #[test]
 fn what_was_lent_to_a_server_that_hangs_is_given_back() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("bound");
+    let hung = std::thread::spawn(move || {
+        let (mut stream, _) = silent.accept().expect("a client");
+        stream.read_exact(&mut [0; b"mn\r\n".len()]).expect("a question");
+        stream.write_all(b"MN\r\n").expect("it listens");
+        stream
+    });
     let options = fabcache_options_new();
     call!(fabcache_options_timeout_ms(options, 100));
-    let cache = Open::with(&[&silent.local_addr().expect("bound").to_string()], options);
+    let cache = Open::with(&[&address.to_string()], options);
     let request = call!(fabcache_request_new(cache.0));
     let value = vec![1u8; 64 << 20];
     let (key, start) = (c"long".as_ptr(), value.as_ptr().cast());
     assert_eq!(call!(fabcache_iset(request, key, 4, start, value.len(), 0, 0)), Code::InProgress);
     assert_eq!(call!(fabcache_test(request)), Code::InProgress);
     call!(fabcache_request_free(request));
+    drop(hung.join().expect("it was asked"));
 }
 
 #[test]
