@@ -123,6 +123,18 @@ typedef enum {
   FABCACHE_HASH_MURMUR3 = 9
 } fabcache_hash;
 
+/* What is spoken with servers over sockets: fabcache_options_protocol(). */
+typedef enum {
+  /* The meta protocol, or the text protocol with servers and proxies that do not know it. So it is if nothing is set. */
+  FABCACHE_PROTOCOL_AUTO = 0,
+  /* The meta protocol, of memcached from 1.6 on. */
+  FABCACHE_PROTOCOL_META = 1,
+  /* The binary protocol. fabcache_options_credentials() are those of SASL then. */
+  FABCACHE_PROTOCOL_BINARY = 2,
+  /* The text protocol, in which a key with a space or a control character is FABCACHE_BAD_KEY. */
+  FABCACHE_PROTOCOL_TEXT = 3
+} fabcache_protocol;
+
 /* How a server is reached: fabcache_transports(). */
 typedef enum {
   /* Nothing was connected yet. */
@@ -234,6 +246,13 @@ fabcache_code fabcache_options_failures(fabcache_options *options,
  */
 fabcache_code fabcache_options_shared_memory(fabcache_options *options,
                                              int shared_memory);
+
+/*
+ What is spoken with servers over sockets: one of FABCACHE_PROTOCOL_AUTO, _META, _BINARY, _TEXT. Through shared memory it
+ makes no difference.
+ */
+fabcache_code fabcache_options_protocol(fabcache_options *options,
+                                        int protocol);
 
 /* How keys are mapped to servers: one of FABCACHE_DISTRIBUTION_MODULA and so on. Clients of one cache must agree. */
 fabcache_code fabcache_options_distribution(fabcache_options *options,

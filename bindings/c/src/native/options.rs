@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use fabcache_client::distribution::{Hash, Hashing, Names, Placement, Weights};
-use fabcache_client::{Credentials, Distribution};
+use fabcache_client::{Credentials, Distribution, Protocol};
 
 use super::border;
 use super::code::{Code, Fault, answer};
@@ -32,6 +32,19 @@ pub enum SharedMemory {
     Required = 1,
     /// Never.
     Never = 2,
+}
+
+/// What is spoken with servers over sockets: fabcache_options_protocol().
+#[repr(C)]
+pub enum Spoken {
+    /// The meta protocol, or the text protocol with servers and proxies that do not know it. So it is if nothing is set.
+    Auto = 0,
+    /// The meta protocol, of memcached from 1.6 on.
+    Meta = 1,
+    /// The binary protocol. fabcache_options_credentials() are those of SASL then.
+    Binary = 2,
+    /// The text protocol, in which a key with a space or a control character is FABCACHE_BAD_KEY.
+    Text = 3,
 }
 
 /// How keys are mapped to servers, as libmemcached does: fabcache_options_distribution().
@@ -155,6 +168,28 @@ pub unsafe extern "C" fn fabcache_options_shared_memory(options: *mut Options, s
             REQUIRED => fabcache_client::SharedMemory::Required,
             NEVER => fabcache_client::SharedMemory::Never,
             other => return Err(none("a choice of shared memory", other)),
+        };
+        Ok(())
+    };
+    // SAFETY: `options` is the caller's, as `native` says.
+    unsafe { change(options, set) }
+}
+
+/// What is spoken with servers over sockets: one of FABCACHE_PROTOCOL_AUTO, _META, _BINARY, _TEXT. Through shared memory it
+/// makes no difference.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fabcache_options_protocol(options: *mut Options, protocol: c_int) -> Code {
+    const AUTO: c_int = Spoken::Auto as c_int;
+    const META: c_int = Spoken::Meta as c_int;
+    const BINARY: c_int = Spoken::Binary as c_int;
+    const TEXT: c_int = Spoken::Text as c_int;
+    let set = |options: &mut Options| {
+        options.base.protocol = match protocol {
+            AUTO => Protocol::Auto,
+            META => Protocol::Meta,
+            BINARY => Protocol::Binary,
+            TEXT => Protocol::Text,
+            other => return Err(none("a protocol", other)),
         };
         Ok(())
     };

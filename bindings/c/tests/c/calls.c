@@ -44,6 +44,8 @@ static void options(void) {
   COMES_TO(FABCACHE_OK, fabcache_options_timeout_ms(options, 20000));
   COMES_TO(FABCACHE_OK, fabcache_options_failures(options, 2, 100, 1));
   COMES_TO(FABCACHE_OK, fabcache_options_shared_memory(options, FABCACHE_SHARED_MEMORY_REQUIRED));
+  COMES_TO(FABCACHE_OK, fabcache_options_protocol(options, FABCACHE_PROTOCOL_BINARY));
+  COMES_TO(FABCACHE_OK, fabcache_options_protocol(options, FABCACHE_PROTOCOL_AUTO));
   COMES_TO(FABCACHE_OK, fabcache_options_distribution(options, FABCACHE_DISTRIBUTION_KETAMA_WEIGHTED));
   COMES_TO(FABCACHE_OK, fabcache_options_hash(options, FABCACHE_HASH_MURMUR3));
   COMES_TO(FABCACHE_OK, fabcache_options_mapping(options, 1, 1));
@@ -53,6 +55,8 @@ static void options(void) {
   COMES_TO(BAD, fabcache_options_timeout_ms(options, 0));
   COMES_TO(BAD, fabcache_options_failures(options, 0, 100, 1));
   COMES_TO(BAD, fabcache_options_shared_memory(options, 3));
+  COMES_TO(BAD, fabcache_options_protocol(options, 4));
+  COMES_TO(BAD, fabcache_options_protocol(NULL, 0));
   COMES_TO(BAD, fabcache_options_distribution(options, -1));
   COMES_TO(BAD, fabcache_options_hash(options, 10));
   COMES_TO(BAD, fabcache_options_credentials(options, "user", NULL));

@@ -510,8 +510,9 @@ fn options_say_what_there_is() {
     ] {
         assert_eq!(ok, Code::Ok);
     }
-    let choices: [(unsafe extern "C" fn(*mut Options, c_int) -> Code, c_int); 3] = [
+    let choices: [(unsafe extern "C" fn(*mut Options, c_int) -> Code, c_int); 4] = [
         (fabcache_options_shared_memory, 3),
+        (fabcache_options_protocol, 4),
         (fabcache_options_distribution, 5),
         (fabcache_options_hash, 10),
     ];
@@ -561,6 +562,15 @@ fn options_are_heeded() {
     let cache = Open::with(&[&keeping.address], options(SharedMemory::Required));
     assert_eq!(cache.set("key", b"v"), Code::Refused);
     assert!(last_error().starts_with(&keeping.address), "{}", last_error());
+    // A key that the text protocol cannot carry, and the others can.
+    for spoken in [Spoken::Auto, Spoken::Meta, Spoken::Binary, Spoken::Text] {
+        let carries_all = !matches!(spoken, Spoken::Text);
+        let protocol = fabcache_options_new();
+        assert_eq!(call!(fabcache_options_protocol(protocol, spoken as c_int)), Code::Ok);
+        let cache = Open::with(&[&keeping.address], protocol);
+        assert_eq!(cache.set("key", b"v"), Code::Ok);
+        assert_eq!(cache.set("a key", b"v"), if carries_all { Code::Ok } else { Code::BadKey });
+    }
     // The server of a key by libmemcached's own hashing: FNV-1a of 32 bits modulo 2.
     let fnv = fabcache_options_new();
     assert_eq!(call!(fabcache_options_hash(fnv, HashName::Fnv1a_32 as c_int)), Code::Ok);
