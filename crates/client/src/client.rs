@@ -185,6 +185,22 @@ pub struct Found<'a> {
     pub cas: u64,
 }
 
+/// What memory tells of a key at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glance {
+    /// A value was found.
+    Found {
+        /// As [`Item::flags`].
+        flags: u32,
+        /// As [`Item::cas`].
+        cas: u64,
+    },
+    /// There is none.
+    NotFound,
+    /// Nothing: [`Client::get`] must be called, which may wait.
+    Unknown,
+}
+
 /// What became of an item to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
@@ -266,7 +282,20 @@ impl Client {
         self.read(key, None)
     }
 
-    /// The same, and from now on it lives for `ttl`.
+    /// What is stored under a key, if that can be told without waiting: if the server shares its memory and is connected to.
+    /// A value replaces what is in `value`. For callers that hold what others wait for, as the lock of an interpreter.
+    ///
+    /// # Errors
+    /// The key is none.
+    pub fn glance(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Glance, Error> {
+        Ok(match self.server_of(checked(key)?)?.glance(key, value) {
+            Read::Hit { flags, cas } => Glance::Found { flags, cas },
+            Read::Miss => Glance::NotFound,
+            Read::Ask | Read::Gone => Glance::Unknown,
+        })
+    }
+
+    /// The same as [`Client::get`], and from now on it lives for `ttl`.
     ///
     /// # Errors
     /// As for [`Client::get`].

@@ -107,7 +107,7 @@ mod text;
 
 pub use address::{Address, Place};
 pub use client::{
-    Client, Credentials, Found, Item, Many, Options, Protocol, SharedMemory, Stored, Transport, Ttl,
+    Client, Credentials, Found, Glance, Item, Many, Options, Protocol, SharedMemory, Stored, Transport, Ttl,
 };
 pub use command::Mode;
 pub use distribution::Distribution;

@@ -294,6 +294,18 @@ impl Server {
         read
     }
 
+    /// The same, where nothing is waited for: not even to tell the server of reads, which is left to [`Server::read`].
+    pub fn glance(&self, key: &[u8], value: &mut Vec<u8>) -> Read {
+        let Some(mut reader) = self.reader() else { return Read::Ask };
+        let read = if reader.must_tell() { Read::Ask } else { reader.get(key, value) };
+        if matches!(read, Read::Gone) {
+            self.forget_dead();
+        } else {
+            self.memory.readers.put(reader);
+        }
+        read
+    }
+
     /// A key that is to be read from the server's memory soon. None if that is not shared, or if a value is on its way to be
     /// stored: a get sees what was to be stored before it.
     pub fn foresee(&self, key: &[u8]) -> Option<Ticket> {

@@ -191,10 +191,15 @@ impl Reader {
         self.mapped.begin(second.clamp(0, u32::MAX.into()) as u32)
     }
 
+    /// There are enough reads of which the server is to be told now.
+    pub fn must_tell(&self) -> bool {
+        self.accesses.len() >= ACCESSES_TOLD_AT_ONCE
+    }
+
     /// Reads of which the server is to be told now, if there are enough of them.
     pub fn take_accesses(&mut self) -> Option<Vec<(KeyHash, u8)>> {
         let next = || Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
-        (self.accesses.len() >= ACCESSES_TOLD_AT_ONCE).then(|| std::mem::replace(&mut self.accesses, next()))
+        self.must_tell().then(|| std::mem::replace(&mut self.accesses, next()))
     }
 
     fn random(&mut self) -> u32 {
