@@ -1,0 +1,61 @@
+"""Django's cache in fabcache:
+
+    CACHES = {
+        "default": {
+            "BACKEND": "fabcache.django.FabcacheCache",
+            "LOCATION": "unix:/run/fabcached.sock",
+        }
+    }
+
+``LOCATION`` is one server or a list of them, or several with commas between; ``OPTIONS`` are the arguments of ``fabcache.Client``,
+or with many servers of ``fabcache.HashClient``. What Django's PyMemcacheCache has stored is read, and the other way round.
+"""
+
+import threading
+from typing import Any, Dict, Tuple
+
+from django.core.cache.backends.memcached import BaseMemcachedCache
+from django.utils.functional import cached_property
+
+import fabcache
+from fabcache.serde import pickle_serde
+
+_clients: Dict[Tuple[Any, ...], Any] = {}
+_making = threading.Lock()
+
+
+class FabcacheCache(BaseMemcachedCache):  # type: ignore[misc]
+    """Django's cache in one fabcached or many. Its threads share clients, which keep their connections between requests."""
+
+    def __init__(self, server: Any, params: Dict[str, Any]) -> None:
+        super().__init__(server, params, library=fabcache, value_not_found_exception=KeyError)
+        self._servers = [place.strip() for place in self._servers if place.strip()]
+        self._options = {
+            "allow_unicode_keys": True,
+            "default_noreply": False,
+            "serde": pickle_serde,
+            **self._options,
+        }
+
+    @cached_property
+    def _cache(self) -> Any:
+        try:
+            which = (tuple(self._servers), frozenset(self._options.items()))
+            hash(which)
+        except TypeError:
+            # What cannot be compared is not shared.
+            return self._made()
+        with _making:
+            client = _clients.get(which)
+            if client is None:
+                client = _clients[which] = self._made()
+        return client
+
+    def _made(self) -> Any:
+        if len(self._servers) == 1:
+            return fabcache.Client(self._servers[0], **self._options)
+        return fabcache.HashClient(self._servers, **self._options)
+
+    def close(self, **kwargs: Any) -> None:
+        # Django says so after each request; other threads go on with the connections, and so does the next request.
+        pass

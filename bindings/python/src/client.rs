@@ -1,0 +1,788 @@
+//! The calls that Python's clients share: pymemcache's, as far as they ask for keys, and those that do not wait.
+//!
+//! A get through shared memory keeps Python's lock: to give it up and take it back takes longer than the read, and much longer
+//! where other threads want it. Whatever may wait gives it up.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use fabcache_client::{Client, Error, Glance, Item, Mode, Options, SharedMemory, Stored, Transport, Ttl};
+use pyo3::exceptions::{PyException, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyMemoryView, PyString};
+
+use crate::current::{Current, Ours};
+use crate::errors::{forked, is_refusal, raised};
+use crate::many::{self, Keys};
+use crate::request::{Request, Shown};
+use crate::settings::{KEY_BYTES_MAX, Serde, Settings, cas_number, integer, with_cas};
+use crate::value::Value;
+
+/// What servers say to times and numbers that they cannot take.
+const NO_EXPTIME: &str = "invalid exptime argument";
+const NO_DELTA: &str = "invalid numeric delta argument";
+
+/// Memory for values on their way, kept from call to call up to so many bytes.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+
+/// A time of which no clock knows the end.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+thread_local! {
+    static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What `Client` of this package does in Rust. It may be used by many threads at once.
+#[pyclass(frozen, subclass, module = "fabcache._fabcache")]
+pub struct BaseClient {
+    /// Held only by who holds Python's lock, and while no Python runs, so nobody waits for it long; nobody holds it when a
+    /// process is forked.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    place: Option<(String, Options)>,
+    settings: Option<Arc<Settings>>,
+    current: Option<Arc<Current>>,
+}
+
+/// When an item expires, as the protocol has it.
+struct Expire(Ttl);
+
+impl Expire {
+    const NEVER: Expire = Expire(Ttl::NEVER);
+}
+
+impl<'py> FromPyObject<'_, 'py> for Expire {
+    type Error = PyErr;
+
+    fn extract(expire: Borrowed<'_, 'py, PyAny>) -> PyResult<Expire> {
+        integer(&expire, "expire", NO_EXPTIME).map(|expire| Expire(Ttl::exact(expire)))
+    }
+}
+
+type Answer<'py> = PyResult<Bound<'py, PyAny>>;
+
+#[pymethods]
+impl BaseClient {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyAny>, _kwargs: Option<&Bound<'_, PyAny>>) -> BaseClient {
+        BaseClient { state: Mutex::default() }
+    }
+
+    /// Where the server is, and what is done with keys and values.
+    #[expect(clippy::too_many_arguments, reason = "each is an argument of pymemcache's constructor")]
+    fn _configure(
+        &self,
+        address: String,
+        serde: &Bound<'_, PyAny>,
+        connect_timeout: Option<f64>,
+        timeout: Option<f64>,
+        ignore_exc: bool,
+        key_prefix: Py<PyBytes>,
+        default_noreply: bool,
+        allow_unicode_keys: bool,
+        encoding: Py<PyString>,
+        shared_memory: Option<bool>,
+    ) -> PyResult<()> {
+        let options = Options {
+            connect_timeout: duration("connect_timeout", connect_timeout)?,
+            timeout: duration("timeout", timeout)?,
+            // pymemcache asks a server again at once.
+            failures_max: u32::MAX,
+            shared_memory: match shared_memory {
+                None => SharedMemory::Offered,
+                Some(true) => SharedMemory::Required,
+                Some(false) => SharedMemory::Never,
+            },
+            ..Options::default()
+        };
+        // An address that is none is told now.
+        made(serde.py(), &address, &options)?;
+        let serde = Serde::new(serde)?;
+        let settings =
+            Settings { serde, key_prefix, allow_unicode_keys, default_noreply, ignore_exc, encoding };
+        let before = std::mem::replace(
+            &mut *self.state(),
+            State { place: Some((address, options)), settings: Some(Arc::new(settings)), current: None },
+        );
+        drop(before);
+        Ok(())
+    }
+
+    // ---- what was given to the constructor ----
+
+    /// How values become bytes, and are made of them again.
+    #[getter]
+    fn serde(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.settings()?.serde.object.clone_ref(py))
+    }
+
+    #[setter]
+    fn set_serde(&self, serde: &Bound<'_, PyAny>) -> PyResult<()> {
+        let given = Serde::new(serde)?;
+        self.change(serde.py(), |settings| settings.serde = given)
+    }
+
+    /// What stands before every key.
+    #[getter]
+    fn key_prefix(&self, py: Python<'_>) -> PyResult<Py<PyBytes>> {
+        Ok(self.settings()?.key_prefix.clone_ref(py))
+    }
+
+    #[setter]
+    fn set_key_prefix(&self, py: Python<'_>, prefix: Py<PyBytes>) -> PyResult<()> {
+        self.change(py, |settings| settings.key_prefix = prefix)
+    }
+
+    /// Whether failures of reads are misses.
+    #[getter]
+    fn ignore_exc(&self) -> PyResult<bool> {
+        Ok(self.settings()?.ignore_exc)
+    }
+
+    #[setter]
+    fn set_ignore_exc(&self, py: Python<'_>, value: bool) -> PyResult<()> {
+        self.change(py, |settings| settings.ignore_exc = value)
+    }
+
+    /// Whether refusals of calls that store are not told, unless the caller asks for it.
+    #[getter]
+    fn default_noreply(&self) -> PyResult<bool> {
+        Ok(self.settings()?.default_noreply)
+    }
+
+    #[setter]
+    fn set_default_noreply(&self, py: Python<'_>, value: bool) -> PyResult<()> {
+        self.change(py, |settings| settings.default_noreply = value)
+    }
+
+    /// Whether keys may be any text.
+    #[getter]
+    fn allow_unicode_keys(&self) -> PyResult<bool> {
+        Ok(self.settings()?.allow_unicode_keys)
+    }
+
+    #[setter]
+    fn set_allow_unicode_keys(&self, py: Python<'_>, value: bool) -> PyResult<()> {
+        self.change(py, |settings| settings.allow_unicode_keys = value)
+    }
+
+    /// How text becomes bytes where no serializer has done so.
+    #[getter]
+    fn encoding(&self, py: Python<'_>) -> PyResult<Py<PyString>> {
+        Ok(self.settings()?.encoding.clone_ref(py))
+    }
+
+    #[setter]
+    fn set_encoding(&self, py: Python<'_>, encoding: Py<PyString>) -> PyResult<()> {
+        self.change(py, |settings| settings.encoding = encoding)
+    }
+
+    // ---- connections ----
+
+    /// Close the connections to the server. The next call that needs one opens it again.
+    fn close(&self, py: Python<'_>) {
+        let before = self.state().current.take();
+        // It may wait for a thread of the connection's own.
+        py.detach(|| drop(before));
+    }
+
+    /// How the server is reached: "shared memory", "unix" or "tcp"; None before the first call.
+    fn transport(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        let current = self.current(py)?;
+        let transports = cache(&current)?.transports();
+        Ok(transports.into_iter().next().flatten().map(|transport| match transport {
+            Transport::SharedMemory => "shared memory",
+            Transport::Unix { .. } => "unix",
+            _ => "tcp",
+        }))
+    }
+
+    /// The key with a prefix, as the server gets it.
+    fn check_key<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        key_prefix: &Bound<'py, PyBytes>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let mut buffer = [0; KEY_BYTES_MAX];
+        let whole = self.settings()?;
+        Ok(PyBytes::new(key.py(), whole.prefixed_key(key, key_prefix.as_bytes(), &mut buffer)?))
+    }
+
+    // ---- reading ----
+
+    /// The value of a key, or default if there is none.
+    #[pyo3(signature = (key, default=None))]
+    fn get<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> Answer<'py> {
+        self.read(key, None, default, |settings, value, flags, _| {
+            settings.serde.deserialize(key, value, flags)
+        })
+    }
+
+    /// The value of a key and its version for cas; or the defaults if there is none.
+    #[pyo3(signature = (key, default=None, cas_default=None))]
+    fn gets<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+        cas_default: Option<Bound<'py, PyAny>>,
+    ) -> Answer<'py> {
+        let default = (default, cas_default).into_pyobject(key.py())?.into_any();
+        self.read(key, None, Some(default), |settings, value, flags, cas| {
+            with_cas(settings.serde.deserialize(key, value, flags)?, cas)
+        })
+    }
+
+    /// The value of a key, or default if there is none; from now on it expires as told.
+    #[pyo3(signature = (key, expire=Expire::NEVER, default=None), text_signature = "($self, key, expire=0, default=None)")]
+    fn gat<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        expire: Expire,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> Answer<'py> {
+        let ttl = expire.0;
+        self.read(key, Some(ttl), default, |settings, value, flags, _| {
+            settings.serde.deserialize(key, value, flags)
+        })
+    }
+
+    /// As gat, with the version for cas.
+    #[pyo3(signature = (key, expire=Expire::NEVER, default=None, cas_default=None), text_signature = "($self, key, expire=0, default=None, cas_default=None)")]
+    fn gats<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        expire: Expire,
+        default: Option<Bound<'py, PyAny>>,
+        cas_default: Option<Bound<'py, PyAny>>,
+    ) -> Answer<'py> {
+        let default = (default, cas_default).into_pyobject(key.py())?.into_any();
+        let ttl = expire.0;
+        self.read(key, Some(ttl), Some(default), |settings, value, flags, cas| {
+            with_cas(settings.serde.deserialize(key, value, flags)?, cas)
+        })
+    }
+
+    /// The bytes of a value as a read-only memoryview, which are copied once less; or default if there is none. No serializer
+    /// is asked.
+    #[pyo3(signature = (key, default=None))]
+    fn get_view<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> Answer<'py> {
+        let py = key.py();
+        let current = self.current(py)?;
+        let mut buffer = [0; KEY_BYTES_MAX];
+        let whole = current.settings.key(key, &mut buffer)?;
+        let view = |value| Ok(PyMemoryView::from(Bound::new(py, Value::new(value))?.as_any())?.into_any());
+        let found = found(py, cache(&current)?, whole, None).and_then(|item| match item {
+            Some(item) => view(item.value).map(Some),
+            None => Ok(None),
+        });
+        or_default(py, &current.settings, found, default)
+    }
+
+    /// A dict of the values of those of the keys that there are.
+    fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        self.read_many(keys, |settings, key, value, flags, _| settings.serde.deserialize(key, value, flags))
+    }
+
+    /// A dict of the values of those of the keys that there are, each with its version for cas.
+    fn gets_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        self.read_many(keys, |settings, key, value, flags, cas| {
+            with_cas(settings.serde.deserialize(key, value, flags)?, cas)
+        })
+    }
+
+    // ---- storing ----
+
+    /// Store a value. With noreply what the server refuses is not told.
+    #[pyo3(signature = (key, value, expire=Expire::NEVER, noreply=None, flags=None), text_signature = "($self, key, value, expire=0, noreply=None, flags=None)")]
+    fn set<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        expire: Expire,
+        noreply: Option<&Bound<'py, PyAny>>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> Answer<'py> {
+        self.store(key, value, Mode::Set, expire, noreply, flags)
+    }
+
+    /// Store a value if there is none; whether that was done.
+    #[pyo3(signature = (key, value, expire=Expire::NEVER, noreply=None, flags=None), text_signature = "($self, key, value, expire=0, noreply=None, flags=None)")]
+    fn add<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        expire: Expire,
+        noreply: Option<&Bound<'py, PyAny>>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> Answer<'py> {
+        self.store(key, value, Mode::Add, expire, noreply, flags)
+    }
+
+    /// Store a value if there is one; whether that was done.
+    #[pyo3(signature = (key, value, expire=Expire::NEVER, noreply=None, flags=None), text_signature = "($self, key, value, expire=0, noreply=None, flags=None)")]
+    fn replace<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        expire: Expire,
+        noreply: Option<&Bound<'py, PyAny>>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> Answer<'py> {
+        self.store(key, value, Mode::Replace, expire, noreply, flags)
+    }
+
+    /// Add bytes behind a value, if there is one; whether that was done.
+    #[pyo3(signature = (key, value, expire=Expire::NEVER, noreply=None, flags=None), text_signature = "($self, key, value, expire=0, noreply=None, flags=None)")]
+    fn append<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        expire: Expire,
+        noreply: Option<&Bound<'py, PyAny>>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> Answer<'py> {
+        self.store(key, value, Mode::Append, expire, noreply, flags)
+    }
+
+    /// Add bytes before a value, if there is one; whether that was done.
+    #[pyo3(signature = (key, value, expire=Expire::NEVER, noreply=None, flags=None), text_signature = "($self, key, value, expire=0, noreply=None, flags=None)")]
+    fn prepend<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        expire: Expire,
+        noreply: Option<&Bound<'py, PyAny>>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> Answer<'py> {
+        self.store(key, value, Mode::Prepend, expire, noreply, flags)
+    }
+
+    /// Store a value if nobody has changed it since gets: True, False if somebody has, None if there is none any more.
+    #[pyo3(signature = (key, value, cas, expire=Expire::NEVER, noreply=None, flags=None), text_signature = "($self, key, value, cas, expire=0, noreply=False, flags=None)")]
+    fn cas<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        cas: &Bound<'py, PyAny>,
+        expire: Expire,
+        noreply: Option<&Bound<'py, PyAny>>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> Answer<'py> {
+        let cas = cas_number(cas)?;
+        let never = PyBool::new(key.py(), false).to_owned().into_any();
+        self.store(key, value, Mode::Compare(cas), expire, noreply.or(Some(&never)), flags)
+    }
+
+    /// Store many values; a list of the keys that were not stored.
+    #[pyo3(signature = (values, expire=Expire::NEVER, noreply=None, flags=None), text_signature = "($self, values, expire=0, noreply=None, flags=None)")]
+    fn set_many<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        expire: Expire,
+        noreply: Option<&Bound<'py, PyAny>>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = values.py();
+        let current = self.current(py)?;
+        let noreply = current.settings.noreply(noreply)?;
+        let ttl = expire.0;
+        let given = many::Values::new(&current.settings, values, flags)?;
+        let cache = cache(&current)?;
+        let stored = given.store(py, cache, ttl);
+        match stored {
+            Err(error) if !(noreply && is_refusal(&error)) => Err(raised(py, &error)),
+            _ => Ok(PyList::empty(py)),
+        }
+    }
+
+    // ---- changing ----
+
+    /// Remove a key; whether it was there.
+    #[pyo3(signature = (key, noreply=None))]
+    fn delete<'py>(&self, key: &Bound<'py, PyAny>, noreply: Option<&Bound<'py, PyAny>>) -> PyResult<bool> {
+        let noreply = self.settings()?.noreply(noreply)?;
+        self.change_key(key, noreply, true, Client::delete)
+    }
+
+    /// Remove many keys.
+    #[pyo3(signature = (keys, noreply=None))]
+    fn delete_many<'py>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        noreply: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<bool> {
+        let py = keys.py();
+        if !keys.is_truthy()? {
+            return Ok(true);
+        }
+        let current = self.current(py)?;
+        let noreply = current.settings.noreply(noreply)?;
+        let keys = Keys::new(&current.settings, keys)?;
+        let cache = cache(&current)?;
+        let whole = keys.whole();
+        let done = py.detach(|| whole.into_iter().try_for_each(|key| cache.delete(key).map(|_| ())));
+        match done {
+            Err(error) if !(noreply && is_refusal(&error)) => Err(raised(py, &error)),
+            _ => Ok(true),
+        }
+    }
+
+    /// Add to a number; the new one, or None if there is none.
+    #[pyo3(signature = (key, value, noreply=None), text_signature = "($self, key, value, noreply=False)")]
+    fn incr<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        noreply: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<u64>> {
+        self.arithmetic(key, value, noreply, Client::incr)
+    }
+
+    /// Subtract from a number, which does not go below 0; the new one, or None if there is none.
+    #[pyo3(signature = (key, value, noreply=None), text_signature = "($self, key, value, noreply=False)")]
+    fn decr<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        noreply: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<u64>> {
+        self.arithmetic(key, value, noreply, Client::decr)
+    }
+
+    /// Let a key expire as told from now on; whether it is there.
+    #[pyo3(signature = (key, expire=Expire::NEVER, noreply=None), text_signature = "($self, key, expire=0, noreply=None)")]
+    fn touch<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        expire: Expire,
+        noreply: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<bool> {
+        let noreply = self.settings()?.noreply(noreply)?;
+        let ttl = expire.0;
+        self.change_key(key, noreply, true, |cache, key| cache.touch(key, ttl))
+    }
+
+    // ---- calls that do not wait ----
+
+    /// Ask for a value; returns a Request, whose wait() returns what get() would.
+    #[pyo3(signature = (key, default=None))]
+    fn iget<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> PyResult<Request> {
+        self.ask(key, default, Shown::Value)
+    }
+
+    /// Ask for a value; returns a Request, whose wait() returns what gets() would.
+    #[pyo3(signature = (key, default=None, cas_default=None))]
+    fn igets<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+        cas_default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Request> {
+        let default = (default, cas_default).into_pyobject(key.py())?.into_any();
+        self.ask(key, Some(default), Shown::ValueAndCas)
+    }
+
+    /// As iget: what Python is given never changes, so the key may be used again at once in either.
+    #[pyo3(signature = (key, default=None))]
+    fn bget<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> PyResult<Request> {
+        self.ask(key, default, Shown::Value)
+    }
+
+    /// Store a value without waiting for that; returns a Request, whose wait() returns True or raises.
+    #[pyo3(signature = (key, value, expire=Expire::NEVER, flags=None), text_signature = "($self, key, value, expire=0, flags=None)")]
+    fn iset<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        expire: Expire,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Request> {
+        self.ask_to_store(key, value, expire, flags, |cache, key, value, ttl, flags| {
+            cache.iset_with_flags(key, value, ttl, flags)
+        })
+    }
+
+    /// As iset, but returns once the value was sent, or copied.
+    #[pyo3(signature = (key, value, expire=Expire::NEVER, flags=None), text_signature = "($self, key, value, expire=0, flags=None)")]
+    fn bset<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        expire: Expire,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Request> {
+        self.ask_to_store(key, value, expire, flags, |cache, key, value, ttl, flags| {
+            cache.bset_with_flags(key, value, ttl, flags)
+        })
+    }
+}
+
+impl BaseClient {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it takes what a call needs")
+    }
+
+    fn settings(&self) -> PyResult<Arc<Settings>> {
+        self.state().settings.clone().ok_or_else(unconfigured)
+    }
+
+    /// Calls that began before keep what they had.
+    fn change(&self, py: Python<'_>, change: impl FnOnce(&mut Settings)) -> PyResult<()> {
+        let mut settings = self.settings()?.copy(py);
+        change(&mut settings);
+        let settings = Arc::new(settings);
+        let mut state = self.state();
+        let current = state.current.take();
+        let cache = current.as_ref().and_then(|current| current.cache.get().cloned());
+        state.current =
+            cache.map(|cache| Arc::new(Current { cache: Ours::new(cache), settings: Arc::clone(&settings) }));
+        let before = state.settings.replace(settings);
+        drop(state);
+        drop((before, current));
+        Ok(())
+    }
+
+    #[inline]
+    fn current(&self, py: Python<'_>) -> PyResult<Arc<Current>> {
+        let current = self.state().current.clone();
+        match current {
+            Some(current) if current.cache.get().is_some() => Ok(current),
+            _ => self.connect(py),
+        }
+    }
+
+    #[cold]
+    fn connect(&self, py: Python<'_>) -> PyResult<Arc<Current>> {
+        let mut state = self.state();
+        let (Some((address, options)), Some(settings)) = (&state.place, &state.settings) else {
+            return Err(unconfigured());
+        };
+        let cache = Ours::new(made(py, address, options)?);
+        let current = Arc::new(Current { cache, settings: Arc::clone(settings) });
+        let before = state.current.replace(Arc::clone(&current));
+        drop(state);
+        drop(before);
+        Ok(current)
+    }
+
+    #[inline]
+    fn read<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        touch: Option<Ttl>,
+        default: Option<Bound<'py, PyAny>>,
+        show: impl FnOnce(&Settings, &[u8], u32, u64) -> Answer<'py>,
+    ) -> Answer<'py> {
+        let py = key.py();
+        let current = self.current(py)?;
+        let settings = &*current.settings;
+        let mut buffer = [0; KEY_BYTES_MAX];
+        let whole = settings.key(key, &mut buffer)?;
+        let cache = cache(&current)?;
+        // Taken out of its place: Python code may run meanwhile, and read as well.
+        let mut spare = SPARE.take();
+        let glance = match touch {
+            None => cache.glance(whole, &mut spare),
+            Some(_) => Ok(Glance::Unknown),
+        };
+        let shown = match glance {
+            Ok(Glance::Found { flags, cas }) => show(settings, &spare, flags, cas).map(Some),
+            Ok(Glance::NotFound) => Ok(None),
+            // A key that is none is told of by the call.
+            Ok(Glance::Unknown) | Err(_) => found(py, cache, whole, touch).and_then(|item| {
+                item.map(|item| show(settings, &item.value, item.flags, item.cas)).transpose()
+            }),
+        };
+        if spare.capacity() <= KEPT_BYTES_MAX {
+            SPARE.set(spare);
+        }
+        or_default(py, settings, shown, default)
+    }
+
+    fn read_many<'py>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        show: impl Fn(&Settings, &Bound<'py, PyAny>, &[u8], u32, u64) -> Answer<'py>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let py = keys.py();
+        let found = PyDict::new(py);
+        if !keys.is_truthy()? {
+            return Ok(found);
+        }
+        let current = self.current(py)?;
+        let settings = &*current.settings;
+        let keys = Keys::new(settings, keys)?;
+        let whole = keys.whole();
+        let cache = cache(&current)?;
+        let read =
+            py.detach(|| many::read(cache, &whole)).map_err(|error| raised(py, &error)).and_then(|values| {
+                for (key, value) in keys.given().zip(&values.items) {
+                    if let Some((at, flags, cas)) = value {
+                        found.set_item(key, show(settings, key, &values.bytes[at.clone()], *flags, *cas)?)?;
+                    }
+                }
+                Ok(())
+            });
+        match read {
+            Err(error) if settings.ignore_exc && error.is_instance_of::<PyException>(py) => {
+                Ok(PyDict::new(py))
+            }
+            read => read.map(|()| found),
+        }
+    }
+
+    fn store<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        mode: Mode,
+        expire: Expire,
+        noreply: Option<&Bound<'py, PyAny>>,
+        flags: Option<&Bound<'py, PyAny>>,
+    ) -> Answer<'py> {
+        let py = key.py();
+        let current = self.current(py)?;
+        let noreply = current.settings.noreply(noreply)?;
+        let ttl = expire.0;
+        let mut buffer = [0; KEY_BYTES_MAX];
+        let whole = current.settings.key(key, &mut buffer)?;
+        let (value, flags) = current.settings.value(key, value, flags)?;
+        let value = value.as_bytes();
+        let cache = cache(&current)?;
+        let is_stored = match py.detach(|| cache.store(whole, value, mode, ttl, flags)) {
+            Err(error) if !(noreply && is_refusal(&error)) => return Err(raised(py, &error)),
+            Ok(Stored::NotFound) if !noreply => return Ok(py.None().into_bound(py)),
+            stored => noreply || matches!(stored, Ok(Stored::Stored)),
+        };
+        Ok(PyBool::new(py, is_stored).to_owned().into_any())
+    }
+
+    fn change_key(
+        &self,
+        key: &Bound<'_, PyAny>,
+        noreply: bool,
+        if_not_told: bool,
+        change: impl FnOnce(&Client, &[u8]) -> Result<bool, Error> + Send,
+    ) -> PyResult<bool> {
+        let py = key.py();
+        let current = self.current(py)?;
+        let mut buffer = [0; KEY_BYTES_MAX];
+        let whole = current.settings.key(key, &mut buffer)?;
+        let cache = cache(&current)?;
+        match py.detach(|| change(cache, whole)) {
+            Err(error) if !(noreply && is_refusal(&error)) => Err(raised(py, &error)),
+            _ if noreply => Ok(if_not_told),
+            done => Ok(done.unwrap_or(if_not_told)),
+        }
+    }
+
+    fn arithmetic(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        noreply: Option<&Bound<'_, PyAny>>,
+        change: impl FnOnce(&Client, &[u8], u64) -> Result<Option<u64>, Error> + Send,
+    ) -> PyResult<Option<u64>> {
+        let py = key.py();
+        let noreply = noreply.map_or(Ok(false), PyAnyMethods::is_truthy)?;
+        let current = self.current(py)?;
+        let mut buffer = [0; KEY_BYTES_MAX];
+        let whole = current.settings.key(key, &mut buffer)?;
+        let delta = match integer(value, "value", NO_DELTA) {
+            // Nobody waits for the server's refusal.
+            Err(_) if noreply && value.is_instance_of::<PyInt>() => return Ok(None),
+            delta => delta?,
+        };
+        let cache = cache(&current)?;
+        match py.detach(|| change(cache, whole, delta)) {
+            Err(error) if !(noreply && is_refusal(&error)) => Err(raised(py, &error)),
+            _ if noreply => Ok(None),
+            done => Ok(done.unwrap_or(None)),
+        }
+    }
+
+    fn ask<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+        shown: Shown,
+    ) -> PyResult<Request> {
+        let py = key.py();
+        let current = self.current(py)?;
+        let mut buffer = [0; KEY_BYTES_MAX];
+        let whole = current.settings.key(key, &mut buffer)?;
+        let cache = cache(&current)?;
+        let request = py.detach(|| cache.iget(whole, Vec::new()));
+        let default = default.map_or_else(|| py.None(), Bound::unbind);
+        Ok(Request::new(request, &current.settings, key, shown, default))
+    }
+
+    fn ask_to_store<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        expire: Expire,
+        flags: Option<&Bound<'py, PyAny>>,
+        ask: impl FnOnce(&Client, &[u8], &[u8], Ttl, u32) -> fabcache_client::Request + Send,
+    ) -> PyResult<Request> {
+        let py = key.py();
+        let current = self.current(py)?;
+        let ttl = expire.0;
+        let mut buffer = [0; KEY_BYTES_MAX];
+        let whole = current.settings.key(key, &mut buffer)?;
+        let (value, flags) = current.settings.value(key, value, flags)?;
+        let value = value.as_bytes();
+        let cache = cache(&current)?;
+        let request = py.detach(|| ask(cache, whole, value, ttl, flags));
+        Ok(Request::new(request, &current.settings, key, Shown::Stored, py.None()))
+    }
+}
+
+/// The cache, of this process.
+#[inline]
+fn cache(current: &Current) -> PyResult<&Client> {
+    current.cache.get().ok_or_else(forked)
+}
+
+fn made(py: Python<'_>, address: &str, options: &Options) -> PyResult<Client> {
+    Client::new([address], options.clone()).map_err(|error| raised(py, &error))
+}
+
+fn unconfigured() -> PyErr {
+    PyRuntimeError::new_err("__init__ of this client was not called")
+}
+
+fn found(py: Python<'_>, cache: &Client, key: &[u8], touch: Option<Ttl>) -> PyResult<Option<Item>> {
+    let read = py.detach(|| match touch {
+        None => cache.get(key),
+        Some(ttl) => cache.get_and_touch(key, ttl),
+    });
+    read.map_err(|error| raised(py, &error))
+}
+
+/// What a read returns: the default as well where it failed and failures are misses.
+fn or_default<'py>(
+    py: Python<'py>,
+    settings: &Settings,
+    shown: PyResult<Option<Bound<'py, PyAny>>>,
+    default: Option<Bound<'py, PyAny>>,
+) -> Answer<'py> {
+    let shown = match shown {
+        Err(error) if settings.ignore_exc && error.is_instance_of::<PyException>(py) => None,
+        shown => shown?,
+    };
+    Ok(shown.or(default).unwrap_or_else(|| py.None().into_bound(py)))
+}
+
+fn duration(name: &str, seconds: Option<f64>) -> PyResult<Duration> {
+    let Some(seconds) = seconds.filter(|seconds| *seconds != f64::INFINITY) else { return Ok(FOR_EVER) };
+    let wrong =
+        || PyValueError::new_err(format!("{name} is a number of seconds above 0, or None, not {seconds}"));
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    if duration.is_zero() { Err(wrong()) } else { Ok(duration.min(FOR_EVER)) }
+}
