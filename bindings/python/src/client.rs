@@ -10,10 +10,10 @@ use std::time::Duration;
 use fabcache_client::{Client, Error, Glance, Item, Mode, Options, SharedMemory, Stored, Transport, Ttl};
 use pyo3::exceptions::{PyException, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyMemoryView, PyString};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyMemoryView, PyString};
 
 use crate::current::{Current, Ours};
-use crate::errors::{forked, is_refusal, raised};
+use crate::errors::{client_error, forked, is_refusal, raised};
 use crate::many::{self, Keys};
 use crate::request::{Request, Shown};
 use crate::settings::{KEY_BYTES_MAX, Serde, Settings, cas_number, integer, with_cas};
@@ -21,6 +21,7 @@ use crate::value::Value;
 
 /// What servers say to times and numbers that they cannot take.
 const NO_EXPTIME: &str = "invalid exptime argument";
+const NO_COMMAND: &str = "bad command line format";
 const NO_DELTA: &str = "invalid numeric delta argument";
 
 /// Memory for values on their way, kept from call to call up to so many bytes.
@@ -48,18 +49,28 @@ struct State {
     current: Option<Arc<Current>>,
 }
 
-/// When an item expires, as the protocol has it.
-struct Expire(Ttl);
+/// When an item expires, as the protocol has it; none if servers cannot take the number.
+struct Expire(Option<Ttl>);
 
 impl Expire {
-    const NEVER: Expire = Expire(Ttl::NEVER);
+    const NEVER: Expire = Expire(Some(Ttl::NEVER));
+
+    /// The time, or what a server says to it.
+    fn ttl(self, py: Python<'_>, refusal: &str) -> PyResult<Ttl> {
+        self.0.ok_or_else(|| client_error(py, refusal))
+    }
+
+    /// The same, where none is told if nobody waits for an answer.
+    fn ttl_or(self, py: Python<'_>, refusal: &str, noreply: bool) -> PyResult<Option<Ttl>> {
+        if noreply { Ok(self.0) } else { self.ttl(py, refusal).map(Some) }
+    }
 }
 
 impl<'py> FromPyObject<'_, 'py> for Expire {
     type Error = PyErr;
 
     fn extract(expire: Borrowed<'_, 'py, PyAny>) -> PyResult<Expire> {
-        integer(&expire, "expire", NO_EXPTIME).map(|expire| Expire(Ttl::exact(expire)))
+        Ok(Expire(integer::<i64>(&expire, "expire")?.map(Ttl::exact)))
     }
 }
 
@@ -245,7 +256,7 @@ impl BaseClient {
         expire: Expire,
         default: Option<Bound<'py, PyAny>>,
     ) -> Answer<'py> {
-        let ttl = expire.0;
+        let ttl = expire.ttl(key.py(), NO_EXPTIME)?;
         self.read(key, Some(ttl), default, |settings, value, flags, _| {
             settings.serde.deserialize(key, value, flags)
         })
@@ -261,7 +272,7 @@ impl BaseClient {
         cas_default: Option<Bound<'py, PyAny>>,
     ) -> Answer<'py> {
         let default = (default, cas_default).into_pyobject(key.py())?.into_any();
-        let ttl = expire.0;
+        let ttl = expire.ttl(key.py(), NO_EXPTIME)?;
         self.read(key, Some(ttl), Some(default), |settings, value, flags, cas| {
             with_cas(settings.serde.deserialize(key, value, flags)?, cas)
         })
@@ -373,7 +384,7 @@ impl BaseClient {
         noreply: Option<&Bound<'py, PyAny>>,
         flags: Option<&Bound<'py, PyAny>>,
     ) -> Answer<'py> {
-        let cas = cas_number(cas)?;
+        let cas = cas_number(cas, &*self.settings()?)?;
         let never = PyBool::new(key.py(), false).to_owned().into_any();
         self.store(key, value, Mode::Compare(cas), expire, noreply.or(Some(&never)), flags)
     }
@@ -390,8 +401,8 @@ impl BaseClient {
         let py = values.py();
         let current = self.current(py)?;
         let noreply = current.settings.noreply(noreply)?;
-        let ttl = expire.0;
         let given = many::Values::new(&current.settings, values, flags)?;
+        let Some(ttl) = expire.ttl_or(py, NO_COMMAND, noreply)? else { return Ok(PyList::empty(py)) };
         let cache = cache(&current)?;
         let stored = given.store(py, cache, ttl);
         match stored {
@@ -463,7 +474,7 @@ impl BaseClient {
         noreply: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<bool> {
         let noreply = self.settings()?.noreply(noreply)?;
-        let ttl = expire.0;
+        let Some(ttl) = expire.ttl_or(key.py(), NO_EXPTIME, noreply)? else { return Ok(true) };
         self.change_key(key, noreply, true, |cache, key| cache.touch(key, ttl))
     }
 
@@ -648,11 +659,13 @@ impl BaseClient {
         let py = key.py();
         let current = self.current(py)?;
         let noreply = current.settings.noreply(noreply)?;
-        let ttl = expire.0;
         let mut buffer = [0; KEY_BYTES_MAX];
         let whole = current.settings.key(key, &mut buffer)?;
         let (value, flags) = current.settings.value(key, value, flags)?;
         let value = value.as_bytes();
+        let Some(ttl) = expire.ttl_or(py, NO_COMMAND, noreply)? else {
+            return Ok(PyBool::new(py, true).to_owned().into_any());
+        };
         let cache = cache(&current)?;
         let is_stored = match py.detach(|| cache.store(whole, value, mode, ttl, flags)) {
             Err(error) if !(noreply && is_refusal(&error)) => return Err(raised(py, &error)),
@@ -693,10 +706,11 @@ impl BaseClient {
         let current = self.current(py)?;
         let mut buffer = [0; KEY_BYTES_MAX];
         let whole = current.settings.key(key, &mut buffer)?;
-        let delta = match integer(value, "value", NO_DELTA) {
+        let delta = match integer(value, "value")? {
+            Some(delta) => delta,
             // Nobody waits for the server's refusal.
-            Err(_) if noreply && value.is_instance_of::<PyInt>() => return Ok(None),
-            delta => delta?,
+            None if noreply => return Ok(None),
+            None => return Err(client_error(py, NO_DELTA)),
         };
         let cache = cache(&current)?;
         match py.detach(|| change(cache, whole, delta)) {
@@ -732,11 +746,11 @@ impl BaseClient {
     ) -> PyResult<Request> {
         let py = key.py();
         let current = self.current(py)?;
-        let ttl = expire.0;
         let mut buffer = [0; KEY_BYTES_MAX];
         let whole = current.settings.key(key, &mut buffer)?;
         let (value, flags) = current.settings.value(key, value, flags)?;
         let value = value.as_bytes();
+        let ttl = expire.ttl(py, NO_COMMAND)?;
         let cache = cache(&current)?;
         let request = py.detach(|| ask(cache, whole, value, ttl, flags));
         Ok(Request::new(request, &current.settings, key, Shown::Stored, py.None()))

@@ -225,7 +225,8 @@ impl Settings {
             Err(error) => error.into_inner(),
         };
         let text = data.str()?;
-        let encoded = text.call_method1("encode", (self.encoding.bind(py),)).map_err(|error| {
+        let encoding = self.encoding.bind(py);
+        let encoded = text.call_method1("encode", (encoding,)).map_err(|error| {
             if error.is_instance_of::<PyUnicodeEncodeError>(py) {
                 illegal(format!("Data values must be binary-safe: {}", error.value(py)))
             } else {
@@ -233,6 +234,16 @@ impl Settings {
             }
         })?;
         Ok(encoded.cast_into::<PyBytes>()?)
+    }
+
+    /// Text in the client's encoding; none if that has not all of its characters.
+    fn encoded<'py>(&self, text: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let py = text.py();
+        match text.call_method1("encode", (self.encoding.bind(py),)) {
+            Ok(encoded) => Ok(Some(encoded.cast_into::<PyBytes>()?)),
+            Err(error) if error.is_instance_of::<PyUnicodeEncodeError>(py) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the caller waits for the answer.
@@ -258,8 +269,8 @@ fn checked_flags(flags: &Bound<'_, PyAny>) -> PyResult<u32> {
     })
 }
 
-/// A number that the caller calls `name`; `refusal` is what servers say to one that they cannot take.
-pub fn integer<'py, N>(value: &Bound<'py, PyAny>, name: &str, refusal: &str) -> PyResult<N>
+/// A number that the caller calls `name`; none if it is too large or too small.
+pub fn integer<'py, N>(value: &Bound<'py, PyAny>, name: &str) -> PyResult<Option<N>>
 where
     N: for<'a> FromPyObject<'a, 'py>,
 {
@@ -267,21 +278,20 @@ where
         let shown = value.repr()?;
         return Err(illegal(format!("{name} must be integer, got bad value: {shown}")));
     }
-    value.extract::<N>().map_err(|_| client_error(value.py(), refusal))
+    Ok(value.extract::<N>().ok())
 }
 
 /// A version to compare with: a number, or its digits.
-pub fn cas_number(cas: &Bound<'_, PyAny>) -> PyResult<u64> {
+pub fn cas_number(cas: &Bound<'_, PyAny>, settings: &Settings) -> PyResult<u64> {
     let py = cas.py();
     let digits: Cow<'_, [u8]> = if let Ok(bytes) = cas.cast::<PyBytes>() {
         bytes.as_bytes().into()
     } else if cas.is_instance_of::<PyInt>() || cas.is_instance_of::<PyString>() {
-        let text = cas.str()?;
-        let text = text.to_cow()?;
-        if !text.is_ascii() {
-            return Err(illegal(format!("non-ASCII cas value: {}", cas.repr()?)));
-        }
-        text.into_owned().into_bytes().into()
+        let encoded = settings.encoded(&cas.str()?)?.ok_or_else(|| match cas.repr() {
+            Ok(shown) => illegal(format!("non-ASCII cas value: {shown}")),
+            Err(error) => error,
+        })?;
+        encoded.as_bytes().to_vec().into()
     } else {
         let shown = cas.repr()?;
         return Err(illegal(format!("cas must be integer, string, or bytes, got bad value: {shown}")));

@@ -1,0 +1,124 @@
+"""Servers for the tests: FABCACHED names the program."""
+
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+import fabcache
+
+
+class Server:
+    """A fabcached that is stopped with the tests: on a Unix socket with shared memory, or on TCP."""
+
+    def __init__(self, *flags, path=None, port=None):
+        self.path, self.port = path, port
+        place = ["-s", path, "--shm"] if path else ["-l", "127.0.0.1", "-p", str(port)]
+        if os.geteuid() == 0:
+            flags = ("-u", "root", *flags)
+        self.process = subprocess.Popen([os.environ["FABCACHED"], *place, "-t", "2", "-m", "64", *flags])
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                self.connect().close()
+                return
+            except OSError:
+                assert self.process.poll() is None, "the server ended"
+                assert time.monotonic() < deadline, "the server does not answer"
+                time.sleep(0.01)
+
+    @property
+    def place(self):
+        return self.path or ("127.0.0.1", self.port)
+
+    def connect(self):
+        if self.path:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(self.path)
+            return connection
+        return socket.create_connection(self.place)
+
+    def stop(self):
+        self.process.terminate()
+        assert self.process.wait(10) == 0, "the server did not end well"
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(10)
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def folder():
+    # Short: a Unix socket's path holds no more than 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="fabcache-py-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def local(folder):
+    server = Server(path=str(folder / "local.sock"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def network():
+    server = Server(port=free_port())
+    yield server
+    server.stop()
+
+
+WAYS = {"shared memory": True, "unix": False, "tcp": None}
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    return request.param
+
+
+@pytest.fixture
+def server(way, local, network):
+    return network if way == "tcp" else local
+
+
+@pytest.fixture
+def options(way):
+    """What makes a client take this way."""
+    return {"shared_memory": WAYS[way], "timeout": 30, "connect_timeout": 10}
+
+
+@pytest.fixture
+def cache(way, server, options):
+    client = fabcache.Client(server.place, default_noreply=False, **options)
+    client.flush_all()
+    assert client.set("first", b"")
+    assert client.transport() == way
+    client.delete("first")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def new_server(folder, request):
+    """Makes servers that the test may kill."""
+    made = []
+
+    def make(kind="local", *flags, name="new"):
+        place = {"port": free_port()} if kind == "tcp" else {"path": str(folder / f"{name}.sock")}
+        made.append(Server(*flags, **place))
+        return made[-1]
+
+    yield make
+    for server in made:
+        if server.process.poll() is None:
+            server.kill()
