@@ -2,11 +2,22 @@
 
 from typing import Any, Dict, Generator, Iterable, List, Mapping, Optional, Tuple, Union, final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from fabcache.serde import Serde
 
-Key = Union[str, bytes]
+_Key = Union[str, bytes]
+
+__all__ = [
+    "BaseClient",
+    "Request",
+    "Value",
+    "Wakeups",
+    "__version__",
+    "forked",
+    "murmur3_32",
+    "rendezvous_score",
+]
 
 __version__: str
 
@@ -19,6 +30,7 @@ def murmur3_32(data: str, seed: int = 0) -> int:
 def rendezvous_score(node: str, key: str, seed: int) -> int:
     """The hash of a server's name, a hyphen and a key."""
 
+@disjoint_base
 class BaseClient:
     """What Client does in Rust. It may be used by many threads at once."""
 
@@ -49,35 +61,35 @@ class BaseClient:
     def transport(self) -> Optional[str]:
         """How the server is reached: "shared memory", "unix" or "tcp"; None before the first call."""
 
-    def check_key(self, key: Key, key_prefix: bytes) -> bytes:
+    def check_key(self, key: _Key, key_prefix: bytes) -> bytes:
         """The key with a prefix, as the server gets it."""
 
-    def get(self, key: Key, default: Any = None) -> Any:
+    def get(self, key: _Key, default: Any = None) -> Any:
         """The value of a key, or default if there is none."""
 
-    def gets(self, key: Key, default: Any = None, cas_default: Any = None) -> Tuple[Any, Any]:
+    def gets(self, key: _Key, default: Any = None, cas_default: Any = None) -> Tuple[Any, Any]:
         """The value of a key and its version for cas; or the defaults if there is none."""
 
-    def gat(self, key: Key, expire: int = 0, default: Any = None) -> Any:
+    def gat(self, key: _Key, expire: int = 0, default: Any = None) -> Any:
         """The value of a key, or default if there is none; from now on it expires as told."""
 
     def gats(
-        self, key: Key, expire: int = 0, default: Any = None, cas_default: Any = None
+        self, key: _Key, expire: int = 0, default: Any = None, cas_default: Any = None
     ) -> Tuple[Any, Any]:
         """As gat, with the version for cas."""
 
-    def get_view(self, key: Key, default: Any = None) -> Any:
+    def get_view(self, key: _Key, default: Any = None) -> Any:
         """The bytes of a value as a read-only memoryview, which are copied once less; or default if there is none."""
 
-    def get_many(self, keys: Iterable[Key]) -> Dict[Key, Any]:
+    def get_many(self, keys: Iterable[_Key]) -> Dict[_Key, Any]:
         """A dict of the values of those of the keys that there are."""
 
-    def gets_many(self, keys: Iterable[Key]) -> Dict[Key, Tuple[Any, Any]]:
+    def gets_many(self, keys: Iterable[_Key]) -> Dict[_Key, Tuple[Any, Any]]:
         """A dict of the values of those of the keys that there are, each with its version for cas."""
 
     def set(
         self,
-        key: Key,
+        key: _Key,
         value: Any,
         expire: int = 0,
         noreply: Optional[bool] = None,
@@ -87,7 +99,7 @@ class BaseClient:
 
     def add(
         self,
-        key: Key,
+        key: _Key,
         value: Any,
         expire: int = 0,
         noreply: Optional[bool] = None,
@@ -97,7 +109,7 @@ class BaseClient:
 
     def replace(
         self,
-        key: Key,
+        key: _Key,
         value: Any,
         expire: int = 0,
         noreply: Optional[bool] = None,
@@ -107,7 +119,7 @@ class BaseClient:
 
     def append(
         self,
-        key: Key,
+        key: _Key,
         value: Any,
         expire: int = 0,
         noreply: Optional[bool] = None,
@@ -117,7 +129,7 @@ class BaseClient:
 
     def prepend(
         self,
-        key: Key,
+        key: _Key,
         value: Any,
         expire: int = 0,
         noreply: Optional[bool] = None,
@@ -127,7 +139,7 @@ class BaseClient:
 
     def cas(
         self,
-        key: Key,
+        key: _Key,
         value: Any,
         cas: Union[int, str, bytes],
         expire: int = 0,
@@ -142,37 +154,37 @@ class BaseClient:
         expire: int = 0,
         noreply: Optional[bool] = None,
         flags: Optional[int] = None,
-    ) -> List[Key]:
+    ) -> List[_Key]:
         """Store many values; a list of the keys that were not stored."""
 
-    def delete(self, key: Key, noreply: Optional[bool] = None) -> bool:
+    def delete(self, key: _Key, noreply: Optional[bool] = None) -> bool:
         """Remove a key; whether it was there."""
 
-    def delete_many(self, keys: Iterable[Key], noreply: Optional[bool] = None) -> bool:
+    def delete_many(self, keys: Iterable[_Key], noreply: Optional[bool] = None) -> bool:
         """Remove many keys."""
 
-    def incr(self, key: Key, value: int, noreply: Optional[bool] = False) -> Optional[int]:
+    def incr(self, key: _Key, value: int, noreply: Optional[bool] = False) -> Optional[int]:
         """Add to a number; the new one, or None if there is none."""
 
-    def decr(self, key: Key, value: int, noreply: Optional[bool] = False) -> Optional[int]:
+    def decr(self, key: _Key, value: int, noreply: Optional[bool] = False) -> Optional[int]:
         """Subtract from a number, which does not go below 0; the new one, or None if there is none."""
 
-    def touch(self, key: Key, expire: int = 0, noreply: Optional[bool] = None) -> bool:
+    def touch(self, key: _Key, expire: int = 0, noreply: Optional[bool] = None) -> bool:
         """Let a key expire as told from now on; whether it is there."""
 
-    def iget(self, key: Key, default: Any = None) -> Request:
+    def iget(self, key: _Key, default: Any = None) -> Request:
         """Ask for a value; returns a Request, whose wait() returns what get() would."""
 
-    def bget(self, key: Key, default: Any = None) -> Request:
+    def bget(self, key: _Key, default: Any = None) -> Request:
         """As iget: what Python is given never changes, so the key may be used again at once in either."""
 
-    def igets(self, key: Key, default: Any = None, cas_default: Any = None) -> Request:
+    def igets(self, key: _Key, default: Any = None, cas_default: Any = None) -> Request:
         """Ask for a value; returns a Request, whose wait() returns what gets() would."""
 
-    def iset(self, key: Key, value: Any, expire: int = 0, flags: Optional[int] = None) -> Request:
+    def iset(self, key: _Key, value: Any, expire: int = 0, flags: Optional[int] = None) -> Request:
         """Store a value without waiting for that; returns a Request, whose wait() returns True or raises."""
 
-    def bset(self, key: Key, value: Any, expire: int = 0, flags: Optional[int] = None) -> Request:
+    def bset(self, key: _Key, value: Any, expire: int = 0, flags: Optional[int] = None) -> Request:
         """As iset, but returns once the value was sent, or copied."""
 
 @final
@@ -180,7 +192,7 @@ class Request:
     """An operation that was asked for, and that nobody need wait for. One that is dropped is done all the same."""
 
     @property
-    def key(self) -> Key: ...
+    def key(self) -> _Key: ...
     def test(self) -> bool:
         """Whether the operation is over; makes progress with it."""
 

@@ -37,6 +37,8 @@ def normalize_server_spec(server: ServerSpec) -> ServerSpec:
 
 def _address(server: ServerSpec) -> str:
     if isinstance(server, str):
+        if not server:
+            raise ValueError("a Unix socket has a path")
         return "unix://" + os.path.abspath(server)
     try:
         host, port = server

@@ -11,11 +11,12 @@
 or with many servers of ``fabcache.HashClient``. What Django's PyMemcacheCache has stored is read, and the other way round.
 """
 
+import re
 import threading
 from typing import Any, Dict, Tuple
 
-from django.core.cache.backends.memcached import BaseMemcachedCache
-from django.utils.functional import cached_property
+from django.core.cache.backends.memcached import BaseMemcachedCache  # type: ignore[import-untyped]
+from django.utils.functional import cached_property  # type: ignore[import-untyped]
 
 import fabcache
 from fabcache.serde import pickle_serde
@@ -29,15 +30,16 @@ class FabcacheCache(BaseMemcachedCache):  # type: ignore[misc]
 
     def __init__(self, server: Any, params: Dict[str, Any]) -> None:
         super().__init__(server, params, library=fabcache, value_not_found_exception=KeyError)
-        self._servers = [place.strip() for place in self._servers if place.strip()]
-        self._options = {
+        places = re.split("[;,]", server) if isinstance(server, str) else server
+        self._servers = [place.strip() if isinstance(place, str) else place for place in places]
+        self._options: Dict[str, Any] = {
             "allow_unicode_keys": True,
             "default_noreply": False,
             "serde": pickle_serde,
-            **self._options,
+            **(params.get("OPTIONS") or {}),
         }
 
-    @cached_property
+    @cached_property  # type: ignore[untyped-decorator]
     def _cache(self) -> Any:
         try:
             which = (tuple(self._servers), frozenset(self._options.items()))

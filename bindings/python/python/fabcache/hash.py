@@ -225,10 +225,10 @@ class HashClient:
             logger.debug("a server is left out: %s", name)
             self.remove_server(self.clients[name].server)
 
-    def _key(self, name: str, key: Key, default: Any, *args: Any, **kwargs: Any) -> Any:
+    def _key(self, name: str, key: Key, missing: Any, /, *args: Any, **kwargs: Any) -> Any:
         # A key that is none is told before any server is chosen.
         server = self._server_of(_checked(self, key))
-        return self._ask(server, default, lambda client: getattr(client, name)(key, *args, **kwargs))
+        return self._ask(server, missing, lambda client: getattr(client, name)(key, *args, **kwargs))
 
     # ---- keys ----
 
