@@ -8,6 +8,7 @@ mod fuzz;
 mod loom;
 mod process;
 mod protocols;
+mod python;
 mod torture;
 mod workspace;
 
@@ -42,6 +43,8 @@ enum Task {
     Loom(loom::Args),
     /// Run the client library against memcached in each protocol, and through a proxy
     Protocols(protocols::Args),
+    /// Build the Python wheel, and test it beside pymemcache and Django
+    Python(python::Args),
     /// Read a region from another process while it is written at full rate
     Torture(torture::Args),
 }
@@ -57,6 +60,7 @@ fn main() -> Result<()> {
         Task::Install(args) => capi::install(&args),
         Task::Loom(args) => loom::run(&args),
         Task::Protocols(args) => protocols::run(&args),
+        Task::Python(args) => python::run(&args),
         Task::Torture(args) => torture::run(&args),
     }
 }

@@ -1,4 +1,4 @@
-"""Servers for the tests: FABCACHED names the program."""
+"""Servers for the tests: FABCACHED names the program, and MEMCACHED another that all must work with as well, if there is one."""
 
 import os
 import socket
@@ -13,14 +13,16 @@ import fabcache
 
 
 class Server:
-    """A fabcached that is stopped with the tests: on a Unix socket with shared memory, or on TCP."""
+    """A server that is stopped with the tests: on a Unix socket, with shared memory if it is a fabcached, or on TCP."""
 
-    def __init__(self, *flags, path=None, port=None):
+    def __init__(self, *flags, path=None, port=None, program="FABCACHED"):
         self.path, self.port = path, port
-        place = ["-s", path, "--shm"] if path else ["-l", "127.0.0.1", "-p", str(port)]
+        place = ["-s", path] if path else ["-l", "127.0.0.1", "-p", str(port)]
+        if path and program == "FABCACHED":
+            flags = ("--shm", *flags)
         if os.geteuid() == 0:
             flags = ("-u", "root", *flags)
-        self.process = subprocess.Popen([os.environ["FABCACHED"], *place, "-t", "2", "-m", "64", *flags])
+        self.process = subprocess.Popen([os.environ[program], *place, "-t", "2", "-m", "64", *flags])
         deadline = time.monotonic() + 10
         while True:
             try:
@@ -78,7 +80,16 @@ def network():
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def memcached(folder):
+    server = Server(path=str(folder / "memcached.sock"), program="MEMCACHED")
+    yield server
+    server.kill()
+
+
 WAYS = {"shared memory": True, "unix": False, "tcp": None}
+if "MEMCACHED" in os.environ:
+    WAYS["memcached"] = None
 
 
 @pytest.fixture(params=WAYS)
@@ -87,8 +98,8 @@ def way(request):
 
 
 @pytest.fixture
-def server(way, local, network):
-    return network if way == "tcp" else local
+def server(way, request):
+    return request.getfixturevalue({"tcp": "network", "memcached": "memcached"}.get(way, "local"))
 
 
 @pytest.fixture
@@ -102,7 +113,7 @@ def cache(way, server, options):
     client = fabcache.Client(server.place, default_noreply=False, **options)
     client.flush_all()
     assert client.set("first", b"")
-    assert client.transport() == way
+    assert client.transport() == ("unix" if way == "memcached" else way)
     client.delete("first")
     yield client
     client.close()

@@ -233,6 +233,36 @@ def test_a_serializer_may_use_the_client(server, options):
         assert raised(lambda: broken.set("a", b"1")) is not None
 
 
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_nothing_is_kept(cache):
+    big = b"x" * 100_000
+    cache.set("big", big)
+
+    def turn():
+        for number in range(300):
+            cache.get("big")
+            cache.get_view("big")
+            cache.get_many(["big", f"no{number}"])
+            cache.iget("big").wait()
+            cache.iget("big")
+            cache.set("other", big)
+            cache.set_many({"other": big})
+            cache.iset("other", big).wait()
+            raised(lambda: cache.get("a b"))
+            raised(lambda: cache.incr("big", 1))
+            cache.close()
+
+    turn()
+    before = resident_bytes()
+    for _ in range(4):
+        turn()
+    assert resident_bytes() - before < 30 << 20, "a tenth of what one value kept a turn would be"
+
+
 # ---- threads ----
 
 
