@@ -1,7 +1,7 @@
 //! The calls that Python's clients share: pymemcache's, as far as they ask for keys, and those that do not wait.
 //!
-//! A get through shared memory keeps Python's lock: to give it up and take it back takes longer than the read, and much longer
-//! where other threads want it. Whatever may wait gives it up.
+//! A get through shared memory keeps Python's lock: to give it up and take it back takes 30 ns of the 170 that the get takes, but
+//! up to 20 us where another thread computes, for that one has the lock meanwhile. Whatever may wait gives it up.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard};

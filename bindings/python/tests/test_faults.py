@@ -260,7 +260,7 @@ def test_nothing_is_kept(cache):
     before = resident_bytes()
     for _ in range(4):
         turn()
-    assert resident_bytes() - before < 30 << 20, "a tenth of what one value kept a turn would be"
+    assert resident_bytes() - before < 30 << 20, "a quarter of what one value kept by one of the calls would be"
 
 
 # ---- threads ----
