@@ -15,14 +15,10 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyMemoryView, PyString};
 use crate::current::{Current, Ours};
 use crate::errors::{client_error, forked, is_refusal, raised};
 use crate::many::{self, Keys};
+use crate::numbers::{Expire, NO_COMMAND, NO_DELTA, NO_EXPTIME, cas_number, integer};
 use crate::request::{Request, Shown};
-use crate::settings::{KEY_BYTES_MAX, Serde, Settings, cas_number, integer, with_cas};
+use crate::settings::{KEY_BYTES_MAX, Serde, Settings, with_cas};
 use crate::value::Value;
-
-/// What servers say to times and numbers that they cannot take.
-const NO_EXPTIME: &str = "invalid exptime argument";
-const NO_COMMAND: &str = "bad command line format";
-const NO_DELTA: &str = "invalid numeric delta argument";
 
 /// Memory for values on their way, kept from call to call up to so many bytes.
 const KEPT_BYTES_MAX: usize = 64 << 10;
@@ -47,31 +43,6 @@ struct State {
     place: Option<(String, Options)>,
     settings: Option<Arc<Settings>>,
     current: Option<Arc<Current>>,
-}
-
-/// When an item expires, as the protocol has it; none if servers cannot take the number.
-struct Expire(Option<Ttl>);
-
-impl Expire {
-    const NEVER: Expire = Expire(Some(Ttl::NEVER));
-
-    /// The time, or what a server says to it.
-    fn ttl(self, py: Python<'_>, refusal: &str) -> PyResult<Ttl> {
-        self.0.ok_or_else(|| client_error(py, refusal))
-    }
-
-    /// The same, where none is told if nobody waits for an answer.
-    fn ttl_or(self, py: Python<'_>, refusal: &str, noreply: bool) -> PyResult<Option<Ttl>> {
-        if noreply { Ok(self.0) } else { self.ttl(py, refusal).map(Some) }
-    }
-}
-
-impl<'py> FromPyObject<'_, 'py> for Expire {
-    type Error = PyErr;
-
-    fn extract(expire: Borrowed<'_, 'py, PyAny>) -> PyResult<Expire> {
-        Ok(Expire(integer::<i64>(&expire, "expire")?.map(Ttl::exact)))
-    }
 }
 
 type Answer<'py> = PyResult<Bound<'py, PyAny>>;
@@ -417,7 +388,7 @@ impl BaseClient {
     #[pyo3(signature = (key, noreply=None))]
     fn delete<'py>(&self, key: &Bound<'py, PyAny>, noreply: Option<&Bound<'py, PyAny>>) -> PyResult<bool> {
         let noreply = self.settings()?.noreply(noreply)?;
-        self.change_key(key, noreply, true, Client::delete)
+        self.change_key(key, noreply, Client::delete)
     }
 
     /// Remove many keys.
@@ -475,7 +446,7 @@ impl BaseClient {
     ) -> PyResult<bool> {
         let noreply = self.settings()?.noreply(noreply)?;
         let Some(ttl) = expire.ttl_or(key.py(), NO_EXPTIME, noreply)? else { return Ok(true) };
-        self.change_key(key, noreply, true, |cache, key| cache.touch(key, ttl))
+        self.change_key(key, noreply, |cache, key| cache.touch(key, ttl))
     }
 
     // ---- calls that do not wait ----
@@ -679,7 +650,6 @@ impl BaseClient {
         &self,
         key: &Bound<'_, PyAny>,
         noreply: bool,
-        if_not_told: bool,
         change: impl FnOnce(&Client, &[u8]) -> Result<bool, Error> + Send,
     ) -> PyResult<bool> {
         let py = key.py();
@@ -689,8 +659,7 @@ impl BaseClient {
         let cache = cache(&current)?;
         match py.detach(|| change(cache, whole)) {
             Err(error) if !(noreply && is_refusal(&error)) => Err(raised(py, &error)),
-            _ if noreply => Ok(if_not_told),
-            done => Ok(done.unwrap_or(if_not_told)),
+            done => Ok(noreply || done.unwrap_or(true)),
         }
     }
 

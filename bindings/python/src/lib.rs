@@ -7,6 +7,7 @@ mod client;
 mod current;
 mod errors;
 mod many;
+mod numbers;
 mod rendezvous;
 mod request;
 mod settings;

@@ -1,12 +1,11 @@
 //! What a client was told about keys and values, and how it turns Python's into the cache's.
 
-use std::borrow::Cow;
-
 use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
 use crate::errors::{client_error, illegal};
+use crate::numbers::NO_COMMAND;
 
 /// Bytes of a key: memcached's limit.
 pub const KEY_BYTES_MAX: usize = 250;
@@ -237,7 +236,7 @@ impl Settings {
     }
 
     /// Text in the client's encoding; none if that has not all of its characters.
-    fn encoded<'py>(&self, text: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    pub fn encoded<'py>(&self, text: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let py = text.py();
         match text.call_method1("encode", (self.encoding.bind(py),)) {
             Ok(encoded) => Ok(Some(encoded.cast_into::<PyBytes>()?)),
@@ -264,44 +263,9 @@ fn wrong_key(py: Python<'_>, why: &str, prefix: &[u8], key: &[u8]) -> PyErr {
 fn checked_flags(flags: &Bound<'_, PyAny>) -> PyResult<u32> {
     let py = flags.py();
     flags.extract().map_err(|_| match flags.is_instance_of::<PyInt>() {
-        true => client_error(py, "bad command line format"),
+        true => client_error(py, NO_COMMAND),
         false => illegal(format!("flags must be integer, got bad value: {flags:?}")),
     })
-}
-
-/// A number that the caller calls `name`; none if it is too large or too small.
-pub fn integer<'py, N>(value: &Bound<'py, PyAny>, name: &str) -> PyResult<Option<N>>
-where
-    N: for<'a> FromPyObject<'a, 'py>,
-{
-    if !value.is_instance_of::<PyInt>() {
-        let shown = value.repr()?;
-        return Err(illegal(format!("{name} must be integer, got bad value: {shown}")));
-    }
-    Ok(value.extract::<N>().ok())
-}
-
-/// A version to compare with: a number, or its digits.
-pub fn cas_number(cas: &Bound<'_, PyAny>, settings: &Settings) -> PyResult<u64> {
-    let py = cas.py();
-    let digits: Cow<'_, [u8]> = if let Ok(bytes) = cas.cast::<PyBytes>() {
-        bytes.as_bytes().into()
-    } else if cas.is_instance_of::<PyInt>() || cas.is_instance_of::<PyString>() {
-        let encoded = settings.encoded(&cas.str()?)?.ok_or_else(|| match cas.repr() {
-            Ok(shown) => illegal(format!("non-ASCII cas value: {shown}")),
-            Err(error) => error,
-        })?;
-        encoded.as_bytes().to_vec().into()
-    } else {
-        let shown = cas.repr()?;
-        return Err(illegal(format!("cas must be integer, string, or bytes, got bad value: {shown}")));
-    };
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        let shown = PyBytes::new(py, &digits).repr()?;
-        return Err(illegal(format!("cas must only contain values in 0-9, got bad value: {shown}")));
-    }
-    let number = std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
-    number.ok_or_else(|| client_error(py, "bad command line format"))
 }
 
 /// The pair that `gets` returns.
