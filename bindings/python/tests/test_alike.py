@@ -188,6 +188,21 @@ def test_results_are_pymemcaches(make, script, cache, server, way):
     ours.close()
 
 
+@pytest.mark.parametrize("script", ["strings", "storing", "many", "numbers", "removing", "wrong keys", "values"])
+def test_results_of_pools_are_pymemcaches(script, cache, server, way):
+    calls = [call for call in SCRIPTS[script] if not (call[0] == "gets" and len(call[1]) > 1)]
+    options = {"max_pool_size": 2, "pool_idle_timeout": 5, "timeout": 30, "default_noreply": False}
+    theirs = pymemcache.PooledClient(server.place, **options)
+    ours = fabcache.PooledClient(server.place, shared_memory=WAYS[way], **options)
+    cache.flush_all()
+    expected = [outcome(theirs, call) for call in calls]
+    cache.flush_all()
+    for call, expected in zip(calls, expected):
+        assert outcome(ours, call) == expected, call
+    theirs.close()
+    ours.close()
+
+
 @pytest.mark.parametrize("make", MAKE)
 def test_either_reads_what_the_other_stored(make, cache, server, way):
     theirs = made(pymemcache, pymemcache.serde, server.place, MAKE[make])

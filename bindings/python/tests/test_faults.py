@@ -157,6 +157,15 @@ def test_arguments_that_are_none():
 # ---- input ----
 
 
+def test_keys_of_any_bytes(cache):
+    for key in [b"\x01\x7f\x80\xff", b"\xff" * 186, "ü" * 93]:
+        cache.allow_unicode_keys = True
+        assert cache.set(key, "1") and cache.get(key) == b"1" and cache.get_many([key]) == {key: b"1"}
+        assert cache.iget(key).wait() == b"1" and cache.delete(key)
+    assert isinstance(raised(lambda: cache.set(b"\xff" * 187, "1")), fabcache.MemcacheClientError)
+
+
+
 def test_nothing_that_is_given_panics(cache):
     """A panic is no Exception, so it would end this test."""
     chance = random.Random(5)
@@ -322,6 +331,41 @@ def test_a_soak_from_eight_threads(cache, server, options):
         thread.join()
     assert not faults, faults[0]
     assert next(turns) > 500
+
+
+def test_clients_are_closed_and_changed_while_others_use_them(cache):
+    stop = threading.Event()
+    faults = []
+
+    def busy(number):
+        try:
+            while not stop.is_set():
+                key = f"busy{number}"
+                assert cache.set(key, b"1" * 100)
+                assert cache.get(key) == b"1" * 100
+                # Requests of before and behind a close are on different connections.
+                assert [r.wait() for r in [cache.iget(key) for _ in range(10)]] == [b"1" * 100] * 10
+                assert cache.iset(key, b"2").wait()
+                assert cache.get_many([key]) == {key: b"2"}
+        except BaseException:
+            faults.append(traceback.format_exc())
+
+    threads = [threading.Thread(target=busy, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 2
+    turns = 0
+    while time.monotonic() < end and not faults:
+        cache.close()
+        cache.ignore_exc = not cache.ignore_exc
+        cache.serde = fabcache.serde.LegacyWrappingSerde(None, None)
+        turns += 1
+        time.sleep(0.001)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not faults, faults[0]
+    assert turns > 50
 
 
 def test_other_threads_run_while_one_waits():
