@@ -254,3 +254,15 @@ def test_times_to_live(cache):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert cache.get_many(["seen", "dated"]) == {"seen": b"1", "dated": b"1"}
+
+
+def test_pymemcaches_wrappers_take_these_clients(cache):
+    from pymemcache.client.retrying import RetryingClient
+    from pymemcache.fallback import FallbackClient
+
+    retrying = RetryingClient(cache, attempts=2, retry_for=[fabcache.MemcacheUnexpectedCloseError])
+    assert retrying.set("a", "1") is True and retrying.get("a") == b"1"
+    retrying["a"] = "2"
+    assert retrying["a"] == b"2"
+    falling_back = FallbackClient([fabcache.Client("/no/server", ignore_exc=True), cache])
+    assert falling_back.get("a") == b"2" and falling_back.get_many(["a"]) == {"a": b"2"}
