@@ -72,7 +72,8 @@ impl BaseClient {
         shared_memory: Option<bool>,
     ) -> PyResult<()> {
         let options = Options {
-            connect_timeout: duration("connect_timeout", connect_timeout)?,
+            // What is asked on a new connection is answered in this time as well.
+            connect_timeout: duration("connect_timeout", connect_timeout.or(timeout))?,
             timeout: duration("timeout", timeout)?,
             // pymemcache asks a server again at once.
             failures_max: u32::MAX,

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -51,6 +52,38 @@ class Server:
     def kill(self):
         self.process.kill()
         self.process.wait(10)
+
+
+class Answering:
+    """A server that gives every request this answer, and closes the connection behind it or not. That nothing is asked it knows to
+    answer."""
+
+    def __init__(self, answer, closes, listener=None):
+        self.answer, self.closes = answer, closes
+        self.listener = listener or socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.place = self.listener.getsockname()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        with connection:
+            try:
+                while request := connection.recv(1 << 16):
+                    if request == b"mn\r\n":
+                        connection.sendall(b"MN\r\n")
+                        continue
+                    connection.sendall(self.answer)
+                    if self.closes:
+                        return
+            except OSError:
+                pass
 
 
 def free_port():

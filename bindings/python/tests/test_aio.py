@@ -2,10 +2,10 @@
 
 import asyncio
 import gc
-import socket
 import time
 
 import pytest
+from conftest import Answering
 
 import fabcache
 import fabcache.aio
@@ -108,10 +108,9 @@ def test_loops_one_after_the_other(cache, server, options):
 @pytest.fixture
 def silent():
     """A server that takes everything and answers nothing."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(64)
-        yield listener.getsockname()
+    server = Answering(b"", False)
+    yield server.place
+    server.listener.close()
 
 
 def test_a_task_can_be_cancelled(silent):

@@ -11,6 +11,7 @@ import traceback
 
 import pymemcache
 import pytest
+from conftest import Answering
 
 import fabcache
 from fabcache.serde import pickle_serde
@@ -45,36 +46,6 @@ def test_a_server_that_is_not_there_is_told_as_pymemcache_does(folder):
     assert isinstance(raised(lambda: ignoring.set("a", 1)), FileNotFoundError)
 
 
-class Answering:
-    """A server that answers every request with this, and closes the connection or not."""
-
-    def __init__(self, answer, closes):
-        self.listener = socket.socket()
-        self.listener.bind(("127.0.0.1", 0))
-        self.listener.listen(64)
-        self.place = self.listener.getsockname()
-        self.answer, self.closes = answer, closes
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
-
-    def serve(self, connection):
-        with connection:
-            try:
-                while connection.recv(1 << 16):
-                    connection.sendall(self.answer)
-                    if self.closes:
-                        return
-            except OSError:
-                pass
-
-
 @pytest.mark.parametrize(
     "answer, closes, kind",
     [
@@ -102,6 +73,17 @@ def test_what_servers_do_is_told(answer, closes, kind):
     server.listener.close()
 
 
+def test_who_waits_for_a_connection_does_not_wait_longer_than_told(folder):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "silent.sock"))
+        listener.listen()
+        cache = fabcache.Client(str(folder / "silent.sock"), timeout=0.3)
+        for call in (cache.get, cache.delete, lambda key: cache.iget(key).wait()):
+            begun = time.monotonic()
+            assert isinstance(raised(lambda: call("a")), TimeoutError)
+            assert 0.2 < time.monotonic() - begun < 5
+
+
 def test_a_server_comes_back(new_server):
     for kind, shared in [("local", True), ("local", False), ("tcp", None)]:
         server = new_server(kind, name="back")
@@ -120,9 +102,7 @@ def test_memory_that_is_insisted_on(folder):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "plain.sock"))
         listener.listen()
-        answering = Answering.__new__(Answering)
-        answering.listener, answering.answer, answering.closes = listener, b"ERROR\r\n", False
-        threading.Thread(target=answering.accept, daemon=True).start()
+        Answering(b"ERROR\r\n", False, listener)
         insisting = fabcache.Client(str(folder / "plain.sock"), timeout=5, connect_timeout=5, shared_memory=True)
         assert "shares no memory" in str(raised(lambda: insisting.get("a")))
         listener.shutdown(socket.SHUT_RDWR)
