@@ -59,6 +59,7 @@ fn failed(py: Python<'_>, error: &Error, failure: &Failure) -> PyErr {
             python::MemcacheUnknownError::new_err((PyBytes::new(py, said).unbind(),))
         }
         Failure::Refused(said) => refused(py, said),
+        Failure::Key => illegal(error.to_string()),
         _ => python::MemcacheServerError::new_err(error.to_string()),
     }
 }
