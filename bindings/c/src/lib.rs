@@ -7,6 +7,8 @@
 //!
 //! No panic and no Rust type crosses the border: every function of either goes through `guarded`.
 
+pub mod libmemcached;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub mod native;

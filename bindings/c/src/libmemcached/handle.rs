@@ -1,0 +1,82 @@
+//! A handle: its flags, and what of it is ours.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::CString;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fabcache_client::distribution::Mapping;
+
+use super::constants::memcached_return_t;
+use super::instance::memcached_instance_st;
+use super::types::{flags, memcached_st};
+
+/// What of a handle is ours: made by `memcached_create`, gone with `memcached_free`.
+///
+/// Nothing in it stays borrowed while a callback of the caller's runs, for that may call us again.
+#[derive(Debug, Default)]
+pub struct State {
+    /// The servers by position. Callers have pointers to them, which hold until the servers are reset.
+    pub instances: RefCell<Vec<Rc<memcached_instance_st>>>,
+    /// How keys are mapped to them; none before it is needed.
+    pub mapping: RefCell<Option<Mapping>>,
+    /// `memcached_bucket_set`: each bucket's server.
+    pub buckets: RefCell<Arc<[u32]>>,
+    /// What went wrong in the current query, the newest last.
+    pub errors: RefCell<Vec<Report>>,
+    /// What stands before each key; empty for nothing.
+    pub namespace: RefCell<CString>,
+    /// The server that was lost last.
+    pub last_disconnected: RefCell<Option<Rc<memcached_instance_st>>>,
+    /// User and password, of `memcached_set_sasl_auth_data`.
+    pub credentials: RefCell<Option<fabcache_client::Credentials>>,
+    /// Memory for a value on its way to the caller.
+    pub value: RefCell<Vec<u8>>,
+    /// Which of the servers `memcached_fetch` looks at next.
+    pub fetching: Cell<usize>,
+    /// The key of `memcached_set_encoding_key`.
+    pub encoding_key: RefCell<Option<Vec<u8>>>,
+}
+
+/// An error, told.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Its code.
+    pub code: memcached_return_t,
+    /// The system's number of it, or 0.
+    pub errno: i32,
+    /// The query in which it happened.
+    pub query_id: u64,
+    /// All of it in words.
+    pub text: CString,
+}
+
+impl memcached_st {
+    /// What of it is ours; none before `memcached_create` and after `memcached_free`.
+    #[inline]
+    pub(crate) fn inner(&self) -> Option<&State> {
+        // SAFETY: it is null, or points to what `memcached_create` made, which only `memcached_free` takes away; the caller
+        // promises not to use a handle once that was called, nor from two threads at a time.
+        unsafe { self.servers.get().as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, flag: u16) -> bool {
+        u16::from_le_bytes(self.flags.get()) & flag != 0
+    }
+
+    pub(crate) fn set_flag(&self, flag: u16, to: bool) {
+        let others = u16::from_le_bytes(self.flags.get()) & !flag;
+        self.flags.set((others | if to { flag } else { 0 }).to_le_bytes());
+    }
+
+    /// Calls are answered as the binary protocol's.
+    pub(crate) fn is_binary(&self) -> bool {
+        self.has(flags::BINARY_PROTOCOL)
+    }
+
+    /// Answers are waited for.
+    pub(crate) fn is_replying(&self) -> bool {
+        self.has(flags::REPLY)
+    }
+}

@@ -1,0 +1,26 @@
+//! libmemcached's own names, so that its programs run over shared memory as they are: relinked, or with
+//! `LD_PRELOAD=libfabcache.so`.
+//!
+//! What a function does, and what it asks of its caller, is what the manual of libmemcached 1.1 says: pointers are null or
+//! valid, a length is that of the memory beside it, and a handle belongs to one thread at a time. That is the safety
+//! contract of every function here. Where libmemcached takes null for granted to be absent and crashes, these functions
+//! return `MEMCACHED_INVALID_ARGUMENTS`.
+//!
+//! A handle ([`types::memcached_st`]) is the caller's memory and has libmemcached's public fields; what is ours hangs on one
+//! pointer in it ([`handle::State`]). Each server has a [`fabcache_client::Client`] of its own ([`instance`]); which server a
+//! key belongs to, which of them failed and when they are asked again is decided here, as libmemcached does.
+//!
+//! Files are called as libmemcached's headers.
+
+#![allow(non_camel_case_types)] // The types of programs written for libmemcached.
+#![allow(clippy::missing_safety_doc)] // It is the same for all, and told above.
+#![allow(clippy::too_many_arguments)]
+
+mod border;
+pub mod constants;
+mod handle;
+mod instance;
+pub mod types;
+
+pub use constants::*;
+pub use types::*;
