@@ -4,7 +4,7 @@
 //! in cells. Where a result goes is an [`Out`].
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
 /// Where a result goes, if the caller wants it; what is there before is nothing yet.
@@ -53,9 +53,4 @@ pub unsafe fn text<'a>(text: *const c_char) -> Option<&'a [u8]> {
     }
     // SAFETY: it is not null, and the caller promises the rest.
     Some(unsafe { CStr::from_ptr(text) }.to_bytes())
-}
-
-/// A pointer to what is only lent, as C has it.
-pub fn as_context<T>(of: *const T) -> *mut c_void {
-    of.cast_mut().cast()
 }

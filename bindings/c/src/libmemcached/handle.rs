@@ -32,8 +32,8 @@ pub struct State {
     pub credentials: RefCell<Option<fabcache_client::Credentials>>,
     /// Memory for a value on its way to the caller.
     pub value: RefCell<Vec<u8>>,
-    /// Which of the servers `memcached_fetch` looks at next.
-    pub fetching: Cell<usize>,
+    /// Something was asked for with `memcached_mget` and may not be fetched yet.
+    pub is_asking: Cell<bool>,
     /// The key of `memcached_set_encoding_key`.
     pub encoding_key: RefCell<Option<Vec<u8>>>,
 }

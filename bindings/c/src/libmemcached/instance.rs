@@ -1,38 +1,408 @@
 //! A server of a handle, and the calls to it.
+//!
+//! ```text
+//!   new --answers--> connected --cannot be connected to--> in timeout --its time is over--> new
+//! ```
+//! While it is in timeout it is not asked. After so many failures as the handle allows it stays there, or, where failed
+//! servers are left out, its keys belong to others.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::CString;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
 
-use fabcache_client::{Address, Client, Request};
+use fabcache_client::{Client, Error, Failure, Options, Outcome, Request};
 
-use super::constants::{memcached_connection_t, memcached_server_state_t};
+use super::constants::*;
+use super::error::Told;
 use super::handle::Report;
-use super::types::memcached_st;
+use super::routing::now;
+use super::types::{flags, memcached_st};
 
 /// A server of a handle. Programs cannot look into it.
 #[derive(Debug)]
 pub struct memcached_instance_st {
-    pub(crate) root: *const memcached_st,
+    pub(crate) root: Cell<*const memcached_st>,
     /// Host name, or path of a Unix socket.
     pub(crate) name: CString,
     pub(crate) port: u16,
     pub(crate) kind: memcached_connection_t,
     pub(crate) weight: u32,
-    pub(crate) address: Address,
     /// Made when it is needed; none again when the handle's settings changed.
-    pub(crate) client: RefCell<Option<Client>>,
+    client: RefCell<Option<Client>>,
     /// What is stored without waiting, until it is waited for.
-    pub(crate) buffered: RefCell<Vec<Request>>,
+    buffered: RefCell<Vec<Request>>,
     /// What `memcached_mget` asked for and nobody fetched yet.
-    pub(crate) asked: RefCell<VecDeque<Request>>,
+    pub(crate) asked: RefCell<VecDeque<Asked>>,
     pub(crate) state: Cell<memcached_server_state_t>,
     /// One after the other, at most one a query.
-    pub(crate) failures: Cell<u32>,
-    pub(crate) failure_query: Cell<u64>,
+    failures: Cell<u32>,
+    failure_query: Cell<u64>,
     /// When it is asked again, after a failure: a Unix time.
     pub(crate) next_retry: Cell<i64>,
     /// Major, minor, micro: all 255 while it is not known.
     pub(crate) version: Cell<[u8; 3]>,
-    pub(crate) error: RefCell<Option<Report>>,
+    /// The newest last.
+    pub(crate) errors: RefCell<Vec<Report>>,
+}
+
+/// One key that was asked for.
+#[derive(Debug)]
+pub struct Asked {
+    pub(crate) request: Request,
+    /// The group's key, if replicas are to be found by it.
+    pub(crate) group: Option<Vec<u8>>,
+}
+
+/// So many that are stored without waiting are kept before they are waited for: what one connection takes.
+const BUFFERED_MAX: usize = 512;
+
+impl memcached_instance_st {
+    pub(crate) fn new(
+        root: *const memcached_st,
+        name: CString,
+        port: u16,
+        kind: memcached_connection_t,
+        weight: u32,
+    ) -> memcached_instance_st {
+        memcached_instance_st {
+            root: Cell::new(root),
+            name,
+            port,
+            kind,
+            weight,
+            client: RefCell::default(),
+            buffered: RefCell::default(),
+            asked: RefCell::default(),
+            state: Cell::new(MEMCACHED_SERVER_STATE_NEW),
+            failures: Cell::new(0),
+            failure_query: Cell::new(0),
+            next_retry: Cell::new(0),
+            version: Cell::new([u8::MAX; 3]),
+            errors: RefCell::default(),
+        }
+    }
+
+    /// Where it is, as errors tell it.
+    pub(crate) fn place(&self) -> String {
+        let name = self.name.to_string_lossy();
+        match self.kind {
+            MEMCACHED_CONNECTION_UNIX_SOCKET => format!(",  socket: {name}"),
+            _ => format!(",  host: {name}:{}", self.port),
+        }
+    }
+
+    // ---- calls ----
+
+    /// One call, behind all that was to be stored without waiting.
+    ///
+    /// # Errors
+    /// It failed, which is noted, or is not to be asked now.
+    #[inline]
+    pub(crate) fn call<T>(
+        &self,
+        memc: &memcached_st,
+        ask: impl FnOnce(&Client) -> Result<T, Error>,
+    ) -> Result<T, memcached_return_t> {
+        if self.state.get() != MEMCACHED_SERVER_STATE_CONNECTED {
+            self.may_be_asked(memc)?;
+        }
+        if !self.buffered.borrow().is_empty() {
+            self.drain(memc)?;
+        }
+        let was_connected = self.state.get() == MEMCACHED_SERVER_STATE_CONNECTED;
+        match self.with_client(memc, ask)? {
+            Ok(done) => {
+                if !was_connected {
+                    self.is_well();
+                }
+                Ok(done)
+            }
+            Err(error) => Err(self.failed(memc, &error)),
+        }
+    }
+
+    #[inline]
+    fn with_client<R>(
+        &self,
+        memc: &memcached_st,
+        then: impl FnOnce(&Client) -> R,
+    ) -> Result<R, memcached_return_t> {
+        if self.client.borrow().is_none() {
+            let client = self.new_client(memc)?;
+            *self.client.borrow_mut() = Some(client);
+        }
+        let client = self.client.borrow();
+        client.as_ref().map(then).ok_or(MEMCACHED_FAILURE)
+    }
+
+    /// Sees to it that it answers: what is asked for without waiting fails at once where it does not.
+    ///
+    /// # Errors
+    /// As for [`memcached_instance_st::call`].
+    pub(crate) fn connect(&self, memc: &memcached_st) -> Result<(), memcached_return_t> {
+        if self.state.get() == MEMCACHED_SERVER_STATE_CONNECTED {
+            return Ok(());
+        }
+        let version = self.call(memc, |client| client.versions().remove(0))?;
+        self.learn_version(&version);
+        Ok(())
+    }
+
+    /// Takes a version apart.
+    pub(crate) fn learn_version(&self, version: &str) {
+        let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+        let mut part = || parts.next().unwrap_or(0);
+        self.version.set([part(), part(), part()]);
+    }
+
+    /// Asks for a value without waiting.
+    ///
+    /// # Errors
+    /// As for [`memcached_instance_st::call`].
+    pub(crate) fn ask_for(&self, memc: &memcached_st, key: &[u8]) -> Result<Request, memcached_return_t> {
+        self.connect(memc)?;
+        if !self.buffered.borrow().is_empty() {
+            self.drain(memc)?;
+        }
+        self.with_client(memc, |client| client.iget(key, Vec::new()))
+    }
+
+    /// Stores a value without waiting for an answer.
+    ///
+    /// # Errors
+    /// As for [`memcached_instance_st::call`].
+    pub(crate) fn store_later(
+        &self,
+        memc: &memcached_st,
+        store: impl FnOnce(&Client) -> Request,
+    ) -> Result<(), memcached_return_t> {
+        self.connect(memc)?;
+        if self.buffered.borrow().len() >= BUFFERED_MAX {
+            self.drain(memc)?;
+        }
+        let request = self.with_client(memc, store)?;
+        self.buffered.borrow_mut().push(request);
+        Ok(())
+    }
+
+    /// Waits for all that was to be stored without waiting. That a value was refused nobody wanted to know.
+    ///
+    /// # Errors
+    /// It failed, which is noted.
+    pub(crate) fn drain(&self, memc: &memcached_st) -> Result<(), memcached_return_t> {
+        let buffered = self.buffered.take();
+        let mut broken = None;
+        for mut request in buffered {
+            let result: Result<Outcome, Error> = request.wait().result;
+            if let Err(error @ Error::Server { .. }) = result
+                && !matches!(error, Error::Server { failure: Failure::Refused(_), .. })
+            {
+                broken = Some(error);
+            }
+        }
+        broken.map_or(Ok(()), |error| Err(self.failed(memc, &error)))
+    }
+
+    /// Whether anything is stored without waiting and not waited for yet.
+    pub(crate) fn has_buffered(&self) -> bool {
+        !self.buffered.borrow().is_empty()
+    }
+
+    /// Lets its connections go, once what was to be stored is.
+    pub(crate) fn quit(&self) {
+        for mut request in self.buffered.take() {
+            request.wait();
+        }
+        self.asked.borrow_mut().clear();
+        *self.client.borrow_mut() = None;
+        if self.state.get() == MEMCACHED_SERVER_STATE_CONNECTED {
+            self.state.set(MEMCACHED_SERVER_STATE_NEW);
+        }
+    }
+
+    fn new_client(&self, memc: &memcached_st) -> Result<Client, memcached_return_t> {
+        let name = self.name.to_string_lossy();
+        let address = match self.kind {
+            MEMCACHED_CONNECTION_UNIX_SOCKET => {
+                let path = std::path::absolute(Path::new(&*name)).unwrap_or_else(|_| (&*name).into());
+                format!("unix://{}", path.display())
+            }
+            _ => {
+                let host = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&name);
+                if host.contains(':') {
+                    format!("tcp://[{host}]:{}", self.port)
+                } else {
+                    format!("tcp://{host}:{}", self.port)
+                }
+            }
+        };
+        let options = Options {
+            connect_timeout: patience(memc.connect_timeout.get()),
+            timeout: patience(memc.poll_timeout.get()),
+            // When it is asked again is decided here.
+            failures_max: u32::MAX,
+            credentials: memc.inner().and_then(|inner| inner.credentials.borrow().clone()),
+            ..Options::default()
+        };
+        Client::new([address], options).map_err(|error| self.failed(memc, &error))
+    }
+
+    // ---- failures ----
+
+    /// Whether it may be asked now.
+    #[cold]
+    fn may_be_asked(&self, memc: &memcached_st) -> Result<(), memcached_return_t> {
+        if self.failures.get() >= memc.server_failure_limit.get() {
+            if memc.has(flags::AUTO_EJECT_HOSTS) {
+                self.is_last_lost(memc);
+                if memc.dead_timeout.get() > 0 {
+                    self.next_retry.set(now() + i64::from(memc.dead_timeout.get()));
+                    self.failures.set(memc.server_failure_limit.get().saturating_sub(1));
+                }
+                memc.redistribute();
+                return Err(memc.fail_of(self, MEMCACHED_SERVER_MARKED_DEAD, Told::default()));
+            }
+            self.state.set(MEMCACHED_SERVER_STATE_IN_TIMEOUT);
+            if self.next_retry.get() == 0 {
+                self.next_retry.set(1);
+            }
+        }
+        if self.state.get() == MEMCACHED_SERVER_STATE_IN_TIMEOUT && now() < self.next_retry.get() {
+            self.is_last_lost(memc);
+            return Err(memc.fail_of(self, MEMCACHED_SERVER_TEMPORARILY_DISABLED, Told::default()));
+        }
+        Ok(())
+    }
+
+    /// It has answered.
+    #[cold]
+    fn is_well(&self) {
+        self.state.set(MEMCACHED_SERVER_STATE_CONNECTED);
+        self.failures.set(0);
+        self.next_retry.set(0);
+    }
+
+    fn is_last_lost(&self, memc: &memcached_st) {
+        let Some(inner) = memc.inner() else { return };
+        let this = inner.instances.borrow().iter().find(|server| std::ptr::eq(&***server, self)).cloned();
+        if this.is_some() {
+            *inner.last_disconnected.borrow_mut() = this;
+        }
+    }
+
+    /// It cannot be connected to, and is left alone for a while.
+    fn is_lost(&self, memc: &memcached_st) {
+        let wait = i64::from(memc.retry_timeout.get());
+        self.next_retry.set(if wait > 0 { now() + wait } else { 1 });
+        self.state.set(MEMCACHED_SERVER_STATE_IN_TIMEOUT);
+        if self.failure_query.get() != memc.query_id.get() {
+            self.failures.set(self.failures.get().saturating_add(1));
+            self.failure_query.set(memc.query_id.get());
+        }
+        self.is_last_lost(memc);
+    }
+
+    /// What a failure is to libmemcached's callers. It is noted.
+    #[cold]
+    pub(crate) fn failed(&self, memc: &memcached_st, error: &Error) -> memcached_return_t {
+        let failure = match error {
+            Error::Server { failure, .. } => failure,
+            Error::Value(_) => return MEMCACHED_E2BIG,
+            Error::Key(_) => return memc.fail(MEMCACHED_BAD_KEY_PROVIDED),
+            Error::Address { .. } => {
+                let message = &error.to_string();
+                let told = Told { message, ..Told::default() };
+                let code = memc.fail_of(self, MEMCACHED_HOST_LOOKUP_FAILURE, told);
+                self.is_lost(memc);
+                return code;
+            }
+            other => return memc.fail_with(MEMCACHED_FAILURE, &other.to_string()),
+        };
+        match failure {
+            Failure::Connect(error) => self.not_connected(memc, error),
+            Failure::Broken(error) => {
+                self.state.set(MEMCACHED_SERVER_STATE_NEW);
+                match error.kind() {
+                    ErrorKind::TimedOut => memc.fail_of(self, MEMCACHED_TIMEOUT, Told::default()),
+                    _ => {
+                        let errno = error.raw_os_error().unwrap_or(0);
+                        let told = Told { errno, ..Told::default() };
+                        memc.fail_of(self, MEMCACHED_CONNECTION_FAILURE, told)
+                    }
+                }
+            }
+            Failure::Protocol(said) => {
+                self.state.set(MEMCACHED_SERVER_STATE_NEW);
+                let told = Told { message: said, ..Told::default() };
+                memc.fail_of(self, MEMCACHED_UNKNOWN_READ_FAILURE, told)
+            }
+            Failure::Refused(why) => self.refused(memc, why),
+            other => memc.fail_with(MEMCACHED_FAILURE, &other.to_string()),
+        }
+    }
+
+    fn not_connected(&self, memc: &memcached_st, error: &std::io::Error) -> memcached_return_t {
+        let was_lost = self.next_retry.get() > 0;
+        let errno = error.raw_os_error().unwrap_or(0);
+        let plain = Told { errno, ..Told::default() };
+        let code = match (error.kind(), error.raw_os_error()) {
+            (ErrorKind::TimedOut, _) => memc.fail_of(self, MEMCACHED_TIMEOUT, Told::default()),
+            (_, None) => {
+                // The resolver's: it has numbers of its own.
+                let said = error.to_string();
+                let message = said.rsplit_once(": ").map_or(&*said, |(_, why)| why);
+                let told = Told { message, ..Told::default() };
+                memc.fail_of(self, MEMCACHED_HOST_LOOKUP_FAILURE, told)
+            }
+            _ if self.kind == MEMCACHED_CONNECTION_UNIX_SOCKET => memc.fail_of(self, MEMCACHED_ERRNO, plain),
+            _ => memc.fail_of(self, MEMCACHED_CONNECTION_FAILURE, plain),
+        };
+        self.is_lost(memc);
+        if !was_lost {
+            return code;
+        }
+        let message = &format!("{}:{}", self.name.to_string_lossy(), self.port);
+        let told = Told { message, ..Told::default() };
+        memc.fail_of(self, MEMCACHED_SERVER_TEMPORARILY_DISABLED, told)
+    }
+
+    /// A server's refusal has only words.
+    fn refused(&self, memc: &memcached_st, why: &str) -> memcached_return_t {
+        let lower = why.to_ascii_lowercase();
+        let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+        if says(&["too large"]) {
+            return MEMCACHED_E2BIG;
+        }
+        if says(&["out of memory"]) {
+            return MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE;
+        }
+        let verbatim = |message| Told { message, is_verbatim: true, ..Told::default() };
+        if says(&["non-numeric"]) && memc.is_binary() {
+            return memc.fail_of(self, MEMCACHED_UNKNOWN_READ_FAILURE, Told::default());
+        }
+        if says(&["non-numeric"]) {
+            // The binary protocol's words for it are others.
+            let message = "cannot increment or decrement non-numeric value";
+            return memc.fail_of(self, MEMCACHED_CLIENT_ERROR, verbatim(message));
+        }
+        if says(&["auth"]) {
+            return memc.fail_of(self, MEMCACHED_AUTH_FAILURE, verbatim(why));
+        }
+        if says(&["bad ", "invalid", "line too long", "usage"]) {
+            return memc.fail_of(self, MEMCACHED_CLIENT_ERROR, verbatim(why));
+        }
+        if says(&["does not know", "unknown command"]) {
+            return memc.fail_of(self, MEMCACHED_ERROR, Told::default());
+        }
+        memc.fail_of(self, MEMCACHED_SERVER_ERROR, verbatim(why))
+    }
+}
+
+/// Milliseconds; less than none are as long as it takes.
+fn patience(milliseconds: i32) -> Duration {
+    const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+    u64::try_from(milliseconds).map_or(FOREVER, |some| Duration::from_millis(some.max(1)))
 }

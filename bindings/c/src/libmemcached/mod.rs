@@ -16,11 +16,32 @@
 #![allow(clippy::missing_safety_doc)] // It is the same for all, and told above.
 #![allow(clippy::too_many_arguments)]
 
+pub mod allocators;
+pub mod auto;
+pub mod behavior;
 mod border;
+pub mod callback;
 pub mod constants;
-mod handle;
-mod instance;
+pub mod create;
+pub mod delete;
+pub mod error;
+pub mod exist;
+pub mod fetch;
+pub mod flush;
+pub mod get;
+pub mod handle;
+pub mod hash;
+pub mod instance;
+mod query;
+pub mod result;
+mod routing;
+pub mod server;
+pub mod server_list;
+pub mod storage;
+pub mod strerror;
+pub mod touch;
 pub mod types;
 
+pub use border::Out;
 pub use constants::*;
 pub use types::*;

@@ -206,21 +206,25 @@ impl Mapping {
         if let [only] = self.servers[..] {
             return Some(only);
         }
-        let hash = || self.hash.of(key.get(self.namespace_bytes..).unwrap_or_default());
+        self.server_at(self.hash.of(key.get(self.namespace_bytes..).unwrap_or_default()))
+    }
+
+    /// The number of the server of a key with this hash, for hashes that this library does not have.
+    pub fn server_at(&self, hash: u32) -> Option<usize> {
         match &self.table {
             Table::Modula => {
-                let at = hash().checked_rem(self.servers.len() as u32)?;
+                let at = hash.checked_rem(self.servers.len() as u32)?;
                 Some(self.servers[at as usize])
             }
-            Table::Ring(ring) => ring.server_at(hash()),
+            Table::Ring(ring) => ring.server_at(hash),
             Table::Random => {
                 // Each state's keys differ from all others'.
-                let any = RandomState::new().hash_one(key) as usize;
+                let any = RandomState::new().hash_one(hash) as usize;
                 Some(self.servers[any.checked_rem(self.servers.len())?])
             }
             Table::Buckets(buckets) => {
                 let mask = buckets.len().checked_sub(1)?;
-                buckets[hash() as usize & mask]
+                buckets[hash as usize & mask]
             }
         }
     }

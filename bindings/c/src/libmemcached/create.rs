@@ -1,0 +1,314 @@
+//! Handles: made, copied, and let go.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr::{null, null_mut};
+
+use super::allocators;
+use super::constants::*;
+use super::handle::State;
+use super::types::*;
+use crate::guarded;
+
+/// A new handle in the caller's memory, or in memory of its own if there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_create(ptr: *mut memcached_st) -> *mut memcached_st {
+    guarded(null_mut(), || {
+        let is_allocated = ptr.is_null();
+        let at = if is_allocated { Box::into_raw(Box::<memcached_st>::new_uninit()).cast() } else { ptr };
+        let options = if is_allocated { IS_ALLOCATED } else { 0 };
+        // SAFETY: it is the caller's memory for a handle, or was just allocated for one; nothing that is there is looked at.
+        unsafe { at.write(new_handle(options)) };
+        // SAFETY: it was just written.
+        let memc = unsafe { &*at };
+        memc.result.root.set(at);
+        memc.result.value.root.set(at);
+        at
+    })
+}
+
+fn new_handle(options: u8) -> memcached_st {
+    memcached_st {
+        state: Cell::new(0),
+        flags: Cell::new(flags::REPLY.to_le_bytes()),
+        distribution: Cell::new(MEMCACHED_DISTRIBUTION_MODULA),
+        hashkit: hashkit_st::new(),
+        server_version: Cell::new(0),
+        number_of_hosts: Cell::new(0),
+        servers: Cell::new(Box::into_raw(Box::<State>::default())),
+        last_disconnected_server: Cell::new(null_mut()),
+        snd_timeout: Cell::new(0),
+        rcv_timeout: Cell::new(0),
+        server_failure_limit: Cell::new(MEMCACHED_SERVER_FAILURE_LIMIT),
+        server_timeout_limit: Cell::new(0),
+        io_msg_watermark: Cell::new(500),
+        io_bytes_watermark: Cell::new(65 << 10),
+        io_key_prefetch: Cell::new(0),
+        tcp_keepidle: Cell::new(0),
+        poll_timeout: Cell::new(MEMCACHED_DEFAULT_TIMEOUT),
+        connect_timeout: Cell::new(MEMCACHED_DEFAULT_CONNECT_TIMEOUT),
+        retry_timeout: Cell::new(MEMCACHED_SERVER_FAILURE_RETRY_TIMEOUT),
+        dead_timeout: Cell::new(0),
+        send_size: Cell::new(-1),
+        recv_size: Cell::new(-1),
+        user_data: Cell::new(null_mut()),
+        query_id: Cell::new(1),
+        number_of_replicas: Cell::new(0),
+        result: memcached_result_st::new(null(), false),
+        ketama: ketama_st {
+            weighted: Cell::new(0),
+            continuum_count: Cell::new(0),
+            continuum_points_counter: Cell::new(0),
+            next_distribution_rebuild: Cell::new(0),
+            continuum: Cell::new(null_mut()),
+        },
+        virtual_bucket: Cell::new(null_mut()),
+        allocators: allocators::defaults(),
+        on_clone: Cell::new(None),
+        on_cleanup: Cell::new(None),
+        get_key_failure: Cell::new(None),
+        delete_trigger: Cell::new(None),
+        callbacks: Cell::new(null_mut()),
+        sasl: memcached_sasl_st { callbacks: Cell::new(null_mut()), is_allocated: Cell::new(0) },
+        error_messages: Cell::new(null_mut()),
+        namespace: Cell::new(null_mut()),
+        configure: configure_st {
+            initial_pool_size: Cell::new(1),
+            max_pool_size: Cell::new(1),
+            version: Cell::new(-1),
+            filename: Cell::new(null_mut()),
+        },
+        options: Cell::new(options),
+    }
+}
+
+/// Lets a handle go, and its connections.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_free(ptr: *mut memcached_st) {
+    guarded((), || {
+        // SAFETY: null or a handle, the caller promises.
+        let Some(memc) = (unsafe { ptr.as_ref() }) else { return };
+        if memc.inner().is_none() {
+            return;
+        }
+        memc.quit();
+        if let Some(cleanup) = memc.on_cleanup.get() {
+            // SAFETY: the caller's function for this, and its handle.
+            unsafe { cleanup(ptr) };
+        }
+        memc.result.clear();
+        let state = memc.servers.replace(null_mut());
+        let is_allocated = memc.options.get() & IS_ALLOCATED != 0;
+        if !state.is_null() {
+            // SAFETY: it came from a box in `memcached_create`, and no one else has it any more.
+            drop(unsafe { Box::from_raw(state) });
+        }
+        if is_allocated {
+            // SAFETY: it came from a box in `memcached_create`; all that it owned is gone, and it needs no drop of its own.
+            drop(unsafe { Box::from_raw(ptr.cast::<MaybeUninit<memcached_st>>()) });
+        }
+    });
+}
+
+impl memcached_st {
+    /// Lets all connections go, once what was to be stored is.
+    pub(crate) fn quit(&self) {
+        let Some(inner) = self.inner() else { return };
+        let servers = inner.instances.borrow().clone();
+        servers.iter().for_each(|server| server.quit());
+    }
+
+    /// Settings changed that connections are made with.
+    pub(crate) fn reconnect(&self) {
+        self.quit();
+    }
+
+    /// Forgets the servers.
+    pub(crate) fn reset_servers(&self) {
+        let Some(inner) = self.inner() else { return };
+        self.quit();
+        inner.instances.borrow_mut().clear();
+        *inner.last_disconnected.borrow_mut() = None;
+        self.last_disconnected_server.set(null_mut());
+        self.number_of_hosts.set(0);
+        self.redistribute();
+    }
+
+    /// As it was made, but for its user data.
+    pub(crate) fn reset(&self) {
+        self.reset_servers();
+        let user_data = self.user_data.get();
+        self.copy_settings(&new_settings());
+        self.user_data.set(user_data);
+        if let Some(inner) = self.inner() {
+            inner.namespace.take();
+            inner.buckets.take();
+            inner.credentials.take();
+            inner.encoding_key.take();
+            inner.errors.take();
+        }
+        self.result.clear();
+    }
+
+    /// Takes over what another is set to.
+    fn copy_settings(&self, from: &memcached_st) {
+        self.state.set(0);
+        self.flags.set(from.flags.get());
+        self.distribution.set(from.distribution.get());
+        self.hashkit.copy_from(&from.hashkit);
+        self.snd_timeout.set(from.snd_timeout.get());
+        self.rcv_timeout.set(from.rcv_timeout.get());
+        self.server_failure_limit.set(from.server_failure_limit.get());
+        self.server_timeout_limit.set(from.server_timeout_limit.get());
+        self.io_msg_watermark.set(from.io_msg_watermark.get());
+        self.io_bytes_watermark.set(from.io_bytes_watermark.get());
+        self.io_key_prefetch.set(from.io_key_prefetch.get());
+        self.tcp_keepidle.set(from.tcp_keepidle.get());
+        self.poll_timeout.set(from.poll_timeout.get());
+        self.connect_timeout.set(from.connect_timeout.get());
+        self.retry_timeout.set(from.retry_timeout.get());
+        self.dead_timeout.set(from.dead_timeout.get());
+        self.send_size.set(from.send_size.get());
+        self.recv_size.set(from.recv_size.get());
+        self.number_of_replicas.set(from.number_of_replicas.get());
+        self.ketama.weighted.set(from.ketama.weighted.get());
+        self.configure.initial_pool_size.set(from.configure.initial_pool_size.get());
+        self.configure.max_pool_size.set(from.configure.max_pool_size.get());
+        self.configure.version.set(from.configure.version.get());
+    }
+}
+
+/// What a new handle is set to, with nothing of ours behind it.
+fn new_settings() -> memcached_st {
+    let settings = new_handle(0);
+    let state = settings.servers.replace(null_mut());
+    // SAFETY: `new_handle` has just made it from a box.
+    drop(unsafe { Box::from_raw(state) });
+    settings
+}
+
+/// A copy of a handle, with its servers and settings, but connections of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_clone(
+    clone: *mut memcached_st,
+    source: Option<&memcached_st>,
+) -> *mut memcached_st {
+    guarded(null_mut(), || {
+        // SAFETY: the caller's promise is that of `memcached_create`.
+        let at = unsafe { memcached_create(clone) };
+        // SAFETY: null or just made.
+        let (Some(to), Some(from)) = ((unsafe { at.as_ref() }), source) else { return at };
+        if to.take_over(from) != MEMCACHED_SUCCESS {
+            // SAFETY: it was made here, and nobody has it yet.
+            unsafe { memcached_free(at) };
+            return null_mut();
+        }
+        if let Some(on_clone) = from.on_clone.get() {
+            // SAFETY: the caller's function for this, and two handles.
+            unsafe { on_clone(at, from) };
+        }
+        at
+    })
+}
+
+impl memcached_st {
+    /// Becomes a copy of another.
+    fn take_over(&self, from: &memcached_st) -> memcached_return_t {
+        let (Some(inner), Some(others)) = (self.inner(), from.inner()) else {
+            return MEMCACHED_INVALID_ARGUMENTS;
+        };
+        self.copy_settings(from);
+        self.user_data.set(from.user_data.get());
+        self.on_clone.set(from.on_clone.get());
+        self.on_cleanup.set(from.on_cleanup.get());
+        self.get_key_failure.set(from.get_key_failure.get());
+        self.delete_trigger.set(from.delete_trigger.get());
+        let to = &self.allocators;
+        to.calloc.set(from.allocators.calloc.get());
+        to.free.set(from.allocators.free.get());
+        to.malloc.set(from.allocators.malloc.get());
+        to.realloc.set(from.allocators.realloc.get());
+        to.context.set(from.allocators.context.get());
+        inner.namespace.replace(others.namespace.borrow().clone());
+        inner.buckets.replace(others.buckets.borrow().clone());
+        inner.credentials.replace(others.credentials.borrow().clone());
+        inner.encoding_key.replace(others.encoding_key.borrow().clone());
+        self.push_servers(from)
+    }
+}
+
+/// Adds the servers of one handle to those of another.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_push(
+    destination: Option<&memcached_st>,
+    source: Option<&memcached_st>,
+) -> memcached_return_t {
+    guarded(MEMCACHED_INVALID_ARGUMENTS, || match (destination, source) {
+        (Some(to), Some(from)) => to.push_servers(from),
+        _ => MEMCACHED_INVALID_ARGUMENTS,
+    })
+}
+
+/// As it was made, without servers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_reset(ptr: Option<&memcached_st>) -> memcached_return_t {
+    guarded(MEMCACHED_INVALID_ARGUMENTS, || {
+        let Some(memc) = ptr.filter(|memc| memc.inner().is_some()) else {
+            return MEMCACHED_INVALID_ARGUMENTS;
+        };
+        memc.reset();
+        MEMCACHED_SUCCESS
+    })
+}
+
+/// Forgets the servers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_servers_reset(ptr: Option<&memcached_st>) {
+    guarded((), || {
+        if let Some(memc) = ptr {
+            memc.reset_servers();
+        }
+    });
+}
+
+/// Forgets which server was lost last.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_reset_last_disconnected_server(ptr: Option<&memcached_st>) {
+    guarded((), || {
+        if let Some(inner) = ptr.and_then(memcached_st::inner) {
+            inner.last_disconnected.take();
+        }
+    });
+}
+
+/// Lets all connections go. The next call makes new ones.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_quit(ptr: Option<&memcached_st>) {
+    guarded((), || {
+        if let Some(memc) = ptr {
+            memc.quit();
+        }
+    });
+}
+
+/// What the caller keeps with a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_get_user_data(ptr: Option<&memcached_st>) -> *mut c_void {
+    ptr.map_or(null_mut(), |memc| memc.user_data.get())
+}
+
+/// Sets what the caller keeps with a handle; what it was before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_set_user_data(
+    ptr: Option<&memcached_st>,
+    data: *mut c_void,
+) -> *mut c_void {
+    ptr.map_or(null_mut(), |memc| memc.user_data.replace(data))
+}
+
+/// The number of the current query.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_query_id(ptr: Option<&memcached_st>) -> u64 {
+    ptr.map_or(0, |memc| memc.query_id.get())
+}

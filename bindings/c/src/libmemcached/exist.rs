@@ -1,0 +1,54 @@
+//! Whether a key is there.
+
+use std::ffi::c_char;
+
+use super::border::bytes;
+use super::constants::*;
+use super::types::memcached_st;
+use crate::guarded;
+
+/// Whether a key is there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_exist(
+    memc: Option<&memcached_st>,
+    key: *const c_char,
+    key_length: usize,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        // SAFETY: the caller's promise.
+        let key = unsafe { bytes(key, key_length) };
+        exist(memc, None, key)
+    })
+}
+
+/// Whether a key is on the server of the group's key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_exist_by_key(
+    memc: Option<&memcached_st>,
+    group_key: *const c_char,
+    group_key_length: usize,
+    key: *const c_char,
+    key_length: usize,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        // SAFETY: the caller's promise.
+        let group = unsafe { bytes(group_key, group_key_length) };
+        // SAFETY: the caller's promise.
+        let key = unsafe { bytes(key, key_length) };
+        exist(memc, Some(group), key)
+    })
+}
+
+fn exist(ptr: Option<&memcached_st>, group: Option<&[u8]>, key: &[u8]) -> memcached_return_t {
+    let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+    try_exist(memc, group, key).map_or_else(|code| code, |()| MEMCACHED_SUCCESS)
+}
+
+fn try_exist(memc: &memcached_st, group: Option<&[u8]>, key: &[u8]) -> Result<(), memcached_return_t> {
+    let inner = memc.begin()?;
+    memc.check_line(inner, key)?;
+    memc.check_key(inner, key)?;
+    let server = memc.server_of(inner, group, key)?;
+    let is_there = inner.with_key(key, |key| server.call(memc, |client| client.contains(key)))?;
+    if is_there || !memc.is_replying() { Ok(()) } else { Err(MEMCACHED_NOTFOUND) }
+}

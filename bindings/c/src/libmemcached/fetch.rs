@@ -1,0 +1,200 @@
+//! What was asked for with `memcached_mget`, one after the other.
+
+use std::ffi::{c_char, c_void};
+use std::ptr::null_mut;
+use std::rc::Rc;
+
+use fabcache_client::{Completed, Outcome};
+
+use super::border::{Out, array, put};
+use super::constants::*;
+use super::handle::State;
+use super::instance::{Asked, memcached_instance_st};
+use super::result::memcached_result_create;
+use super::types::*;
+use crate::guarded;
+
+/// The next value that was found, which the caller frees, and its key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_fetch(
+    ptr: Option<&memcached_st>,
+    key: *mut c_char,
+    key_length: Out<'_, usize>,
+    value_length: Out<'_, usize>,
+    flags: Out<'_, u32>,
+    error: Out<'_, memcached_return_t>,
+) -> *mut c_char {
+    guarded(null_mut(), || {
+        let Some(memc) = ptr else {
+            put(error, MEMCACHED_INVALID_ARGUMENTS);
+            return null_mut();
+        };
+        let code = fetch_into(memc, &memc.result);
+        put(error, code);
+        if code != MEMCACHED_SUCCESS {
+            put(key_length, 0);
+            put(value_length, 0);
+            put(flags, 0);
+            return null_mut();
+        }
+        let result = &memc.result;
+        let len = result.key_length.get();
+        if !key.is_null() {
+            // SAFETY: the caller promises room for the longest key and its end.
+            unsafe { std::ptr::copy_nonoverlapping(result.item_key.as_ptr().cast(), key, len) };
+            if len < MEMCACHED_MAX_KEY {
+                // SAFETY: as said.
+                let end = unsafe { key.add(len) };
+                // SAFETY: as said.
+                unsafe { end.write(0) };
+            }
+        }
+        put(key_length, len);
+        put(value_length, result.len());
+        put(flags, result.item_flags.get());
+        result.take_value()
+    })
+}
+
+/// The next result that was found: in the caller's, or in a new one that the caller frees.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_fetch_result(
+    ptr: Option<&memcached_st>,
+    result: *mut memcached_result_st,
+    error: Out<'_, memcached_return_t>,
+) -> *mut memcached_result_st {
+    guarded(null_mut(), || {
+        let Some(memc) = ptr else {
+            put(error, MEMCACHED_INVALID_ARGUMENTS);
+            return null_mut();
+        };
+        let at = if result.is_null() {
+            // SAFETY: a handle, and memory of its own.
+            unsafe { memcached_result_create(Some(memc), null_mut()) }
+        } else {
+            result
+        };
+        // SAFETY: it was just made, or the caller promises that it is a result.
+        let Some(into) = (unsafe { at.as_ref() }) else {
+            put(error, MEMCACHED_MEMORY_ALLOCATION_FAILURE);
+            return null_mut();
+        };
+        let code = fetch_into(memc, into);
+        put(error, code);
+        if code == MEMCACHED_SUCCESS {
+            return at;
+        }
+        if into.options.get() & IS_ALLOCATED != 0 {
+            // libmemcached frees it as well, also a caller's.
+            // SAFETY: it is a result of its own, which nobody looks at any more.
+            unsafe { super::result::memcached_result_free(at) };
+        }
+        null_mut()
+    })
+}
+
+/// Tells each function of each result that was found.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_fetch_execute(
+    ptr: Option<&memcached_st>,
+    callback: *mut memcached_execute_fn,
+    context: *mut c_void,
+    number_of_callbacks: u32,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+        // SAFETY: the caller's promise.
+        let callbacks = unsafe { array(callback.cast_const(), number_of_callbacks as usize) };
+        let (mut any, mut failed) = (false, false);
+        loop {
+            match fetch_into(memc, &memc.result) {
+                MEMCACHED_SUCCESS => any = true,
+                MEMCACHED_END | MEMCACHED_NOTFOUND if failed => return MEMCACHED_SOME_ERRORS,
+                MEMCACHED_END | MEMCACHED_NOTFOUND if any => return MEMCACHED_SUCCESS,
+                code => return code,
+            }
+            for callback in callbacks.iter().flatten() {
+                // SAFETY: the caller's function for this; handle and result live on.
+                let said = unsafe { callback(memc, (&raw const memc.result).cast_mut(), context) };
+                if !super::result::is_kept(said) {
+                    memc.fail(said);
+                    failed = true;
+                    break;
+                }
+            }
+        }
+    })
+}
+
+/// Takes the next that was found.
+fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_return_t {
+    let Some(inner) = memc.inner() else { return MEMCACHED_INVALID_ARGUMENTS };
+    let mut is_lost = false;
+    while let Some((server, Asked { mut request, group })) = next(inner) {
+        let Completed { key, value, result: outcome } = request.wait();
+        let found = match outcome {
+            Ok(Outcome::Found { flags, cas }) => Some((flags, cas, value)),
+            Ok(_) => of_replica(memc, inner, group.as_deref(), &key),
+            Err(error) => {
+                let code = server.failed(memc, &error);
+                is_lost |= code != MEMCACHED_UNKNOWN_READ_FAILURE;
+                None
+            }
+        };
+        let Some((flags, cas, value)) = found else { continue };
+        let prefix = inner.namespace.borrow().as_bytes().len();
+        result.set_key(key.get(prefix..).unwrap_or_default());
+        result.item_flags.set(flags);
+        result.item_cas.set(if memc.has(super::types::flags::SUPPORT_CAS) { cas } else { 0 });
+        if !result.set_value(&value) {
+            return memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
+        }
+        result.count.set(result.count.get() + 1);
+        return MEMCACHED_SUCCESS;
+    }
+    inner.is_asking.set(false);
+    let code = match result.count.replace(0) {
+        _ if is_lost => MEMCACHED_CONNECTION_FAILURE,
+        0 => MEMCACHED_NOTFOUND,
+        _ => MEMCACHED_END,
+    };
+    result.reset();
+    code
+}
+
+/// The next that is there, of any server; else the next of one of them.
+fn next(inner: &State) -> Option<(Rc<memcached_instance_st>, Asked)> {
+    let servers = inner.instances.borrow();
+    let mut waiting = servers.iter().filter(|server| !server.asked.borrow().is_empty());
+    let first = waiting.next()?;
+    let is_there = |server: &memcached_instance_st| {
+        server.asked.borrow_mut().front_mut().is_some_and(|a| a.request.test())
+    };
+    let chosen = if waiting.clone().next().is_none() || is_there(first) {
+        first
+    } else {
+        waiting.find(|server| is_there(server)).unwrap_or(first)
+    };
+    let asked = chosen.asked.borrow_mut().pop_front()?;
+    Some((Rc::clone(chosen), asked))
+}
+
+/// A key that its server does not have may be found on another, where values are stored more than once.
+fn of_replica(
+    memc: &memcached_st,
+    inner: &State,
+    group: Option<&[u8]>,
+    full: &[u8],
+) -> Option<(u32, u64, Vec<u8>)> {
+    if !memc.is_binary() || memc.number_of_replicas.get() == 0 {
+        return None;
+    }
+    let key = full.get(inner.namespace.borrow().as_bytes().len()..)?;
+    let mut value = Vec::new();
+    for replica in memc.replicas(inner, group, key) {
+        if let Ok(Some((flags, cas))) = replica.call(memc, |client| client.get_into(full, &mut value)) {
+            return Some((flags, cas, value));
+        }
+    }
+    None
+}

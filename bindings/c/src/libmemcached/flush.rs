@@ -1,0 +1,98 @@
+//! What all servers are told: to forget everything, to log more; and what they are asked: their versions.
+
+use std::ffi::c_char;
+use std::rc::Rc;
+
+use fabcache_client::{Client, Error};
+
+use super::constants::*;
+use super::instance::memcached_instance_st;
+use super::types::memcached_st;
+use crate::guarded;
+
+/// Asks each server, and tells what each answers. Some may fail.
+fn each<T>(
+    ptr: Option<&memcached_st>,
+    ask: impl Fn(&Client) -> Result<T, Error>,
+    take: impl Fn(&memcached_instance_st, T),
+) -> memcached_return_t {
+    let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+    let inner = match memc.begin() {
+        Ok(inner) => inner,
+        Err(code) => return code,
+    };
+    let servers: Vec<Rc<memcached_instance_st>> = inner.instances.borrow().clone();
+    let mut done = MEMCACHED_SUCCESS;
+    for server in servers {
+        match server.call(memc, &ask) {
+            Ok(answer) => take(&server, answer),
+            Err(_) => done = MEMCACHED_SOME_ERRORS,
+        }
+    }
+    done
+}
+
+/// All servers forget everything, after so many seconds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_flush(ptr: Option<&memcached_st>, expiration: i64) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        let delay = u32::try_from(expiration.max(0)).unwrap_or(u32::MAX);
+        each(ptr, |client| client.flush(delay), |_, ()| {})
+    })
+}
+
+/// Sets how much all servers log.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_verbosity(
+    ptr: Option<&memcached_st>,
+    verbosity: u32,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || each(ptr, |client| client.verbosity(verbosity).remove(0), |_, ()| {}))
+}
+
+/// Asks all servers for their versions.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_version(ptr: Option<&memcached_st>) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        let learn = |server: &memcached_instance_st, version: String| server.learn_version(&version);
+        each(ptr, |client| client.versions().remove(0), learn)
+    })
+}
+
+/// The version of libmemcached that this library stands in for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_lib_version() -> *const c_char {
+    c"1.1.4".as_ptr()
+}
+
+/// Waits for all that was stored without waiting.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_flush_buffers(ptr: Option<&memcached_st>) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        let Some((memc, inner)) = ptr.and_then(|memc| Some((memc, memc.inner()?))) else {
+            return MEMCACHED_INVALID_ARGUMENTS;
+        };
+        let servers: Vec<Rc<memcached_instance_st>> = inner.instances.borrow().clone();
+        let mut done = MEMCACHED_SUCCESS;
+        for server in servers.iter().filter(|server| server.has_buffered()) {
+            if server.drain(memc).is_err() {
+                done = MEMCACHED_SOME_ERRORS;
+            }
+        }
+        done
+    })
+}
+
+/// Values are not encrypted here: the caller is told, rather than left with values that all can read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_set_encoding_key(
+    ptr: Option<&memcached_st>,
+    _key: *const c_char,
+    _len: usize,
+) -> memcached_return_t {
+    guarded(MEMCACHED_INVALID_ARGUMENTS, || {
+        ptr.map_or(MEMCACHED_INVALID_ARGUMENTS, |memc| {
+            memc.fail_with(MEMCACHED_NOT_SUPPORTED, "values are not encrypted by this library")
+        })
+    })
+}

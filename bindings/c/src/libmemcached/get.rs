@@ -1,0 +1,342 @@
+//! Values looked up.
+
+use std::ffi::{c_char, c_void};
+use std::ptr::null_mut;
+
+use super::border::{Out, array, bytes, put};
+use super::constants::*;
+use super::handle::State;
+use super::instance::Asked;
+use super::result::is_kept;
+use super::types::*;
+use crate::guarded;
+
+/// Memory for values that is kept between two calls.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// Where what is found goes.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    value_length: Out<'a, usize>,
+    flags: Out<'a, u32>,
+    error: Out<'a, memcached_return_t>,
+}
+
+/// The value of a key, which the caller frees; null for none, and for an empty one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_get(
+    ptr: Option<&memcached_st>,
+    key: *const c_char,
+    key_length: usize,
+    value_length: Out<'_, usize>,
+    flags: Out<'_, u32>,
+    error: Out<'_, memcached_return_t>,
+) -> *mut c_char {
+    guarded(null_mut(), || {
+        // SAFETY: the caller's promise.
+        let key = unsafe { bytes(key, key_length) };
+        get(ptr, None, key, Wanted { value_length, flags, error })
+    })
+}
+
+/// The value of a key, on the server of the group's key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_get_by_key(
+    ptr: Option<&memcached_st>,
+    group_key: *const c_char,
+    group_key_length: usize,
+    key: *const c_char,
+    key_length: usize,
+    value_length: Out<'_, usize>,
+    flags: Out<'_, u32>,
+    error: Out<'_, memcached_return_t>,
+) -> *mut c_char {
+    guarded(null_mut(), || {
+        // SAFETY: the caller's promise.
+        let group = unsafe { bytes(group_key, group_key_length) };
+        // SAFETY: the caller's promise.
+        let key = unsafe { bytes(key, key_length) };
+        let group = Some(group).filter(|group| !group.is_empty());
+        get(ptr, group, key, Wanted { value_length, flags, error })
+    })
+}
+
+fn get(ptr: Option<&memcached_st>, group: Option<&[u8]>, key: &[u8], wanted: Wanted<'_>) -> *mut c_char {
+    let Some(memc) = ptr else {
+        put(wanted.error, MEMCACHED_INVALID_ARGUMENTS);
+        return null_mut();
+    };
+    match try_get(memc, group, key, wanted) {
+        Ok(value) => {
+            put(wanted.error, MEMCACHED_SUCCESS);
+            value
+        }
+        Err(MEMCACHED_NOTFOUND) if memc.get_key_failure.get().is_some() => not_found(memc, key, wanted),
+        Err(code) => {
+            put(wanted.value_length, 0);
+            put(wanted.error, code);
+            null_mut()
+        }
+    }
+}
+
+fn try_get(
+    memc: &memcached_st,
+    group: Option<&[u8]>,
+    key: &[u8],
+    wanted: Wanted<'_>,
+) -> Result<*mut c_char, memcached_return_t> {
+    let inner = memc.begin()?;
+    memc.check_key(inner, key)?;
+    let server = memc.server_of(inner, group, key)?;
+    if inner.is_asking.get() {
+        memc.forget_asked(inner);
+    }
+    let mut value = inner.value.take();
+    let found = inner.with_key(key, |key| server.call(memc, |client| client.get_into(key, &mut value)));
+    let found = match found {
+        Ok(None) if memc.is_binary() && memc.number_of_replicas.get() > 0 => {
+            memc.replicas(inner, group, key).into_iter().find_map(|replica| {
+                let found =
+                    inner.with_key(key, |key| replica.call(memc, |client| client.get_into(key, &mut value)));
+                found.transpose()
+            })
+        }
+        other => other.transpose(),
+    };
+    let (flags, cas) = found.ok_or(MEMCACHED_NOTFOUND)??;
+    let result = &memc.result;
+    // Programs that look for the CAS of what they got look for it here.
+    result.set_key(key);
+    result.item_flags.set(flags);
+    result.item_cas.set(if memc.has(super::types::flags::SUPPORT_CAS) { cas } else { 0 });
+    put(wanted.value_length, value.len());
+    put(wanted.flags, flags);
+    let copy = if value.is_empty() { null_mut() } else { memc.copy_out(&value) };
+    let is_lost = copy.is_null() && !value.is_empty();
+    if value.capacity() <= KEPT_BYTES_MAX {
+        inner.value.replace(value);
+    }
+    if is_lost {
+        return Err(memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE));
+    }
+    Ok(copy)
+}
+
+/// Nothing was found: the caller's function may have a value, which is stored then.
+fn not_found(memc: &memcached_st, key: &[u8], wanted: Wanted<'_>) -> *mut c_char {
+    let miss = || {
+        put(wanted.value_length, 0);
+        put(wanted.error, MEMCACHED_NOTFOUND);
+        null_mut()
+    };
+    let Some(failure) = memc.get_key_failure.get() else { return miss() };
+    let made = memcached_result_st::new(memc, false);
+    // SAFETY: the caller's function for this, with a key and an empty result.
+    let said = unsafe { failure(memc, key.as_ptr().cast(), key.len(), (&raw const made).cast_mut()) };
+    if !is_kept(said) {
+        made.clear();
+        return miss();
+    }
+    let was_buffered = memc.has(flags::BUFFER_REQUESTS);
+    memc.set_flag(flags::BUFFER_REQUESTS, said == MEMCACHED_BUFFERED);
+    let value = made.as_bytes();
+    // SAFETY: key and value are valid, and so is the handle.
+    let stored = unsafe {
+        super::storage::memcached_set(
+            Some(memc),
+            key.as_ptr().cast(),
+            key.len(),
+            value.as_ptr().cast(),
+            value.len(),
+            made.item_expiration.get(),
+            made.item_flags.get(),
+        )
+    };
+    memc.set_flag(flags::BUFFER_REQUESTS, was_buffered);
+    if !is_kept(stored) {
+        made.clear();
+        return miss();
+    }
+    put(wanted.error, stored);
+    put(wanted.value_length, made.len());
+    put(wanted.flags, made.item_flags.get());
+    let value = made.take_value();
+    made.clear();
+    value
+}
+
+// ---- many keys ----
+
+/// Asks for many keys; what is found is fetched.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_mget(
+    ptr: Option<&memcached_st>,
+    keys: *const *const c_char,
+    key_length: *const usize,
+    number_of_keys: usize,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        // SAFETY: the caller's promise.
+        let keys = unsafe { Keys::new(keys, key_length, number_of_keys) };
+        mget(ptr, None, &keys)
+    })
+}
+
+/// Asks the server of the group's key for many keys.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_mget_by_key(
+    ptr: Option<&memcached_st>,
+    group_key: *const c_char,
+    group_key_length: usize,
+    keys: *const *const c_char,
+    key_length: *const usize,
+    number_of_keys: usize,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        // SAFETY: the caller's promise.
+        let group = unsafe { bytes(group_key, group_key_length) };
+        // SAFETY: the caller's promise.
+        let keys = unsafe { Keys::new(keys, key_length, number_of_keys) };
+        mget(ptr, Some(group).filter(|group| !group.is_empty()), &keys)
+    })
+}
+
+/// Asks for many keys, for `memcached_fetch_execute` with the same functions. By the binary protocol only, as libmemcached.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_mget_execute(
+    ptr: Option<&memcached_st>,
+    keys: *const *const c_char,
+    key_length: *const usize,
+    number_of_keys: usize,
+    callback: *mut memcached_execute_fn,
+    context: *mut c_void,
+    number_of_callbacks: u32,
+) -> memcached_return_t {
+    // SAFETY: the same promise.
+    unsafe {
+        memcached_mget_execute_by_key(
+            ptr,
+            std::ptr::null(),
+            0,
+            keys,
+            key_length,
+            number_of_keys,
+            callback,
+            context,
+            number_of_callbacks,
+        )
+    }
+}
+
+/// The same of the server of the group's key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_mget_execute_by_key(
+    ptr: Option<&memcached_st>,
+    group_key: *const c_char,
+    group_key_length: usize,
+    keys: *const *const c_char,
+    key_length: *const usize,
+    number_of_keys: usize,
+    _callback: *mut memcached_execute_fn,
+    _context: *mut c_void,
+    _number_of_callbacks: u32,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+        if let Err(code) = memc.begin() {
+            return code;
+        }
+        if !memc.is_binary() {
+            return memc.fail_with(
+                MEMCACHED_NOT_SUPPORTED,
+                "ASCII protocol is not supported for memcached_mget_execute_by_key()",
+            );
+        }
+        // SAFETY: the caller's promise.
+        let group = unsafe { bytes(group_key, group_key_length) };
+        // SAFETY: the caller's promise.
+        let keys = unsafe { Keys::new(keys, key_length, number_of_keys) };
+        mget(ptr, Some(group).filter(|group| !group.is_empty()), &keys)
+    })
+}
+
+/// The caller's keys.
+struct Keys<'a> {
+    count: usize,
+    starts: &'a [*const c_char],
+    lengths: &'a [usize],
+}
+
+impl<'a> Keys<'a> {
+    /// # Safety
+    /// Each of the two is null or has so many of them, each a key of its length.
+    unsafe fn new(starts: *const *const c_char, lengths: *const usize, count: usize) -> Keys<'a> {
+        // SAFETY: the caller's promise.
+        let starts = unsafe { array(starts, count) };
+        // SAFETY: the caller's promise.
+        let lengths = unsafe { array(lengths, count) };
+        Keys { count, starts, lengths }
+    }
+
+    fn is_missing(&self) -> bool {
+        self.starts.len() < self.count || self.lengths.len() < self.count
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &'a [u8]> {
+        let pairs = self.starts.iter().zip(self.lengths);
+        // SAFETY: `new` was promised that each is a key of its length.
+        pairs.map(|(start, len)| unsafe { bytes(*start, *len) })
+    }
+}
+
+fn mget(ptr: Option<&memcached_st>, group: Option<&[u8]>, keys: &Keys<'_>) -> memcached_return_t {
+    let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+    try_mget(memc, group, keys).map_or_else(|code| code, |()| MEMCACHED_SUCCESS)
+}
+
+fn try_mget(memc: &memcached_st, group: Option<&[u8]>, keys: &Keys<'_>) -> Result<(), memcached_return_t> {
+    let inner = memc.begin()?;
+    memc.result.reset();
+    if keys.count == 0 {
+        return Err(memc.fail_with(MEMCACHED_INVALID_ARGUMENTS, "Numbers of keys provided was zero"));
+    }
+    if keys.is_missing() {
+        let message = "Key was NULL or length of key was zero.";
+        return Err(memc.fail_with(MEMCACHED_BAD_KEY_PROVIDED, message));
+    }
+    for key in keys.iter() {
+        memc.check_key(inner, key)?;
+    }
+    memc.forget_asked(inner);
+    let (mut asked, mut failed) = (0, None);
+    for key in keys.iter() {
+        let server = memc.server_of(inner, group, key)?;
+        let sent = inner.with_key(key, |full| server.ask_for(memc, full));
+        match sent {
+            Ok(request) => {
+                let replicated = memc.is_binary() && memc.number_of_replicas.get() > 0;
+                let group = group.filter(|_| replicated).map(<[u8]>::to_vec);
+                server.asked.borrow_mut().push_back(Asked { request, group });
+                asked += 1;
+            }
+            Err(code) => failed = Some(code),
+        }
+    }
+    inner.is_asking.set(asked > 0);
+    match failed {
+        None => Ok(()),
+        Some(code) if asked == 0 => Err(code),
+        Some(_) => Err(MEMCACHED_SOME_ERRORS),
+    }
+}
+
+impl memcached_st {
+    /// What was asked for and not fetched is of no interest any more.
+    pub(crate) fn forget_asked(&self, inner: &State) {
+        inner.is_asking.set(false);
+        for server in inner.instances.borrow().iter() {
+            server.asked.borrow_mut().clear();
+        }
+    }
+}

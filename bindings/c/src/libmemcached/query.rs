@@ -1,0 +1,88 @@
+//! How every call begins: errors of the last are forgotten, arguments are looked at.
+
+use super::constants::*;
+use super::handle::State;
+use super::types::{handle_state, memcached_st};
+
+/// What servers say to a key that ends a word or a line.
+const BAD_LINE: &str = "bad command line format";
+
+impl memcached_st {
+    /// Begins a query.
+    ///
+    /// # Errors
+    /// There is no server.
+    #[inline]
+    pub(crate) fn begin(&self) -> Result<&State, memcached_return_t> {
+        let inner = self.inner().ok_or(MEMCACHED_INVALID_ARGUMENTS)?;
+        self.query_id.set(self.query_id.get().wrapping_add(1));
+        if self.state.get() & handle_state::IS_TIME_FOR_REBUILD != 0 {
+            self.reset();
+        }
+        if inner.instances.borrow().is_empty() {
+            return Err(self.fail(MEMCACHED_NO_SERVERS));
+        }
+        inner.errors.borrow_mut().clear();
+        Ok(inner)
+    }
+
+    /// A key that may be asked for, with what stands before it.
+    ///
+    /// # Errors
+    /// It is empty, too long or, where keys are verified, has characters that servers do not take.
+    #[inline]
+    pub(crate) fn check_key(&self, inner: &State, key: &[u8]) -> Result<(), memcached_return_t> {
+        let len = inner.namespace.borrow().as_bytes().len() + key.len();
+        if key.is_empty() || len >= MEMCACHED_MAX_KEY {
+            return Err(self.fail_with(MEMCACHED_BAD_KEY_PROVIDED, "Key provided was too long."));
+        }
+        if self.has(super::types::flags::VERIFY_KEY) && !key.iter().all(u8::is_ascii_graphic) {
+            return Err(self.fail_with(MEMCACHED_BAD_KEY_PROVIDED, "Key provided had invalid character."));
+        }
+        Ok(())
+    }
+
+    /// The same for a key that is to be changed: by text, one that ends a word is refused.
+    ///
+    /// # Errors
+    /// As for [`memcached_st::check_key`].
+    pub(crate) fn check_changed(&self, inner: &State, key: &[u8]) -> Result<(), memcached_return_t> {
+        self.check_key(inner, key)?;
+        self.check_line(inner, key)
+    }
+
+    /// A key that stands on a line of the text protocol.
+    ///
+    /// # Errors
+    /// It would end there.
+    pub(crate) fn check_line(&self, inner: &State, key: &[u8]) -> Result<(), memcached_return_t> {
+        if self.is_binary() || !key.iter().any(|byte| matches!(byte, 0 | b' ' | b'\n' | b'\r')) {
+            return Ok(());
+        }
+        let server = self.server_of(inner, None, key)?;
+        let told = super::error::Told { message: BAD_LINE, is_verbatim: true, ..Default::default() };
+        Err(self.fail_of(&server, MEMCACHED_CLIENT_ERROR, told))
+    }
+}
+
+impl State {
+    /// Does something with a key and what stands before it.
+    #[inline]
+    pub(crate) fn with_key<R>(&self, key: &[u8], then: impl FnOnce(&[u8]) -> R) -> R {
+        let namespace = self.namespace.borrow();
+        let namespace = namespace.as_bytes();
+        if namespace.is_empty() {
+            return then(key);
+        }
+        let mut full = [0; MEMCACHED_MAX_KEY];
+        let len = namespace.len() + key.len();
+        match full.get_mut(..len) {
+            Some(full) => {
+                full[..namespace.len()].copy_from_slice(namespace);
+                full[namespace.len()..].copy_from_slice(key);
+                then(full)
+            }
+            None => then(&[namespace, key].concat()),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Results: a value with its key, in memory of the handle's allocator.
+
+use std::cell::Cell;
+use std::ffi::c_char;
+use std::mem::MaybeUninit;
+use std::ptr::{null, null_mut};
+
+use super::border::bytes;
+use super::constants::*;
+use super::types::*;
+use crate::guarded;
+
+/// All results say that they are; the upper bits are libmemcached's as well.
+impl memcached_result_st {
+    /// One that holds nothing.
+    pub(crate) fn new(root: *const memcached_st, is_allocated: bool) -> memcached_result_st {
+        memcached_result_st {
+            item_flags: Cell::new(0),
+            item_expiration: Cell::new(0),
+            key_length: Cell::new(0),
+            item_cas: Cell::new(0),
+            root: Cell::new(root),
+            value: memcached_string_st {
+                end: Cell::new(null_mut()),
+                string: Cell::new(null_mut()),
+                current_size: Cell::new(0),
+                root: Cell::new(root),
+                options: Cell::new(IS_INITIALIZED),
+            },
+            numeric_value: Cell::new(0),
+            count: Cell::new(0),
+            item_key: [const { Cell::new(0) }; MEMCACHED_MAX_KEY],
+            options: Cell::new(IS_INITIALIZED | if is_allocated { IS_ALLOCATED } else { 0 }),
+        }
+    }
+
+    fn handle(&self) -> Option<&memcached_st> {
+        // SAFETY: it is null or the handle the result was made for, which the caller keeps at least as long.
+        unsafe { self.root.get().as_ref() }
+    }
+
+    /// Bytes of the value.
+    pub(crate) fn len(&self) -> usize {
+        (self.value.end.get() as usize).saturating_sub(self.value.string.get() as usize)
+    }
+
+    /// The value.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the memory from `string` to `end` is the result's own, and filled.
+        unsafe { bytes(self.value.string.get(), self.len()) }
+    }
+
+    /// Holds nothing any more, but keeps its memory.
+    pub(crate) fn reset(&self) {
+        self.key_length.set(0);
+        self.value.end.set(self.value.string.get());
+        self.item_flags.set(0);
+        self.item_cas.set(0);
+        self.item_expiration.set(0);
+    }
+
+    /// The key it is of.
+    #[inline]
+    pub(crate) fn set_key(&self, key: &[u8]) {
+        let len = key.len().min(MEMCACHED_MAX_KEY - 1);
+        for (to, from) in self.item_key.iter().zip(&key[..len]) {
+            to.set(from.cast_signed());
+        }
+        self.item_key[len].set(0);
+        self.key_length.set(len);
+    }
+
+    /// Takes a copy of a value. Whether there was memory for it.
+    pub(crate) fn set_value(&self, value: &[u8]) -> bool {
+        let Some(memc) = self.handle() else { return false };
+        let size = value.len() + 1;
+        if self.value.current_size.get() < size {
+            memc.release(self.value.string.replace(null_mut()).cast());
+            self.value.current_size.set(0);
+            let memory: *mut c_char = memc.allocate(size).cast();
+            self.value.string.set(memory);
+            self.value.end.set(memory);
+            if memory.is_null() {
+                return false;
+            }
+            self.value.current_size.set(size);
+        }
+        let string = self.value.string.get();
+        // SAFETY: so many bytes and one more are there, apart from the caller's.
+        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr().cast(), string, value.len()) };
+        // SAFETY: one more is there.
+        let end = unsafe { string.add(value.len()) };
+        // SAFETY: as said.
+        unsafe { end.write(0) };
+        self.value.end.set(end);
+        true
+    }
+
+    /// Gives its value away, with a zero behind it: to be freed as the handle's memory. Null for an empty one.
+    pub(crate) fn take_value(&self) -> *mut c_char {
+        if self.len() == 0 {
+            return null_mut();
+        }
+        self.value.end.set(null_mut());
+        self.value.current_size.set(0);
+        self.value.string.replace(null_mut())
+    }
+
+    /// Gives its memory back.
+    pub(crate) fn clear(&self) {
+        if let Some(memc) = self.handle() {
+            let memory = self.value.string.replace(null_mut());
+            if !memory.is_null() {
+                memc.release(memory.cast());
+            }
+        }
+        self.value.end.set(null_mut());
+        self.value.current_size.set(0);
+        self.reset();
+        self.count.set(0);
+    }
+}
+
+/// A callback's code by which what it was told of is kept: that of success, or of what is stored later.
+pub fn is_kept(code: memcached_return_t) -> bool {
+    matches!(code, MEMCACHED_SUCCESS | MEMCACHED_BUFFERED)
+}
+
+/// A result that holds nothing, in the caller's memory, or in memory of its own if there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_create(
+    memc: Option<&memcached_st>,
+    ptr: *mut memcached_result_st,
+) -> *mut memcached_result_st {
+    guarded(null_mut(), || {
+        let at =
+            if ptr.is_null() { Box::into_raw(Box::<memcached_result_st>::new_uninit()).cast() } else { ptr };
+        let root = memc.map_or(null(), std::ptr::from_ref);
+        // SAFETY: it is the caller's memory for a result, or was just allocated for one.
+        unsafe { at.write(memcached_result_st::new(root, ptr.is_null())) };
+        at
+    })
+}
+
+/// Lets a result go, with its value.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_free(ptr: *mut memcached_result_st) {
+    guarded((), || {
+        // SAFETY: null or a result, the caller promises.
+        let Some(result) = (unsafe { ptr.as_ref() }) else { return };
+        result.clear();
+        if result.options.get() & IS_ALLOCATED == 0 {
+            result.options.set(result.options.get() & !IS_INITIALIZED);
+            return;
+        }
+        // SAFETY: it came from a box in `memcached_result_create`, and owns nothing any more.
+        drop(unsafe { Box::from_raw(ptr.cast::<MaybeUninit<memcached_result_st>>()) });
+    });
+}
+
+/// Empties a result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_reset(ptr: Option<&memcached_result_st>) {
+    if let Some(result) = ptr {
+        result.reset();
+    }
+}
+
+/// Its key, with a zero behind it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_key_value(ptr: Option<&memcached_result_st>) -> *const c_char {
+    match ptr {
+        Some(result) if result.key_length.get() > 0 => result.item_key.as_ptr().cast(),
+        _ => null(),
+    }
+}
+
+/// Bytes of its key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_key_length(ptr: Option<&memcached_result_st>) -> usize {
+    ptr.map_or(0, |result| result.key_length.get())
+}
+
+/// Its value, as long as it holds one; a zero is behind it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_value(ptr: Option<&memcached_result_st>) -> *const c_char {
+    ptr.map_or(null(), |result| result.value.string.get())
+}
+
+/// Its value, which is the caller's to free from now on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_take_value(ptr: Option<&memcached_result_st>) -> *mut c_char {
+    guarded(null_mut(), || ptr.map_or(null_mut(), memcached_result_st::take_value))
+}
+
+/// Bytes of its value.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_length(ptr: Option<&memcached_result_st>) -> usize {
+    ptr.map_or(0, memcached_result_st::len)
+}
+
+/// Client flags it was stored with.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_flags(ptr: Option<&memcached_result_st>) -> u32 {
+    ptr.map_or(0, |result| result.item_flags.get())
+}
+
+/// Its CAS, where they are asked for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_cas(ptr: Option<&memcached_result_st>) -> u64 {
+    ptr.map_or(0, |result| result.item_cas.get())
+}
+
+/// Takes a copy of a value.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_set_value(
+    ptr: Option<&memcached_result_st>,
+    value: *const c_char,
+    length: usize,
+) -> memcached_return_t {
+    guarded(MEMCACHED_INVALID_ARGUMENTS, || {
+        let Some(result) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+        // SAFETY: the caller's promise.
+        let value = unsafe { bytes(value, length) };
+        if result.set_value(value) { MEMCACHED_SUCCESS } else { MEMCACHED_MEMORY_ALLOCATION_FAILURE }
+    })
+}
+
+/// Sets its client flags.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_set_flags(ptr: Option<&memcached_result_st>, flags: u32) {
+    if let Some(result) = ptr {
+        result.item_flags.set(flags);
+    }
+}
+
+/// Sets when it expires.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_result_set_expiration(ptr: Option<&memcached_result_st>, expiration: i64) {
+    if let Some(result) = ptr {
+        result.item_expiration.set(expiration);
+    }
+}

@@ -1,0 +1,142 @@
+//! Which server a key belongs to.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fabcache_client::distribution::{Hash, Hashing, Mapping, Names, Placement, Weights};
+use fabcache_client::{Address, Distribution, Place};
+
+use super::constants::*;
+use super::handle::State;
+use super::hash::of_number;
+use super::instance::memcached_instance_st;
+use super::types::{flags, memcached_st};
+
+/// Now as a Unix time, in seconds.
+pub fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+impl memcached_st {
+    /// The server of a key, or of the group it is said to belong to.
+    ///
+    /// # Errors
+    /// There is none.
+    #[inline]
+    pub(crate) fn server_of(
+        &self,
+        inner: &State,
+        group: Option<&[u8]>,
+        key: &[u8],
+    ) -> Result<Rc<memcached_instance_st>, memcached_return_t> {
+        let instances = inner.instances.borrow();
+        if let [only] = &instances[..] {
+            return Ok(Rc::clone(only));
+        }
+        drop(instances);
+        let at = self.position_of(group.unwrap_or(key)).ok_or(MEMCACHED_NO_SERVERS)?;
+        inner.instances.borrow().get(at).cloned().ok_or(MEMCACHED_NO_SERVERS)
+    }
+
+    /// The position of a key's server.
+    pub(crate) fn position_of(&self, key: &[u8]) -> Option<usize> {
+        let inner = self.inner()?;
+        match inner.instances.borrow().len() {
+            0 => return None,
+            1 => return Some(0),
+            _ => {}
+        }
+        self.redistribute_if_due();
+        let key = self.hashed(inner, key);
+        if inner.mapping.borrow().is_none() {
+            let mapping = self.mapping(inner);
+            *inner.mapping.borrow_mut() = Some(mapping);
+        }
+        let custom =
+            (self.hashkit.base_hash.number() == HASHKIT_HASH_CUSTOM).then(|| self.hashkit.digest(&key));
+        let mapping = inner.mapping.borrow();
+        match custom {
+            Some(hash) => mapping.as_ref()?.server_at(hash),
+            None => mapping.as_ref()?.server_of(&key),
+        }
+    }
+
+    /// The servers that have copies of a key: those behind its own.
+    pub(crate) fn replicas(
+        &self,
+        inner: &State,
+        group: Option<&[u8]>,
+        key: &[u8],
+    ) -> Vec<Rc<memcached_instance_st>> {
+        let Some(at) = self.position_of(group.unwrap_or(key)) else { return Vec::new() };
+        let servers = inner.instances.borrow();
+        let others = (servers.len() - 1).min(self.number_of_replicas.get() as usize);
+        (1..=others).map(|behind| Rc::clone(&servers[(at + behind) % servers.len()])).collect()
+    }
+
+    /// What of a key is hashed.
+    fn hashed<'k>(&self, inner: &State, key: &'k [u8]) -> Cow<'k, [u8]> {
+        if !self.has(flags::HASH_WITH_NAMESPACE) {
+            return Cow::Borrowed(key);
+        }
+        let namespace = inner.namespace.borrow();
+        Cow::Owned([namespace.to_bytes(), key].concat())
+    }
+
+    /// From now on keys are mapped anew.
+    pub(crate) fn redistribute(&self) {
+        let Some(inner) = self.inner() else { return };
+        if self.has(flags::USE_SORT_HOSTS) {
+            let mut instances = inner.instances.borrow_mut();
+            instances.sort_by(|a, b| (&a.name, a.port).cmp(&(&b.name, b.port)));
+        }
+        *inner.mapping.borrow_mut() = None;
+        self.ketama.next_distribution_rebuild.set(0);
+        if self.has(flags::AUTO_EJECT_HOSTS) {
+            let now = now();
+            let instances = inner.instances.borrow();
+            let retries = instances.iter().map(|server| server.next_retry.get()).filter(|retry| *retry > now);
+            self.ketama.next_distribution_rebuild.set(retries.min().unwrap_or(0));
+        }
+    }
+
+    /// The same if a server that was left out is to be asked again.
+    #[inline]
+    pub(crate) fn redistribute_if_due(&self) {
+        let due = self.ketama.next_distribution_rebuild.get();
+        if due > 0 && self.has(flags::AUTO_EJECT_HOSTS) && now() > due {
+            self.redistribute();
+        }
+    }
+
+    fn mapping(&self, inner: &State) -> Mapping {
+        let instances = inner.instances.borrow();
+        // Only names and weights count for it, and libmemcached calls a socket by its path and the port it was given.
+        let place = |server: &memcached_instance_st| Place::Tcp {
+            host: server.name.to_string_lossy().into_owned(),
+            port: server.port,
+        };
+        let addresses: Vec<Address> =
+            instances.iter().map(|server| Address { place: place(server), weight: server.weight }).collect();
+        let weights = if self.ketama.weighted.get() == 0 { Weights::Never } else { Weights::Always };
+        let ring = |names, weights| Placement::Ring { names, weights };
+        let placement = match self.distribution.get() {
+            MEMCACHED_DISTRIBUTION_CONSISTENT | MEMCACHED_DISTRIBUTION_CONSISTENT_KETAMA => {
+                ring(Names::Ketama, weights)
+            }
+            MEMCACHED_DISTRIBUTION_CONSISTENT_WEIGHTED => ring(Names::Ketama, Weights::Always),
+            MEMCACHED_DISTRIBUTION_CONSISTENT_KETAMA_SPY => ring(Names::Spy, weights),
+            MEMCACHED_DISTRIBUTION_RANDOM => Placement::Random,
+            MEMCACHED_DISTRIBUTION_VIRTUAL_BUCKET => Placement::Buckets(inner.buckets.borrow().clone()),
+            _ => Placement::Modula,
+        };
+        let is_ring = matches!(placement, Placement::Ring { .. });
+        let hash = of_number(self.hashkit.base_hash.number()).unwrap_or(Hash::OneAtATime);
+        let distribution = Distribution::Custom(Hashing { hash, placement, ..Hashing::default() });
+        let ejects = is_ring && self.has(flags::AUTO_EJECT_HOSTS);
+        let now = now();
+        Mapping::new(&distribution, &addresses, |at| !ejects || instances[at].next_retry.get() <= now)
+    }
+}

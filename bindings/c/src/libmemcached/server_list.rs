@@ -1,0 +1,261 @@
+//! Lists of servers that a program makes, and hands over: arrays of the C library's memory, whose length is in the first.
+
+use std::ffi::c_char;
+use std::ptr::null_mut;
+
+use super::border::{Out, put, text};
+use super::constants::*;
+use super::types::*;
+use crate::guarded;
+
+/// Servers in one list: what a text of a few megabytes can name.
+const SERVERS_MAX: usize = 1 << 20;
+
+/// How many servers are in a list.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_server_list_count(ptr: memcached_server_list_st) -> u32 {
+    // SAFETY: null or a list, whose first is always there; the caller promises.
+    unsafe { ptr.as_ref() }.map_or(0, |first| first.number_of_hosts)
+}
+
+/// Adds a server of a weight to a list. The list may lie elsewhere then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_server_list_append_with_weight(
+    ptr: memcached_server_list_st,
+    hostname: *const c_char,
+    port: u16,
+    weight: u32,
+    error: Out<'_, memcached_return_t>,
+) -> memcached_server_list_st {
+    guarded(null_mut(), || {
+        // SAFETY: the caller's promise.
+        let host = unsafe { text(hostname) }.unwrap_or(b"localhost");
+        // SAFETY: the caller's promise.
+        let appended = unsafe { append(ptr, host, port, weight) };
+        put(error, appended.as_ref().err().copied().unwrap_or(MEMCACHED_SUCCESS));
+        appended.unwrap_or(null_mut())
+    })
+}
+
+/// Adds a server to a list. The list may lie elsewhere then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_server_list_append(
+    ptr: memcached_server_list_st,
+    hostname: *const c_char,
+    port: u16,
+    error: Out<'_, memcached_return_t>,
+) -> memcached_server_list_st {
+    // SAFETY: the same promise.
+    unsafe { memcached_server_list_append_with_weight(ptr, hostname, port, 1, error) }
+}
+
+/// # Safety
+/// `list` is null or a list that nobody else uses.
+unsafe fn append(
+    list: memcached_server_list_st,
+    host: &[u8],
+    port: u16,
+    weight: u32,
+) -> Result<memcached_server_list_st, memcached_return_t> {
+    if host.len() >= MEMCACHED_NI_MAXHOST {
+        return Err(MEMCACHED_INVALID_ARGUMENTS);
+    }
+    // SAFETY: as the caller promises.
+    let count = unsafe { memcached_server_list_count(list) };
+    if count as usize >= SERVERS_MAX {
+        return Err(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
+    }
+    let size = (count as usize + 1) * size_of::<memcached_server_st>();
+    // SAFETY: the list is null or the C library's memory, and nobody else uses it.
+    let grown: memcached_server_list_st = unsafe { libc::realloc(list.cast(), size) }.cast();
+    if grown.is_null() {
+        return Err(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
+    }
+    // SAFETY: there is room for one more than there were.
+    let last = unsafe { grown.add(count as usize) };
+    // SAFETY: as said; nothing that is there is looked at.
+    unsafe { last.write(entry(host, port, weight)) };
+    // SAFETY: the first was there, or was just written.
+    unsafe { (*grown).number_of_hosts = count + 1 };
+    Ok(grown)
+}
+
+fn entry(host: &[u8], port: u16, weight: u32) -> memcached_server_st {
+    let is_socket = host.starts_with(b"/");
+    let mut hostname = [0; MEMCACHED_NI_MAXHOST];
+    for (to, from) in hostname.iter_mut().zip(host) {
+        *to = from.cast_signed();
+    }
+    memcached_server_st {
+        options: IS_INITIALIZED,
+        number_of_hosts: 0,
+        cursor_active: 0,
+        port: match port {
+            _ if is_socket => 0,
+            0 => MEMCACHED_DEFAULT_PORT,
+            port => port,
+        },
+        io_bytes_sent: 0,
+        request_id: 0,
+        server_failure_counter: 0,
+        server_failure_counter_query_id: 0,
+        server_timeout_counter: 0,
+        server_timeout_counter_query_id: 0,
+        weight: weight.max(1),
+        version: u32::MAX,
+        state: MEMCACHED_SERVER_STATE_NEW,
+        io_wait_count: io_wait_count_st { read: 0, write: 0, timeouts: 0, bytes_read: 0 },
+        major_version: u8::MAX,
+        micro_version: u8::MAX,
+        minor_version: u8::MAX,
+        type_: if is_socket { MEMCACHED_CONNECTION_UNIX_SOCKET } else { MEMCACHED_CONNECTION_TCP },
+        next_retry: 0,
+        root: null_mut(),
+        limit_maxbytes: 0,
+        error_messages: null_mut(),
+        hostname,
+    }
+}
+
+/// Lets a list go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_server_list_free(ptr: memcached_server_list_st) {
+    // SAFETY: null or the C library's memory, which the caller uses no more; nothing hangs on a list.
+    unsafe { libc::free(ptr.cast()) };
+}
+
+/// Lets one server of a list go: a list goes as a whole, so there is nothing to do.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_server_free(_ptr: *mut memcached_server_st) {}
+
+/// Adds the servers of a list to those of a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_server_push(
+    ptr: Option<&memcached_st>,
+    list: memcached_server_list_st,
+) -> memcached_return_t {
+    guarded(MEMCACHED_INVALID_ARGUMENTS, || {
+        // SAFETY: the caller's promise.
+        let count = unsafe { memcached_server_list_count(list) };
+        // SAFETY: the caller's promise.
+        let servers = unsafe { super::border::array(list.cast_const(), count as usize) };
+        if servers.is_empty() {
+            return MEMCACHED_SUCCESS;
+        }
+        let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+        for server in servers {
+            let name: Vec<u8> =
+                server.hostname.iter().map(|c| c.cast_unsigned()).take_while(|c| *c != 0).collect();
+            let added = memc.add_server(&name, server.port, server.type_, server.weight);
+            if added != MEMCACHED_SUCCESS {
+                return added;
+            }
+        }
+        MEMCACHED_SUCCESS
+    })
+}
+
+/// Makes a list of `host:port` or `host:port weight`, divided by commas; null for an empty text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_servers_parse(server_strings: *const c_char) -> memcached_server_list_st {
+    guarded(null_mut(), || {
+        // SAFETY: the caller's promise.
+        let Some(servers) = (unsafe { text(server_strings) }) else { return null_mut() };
+        let mut list = null_mut();
+        for Named { host, port, weight } in parse(servers) {
+            // SAFETY: the list was made here.
+            match unsafe { append(list, host, port, weight) } {
+                Ok(grown) => list = grown,
+                Err(_) => {
+                    // SAFETY: as said.
+                    unsafe { memcached_server_list_free(list) };
+                    return null_mut();
+                }
+            }
+        }
+        list
+    })
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Named<'a> {
+    host: &'a [u8],
+    port: u16,
+    weight: u32,
+}
+
+fn parse(servers: &[u8]) -> impl Iterator<Item = Named<'_>> {
+    let mut rest = servers;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (one, behind) = match rest.iter().position(|byte| *byte == b',') {
+            Some(comma) => (&rest[..comma], &rest[comma + 1..]),
+            None => (rest, &rest[rest.len()..]),
+        };
+        // One space may follow a comma.
+        rest = behind.strip_prefix(b" ").unwrap_or(behind);
+        Some(named(one))
+    })
+}
+
+fn named(server: &[u8]) -> Named<'_> {
+    // An IPv6 address stands in brackets.
+    let from =
+        if server.starts_with(b"[") { server.iter().position(|byte| *byte == b']').unwrap_or(0) } else { 0 };
+    let Some(colon) = server[from..].iter().position(|byte| *byte == b':').map(|at| from + at) else {
+        return Named { host: server, port: 0, weight: 1 };
+    };
+    let (host, numbers) = (&server[..colon], &server[colon + 1..]);
+    let weight = numbers
+        .iter()
+        .position(|byte| *byte == b' ')
+        .or_else(|| numbers.iter().position(|byte| *byte == b':'))
+        .map_or(1, |at| number(&numbers[at + 1..]) as u32);
+    Named { host, port: number(numbers) as u16, weight }
+}
+
+/// As strtoul: spaces and a sign may stand before it, anything behind.
+fn number(text: &[u8]) -> u64 {
+    let text = text.trim_ascii_start();
+    let (is_negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] | digits => (false, digits),
+    };
+    let value = digits
+        .iter()
+        .take_while(|digit| digit.is_ascii_digit())
+        .fold(0u64, |value, digit| value.saturating_mul(10).saturating_add(u64::from(digit - b'0')));
+    if is_negative { value.wrapping_neg() } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_read_as_libmemcached_reads_them() {
+        for (text, expected) in [
+            ("h:1:5", vec![("h", 1, 5)]),
+            ("h:1 5", vec![("h", 1, 5)]),
+            ("h 5", vec![("h 5", 0, 1)]),
+            ("::1", vec![("", 0, 1)]),
+            ("[::1]:44:3", vec![("[::1]", 44, 3)]),
+            ("[::1]", vec![("[::1]", 0, 1)]),
+            ("h:1,", vec![("h", 1, 1)]),
+            ("  h:2 ,  g:3", vec![("  h", 2, 0), (" g", 3, 1)]),
+            ("h:-1", vec![("h", 65535, 1)]),
+            ("h:99999", vec![("h", 34463, 1)]),
+            (",a", vec![("", 0, 1), ("a", 0, 1)]),
+            ("", vec![]),
+        ] {
+            let named: Vec<Named<'_>> = parse(text.as_bytes()).collect();
+            let expected: Vec<Named<'_>> = expected
+                .into_iter()
+                .map(|(host, port, weight)| Named { host: host.as_bytes(), port, weight })
+                .collect();
+            assert_eq!(named, expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Values stored.
+
+use std::ffi::c_char;
+
+use fabcache_client::{Mode, Stored, Ttl};
+
+use super::border::bytes;
+use super::constants::*;
+use super::types::{flags, memcached_st};
+use crate::guarded;
+
+/// What is to be stored.
+#[derive(Clone, Copy)]
+struct Item<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    expiration: i64,
+    flags: u32,
+    mode: Mode,
+}
+
+fn store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> memcached_return_t {
+    try_store(memc, group, item).map_or_else(|code| code, |()| MEMCACHED_SUCCESS)
+}
+
+fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Result<(), memcached_return_t> {
+    let inner = memc.begin()?;
+    memc.check_changed(inner, item.key)?;
+    let server = memc.server_of(inner, group, item.key)?;
+    let Item { value, flags, mode, .. } = item;
+    let ttl = Ttl::exact(item.expiration);
+    let is_buffered = memc.has(flags::BUFFER_REQUESTS);
+    if mode == Mode::Set && (is_buffered || !memc.is_replying()) {
+        inner.with_key(item.key, |key| {
+            server.store_later(memc, |client| client.bset_with_flags(key, value, ttl, flags))
+        })?;
+        return if is_buffered { Err(MEMCACHED_BUFFERED) } else { Ok(()) };
+    }
+    let stored = inner
+        .with_key(item.key, |key| server.call(memc, |client| client.store(key, value, mode, ttl, flags)));
+    let stored = match stored {
+        // Nobody wanted an answer.
+        Ok(_) if !memc.is_replying() => Ok(()),
+        Ok(stored) => code_of(memc, mode, stored),
+        Err(code) => Err(code),
+    };
+    if memc.is_binary() && memc.number_of_replicas.get() > 0 {
+        for replica in memc.replicas(inner, group, item.key) {
+            inner.with_key(item.key, |key| {
+                // What a replica says is not looked at.
+                let _ = replica.call(memc, |client| client.store(key, value, mode, ttl, flags));
+            });
+        }
+    }
+    stored
+}
+
+/// The protocols differ in what they call it.
+fn code_of(memc: &memcached_st, mode: Mode, stored: Stored) -> Result<(), memcached_return_t> {
+    match stored {
+        Stored::Stored => Ok(()),
+        Stored::Exists => Err(MEMCACHED_DATA_EXISTS),
+        Stored::NotFound => Err(MEMCACHED_NOTFOUND),
+        Stored::NotStored => Err(match mode {
+            Mode::Add if memc.is_binary() => MEMCACHED_DATA_EXISTS,
+            Mode::Replace if memc.is_binary() => MEMCACHED_NOTFOUND,
+            _ => MEMCACHED_NOTSTORED,
+        }),
+    }
+}
+
+macro_rules! stores {
+    ($($(#[$doc:meta])* $name:ident $name_by_key:ident $mode:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(
+                ptr: Option<&memcached_st>,
+                key: *const c_char,
+                key_length: usize,
+                value: *const c_char,
+                value_length: usize,
+                expiration: i64,
+                flags: u32,
+            ) -> memcached_return_t {
+                guarded(MEMCACHED_FAILURE, || {
+                    let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+                    // SAFETY: the caller's promise.
+                    let key = unsafe { bytes(key, key_length) };
+                    // SAFETY: the caller's promise.
+                    let value = unsafe { bytes(value, value_length) };
+                    store(memc, None, Item { key, value, expiration, flags, mode: $mode })
+                })
+            }
+
+            $(#[$doc])*
+            ///
+            /// The server is that of the group's key.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name_by_key(
+                ptr: Option<&memcached_st>,
+                group_key: *const c_char,
+                group_key_length: usize,
+                key: *const c_char,
+                key_length: usize,
+                value: *const c_char,
+                value_length: usize,
+                expiration: i64,
+                flags: u32,
+            ) -> memcached_return_t {
+                guarded(MEMCACHED_FAILURE, || {
+                    let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+                    // SAFETY: the caller's promise.
+                    let group = unsafe { bytes(group_key, group_key_length) };
+                    // SAFETY: the caller's promise.
+                    let key = unsafe { bytes(key, key_length) };
+                    // SAFETY: the caller's promise.
+                    let value = unsafe { bytes(value, value_length) };
+                    store(memc, Some(group), Item { key, value, expiration, flags, mode: $mode })
+                })
+            }
+        )*
+    };
+}
+
+stores! {
+    /// Stores a value.
+    memcached_set memcached_set_by_key Mode::Set;
+    /// Stores a value if the key is not there.
+    memcached_add memcached_add_by_key Mode::Add;
+    /// Stores a value if the key is there.
+    memcached_replace memcached_replace_by_key Mode::Replace;
+    /// Adds bytes behind a value.
+    memcached_append memcached_append_by_key Mode::Append;
+    /// Adds bytes before a value.
+    memcached_prepend memcached_prepend_by_key Mode::Prepend;
+}
+
+/// Stores a value if the item is still the one with this CAS.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_cas(
+    ptr: Option<&memcached_st>,
+    key: *const c_char,
+    key_length: usize,
+    value: *const c_char,
+    value_length: usize,
+    expiration: i64,
+    flags: u32,
+    cas: u64,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+        // SAFETY: the caller's promise.
+        let key = unsafe { bytes(key, key_length) };
+        // SAFETY: the caller's promise.
+        let value = unsafe { bytes(value, value_length) };
+        store(memc, None, Item { key, value, expiration, flags, mode: Mode::Compare(cas) })
+    })
+}
+
+/// Stores a value if the item is still the one with this CAS. The server is that of the group's key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_cas_by_key(
+    ptr: Option<&memcached_st>,
+    group_key: *const c_char,
+    group_key_length: usize,
+    key: *const c_char,
+    key_length: usize,
+    value: *const c_char,
+    value_length: usize,
+    expiration: i64,
+    flags: u32,
+    cas: u64,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+        // SAFETY: the caller's promise.
+        let group = unsafe { bytes(group_key, group_key_length) };
+        // SAFETY: the caller's promise.
+        let key = unsafe { bytes(key, key_length) };
+        // SAFETY: the caller's promise.
+        let value = unsafe { bytes(value, value_length) };
+        store(memc, Some(group), Item { key, value, expiration, flags, mode: Mode::Compare(cas) })
+    })
+}
