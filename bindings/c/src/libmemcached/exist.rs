@@ -46,8 +46,12 @@ fn exist(ptr: Option<&memcached_st>, group: Option<&[u8]>, key: &[u8]) -> memcac
 
 fn try_exist(memc: &memcached_st, group: Option<&[u8]>, key: &[u8]) -> Result<(), memcached_return_t> {
     let inner = memc.begin()?;
-    memc.check_line(inner, key)?;
-    memc.check_key(inner, key)?;
+    // libmemcached leaves keys that are none to the server.
+    match key.len() {
+        0 => return Err(MEMCACHED_ERROR),
+        MEMCACHED_MAX_KEY.. => return Err(memc.bad_line(inner, key)),
+        _ => memc.check_line(inner, key)?,
+    }
     let server = memc.server_of(inner, group, key)?;
     let is_there = inner.with_key(key, |key| server.call(memc, |client| client.contains(key)))?;
     if is_there || !memc.is_replying() { Ok(()) } else { Err(MEMCACHED_NOTFOUND) }

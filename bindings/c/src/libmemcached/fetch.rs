@@ -192,7 +192,7 @@ fn of_replica(
     let key = full.get(inner.namespace.borrow().as_bytes().len()..)?;
     let mut value = Vec::new();
     for replica in memc.replicas(inner, group, key) {
-        if let Ok(Some((flags, cas))) = replica.call(memc, |client| client.get_into(full, &mut value)) {
+        if let Ok(Some((flags, cas))) = replica.get(memc, full, &mut value) {
             return Some((flags, cas, value));
         }
     }

@@ -47,7 +47,14 @@ pub unsafe extern "C" fn memcached_verbosity(
     ptr: Option<&memcached_st>,
     verbosity: u32,
 ) -> memcached_return_t {
-    guarded(MEMCACHED_FAILURE, || each(ptr, |client| client.verbosity(verbosity).remove(0), |_, ()| {}))
+    guarded(MEMCACHED_FAILURE, || {
+        let done = each(ptr, |client| client.verbosity(verbosity).remove(0), |_, ()| {});
+        if let Some(inner) = ptr.and_then(memcached_st::inner).filter(|_| done == MEMCACHED_SOME_ERRORS) {
+            // libmemcached keeps to itself which.
+            inner.errors.take();
+        }
+        done
+    })
 }
 
 /// Asks all servers for their versions.

@@ -93,12 +93,11 @@ fn try_get(
         memc.forget_asked(inner);
     }
     let mut value = inner.value.take();
-    let found = inner.with_key(key, |key| server.call(memc, |client| client.get_into(key, &mut value)));
+    let found = inner.with_key(key, |key| server.get(memc, key, &mut value));
     let found = match found {
         Ok(None) if memc.is_binary() && memc.number_of_replicas.get() > 0 => {
             memc.replicas(inner, group, key).into_iter().find_map(|replica| {
-                let found =
-                    inner.with_key(key, |key| replica.call(memc, |client| client.get_into(key, &mut value)));
+                let found = inner.with_key(key, |key| replica.get(memc, key, &mut value));
                 found.transpose()
             })
         }
@@ -108,6 +107,7 @@ fn try_get(
     let result = &memc.result;
     // Programs that look for the CAS of what they got look for it here.
     result.set_key(key);
+    result.count.set(1);
     result.item_flags.set(flags);
     result.item_cas.set(if memc.has(super::types::flags::SUPPORT_CAS) { cas } else { 0 });
     put(wanted.value_length, value.len());

@@ -24,7 +24,6 @@ use super::types::{flags, memcached_st};
 /// A server of a handle. Programs cannot look into it.
 #[derive(Debug)]
 pub struct memcached_instance_st {
-    pub(crate) root: Cell<*const memcached_st>,
     /// Host name, or path of a Unix socket.
     pub(crate) name: CString,
     pub(crate) port: u16,
@@ -61,14 +60,12 @@ const BUFFERED_MAX: usize = 512;
 
 impl memcached_instance_st {
     pub(crate) fn new(
-        root: *const memcached_st,
         name: CString,
         port: u16,
         kind: memcached_connection_t,
         weight: u32,
     ) -> memcached_instance_st {
         memcached_instance_st {
-            root: Cell::new(root),
             name,
             port,
             kind,
@@ -112,6 +109,10 @@ impl memcached_instance_st {
         if !self.buffered.borrow().is_empty() {
             self.drain(memc)?;
         }
+        if !self.asked.borrow().is_empty() {
+            // As in libmemcached, where answers to others would be in the way of this one's.
+            self.asked.borrow_mut().clear();
+        }
         let was_connected = self.state.get() == MEMCACHED_SERVER_STATE_CONNECTED;
         match self.with_client(memc, ask)? {
             Ok(done) => {
@@ -122,6 +123,23 @@ impl memcached_instance_st {
             }
             Err(error) => Err(self.failed(memc, &error)),
         }
+    }
+
+    /// Looks a value up: its flags and CAS.
+    ///
+    /// # Errors
+    /// As for [`memcached_instance_st::call`].
+    #[inline]
+    pub(crate) fn get(
+        &self,
+        memc: &memcached_st,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<Option<(u32, u64)>, memcached_return_t> {
+        self.call(memc, |client| {
+            let found = client.get_into(key, None, value)?;
+            Ok(found.map(|found| (found.flags, found.cas)))
+        })
     }
 
     #[inline]

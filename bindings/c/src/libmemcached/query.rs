@@ -1,6 +1,7 @@
 //! How every call begins: errors of the last are forgotten, arguments are looked at.
 
 use super::constants::*;
+use super::error::Told;
 use super::handle::State;
 use super::types::{handle_state, memcached_st};
 
@@ -26,15 +27,18 @@ impl memcached_st {
         Ok(inner)
     }
 
-    /// A key that may be asked for, with what stands before it.
+    /// A key that may be asked for.
     ///
     /// # Errors
     /// It is empty, too long or, where keys are verified, has characters that servers do not take.
     #[inline]
     pub(crate) fn check_key(&self, inner: &State, key: &[u8]) -> Result<(), memcached_return_t> {
-        let len = inner.namespace.borrow().as_bytes().len() + key.len();
-        if key.is_empty() || len >= MEMCACHED_MAX_KEY {
+        if key.is_empty() || key.len() >= MEMCACHED_MAX_KEY {
             return Err(self.fail_with(MEMCACHED_BAD_KEY_PROVIDED, "Key provided was too long."));
+        }
+        if inner.namespace.borrow().as_bytes().len() + key.len() >= MEMCACHED_MAX_KEY {
+            // libmemcached leaves that to the server.
+            return Err(self.bad_line(inner, key));
         }
         if self.has(super::types::flags::VERIFY_KEY) && !key.iter().all(u8::is_ascii_graphic) {
             return Err(self.fail_with(MEMCACHED_BAD_KEY_PROVIDED, "Key provided had invalid character."));
@@ -59,9 +63,17 @@ impl memcached_st {
         if self.is_binary() || !key.iter().any(|byte| matches!(byte, 0 | b' ' | b'\n' | b'\r')) {
             return Ok(());
         }
-        let server = self.server_of(inner, None, key)?;
-        let told = super::error::Told { message: BAD_LINE, is_verbatim: true, ..Default::default() };
-        Err(self.fail_of(&server, MEMCACHED_CLIENT_ERROR, told))
+        Err(self.bad_line(inner, key))
+    }
+
+    /// Tells what servers say to a line that is none.
+    #[cold]
+    pub(crate) fn bad_line(&self, inner: &State, key: &[u8]) -> memcached_return_t {
+        let told = Told { message: BAD_LINE, is_verbatim: true, ..Told::default() };
+        match self.server_of(inner, None, key) {
+            Ok(server) => self.fail_of(&server, MEMCACHED_CLIENT_ERROR, told),
+            Err(code) => code,
+        }
     }
 }
 

@@ -26,7 +26,7 @@ impl memcached_st {
         if weight > 1 && self.is_consistent() {
             self.ketama.weighted.set(1);
         }
-        let server = memcached_instance_st::new(self, name, port, kind, weight);
+        let server = memcached_instance_st::new(name, port, kind, weight);
         let count = {
             let mut servers = inner.instances.borrow_mut();
             servers.push(Rc::new(server));
