@@ -1,6 +1,6 @@
 // Prints what programs compiled against libmemcached's headers take for granted: the size of each public struct, where
-// its fields lie, the value of each constant. `cargo xtask libmemcached` compares it with shapes.txt, and a test of
-// fabcache-c compares shapes.txt with the library's own.
+// its fields lie, the value of each constant. `cargo xtask libmemcached` compares that with the recorded text
+// (bindings/c/tests/libmemcached/shapes.txt), and a test of fabcache-c compares the recorded text with the library's own.
 #include <libmemcached-1.0/memcached.h>
 #include <libmemcached-1.0/struct/analysis.h>
 #include <libhashkit-1.0/hashkit.h>

@@ -21,6 +21,7 @@ pub mod auto;
 pub mod behavior;
 mod border;
 pub mod callback;
+pub mod configuration;
 pub mod constants;
 pub mod create;
 pub mod delete;
