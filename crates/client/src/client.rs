@@ -619,7 +619,8 @@ impl Client {
         self.shared.servers.iter().map(version).collect()
     }
 
-    /// Statistics of all servers, in their order: all of them, or those of a topic such as `items`.
+    /// Statistics of all servers, in their order: all of them, or those of a topic such as `items`; for `cachedump 1 100`,
+    /// keys with what is told of them.
     ///
     /// # Errors
     /// Of each server, that it fails or refuses; of all, that the topic is none.

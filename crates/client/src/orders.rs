@@ -63,7 +63,9 @@ pub fn stats(connection: &mut Connection, topic: &str) -> Result<Stats, Failure>
     loop {
         let line = connection.line()?;
         refusal(&line)?;
-        match line.strip_prefix("STAT ").map(|stat| stat.split_once(' ').unwrap_or((stat, ""))) {
+        // An item of `cachedump` is told of as a statistic is, but for this word.
+        let stat = line.strip_prefix("STAT ").or_else(|| line.strip_prefix("ITEM "));
+        match stat.map(|stat| stat.split_once(' ').unwrap_or((stat, ""))) {
             Some((name, value)) => stats.push((name.into(), value.into())),
             None if matches!(line.as_str(), "END" | "RESET") => return Ok(stats),
             None => return Err(protocol(line.as_bytes())),
