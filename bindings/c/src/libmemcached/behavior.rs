@@ -114,6 +114,8 @@ fn set_bit(memc: &memcached_st, flag: memcached_behavior_t, bit: u16, to: bool) 
                 memc.set_flag(flags::VERIFY_KEY, false);
             }
         }
+        // Nobody answers to datagrams.
+        MEMCACHED_BEHAVIOR_USE_UDP => memc.set_flag(flags::REPLY, !to),
         MEMCACHED_BEHAVIOR_NO_BLOCK
         | MEMCACHED_BEHAVIOR_BUFFER_REQUESTS
         | MEMCACHED_BEHAVIOR_TCP_NODELAY
@@ -177,13 +179,8 @@ fn get(memc: &memcached_st, flag: memcached_behavior_t) -> u64 {
         MEMCACHED_BEHAVIOR_HASH => memc.hashkit.base_hash.number().into(),
         MEMCACHED_BEHAVIOR_KETAMA_HASH => memc.hashkit.distribution_hash.number().into(),
         MEMCACHED_BEHAVIOR_DISTRIBUTION => memc.distribution.get().into(),
-        MEMCACHED_BEHAVIOR_KETAMA => {
-            (memc.distribution.get() == MEMCACHED_DISTRIBUTION_CONSISTENT_KETAMA).into()
-        }
-        MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED => {
-            let is_weighted = memc.distribution.get() == MEMCACHED_DISTRIBUTION_CONSISTENT_WEIGHTED;
-            (is_weighted && memc.ketama.weighted.get() != 0).into()
-        }
+        MEMCACHED_BEHAVIOR_KETAMA => is_ring(memc).into(),
+        MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED => (is_ring(memc) && memc.ketama.weighted.get() != 0).into(),
         MEMCACHED_BEHAVIOR_NUMBER_OF_REPLICAS => memc.number_of_replicas.get().into(),
         MEMCACHED_BEHAVIOR_IO_MSG_WATERMARK => memc.io_msg_watermark.get().into(),
         MEMCACHED_BEHAVIOR_IO_BYTES_WATERMARK => memc.io_bytes_watermark.get().into(),
@@ -204,7 +201,9 @@ fn get(memc: &memcached_st, flag: memcached_behavior_t) -> u64 {
             memc.fail_with(MEMCACHED_DEPRECATED, "MEMCACHED_BEHAVIOR_USER_DATA deprecated.");
             0
         }
-        MEMCACHED_BEHAVIOR_LOAD_FROM_FILE => 0,
+        MEMCACHED_BEHAVIOR_LOAD_FROM_FILE => {
+            u64::from(memc.inner().is_some_and(|inner| inner.file.borrow().is_some()))
+        }
         _ => {
             memc.fail_with(
                 MEMCACHED_INVALID_ARGUMENTS,
@@ -216,6 +215,17 @@ fn get(memc: &memcached_st, flag: memcached_behavior_t) -> u64 {
 }
 
 // ---- hashes and distributions ----
+
+/// Keys are mapped by places on a ring.
+fn is_ring(memc: &memcached_st) -> bool {
+    matches!(
+        memc.distribution.get(),
+        MEMCACHED_DISTRIBUTION_CONSISTENT
+            | MEMCACHED_DISTRIBUTION_CONSISTENT_KETAMA
+            | MEMCACHED_DISTRIBUTION_CONSISTENT_KETAMA_SPY
+            | MEMCACHED_DISTRIBUTION_CONSISTENT_WEIGHTED
+    )
+}
 
 fn set_distribution(memc: &memcached_st, to: memcached_server_distribution_t) -> memcached_return_t {
     if to >= MEMCACHED_DISTRIBUTION_CONSISTENT_MAX {
