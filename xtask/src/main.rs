@@ -5,6 +5,7 @@ mod capi;
 mod clients;
 mod differential;
 mod fuzz;
+mod libmemcached;
 mod loom;
 mod process;
 mod protocols;
@@ -39,6 +40,8 @@ enum Task {
     Header(capi::HeaderArgs),
     /// Install the C library, its header and its man pages
     Install(capi::InstallArgs),
+    /// Compare libfabcache.so with Debian's libmemcached
+    Libmemcached(libmemcached::Args),
     /// Check models of what is lock-free, in every interleaving within their bounds
     Loom(loom::Args),
     /// Run the client library against memcached in each protocol, and through a proxy
@@ -58,6 +61,7 @@ fn main() -> Result<()> {
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Header(args) => capi::header(&args),
         Task::Install(args) => capi::install(&args),
+        Task::Libmemcached(args) => libmemcached::run(&args),
         Task::Loom(args) => loom::run(&args),
         Task::Protocols(args) => protocols::run(&args),
         Task::Python(args) => python::run(&args),

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 use super::allocators;
+use super::configuration::configure_by;
 use super::constants::*;
 use super::handle::State;
 use super::types::*;
@@ -144,10 +145,13 @@ impl memcached_st {
         if let Some(inner) = self.inner() {
             inner.namespace.take();
             inner.buckets.take();
-            inner.credentials.take();
+            inner.sasl.take();
+            inner.file.take();
             inner.encoding_key.take();
             inner.errors.take();
         }
+        self.sasl.callbacks.set(null_mut());
+        self.sasl.is_allocated.set(0);
         self.result.clear();
     }
 
@@ -232,9 +236,12 @@ impl memcached_st {
         to.context.set(from.allocators.context.get());
         inner.namespace.replace(others.namespace.borrow().clone());
         inner.buckets.replace(others.buckets.borrow().clone());
-        inner.credentials.replace(others.credentials.borrow().clone());
+        inner.file.replace(others.file.borrow().clone());
         inner.encoding_key.replace(others.encoding_key.borrow().clone());
-        self.push_servers(from)
+        match self.copy_sasl(from) {
+            MEMCACHED_SUCCESS => self.push_servers(from),
+            rc => rc,
+        }
     }
 }
 
@@ -250,15 +257,16 @@ pub unsafe extern "C" fn memcached_push(
     })
 }
 
-/// As it was made, without servers.
+/// As it was made, without servers; or as the file says that it was configured by.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_reset(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
         let Some(memc) = ptr.filter(|memc| memc.inner().is_some()) else {
             return MEMCACHED_INVALID_ARGUMENTS;
         };
+        let file = memc.inner().and_then(|inner| inner.file.take());
         memc.reset();
-        MEMCACHED_SUCCESS
+        file.map_or(MEMCACHED_SUCCESS, |file| configure_by(memc, file))
     })
 }
 

@@ -37,6 +37,12 @@ impl memcached_st {
         self.note(code, Told { message, ..Told::default() }, None)
     }
 
+    /// The same as it is told: with the system's words for it, or with none but these.
+    #[cold]
+    pub(crate) fn fail_told(&self, code: memcached_return_t, told: Told<'_>) -> memcached_return_t {
+        self.note(code, told, None)
+    }
+
     /// Notes an error of a server, also with that.
     #[cold]
     pub(crate) fn fail_of(

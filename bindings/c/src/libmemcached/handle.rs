@@ -9,6 +9,7 @@ use fabcache_client::distribution::Mapping;
 
 use super::constants::memcached_return_t;
 use super::instance::memcached_instance_st;
+use super::sasl::Given;
 use super::types::{flags, memcached_st};
 
 /// What of a handle is ours: made by `memcached_create`, gone with `memcached_free`.
@@ -28,8 +29,10 @@ pub struct State {
     pub namespace: RefCell<CString>,
     /// The server that was lost last.
     pub last_disconnected: RefCell<Option<Rc<memcached_instance_st>>>,
-    /// User and password, of `memcached_set_sasl_auth_data`.
-    pub credentials: RefCell<Option<fabcache_client::Credentials>>,
+    /// Name and password, of `memcached_set_sasl_auth_data`.
+    pub sasl: RefCell<Option<Box<Given>>>,
+    /// The file that it was configured by.
+    pub file: RefCell<Option<Vec<u8>>>,
     /// Memory for a value on its way to the caller.
     pub value: RefCell<Vec<u8>>,
     /// Something was asked for with `memcached_mget` and may not be fetched yet.

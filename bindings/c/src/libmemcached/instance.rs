@@ -142,8 +142,12 @@ impl memcached_instance_st {
         })
     }
 
+    /// Does something with its client.
+    ///
+    /// # Errors
+    /// There can be none, which is noted.
     #[inline]
-    fn with_client<R>(
+    pub(crate) fn with_client<R>(
         &self,
         memc: &memcached_st,
         then: impl FnOnce(&Client) -> R,
@@ -262,7 +266,7 @@ impl memcached_instance_st {
             timeout: patience(memc.poll_timeout.get()),
             // When it is asked again is decided here.
             failures_max: u32::MAX,
-            credentials: memc.inner().and_then(|inner| inner.credentials.borrow().clone()),
+            credentials: memc.credentials(),
             ..Options::default()
         };
         Client::new([address], options).map_err(|error| self.failed(memc, &error))

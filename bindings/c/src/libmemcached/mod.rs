@@ -17,6 +17,7 @@
 #![allow(clippy::too_many_arguments)]
 
 pub mod allocators;
+pub mod analyze;
 pub mod auto;
 pub mod behavior;
 mod border;
@@ -25,6 +26,7 @@ pub mod configuration;
 pub mod constants;
 pub mod create;
 pub mod delete;
+pub mod dump;
 pub mod error;
 pub mod exist;
 pub mod fetch;
@@ -32,16 +34,23 @@ pub mod flush;
 pub mod get;
 pub mod handle;
 pub mod hash;
+pub mod hashkit;
 pub mod instance;
+pub mod names;
+pub mod pool;
 mod query;
+pub mod requests;
 pub mod result;
 mod routing;
+pub mod sasl;
 pub mod server;
 pub mod server_list;
+pub mod stats;
 pub mod storage;
 pub mod strerror;
 pub mod touch;
 pub mod types;
+pub mod util;
 
 pub use border::Out;
 pub use constants::*;

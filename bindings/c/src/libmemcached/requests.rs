@@ -1,0 +1,302 @@
+//! RDMA-Memcached's calls that do not wait (its user guide, 0.9.6), with its promise about buffers.
+//!
+//! What it adds to libmemcached is declared in `libmemcached/requests.h`. A request belongs to the thread of its handle; it
+//! can be used again once it is over.
+//!
+//! Of a value that is stored a copy is made before the call returns, with `memcached_iset` as with `memcached_bset`; so
+//! nothing can be broken by who touches key or value too early.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::c_char;
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
+
+use fabcache_client::{Error, Outcome, Request, Ttl};
+
+use super::border;
+use super::constants::*;
+use super::instance::memcached_instance_st;
+use super::types::memcached_st;
+use crate::guarded;
+
+/// A request: what programs see of it, and ours.
+#[repr(C)]
+#[derive(Debug)]
+pub struct memcached_request_st {
+    /// The value: to be stored, or where one that is found goes. Null for memory of the handle's allocator.
+    pub value: Cell<*mut c_char>,
+    /// Its length: of what is to be stored; the room there is for what is found, and then the length of that.
+    pub value_length: Cell<usize>,
+    /// The item's flags.
+    pub flags: Cell<u32>,
+    /// What it came to; `MEMCACHED_IN_PROGRESS` before.
+    pub response: Cell<memcached_return_t>,
+    operation: RefCell<Option<Operation>>,
+    /// Memory that was allocated for a value, which is the caller's since.
+    allocated: Cell<*mut c_char>,
+    /// The room that there was at first: the length is overwritten.
+    room: Cell<usize>,
+}
+
+/// What is being done.
+#[derive(Debug)]
+struct Operation {
+    request: Request,
+    server: Rc<memcached_instance_st>,
+}
+
+/// A new request: with a value to be stored, or room for one that is found. Without room memory is allocated for it, which
+/// the caller frees. Room of no length is taken to be enough, as in RDMA-Memcached.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_request_create(
+    ptr: Option<&memcached_st>,
+    value: *mut c_char,
+    value_length: usize,
+    flags: u32,
+) -> *mut memcached_request_st {
+    guarded(ptr::null_mut(), || {
+        if ptr.is_none() {
+            return ptr::null_mut();
+        }
+        Box::into_raw(Box::new(memcached_request_st {
+            value: Cell::new(value),
+            value_length: Cell::new(value_length),
+            flags: Cell::new(flags),
+            response: Cell::new(MEMCACHED_INVALID_ARGUMENTS),
+            operation: RefCell::new(None),
+            allocated: Cell::new(ptr::null_mut()),
+            room: Cell::new(value_length),
+        }))
+    })
+}
+
+/// Lets a request go. What it asked for is done all the same; a value that was allocated for it stays the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_request_free(
+    _ptr: Option<&memcached_st>,
+    request: *mut memcached_request_st,
+) {
+    guarded((), || {
+        if let Some(request) = NonNull::new(request) {
+            // SAFETY: it came from a box in `memcached_request_create`; the caller gives it back once.
+            drop(unsafe { Box::from_raw(request.as_ptr()) });
+        }
+    });
+}
+
+/// A handle's key on its way to its server.
+struct Asked<'a> {
+    memc: &'a memcached_st,
+    request: &'a memcached_request_st,
+    server: Rc<memcached_instance_st>,
+    key: Vec<u8>,
+}
+
+impl<'a> Asked<'a> {
+    fn new(
+        memc: Option<&'a memcached_st>,
+        request: Option<&'a memcached_request_st>,
+        key: &[u8],
+    ) -> Result<Asked<'a>, memcached_return_t> {
+        let (Some(memc), Some(request)) = (memc, request) else { return Err(MEMCACHED_INVALID_ARGUMENTS) };
+        if request.operation.borrow().is_some() {
+            return Err(memc.fail_with(MEMCACHED_IN_PROGRESS, "The request is not over yet."));
+        }
+        let start = || {
+            let inner = memc.begin()?;
+            memc.check_key(inner, key)?;
+            let server = memc.server_of(inner, None, key)?;
+            server.connect(memc)?;
+            Ok((server, inner.with_key(key, <[u8]>::to_vec)))
+        };
+        match start() {
+            Ok((server, key)) => Ok(Asked { memc, request, server, key }),
+            Err(rc) => {
+                request.response.set(rc);
+                Err(rc)
+            }
+        }
+    }
+
+    fn begin(self, begin: impl FnOnce(&fabcache_client::Client, Vec<u8>) -> Request) -> memcached_return_t {
+        let Asked { memc, request, server, key } = self;
+        let begun = if server.has_buffered() { server.drain(memc) } else { Ok(()) };
+        match begun.and_then(|()| server.with_client(memc, |client| begin(client, key))) {
+            Ok(begun) => {
+                request.response.set(MEMCACHED_IN_PROGRESS);
+                *request.operation.borrow_mut() = Some(Operation { request: begun, server });
+                MEMCACHED_SUCCESS
+            }
+            Err(rc) => {
+                request.response.set(rc);
+                rc
+            }
+        }
+    }
+}
+
+/// # Safety
+/// That of the functions below.
+unsafe fn set(
+    memc: Option<&memcached_st>,
+    key: *const c_char,
+    key_length: usize,
+    request: Option<&memcached_request_st>,
+    expiration: libc::time_t,
+    flags: u32,
+) -> memcached_return_t {
+    // SAFETY: as our caller promises.
+    let key = unsafe { border::bytes(key, key_length) };
+    let asked = match Asked::new(memc, request, key) {
+        Ok(asked) => asked,
+        Err(rc) => return rc,
+    };
+    let (value, length) = (asked.request.value.get(), asked.request.value_length.get());
+    // SAFETY: as our caller promises.
+    let value = unsafe { border::bytes(value, length) }.to_vec();
+    asked.request.flags.set(flags);
+    asked.begin(|client, key| client.iset_with_flags(key, value, Ttl::exact(expiration), flags))
+}
+
+/// Begins to store a request's value. Key and value must stay as they are until it is over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_iset(
+    ptr: Option<&memcached_st>,
+    key: *const c_char,
+    key_length: usize,
+    request: Option<&memcached_request_st>,
+    expiration: libc::time_t,
+    flags: u32,
+) -> memcached_return_t {
+    // SAFETY: as our caller promises.
+    guarded(MEMCACHED_FAILURE, || unsafe { set(ptr, key, key_length, request, expiration, flags) })
+}
+
+/// Begins to store a request's value. Key and value are the caller's again when it returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_bset(
+    ptr: Option<&memcached_st>,
+    key: *const c_char,
+    key_length: usize,
+    request: Option<&memcached_request_st>,
+    expiration: libc::time_t,
+    flags: u32,
+) -> memcached_return_t {
+    // SAFETY: as our caller promises.
+    guarded(MEMCACHED_FAILURE, || unsafe { set(ptr, key, key_length, request, expiration, flags) })
+}
+
+/// # Safety
+/// That of the functions below.
+unsafe fn get(
+    memc: Option<&memcached_st>,
+    key: *const c_char,
+    key_length: usize,
+    request: Option<&memcached_request_st>,
+) -> memcached_return_t {
+    // SAFETY: as our caller promises.
+    let key = unsafe { border::bytes(key, key_length) };
+    let asked = match Asked::new(memc, request, key) {
+        Ok(asked) => asked,
+        Err(rc) => return rc,
+    };
+    // What was allocated for the last value is the caller's, who may have freed it.
+    if ptr::eq(asked.request.value.get(), asked.request.allocated.get()) {
+        asked.request.value.set(ptr::null_mut());
+    }
+    asked.begin(|client, key| client.iget(key, Vec::new()))
+}
+
+/// Begins to ask for a value. The key and the room for the value must be left alone until it is over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_iget(
+    ptr: Option<&memcached_st>,
+    key: *const c_char,
+    key_length: usize,
+    request: Option<&memcached_request_st>,
+) -> memcached_return_t {
+    // SAFETY: as our caller promises.
+    guarded(MEMCACHED_FAILURE, || unsafe { get(ptr, key, key_length, request) })
+}
+
+/// Begins to ask for a value. The key is the caller's again when it returns; the room for the value when it is over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_bget(
+    ptr: Option<&memcached_st>,
+    key: *const c_char,
+    key_length: usize,
+    request: Option<&memcached_request_st>,
+) -> memcached_return_t {
+    // SAFETY: as our caller promises.
+    guarded(MEMCACHED_FAILURE, || unsafe { get(ptr, key, key_length, request) })
+}
+
+/// What a request came to, or that it is in progress.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_test(
+    ptr: Option<&memcached_st>,
+    request: Option<&memcached_request_st>,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        let (Some(memc), Some(request)) = (ptr, request) else { return MEMCACHED_INVALID_ARGUMENTS };
+        let is_over =
+            request.operation.borrow_mut().as_mut().is_none_or(|operation| operation.request.test());
+        if is_over { finish(memc, request) } else { MEMCACHED_IN_PROGRESS }
+    })
+}
+
+/// Waits until a request is over: what it came to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_wait(
+    ptr: Option<&memcached_st>,
+    request: Option<&memcached_request_st>,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        let (Some(memc), Some(request)) = (ptr, request) else { return MEMCACHED_INVALID_ARGUMENTS };
+        finish(memc, request)
+    })
+}
+
+/// Takes in what it came to, if that was not done yet.
+fn finish(memc: &memcached_st, request: &memcached_request_st) -> memcached_return_t {
+    let Some(mut operation) = request.operation.take() else { return request.response.get() };
+    let completed = operation.request.wait();
+    let rc = match completed.result {
+        Ok(Outcome::Found { flags, .. }) => {
+            request.flags.set(flags);
+            found(memc, request, &completed.value)
+        }
+        Ok(Outcome::NotFound) => MEMCACHED_NOTFOUND,
+        Ok(Outcome::Stored) => MEMCACHED_SUCCESS,
+        Err(Error::Value(_)) => MEMCACHED_E2BIG,
+        Err(error) => operation.server.failed(memc, &error),
+    };
+    request.response.set(rc);
+    rc
+}
+
+/// Puts a value where the caller wants it, with a zero behind it if there is room.
+fn found(memc: &memcached_st, request: &memcached_request_st, value: &[u8]) -> memcached_return_t {
+    let to = request.value.get();
+    request.value_length.set(value.len());
+    if to.is_null() {
+        let copy = memc.copy_out(value);
+        request.value.set(copy);
+        request.allocated.set(copy);
+        let none = || memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
+        return if copy.is_null() { none() } else { MEMCACHED_SUCCESS };
+    }
+    let room = request.room.get();
+    if room > 0 && value.len() > room {
+        return memc.fail_with(MEMCACHED_E2BIG, "The value is longer than the room that was given for it.");
+    }
+    // SAFETY: there is room for it, as was just seen, or as the caller promises who gave no length.
+    unsafe { ptr::copy_nonoverlapping(value.as_ptr().cast(), to, value.len()) };
+    if room != value.len() {
+        // SAFETY: there is room for one more, by the same.
+        let end = unsafe { to.add(value.len()) };
+        // SAFETY: as above.
+        unsafe { end.write(0) };
+    }
+    MEMCACHED_SUCCESS
+}

@@ -1,0 +1,401 @@
+//! Statistics of servers: as libmemcached's structure has room for, or all of them to a function.
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_ulonglong, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::rc::Rc;
+
+use fabcache_client::{Error, Failure};
+
+use super::border::{self, Out, put};
+use super::constants::*;
+use super::instance::memcached_instance_st;
+use super::types::{flags, memcached_st, memcached_stat_fn, memcached_stat_st};
+use super::util::Asker;
+use crate::guarded;
+
+/// The statistics that a `memcached_stat_st` has, in the order of `memcached_stat_get_keys`.
+const KEYS: [&CStr; 22] = [
+    c"pid",
+    c"uptime",
+    c"time",
+    c"version",
+    c"pointer_size",
+    c"rusage_user",
+    c"rusage_system",
+    c"curr_items",
+    c"total_items",
+    c"bytes",
+    c"curr_connections",
+    c"total_connections",
+    c"connection_structures",
+    c"cmd_get",
+    c"cmd_set",
+    c"get_hits",
+    c"get_misses",
+    c"evictions",
+    c"bytes_read",
+    c"bytes_written",
+    c"limit_maxbytes",
+    c"threads",
+];
+
+impl memcached_stat_st {
+    /// Nothing known of a server.
+    fn new(root: *const memcached_st) -> memcached_stat_st {
+        memcached_stat_st {
+            connection_structures: 0,
+            curr_connections: 0,
+            curr_items: 0,
+            pid: -1,
+            pointer_size: 0,
+            rusage_system_microseconds: 0,
+            rusage_system_seconds: 0,
+            rusage_user_microseconds: 0,
+            rusage_user_seconds: 0,
+            threads: 0,
+            time: 0,
+            total_connections: 0,
+            total_items: 0,
+            uptime: 0,
+            bytes: 0,
+            bytes_read: 0,
+            bytes_written: 0,
+            cmd_get: 0,
+            cmd_set: 0,
+            evictions: 0,
+            get_hits: 0,
+            get_misses: 0,
+            limit_maxbytes: 0,
+            version: [0; MEMCACHED_VERSION_STRING_LENGTH],
+            future: ptr::null_mut(),
+            root: root.cast_mut(),
+        }
+    }
+
+    fn long(&mut self, key: &str) -> Option<&mut c_ulong> {
+        Some(match key {
+            "uptime" => &mut self.uptime,
+            "time" => &mut self.time,
+            "pointer_size" => &mut self.pointer_size,
+            "curr_items" => &mut self.curr_items,
+            "total_items" => &mut self.total_items,
+            "curr_connections" => &mut self.curr_connections,
+            "total_connections" => &mut self.total_connections,
+            "connection_structures" => &mut self.connection_structures,
+            "threads" => &mut self.threads,
+            _ => return None,
+        })
+    }
+
+    fn long_long(&mut self, key: &str) -> Option<&mut c_ulonglong> {
+        Some(match key {
+            "bytes" => &mut self.bytes,
+            "cmd_get" => &mut self.cmd_get,
+            "cmd_set" => &mut self.cmd_set,
+            "get_hits" => &mut self.get_hits,
+            "get_misses" => &mut self.get_misses,
+            "evictions" => &mut self.evictions,
+            "bytes_read" => &mut self.bytes_read,
+            "bytes_written" => &mut self.bytes_written,
+            "limit_maxbytes" => &mut self.limit_maxbytes,
+            _ => return None,
+        })
+    }
+
+    /// Notes one statistic; those that it has no room for are left.
+    fn note(&mut self, key: &str, value: &str) {
+        if let Some(number) = self.long(key) {
+            *number = number_at_start(value) as c_ulong;
+        } else if let Some(number) = self.long_long(key) {
+            *number = number_at_start(value);
+        }
+        let (seconds, rest) = value.split_once('.').unwrap_or((value, ""));
+        let (seconds, microseconds) = (number_at_start(seconds) as c_ulong, number_at_start(rest) as c_ulong);
+        match key {
+            "pid" => self.pid = number_at_start(value) as c_int,
+            "version" => {
+                self.version = [0; MEMCACHED_VERSION_STRING_LENGTH];
+                // The last byte stays 0.
+                let room = &mut self.version[..MEMCACHED_VERSION_STRING_LENGTH - 1];
+                room.iter_mut().zip(value.bytes()).for_each(|(to, byte)| *to = byte as c_char);
+            }
+            "rusage_user" => {
+                (self.rusage_user_seconds, self.rusage_user_microseconds) = (seconds, microseconds)
+            }
+            "rusage_system" => {
+                (self.rusage_system_seconds, self.rusage_system_microseconds) = (seconds, microseconds);
+            }
+            _ => {}
+        }
+    }
+
+    /// One statistic in words, as libmemcached writes it: parts of a second without zeros in front.
+    fn in_words(&mut self, key: &str) -> Option<String> {
+        if let Some(number) = self.long(key) {
+            return Some(number.to_string());
+        }
+        if let Some(number) = self.long_long(key) {
+            return Some(number.to_string());
+        }
+        Some(match key {
+            "pid" => self.pid.to_string(),
+            "version" => self.version.iter().take_while(|&&c| c != 0).map(|&c| char::from(c as u8)).collect(),
+            "rusage_user" => format!("{}.{}", self.rusage_user_seconds, self.rusage_user_microseconds),
+            "rusage_system" => format!("{}.{}", self.rusage_system_seconds, self.rusage_system_microseconds),
+            _ => return None,
+        })
+    }
+}
+
+/// What C's `strtoull` reads: the digits at the start.
+fn number_at_start(text: &str) -> u64 {
+    let digits = text.bytes().take_while(u8::is_ascii_digit);
+    digits.fold(0_u64, |number, digit| number.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+}
+
+impl memcached_instance_st {
+    /// Its statistics on a topic, by name.
+    ///
+    /// # Errors
+    /// It failed, which is noted; or the topic is none to it, which is not.
+    pub(crate) fn stats(
+        &self,
+        memc: &memcached_st,
+        topic: &str,
+    ) -> Result<Vec<(String, String)>, memcached_return_t> {
+        let answered = self.call(memc, |client| match client.stats(topic).pop() {
+            Some(Err(
+                error @ Error::Server { failure: Failure::Refused(_), .. } | error @ Error::Topic(_),
+            )) => Ok(Err(error)),
+            Some(other) => other.map(Ok),
+            None => Ok(Ok(Vec::new())),
+        })?;
+        answered
+            .map_err(|_| if memc.is_binary() { MEMCACHED_SOME_ERRORS } else { MEMCACHED_INVALID_ARGUMENTS })
+    }
+}
+
+/// Begins a query about statistics; the topic, none if there is none.
+///
+/// # Safety
+/// `args` is null, or ends with a zero.
+unsafe fn begin<'a>(
+    memc: &'a memcached_st,
+    args: *const c_char,
+) -> Result<(Vec<Rc<memcached_instance_st>>, std::borrow::Cow<'a, str>), memcached_return_t> {
+    let inner = memc.begin()?;
+    // SAFETY: as our caller promises.
+    let topic = unsafe { border::text(args) }.unwrap_or_default();
+    if topic.len() >= MEMCACHED_MAX_KEY {
+        return Err(memc.fail(MEMCACHED_BAD_KEY_PROVIDED));
+    }
+    let servers = inner.instances.borrow().clone();
+    // SAFETY: as above; what is made of it is a copy.
+    Ok((servers, String::from_utf8_lossy(topic).into_owned().into()))
+}
+
+/// Sees to it that all answer.
+///
+/// # Errors
+/// The last of those that do not; all are noted.
+pub(crate) fn connect_all(
+    memc: &memcached_st,
+    servers: &[Rc<memcached_instance_st>],
+) -> Result<(), memcached_return_t> {
+    servers.iter().map(|server| server.connect(memc)).fold(Ok(()), |before, now| now.and(before))
+}
+
+/// The statistics of all servers, in their order: memory of the handle's allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_stat(
+    ptr: Option<&memcached_st>,
+    args: *const c_char,
+    error: Out<'_, memcached_return_t>,
+) -> *mut memcached_stat_st {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: as our caller promises.
+        let (stats, rc) = match ptr.ok_or(MEMCACHED_INVALID_ARGUMENTS).map(|memc| unsafe { all(memc, args) })
+        {
+            Ok(Ok(found)) => found,
+            Ok(Err(rc)) | Err(rc) => (ptr::null_mut(), rc),
+        };
+        put(error, rc);
+        stats
+    })
+}
+
+/// # Safety
+/// `args` is null, or ends with a zero.
+unsafe fn all(
+    memc: &memcached_st,
+    args: *const c_char,
+) -> Result<(*mut memcached_stat_st, memcached_return_t), memcached_return_t> {
+    // SAFETY: as our caller promises.
+    let (servers, topic) = unsafe { begin(memc, args) }?;
+    if memc.has(flags::USE_UDP) {
+        return Err(memc.fail(MEMCACHED_NOT_SUPPORTED));
+    }
+    let memory: *mut memcached_stat_st = memc.allocate(servers.len() * size_of::<memcached_stat_st>()).cast();
+    if memory.is_null() {
+        return Err(memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE));
+    }
+    let mut rc = MEMCACHED_SUCCESS;
+    for (at, server) in servers.iter().enumerate() {
+        let mut stat = memcached_stat_st::new(memc);
+        match server.stats(memc, &topic) {
+            Ok(found) => found.iter().for_each(|(key, value)| stat.note(key, value)),
+            Err(MEMCACHED_INVALID_ARGUMENTS) => rc = MEMCACHED_INVALID_ARGUMENTS,
+            Err(_) => rc = MEMCACHED_SOME_ERRORS,
+        }
+        // SAFETY: there is room for as many as there are servers.
+        let to = unsafe { memory.add(at) };
+        // SAFETY: it lies in the memory that was allocated for it, which has the allocator's alignment.
+        unsafe { to.write(stat) };
+    }
+    Ok((memory, rc))
+}
+
+/// Gives statistics back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_stat_free(ptr: Option<&memcached_st>, stat: *mut memcached_stat_st) {
+    guarded((), || {
+        // SAFETY: null, or statistics that the caller has of us.
+        let Some(first) = (unsafe { stat.as_ref() }) else { return };
+        // SAFETY: the handle that they came from, which lives as long.
+        let root = unsafe { first.root.as_ref() };
+        match root.or(ptr) {
+            Some(memc) => memc.release(stat.cast()),
+            // SAFETY: what has no handle was allocated by C's own.
+            None => unsafe { libc::free(stat.cast()) },
+        }
+    });
+}
+
+/// The names of the statistics that there is room for, and null behind them: memory of the handle's allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_stat_get_keys(
+    ptr: Option<&memcached_st>,
+    _stat: *mut memcached_stat_st,
+    error: Out<'_, memcached_return_t>,
+) -> *mut *const c_char {
+    guarded(ptr::null_mut(), || {
+        let Some(memc) = ptr else {
+            put(error, MEMCACHED_INVALID_ARGUMENTS);
+            return ptr::null_mut();
+        };
+        let names: Vec<*const c_char> = KEYS.iter().map(|key| key.as_ptr()).chain([ptr::null()]).collect();
+        let memory: *mut *const c_char = memc.allocate(size_of_val(&names[..])).cast();
+        if memory.is_null() {
+            put(error, memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE));
+            return memory;
+        }
+        // SAFETY: so much was just allocated, apart from all others.
+        unsafe { ptr::copy_nonoverlapping(names.as_ptr(), memory, names.len()) };
+        put(error, MEMCACHED_SUCCESS);
+        memory
+    })
+}
+
+/// One of the statistics in words: memory of the handle's allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_stat_get_value(
+    ptr: Option<&memcached_st>,
+    stat: *mut memcached_stat_st,
+    key: *const c_char,
+    error: Out<'_, memcached_return_t>,
+) -> *mut c_char {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: null, or statistics that the caller has of us and nobody changes meanwhile.
+        let stat = unsafe { stat.as_mut() };
+        // SAFETY: as our caller promises.
+        let key = unsafe { border::text(key) }.and_then(|key| str::from_utf8(key).ok());
+        let words = stat.zip(key).and_then(|(stat, key)| stat.in_words(key));
+        let (value, rc) = match (ptr, words) {
+            (Some(memc), Some(words)) => match memc.copy_out(words.as_bytes()) {
+                none if none.is_null() => (none, memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE)),
+                value => (value, MEMCACHED_SUCCESS),
+            },
+            (Some(memc), None) => {
+                (ptr::null_mut(), memc.fail_with(MEMCACHED_INVALID_ARGUMENTS, "Invalid key provided"))
+            }
+            (None, _) => (ptr::null_mut(), MEMCACHED_INVALID_ARGUMENTS),
+        };
+        put(error, rc);
+        value
+    })
+}
+
+/// Calls a function with each statistic of each server. What it returns does not count.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_stat_execute(
+    memc: Option<&memcached_st>,
+    args: *const c_char,
+    func: memcached_stat_fn,
+    context: *mut c_void,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        let Some(memc) = memc else { return MEMCACHED_INVALID_ARGUMENTS };
+        // SAFETY: as our caller promises.
+        let (servers, topic) = match unsafe { begin(memc, args) } {
+            Ok(begun) => begun,
+            Err(rc) => return rc,
+        };
+        // Nothing is told of before all are known to answer.
+        if let Err(rc) = connect_all(memc, &servers) {
+            return rc;
+        }
+        let mut rc = MEMCACHED_SUCCESS;
+        for server in servers {
+            match server.stats(memc, &topic) {
+                Ok(found) => found.into_iter().for_each(|(key, value)| {
+                    let (Ok(key), Ok(value)) = (CString::new(key), CString::new(value)) else { return };
+                    let (key_length, value_length) = (key.as_bytes().len(), value.as_bytes().len());
+                    if let Some(func) = func {
+                        // SAFETY: the caller's function for this; the server and the strings live until it returns.
+                        unsafe {
+                            func(&*server, key.as_ptr(), key_length, value.as_ptr(), value_length, context)
+                        };
+                    }
+                }),
+                Err(failure) => rc = failure,
+            }
+        }
+        rc
+    })
+}
+
+/// The statistics of a server that no handle has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcached_stat_servername(
+    memc_stat: Option<&Cell<MaybeUninit<memcached_stat_st>>>,
+    args: *const c_char,
+    hostname: *const c_char,
+    port: u16,
+) -> memcached_return_t {
+    guarded(MEMCACHED_FAILURE, || {
+        if memc_stat.is_none() {
+            return MEMCACHED_INVALID_ARGUMENTS;
+        }
+        let ask = || {
+            // SAFETY: as our caller promises.
+            let asker = unsafe { Asker::new(hostname, port, None) }?;
+            let memc = asker.handle().ok_or(MEMCACHED_MEMORY_ALLOCATION_FAILURE)?;
+            // SAFETY: as our caller promises.
+            let (servers, topic) = unsafe { begin(memc, args) }?;
+            let found = servers[0].stats(memc, &topic)?;
+            // The handle is gone when the caller looks at it.
+            let mut stat = memcached_stat_st::new(ptr::null());
+            found.iter().for_each(|(key, value)| stat.note(key, value));
+            Ok(stat)
+        };
+        match ask() {
+            Ok(stat) => {
+                put(memc_stat, stat);
+                MEMCACHED_SUCCESS
+            }
+            Err(rc) => rc,
+        }
+    })
+}

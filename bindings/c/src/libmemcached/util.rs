@@ -1,0 +1,208 @@
+//! What libmemcachedutil asks of a server or of all, in one call.
+
+use std::ffi::c_char;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use super::border::{Out, put};
+use super::constants::*;
+use super::create::{memcached_create, memcached_free};
+use super::error::memcached_last_error;
+use super::flush::{memcached_flush, memcached_version};
+use super::sasl::memcached_set_sasl_auth_data;
+use super::server::memcached_server_add;
+use super::stats::{memcached_stat, memcached_stat_free};
+use super::types::memcached_st;
+use crate::guarded;
+
+/// A handle of one server for the time of a call.
+pub(crate) struct Asker(*mut memcached_st);
+
+impl Asker {
+    /// A handle of this server, with a name and a password if both are given.
+    ///
+    /// # Safety
+    /// The strings are null, or end with a zero.
+    pub(crate) unsafe fn new(
+        hostname: *const c_char,
+        port: u16,
+        user: Option<(*const c_char, *const c_char)>,
+    ) -> Result<Asker, memcached_return_t> {
+        // SAFETY: null, so that it has memory of its own.
+        let asker = Asker(unsafe { memcached_create(ptr::null_mut()) });
+        // SAFETY: the caller promises that of the string.
+        let rc = unsafe { memcached_server_add(asker.handle(), hostname, port) };
+        if rc != MEMCACHED_SUCCESS {
+            return Err(rc);
+        }
+        if let Some((name, password)) = user.filter(|user| !user.0.is_null() && !user.1.is_null()) {
+            // SAFETY: the caller promises that of the strings.
+            let rc = unsafe { memcached_set_sasl_auth_data(asker.handle(), name, password) };
+            if rc != MEMCACHED_SUCCESS {
+                return Err(rc);
+            }
+        }
+        Ok(asker)
+    }
+
+    /// None if there was no memory for it.
+    pub(crate) fn handle(&self) -> Option<&memcached_st> {
+        // SAFETY: null, or a handle that goes with `self`.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// What was wrong with the server, if it is only known that something was.
+    fn cause(&self, rc: memcached_return_t) -> memcached_return_t {
+        // SAFETY: null or a handle.
+        let known = unsafe { memcached_last_error(self.handle()) };
+        if rc == MEMCACHED_SOME_ERRORS && known != MEMCACHED_SUCCESS { known } else { rc }
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nobody uses it after this.
+        unsafe { memcached_free(self.0) };
+    }
+}
+
+/// Whether the server answers: it is asked for its version.
+///
+/// # Safety
+/// The strings are null, or end with a zero.
+unsafe fn ping(
+    hostname: *const c_char,
+    port: u16,
+    user: Option<(*const c_char, *const c_char)>,
+) -> memcached_return_t {
+    // SAFETY: as our caller promises.
+    match unsafe { Asker::new(hostname, port, user) } {
+        // SAFETY: it is a handle.
+        Ok(asker) => asker.cause(unsafe { memcached_version(asker.handle()) }),
+        Err(rc) => rc,
+    }
+}
+
+/// Whether a server answers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_ping(
+    hostname: *const c_char,
+    port: u16,
+    ret: Out<'_, memcached_return_t>,
+) -> bool {
+    guarded(false, || {
+        // SAFETY: as our caller promises.
+        let rc = unsafe { ping(hostname, port, None) };
+        put(ret, rc);
+        rc == MEMCACHED_SUCCESS
+    })
+}
+
+/// Whether a server answers who has this name and password; null for none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_ping2(
+    hostname: *const c_char,
+    port: u16,
+    username: *const c_char,
+    password: *const c_char,
+    ret: Out<'_, memcached_return_t>,
+) -> bool {
+    guarded(false, || {
+        // SAFETY: as our caller promises.
+        let rc = unsafe { ping(hostname, port, Some((username, password))) };
+        put(ret, rc);
+        rc == MEMCACHED_SUCCESS
+    })
+}
+
+/// # Safety
+/// The strings are null, or end with a zero.
+unsafe fn process_id(
+    hostname: *const c_char,
+    port: u16,
+    user: Option<(*const c_char, *const c_char)>,
+) -> Result<libc::pid_t, memcached_return_t> {
+    // SAFETY: as our caller promises.
+    let asker = unsafe { Asker::new(hostname, port, user) }?;
+    let mut rc = MaybeUninit::new(MEMCACHED_FAILURE);
+    // SAFETY: it is a handle, and nothing is asked about.
+    let stat =
+        unsafe { memcached_stat(asker.handle(), ptr::null(), Some(std::cell::Cell::from_mut(&mut rc))) };
+    // SAFETY: it was initialized above, and `memcached_stat` writes nothing but codes.
+    let rc = unsafe { rc.assume_init() };
+    // SAFETY: null, or the statistics of one server.
+    let found = unsafe { stat.as_ref() }.map(|stat| stat.pid);
+    // SAFETY: they came from there, with this handle.
+    unsafe { memcached_stat_free(asker.handle(), stat) };
+    match found {
+        Some(pid) if rc == MEMCACHED_SUCCESS => Ok(pid),
+        _ => Err(asker.cause(rc)),
+    }
+}
+
+fn tell(found: Result<libc::pid_t, memcached_return_t>, ret: Out<'_, memcached_return_t>) -> libc::pid_t {
+    put(ret, found.err().unwrap_or(MEMCACHED_SUCCESS));
+    found.unwrap_or(-1)
+}
+
+/// The number of a server's process; -1 if it does not answer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_getpid(
+    hostname: *const c_char,
+    port: u16,
+    ret: Out<'_, memcached_return_t>,
+) -> libc::pid_t {
+    // SAFETY: as our caller promises.
+    guarded(-1, || tell(unsafe { process_id(hostname, port, None) }, ret))
+}
+
+/// The same, with a name and a password; null for none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_getpid2(
+    hostname: *const c_char,
+    port: u16,
+    username: *const c_char,
+    password: *const c_char,
+    ret: Out<'_, memcached_return_t>,
+) -> libc::pid_t {
+    // SAFETY: as our caller promises.
+    guarded(-1, || tell(unsafe { process_id(hostname, port, Some((username, password))) }, ret))
+}
+
+/// Empties a server.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_flush(
+    hostname: *const c_char,
+    port: u16,
+    ret: Out<'_, memcached_return_t>,
+) -> bool {
+    guarded(false, || {
+        // SAFETY: as our caller promises.
+        let rc = match unsafe { Asker::new(hostname, port, None) } {
+            // SAFETY: it is a handle.
+            Ok(asker) => unsafe { memcached_flush(asker.handle(), 0) },
+            Err(rc) => rc,
+        };
+        put(ret, rc);
+        rc == MEMCACHED_SUCCESS
+    })
+}
+
+/// Whether all servers are of a release or of a later one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libmemcached_util_version_check(
+    memc: Option<&memcached_st>,
+    major_version: u8,
+    minor_version: u8,
+    micro_version: u8,
+) -> bool {
+    guarded(false, || {
+        // SAFETY: null or a handle, the caller promises.
+        if unsafe { memcached_version(memc) } != MEMCACHED_SUCCESS {
+            return false;
+        }
+        let Some(inner) = memc.and_then(memcached_st::inner) else { return false };
+        let wanted = [major_version, minor_version, micro_version];
+        inner.instances.borrow().iter().all(|server| server.version.get() >= wanted)
+    })
+}

@@ -1,0 +1,114 @@
+//! What programs of tests/libmemcached print of Debian's headers and library, beside what is recorded of it in
+//! bindings/c/tests/libmemcached: tests of fabcache-c hold the recorded texts against the library. Then the same programs
+//! with LD_PRELOAD=libfabcache.so.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::workspace;
+
+/// A program whose output is recorded.
+struct Program {
+    name: &'static str,
+    /// It reads what is recorded: what it is asked for stands there.
+    reads_recorded: bool,
+    /// It prints what the library does, and not only what the headers say.
+    calls: bool,
+}
+
+const PROGRAMS: &[Program] = &[
+    Program { name: "shapes", reads_recorded: false, calls: false },
+    Program { name: "texts", reads_recorded: false, calls: true },
+    Program { name: "hashkit", reads_recorded: false, calls: true },
+    Program { name: "configuration", reads_recorded: true, calls: true },
+];
+
+/// Differences that are shown of one program.
+const DIFFERENCES_MAX: usize = 20;
+
+/// Compares all of them, or records them anew.
+///
+/// # Errors
+/// The compiler or libmemcached is missing, or there is a difference.
+pub fn run(library: &Path, record: bool) -> Result<()> {
+    for program in PROGRAMS {
+        let built = build(program.name)?;
+        let recorded = folder().join(format!("tests/libmemcached/{}.txt", program.name));
+        let theirs = output(program, &built, &recorded, None)?;
+        if record {
+            fs::write(&recorded, &theirs)
+                .with_context(|| format!("{} cannot be written", recorded.display()))?;
+        }
+        let expected = fs::read_to_string(&recorded).with_context(|| recorded.display().to_string())?;
+        compare(program.name, "what is recorded", &expected, "Debian's", &theirs)?;
+        if program.calls {
+            let ours = output(program, &built, &recorded, Some(library))?;
+            compare(program.name, "Debian's", &theirs, "libfabcache.so", &ours)?;
+        }
+        println!("{}: {} lines are the same", program.name, theirs.lines().count());
+    }
+    Ok(())
+}
+
+/// The crate that the texts belong to, where the programs run: paths in them begin there.
+fn folder() -> PathBuf {
+    workspace::folder().join("bindings/c")
+}
+
+fn build(name: &str) -> Result<PathBuf> {
+    let to = workspace::target().join("libmemcached");
+    fs::create_dir_all(&to).with_context(|| format!("{} cannot be made", to.display()))?;
+    let program = to.join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-O1", "-o"]).arg(&program);
+    cc.arg(workspace::folder().join(format!("tests/libmemcached/{name}.c")))
+        .args(["-lmemcached", "-lhashkit"]);
+    let status = cc.status().context("cc cannot be started: install build-essential")?;
+    ensure!(status.success(), "{name}.c does not build: install libmemcached-dev and libhashkit-dev");
+    Ok(program)
+}
+
+fn output(program: &Program, built: &Path, recorded: &Path, preload: Option<&Path>) -> Result<String> {
+    let mut command = Command::new(built);
+    command.current_dir(folder()).env_remove("LD_PRELOAD").env_remove("LIBMEMCACHED");
+    if program.reads_recorded {
+        command.arg(recorded);
+    }
+    if let Some(library) = preload {
+        command.env("LD_PRELOAD", library);
+    }
+    let output = command.output().with_context(|| format!("{} cannot be started", built.display()))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {}\n{errors}", program.name, output.status);
+    // What the loader says when it cannot load it.
+    ensure!(!errors.contains("LD_PRELOAD"), "{errors}");
+    String::from_utf8(output.stdout).with_context(|| format!("what {} prints is no text", program.name))
+}
+
+fn compare(name: &str, first: &str, expected: &str, second: &str, found: &str) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    let (mut expected, mut found) = (expected.lines(), found.lines());
+    let (mut shown, mut asked) = (0, "");
+    loop {
+        let lines = (expected.next(), found.next());
+        asked = lines.0.filter(|line| line.starts_with("> ")).unwrap_or(asked);
+        match lines {
+            (None, None) => break,
+            (one, other) if one != other => {
+                let show = |line: Option<&str>| line.unwrap_or("nothing more").to_owned();
+                eprintln!("{asked}\n  {first}: {}\n  {second}: {}", show(one), show(other));
+                shown += 1;
+                if shown == DIFFERENCES_MAX {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    bail!("{name}: {second} and {first} differ")
+}
