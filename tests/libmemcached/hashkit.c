@@ -16,18 +16,20 @@ static void print_kit(const char *what, const hashkit_st *kit) {
 
 static void print_hashes(const char *key) {
   size_t length = strlen(key);
+  // Only text is recorded.
+  const char *name = (signed char)key[0] < 0 ? "bytes above 127" : key;
   for (int algorithm = -1; algorithm < HASHKIT_HASH_MAX + 2; algorithm++) {
-    printf("digest of \"%s\" by %d: %u\n", key, algorithm,
+    printf("digest of \"%s\" by %d: %u\n", name, algorithm,
            libhashkit_digest(key, length, (hashkit_hash_algorithm_t)algorithm));
   }
-  printf("functions of \"%s\": %u %u %u %u %u %u %u %u %u %u %u\n", key, libhashkit_one_at_a_time(key, length),
+  printf("functions of \"%s\": %u %u %u %u %u %u %u %u %u %u %u\n", name, libhashkit_one_at_a_time(key, length),
          libhashkit_fnv1_64(key, length), libhashkit_fnv1a_64(key, length), libhashkit_fnv1_32(key, length),
          libhashkit_fnv1a_32(key, length), libhashkit_crc32(key, length), libhashkit_hsieh(key, length),
          libhashkit_murmur(key, length), libhashkit_murmur3(key, length), libhashkit_jenkins(key, length),
          libhashkit_md5(key, length));
   unsigned char signature[16];
   libhashkit_md5_signature((const unsigned char *)key, length, signature);
-  printf("signature of \"%s\":", key);
+  printf("signature of \"%s\":", name);
   for (size_t i = 0; i < sizeof signature; i++) {
     printf(" %02x", signature[i]);
   }

@@ -1,6 +1,21 @@
 //! Configuration strings are read as libmemcached reads them: the recorded text is what its own programs print.
 
-use fabcache::libmemcached::configuration::{Setting, Settings, Token};
+use std::ffi::{CStr, c_char};
+use std::fmt::Write;
+use std::ptr;
+
+use fabcache::libmemcached::behavior::memcached_behavior_get;
+use fabcache::libmemcached::callback::memcached_callback_get;
+use fabcache::libmemcached::configuration::{
+    Setting, Settings, Token, libmemcached_check_configuration, memcached,
+};
+use fabcache::libmemcached::create::{memcached_create, memcached_free, memcached_reset};
+use fabcache::libmemcached::names::libmemcached_string_behavior;
+use fabcache::libmemcached::server::{
+    memcached_server_count, memcached_server_instance_by_position, memcached_server_name,
+    memcached_server_port, memcached_server_type,
+};
+use fabcache::libmemcached::*;
 use proptest::prelude::*;
 
 const RECORDED: &str = include_str!("libmemcached/configuration.txt");
@@ -27,6 +42,143 @@ fn syntax_errors_are_libmemcacheds() {
         compared += 1;
     }
     assert!(compared > 300, "only {compared} strings are recorded");
+}
+
+fn text(text: *const c_char) -> String {
+    // SAFETY: all of these end with a zero, and live until the handle is used again.
+    unsafe { CStr::from_ptr(text) }.to_str().expect("text").to_owned()
+}
+
+/// What a handle is set to, as tests/libmemcached/configuration.c prints it.
+fn printed(handle: &memcached_st, fresh: &memcached_st) -> String {
+    let (handle, fresh) = (Some(handle), Some(fresh));
+    let mut printed = String::from("  hosts");
+    // SAFETY: here and below, it is a handle, and a position that it has.
+    let count = unsafe { memcached_server_count(handle) };
+    for position in 0..count {
+        // SAFETY: as above.
+        let server = unsafe { memcached_server_instance_by_position(handle, position) };
+        // SAFETY: the server lives as long as the handle.
+        let server = unsafe { server.as_ref() };
+        // SAFETY: as above.
+        let (name, port) =
+            (text(unsafe { memcached_server_name(server) }), unsafe { memcached_server_port(server) });
+        // SAFETY: as above.
+        let kind = text(unsafe { memcached_server_type(server) });
+        write!(printed, " {name}:{port}:{kind}").unwrap();
+    }
+    printed.push_str("\n  behaviors");
+    for behavior in 0..MEMCACHED_BEHAVIOR_MAX {
+        let is_size =
+            [MEMCACHED_BEHAVIOR_SOCKET_SEND_SIZE, MEMCACHED_BEHAVIOR_SOCKET_RECV_SIZE].contains(&behavior);
+        if behavior == MEMCACHED_BEHAVIOR_USER_DATA || is_size && count > 0 {
+            continue;
+        }
+        // SAFETY: as above.
+        let value = unsafe { memcached_behavior_get(handle, behavior) };
+        // SAFETY: as above.
+        if value != unsafe { memcached_behavior_get(fresh, behavior) } {
+            write!(printed, " {}={value}", text(libmemcached_string_behavior(behavior))).unwrap();
+        }
+    }
+    // SAFETY: as above; what it came to is not asked for.
+    let name = unsafe { memcached_callback_get(handle, MEMCACHED_CALLBACK_NAMESPACE, None) };
+    let name = if name.is_null() { "none".into() } else { text(name.cast()) };
+    let handle = handle.unwrap();
+    let (sizes, flags) = (&handle.configure, u16::from_le_bytes(handle.flags.get()));
+    write!(
+        printed,
+        "\n  namespace {name}, pool {} to {}, weighted {}, fetching version {}",
+        sizes.initial_pool_size.get(),
+        sizes.max_pool_size.get(),
+        handle.ketama.weighted.get(),
+        u8::from(flags & flags::IS_FETCHING_VERSION != 0),
+    )
+    .unwrap();
+    printed
+}
+
+/// What the check says of a string, without addresses of handles.
+fn checked(string: &[u8]) -> String {
+    let mut buffer = [0; 2048];
+    // SAFETY: string and buffer are as long as is said.
+    let rc = unsafe {
+        libmemcached_check_configuration(
+            string.as_ptr().cast(),
+            string.len(),
+            buffer.as_mut_ptr(),
+            buffer.len(),
+        )
+    };
+    let mut words = text(buffer.as_ptr());
+    while let Some(start) = words.find("(0x") {
+        let end = start + words[start..].find(')').expect("an address ends") + 2;
+        words.replace_range(start..end, "");
+    }
+    format!("{rc} {words}")
+}
+
+#[test]
+fn handles_are_set_to_what_strings_ask_for() {
+    // SAFETY: null, so that it has memory of its own.
+    let fresh = unsafe { memcached_create(ptr::null_mut()) };
+    let mut compared = 0;
+    let mut lines = RECORDED.lines().peekable();
+    while let Some(line) = lines.next() {
+        let string = unescaped(line.strip_prefix("> ").expect(line));
+        assert_eq!(checked(&string), lines.next().expect("what the check said"), "{line}");
+        let mut expected = Vec::new();
+        while let Some(next) = lines.next_if(|line| line.starts_with("  ")) {
+            expected.push(next);
+        }
+        // SAFETY: the string is as long as is said.
+        let handle = unsafe { memcached(string.as_ptr().cast(), string.len()) };
+        // SAFETY: null, or a handle; the other is one.
+        let found = unsafe { handle.as_ref() }
+            .map_or("  no handle".into(), |handle| printed(handle, unsafe { &*fresh }));
+        assert_eq!(found, expected.join("\n"), "{line}");
+        // SAFETY: null, or the handle, which nobody uses any more.
+        unsafe { memcached_free(handle) };
+        compared += 1;
+    }
+    // SAFETY: nobody uses it any more.
+    unsafe { memcached_free(fresh) };
+    assert!(compared > 300, "only {compared} strings are recorded");
+}
+
+#[test]
+fn a_handle_of_a_file_is_what_the_file_says_after_a_reset() {
+    let string = b"--CONFIGURE-FILE=\"tests/libmemcached/good.conf\" --SERVER=other";
+    // SAFETY: the string is as long as is said.
+    let handle = unsafe { memcached(string.as_ptr().cast(), string.len()) };
+    // SAFETY: null or a handle.
+    let memc = unsafe { handle.as_ref() }.expect("a handle");
+    assert_eq!(memc.number_of_hosts.get(), 2);
+    // SAFETY: it is a handle.
+    assert_eq!(unsafe { memcached_reset(Some(memc)) }, MEMCACHED_SUCCESS);
+    assert_eq!(memc.number_of_hosts.get(), 1);
+    // SAFETY: it is a handle.
+    assert_eq!(unsafe { memcached_behavior_get(Some(memc), MEMCACHED_BEHAVIOR_LOAD_FROM_FILE) }, 1);
+    // SAFETY: nobody uses it any more.
+    unsafe { memcached_free(handle) };
+}
+
+#[test]
+fn a_check_without_a_string_or_room_for_words_is_told_so() {
+    // SAFETY: nothing is given.
+    let rc = unsafe { libmemcached_check_configuration(ptr::null(), 5, ptr::null_mut(), 0) };
+    assert_eq!(rc, MEMCACHED_INVALID_ARGUMENTS);
+    // SAFETY: the string is as long as is said; there is no room.
+    let rc = unsafe { libmemcached_check_configuration(c"--FOO".as_ptr(), 5, ptr::null_mut(), 100) };
+    assert_eq!(rc, MEMCACHED_PARSE_ERROR);
+    let mut buffer = [1; 8];
+    // SAFETY: the string is as long as is said, and the room.
+    let rc = unsafe { libmemcached_check_configuration(c"--FOO".as_ptr(), 5, buffer.as_mut_ptr(), 5) };
+    assert_eq!((rc, buffer[4], buffer[5]), (MEMCACHED_PARSE_ERROR, 0, 1));
+    // SAFETY: nothing is given.
+    assert!(unsafe { memcached(ptr::null(), 5) }.is_null());
+    // SAFETY: nothing of it is to be read.
+    assert!(unsafe { memcached(c"--SERVER=host".as_ptr(), 0) }.is_null());
 }
 
 /// A setting in words, and what it is read as.

@@ -204,7 +204,11 @@ pub(crate) fn connect_all(
     memc: &memcached_st,
     servers: &[Rc<memcached_instance_st>],
 ) -> Result<(), memcached_return_t> {
-    servers.iter().map(|server| server.connect(memc)).fold(Ok(()), |before, now| now.and(before))
+    let mut result = Ok(());
+    for server in servers {
+        result = server.connect(memc).and(result);
+    }
+    result
 }
 
 /// The statistics of all servers, in their order: memory of the handle's allocator.
