@@ -6,7 +6,10 @@ use std::ptr::null_mut;
 
 use super::border::{Out, put, text};
 use super::constants::*;
-use super::types::memcached_st;
+use super::types::{
+    memcached_cleanup_fn, memcached_clone_fn, memcached_st, memcached_trigger_delete_key_fn,
+    memcached_trigger_key_fn,
+};
 use crate::guarded;
 
 /// Sets one.
@@ -26,11 +29,17 @@ pub unsafe extern "C" fn memcached_callback_set(
             }
             MEMCACHED_CALLBACK_USER_DATA => memc.user_data.set(data.cast_mut()),
             // SAFETY: the caller's promise: for this it is null or such a function; both have the size of a pointer.
-            MEMCACHED_CALLBACK_CLEANUP_FUNCTION => memc.on_cleanup.set(unsafe { transmute(data) }),
+            MEMCACHED_CALLBACK_CLEANUP_FUNCTION => {
+                memc.on_cleanup.set(unsafe { transmute::<*const c_void, memcached_cleanup_fn>(data) })
+            }
             // SAFETY: as said.
-            MEMCACHED_CALLBACK_CLONE_FUNCTION => memc.on_clone.set(unsafe { transmute(data) }),
+            MEMCACHED_CALLBACK_CLONE_FUNCTION => {
+                memc.on_clone.set(unsafe { transmute::<*const c_void, memcached_clone_fn>(data) })
+            }
             // SAFETY: as said.
-            MEMCACHED_CALLBACK_GET_FAILURE => memc.get_key_failure.set(unsafe { transmute(data) }),
+            MEMCACHED_CALLBACK_GET_FAILURE => memc
+                .get_key_failure
+                .set(unsafe { transmute::<*const c_void, memcached_trigger_key_fn>(data) }),
             MEMCACHED_CALLBACK_DELETE_TRIGGER => return set_delete_trigger(memc, data),
             _ => {}
         }
@@ -55,7 +64,7 @@ fn set_delete_trigger(memc: &memcached_st, data: *const c_void) -> memcached_ret
         }
     }
     // SAFETY: the caller's promise: null or such a function; both have the size of a pointer.
-    memc.delete_trigger.set(unsafe { transmute(data) });
+    memc.delete_trigger.set(unsafe { transmute::<*const c_void, memcached_trigger_delete_key_fn>(data) });
     MEMCACHED_SUCCESS
 }
 

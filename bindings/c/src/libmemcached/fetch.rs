@@ -192,7 +192,11 @@ fn of_replica(
     let key = full.get(inner.namespace.borrow().as_bytes().len()..)?;
     let mut value = Vec::new();
     for replica in memc.replicas(inner, group, key) {
-        if let Ok(Some((flags, cas))) = replica.get(memc, full, &mut value) {
+        // What else it was asked for is still to be fetched.
+        let asked = replica.asked.take();
+        let found = replica.get(memc, full, &mut value);
+        replica.asked.replace(asked);
+        if let Ok(Some((flags, cas))) = found {
             return Some((flags, cas, value));
         }
     }

@@ -1,0 +1,219 @@
+//! Handles and servers for the tests.
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_char};
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use clap::Parser;
+use fabcache::libmemcached::behavior::memcached_behavior_set;
+use fabcache::libmemcached::create::{memcached_create, memcached_free};
+use fabcache::libmemcached::error::{memcached_last_error, memcached_last_error_message};
+use fabcache::libmemcached::fetch::memcached_fetch_result;
+use fabcache::libmemcached::get::{memcached_get, memcached_mget};
+use fabcache::libmemcached::result::*;
+use fabcache::libmemcached::server::{
+    memcached_server_add, memcached_server_add_unix_socket, memcached_server_instance_by_position,
+};
+use fabcache::libmemcached::storage::memcached_set;
+use fabcache::libmemcached::*;
+use fabcache_server::options::CommandLine;
+use fabcache_server::{Server, Settings};
+
+/// Calls a function of libmemcached's.
+macro_rules! call {
+    ($name:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: what the tests pass is null or lives until the call is over, lengths are those of what they are given
+        // with, and each handle is used by the thread that made it.
+        unsafe { $name($($argument),*) }
+    }};
+}
+pub(crate) use call;
+
+/// A server in this process, by TCP and by a Unix socket through which it shares memory.
+pub struct Running {
+    server: Option<Server>,
+    pub socket: CString,
+    pub port: u16,
+}
+
+impl Running {
+    pub fn start() -> Running {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("fabcache-c-{}-{number}", std::process::id()));
+        let path = path.to_str().expect("text").to_owned();
+        let server = Running::with(&format!("-l 127.0.0.1 -p -1 -s {path} --shm"));
+        let local: Vec<String> = server.local().iter().map(ToString::to_string).collect();
+        let tcp = local.iter().find(|place| !place.starts_with('/')).expect("a port");
+        let port = tcp.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        Running { server: Some(server), socket: CString::new(path).expect("text"), port }
+    }
+
+    fn with(flags: &str) -> Server {
+        let line = format!("fabcached -t 1 {flags}");
+        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
+        let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
+        Server::start(settings, Vec::new()).expect("a server")
+    }
+
+    /// A handle for each way to it.
+    pub fn handles(&self) -> [Handle; 2] {
+        let (by_memory, by_tcp) = (Handle::new(), Handle::new());
+        by_memory.add_socket(&self.socket);
+        by_tcp.add(c"127.0.0.1", self.port);
+        [by_memory, by_tcp]
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop().expect("no thread failed");
+        }
+    }
+}
+
+/// A handle that is freed in the end.
+pub struct Handle(*mut memcached_st);
+
+impl Deref for Handle {
+    type Target = memcached_st;
+
+    fn deref(&self) -> &memcached_st {
+        // SAFETY: it was made in `new`, and is freed only in the end.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        call!(memcached_free(self.0));
+    }
+}
+
+impl Handle {
+    pub fn new() -> Handle {
+        Handle(call!(memcached_create(null_mut())))
+    }
+
+    /// Takes over one that was made otherwise.
+    pub fn of(handle: *mut memcached_st) -> Handle {
+        assert!(!handle.is_null());
+        Handle(handle)
+    }
+
+    pub fn get_ref(&self) -> Option<&memcached_st> {
+        Some(self)
+    }
+
+    pub fn add(&self, host: &CStr, port: u16) {
+        assert_eq!(call!(memcached_server_add(Some(self), host.as_ptr(), port)), MEMCACHED_SUCCESS);
+    }
+
+    pub fn add_socket(&self, path: &CStr) {
+        let added = call!(memcached_server_add_unix_socket(Some(self), path.as_ptr()));
+        assert_eq!(added, MEMCACHED_SUCCESS);
+    }
+
+    pub fn behave(&self, flag: memcached_behavior_t, to: u64) {
+        assert_eq!(call!(memcached_behavior_set(Some(self), flag, to)), MEMCACHED_SUCCESS, "{flag}");
+    }
+
+    pub fn set(&self, key: &str, value: &str) -> memcached_return_t {
+        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+        call!(memcached_set(Some(self), k, key.len(), v, value.len(), 0, 7))
+    }
+
+    /// What is stored, or why there is nothing.
+    pub fn get(&self, key: &str) -> Result<String, memcached_return_t> {
+        let (len, flags, code) = (out(), out(), out());
+        let k = key.as_ptr().cast();
+        let value = call!(memcached_get(Some(self), k, key.len(), Some(&len), Some(&flags), Some(&code)));
+        let (len, code) = (taken(&len), taken(&code));
+        if code != MEMCACHED_SUCCESS {
+            assert!(value.is_null());
+            assert_eq!(len, 0);
+            return Err(code);
+        }
+        Ok(text_and_free(value, len))
+    }
+
+    pub fn mget(&self, keys: &[&str]) -> memcached_return_t {
+        let starts: Vec<*const c_char> = keys.iter().map(|key| key.as_ptr().cast()).collect();
+        let lengths: Vec<usize> = keys.iter().map(|key| key.len()).collect();
+        call!(memcached_mget(Some(self), starts.as_ptr(), lengths.as_ptr(), keys.len()))
+    }
+
+    /// All that is fetched, and how it ends.
+    pub fn fetch_all(&self) -> (Vec<(String, String)>, memcached_return_t) {
+        let mut found = Vec::new();
+        loop {
+            let code = out();
+            let result = call!(memcached_fetch_result(Some(self), null_mut(), Some(&code)));
+            // SAFETY: null, or a result that is freed below.
+            let Some(fetched) = (unsafe { result.as_ref() }) else { return (found, taken(&code)) };
+            assert_eq!(taken(&code), MEMCACHED_SUCCESS);
+            let key = lossy(
+                call!(memcached_result_key_value(Some(fetched))),
+                call!(memcached_result_key_length(Some(fetched))),
+            );
+            let value = lossy(
+                call!(memcached_result_value(Some(fetched))),
+                call!(memcached_result_length(Some(fetched))),
+            );
+            found.push((key, value));
+            call!(memcached_result_free(result));
+        }
+    }
+
+    pub fn last_error(&self) -> (memcached_return_t, String) {
+        let text = call!(memcached_last_error_message(Some(self)));
+        (call!(memcached_last_error(Some(self))), c_text(text))
+    }
+
+    pub fn server(&self, at: u32) -> &memcached_instance_st {
+        let server = call!(memcached_server_instance_by_position(Some(self), at));
+        // SAFETY: the handle keeps its servers.
+        unsafe { server.as_ref() }.expect("there is one")
+    }
+}
+
+pub fn out<T>() -> Cell<MaybeUninit<T>> {
+    Cell::new(MaybeUninit::uninit())
+}
+
+/// What was put there.
+pub fn taken<T: Copy>(out: &Cell<MaybeUninit<T>>) -> T {
+    // SAFETY: the call that it was given to has put something there.
+    unsafe { out.get().assume_init() }
+}
+
+pub fn lossy(start: *const c_char, len: usize) -> String {
+    if start.is_null() {
+        return String::new();
+    }
+    // SAFETY: so many bytes were said to be there.
+    String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(start.cast(), len) }).into_owned()
+}
+
+pub fn c_text(start: *const c_char) -> String {
+    assert!(!start.is_null());
+    // SAFETY: it is a string of the library's.
+    unsafe { CStr::from_ptr(start) }.to_string_lossy().into_owned()
+}
+
+/// A value that the caller frees, with the zero behind it.
+pub fn text_and_free(value: *mut c_char, len: usize) -> String {
+    if value.is_null() {
+        assert_eq!(len, 0, "only empty ones have no memory");
+        return String::new();
+    }
+    assert_eq!(c_text(value).len(), len);
+    let text = lossy(value, len);
+    // SAFETY: it is the caller's to free, as malloc gave it.
+    unsafe { libc::free(value.cast()) };
+    text
+}

@@ -1,0 +1,161 @@
+//! What callers are told when something fails.
+
+use std::ffi::CString;
+use std::net::TcpListener;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use fabcache::libmemcached::auto::memcached_increment;
+use fabcache::libmemcached::behavior::memcached_behavior_get;
+use fabcache::libmemcached::create::*;
+use fabcache::libmemcached::delete::memcached_delete;
+use fabcache::libmemcached::error::*;
+use fabcache::libmemcached::exist::memcached_exist;
+use fabcache::libmemcached::fetch::*;
+use fabcache::libmemcached::flush::*;
+use fabcache::libmemcached::get::*;
+use fabcache::libmemcached::server::*;
+use fabcache::libmemcached::storage::memcached_set;
+use fabcache::libmemcached::strerror::memcached_strerror;
+use fabcache::libmemcached::touch::memcached_touch;
+use fabcache::libmemcached::*;
+
+use crate::common::{Handle, Running, c_text, call, out, taken};
+
+/// A port at which nobody listens.
+fn closed_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+}
+
+#[test]
+fn without_servers_nothing_can_be_asked() {
+    let memc = Handle::new();
+    assert_eq!(memc.last_error(), (MEMCACHED_SUCCESS, "SUCCESS".into()));
+    assert_eq!(memc.set("k", "v"), MEMCACHED_NO_SERVERS);
+    let (code, text) = memc.last_error();
+    assert_eq!(code, MEMCACHED_NO_SERVERS);
+    assert!(text.ends_with(") NO SERVERS DEFINED"), "{text}");
+    assert_eq!(memc.get("k"), Err(MEMCACHED_NO_SERVERS));
+    assert_eq!(memc.mget(&["k"]), MEMCACHED_NO_SERVERS);
+    assert_eq!(call!(memcached_flush(memc.get_ref(), 0)), MEMCACHED_NO_SERVERS);
+    assert_eq!(call!(memcached_version(memc.get_ref())), MEMCACHED_NO_SERVERS);
+    assert_eq!(call!(memcached_flush_buffers(memc.get_ref())), MEMCACHED_SUCCESS);
+}
+
+#[test]
+fn without_a_handle_nothing_happens() {
+    let (k, v, one) = (c"k".as_ptr(), c"v".as_ptr(), 1);
+    let (len, flags, code, number) = (out(), out(), out(), out());
+    assert_eq!(call!(memcached_set(None, k, 1, v, 1, 0, 0)), MEMCACHED_INVALID_ARGUMENTS);
+    assert!(call!(memcached_get(None, k, 1, Some(&len), Some(&flags), Some(&code))).is_null());
+    assert_eq!(taken(&code), MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(call!(memcached_mget(None, &raw const k, &raw const one, 1)), MEMCACHED_INVALID_ARGUMENTS);
+    assert!(call!(memcached_fetch_result(None, null_mut(), Some(&code))).is_null());
+    assert_eq!(taken(&code), MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(call!(memcached_delete(None, k, 1, 0)), MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(call!(memcached_touch(None, k, 1, 0)), MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(call!(memcached_exist(None, k, 1)), MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(call!(memcached_increment(None, k, 1, 1, Some(&number))), MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(call!(memcached_flush(None, 0)), MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(call!(memcached_server_add(None, k, 1)), MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(call!(memcached_last_error(None)), MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(c_text(call!(memcached_last_error_message(None))), "INVALID ARGUMENTS");
+    assert_eq!(call!(memcached_reset(None)), MEMCACHED_INVALID_ARGUMENTS);
+    call!(memcached_free(null_mut()));
+    call!(memcached_quit(None));
+}
+
+#[test]
+fn a_server_that_refuses_is_left_alone_for_a_while() {
+    let memc = Handle::new();
+    let port = closed_port();
+    memc.add(c"127.0.0.1", port);
+    memc.behave(MEMCACHED_BEHAVIOR_RETRY_TIMEOUT, 100);
+    assert_eq!(memc.set("k", "v"), MEMCACHED_CONNECTION_FAILURE);
+    let (code, text) = memc.last_error();
+    assert_eq!(code, MEMCACHED_CONNECTION_FAILURE);
+    let told = format!(") CONNECTION FAILURE(Connection refused),  host: 127.0.0.1:{port}");
+    assert!(text.ends_with(&told), "{text}");
+    assert_eq!(call!(memcached_last_error_errno(memc.get_ref())), libc::ECONNREFUSED);
+    let server = Some(memc.server(0));
+    assert_eq!(call!(memcached_server_error_return(server)), MEMCACHED_CONNECTION_FAILURE);
+    assert!(c_text(call!(memcached_server_error(server))).ends_with(&told));
+    assert_eq!(memc.get("k"), Err(MEMCACHED_SERVER_TEMPORARILY_DISABLED));
+    assert_eq!(memc.mget(&["k"]), MEMCACHED_SERVER_TEMPORARILY_DISABLED);
+    assert_eq!(call!(memcached_touch(memc.get_ref(), c"k".as_ptr(), 1, 1)), MEMCACHED_WRITE_FAILURE);
+    assert_eq!(call!(memcached_flush(memc.get_ref(), 0)), MEMCACHED_SOME_ERRORS);
+    let lost = call!(memcached_server_get_last_disconnect(memc.get_ref()));
+    assert_eq!(lost, std::ptr::from_ref(memc.server(0)));
+    call!(memcached_reset_last_disconnected_server(memc.get_ref()));
+    assert!(call!(memcached_server_get_last_disconnect(memc.get_ref())).is_null());
+}
+
+#[test]
+fn a_socket_that_is_not_there() {
+    let memc = Handle::new();
+    memc.add_socket(c"/no/such/socket");
+    assert_eq!(memc.set("k", "v"), MEMCACHED_ERRNO);
+    let (_, text) = memc.last_error();
+    assert!(text.ends_with("SYSTEM ERROR(No such file or directory),  socket: /no/such/socket"), "{text}");
+}
+
+#[test]
+fn a_server_that_comes_back_is_asked_again() {
+    let memc = Handle::new();
+    let path = std::env::temp_dir().join(format!("fabcache-c-late-{}", std::process::id()));
+    let server = Running::start();
+    std::fs::remove_file(&path).ok();
+    memc.add_socket(&CString::new(path.to_str().expect("text")).expect("text"));
+    memc.behave(MEMCACHED_BEHAVIOR_RETRY_TIMEOUT, 1);
+    assert_eq!(memc.set("k", "v"), MEMCACHED_ERRNO);
+    std::os::unix::fs::symlink(server.socket.to_str().expect("text"), &path).expect("a link");
+    let since = Instant::now();
+    while memc.set("k", "v") != MEMCACHED_SUCCESS {
+        assert!(since.elapsed() < Duration::from_secs(20), "{:?}", memc.last_error());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(since.elapsed() > Duration::from_millis(20), "not at once");
+    assert_eq!(memc.get("k"), Ok("v".into()));
+    std::fs::remove_file(&path).expect("it is there");
+}
+
+#[test]
+fn a_server_that_does_not_answer_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let memc = Handle::new();
+    memc.add(c"127.0.0.1", listener.local_addr().expect("a port").port());
+    memc.behave(MEMCACHED_BEHAVIOR_POLL_TIMEOUT, 50);
+    assert_eq!(memc.set("k", "v"), MEMCACHED_TIMEOUT);
+    assert_eq!(memc.last_error().0, MEMCACHED_TIMEOUT);
+    assert_eq!(memc.get("k"), Err(MEMCACHED_TIMEOUT), "it is not refused meanwhile");
+}
+
+#[test]
+fn keys_of_a_failed_server_go_to_the_others() {
+    let server = Running::start();
+    let memc = Handle::new();
+    memc.add_socket(&server.socket);
+    memc.add(c"127.0.0.1", closed_port());
+    memc.behave(MEMCACHED_BEHAVIOR_KETAMA, 1);
+    memc.behave(MEMCACHED_BEHAVIOR_AUTO_EJECT_HOSTS, 1);
+    memc.behave(MEMCACHED_BEHAVIOR_SERVER_FAILURE_LIMIT, 1);
+    memc.behave(MEMCACHED_BEHAVIOR_RETRY_TIMEOUT, 100);
+    memc.behave(MEMCACHED_BEHAVIOR_DEAD_TIMEOUT, 100);
+    assert_eq!(call!(memcached_behavior_get(memc.get_ref(), MEMCACHED_BEHAVIOR_DEAD_TIMEOUT)), 100);
+    let keys: Vec<String> = (0..50).map(|i| format!("key{i}")).collect();
+    let failed = keys.iter().filter(|key| memc.set(key, "v") != MEMCACHED_SUCCESS).count();
+    assert!((1..=3).contains(&failed), "{failed} keys of the failed server were not stored");
+    for key in &keys {
+        assert_eq!(memc.set(key, "v"), MEMCACHED_SUCCESS, "{:?}", memc.last_error());
+        assert_eq!(memc.get(key), Ok("v".into()));
+    }
+}
+
+#[test]
+fn codes_have_words() {
+    let words = |code| c_text(call!(memcached_strerror(None, code)));
+    assert_eq!(words(MEMCACHED_SUCCESS), "SUCCESS");
+    assert_eq!(words(MEMCACHED_E2BIG), "ITEM TOO BIG");
+    assert_eq!(words(MEMCACHED_MAXIMUM_RETURN), "INVALID memcached_return_t");
+    assert_eq!(words(u32::MAX), "INVALID memcached_return_t");
+}
