@@ -28,18 +28,21 @@ pub unsafe extern "C" fn memcached_callback_set(
                 return set_namespace(memc, namespace);
             }
             MEMCACHED_CALLBACK_USER_DATA => memc.user_data.set(data.cast_mut()),
-            // SAFETY: the caller's promise: for this it is null or such a function; both have the size of a pointer.
             MEMCACHED_CALLBACK_CLEANUP_FUNCTION => {
-                memc.on_cleanup.set(unsafe { transmute::<*const c_void, memcached_cleanup_fn>(data) })
+                // SAFETY: the caller's promise: null or such a function; both have the size of a pointer.
+                let function = unsafe { transmute::<*const c_void, memcached_cleanup_fn>(data) };
+                memc.on_cleanup.set(function);
             }
-            // SAFETY: as said.
             MEMCACHED_CALLBACK_CLONE_FUNCTION => {
-                memc.on_clone.set(unsafe { transmute::<*const c_void, memcached_clone_fn>(data) })
+                // SAFETY: as said.
+                let function = unsafe { transmute::<*const c_void, memcached_clone_fn>(data) };
+                memc.on_clone.set(function);
             }
-            // SAFETY: as said.
-            MEMCACHED_CALLBACK_GET_FAILURE => memc
-                .get_key_failure
-                .set(unsafe { transmute::<*const c_void, memcached_trigger_key_fn>(data) }),
+            MEMCACHED_CALLBACK_GET_FAILURE => {
+                // SAFETY: as said.
+                let function = unsafe { transmute::<*const c_void, memcached_trigger_key_fn>(data) };
+                memc.get_key_failure.set(function);
+            }
             MEMCACHED_CALLBACK_DELETE_TRIGGER => return set_delete_trigger(memc, data),
             _ => {}
         }
