@@ -8,8 +8,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::ffi::CString;
+use std::ffi::{CStr, c_char};
+use std::fmt;
 use std::io::ErrorKind;
+use std::mem::offset_of;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,12 +23,15 @@ use super::handle::Report;
 use super::routing::now;
 use super::types::{flags, memcached_st};
 
-/// A server of a handle. Programs cannot look into it.
-#[derive(Debug)]
+/// A server of a handle. The headers that programs are built with hide what is in it; but Debian's `memcping` was built with
+/// libmemcached's own, and takes port and host from where they are there.
+#[repr(C)]
 pub struct memcached_instance_st {
-    /// Host name, or path of a Unix socket.
-    pub(crate) name: CString,
+    before_port: [u8; PORT_AT],
     pub(crate) port: u16,
+    before_host: [u8; HOST_AT - PORT_AT - size_of::<u16>()],
+    /// Host name, or path of a Unix socket, with its end.
+    host: [c_char; MEMCACHED_NI_MAXHOST],
     pub(crate) kind: memcached_connection_t,
     pub(crate) weight: u32,
     /// Made when it is needed; none again when the handle's settings changed.
@@ -47,6 +52,14 @@ pub struct memcached_instance_st {
     pub(crate) errors: RefCell<Vec<Report>>,
 }
 
+/// Where libmemcached 1.1.4 has a server's port, and its host.
+const PORT_AT: usize = 16;
+const HOST_AT: usize = 16_576;
+const _: () = {
+    assert!(offset_of!(memcached_instance_st, port) == PORT_AT);
+    assert!(offset_of!(memcached_instance_st, host) == HOST_AT);
+};
+
 /// One key that was asked for.
 #[derive(Debug)]
 pub struct Asked {
@@ -58,16 +71,30 @@ pub struct Asked {
 /// So many that are stored without waiting are kept before they are waited for: what one connection takes.
 const BUFFERED_MAX: usize = 512;
 
+impl fmt::Debug for memcached_instance_st {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("memcached_instance_st");
+        shown.field("name", &self.name()).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
 impl memcached_instance_st {
     pub(crate) fn new(
-        name: CString,
+        name: &[u8],
         port: u16,
         kind: memcached_connection_t,
         weight: u32,
     ) -> memcached_instance_st {
+        let mut host = [0; MEMCACHED_NI_MAXHOST];
+        // The last stays zero.
+        for (to, from) in host[..MEMCACHED_NI_MAXHOST - 1].iter_mut().zip(name) {
+            *to = from.cast_signed();
+        }
         memcached_instance_st {
-            name,
+            before_port: [0; PORT_AT],
             port,
+            before_host: [0; HOST_AT - PORT_AT - size_of::<u16>()],
+            host,
             kind,
             weight,
             client: RefCell::default(),
@@ -82,9 +109,15 @@ impl memcached_instance_st {
         }
     }
 
+    /// Its name: host, or path of a Unix socket.
+    pub(crate) fn name(&self) -> &CStr {
+        // SAFETY: it has an end, which `new` left, and nobody writes it.
+        unsafe { CStr::from_ptr(self.host.as_ptr()) }
+    }
+
     /// Where it is, as errors tell it.
     pub(crate) fn place(&self) -> String {
-        let name = self.name.to_string_lossy();
+        let name = self.name().to_string_lossy();
         match self.kind {
             MEMCACHED_CONNECTION_UNIX_SOCKET => format!(",  socket: {name}"),
             _ => format!(",  host: {name}:{}", self.port),
@@ -246,7 +279,7 @@ impl memcached_instance_st {
     }
 
     fn new_client(&self, memc: &memcached_st) -> Result<Client, memcached_return_t> {
-        let name = self.name.to_string_lossy();
+        let name = self.name().to_string_lossy();
         let address = match self.kind {
             MEMCACHED_CONNECTION_UNIX_SOCKET => {
                 let path = std::path::absolute(Path::new(&*name)).unwrap_or_else(|_| (&*name).into());
@@ -386,7 +419,7 @@ impl memcached_instance_st {
         if !was_lost {
             return code;
         }
-        let message = &format!("{}:{}", self.name.to_string_lossy(), self.port);
+        let message = &format!("{}:{}", self.name().to_string_lossy(), self.port);
         let told = Told { message, ..Told::default() };
         memc.fail_of(self, MEMCACHED_SERVER_TEMPORARILY_DISABLED, told)
     }

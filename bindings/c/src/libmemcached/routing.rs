@@ -90,7 +90,7 @@ impl memcached_st {
         let Some(inner) = self.inner() else { return };
         if self.has(flags::USE_SORT_HOSTS) {
             let mut instances = inner.instances.borrow_mut();
-            instances.sort_by(|a, b| (&a.name, a.port).cmp(&(&b.name, b.port)));
+            instances.sort_by(|a, b| (a.name(), a.port).cmp(&(b.name(), b.port)));
         }
         *inner.mapping.borrow_mut() = None;
         self.ketama.next_distribution_rebuild.set(0);
@@ -115,7 +115,7 @@ impl memcached_st {
         let instances = inner.instances.borrow();
         // Only names and weights count for it, and libmemcached calls a socket by its path and the port it was given.
         let place = |server: &memcached_instance_st| Place::Tcp {
-            host: server.name.to_string_lossy().into_owned(),
+            host: server.name().to_string_lossy().into_owned(),
             port: server.port,
         };
         let addresses: Vec<Address> =

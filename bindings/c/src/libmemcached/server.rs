@@ -1,6 +1,6 @@
 //! The servers of a handle.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::ptr::null;
 use std::rc::Rc;
 
@@ -20,7 +20,6 @@ impl memcached_st {
         weight: u32,
     ) -> memcached_return_t {
         let Some(inner) = self.inner() else { return MEMCACHED_INVALID_ARGUMENTS };
-        let Ok(name) = CString::new(name) else { return self.fail(MEMCACHED_INVALID_ARGUMENTS) };
         // Zero is what callers leave out.
         let weight = weight.max(1);
         if weight > 1 && self.is_consistent() {
@@ -41,7 +40,7 @@ impl memcached_st {
     pub(crate) fn push_servers(&self, from: &memcached_st) -> memcached_return_t {
         let servers = from.inner().map(|inner| inner.instances.borrow().clone()).unwrap_or_default();
         for server in servers {
-            let added = self.add_server(server.name.to_bytes(), server.port, server.kind, server.weight);
+            let added = self.add_server(server.name().to_bytes(), server.port, server.kind, server.weight);
             if added != MEMCACHED_SUCCESS {
                 return added;
             }
@@ -251,7 +250,7 @@ pub unsafe extern "C" fn memcached_server_response_count(ptr: Option<&memcached_
 /// A server's name: host, or path of a Unix socket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_server_name(ptr: Option<&memcached_instance_st>) -> *const c_char {
-    ptr.map_or(null(), |server| server.name.as_ptr())
+    ptr.map_or(null(), |server| server.name().as_ptr())
 }
 
 /// A server's port.
