@@ -2,8 +2,6 @@
 
 use std::ffi::c_char;
 
-use fabcache_client::Ttl;
-
 use super::border::{Out, bytes, put};
 use super::constants::*;
 use super::types::memcached_st;
@@ -52,8 +50,8 @@ fn try_change(
         server.call(memc, |client| match (is_decrement, initial) {
             (false, None) => client.incr(key, by),
             (true, None) => client.decr(key, by),
-            (false, Some((first, ttl))) => client.incr_or_set(key, by, first, Ttl::exact(ttl)).map(Some),
-            (true, Some((first, ttl))) => client.decr_or_set(key, by, first, Ttl::exact(ttl)).map(Some),
+            (false, Some((first, ttl))) => client.incr_or_set(key, by, first, memc.ttl(ttl)).map(Some),
+            (true, Some((first, ttl))) => client.decr_or_set(key, by, first, memc.ttl(ttl)).map(Some),
         })
     });
     if !memc.is_replying() {

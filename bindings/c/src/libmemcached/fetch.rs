@@ -145,7 +145,7 @@ fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_re
         let prefix = inner.namespace.borrow().as_bytes().len();
         result.set_key(key.get(prefix..).unwrap_or_default());
         result.item_flags.set(flags);
-        result.item_cas.set(if memc.has(super::types::flags::SUPPORT_CAS) { cas } else { 0 });
+        result.item_cas.set(if memc.tells_cas() { cas } else { 0 });
         if !result.set_value(&value) {
             return memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
         }

@@ -74,6 +74,9 @@ fn get(ptr: Option<&memcached_st>, group: Option<&[u8]>, key: &[u8], wanted: Wan
         Err(MEMCACHED_NOTFOUND) if memc.get_key_failure.get().is_some() => not_found(memc, key, wanted),
         Err(code) => {
             put(wanted.value_length, 0);
+            if code == MEMCACHED_NOTFOUND {
+                put(wanted.flags, 0);
+            }
             put(wanted.error, code);
             null_mut()
         }
@@ -109,7 +112,7 @@ fn try_get(
     result.set_key(key);
     result.count.set(1);
     result.item_flags.set(flags);
-    result.item_cas.set(if memc.has(super::types::flags::SUPPORT_CAS) { cas } else { 0 });
+    result.item_cas.set(if memc.tells_cas() { cas } else { 0 });
     put(wanted.value_length, value.len());
     put(wanted.flags, flags);
     let copy = if value.is_empty() { null_mut() } else { memc.copy_out(&value) };
@@ -127,6 +130,7 @@ fn try_get(
 fn not_found(memc: &memcached_st, key: &[u8], wanted: Wanted<'_>) -> *mut c_char {
     let miss = || {
         put(wanted.value_length, 0);
+        put(wanted.flags, 0);
         put(wanted.error, MEMCACHED_NOTFOUND);
         null_mut()
     };

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fabcache_client::Ttl;
 use fabcache_client::distribution::Mapping;
 
 use super::constants::memcached_return_t;
@@ -76,6 +77,17 @@ impl memcached_st {
     /// Calls are answered as the binary protocol's.
     pub(crate) fn is_binary(&self) -> bool {
         self.has(flags::BINARY_PROTOCOL)
+    }
+
+    /// What is looked up comes with its CAS.
+    #[inline]
+    pub(crate) fn tells_cas(&self) -> bool {
+        self.has(flags::SUPPORT_CAS | flags::BINARY_PROTOCOL)
+    }
+
+    /// When something expires, as the protocol that is spoken says it: packets have room for 32 bits without a sign.
+    pub(crate) fn ttl(&self, expiration: i64) -> Ttl {
+        Ttl::exact(if self.is_binary() { i64::from(expiration as u32) } else { expiration })
     }
 
     /// Answers are waited for.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use fabcache_client::{Mode, Stored, Ttl};
+use fabcache_client::{Mode, Stored};
 
 use super::border::bytes;
 use super::constants::*;
@@ -27,8 +27,10 @@ fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Resul
     let inner = memc.begin()?;
     memc.check_changed(inner, item.key)?;
     let server = memc.server_of(inner, group, item.key)?;
-    let Item { value, flags, mode, .. } = item;
-    let ttl = Ttl::exact(item.expiration);
+    let Item { value, flags, .. } = item;
+    // In a packet no CAS is one of 0.
+    let mode = if item.mode == Mode::Compare(0) && memc.is_binary() { Mode::Set } else { item.mode };
+    let ttl = memc.ttl(item.expiration);
     let is_buffered = memc.has(flags::BUFFER_REQUESTS);
     if mode == Mode::Set && (is_buffered || !memc.is_replying()) {
         inner.with_key(item.key, |key| {

@@ -2,8 +2,6 @@
 
 use std::ffi::c_char;
 
-use fabcache_client::Ttl;
-
 use super::border::bytes;
 use super::constants::*;
 use super::error::Told;
@@ -66,7 +64,7 @@ fn try_touch(
     memc.check_line(inner, key)?;
     let server = memc.server_of(inner, group, key)?;
     let touched = inner
-        .with_key(key, |key| server.call(memc, |client| client.touch(key, Ttl::exact(expiration))))
+        .with_key(key, |key| server.call(memc, |client| client.touch(key, memc.ttl(expiration))))
         .map_err(|code| match code {
             MEMCACHED_CLIENT_ERROR | MEMCACHED_SERVER_ERROR | MEMCACHED_ERROR | MEMCACHED_E2BIG => code,
             MEMCACHED_UNKNOWN_READ_FAILURE => {
