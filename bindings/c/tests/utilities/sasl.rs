@@ -1,0 +1,120 @@
+//! Names and passwords, as sasl.h has them.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::ptr;
+
+use fabcache::libmemcached::behavior::memcached_behavior_get;
+use fabcache::libmemcached::create::memcached_clone;
+use fabcache::libmemcached::sasl::*;
+use fabcache::libmemcached::*;
+
+use crate::common::{Handle, text};
+
+const AUTHNAME: c_ulong = 0x4002;
+const PASS: c_ulong = 0x4004;
+
+/// `sasl_callback_t`, as a program has it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Callback {
+    id: c_ulong,
+    proc: *const c_void,
+    context: *mut c_void,
+}
+
+/// The name and the password that a handle's callbacks tell.
+fn told(handle: &Handle) -> Option<(String, String)> {
+    // SAFETY: it is a handle.
+    let first: *const Callback = unsafe { memcached_get_sasl_callbacks(handle.some()) }.cast();
+    if first.is_null() {
+        return None;
+    }
+    let mut told = (String::new(), String::new());
+    for at in 0.. {
+        // SAFETY: the array ends with an id of 0, which was not seen yet.
+        let callback = unsafe { *first.add(at) };
+        match callback.id {
+            0 => break,
+            AUTHNAME => {
+                type Ask = unsafe extern "C" fn(*mut c_void, c_int, *mut *const c_char, *mut c_uint) -> c_int;
+                // SAFETY: a callback with this id is such a function.
+                let ask: Ask = unsafe { std::mem::transmute(callback.proc) };
+                let (mut name, mut length) = (ptr::null(), 0);
+                // SAFETY: it is called with its context.
+                assert_eq!(unsafe { ask(callback.context, AUTHNAME as c_int, &mut name, &mut length) }, 0);
+                told.0 = text(name);
+                assert_eq!(told.0.len(), length as usize);
+                // SAFETY: as above; there is nowhere to put it.
+                assert!(
+                    unsafe { ask(callback.context, AUTHNAME as c_int, ptr::null_mut(), ptr::null_mut()) } < 0
+                );
+                // SAFETY: as above; that is no name.
+                assert!(unsafe { ask(callback.context, PASS as c_int, &mut name, &mut length) } < 0);
+            }
+            PASS => {
+                type Ask = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, *mut *mut c_ulong) -> c_int;
+                // SAFETY: a callback with this id is such a function.
+                let ask: Ask = unsafe { std::mem::transmute(callback.proc) };
+                let mut secret = ptr::null_mut();
+                // SAFETY: it is called with its context.
+                let rc = unsafe { ask(ptr::null_mut(), callback.context, PASS as c_int, &mut secret) };
+                assert_eq!(rc, 0);
+                // SAFETY: a secret begins with its length.
+                let length = unsafe { secret.read() } as usize;
+                // SAFETY: its bytes come behind that.
+                let bytes = unsafe { std::slice::from_raw_parts(secret.add(1).cast::<u8>(), length) };
+                told.1 = String::from_utf8_lossy(bytes).into_owned();
+            }
+            _ => {}
+        }
+    }
+    Some(told)
+}
+
+#[test]
+fn a_name_and_a_password_are_told_by_callbacks_and_copied_with_the_handle() {
+    let handle = Handle::new("--SERVER=localhost");
+    assert_eq!(told(&handle), None);
+    for password in ["", "short", "eight888", "a longer one, of more than one word"] {
+        let words = std::ffi::CString::new(password).unwrap();
+        // SAFETY: both end with a zero.
+        let rc = unsafe { memcached_set_sasl_auth_data(handle.some(), c"somebody".as_ptr(), words.as_ptr()) };
+        assert_eq!(rc, MEMCACHED_SUCCESS);
+        assert_eq!(told(&handle), Some(("somebody".into(), password.into())));
+    }
+    // SAFETY: it is a handle.
+    assert_eq!(unsafe { memcached_behavior_get(handle.some(), MEMCACHED_BEHAVIOR_BINARY_PROTOCOL) }, 1);
+    // SAFETY: the copy has memory of its own.
+    let copy = Handle(unsafe { memcached_clone(ptr::null_mut(), handle.some()) });
+    // SAFETY: it is a handle.
+    assert_eq!(unsafe { memcached_destroy_sasl_auth_data(handle.some()) }, MEMCACHED_SUCCESS);
+    assert_eq!(told(&handle), None);
+    assert_eq!(told(&copy).expect("its own").0, "somebody");
+    // SAFETY: here and below, something is missing.
+    let rc = unsafe { memcached_set_sasl_auth_data(None, c"a".as_ptr(), c"b".as_ptr()) };
+    assert_eq!(rc, MEMCACHED_INVALID_ARGUMENTS);
+    // SAFETY: as above.
+    let rc = unsafe { memcached_set_sasl_auth_data(handle.some(), ptr::null(), c"b".as_ptr()) };
+    assert_eq!(rc, MEMCACHED_INVALID_ARGUMENTS);
+    // SAFETY: as above.
+    assert_eq!(unsafe { memcached_destroy_sasl_auth_data(None) }, MEMCACHED_INVALID_ARGUMENTS);
+}
+
+#[test]
+fn callbacks_of_the_caller_stay_the_callers() {
+    let (first, second) = (Handle::new("--SERVER=localhost"), Handle::new("--SERVER=localhost"));
+    // SAFETY: both end with a zero.
+    let rc = unsafe { memcached_set_sasl_auth_data(first.some(), c"somebody".as_ptr(), c"secret".as_ptr()) };
+    assert_eq!(rc, MEMCACHED_SUCCESS);
+    // SAFETY: it is a handle.
+    let callbacks = unsafe { memcached_get_sasl_callbacks(first.some()) };
+    // SAFETY: the array lives as long as the first handle.
+    unsafe { memcached_set_sasl_callbacks(second.some(), callbacks) };
+    assert_eq!(told(&second), Some(("somebody".into(), "secret".into())));
+    // SAFETY: it is a handle.
+    assert_eq!(unsafe { memcached_destroy_sasl_auth_data(second.some()) }, MEMCACHED_SUCCESS);
+    // SAFETY: it is a handle.
+    assert_eq!(unsafe { memcached_get_sasl_callbacks(second.some()) }, callbacks);
+    drop(second);
+    assert_eq!(told(&first), Some(("somebody".into(), "secret".into())));
+}
