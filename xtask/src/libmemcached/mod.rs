@@ -2,6 +2,7 @@
 
 mod functions;
 mod recorded;
+mod requests;
 
 use std::path::PathBuf;
 
@@ -24,7 +25,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let library = build_library()?;
     recorded::run(&library, args.record)?;
-    functions::run(&library, args.record)
+    functions::run(&library, args.record)?;
+    requests::run(&library)
 }
 
 /// Builds libfabcache.so for release; where it is.

@@ -2,6 +2,7 @@
 //! bindings/c/tests/libmemcached: tests of fabcache-c hold the recorded texts against the library. Then the same programs
 //! with LD_PRELOAD=libfabcache.so.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +36,7 @@ const DIFFERENCES_MAX: usize = 20;
 /// The compiler or libmemcached is missing, or there is a difference.
 pub fn run(library: &Path, record: bool) -> Result<()> {
     for program in PROGRAMS {
-        let built = build(program.name)?;
+        let built = build(program.name, &["-lmemcached", "-lhashkit"].map(OsStr::new))?;
         let recorded = folder().join(format!("tests/libmemcached/{}.txt", program.name));
         let theirs = output(program, &built, &recorded, None)?;
         if record {
@@ -58,14 +59,14 @@ fn folder() -> PathBuf {
     workspace::folder().join("bindings/c")
 }
 
-fn build(name: &str) -> Result<PathBuf> {
+/// A program of tests/libmemcached, built with Debian's headers, with these words for the compiler.
+pub fn build(name: &str, words: &[&OsStr]) -> Result<PathBuf> {
     let to = workspace::target().join("libmemcached");
     fs::create_dir_all(&to).with_context(|| format!("{} cannot be made", to.display()))?;
     let program = to.join(name);
     let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-O1", "-o"]).arg(&program);
-    cc.arg(workspace::folder().join(format!("tests/libmemcached/{name}.c")))
-        .args(["-lmemcached", "-lhashkit"]);
+    cc.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]).arg(&program);
+    cc.arg(workspace::folder().join(format!("tests/libmemcached/{name}.c"))).args(words);
     let status = cc.status().context("cc cannot be started: install build-essential")?;
     ensure!(status.success(), "{name}.c does not build: install libmemcached-dev and libhashkit-dev");
     Ok(program)

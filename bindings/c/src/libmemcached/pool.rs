@@ -285,9 +285,14 @@ pub unsafe extern "C" fn memcached_pool_behavior_set(
         if rc != MEMCACHED_SUCCESS {
             return rc;
         }
-        let version = &model.as_ref().configure.version;
-        version.set(version.get().wrapping_add(1));
+        let version = model.as_ref().configure.version.get().wrapping_add(1);
+        model.as_ref().configure.version.set(version);
         for handle in std::mem::take(&mut handles.idle) {
+            // SAFETY: it is a handle.
+            let rc = unsafe { memcached_behavior_set(Some(handle.as_ref()), flag, data) };
+            if rc == MEMCACHED_SUCCESS {
+                handle.as_ref().configure.version.set(version);
+            }
             handles.take_back(handle);
         }
         rc

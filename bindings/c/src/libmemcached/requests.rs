@@ -8,6 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_char;
+use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
@@ -37,6 +38,14 @@ pub struct memcached_request_st {
     /// The room that there was at first: the length is overwritten.
     room: Cell<usize>,
 }
+
+// As the header has them.
+const _: () = {
+    assert!(offset_of!(memcached_request_st, value) == 0);
+    assert!(offset_of!(memcached_request_st, value_length) == 8);
+    assert!(offset_of!(memcached_request_st, flags) == 16);
+    assert!(offset_of!(memcached_request_st, response) == 20);
+};
 
 /// What is being done.
 #[derive(Debug)]
@@ -292,7 +301,7 @@ fn found(memc: &memcached_st, request: &memcached_request_st, value: &[u8]) -> m
     }
     // SAFETY: there is room for it, as was just seen, or as the caller promises who gave no length.
     unsafe { ptr::copy_nonoverlapping(value.as_ptr().cast(), to, value.len()) };
-    if room != value.len() {
+    if room == 0 || room > value.len() {
         // SAFETY: there is room for one more, by the same.
         let end = unsafe { to.add(value.len()) };
         // SAFETY: as above.

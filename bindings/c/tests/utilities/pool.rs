@@ -115,7 +115,9 @@ fn a_behavior_takes_hold_of_all_handles_at_last() {
     let pool = Pool::of("--SERVER=localhost --POOL-MAX=2").expect("a pool");
     let is_verifying = |handle: *mut memcached_st| {
         // SAFETY: it is a handle of the pool, which we have taken.
-        unsafe { memcached_behavior_get(handle.as_ref(), MEMCACHED_BEHAVIOR_VERIFY_KEY) }
+        let handle = unsafe { handle.as_ref() };
+        // SAFETY: as above.
+        unsafe { memcached_behavior_get(handle, MEMCACHED_BEHAVIOR_VERIFY_KEY) }
     };
     let (taken, idle) = (pool.pop(false).unwrap(), pool.pop(false).unwrap());
     assert_eq!(pool.push(idle), MEMCACHED_SUCCESS);

@@ -134,6 +134,12 @@ fn a_value_goes_where_there_is_room_for_it() {
             drop(request);
             assert_eq!(room, left, "{length}");
         }
+        assert_eq!(handle.set("empty", ""), MEMCACHED_SUCCESS);
+        let request = Request::at(handle, room.as_mut_ptr().cast(), 0);
+        assert_eq!(request.get("empty", false), MEMCACHED_SUCCESS);
+        assert_eq!((request.wait(), request.seen().value_length.get()), (MEMCACHED_SUCCESS, 0));
+        drop(request);
+        assert_eq!(room[0], 0);
         let request = Request::at(handle, ptr::null_mut(), 0);
         assert_eq!(request.get("nothing", true), MEMCACHED_SUCCESS);
         assert_eq!(request.wait(), MEMCACHED_NOTFOUND);

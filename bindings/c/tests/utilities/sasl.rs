@@ -32,7 +32,9 @@ fn told(handle: &Handle) -> Option<(String, String)> {
     let mut told = (String::new(), String::new());
     for at in 0.. {
         // SAFETY: the array ends with an id of 0, which was not seen yet.
-        let callback = unsafe { *first.add(at) };
+        let callback = unsafe { first.add(at) };
+        // SAFETY: as above.
+        let callback = unsafe { *callback };
         match callback.id {
             0 => break,
             AUTHNAME => {
@@ -45,9 +47,9 @@ fn told(handle: &Handle) -> Option<(String, String)> {
                 told.0 = text(name);
                 assert_eq!(told.0.len(), length as usize);
                 // SAFETY: as above; there is nowhere to put it.
-                assert!(
-                    unsafe { ask(callback.context, AUTHNAME as c_int, ptr::null_mut(), ptr::null_mut()) } < 0
-                );
+                let rc =
+                    unsafe { ask(callback.context, AUTHNAME as c_int, ptr::null_mut(), ptr::null_mut()) };
+                assert!(rc < 0);
                 // SAFETY: as above; that is no name.
                 assert!(unsafe { ask(callback.context, PASS as c_int, &mut name, &mut length) } < 0);
             }
@@ -62,7 +64,9 @@ fn told(handle: &Handle) -> Option<(String, String)> {
                 // SAFETY: a secret begins with its length.
                 let length = unsafe { secret.read() } as usize;
                 // SAFETY: its bytes come behind that.
-                let bytes = unsafe { std::slice::from_raw_parts(secret.add(1).cast::<u8>(), length) };
+                let bytes = unsafe { secret.add(1) }.cast::<u8>();
+                // SAFETY: as above.
+                let bytes = unsafe { std::slice::from_raw_parts(bytes, length) };
                 told.1 = String::from_utf8_lossy(bytes).into_owned();
             }
             _ => {}

@@ -56,7 +56,9 @@ fn statistics_of_all_servers_are_told_by_name_and_compared() {
     let mut told = 0;
     loop {
         // SAFETY: the array ends with null, which was not seen yet.
-        let key = unsafe { *keys.add(told) };
+        let key = unsafe { keys.add(told) };
+        // SAFETY: as above.
+        let key = unsafe { *key };
         if key.is_null() {
             break;
         }

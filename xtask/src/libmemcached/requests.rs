@@ -1,0 +1,99 @@
+//! A program of RDMA-Memcached, linked with libfabcache.so: over shared memory, and over TCP to memcached; under valgrind,
+//! which finds no invalid access and no leak.
+
+use std::ffi::{OsStr, OsString};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::recorded;
+use crate::workspace;
+
+/// For a server to answer after its start.
+const START_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Builds the program and runs it.
+///
+/// # Errors
+/// Something that it needs is missing, or it found something wrong.
+pub fn run(library: &Path) -> Result<()> {
+    let folder = library.parent().context("a library lies in a folder")?;
+    let include = workspace::folder().join("bindings/c/include");
+    let mut path = OsString::from("-Wl,-rpath,");
+    path.push(folder);
+    let link = [
+        OsStr::new("-I"),
+        include.as_os_str(),
+        OsStr::new("-include"),
+        OsStr::new("libmemcached/requests.h"),
+        OsStr::new("-L"),
+        folder.as_os_str(),
+        OsStr::new("-lfabcache"),
+        &path,
+    ];
+    let program = recorded::build("requests", &link)?;
+    let scratch = program.parent().context("a program lies in a folder")?;
+
+    let socket = scratch.join(format!("requests-{}.sock", std::process::id()));
+    let fabcached =
+        Server::start(Command::new(workspace::build_server()?).arg("-s").arg(&socket).arg("--shm"), || {
+            UnixStream::connect(&socket).is_ok()
+        })?;
+    ask(&program, socket.as_os_str(), "fabcached over shared memory")?;
+    drop(fabcached);
+
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    let mut memcached = Command::new("memcached");
+    memcached.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]);
+    let _memcached =
+        Server::start(&mut memcached, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
+    ask(&program, OsStr::new(&format!("127.0.0.1:{port}")), "memcached over TCP")
+}
+
+fn ask(program: &Path, servers: &OsStr, what: &str) -> Result<()> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--quiet", "--leak-check=full", "--error-exitcode=9"]).arg(program).arg(servers);
+    let output = valgrind.output().context("valgrind cannot be started: install valgrind")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "requests to {what}: {}\n{errors}", output.status);
+    println!("requests: to {what}, under valgrind");
+    Ok(())
+}
+
+/// A server that is killed when this is dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(command: &mut Command, is_up: impl Fn() -> bool) -> Result<Server> {
+        if rustix::process::geteuid().is_root() {
+            command.args(["-u", "root"]);
+        }
+        command.args(["-m", "256"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().with_context(|| {
+            format!("{} cannot be started: install it", PathBuf::from(command.get_program()).display())
+        })?;
+        let mut server = Server(child);
+        let deadline = Instant::now() + START_TIME_MAX;
+        while !is_up() {
+            if let Some(status) = server.0.try_wait()? {
+                bail!("a server ended at once: {status}");
+            }
+            ensure!(Instant::now() < deadline, "a server does not answer");
+            sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
