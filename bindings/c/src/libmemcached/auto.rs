@@ -36,10 +36,10 @@ fn try_change(
 ) -> Result<(), memcached_return_t> {
     let inner = memc.begin()?;
     if initial.is_some() && !memc.is_binary() {
-        let name = if is_decrement { "decrement" } else { "increment" };
-        let message =
-            format!("memcached_{name}_with_initial_by_key() is not supported via the ASCII protocol");
-        return Err(memc.fail_with(MEMCACHED_INVALID_ARGUMENTS, &message));
+        put(value, u64::MAX);
+        // Also of the other: libmemcached's words.
+        let message = "memcached_increment_with_initial_by_key() is not supported via the ASCII protocol";
+        return Err(memc.fail_with(MEMCACHED_INVALID_ARGUMENTS, message));
     }
     memc.check_changed(inner, key)?;
     let server = memc.server_of(inner, group, key)?;

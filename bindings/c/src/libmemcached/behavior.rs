@@ -23,7 +23,7 @@ pub unsafe extern "C" fn memcached_behavior_get(
     ptr: Option<&memcached_st>,
     flag: memcached_behavior_t,
 ) -> u64 {
-    guarded(0, || ptr.map_or(0, |memc| get(memc, flag)))
+    guarded(0, || ptr.map_or(MEMCACHED_INVALID_ARGUMENTS.into(), |memc| get(memc, flag)))
 }
 
 /// The bit of those that are one.
@@ -172,8 +172,9 @@ fn get(memc: &memcached_st, flag: memcached_behavior_t) -> u64 {
     if let Some(bit) = bit_of(flag) {
         return memc.has(bit).into();
     }
-    // Those below none are none: what a kernel would choose.
-    let signed = |number: i32| u64::try_from(number).unwrap_or(0);
+    let signed = |number: i32| i64::from(number).cast_unsigned();
+    // Less than none is what the kernel chooses.
+    let size = |bytes: i32| u64::try_from(bytes).unwrap_or(0);
     match flag {
         MEMCACHED_BEHAVIOR_NOREPLY => (!memc.is_replying()).into(),
         MEMCACHED_BEHAVIOR_HASH => memc.hashkit.base_hash.number().into(),
@@ -192,10 +193,10 @@ fn get(memc: &memcached_st, flag: memcached_behavior_t) -> u64 {
         MEMCACHED_BEHAVIOR_RETRY_TIMEOUT => signed(memc.retry_timeout.get()),
         MEMCACHED_BEHAVIOR_DEAD_TIMEOUT => signed(memc.dead_timeout.get()),
         MEMCACHED_BEHAVIOR_TCP_KEEPIDLE => memc.tcp_keepidle.get().into(),
-        MEMCACHED_BEHAVIOR_SOCKET_SEND_SIZE => signed(memc.send_size.get()),
-        MEMCACHED_BEHAVIOR_SOCKET_RECV_SIZE => signed(memc.recv_size.get()),
-        MEMCACHED_BEHAVIOR_POLL_TIMEOUT => i64::from(memc.poll_timeout.get()).cast_unsigned(),
-        MEMCACHED_BEHAVIOR_CONNECT_TIMEOUT => i64::from(memc.connect_timeout.get()).cast_unsigned(),
+        MEMCACHED_BEHAVIOR_SOCKET_SEND_SIZE => size(memc.send_size.get()),
+        MEMCACHED_BEHAVIOR_SOCKET_RECV_SIZE => size(memc.recv_size.get()),
+        MEMCACHED_BEHAVIOR_POLL_TIMEOUT => signed(memc.poll_timeout.get()),
+        MEMCACHED_BEHAVIOR_CONNECT_TIMEOUT => signed(memc.connect_timeout.get()),
         MEMCACHED_BEHAVIOR_CACHE_LOOKUPS | MEMCACHED_BEHAVIOR_CORK => 1,
         MEMCACHED_BEHAVIOR_USER_DATA => {
             memc.fail_with(MEMCACHED_DEPRECATED, "MEMCACHED_BEHAVIOR_USER_DATA deprecated.");
@@ -240,9 +241,7 @@ fn set_distribution(memc: &memcached_st, to: memcached_server_distribution_t) ->
 }
 
 fn set_key_hash(memc: &memcached_st, to: memcached_hash_t) -> memcached_return_t {
-    let done = memc.hashkit.base_hash.set(to);
-    memc.redistribute();
-    match done {
+    match memc.hashkit.base_hash.set(to) {
         Ok(()) => MEMCACHED_SUCCESS,
         Err(_) => memc.fail_with(MEMCACHED_INVALID_ARGUMENTS, "Invalid memcached_hash_t()"),
     }

@@ -44,6 +44,9 @@ pub unsafe extern "C" fn memcached_callback_set(
                 memc.get_key_failure.set(function);
             }
             MEMCACHED_CALLBACK_DELETE_TRIGGER => return set_delete_trigger(memc, data),
+            MEMCACHED_CALLBACK_MAX => {
+                return memc.fail_with(MEMCACHED_INVALID_ARGUMENTS, "Invalid callback supplied");
+            }
             _ => {}
         }
         MEMCACHED_SUCCESS

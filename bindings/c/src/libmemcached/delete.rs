@@ -70,10 +70,13 @@ fn try_delete(
             "Memcached server version does not allow expiration of deleted items",
         ));
     }
-    memc.check_line(inner, key)?;
+    if memc.ends_a_word(key) {
+        let message = "bad command line format.  Usage: delete <key> [noreply]";
+        return Err(memc.bad_line_with(inner, key, message));
+    }
     let server = memc.server_of(inner, group, key)?;
     let was_there = inner.with_key(key, |key| server.call(memc, |client| client.delete(key)))?;
-    if memc.is_binary() && memc.number_of_replicas.get() > 0 {
+    if memc.is_replicated() {
         for replica in memc.replicas(inner, group, key) {
             inner.with_key(key, |key| {
                 // What a replica says is not looked at.

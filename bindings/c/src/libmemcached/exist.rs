@@ -4,6 +4,7 @@ use std::ffi::c_char;
 
 use super::border::bytes;
 use super::constants::*;
+use super::error::Told;
 use super::types::memcached_st;
 use crate::guarded;
 
@@ -48,6 +49,10 @@ fn try_exist(memc: &memcached_st, group: Option<&[u8]>, key: &[u8]) -> Result<()
     let inner = memc.begin()?;
     // libmemcached leaves keys that are none to the server.
     match key.len() {
+        0 if memc.is_binary() => {
+            let server = memc.server_of(inner, group, key)?;
+            return Err(memc.fail_of(&server, MEMCACHED_UNKNOWN_READ_FAILURE, Told::default()));
+        }
         0 => return Err(MEMCACHED_ERROR),
         MEMCACHED_MAX_KEY.. => return Err(memc.bad_line(inner, key)),
         _ => memc.check_line(inner, key)?,

@@ -146,7 +146,14 @@ fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_re
         result.set_key(key.get(prefix..).unwrap_or_default());
         result.item_flags.set(flags);
         result.item_cas.set(if memc.tells_cas() { cas } else { 0 });
-        if !result.set_value(&value) {
+        // By the binary protocol libmemcached makes no memory for an empty one.
+        let is_kept = if value.is_empty() && memc.is_binary() {
+            result.value.end.set(result.value.string.get());
+            true
+        } else {
+            result.set_value(&value)
+        };
+        if !is_kept {
             return memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
         }
         result.count.set(result.count.get() + 1);
@@ -186,7 +193,7 @@ fn of_replica(
     group: Option<&[u8]>,
     full: &[u8],
 ) -> Option<(u32, u64, Vec<u8>)> {
-    if !memc.is_binary() || memc.number_of_replicas.get() == 0 {
+    if !memc.is_replicated() {
         return None;
     }
     let key = full.get(inner.namespace.borrow().as_bytes().len()..)?;

@@ -15,6 +15,7 @@ fn each<T>(
     ptr: Option<&memcached_st>,
     ask: impl Fn(&Client) -> Result<T, Error>,
     take: impl Fn(&memcached_instance_st, T),
+    failed: impl Fn(&memcached_instance_st, &memcached_st, memcached_return_t),
 ) -> memcached_return_t {
     let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
     let inner = match memc.begin() {
@@ -26,7 +27,10 @@ fn each<T>(
     for server in servers {
         match server.call(memc, &ask) {
             Ok(answer) => take(&server, answer),
-            Err(_) => done = MEMCACHED_SOME_ERRORS,
+            Err(code) => {
+                failed(&server, memc, code);
+                done = MEMCACHED_SOME_ERRORS;
+            }
         }
     }
     done
@@ -37,7 +41,7 @@ fn each<T>(
 pub unsafe extern "C" fn memcached_flush(ptr: Option<&memcached_st>, expiration: i64) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let delay = u32::try_from(expiration.max(0)).unwrap_or(u32::MAX);
-        each(ptr, |client| client.flush(delay), |_, ()| {})
+        each(ptr, |client| client.flush(delay), |_, ()| {}, |_, _, _| {})
     })
 }
 
@@ -48,7 +52,7 @@ pub unsafe extern "C" fn memcached_verbosity(
     verbosity: u32,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        let done = each(ptr, |client| client.verbosity(verbosity).remove(0), |_, ()| {});
+        let done = each(ptr, |client| client.verbosity(verbosity).remove(0), |_, ()| {}, |_, _, _| {});
         if let Some(inner) = ptr.and_then(memcached_st::inner).filter(|_| done == MEMCACHED_SOME_ERRORS) {
             // libmemcached keeps to itself which.
             inner.errors.take();
@@ -62,7 +66,14 @@ pub unsafe extern "C" fn memcached_verbosity(
 pub unsafe extern "C" fn memcached_version(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let learn = |server: &memcached_instance_st, version: String| server.learn_version(&version);
-        each(ptr, |client| client.versions().remove(0), learn)
+        each(
+            ptr,
+            |client| client.versions().remove(0),
+            learn,
+            |server, memc, code| {
+                server.told_again(memc, code);
+            },
+        )
     })
 }
 

@@ -2,11 +2,12 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
+use std::rc::Rc;
 
 use super::border::{Out, array, bytes, put};
 use super::constants::*;
 use super::handle::State;
-use super::instance::Asked;
+use super::instance::{Asked, memcached_instance_st};
 use super::result::is_kept;
 use super::types::*;
 use crate::guarded;
@@ -97,16 +98,19 @@ fn try_get(
     }
     let mut value = inner.value.take();
     let found = inner.with_key(key, |key| server.get(memc, key, &mut value));
+    let found = found.map_err(|code| server.told_again(memc, code));
     let found = match found {
-        Ok(None) if memc.is_binary() && memc.number_of_replicas.get() > 0 => {
-            memc.replicas(inner, group, key).into_iter().find_map(|replica| {
-                let found = inner.with_key(key, |key| replica.get(memc, key, &mut value));
-                found.transpose()
-            })
+        // The server does not have it, or does not answer.
+        Ok(None) | Err(_) if memc.is_replicated() => {
+            let replicas = memc.replicas(inner, group, key);
+            let of = |replica: &Rc<memcached_instance_st>| {
+                inner.with_key(key, |key| replica.get(memc, key, &mut value)).ok().flatten()
+            };
+            replicas.iter().find_map(of).map_or(found, |copy| Ok(Some(copy)))
         }
-        other => other.transpose(),
+        other => other,
     };
-    let (flags, cas) = found.ok_or(MEMCACHED_NOTFOUND)??;
+    let (flags, cas) = found?.ok_or(MEMCACHED_NOTFOUND)?;
     let result = &memc.result;
     // Programs that look for the CAS of what they got look for it here.
     result.set_key(key);
@@ -315,23 +319,30 @@ fn try_mget(memc: &memcached_st, group: Option<&[u8]>, keys: &Keys<'_>) -> Resul
     memc.forget_asked(inner);
     let (mut asked, mut failed) = (0, None);
     for key in keys.iter() {
-        let server = memc.server_of(inner, group, key)?;
-        let sent = inner.with_key(key, |full| server.ask_for(memc, full));
-        match sent {
-            Ok(request) => {
-                let replicated = memc.is_binary() && memc.number_of_replicas.get() > 0;
-                let group = group.filter(|_| replicated).map(<[u8]>::to_vec);
-                server.asked.borrow_mut().push_back(Asked { request, group });
-                asked += 1;
+        let own = memc.server_of(inner, group, key)?;
+        let copies = if memc.is_replicated() { memc.replicas(inner, group, key) } else { Vec::new() };
+        // Of the first that can be asked.
+        let mut unasked = None;
+        for server in [own].into_iter().chain(copies) {
+            match inner.with_key(key, |full| server.ask_for(memc, full)) {
+                Ok(request) => {
+                    let group = group.filter(|_| memc.is_replicated()).map(<[u8]>::to_vec);
+                    server.asked.borrow_mut().push_back(Asked { request, group });
+                    asked += 1;
+                    unasked = None;
+                    break;
+                }
+                Err(code) => unasked = Some(server.told_again(memc, code)),
             }
-            Err(code) => failed = Some(code),
         }
+        failed = unasked.or(failed);
     }
     inner.is_asking.set(asked > 0);
     match failed {
         None => Ok(()),
-        Some(code) if asked == 0 => Err(code),
-        Some(_) => Err(MEMCACHED_SOME_ERRORS),
+        // As libmemcached: by text it is enough that any server was asked.
+        Some(_) if asked > 0 && !memc.is_binary() => Ok(()),
+        Some(code) => Err(code),
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fabcache_client::Ttl;
 use fabcache_client::distribution::Mapping;
 
-use super::constants::memcached_return_t;
+use super::constants::{hashkit_hash_algorithm_t, memcached_return_t};
 use super::instance::memcached_instance_st;
 use super::sasl::Given;
 use super::types::{flags, memcached_st};
@@ -22,6 +22,8 @@ pub struct State {
     pub instances: RefCell<Vec<Rc<memcached_instance_st>>>,
     /// How keys are mapped to them; none before it is needed.
     pub mapping: RefCell<Option<Mapping>>,
+    /// The hash by which servers have their places on a ring: a change of the keys' hash alone moves none.
+    pub placed_by: Cell<hashkit_hash_algorithm_t>,
     /// `memcached_bucket_set`: each bucket's server.
     pub buckets: RefCell<Arc<[u32]>>,
     /// What went wrong in the current query, the newest last.
@@ -79,15 +81,25 @@ impl memcached_st {
         self.has(flags::BINARY_PROTOCOL)
     }
 
+    /// Servers have copies of each other's keys: by the binary protocol only, as in libmemcached.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.is_binary() && self.number_of_replicas.get() > 0
+    }
+
     /// What is looked up comes with its CAS.
     #[inline]
     pub(crate) fn tells_cas(&self) -> bool {
         self.has(flags::SUPPORT_CAS | flags::BINARY_PROTOCOL)
     }
 
-    /// When something expires, as the protocol that is spoken says it: packets have room for 32 bits without a sign.
+    /// When something expires, as the protocol that is spoken says it: packets have room for 32 bits without a sign, and
+    /// what is below zero in them never comes.
     pub(crate) fn ttl(&self, expiration: i64) -> Ttl {
-        Ttl::exact(if self.is_binary() { i64::from(expiration as u32) } else { expiration })
+        match expiration as u32 {
+            _ if !self.is_binary() => Ttl::exact(expiration),
+            0x8000_0000.. => Ttl::NEVER,
+            packed => Ttl::exact(packed.into()),
+        }
     }
 
     /// Answers are waited for.

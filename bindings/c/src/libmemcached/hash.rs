@@ -156,9 +156,6 @@ pub unsafe extern "C" fn memcached_generate_hash_value(
     guarded(1, || {
         // SAFETY: the caller's promise.
         let key = unsafe { bytes(key, key_length) };
-        if key_length == 0 {
-            return 0;
-        }
         of_number(hash_algorithm).map_or(1, |hash| hash.of(key))
     })
 }

@@ -350,14 +350,21 @@ impl memcached_instance_st {
 
     /// It cannot be connected to, and is left alone for a while.
     fn is_lost(&self, memc: &memcached_st) {
-        let wait = i64::from(memc.retry_timeout.get());
-        self.next_retry.set(if wait > 0 { now() + wait } else { 1 });
+        self.next_retry.set(now() + i64::from(memc.retry_timeout.get().max(1)));
         self.state.set(MEMCACHED_SERVER_STATE_IN_TIMEOUT);
         if self.failure_query.get() != memc.query_id.get() {
             self.failures.set(self.failures.get().saturating_add(1));
             self.failure_query.set(memc.query_id.get());
         }
         self.is_last_lost(memc);
+    }
+
+    /// That it could not be connected to is noted twice where libmemcached does, and in fewer words then.
+    pub(crate) fn told_again(&self, memc: &memcached_st, code: memcached_return_t) -> memcached_return_t {
+        if self.state.get() == MEMCACHED_SERVER_STATE_IN_TIMEOUT {
+            memc.fail_of(self, code, Told::default());
+        }
+        code
     }
 
     /// What a failure is to libmemcached's callers. It is noted.
@@ -381,7 +388,7 @@ impl memcached_instance_st {
             Failure::Broken(error) => {
                 self.state.set(MEMCACHED_SERVER_STATE_NEW);
                 match error.kind() {
-                    ErrorKind::TimedOut => memc.fail_of(self, MEMCACHED_TIMEOUT, Told::default()),
+                    ErrorKind::TimedOut => memc.fail_of(self, MEMCACHED_TIMEOUT, TIMED_OUT),
                     _ => {
                         let errno = error.raw_os_error().unwrap_or(0);
                         let told = Told { errno, ..Told::default() };
@@ -404,7 +411,7 @@ impl memcached_instance_st {
         let errno = error.raw_os_error().unwrap_or(0);
         let plain = Told { errno, ..Told::default() };
         let code = match (error.kind(), error.raw_os_error()) {
-            (ErrorKind::TimedOut, _) => memc.fail_of(self, MEMCACHED_TIMEOUT, Told::default()),
+            (ErrorKind::TimedOut, _) => memc.fail_of(self, MEMCACHED_TIMEOUT, TIMED_OUT),
             (_, None) => {
                 // The resolver's: it has numbers of its own.
                 let said = error.to_string();
@@ -426,6 +433,10 @@ impl memcached_instance_st {
 
     /// A server's refusal has only words.
     fn refused(&self, memc: &memcached_st, why: &str) -> memcached_return_t {
+        if !memc.is_replying() {
+            // Nobody wanted to know.
+            return MEMCACHED_SUCCESS;
+        }
         let lower = why.to_ascii_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
         if says(&["too large"]) {
@@ -455,6 +466,8 @@ impl memcached_instance_st {
         memc.fail_of(self, MEMCACHED_SERVER_ERROR, verbatim(why))
     }
 }
+
+const TIMED_OUT: Told<'_> = Told { errno: 0, message: "time out", is_verbatim: false };
 
 /// Milliseconds; less than none are as long as it takes.
 fn patience(milliseconds: i32) -> Duration {

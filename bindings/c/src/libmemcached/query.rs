@@ -60,16 +60,23 @@ impl memcached_st {
     /// # Errors
     /// It would end there.
     pub(crate) fn check_line(&self, inner: &State, key: &[u8]) -> Result<(), memcached_return_t> {
-        if self.is_binary() || !key.iter().any(|byte| matches!(byte, 0 | b' ' | b'\n' | b'\r')) {
-            return Ok(());
-        }
-        Err(self.bad_line(inner, key))
+        if self.ends_a_word(key) { Err(self.bad_line(inner, key)) } else { Ok(()) }
+    }
+
+    /// By text a key ends where a word does.
+    pub(crate) fn ends_a_word(&self, key: &[u8]) -> bool {
+        !self.is_binary() && key.iter().any(|byte| matches!(byte, 0 | b' ' | b'\n' | b'\r'))
     }
 
     /// Tells what servers say to a line that is none.
     #[cold]
     pub(crate) fn bad_line(&self, inner: &State, key: &[u8]) -> memcached_return_t {
-        let told = Told { message: BAD_LINE, is_verbatim: true, ..Told::default() };
+        self.bad_line_with(inner, key, BAD_LINE)
+    }
+
+    /// The same in other words.
+    pub(crate) fn bad_line_with(&self, inner: &State, key: &[u8], message: &str) -> memcached_return_t {
+        let told = Told { message, is_verbatim: true, ..Told::default() };
         match self.server_of(inner, None, key) {
             Ok(server) => self.fail_of(&server, MEMCACHED_CLIENT_ERROR, told),
             Err(code) => code,

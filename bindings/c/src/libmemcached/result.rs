@@ -72,24 +72,31 @@ impl memcached_result_st {
 
     /// Takes a copy of a value. Whether there was memory for it.
     pub(crate) fn set_value(&self, value: &[u8]) -> bool {
+        self.value.end.set(self.value.string.get());
+        self.append(value)
+    }
+
+    /// Adds a copy to its value. Whether there was memory for it.
+    fn append(&self, more: &[u8]) -> bool {
         let Some(memc) = self.handle() else { return false };
-        let size = value.len() + 1;
+        let len = self.len();
+        let size = len + more.len() + 1;
         if self.value.current_size.get() < size {
-            memc.release(self.value.string.replace(null_mut()).cast());
-            self.value.current_size.set(0);
             let memory: *mut c_char = memc.allocate(size).cast();
-            self.value.string.set(memory);
-            self.value.end.set(memory);
             if memory.is_null() {
                 return false;
             }
+            // SAFETY: the former value has so many bytes, and there is room for them and more.
+            unsafe { std::ptr::copy_nonoverlapping(self.as_bytes().as_ptr().cast(), memory, len) };
+            memc.release(self.value.string.replace(memory).cast());
             self.value.current_size.set(size);
         }
-        let string = self.value.string.get();
+        // SAFETY: the value's memory is at least as long.
+        let from = unsafe { self.value.string.get().add(len) };
         // SAFETY: so many bytes and one more are there, apart from the caller's.
-        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr().cast(), string, value.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(more.as_ptr().cast(), from, more.len()) };
         // SAFETY: one more is there.
-        let end = unsafe { string.add(value.len()) };
+        let end = unsafe { from.add(more.len()) };
         // SAFETY: as said.
         unsafe { end.write(0) };
         self.value.end.set(end);
@@ -211,7 +218,7 @@ pub unsafe extern "C" fn memcached_result_cas(ptr: Option<&memcached_result_st>)
     ptr.map_or(0, |result| result.item_cas.get())
 }
 
-/// Takes a copy of a value.
+/// Adds a copy of a value to what it holds, as libmemcached does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_result_set_value(
     ptr: Option<&memcached_result_st>,
@@ -222,7 +229,7 @@ pub unsafe extern "C" fn memcached_result_set_value(
         let Some(result) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
         // SAFETY: the caller's promise.
         let value = unsafe { bytes(value, length) };
-        if result.set_value(value) { MEMCACHED_SUCCESS } else { MEMCACHED_MEMORY_ALLOCATION_FAILURE }
+        if result.append(value) { MEMCACHED_SUCCESS } else { MEMCACHED_MEMORY_ALLOCATION_FAILURE }
     })
 }
 

@@ -54,13 +54,9 @@ impl memcached_st {
             let mapping = self.mapping(inner);
             *inner.mapping.borrow_mut() = Some(mapping);
         }
-        let custom =
-            (self.hashkit.base_hash.number() == HASHKIT_HASH_CUSTOM).then(|| self.hashkit.digest(&key));
-        let mapping = inner.mapping.borrow();
-        match custom {
-            Some(hash) => mapping.as_ref()?.server_at(hash),
-            None => mapping.as_ref()?.server_of(&key),
-        }
+        // Not by the mapping's own: it may have been changed since the servers got their places.
+        let hash = self.hashkit.digest(&key);
+        inner.mapping.borrow().as_ref()?.server_at(hash)
     }
 
     /// The servers that have copies of a key: those behind its own.
@@ -93,6 +89,7 @@ impl memcached_st {
             instances.sort_by(|a, b| (a.name(), a.port).cmp(&(b.name(), b.port)));
         }
         *inner.mapping.borrow_mut() = None;
+        inner.placed_by.set(self.hashkit.base_hash.number());
         self.ketama.next_distribution_rebuild.set(0);
         if self.has(flags::AUTO_EJECT_HOSTS) {
             let now = now();
@@ -133,7 +130,7 @@ impl memcached_st {
             _ => Placement::Modula,
         };
         let is_ring = matches!(placement, Placement::Ring { .. });
-        let hash = of_number(self.hashkit.base_hash.number()).unwrap_or(Hash::OneAtATime);
+        let hash = of_number(inner.placed_by.get()).unwrap_or(Hash::OneAtATime);
         let distribution = Distribution::Custom(Hashing { hash, placement, ..Hashing::default() });
         let ejects = is_ring && self.has(flags::AUTO_EJECT_HOSTS);
         let now = now();

@@ -114,7 +114,7 @@ pub unsafe extern "C" fn memcached_server_add_unix_socket_with_weight(
     weight: u32,
 ) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
-        let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+        let Some(memc) = ptr else { return MEMCACHED_FAILURE };
         // SAFETY: the caller's promise.
         let path = unsafe { text(filename) };
         memc.add_socket(path, weight)
@@ -207,7 +207,10 @@ pub unsafe extern "C" fn memcached_server_by_key(
         } else {
             memc.check_key(inner, key).and_then(|()| memc.server_of(inner, None, key))
         };
-        put(error, found.as_ref().err().copied().unwrap_or(MEMCACHED_SUCCESS));
+        if let Err(code) = &found {
+            // libmemcached leaves it as it is where there is a server.
+            put(error, *code);
+        }
         found.map_or(null(), |server| Rc::as_ptr(&server))
     })
 }
@@ -259,10 +262,10 @@ pub unsafe extern "C" fn memcached_server_port(ptr: Option<&memcached_instance_s
     ptr.map_or(0, |server| server.port)
 }
 
-/// The port of this end: it is not known, for a server may have several connections, or none.
+/// The port of this end: as libmemcached tells it where there is no connection, for here a server may have several.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_srcport(_ptr: Option<&memcached_instance_st>) -> u16 {
-    0
+pub unsafe extern "C" fn memcached_server_srcport(ptr: Option<&memcached_instance_st>) -> u16 {
+    ptr.map_or(0, |_| u16::MAX)
 }
 
 /// Sets when a server is asked again.

@@ -46,7 +46,7 @@ fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Resul
         Ok(stored) => code_of(memc, mode, stored),
         Err(code) => Err(code),
     };
-    if memc.is_binary() && memc.number_of_replicas.get() > 0 {
+    if mode == Mode::Set && memc.is_replicated() {
         for replica in memc.replicas(inner, group, item.key) {
             inner.with_key(item.key, |key| {
                 // What a replica says is not looked at.

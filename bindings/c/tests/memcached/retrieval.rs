@@ -101,11 +101,17 @@ fn results_hold_what_they_are_given() {
     let result = call!(memcached_result_create(memc.get_ref(), null_mut()));
     // SAFETY: it was just made.
     let held = Some(unsafe { &*result });
-    for value in ["abc", "a longer one than that before", "", "x"] {
-        let set = call!(memcached_result_set_value(held, value.as_ptr().cast(), value.len()));
+    let mut whole = String::new();
+    for part in ["abc", "a longer one than that before", "", "x"] {
+        let set = call!(memcached_result_set_value(held, part.as_ptr().cast(), part.len()));
         assert_eq!(set, MEMCACHED_SUCCESS);
+        whole.push_str(part);
         let len = call!(memcached_result_length(held));
-        assert_eq!(lossy(call!(memcached_result_value(held)), len), value);
+        assert_eq!(
+            lossy(call!(memcached_result_value(held)), len),
+            whole,
+            "it is added, as libmemcached does"
+        );
     }
     call!(memcached_result_set_flags(held, 9));
     call!(memcached_result_set_expiration(held, 5));
