@@ -8,10 +8,9 @@
 //! No panic and no Rust type crosses the border: every function of either goes through `guarded`.
 
 pub mod libmemcached;
+pub mod native;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-pub mod native;
 
 /// Runs what a C function does; `otherwise` is its result if that panics.
 pub(crate) fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
