@@ -130,7 +130,7 @@ pub unsafe extern "C" fn memcached_fetch_execute(
 fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_return_t {
     let Some(inner) = memc.inner() else { return MEMCACHED_INVALID_ARGUMENTS };
     let mut is_lost = false;
-    while let Some((server, Asked { mut request, group })) = next(inner) {
+    while let Some((server, Asked { mut request, tells_cas, group })) = next(inner) {
         let Completed { key, value, result: outcome } = request.wait();
         let found = match outcome {
             Ok(Outcome::Found { flags, cas }) => Some((flags, cas, value)),
@@ -145,7 +145,7 @@ fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_re
         let prefix = inner.namespace.borrow().as_bytes().len();
         result.set_key(key.get(prefix..).unwrap_or_default());
         result.item_flags.set(flags);
-        result.item_cas.set(if memc.tells_cas() { cas } else { 0 });
+        result.item_cas.set(if tells_cas { cas } else { 0 });
         // By the binary protocol libmemcached makes no memory for an empty one.
         let is_kept = if value.is_empty() && memc.is_binary() {
             result.value.end.set(result.value.string.get());

@@ -327,7 +327,11 @@ fn try_mget(memc: &memcached_st, group: Option<&[u8]>, keys: &Keys<'_>) -> Resul
             match inner.with_key(key, |full| server.ask_for(memc, full)) {
                 Ok(request) => {
                     let group = group.filter(|_| memc.is_replicated()).map(<[u8]>::to_vec);
-                    server.asked.borrow_mut().push_back(Asked { request, group });
+                    server.asked.borrow_mut().push_back(Asked {
+                        request,
+                        tells_cas: memc.tells_cas(),
+                        group,
+                    });
                     asked += 1;
                     unasked = None;
                     break;

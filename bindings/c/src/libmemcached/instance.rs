@@ -64,6 +64,8 @@ const _: () = {
 #[derive(Debug)]
 pub struct Asked {
     pub(crate) request: Request,
+    /// It comes with its CAS: as was set when it was asked for.
+    pub(crate) tells_cas: bool,
     /// The group's key, if replicas are to be found by it.
     pub(crate) group: Option<Vec<u8>>,
 }
