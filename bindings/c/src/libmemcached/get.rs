@@ -110,7 +110,27 @@ fn try_get(
         }
         other => other,
     };
-    let (flags, cas) = found?.ok_or(MEMCACHED_NOTFOUND)?;
+    let taken = match found {
+        Ok(Some((flags, cas))) => take(memc, key, &value, flags, cas, wanted),
+        Ok(None) => Err(MEMCACHED_NOTFOUND),
+        Err(code) => Err(code),
+    };
+    if value.capacity() <= KEPT_BYTES_MAX {
+        inner.value.replace(value);
+    }
+    taken
+}
+
+/// Hands over what was found.
+#[inline]
+fn take(
+    memc: &memcached_st,
+    key: &[u8],
+    value: &[u8],
+    flags: u32,
+    cas: u64,
+    wanted: Wanted<'_>,
+) -> Result<*mut c_char, memcached_return_t> {
     let result = &memc.result;
     // Programs that look for the CAS of what they got look for it here.
     result.set_key(key);
@@ -119,15 +139,11 @@ fn try_get(
     result.item_cas.set(if memc.tells_cas() { cas } else { 0 });
     put(wanted.value_length, value.len());
     put(wanted.flags, flags);
-    let copy = if value.is_empty() { null_mut() } else { memc.copy_out(&value) };
-    let is_lost = copy.is_null() && !value.is_empty();
-    if value.capacity() <= KEPT_BYTES_MAX {
-        inner.value.replace(value);
+    if value.is_empty() {
+        return Ok(null_mut());
     }
-    if is_lost {
-        return Err(memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE));
-    }
-    Ok(copy)
+    let copy = memc.copy_out(value);
+    if copy.is_null() { Err(memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE)) } else { Ok(copy) }
 }
 
 /// Nothing was found: the caller's function may have a value, which is stored then.

@@ -44,6 +44,8 @@ pub struct memcached_instance_st {
     /// One after the other, at most one a query.
     failures: Cell<u32>,
     failure_query: Cell<u64>,
+    /// Answers that did not come in time, one after the other.
+    timeouts: Cell<u32>,
     /// When it is asked again, after a failure: a Unix time.
     pub(crate) next_retry: Cell<i64>,
     /// Major, minor, micro: all 255 while it is not known.
@@ -105,6 +107,7 @@ impl memcached_instance_st {
             state: Cell::new(MEMCACHED_SERVER_STATE_NEW),
             failures: Cell::new(0),
             failure_query: Cell::new(0),
+            timeouts: Cell::new(0),
             next_retry: Cell::new(0),
             version: Cell::new([u8::MAX; 3]),
             errors: RefCell::default(),
@@ -339,6 +342,7 @@ impl memcached_instance_st {
     fn is_well(&self) {
         self.state.set(MEMCACHED_SERVER_STATE_CONNECTED);
         self.failures.set(0);
+        self.timeouts.set(0);
         self.next_retry.set(0);
     }
 
@@ -390,7 +394,17 @@ impl memcached_instance_st {
             Failure::Broken(error) => {
                 self.state.set(MEMCACHED_SERVER_STATE_NEW);
                 match error.kind() {
-                    ErrorKind::TimedOut => memc.fail_of(self, MEMCACHED_TIMEOUT, TIMED_OUT),
+                    ErrorKind::TimedOut => {
+                        let code = memc.fail_of(self, MEMCACHED_TIMEOUT, TIMED_OUT);
+                        let (timeouts, most) =
+                            (self.timeouts.get().saturating_add(1), memc.server_timeout_limit.get());
+                        let is_lost = most > 0 && timeouts >= most;
+                        self.timeouts.set(if is_lost { 0 } else { timeouts });
+                        if is_lost {
+                            self.is_lost(memc);
+                        }
+                        code
+                    }
                     _ => {
                         let errno = error.raw_os_error().unwrap_or(0);
                         let told = Told { errno, ..Told::default() };

@@ -128,6 +128,10 @@ fn a_server_that_does_not_answer_in_time() {
     assert_eq!(memc.set("k", "v"), MEMCACHED_TIMEOUT);
     assert_eq!(memc.last_error().0, MEMCACHED_TIMEOUT);
     assert_eq!(memc.get("k"), Err(MEMCACHED_TIMEOUT), "it is not refused meanwhile");
+    memc.behave(MEMCACHED_BEHAVIOR_SERVER_TIMEOUT_LIMIT, 3);
+    memc.behave(MEMCACHED_BEHAVIOR_RETRY_TIMEOUT, 100);
+    assert_eq!(memc.get("k"), Err(MEMCACHED_TIMEOUT));
+    assert_eq!(memc.get("k"), Err(MEMCACHED_SERVER_TEMPORARILY_DISABLED), "that were too many");
 }
 
 #[test]
