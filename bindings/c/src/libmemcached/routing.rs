@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fabcache_client::distribution::{Hash, Hashing, Mapping, Names, Placement, Weights};
+use fabcache_client::distribution::{Hashing, Mapping, Names, Placement, Weights};
 use fabcache_client::{Address, Distribution, Place};
 
 use super::constants::*;
@@ -130,10 +130,13 @@ impl memcached_st {
             _ => Placement::Modula,
         };
         let is_ring = matches!(placement, Placement::Ring { .. });
-        let hash = of_number(inner.placed_by.get()).unwrap_or(Hash::OneAtATime);
-        let distribution = Distribution::Custom(Hashing { hash, placement, ..Hashing::default() });
+        let hash = of_number(inner.placed_by.get());
+        let distribution = Distribution::Custom(Hashing { placement, ..Hashing::default() });
+        // A hash of the caller's also gives places.
+        let point = |name: &[u8]| hash.map_or_else(|| self.hashkit.digest(name), |hash| hash.of(name));
         let ejects = is_ring && self.has(flags::AUTO_EJECT_HOSTS);
         let now = now();
-        Mapping::new(&distribution, &addresses, |at| !ejects || instances[at].next_retry.get() <= now)
+        let is_in = |at: usize| !ejects || instances[at].next_retry.get() <= now;
+        Mapping::with_points(&distribution, &addresses, is_in, point)
     }
 }

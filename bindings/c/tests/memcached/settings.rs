@@ -91,6 +91,34 @@ fn a_hash_of_the_callers_says_where_keys_are() {
     }
 }
 
+unsafe extern "C" fn spread(key: *const c_char, len: usize, _: *mut c_void) -> u32 {
+    // SAFETY: the library gives a key and its length.
+    let key: &[u8] = unsafe { std::slice::from_raw_parts(key.cast(), len) };
+    let sum = key.iter().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
+    sum.wrapping_mul(2_654_435_761)
+}
+
+#[test]
+fn a_hash_of_the_callers_gives_servers_their_places_on_a_ring() {
+    let memc = Handle::new();
+    memc.behave(MEMCACHED_BEHAVIOR_KETAMA, 1);
+    let kit = call!(memcached_get_hashkit(memc.get_ref()));
+    // SAFETY: it is the handle's.
+    let own = unsafe { &*kit }.clone();
+    own.base_hash.function.set(Some(spread));
+    assert_eq!(call!(memcached_set_hashkit(memc.get_ref(), Some(&own))), MEMCACHED_SUCCESS);
+    for (host, port) in [(c"a", 1), (c"b", 2), (c"c", 3)] {
+        memc.add(host, port);
+    }
+    let at = |i| {
+        let key = format!("k{i}");
+        call!(memcached_generate_hash(memc.get_ref(), key.as_ptr().cast(), key.len())).to_string()
+    };
+    let places: String = (0..60).map(at).collect();
+    // As Debian's libmemcached says.
+    assert_eq!(places, "112222222211111112111111111211111111121111111112111111111222");
+}
+
 #[test]
 fn a_namespace_stands_before_each_key() {
     let server = Running::start();

@@ -168,6 +168,18 @@ impl Mapping {
         servers: &[Address],
         includes: impl Fn(usize) -> bool,
     ) -> Mapping {
+        let hash = Hashing::from(distribution).hash;
+        Mapping::with_points(distribution, servers, includes, |name| hash.of(name))
+    }
+
+    /// The same where a hash that this library does not have gives servers of one weight their places on a ring. Keys are to be
+    /// hashed by the caller ([`Mapping::server_at`]).
+    pub fn with_points(
+        distribution: &Distribution,
+        servers: &[Address],
+        includes: impl Fn(usize) -> bool,
+        point: impl Fn(&[u8]) -> u32,
+    ) -> Mapping {
         let Hashing { hash, placement, namespace_bytes, sort_hosts } = distribution.into();
         let mut included: Vec<usize> = (0..servers.len()).collect();
         if sort_hosts {
@@ -188,7 +200,7 @@ impl Mapping {
                 };
                 let of: Vec<(&Address, usize)> = included.iter().map(|i| (&servers[*i], *i)).collect();
                 let ring =
-                    if by_weight { Ring::by_weight(&of, names) } else { Ring::of_equals(&of, names, hash) };
+                    if by_weight { Ring::by_weight(&of, names) } else { Ring::of_equals(&of, names, &point) };
                 Table::Ring(ring)
             }
             Placement::Buckets(buckets) if buckets.is_empty() => {

@@ -1,7 +1,7 @@
 //! The ring of consistent hashing: points of servers in the order of their hashes.
 
 use super::Names;
-use super::hash::{self, Hash};
+use super::hash;
 use crate::address::{Address, DEFAULT_PORT};
 
 /// Points of each server where all weigh the same.
@@ -29,11 +29,12 @@ impl Names {
 }
 
 impl Ring {
-    /// Servers of the same weight, each with its number.
-    pub fn of_equals(servers: &[(&Address, usize)], names: Names, hash: Hash) -> Ring {
+    /// Servers of the same weight, each with its number, with points by this hash.
+    pub fn of_equals(servers: &[(&Address, usize)], names: Names, hash: impl Fn(&[u8]) -> u32) -> Ring {
         let points = servers.iter().flat_map(|(address, server)| {
             let name = names.of(address);
-            let point = move |i| (hash.of(format!("{name}-{i}").as_bytes()), *server);
+            let hash = &hash;
+            let point = move |i| (hash(format!("{name}-{i}").as_bytes()), *server);
             (0..POINTS_OF_EQUALS).map(point)
         });
         Ring::of(points.collect())
