@@ -59,5 +59,5 @@ fn try_exist(memc: &memcached_st, group: Option<&[u8]>, key: &[u8]) -> Result<()
     }
     let server = memc.server_of(inner, group, key)?;
     let is_there = inner.with_key(key, |key| server.call(memc, |client| client.contains(key)))?;
-    if is_there || !memc.is_replying() { Ok(()) } else { Err(MEMCACHED_NOTFOUND) }
+    if is_there { Ok(()) } else { Err(MEMCACHED_NOTFOUND) }
 }

@@ -130,11 +130,13 @@ pub unsafe extern "C" fn memcached_fetch_execute(
 fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_return_t {
     let Some(inner) = memc.inner() else { return MEMCACHED_INVALID_ARGUMENTS };
     let mut is_lost = false;
-    while let Some((server, Asked { mut request, tells_cas, group })) = next(inner) {
+    while let Some((server, Asked { mut request, tells_cas, is_grouped })) = next(inner) {
         let Completed { key, value, result: outcome } = request.wait();
         let found = match outcome {
             Ok(Outcome::Found { flags, cas }) => Some((flags, cas, value)),
-            Ok(_) => of_replica(memc, inner, group.as_deref(), &key),
+            // As for one key.
+            Ok(_) if is_grouped => None,
+            Ok(_) => of_replica(memc, inner, &key),
             Err(error) => {
                 let code = server.failed(memc, &error);
                 is_lost |= code != MEMCACHED_UNKNOWN_READ_FAILURE;
@@ -187,18 +189,13 @@ fn next(inner: &State) -> Option<(Rc<memcached_instance_st>, Asked)> {
 }
 
 /// A key that its server does not have may be found on another, where values are stored more than once.
-fn of_replica(
-    memc: &memcached_st,
-    inner: &State,
-    group: Option<&[u8]>,
-    full: &[u8],
-) -> Option<(u32, u64, Vec<u8>)> {
+fn of_replica(memc: &memcached_st, inner: &State, full: &[u8]) -> Option<(u32, u64, Vec<u8>)> {
     if !memc.is_replicated() {
         return None;
     }
     let key = full.get(inner.namespace.borrow().as_bytes().len()..)?;
     let mut value = Vec::new();
-    for replica in memc.replicas(inner, group, key) {
+    for replica in memc.replicas(inner, None, key) {
         // What else it was asked for is still to be fetched.
         let asked = replica.asked.take();
         let found = replica.get(memc, full, &mut value);

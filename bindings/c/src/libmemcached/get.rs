@@ -100,7 +100,8 @@ fn try_get(
     let found = inner.with_key(key, |key| server.get(memc, key, &mut value));
     let found = found.map_err(|code| server.told_again(memc, code));
     let found = match found {
-        // The server does not have it, or does not answer.
+        // The server does not have it, or does not answer. Of a group libmemcached believes a server's miss.
+        Ok(None) if group.is_some() => Ok(None),
         Ok(None) | Err(_) if memc.is_replicated() => {
             let replicas = memc.replicas(inner, group, key);
             let of = |replica: &Rc<memcached_instance_st>| {
@@ -342,12 +343,8 @@ fn try_mget(memc: &memcached_st, group: Option<&[u8]>, keys: &Keys<'_>) -> Resul
         for server in [own].into_iter().chain(copies) {
             match inner.with_key(key, |full| server.ask_for(memc, full)) {
                 Ok(request) => {
-                    let group = group.filter(|_| memc.is_replicated()).map(<[u8]>::to_vec);
-                    server.asked.borrow_mut().push_back(Asked {
-                        request,
-                        tells_cas: memc.tells_cas(),
-                        group,
-                    });
+                    let (tells_cas, is_grouped) = (memc.tells_cas(), group.is_some());
+                    server.asked.borrow_mut().push_back(Asked { request, tells_cas, is_grouped });
                     asked += 1;
                     unasked = None;
                     break;

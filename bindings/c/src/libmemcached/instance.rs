@@ -15,7 +15,7 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::time::Duration;
 
-use fabcache_client::{Client, Error, Failure, Options, Outcome, Request};
+use fabcache_client::{Client, Error, Failure, Options, Outcome, Protocol, Request};
 
 use super::constants::*;
 use super::error::Told;
@@ -68,8 +68,8 @@ pub struct Asked {
     pub(crate) request: Request,
     /// It comes with its CAS: as was set when it was asked for.
     pub(crate) tells_cas: bool,
-    /// The group's key, if replicas are to be found by it.
-    pub(crate) group: Option<Vec<u8>>,
+    /// By a group's key.
+    pub(crate) is_grouped: bool,
 }
 
 /// So many that are stored without waiting are kept before they are waited for: what one connection takes.
@@ -305,6 +305,7 @@ impl memcached_instance_st {
             // When it is asked again is decided here.
             failures_max: u32::MAX,
             credentials: memc.credentials(),
+            protocol: if memc.is_binary() { Protocol::Binary } else { Protocol::Auto },
             ..Options::default()
         };
         Client::new([address], options).map_err(|error| self.failed(memc, &error))
@@ -367,7 +368,7 @@ impl memcached_instance_st {
 
     /// That it could not be connected to is noted twice where libmemcached does, and in fewer words then.
     pub(crate) fn told_again(&self, memc: &memcached_st, code: memcached_return_t) -> memcached_return_t {
-        if self.state.get() == MEMCACHED_SERVER_STATE_IN_TIMEOUT {
+        if self.state.get() == MEMCACHED_SERVER_STATE_IN_TIMEOUT && !memc.is_binary() {
             memc.fail_of(self, code, Told::default());
         }
         code

@@ -36,7 +36,7 @@ fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Resul
         inner.with_key(item.key, |key| {
             server.store_later(memc, |client| client.bset_with_flags(key, value, ttl, flags))
         })?;
-        return if is_buffered { Err(MEMCACHED_BUFFERED) } else { Ok(()) };
+        return if is_buffered && memc.is_replying() { Err(MEMCACHED_BUFFERED) } else { Ok(()) };
     }
     let stored = inner
         .with_key(item.key, |key| server.call(memc, |client| client.store(key, value, mode, ttl, flags)));

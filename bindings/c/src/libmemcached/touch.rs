@@ -76,5 +76,5 @@ fn try_touch(
                 memc.fail_of(&server, MEMCACHED_WRITE_FAILURE, Told { message, ..Told::default() })
             }
         })?;
-    if touched || !memc.is_replying() { Ok(()) } else { Err(MEMCACHED_NOTFOUND) }
+    if touched { Ok(()) } else { Err(MEMCACHED_NOTFOUND) }
 }
