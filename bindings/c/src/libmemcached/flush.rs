@@ -3,8 +3,6 @@
 use std::ffi::c_char;
 use std::rc::Rc;
 
-use fabcache_client::{Client, Error};
-
 use super::constants::*;
 use super::instance::memcached_instance_st;
 use super::types::memcached_st;
@@ -13,7 +11,7 @@ use crate::guarded;
 /// Asks each server, and tells what each answers. Some may fail.
 fn each<T>(
     ptr: Option<&memcached_st>,
-    ask: impl Fn(&Client) -> Result<T, Error>,
+    ask: impl Fn(&memcached_instance_st, &memcached_st) -> Result<T, memcached_return_t>,
     take: impl Fn(&memcached_instance_st, T),
     failed: impl Fn(&memcached_instance_st, &memcached_st, memcached_return_t),
 ) -> memcached_return_t {
@@ -25,7 +23,7 @@ fn each<T>(
     let servers: Vec<Rc<memcached_instance_st>> = inner.instances.borrow().clone();
     let mut done = MEMCACHED_SUCCESS;
     for server in servers {
-        match server.call(memc, &ask) {
+        match ask(&server, memc) {
             Ok(answer) => take(&server, answer),
             Err(code) => {
                 failed(&server, memc, code);
@@ -41,7 +39,10 @@ fn each<T>(
 pub unsafe extern "C" fn memcached_flush(ptr: Option<&memcached_st>, expiration: i64) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let delay = u32::try_from(expiration.max(0)).unwrap_or(u32::MAX);
-        each(ptr, |client| client.flush(delay), |_, ()| {}, |_, _, _| {})
+        let flush = |server: &memcached_instance_st, memc: &memcached_st| {
+            server.call(memc, |client| client.flush(delay))
+        };
+        each(ptr, flush, |_, ()| {}, |_, _, _| {})
     })
 }
 
@@ -52,7 +53,10 @@ pub unsafe extern "C" fn memcached_verbosity(
     verbosity: u32,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        let done = each(ptr, |client| client.verbosity(verbosity).remove(0), |_, ()| {}, |_, _, _| {});
+        let set = |server: &memcached_instance_st, memc: &memcached_st| {
+            server.call_by_text(memc, |client| client.verbosity(verbosity).remove(0))
+        };
+        let done = each(ptr, set, |_, ()| {}, |_, _, _| {});
         if let Some(inner) = ptr.and_then(memcached_st::inner).filter(|_| done == MEMCACHED_SOME_ERRORS) {
             // libmemcached keeps to itself which.
             inner.errors.take();
@@ -66,14 +70,13 @@ pub unsafe extern "C" fn memcached_verbosity(
 pub unsafe extern "C" fn memcached_version(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let learn = |server: &memcached_instance_st, version: String| server.learn_version(&version);
-        each(
-            ptr,
-            |client| client.versions().remove(0),
-            learn,
-            |server, memc, code| {
-                server.told_again(memc, code);
-            },
-        )
+        let ask = |server: &memcached_instance_st, memc: &memcached_st| {
+            server.call(memc, |client| client.versions().remove(0))
+        };
+        let again = |server: &memcached_instance_st, memc: &memcached_st, code| {
+            server.told_again(memc, code);
+        };
+        each(ptr, ask, learn, again)
     })
 }
 

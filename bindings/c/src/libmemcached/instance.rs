@@ -191,7 +191,8 @@ impl memcached_instance_st {
         then: impl FnOnce(&Client) -> R,
     ) -> Result<R, memcached_return_t> {
         if self.client.borrow().is_none() {
-            let client = self.new_client(memc)?;
+            let protocol = if memc.is_binary() { Protocol::Binary } else { Protocol::Auto };
+            let client = self.new_client(memc, protocol)?;
             *self.client.borrow_mut() = Some(client);
         }
         let client = self.client.borrow();
@@ -283,7 +284,23 @@ impl memcached_instance_st {
         }
     }
 
-    fn new_client(&self, memc: &memcached_st) -> Result<Client, memcached_return_t> {
+    /// One call by text, whatever is spoken otherwise: for orders that packets have no room for.
+    ///
+    /// # Errors
+    /// As for [`memcached_instance_st::call`].
+    pub(crate) fn call_by_text<T>(
+        &self,
+        memc: &memcached_st,
+        ask: impl FnOnce(&Client) -> Result<T, Error>,
+    ) -> Result<T, memcached_return_t> {
+        if !memc.is_binary() {
+            return self.call(memc, ask);
+        }
+        let by_text = self.new_client(memc, Protocol::Auto)?;
+        self.call(memc, |_| ask(&by_text))
+    }
+
+    fn new_client(&self, memc: &memcached_st, protocol: Protocol) -> Result<Client, memcached_return_t> {
         let name = self.name().to_string_lossy();
         let address = match self.kind {
             MEMCACHED_CONNECTION_UNIX_SOCKET => {
@@ -300,12 +317,13 @@ impl memcached_instance_st {
             }
         };
         let options = Options {
-            connect_timeout: patience(memc.connect_timeout.get()),
+            // A server that takes the connection and then says nothing is waited for as for an answer.
+            connect_timeout: patience(memc.connect_timeout.get()).min(patience(memc.poll_timeout.get())),
             timeout: patience(memc.poll_timeout.get()),
             // When it is asked again is decided here.
             failures_max: u32::MAX,
             credentials: memc.credentials(),
-            protocol: if memc.is_binary() { Protocol::Binary } else { Protocol::Auto },
+            protocol,
             ..Options::default()
         };
         Client::new([address], options).map_err(|error| self.failed(memc, &error))
