@@ -1,5 +1,7 @@
 //! Behaviours: the settings of a handle by number.
 
+use std::ffi::c_int;
+
 use super::border::array;
 use super::constants::*;
 use super::types::*;
@@ -173,8 +175,12 @@ fn get(memc: &memcached_st, flag: memcached_behavior_t) -> u64 {
         return memc.has(bit).into();
     }
     let signed = |number: i32| i64::from(number).cast_unsigned();
-    // Less than none is what the kernel chooses.
-    let size = |bytes: i32| u64::try_from(bytes).unwrap_or(0);
+    // Less than none is what the kernel chooses, which libmemcached asks it if there is a server.
+    let size = |bytes: i32, option| match u64::try_from(bytes) {
+        Ok(bytes) => bytes,
+        Err(_) if memc.number_of_hosts.get() > 0 => size_of_buffer(option),
+        Err(_) => 0,
+    };
     match flag {
         MEMCACHED_BEHAVIOR_NOREPLY => (!memc.is_replying()).into(),
         MEMCACHED_BEHAVIOR_HASH => memc.hashkit.base_hash.number().into(),
@@ -193,8 +199,8 @@ fn get(memc: &memcached_st, flag: memcached_behavior_t) -> u64 {
         MEMCACHED_BEHAVIOR_RETRY_TIMEOUT => signed(memc.retry_timeout.get()),
         MEMCACHED_BEHAVIOR_DEAD_TIMEOUT => signed(memc.dead_timeout.get()),
         MEMCACHED_BEHAVIOR_TCP_KEEPIDLE => memc.tcp_keepidle.get().into(),
-        MEMCACHED_BEHAVIOR_SOCKET_SEND_SIZE => size(memc.send_size.get()),
-        MEMCACHED_BEHAVIOR_SOCKET_RECV_SIZE => size(memc.recv_size.get()),
+        MEMCACHED_BEHAVIOR_SOCKET_SEND_SIZE => size(memc.send_size.get(), libc::SO_SNDBUF),
+        MEMCACHED_BEHAVIOR_SOCKET_RECV_SIZE => size(memc.recv_size.get(), libc::SO_RCVBUF),
         MEMCACHED_BEHAVIOR_POLL_TIMEOUT => signed(memc.poll_timeout.get()),
         MEMCACHED_BEHAVIOR_CONNECT_TIMEOUT => signed(memc.connect_timeout.get()),
         MEMCACHED_BEHAVIOR_CACHE_LOOKUPS | MEMCACHED_BEHAVIOR_CORK => 1,
@@ -213,6 +219,23 @@ fn get(memc: &memcached_st, flag: memcached_behavior_t) -> u64 {
             0
         }
     }
+}
+
+/// Bytes of a new socket's buffer; 0 if there is none to be had.
+fn size_of_buffer(option: c_int) -> u64 {
+    // SAFETY: it asks for nothing.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return 0;
+    }
+    let mut bytes: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    let at = (&raw mut bytes).cast();
+    // SAFETY: the socket is open, and there is room for a number of this length.
+    let asked = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, option, at, &raw mut len) };
+    // SAFETY: it was opened here, and nobody else knows it.
+    unsafe { libc::close(socket) };
+    if asked == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
 // ---- hashes and distributions ----

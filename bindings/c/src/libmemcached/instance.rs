@@ -496,7 +496,9 @@ impl memcached_instance_st {
             return memc.fail_of(self, MEMCACHED_CLIENT_ERROR, verbatim(why));
         }
         if says(&["does not know", "unknown command"]) {
-            return memc.fail_of(self, MEMCACHED_ERROR, Told::default());
+            let by_packet = memc.is_binary();
+            let code = if by_packet { MEMCACHED_UNKNOWN_READ_FAILURE } else { MEMCACHED_ERROR };
+            return memc.fail_of(self, code, Told::default());
         }
         memc.fail_of(self, MEMCACHED_SERVER_ERROR, verbatim(why))
     }

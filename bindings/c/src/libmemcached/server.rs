@@ -262,10 +262,11 @@ pub unsafe extern "C" fn memcached_server_port(ptr: Option<&memcached_instance_s
     ptr.map_or(0, |server| server.port)
 }
 
-/// The port of this end: as libmemcached tells it where there is no connection, for here a server may have several.
+/// The port of this end: it is not told, as libmemcached does not while there is no connection, for here a server may have
+/// several.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_srcport(ptr: Option<&memcached_instance_st>) -> u16 {
-    ptr.map_or(0, |_| u16::MAX)
+pub unsafe extern "C" fn memcached_server_srcport(_ptr: Option<&memcached_instance_st>) -> u16 {
+    0
 }
 
 /// Sets when a server is asked again.
