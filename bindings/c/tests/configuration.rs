@@ -147,20 +147,35 @@ fn handles_are_set_to_what_strings_ask_for() {
 }
 
 #[test]
-fn a_handle_of_a_file_is_what_the_file_says_after_a_reset() {
-    let string = b"--CONFIGURE-FILE=\"tests/libmemcached/good.conf\" --SERVER=other";
+fn nothing_is_left_in_a_handle_that_is_reset() {
+    let string = b"--CONFIGURE-FILE=\"tests/libmemcached/good.conf\" --SERVER=other --NAMESPACE=\"mine\"";
     // SAFETY: the string is as long as is said.
     let handle = unsafe { memcached(string.as_ptr().cast(), string.len()) };
-    // SAFETY: null or a handle.
+    // SAFETY: null or a handle; here and below.
     let memc = unsafe { handle.as_ref() }.expect("a handle");
+    memc.user_data.set(handle.cast());
     assert_eq!(memc.number_of_hosts.get(), 2);
-    // SAFETY: it is a handle.
+    // SAFETY: as above.
     assert_eq!(unsafe { memcached_reset(Some(memc)) }, MEMCACHED_SUCCESS);
-    assert_eq!(memc.number_of_hosts.get(), 1);
-    // SAFETY: it is a handle.
-    assert_eq!(unsafe { memcached_behavior_get(Some(memc), MEMCACHED_BEHAVIOR_LOAD_FROM_FILE) }, 1);
-    // SAFETY: nobody uses it any more.
-    unsafe { memcached_free(handle) };
+    // SAFETY: null, so that it has memory of its own.
+    let fresh = unsafe { memcached_create(ptr::null_mut()) };
+    // SAFETY: it was just made.
+    let new = unsafe { fresh.as_ref() }.expect("a handle");
+    assert_eq!(printed(memc, new), printed(new, new));
+    assert!(memc.user_data.get().is_null());
+    for handle in [handle, fresh] {
+        // SAFETY: nobody uses it any more.
+        unsafe { memcached_free(handle) };
+    }
+}
+
+#[test]
+fn files_that_include_themselves_come_to_an_end() {
+    let path = std::env::temp_dir().join(format!("fabcache-c-include-{}.conf", std::process::id()));
+    let string = format!("INCLUDE \"{}\"", path.display());
+    std::fs::write(&path, format!("--SERVER=host\n{string}\n")).expect("a file");
+    assert_eq!(checked(string.as_bytes()), "43 Failed to parse configuration file");
+    std::fs::remove_file(&path).expect("it is there");
 }
 
 #[test]

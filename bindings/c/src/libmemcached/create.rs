@@ -6,7 +6,6 @@ use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 use super::allocators;
-use super::configuration::configure_by;
 use super::constants::*;
 use super::handle::State;
 use super::types::*;
@@ -136,12 +135,14 @@ impl memcached_st {
         self.redistribute();
     }
 
-    /// As it was made, but for its user data.
+    /// As it was made: nothing of the caller's is left in it.
     pub(crate) fn reset(&self) {
         self.reset_servers();
-        let user_data = self.user_data.get();
-        self.copy_settings(&new_settings());
-        self.user_data.set(user_data);
+        // It gives its memory back to whose it is.
+        self.result.clear();
+        let new = new_settings();
+        self.copy_settings(&new);
+        self.copy_callers(&new);
         if let Some(inner) = self.inner() {
             inner.namespace.take();
             inner.buckets.take();
@@ -152,7 +153,21 @@ impl memcached_st {
         }
         self.sasl.callbacks.set(null_mut());
         self.sasl.is_allocated.set(0);
-        self.result.clear();
+    }
+
+    /// Takes over what callers gave to another: data, functions, allocators.
+    fn copy_callers(&self, from: &memcached_st) {
+        self.user_data.set(from.user_data.get());
+        self.on_clone.set(from.on_clone.get());
+        self.on_cleanup.set(from.on_cleanup.get());
+        self.get_key_failure.set(from.get_key_failure.get());
+        self.delete_trigger.set(from.delete_trigger.get());
+        let to = &self.allocators;
+        to.calloc.set(from.allocators.calloc.get());
+        to.free.set(from.allocators.free.get());
+        to.malloc.set(from.allocators.malloc.get());
+        to.realloc.set(from.allocators.realloc.get());
+        to.context.set(from.allocators.context.get());
     }
 
     /// Takes over what another is set to.
@@ -223,17 +238,7 @@ impl memcached_st {
             return MEMCACHED_INVALID_ARGUMENTS;
         };
         self.copy_settings(from);
-        self.user_data.set(from.user_data.get());
-        self.on_clone.set(from.on_clone.get());
-        self.on_cleanup.set(from.on_cleanup.get());
-        self.get_key_failure.set(from.get_key_failure.get());
-        self.delete_trigger.set(from.delete_trigger.get());
-        let to = &self.allocators;
-        to.calloc.set(from.allocators.calloc.get());
-        to.free.set(from.allocators.free.get());
-        to.malloc.set(from.allocators.malloc.get());
-        to.realloc.set(from.allocators.realloc.get());
-        to.context.set(from.allocators.context.get());
+        self.copy_callers(from);
         inner.namespace.replace(others.namespace.borrow().clone());
         inner.buckets.replace(others.buckets.borrow().clone());
         inner.file.replace(others.file.borrow().clone());
@@ -257,16 +262,15 @@ pub unsafe extern "C" fn memcached_push(
     })
 }
 
-/// As it was made, without servers; or as the file says that it was configured by.
+/// As it was made, without servers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_reset(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
         let Some(memc) = ptr.filter(|memc| memc.inner().is_some()) else {
             return MEMCACHED_INVALID_ARGUMENTS;
         };
-        let file = memc.inner().and_then(|inner| inner.file.take());
         memc.reset();
-        file.map_or(MEMCACHED_SUCCESS, |file| configure_by(memc, file))
+        MEMCACHED_SUCCESS
     })
 }
 

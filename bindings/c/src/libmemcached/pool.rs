@@ -136,7 +136,9 @@ fn create(
     first: u32,
     most: u32,
 ) -> *mut memcached_pool_st {
-    let Some(model) = model.filter(|_| most > 0 && first <= most).map(Handle) else { return ptr::null_mut() };
+    let Some(model) = model.filter(|_| (1..=most).contains(&first)).map(Handle) else {
+        return ptr::null_mut();
+    };
     let mut handles = Handles { model, owns_model: false, idle: Vec::new(), made: 0, most };
     for _ in 0..first {
         match handles.grow() {
@@ -151,7 +153,7 @@ fn create(
     Box::into_raw(Box::new(memcached_pool_st { handles: Mutex::new(handles), given_back: Condvar::new() }))
 }
 
-/// A pool of copies of a handle; null if there are to be none, or more at first than at most.
+/// A pool of copies of a handle; null if there is to be none at first, or more than at most.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_pool_create(
     master: *mut memcached_st,

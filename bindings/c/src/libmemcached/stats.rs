@@ -188,9 +188,6 @@ unsafe fn begin<'a>(
     let inner = memc.begin()?;
     // SAFETY: as our caller promises.
     let topic = unsafe { border::text(args) }.unwrap_or_default();
-    if topic.len() >= MEMCACHED_MAX_KEY {
-        return Err(memc.fail(MEMCACHED_BAD_KEY_PROVIDED));
-    }
     let servers = inner.instances.borrow().clone();
     // SAFETY: as above; what is made of it is a copy.
     Ok((servers, String::from_utf8_lossy(topic).into_owned().into()))
@@ -240,6 +237,9 @@ unsafe fn all(
     let (servers, topic) = unsafe { begin(memc, args) }?;
     if memc.has(flags::USE_UDP) {
         return Err(memc.fail(MEMCACHED_NOT_SUPPORTED));
+    }
+    if topic.len() >= MEMCACHED_MAX_KEY {
+        return Err(memc.fail(MEMCACHED_BAD_KEY_PROVIDED));
     }
     let memory: *mut memcached_stat_st = memc.allocate(servers.len() * size_of::<memcached_stat_st>()).cast();
     if memory.is_null() {
@@ -379,6 +379,10 @@ pub unsafe extern "C" fn memcached_stat_servername(
     port: u16,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
+        // SAFETY: as our caller promises.
+        if unsafe { border::text(args) }.is_some_and(|topic| topic.len() >= MEMCACHED_MAX_KEY) {
+            return MEMCACHED_BAD_KEY_PROVIDED;
+        }
         if memc_stat.is_none() {
             return MEMCACHED_INVALID_ARGUMENTS;
         }

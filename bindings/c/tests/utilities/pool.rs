@@ -82,7 +82,7 @@ fn pools_that_cannot_be_are_none() {
     assert!(Pool::of("--SERVER=localhost --POOL-MIN=4 --POOL-MAX=3").is_none());
     assert!(Pool::of("--NO-SUCH-OPTION").is_none());
     let handle = Handle::new("--SERVER=localhost");
-    for (first, most) in [(0, 0), (3, 2)] {
+    for (first, most) in [(0, 0), (0, 2), (3, 2)] {
         // SAFETY: it is a handle.
         assert!(unsafe { memcached_pool_create(handle.0, first, most) }.is_null());
     }

@@ -34,9 +34,6 @@ const INCLUDED_MAX: u32 = 16;
 /// Sets handles to what strings ask for.
 struct Setter<'a> {
     memc: &'a memcached_st,
-    /// Set once; a second time is an error.
-    hash: Option<Token>,
-    is_namespace_set: bool,
     /// The file to be read behind the string.
     file: Option<Vec<u8>>,
     /// Files that are being read.
@@ -45,15 +42,38 @@ struct Setter<'a> {
 
 impl<'a> Setter<'a> {
     fn new(memc: &'a memcached_st) -> Self {
-        Self { memc, hash: None, is_namespace_set: false, file: None, included: 0 }
+        Self { memc, file: None, included: 0 }
     }
 
     /// All that a string asks for.
     fn read(&mut self, string: &[u8]) -> Result<(), memcached_return_t> {
+        let mut hash = None;
         for setting in Settings::new(string) {
-            self.set(setting.map_err(|error| self.error(&error.to_string()))?)?;
+            let setting = setting.map_err(|error| self.error(&error.to_string()))?;
+            if let Setting::Hash(token) = setting
+                && hash.replace(token).is_some()
+            {
+                return Err(self.error("--HASH can only be set once"));
+            }
+            if setting == Setting::Reset {
+                hash = None;
+            }
+            self.set(setting)?;
         }
         Ok(())
+    }
+
+    /// All that a file asks for, whose lines are strings of their own.
+    ///
+    /// # Errors
+    /// A line is not understood, or there is none.
+    fn read_lines(&mut self, text: &[u8]) -> Result<(), memcached_return_t> {
+        let mut result = Err(MEMCACHED_INVALID_ARGUMENTS);
+        for line in text.split_inclusive(|&byte| byte == b'\n').filter(|line| *line != b"\n") {
+            self.read(line)?;
+            result = Ok(());
+        }
+        result
     }
 
     /// Notes what is wrong with a string, in full.
@@ -101,7 +121,7 @@ impl<'a> Setter<'a> {
             Setting::Switch(token) => self.behavior(token, 1),
             Setting::Reset => {
                 self.memc.reset();
-                (self.hash, self.is_namespace_set, self.file) = (None, false, None);
+                self.file = None;
                 Ok(())
             }
         }
@@ -133,11 +153,11 @@ impl<'a> Setter<'a> {
         if rc == MEMCACHED_SUCCESS { Ok(()) } else { Err(self.error(&words())) }
     }
 
-    fn namespace(&mut self, name: &[u8]) -> Result<(), memcached_return_t> {
-        if self.is_namespace_set {
+    fn namespace(&self, name: &[u8]) -> Result<(), memcached_return_t> {
+        let is_set = self.memc.inner().is_some_and(|inner| !inner.namespace.borrow().is_empty());
+        if is_set {
             return Err(self.error("--NAMESPACE can only be called once"));
         }
-        self.is_namespace_set = true;
         if name.is_empty() {
             return Err(self
                 .error("INVALID ARGUMENTS, Invalid namespace, namespace string had value but length was 0"));
@@ -175,13 +195,13 @@ impl<'a> Setter<'a> {
         }
     }
 
-    fn hash(&mut self, hash: Token) -> Result<(), memcached_return_t> {
+    fn hash(&self, hash: Token) -> Result<(), memcached_return_t> {
         // SAFETY: it is a handle.
-        let rc = unsafe { memcached_behavior_set_key_hash(Some(self.memc), hash_number(hash)) };
-        if self.hash.replace(hash).is_some() || rc != MEMCACHED_SUCCESS {
-            return Err(self.error("--HASH can only be set once"));
+        match unsafe { memcached_behavior_set_key_hash(Some(self.memc), hash_number(hash)) } {
+            MEMCACHED_SUCCESS => Ok(()),
+            // What libmemcached says of a hash that it does not have.
+            _ => Err(self.error("--HASH can only be set once")),
         }
-        Ok(())
     }
 
     fn behavior(&self, token: Token, value: u64) -> Result<(), memcached_return_t> {
@@ -204,9 +224,9 @@ impl<'a> Setter<'a> {
         if self.included >= INCLUDED_MAX {
             return Err(failed(self));
         }
-        let Ok(Some(text)) = file(path) else { return Err(failed(self)) };
+        let Ok(text) = file(path) else { return Err(failed(self)) };
         self.included += 1;
-        let read = self.read(&text);
+        let read = self.read_lines(&text);
         self.included -= 1;
         read.map_err(|_| failed(self))
     }
@@ -215,14 +235,12 @@ impl<'a> Setter<'a> {
     fn read_file(&mut self) -> Result<(), memcached_return_t> {
         let Some(path) = self.file.take() else { return Ok(()) };
         match file(&path) {
-            Ok(Some(text)) => {
-                self.read(&text)?;
+            Ok(text) => {
                 if let Some(inner) = self.memc.inner() {
                     inner.file.replace(Some(path));
                 }
-                Ok(())
+                self.read_lines(&text)
             }
-            Ok(None) => Err(MEMCACHED_INVALID_ARGUMENTS),
             Err(error) => {
                 let message = &String::from_utf8_lossy(&path);
                 let errno = error.raw_os_error().unwrap_or(0);
@@ -232,27 +250,17 @@ impl<'a> Setter<'a> {
     }
 }
 
-/// Sets a handle to what a file says.
-pub(crate) fn configure_by(memc: &memcached_st, file: Vec<u8>) -> memcached_return_t {
-    let mut setter = Setter { file: Some(file), ..Setter::new(memc) };
-    setter.read_file().err().unwrap_or(MEMCACHED_SUCCESS)
-}
-
-/// A file's text without its last end of line; none if nothing is in it.
-fn file(path: &[u8]) -> std::io::Result<Option<Vec<u8>>> {
+/// What is in a file; nothing if it is none.
+fn file(path: &[u8]) -> std::io::Result<Vec<u8>> {
     let path = Path::new(OsStr::from_bytes(path));
     let about = std::fs::metadata(path)?;
-    if about.len() == 0 || !about.is_file() {
-        return Ok(None);
+    if !about.is_file() {
+        return Ok(Vec::new());
     }
     if about.len() > FILE_BYTES_MAX {
         return Err(ErrorKind::FileTooLarge.into());
     }
-    let mut text = std::fs::read(path)?;
-    while text.last().is_some_and(u8::is_ascii_whitespace) {
-        text.pop();
-    }
-    Ok(Some(text))
+    std::fs::read(path)
 }
 
 fn hash_number(hash: Token) -> memcached_hash_t {
@@ -370,7 +378,7 @@ pub unsafe extern "C" fn libmemcached_check_configuration(
         // SAFETY: as our caller promises.
         let string = unsafe { border::bytes(option_string, length) };
         let rc = made.configure(string).err().unwrap_or(MEMCACHED_SUCCESS);
-        if rc == MEMCACHED_SUCCESS || error_buffer.is_null() || error_buffer_size == 0 {
+        if error_buffer.is_null() || error_buffer_size == 0 {
             return rc;
         }
         // SAFETY: null, or a handle of ours.
@@ -379,6 +387,7 @@ pub unsafe extern "C" fn libmemcached_check_configuration(
         let words = unsafe { memcached_last_error_message(memc) };
         // SAFETY: it lives as long as the handle, or for ever.
         let words = unsafe { CStr::from_ptr(words) }.to_bytes();
+        let words = if rc == MEMCACHED_SUCCESS { b"" } else { words };
         let length = words.len().min(error_buffer_size - 1);
         // SAFETY: there is room for one more than that, and it is not in the handle's own memory.
         unsafe { ptr::copy_nonoverlapping(words.as_ptr().cast(), error_buffer, length) };

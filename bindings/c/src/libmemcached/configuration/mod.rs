@@ -4,7 +4,6 @@ mod apply;
 mod parser;
 mod token;
 
-pub(crate) use apply::configure_by;
 pub use apply::{libmemcached_check_configuration, memcached};
 pub use parser::{Setting, Settings, SyntaxError};
 pub use token::Token;

@@ -204,7 +204,7 @@ impl<'a> Tokens<'a> {
     /// The next one and its bytes; [`Token::EndOfFile`] for ever, once there is nothing left.
     pub fn next_token(&mut self) -> (Token, &'a [u8]) {
         // They separate nothing, they are not there.
-        while let [byte @ (b'\t' | b'\n'), rest @ ..] = self.rest {
+        while let [byte @ (b'\t' | b'\n'), rest @ ..] | [b'\r', byte @ b'\n', rest @ ..] = self.rest {
             self.at_line_start = *byte == b'\n';
             self.rest = rest;
         }
