@@ -37,6 +37,9 @@ pub fn run(args: &InstallArgs) -> Result<()> {
     Ok(())
 }
 
+/// The header of RDMA-Memcached's calls, beside libmemcached's own headers.
+const REQUESTS: &str = "libmemcached/requests.h";
+
 /// What programs that are linked against the library look for.
 pub fn soname() -> String {
     format!("libfabcache.so.{}", env!("CARGO_PKG_VERSION_MAJOR"))
@@ -55,6 +58,8 @@ pub fn into(root: &Path, prefix: &Path) -> Result<()> {
     link(&lib.join("libfabcache.so"), &soname())?;
     let text = fs::read_to_string(header::path()).with_context(|| unreadable(&header::path()))?;
     put(&include.join("fabcache.h"), text.as_bytes())?;
+    let requests = workspace::folder().join("bindings/c/include").join(REQUESTS);
+    put(&include.join(REQUESTS), &fs::read(&requests).with_context(|| unreadable(&requests))?)?;
     let template = workspace::folder().join("bindings/c/fabcache.pc.in");
     let config = fs::read_to_string(&template).with_context(|| unreadable(&template))?;
     let config = config.replace("@prefix@", &prefix.display().to_string()).replace("@version@", VERSION);

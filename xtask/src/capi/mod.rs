@@ -5,7 +5,7 @@
 //! memory and over TCP, by themselves and under valgrind.
 
 mod header;
-mod install;
+pub mod install;
 mod pages;
 mod servers;
 

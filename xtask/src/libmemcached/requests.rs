@@ -3,6 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::recorded;
+use crate::capi::install::soname;
 use crate::workspace;
 
 /// For a server to answer after its start.
@@ -22,23 +24,29 @@ const START_TIME_MAX: Duration = Duration::from_secs(10);
 /// # Errors
 /// Something that it needs is missing, or it found something wrong.
 pub fn run(library: &Path) -> Result<()> {
-    let folder = library.parent().context("a library lies in a folder")?;
+    let scratch = workspace::target().join("libmemcached");
+    std::fs::create_dir_all(&scratch).with_context(|| format!("{} cannot be made", scratch.display()))?;
+    // By the names that the linker and the loader look for.
+    for name in ["libfabcache.so".to_owned(), soname()] {
+        let link = scratch.join(name);
+        // It may not be there.
+        let _ = std::fs::remove_file(&link);
+        symlink(library, &link).with_context(|| format!("{} cannot be made", link.display()))?;
+    }
     let include = workspace::folder().join("bindings/c/include");
     let mut path = OsString::from("-Wl,-rpath,");
-    path.push(folder);
+    path.push(&scratch);
     let link = [
         OsStr::new("-I"),
         include.as_os_str(),
         OsStr::new("-include"),
         OsStr::new("libmemcached/requests.h"),
         OsStr::new("-L"),
-        folder.as_os_str(),
+        scratch.as_os_str(),
         OsStr::new("-lfabcache"),
         &path,
     ];
     let program = recorded::build("requests", &link)?;
-    let scratch = program.parent().context("a program lies in a folder")?;
-
     let socket = scratch.join(format!("requests-{}.sock", std::process::id()));
     let fabcached =
         Server::start(Command::new(workspace::build_server()?).arg("-s").arg(&socket).arg("--shm"), || {

@@ -348,6 +348,9 @@ pub unsafe extern "C" fn memcached_stat_execute(
         };
         // Nothing is told of before all are known to answer.
         if let Err(rc) = connect_all(memc, &servers) {
+            if let Some(lost) = servers.last().filter(|_| rc == MEMCACHED_CONNECTION_FAILURE && !memc.is_binary()) {
+                lost.told_again(memc, rc);
+            }
             return rc;
         }
         let mut rc = MEMCACHED_SUCCESS;
@@ -380,7 +383,9 @@ pub unsafe extern "C" fn memcached_stat_servername(
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         // SAFETY: as our caller promises.
-        if unsafe { border::text(args) }.is_some_and(|topic| topic.len() >= MEMCACHED_MAX_KEY) {
+        if unsafe { border::text(args) }
+            .is_some_and(|topic| topic.is_empty() || topic.len() >= MEMCACHED_MAX_KEY)
+        {
             return MEMCACHED_BAD_KEY_PROVIDED;
         }
         if memc_stat.is_none() {
