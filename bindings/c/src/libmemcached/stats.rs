@@ -348,7 +348,10 @@ pub unsafe extern "C" fn memcached_stat_execute(
         };
         // Nothing is told of before all are known to answer.
         if let Err(rc) = connect_all(memc, &servers) {
-            if let Some(lost) = servers.last().filter(|_| rc == MEMCACHED_CONNECTION_FAILURE && !memc.is_binary()) {
+            let is_lost =
+                |server: &&Rc<memcached_instance_st>| server.state.get() == MEMCACHED_SERVER_STATE_IN_TIMEOUT;
+            let lost = servers.iter().rev().find(is_lost);
+            if let Some(lost) = lost.filter(|_| rc == MEMCACHED_CONNECTION_FAILURE) {
                 lost.told_again(memc, rc);
             }
             return rc;
