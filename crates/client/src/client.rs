@@ -619,8 +619,7 @@ impl Client {
         self.shared.servers.iter().map(version).collect()
     }
 
-    /// Statistics of all servers, in their order: all of them, or those of a topic such as `items`; for `cachedump 1 100`,
-    /// keys with what is told of them.
+    /// Statistics of all servers, in their order: all of them, or those of a topic such as `items`.
     ///
     /// # Errors
     /// Of each server, that it fails or refuses; of all, that the topic is none.
@@ -633,6 +632,15 @@ impl Client {
             server.call(|connection| orders::stats(connection, topic))
         };
         self.shared.servers.iter().map(stats).collect()
+    }
+
+    /// Keys of all servers, in their order: of one of memcached's size classes, as far as `stats cachedump` tells them.
+    ///
+    /// # Errors
+    /// Of each server, that it fails or refuses; so does one that is asked by the binary protocol.
+    pub fn keys(&self, class: u32) -> Vec<Result<Vec<Vec<u8>>, Error>> {
+        let keys = |server: &Arc<Server>| server.call(|connection| orders::keys(connection, class));
+        self.shared.servers.iter().map(keys).collect()
     }
 
     /// How the servers are reached, in their order: as each was last connected to, none of those that were not yet.

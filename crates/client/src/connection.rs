@@ -135,6 +135,19 @@ impl Connection {
         }
     }
 
+    /// The next line as it came, without its end.
+    ///
+    /// # Errors
+    /// As for [`Connection::line`].
+    pub fn line_bytes(&mut self) -> Result<Vec<u8>, Failure> {
+        loop {
+            if let Some(line) = self.input.line_bytes()? {
+                return Ok(line.to_vec());
+            }
+            self.receive(&mut Vec::new())?;
+        }
+    }
+
     /// The next answer to what is not about a key, in a packet: what stands in a key's place, and a value.
     ///
     /// # Errors

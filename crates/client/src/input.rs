@@ -77,6 +77,14 @@ impl Input {
         std::str::from_utf8(line).map(Some).map_err(|_| protocol(line))
     }
 
+    /// The next line as it came, without its end, if all of it is there.
+    ///
+    /// # Errors
+    /// It has no end.
+    pub fn line_bytes(&mut self) -> Result<Option<&[u8]>, Failure> {
+        Ok(self.next_line()?.map(|line| &self.bytes[line]))
+    }
+
     /// Where the next line is, without its end.
     fn next_line(&mut self) -> Result<Option<Range<usize>>, Failure> {
         let unread = &self.bytes[self.at..];

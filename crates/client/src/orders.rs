@@ -59,17 +59,45 @@ pub fn stats(connection: &mut Connection, topic: &str) -> Result<Stats, Failure>
             stats.push((text(name), text(value)));
         }
     }
+    stat_lines(connection, topic, "STAT ", |name, value| {
+        stats.push((text(name.into()), text(value.into())))
+    })?;
+    Ok(stats)
+}
+
+/// The keys of a size class, as far as a server tells them.
+///
+/// # Errors
+/// The server refuses, as to whoever speaks the binary protocol, or the connection broke or takes too long.
+pub fn keys(connection: &mut Connection, class: u32) -> Result<Vec<Vec<u8>>, Failure> {
+    if connection.form() == Form::Binary {
+        return Err(Failure::Refused("keys are not told of in the binary protocol".into()));
+    }
+    let mut keys = Vec::new();
+    stat_lines(connection, &format!("cachedump {class} 0"), "ITEM ", |key, _| keys.push(key.to_vec()))?;
+    Ok(keys)
+}
+
+/// Asks for statistics by text, and takes what comes before the first space of each line apart from the rest.
+fn stat_lines(
+    connection: &mut Connection,
+    topic: &str,
+    word: &str,
+    mut take: impl FnMut(&[u8], &[u8]),
+) -> Result<(), Failure> {
     connection.send([format!("stats {topic}").trim_end().as_bytes(), b"\r\n"])?;
     loop {
-        let line = connection.line()?;
-        refusal(&line)?;
-        // An item of `cachedump` is told of as a statistic is, but for this word.
-        let stat = line.strip_prefix("STAT ").or_else(|| line.strip_prefix("ITEM "));
-        match stat.map(|stat| stat.split_once(' ').unwrap_or((stat, ""))) {
-            Some((name, value)) => stats.push((name.into(), value.into())),
-            None if matches!(line.as_str(), "END" | "RESET") => return Ok(stats),
-            None => return Err(protocol(line.as_bytes())),
+        let line = connection.line_bytes()?;
+        if let Some(stat) = line.strip_prefix(word.as_bytes()) {
+            let end = memchr::memchr(b' ', stat).unwrap_or(stat.len());
+            take(&stat[..end], stat.get(end + 1..).unwrap_or_default());
+            continue;
         }
+        refusal(&String::from_utf8_lossy(&line))?;
+        if !matches!(&line[..], b"END" | b"RESET") {
+            return Err(protocol(&line));
+        }
+        return Ok(());
     }
 }
 

@@ -44,7 +44,7 @@ fn dump(
     let mut result = Ok(());
     for server in &servers {
         for class in 1..=CLASSES_MAX {
-            let keys = match server.stats(memc, &format!("cachedump {class} 0")) {
+            let keys = match server.keys(memc, class) {
                 Ok(keys) => keys,
                 Err(MEMCACHED_INVALID_ARGUMENTS) => break,
                 Err(_) => {
@@ -52,7 +52,7 @@ fn dump(
                     break;
                 }
             };
-            for (key, _) in keys {
+            for key in keys {
                 let Ok(key) = CString::new(key) else { continue };
                 let call = |function: &memcached_dump_fn| {
                     let Some(function) = function else { return MEMCACHED_SUCCESS };

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::rc::Rc;
 
-use fabcache_client::{Error, Failure};
+use fabcache_client::{Client, Error, Failure};
 
 use super::border::{self, Out, put};
 use super::constants::*;
@@ -165,12 +165,28 @@ impl memcached_instance_st {
         memc: &memcached_st,
         topic: &str,
     ) -> Result<Vec<(String, String)>, memcached_return_t> {
-        let answered = self.call(memc, |client| match client.stats(topic).pop() {
+        self.ask(memc, |client| client.stats(topic).pop())
+    }
+
+    /// Its keys of a size class.
+    ///
+    /// # Errors
+    /// As for statistics.
+    pub(crate) fn keys(&self, memc: &memcached_st, class: u32) -> Result<Vec<Vec<u8>>, memcached_return_t> {
+        self.ask(memc, |client| client.keys(class).pop())
+    }
+
+    fn ask<T: Default>(
+        &self,
+        memc: &memcached_st,
+        ask: impl FnOnce(&Client) -> Option<Result<T, Error>>,
+    ) -> Result<T, memcached_return_t> {
+        let answered = self.call(memc, |client| match ask(client) {
             Some(Err(
                 error @ Error::Server { failure: Failure::Refused(_), .. } | error @ Error::Topic(_),
             )) => Ok(Err(error)),
             Some(other) => other.map(Ok),
-            None => Ok(Ok(Vec::new())),
+            None => Ok(Ok(T::default())),
         })?;
         answered
             .map_err(|_| if memc.is_binary() { MEMCACHED_SOME_ERRORS } else { MEMCACHED_INVALID_ARGUMENTS })

@@ -199,6 +199,7 @@ fn a_dump_tells_every_key_to_every_function() {
     let ((_first, one), (_second, other)) = (Running::tcp(), Running::tcp());
     let handle = Handle::new(&format!("--SERVER=127.0.0.1:{one} --SERVER=127.0.0.1:{other}"));
     let mut keys: Vec<String> = (0..50).map(|i| format!("key{i}")).collect();
+    keys.push("schlüssel".into());
     for key in &keys {
         assert_eq!(handle.set(key, "value"), MEMCACHED_SUCCESS);
     }
