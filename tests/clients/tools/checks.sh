@@ -2,6 +2,8 @@
 set -u -o pipefail
 
 address="$SERVER_HOST:$SERVER_PORT"
+# Both ways in, unless only one is to be checked.
+servers=${SERVER_ONLY:-"$address $SERVER_SOCKET"}
 passed=0
 
 fail() {

@@ -11,7 +11,7 @@ load() {
 }
 
 for protocol in "" --binary; do
-  for server in "$address" "$SERVER_SOCKET"; do
+  for server in $servers; do
     for test in set get mget; do
       count=2000
       load "$test $protocol $server" --servers="$server" --test="$test" $protocol
@@ -23,12 +23,15 @@ for protocol in "" --binary; do
     load "noreply $protocol $server" --servers="$server" --test=set --noreply $protocol
   done
   # Stores alone: the library reads no answers over UDP.
-  load "udp $protocol" --servers="$address" --test=set --udp $protocol
+  if [[ " $servers " = *" $address "* ]]; then
+    load "udp $protocol" --servers="$address" --test=set --udp $protocol
+  fi
 done
 
-check "items after the load" memcstat --servers="$address"
+counted=${servers%% *}
+check "items after the load" memcstat --servers="$counted"
 contains "items after the load" 'curr_items: [0-9]{4,}'
-check "flush" memcslap --servers="$address" --flush --test=set --execute-number=1 --initial-load=1
-check "items after the flush" memcstat --servers="$address"
+check "flush" memcslap --servers="$counted" --flush --test=set --execute-number=1 --initial-load=1
+check "items after the flush" memcstat --servers="$counted"
 contains "sets were counted" 'cmd_set: [0-9]{5,}'
 finish memcslap "$(tools_version)"

@@ -73,7 +73,7 @@ after_expiry() {
 
 everywhere() {
   local step=$1 protocol
-  for MEMCACHED_SERVERS in "$address" "$SERVER_SOCKET"; do
+  for MEMCACHED_SERVERS in $servers; do
     export MEMCACHED_SERVERS
     for protocol in "" --binary; do
       "$step" "$protocol"
