@@ -7,7 +7,7 @@
 //!
 //! Every process started here dies with this one, however it ends.
 
-mod install;
+pub(crate) mod install;
 mod server;
 
 use std::path::PathBuf;
@@ -204,7 +204,7 @@ fn run_client(mut command: Command, subject: &Subject, interrupt: &Interrupt) ->
 }
 
 /// The version and the count in `NAME VERSION: N checks passed`, the last line that is printed.
-fn summary_line(stdout: &str) -> Option<(String, u32)> {
+pub(crate) fn summary_line(stdout: &str) -> Option<(String, u32)> {
     let line = stdout.lines().rfind(|line| !line.trim().is_empty())?;
     let (subject, rest) = line.rsplit_once(": ")?;
     let (_, version) = subject.split_once(' ')?;
@@ -212,7 +212,7 @@ fn summary_line(stdout: &str) -> Option<(String, u32)> {
     (checks > 0).then(|| (version.to_owned(), checks))
 }
 
-fn last_lines(text: &str) -> String {
+pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let shown = &lines[lines.len().saturating_sub(SHOWN_LINES_MAX)..];
     shown.iter().map(|line| format!("  | {line}")).collect::<Vec<_>>().join("\n")

@@ -31,10 +31,23 @@ pub fn cargo() -> Command {
 /// # Errors
 /// It does not build.
 pub fn build_server() -> Result<PathBuf> {
+    Ok(build("fabcache-server")?.join("fabcached"))
+}
+
+/// Builds the library for C for release; its file.
+///
+/// # Errors
+/// It does not build.
+pub fn build_library() -> Result<PathBuf> {
+    Ok(build("fabcache-c")?.join("libfabcache.so"))
+}
+
+/// Builds a package for release; the folder that it goes to.
+fn build(package: &str) -> Result<PathBuf> {
     let target = target();
     let mut cargo = cargo();
-    cargo.args(["build", "--release", "--package", "fabcache-server", "--target-dir"]).arg(&target);
+    cargo.args(["build", "--release", "--package", package, "--target-dir"]).arg(&target);
     let status = cargo.status().context("cargo cannot be started")?;
-    ensure!(status.success(), "the server does not build");
-    Ok(target.join("release/fabcached"))
+    ensure!(status.success(), "{package} does not build");
+    Ok(target.join("release"))
 }

@@ -61,6 +61,20 @@ impl<'a> Installer<'a> {
     }
 }
 
+/// Makes ready what a folder of other programs lists: the packages of its `debian.txt`, and a virtual environment of
+/// its `requirements.txt` under the second folder.
+///
+/// # Errors
+/// Something cannot be installed here.
+pub(crate) fn make_python_ready(sources: &Path, cache: &Path, interrupt: &Interrupt) -> anyhow::Result<()> {
+    fs::create_dir_all(cache)?;
+    let site = Site { sources: sources.to_owned(), cache: cache.to_owned(), interrupt };
+    site.install_debian_packages().and_then(|()| site.install_python()).map_err(|fault| match fault {
+        NotReady::Unavailable(reason) | NotReady::Broken(reason) => anyhow::anyhow!("{reason}"),
+        NotReady::Interrupted => anyhow::anyhow!("interrupted"),
+    })
+}
+
 /// One language's folders, and the steps done in them.
 struct Site<'a> {
     sources: PathBuf,

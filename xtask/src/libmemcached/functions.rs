@@ -11,8 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace;
 
-/// Debian's libraries, by the name that programs are linked to.
-const LIBRARIES: &[&str] = &["libmemcached.so.11", "libmemcachedutil.so.2", "libhashkit.so.2"];
+use super::LIBRARIES;
 
 /// Functions of RDMA-Memcached that are offered beside them.
 const REQUESTS: &[&str] = &[

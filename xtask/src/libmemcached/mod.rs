@@ -1,40 +1,138 @@
 //! `cargo xtask libmemcached`: what libfabcache.so does under libmemcached's names, beside Debian's libmemcached.
+//!
+//! Needs Debian's libmemcached (headers, libraries and tools), memcached, and a C compiler.
 
+mod compare;
+mod differential;
 mod functions;
+mod programs;
 mod recorded;
 mod requests;
+mod servers;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 
+use crate::process::Interrupt;
 use crate::workspace;
+
+use self::servers::{Programs, Transport};
+
+/// Debian's libraries, whose names libfabcache.so takes over, by the name that programs are linked to.
+const LIBRARIES: &[&str] = &["libmemcached.so.11", "libmemcachedutil.so.2", "libhashkit.so.2"];
+
+/// Debian's memcached.
+const MEMCACHED: &str = "/usr/bin/memcached";
 
 /// Compares libfabcache.so with Debian's libmemcached 1.1.4.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Record anew what Debian's headers and library say, and write the table of functions in docs/libmemcached.md
+    /// Record anew what Debian's headers and library say, and write the table of functions in docs/libmemcached.md;
+    /// nothing else
     #[arg(long)]
     record: bool,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Only over these transports
+    #[arg(long, value_enum, value_delimiter = ',')]
+    transport: Vec<Transport>,
+    /// Only these scenarios of the differential program
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    scenario: Vec<String>,
+    /// Where the differential program's random scenarios start
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Run the programs with Debian's library
+    #[arg(long)]
+    plain: bool,
+    /// The library [default: the workspace's own, built for release]
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+    /// The server [default: the workspace's own, built for release]
+    #[arg(long, value_name = "PATH")]
+    server: Option<PathBuf>,
 }
 
-/// Runs all of it.
+/// What there is to check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// What is recorded of Debian's headers and library, and the table of functions
+    Recorded,
+    /// A program of RDMA-Memcached
+    Requests,
+    /// Every function of both libraries, call by call
+    Differential,
+    /// Programs of others, which pass with libfabcache.so as they do with libmemcached
+    Programs,
+}
+
+/// What is checked, and where what is built for it goes.
+struct Subject {
+    library: PathBuf,
+    programs: Programs,
+    scratch: PathBuf,
+}
+
+/// The folder of the programs.
+fn folder() -> PathBuf {
+    workspace::folder().join("tests/libmemcached")
+}
+
+/// Runs all parts, or those that are asked for.
 ///
 /// # Errors
 /// Something that it needs is missing, or there is a difference.
 pub fn run(args: &Args) -> Result<()> {
-    let library = build_library()?;
-    recorded::run(&library, args.record)?;
-    functions::run(&library, args.record)?;
-    requests::run(&library)
+    if args.record {
+        let library = workspace::build_library()?;
+        recorded::run(&library, true)?;
+        return functions::run(&library, true);
+    }
+    let interrupt = Interrupt::register()?;
+    let subject = Subject::new(args)?;
+    let transports = if args.transport.is_empty() { &Transport::ALL[..] } else { &args.transport };
+    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    if wanted(Part::Recorded) {
+        recorded::run(&subject.library, false)?;
+        functions::run(&subject.library, false)?;
+    }
+    if wanted(Part::Requests) {
+        requests::run(&subject.library)?;
+    }
+    let mut differences = 0;
+    if wanted(Part::Differential) {
+        differences = differential::run(&subject, transports, &args.scenario, args.seed, &interrupt)?;
+    }
+    if wanted(Part::Programs) {
+        let preloaded = (!args.plain).then_some(subject.library.as_path());
+        programs::run(&subject, transports, preloaded, &interrupt)?;
+    }
+    ensure!(differences == 0, "{differences} answers of libfabcache.so are not libmemcached's");
+    Ok(())
 }
 
-/// Builds libfabcache.so for release; where it is.
-fn build_library() -> Result<PathBuf> {
-    let target = workspace::target();
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--release", "--package", "fabcache-c", "--target-dir"]).arg(&target);
-    let status = cargo.status().context("cargo cannot be started")?;
-    ensure!(status.success(), "libfabcache.so does not build");
-    Ok(target.join("release/libfabcache.so"))
+impl Subject {
+    fn new(args: &Args) -> Result<Self> {
+        let library = match &args.library {
+            Some(path) => path.clone(),
+            None => workspace::build_library()?,
+        };
+        let fabcached = match &args.server {
+            Some(path) => path.clone(),
+            None => workspace::build_server()?,
+        };
+        let scratch = workspace::target().join("libmemcached");
+        fs::create_dir_all(&scratch).with_context(|| format!("{} cannot be created", scratch.display()))?;
+        let programs = Programs { memcached: MEMCACHED.into(), fabcached: absolute(&fabcached)? };
+        ensure!(programs.memcached.exists(), "{MEMCACHED} is missing (Debian: memcached)");
+        Ok(Self { library: absolute(&library)?, programs, scratch })
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().with_context(|| format!("{} is not there", path.display()))
 }

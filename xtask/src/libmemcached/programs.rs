@@ -1,0 +1,283 @@
+//! Programs of others that call libmemcached, with `LD_PRELOAD=libfabcache.so` and otherwise as they are.
+//!
+//! Each asserts on values and prints `NAME VERSION: N checks passed` at its end; it must have come by the transport
+//! that its row names.
+//!
+//! PHP binds what it loads to the libraries that this names before all others (`RTLD_DEEPBIND`), so that
+//! `LD_PRELOAD` does not reach its extensions: there the library stands in a folder under the names of Debian's, and
+//! `LD_LIBRARY_PATH` is that folder.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::clients::install::make_python_ready;
+use crate::clients::{last_lines, summary_line};
+use crate::process::{self, Interrupt, Scratch};
+use crate::workspace;
+
+use super::servers::{Server, Transport};
+use super::{LIBRARIES, Subject, folder};
+
+/// Well above the slowest, which takes a minute.
+const PROGRAM_TIME_MAX: Duration = Duration::from_secs(240);
+
+/// For a download.
+const FETCH_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Whose tests are in its source distribution.
+const PYLIBMC: &str = "pylibmc-1.6.3";
+
+/// The release that fabcached answers like, for the programs whose expectations depend on it.
+const FABCACHED_BEHAVIOUR: &str = "1.6.45";
+const MEMCACHED_BEHAVIOUR: &str = "1.6.18";
+
+/// A program, or several of one package that a script calls.
+struct Program {
+    name: &'static str,
+    kind: Kind,
+    /// It speaks to Unix sockets as well.
+    is_local_too: bool,
+}
+
+enum Kind {
+    /// A script of tests/clients/tools.
+    Tools(&'static str),
+    Php,
+    Pylibmc,
+}
+
+const PROGRAMS: &[Program] = &[
+    // Their connections are their own: of the library they take lists of servers, texts and hashes.
+    Program { name: "memccapable", kind: Kind::Tools("memccapable.sh"), is_local_too: false },
+    Program { name: "memcaslap", kind: Kind::Tools("memcaslap.sh"), is_local_too: false },
+    Program { name: "memcslap", kind: Kind::Tools("memcslap.sh"), is_local_too: true },
+    Program {
+        name: "memcping, memcstat, memccat, memccp, memcrm, memctouch",
+        kind: Kind::Tools("memctools.sh"),
+        is_local_too: true,
+    },
+    Program { name: "pylibmc, its own tests", kind: Kind::Pylibmc, is_local_too: true },
+    Program { name: "php-memcached", kind: Kind::Php, is_local_too: true },
+];
+
+/// What became of a program over a transport.
+struct Row {
+    program: &'static str,
+    transport: Transport,
+    outcome: Result<u32, String>,
+    seconds: f64,
+}
+
+/// Runs every program over every transport that it knows. `preloaded` is the library, unless they are to run with
+/// Debian's.
+pub(super) fn run(
+    subject: &Subject,
+    transports: &[Transport],
+    preloaded: Option<&Path>,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let cache = subject.scratch.join("python");
+    make_python_ready(&folder().join("programs"), &cache, interrupt)?;
+    fetch_pylibmc(&cache, interrupt)?;
+    let mut rows = Vec::new();
+    for program in PROGRAMS {
+        for &transport in transports.iter().filter(|transport| program.is_local_too || !transport.is_local())
+        {
+            let started = Instant::now();
+            let outcome = run_one(program, subject, transport, &cache, preloaded, interrupt)?;
+            let row =
+                Row { program: program.name, transport, outcome, seconds: started.elapsed().as_secs_f64() };
+            if let Err(report) = &row.outcome {
+                println!("FAIL {} over {}:\n{report}", row.program, transport.name());
+            }
+            rows.push(row);
+        }
+    }
+    show(&rows);
+    let failed = rows.iter().filter(|row| row.outcome.is_err()).count();
+    ensure!(failed == 0, "{failed} of {} runs of programs failed", rows.len());
+    Ok(())
+}
+
+/// The sources, in which the tests are.
+fn fetch_pylibmc(cache: &Path, interrupt: &Interrupt) -> Result<()> {
+    if cache.join(PYLIBMC).join("tests").is_dir() {
+        return Ok(());
+    }
+    let (name, version) = PYLIBMC.split_once('-').context("a name and a version")?;
+    let mut pip = Command::new(cache.join("venv/bin/pip"));
+    pip.args([
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "--dest",
+    ])
+    .arg(cache)
+    .arg(format!("{name}=={version}"));
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf").arg(cache.join(format!("{PYLIBMC}.tar.gz"))).arg("-C").arg(cache);
+    for step in [&mut pip, &mut tar] {
+        let scratch = Scratch::create()?;
+        let run = process::run(step, scratch.path(), FETCH_TIME_MAX, interrupt)?;
+        if let Some(failure) = run.failure {
+            bail!("{step:?}: {failure}\n{}", run.stderr);
+        }
+    }
+    ensure!(cache.join(PYLIBMC).join("tests").is_dir(), "{PYLIBMC} has no tests");
+    Ok(())
+}
+
+/// Runs a program against a fresh server. An error is the runner's, a report the program's.
+fn run_one(
+    program: &Program,
+    subject: &Subject,
+    transport: Transport,
+    cache: &Path,
+    preloaded: Option<&Path>,
+    interrupt: &Interrupt,
+) -> Result<Result<u32, String>> {
+    let scratch = Scratch::create()?;
+    let mut server = Server::start(&subject.programs, transport, scratch.path(), 0, interrupt)?;
+    let mut command = command(program, cache);
+    describe(&mut command, &server, transport, scratch.path());
+    match (preloaded, &program.kind) {
+        (Some(library), Kind::Php) => {
+            let links = scratch.path().join("links");
+            link(library, &links)?;
+            command.env("LD_LIBRARY_PATH", links);
+        }
+        (Some(library), _) => {
+            command.env("LD_PRELOAD", library);
+        }
+        (None, _) => {}
+    }
+    let run = process::run(&mut command, scratch.path(), PROGRAM_TIME_MAX, interrupt)?;
+    let report = |fault: String| {
+        let text = last_lines(&format!("{}{}", run.stdout, run.stderr));
+        if text.is_empty() { fault } else { format!("{fault}\n{text}") }
+    };
+    if let Some(failure) = &run.failure {
+        return Ok(Err(report(failure.clone())));
+    }
+    if let Some(fault) = server.fault()? {
+        return Ok(Err(report(fault)));
+    }
+    if transport.is_fabcached() {
+        let attached = server.counted("fabcache", "shm_attached")?;
+        let broken = server.counted("fabcache", "shm_broken")?;
+        let expected = transport == Transport::SharedMemory && preloaded.is_some();
+        if expected != (attached > 0) || broken > 0 {
+            return Ok(Err(report(format!(
+                "{attached} clients were given the memory, {broken} were cut off"
+            ))));
+        }
+    }
+    match summary_line(&run.stdout) {
+        Some((_, checks)) => Ok(Ok(checks)),
+        None => Ok(Err(report("it ended well, but without a line `NAME VERSION: N checks passed`".into()))),
+    }
+}
+
+fn command(program: &Program, cache: &Path) -> Command {
+    let programs = folder().join("programs");
+    match program.kind {
+        Kind::Tools(script) => {
+            let mut bash = Command::new("bash");
+            bash.arg(tools().join(script));
+            bash
+        }
+        Kind::Php => {
+            let mut php = Command::new("php");
+            php.arg(programs.join("memcached.php"));
+            php
+        }
+        Kind::Pylibmc => {
+            let mut python = Command::new(cache.join("venv/bin/python"));
+            python
+                .arg(programs.join("pylibmc_tests.py"))
+                .arg(cache.join(PYLIBMC))
+                .env("PYTHONDONTWRITEBYTECODE", "1");
+            python
+        }
+    }
+}
+
+/// A folder in which the library has the names of those that it takes the place of.
+fn link(library: &Path, links: &Path) -> Result<()> {
+    fs::create_dir(links)?;
+    for name in LIBRARIES {
+        symlink(library, links.join(name))?;
+    }
+    Ok(())
+}
+
+fn tools() -> PathBuf {
+    workspace::folder().join("tests/clients/tools")
+}
+
+/// Tells a program where its server is, and what to expect of it.
+fn describe(command: &mut Command, server: &Server, transport: Transport, scratch: &Path) {
+    let address = server.address();
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !transport.is_local() => (host, port),
+        // Nobody's: the address is the socket's.
+        _ => ("127.0.0.1", "1"),
+    };
+    let (kind, behaviour) = if transport.is_fabcached() {
+        ("fabcached", FABCACHED_BEHAVIOUR)
+    } else {
+        ("memcached", MEMCACHED_BEHAVIOUR)
+    };
+    command
+        .env("SERVER", &address)
+        .env("SERVER_ONLY", &address)
+        .env("SERVER_HOST", host)
+        .env("SERVER_PORT", port)
+        .env("SERVER_SOCKET", &address)
+        .env("SERVER_IS", kind)
+        .env("SERVER_BEHAVIOUR", behaviour)
+        .env("SCRATCH_DIR", scratch);
+}
+
+fn show(rows: &[Row]) {
+    let width = rows.iter().map(|row| row.program.len()).max().unwrap_or_default();
+    for row in rows {
+        let outcome = match &row.outcome {
+            Ok(checks) => format!("passed {checks} checks"),
+            Err(_) => "FAILED".to_owned(),
+        };
+        let Row { program, transport, seconds, .. } = row;
+        println!("{program:<width$}  {:<24}  {outcome} in {seconds:.1} s", transport.name());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_is_there() {
+        for program in PROGRAMS {
+            if let Kind::Tools(script) = program.kind {
+                assert!(tools().join(script).is_file(), "{script} is missing");
+            }
+        }
+        for file in ["memcached.php", "pylibmc_tests.py", "debian.txt", "requirements.txt"] {
+            assert!(folder().join("programs").join(file).is_file(), "{file} is missing");
+        }
+    }
+
+    #[test]
+    fn the_sources_are_those_of_the_library_that_is_installed() {
+        let pinned = fs::read_to_string(folder().join("programs/requirements.txt")).expect("it is there");
+        assert!(pinned.lines().any(|line| line.replace("==", "-") == PYLIBMC));
+    }
+}

@@ -1,0 +1,205 @@
+//! Servers that programs of libmemcached talk to: several of a kind, all on TCP or all on Unix sockets.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process::{Guarded, Interrupt, describe, read};
+
+/// For a server to answer after its start.
+const START_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// For an answer of a server that is up.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// A port may be taken by somebody else before the server binds it.
+const START_ATTEMPTS_MAX: u32 = 5;
+
+/// Which server, and how it is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Transport {
+    /// memcached over TCP
+    MemcachedTcp,
+    /// memcached over a Unix socket
+    MemcachedUnix,
+    /// fabcached over TCP
+    FabcachedTcp,
+    /// fabcached over a Unix socket, which leads to its shared memory
+    SharedMemory,
+}
+
+impl Transport {
+    pub(super) const ALL: [Self; 4] =
+        [Self::MemcachedTcp, Self::MemcachedUnix, Self::FabcachedTcp, Self::SharedMemory];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::MemcachedTcp => "memcached, TCP",
+            Self::MemcachedUnix => "memcached, Unix socket",
+            Self::FabcachedTcp => "fabcached, TCP",
+            Self::SharedMemory => "fabcached, shared memory",
+        }
+    }
+
+    pub(super) fn is_fabcached(self) -> bool {
+        matches!(self, Self::FabcachedTcp | Self::SharedMemory)
+    }
+
+    pub(super) fn is_local(self) -> bool {
+        matches!(self, Self::MemcachedUnix | Self::SharedMemory)
+    }
+}
+
+/// The two programs that serve.
+pub(super) struct Programs {
+    pub(super) memcached: PathBuf,
+    pub(super) fabcached: PathBuf,
+}
+
+/// A server that ends when this is dropped.
+pub(super) struct Server {
+    child: Guarded,
+    address: Address,
+    log: PathBuf,
+}
+
+#[derive(Clone)]
+enum Address {
+    Network(SocketAddr),
+    Local(PathBuf),
+}
+
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+impl Server {
+    /// Starts a server whose files lie in this folder under this number.
+    pub(super) fn start(
+        programs: &Programs,
+        transport: Transport,
+        folder: &Path,
+        number: usize,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        for _ in 0..START_ATTEMPTS_MAX {
+            let log = folder.join(format!("server{number}.log"));
+            let address = if transport.is_local() {
+                Address::Local(folder.join(format!("server{number}.sock")))
+            } else {
+                // Nothing else asks for a port between this and the server's start, as a rule.
+                let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+                Address::Network(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+            };
+            let mut command = command(programs, transport, &address);
+            let output = File::create(&log)?;
+            let child = Guarded::spawn(&mut command, output.try_clone()?, output)?;
+            let mut server = Self { child, address, log };
+            if server.wait_until_up(interrupt)? {
+                return Ok(server);
+            }
+            let text = read(&server.log);
+            if !text.to_lowercase().contains("in use") {
+                bail!("a server ({}) does not come up: {text}", transport.name());
+            }
+        }
+        bail!("no free port was found in {START_ATTEMPTS_MAX} attempts")
+    }
+
+    fn wait_until_up(&mut self, interrupt: &Interrupt) -> Result<bool> {
+        let deadline = Instant::now() + START_TIME_MAX;
+        while Instant::now() < deadline && self.child.status()?.is_none() {
+            if self.ask("version", |line| line.starts_with("VERSION ")).is_ok() {
+                return Ok(true);
+            }
+            interrupt.pause()?;
+        }
+        Ok(false)
+    }
+
+    /// As libmemcached's programs take it: HOST:PORT, or a path.
+    pub(super) fn address(&self) -> String {
+        match &self.address {
+            Address::Network(address) => address.to_string(),
+            Address::Local(path) => path.to_string_lossy().into_owned(),
+        }
+    }
+
+    /// A number that the server counts in `stats` or in `stats TOPIC`.
+    pub(super) fn counted(&self, topic: &str, name: &str) -> Result<u64> {
+        let lines = self.ask(format!("stats {topic}").trim_end(), |line| line == "END")?;
+        let start = format!("STAT {name} ");
+        let line = lines.iter().find_map(|line| line.strip_prefix(start.as_str()));
+        let text = line.with_context(|| format!("stats {topic} of {} has no {name}", self.address()))?;
+        text.parse().with_context(|| format!("{name} is {text}"))
+    }
+
+    /// What is wrong with it after its use.
+    pub(super) fn fault(&mut self) -> Result<Option<String>> {
+        Ok(match self.child.status()? {
+            Some(status) => Some(format!("the server {}", describe(status))),
+            None if read(&self.log).contains("panicked at") => Some("the server panicked".into()),
+            None => None,
+        })
+    }
+
+    fn ask(&self, command: &str, is_last: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+        let mut stream = self.connect()?;
+        stream.write_all(format!("{command}\r\n").as_bytes())?;
+        let mut lines = Vec::new();
+        for line in BufReader::new(stream).lines() {
+            let line = line?;
+            let done = is_last(&line);
+            lines.push(line);
+            if done {
+                return Ok(lines);
+            }
+            ensure!(!lines[lines.len() - 1].contains("ERROR"), "{command} is answered by {:?}", lines.last());
+        }
+        bail!("{command} is not answered to its end")
+    }
+
+    fn connect(&self) -> Result<Box<dyn Stream>> {
+        Ok(match &self.address {
+            Address::Network(address) => {
+                let stream = TcpStream::connect_timeout(address, ANSWER_TIME_MAX)?;
+                stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+                Box::new(stream)
+            }
+            Address::Local(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+                Box::new(stream)
+            }
+        })
+    }
+}
+
+/// Flags that mean the same to both, but for shared memory.
+fn command(programs: &Programs, transport: Transport, address: &Address) -> Command {
+    let program = if transport.is_fabcached() { &programs.fabcached } else { &programs.memcached };
+    let mut command = Command::new(program);
+    match address {
+        Address::Network(address) => {
+            let port = address.port().to_string();
+            command.args(["-l", &address.ip().to_string(), "-p", &port, "-U", &port]);
+        }
+        Address::Local(path) => {
+            command.arg("-s").arg(path);
+        }
+    }
+    if transport == Transport::SharedMemory {
+        command.arg("--shm");
+    }
+    // One thread, so that what comes by several connections keeps its order.
+    command.args(["-m", "256", "-t", "1"]);
+    if rustix::process::geteuid().is_root() {
+        command.args(["-u", "root"]);
+    }
+    command
+}
