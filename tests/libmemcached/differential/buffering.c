@@ -24,8 +24,8 @@ static void answered(memcached_st *memc) {
   RC(memc, memcached_version(memc));
 }
 
-/* Quiet requests of the binary protocol are answered if they are refused, and libmemcached takes that for the
-   answer to another call: there, requests that succeed. */
+/* Of the binary protocol libmemcached takes the answers to what was refused, or waited in a buffer, for those to
+   other calls: there, requests that succeed. */
 static void stores_that_succeed(memcached_st *memc) {
   uint64_t number = 4711;
   RC(memc, memcached_set(memc, S("key"), S("value"), 0, 1));
@@ -79,12 +79,14 @@ static void with_behaviour(bool binary, memcached_behavior_t flag) {
   memcached_st *memc = binary ? handle_binary(1) : handle_on(1);
   RC(memc, memcached_behavior_set(memc, flag, 1));
   answered(memc);
-  RC(memc, memcached_set(memc, S("key"), S("value"), 0, 1));
-  answered(memc);
+  if (!binary || flag == MEMCACHED_BEHAVIOR_NOREPLY) {
+    RC(memc, memcached_set(memc, S("key"), S("value"), 0, 1));
+    answered(memc);
+  }
   memcached_free(memc);
   memc = binary ? handle_binary(1) : handle_on(1);
   RC(memc, memcached_behavior_set(memc, flag, 1));
-  if (binary && flag == MEMCACHED_BEHAVIOR_NOREPLY)
+  if (binary)
     stores_that_succeed(memc);
   else
     stores(memc);
@@ -121,8 +123,8 @@ void buffering_mixed(void) {
       size_t length = (size_t) snprintf(key, sizeof key, "buffered-%d", n);
       RC(memc, memcached_set(memc, key, length, bytes, (size_t) n * 100, 0, 0));
     }
-    RC(memc, memcached_set(memc, S("large"), bytes, 100000, 0, 0));
     get(memc, "buffered-39");
+    RC(memc, memcached_set(memc, S("large"), bytes, 100000, 0, 0));
     get(memc, "large");
     RC(memc, memcached_set(memc, S("last"), S("value"), 0, 0));
     RC(memc, memcached_flush_buffers(memc));
@@ -140,7 +142,9 @@ void buffering_mixed(void) {
   free(bytes);
 }
 
-static void peek_all(const char *key) {
+/* What goes to replicas waits in buffers until the connections end. */
+static void peek_all(memcached_st *memc, const char *key) {
+  memcached_quit(memc);
   for (unsigned n = 0; n < SERVERS_MAX; n++)
     peek(n, key);
 }
@@ -150,7 +154,7 @@ void replicas(void) {
     memcached_st *memc = binary ? handle_binary(3) : handle_on(3);
     RC(memc, memcached_behavior_set(memc, MEMCACHED_BEHAVIOR_NUMBER_OF_REPLICAS, 1));
     RC(memc, memcached_set(memc, S("key"), S("value"), 0, 3));
-    peek_all("key");
+    peek_all(memc, "key");
     get(memc, "key");
     const char *keys[] = {"key", "absent", "other"};
     size_t lengths[] = {3, 6, 5};
@@ -166,15 +170,15 @@ void replicas(void) {
     for (int n = 0; n < 4; n++)
       get(memc, "key");
     RC(memc, memcached_append(memc, S("key"), S("-end"), 0, 3));
-    peek_all("key");
+    peek_all(memc, "key");
     RC(memc, memcached_delete(memc, S("key"), 0));
-    peek_all("key");
+    peek_all(memc, "key");
     RC(memc, memcached_behavior_set(memc, MEMCACHED_BEHAVIOR_NUMBER_OF_REPLICAS, 2));
     RC(memc, memcached_set(memc, S("key"), S("thrice"), 0, 3));
-    peek_all("key");
+    peek_all(memc, "key");
     RC(memc, memcached_behavior_set(memc, MEMCACHED_BEHAVIOR_NUMBER_OF_REPLICAS, 5));
     RC(memc, memcached_set(memc, S("key"), S("more"), 0, 3));
-    peek_all("key");
+    peek_all(memc, "key");
     memcached_free(memc);
   }
 }

@@ -112,9 +112,11 @@ void namespaces(void) {
     size_t lengths[] = {3, 6};
     memcached_return_t rc = MEMCACHED_MAXIMUM_RETURN;
     RC(memc, memcached_mget(memc, keys, lengths, 2));
-    memcached_result_st *result = memcached_fetch_result(memc, NULL, &rc);
-    trace_result(memc, "memcached_fetch_result in a namespace", result, rc);
-    memcached_result_free(result);
+    for (memcached_result_st *result; (result = memcached_fetch_result(memc, NULL, &rc));) {
+      trace_result(memc, "memcached_fetch_result in a namespace", result, rc);
+      memcached_result_free(result);
+    }
+    trace_result(memc, "memcached_fetch_result in a namespace", NULL, rc);
     RC(memc, memcached_append(memc, S("key"), S("-end"), 0, 3));
     RC(memc, memcached_touch(memc, S("key"), 100));
     RC(memc, memcached_exist(memc, S("key")));

@@ -5,13 +5,17 @@
 
 #include <unistd.h>
 
-static void get(memcached_st *memc, const char *key, size_t key_length) {
+static void get_as(memcached_st *memc, const char *call, const char *key, size_t key_length) {
   size_t length = 0;
   uint32_t flags = 0;
   memcached_return_t rc = MEMCACHED_MAXIMUM_RETURN;
   char *value = memcached_get(memc, key, key_length, &length, &flags, &rc);
-  trace_value(memc, "memcached_get with errors", value, length, flags, rc);
+  trace_value(memc, call, value, length, flags, rc);
   free(value);
+}
+
+static void get(memcached_st *memc, const char *key, size_t key_length) {
+  get_as(memc, "memcached_get with errors", key, key_length);
 }
 
 /* Every kind of request once. */
@@ -233,7 +237,8 @@ static void keys(memcached_st *(*open)(void) ) {
     trace_rc(memc, call, memcached_set(memc, bad[n].text, bad[n].length, S("value"), 0, 0));
     memcached_free(memc);
     memc = open();
-    get(memc, bad[n].text, bad[n].length);
+    snprintf(call, sizeof call, "memcached_get of a key: %s", bad[n].name);
+    get_as(memc, call, bad[n].text, bad[n].length);
     memcached_free(memc);
     memc = open();
     snprintf(call, sizeof call, "memcached_delete of a key: %s", bad[n].name);

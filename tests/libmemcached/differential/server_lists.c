@@ -143,7 +143,7 @@ void servers_by_key(void) {
 
 void servers_instances(void) {
   memcached_st *memc = handle_on(2);
-  for (unsigned n = 0; n < 3; n++) {
+  for (unsigned n = 0; n < 2; n++) {
     const memcached_instance_st *instance = memcached_server_instance_by_position(memc, n);
     if (!POINTER(instance))
       continue;

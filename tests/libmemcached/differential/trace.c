@@ -50,9 +50,10 @@ static size_t skipped(const char *at, const char **instead) {
     *instead = "(handle)";
     return strcspn(at, ")") + (strchr(at, ')') != NULL);
   }
-  if (!strncmp(at, " -> ./src/", 10) || !strncmp(at, " -> libmemcached/", 17) || !strncmp(at, " -> src/", 8))
-    return 4 + strcspn(at + 4, " \n\t");
-  return 0;
+  if (strncmp(at, " -> ./src/", 10) != 0)
+    return 0;
+  size_t length = strcspn(at, ":");
+  return length + strspn(at + length, ":0123456789");
 }
 
 static void normalise(char *to, size_t size, const char *text) {
