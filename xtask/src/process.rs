@@ -66,6 +66,11 @@ impl Guarded {
         Ok(Self { child, status: None })
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// How it ended, when it has.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {

@@ -5,6 +5,7 @@
 mod compare;
 mod differential;
 mod functions;
+mod latency;
 mod programs;
 mod recorded;
 mod requests;
@@ -68,6 +69,8 @@ enum Part {
     Differential,
     /// Programs of others, which pass with libfabcache.so as they do with libmemcached
     Programs,
+    /// The time of a call, with both libraries; not among all parts, since there is nothing to pass
+    Latency,
 }
 
 /// What is checked, and where what is built for it goes.
@@ -110,6 +113,9 @@ pub fn run(args: &Args) -> Result<()> {
     if wanted(Part::Programs) {
         let preloaded = (!args.plain).then_some(subject.library.as_path());
         programs::run(&subject, transports, preloaded, &interrupt)?;
+    }
+    if args.only.contains(&Part::Latency) {
+        latency::run(&subject, &interrupt)?;
     }
     ensure!(differences == 0, "{differences} answers of libfabcache.so are not libmemcached's");
     Ok(())

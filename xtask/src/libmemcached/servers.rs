@@ -130,6 +130,16 @@ impl Server {
         }
     }
 
+    /// All its threads on one CPU.
+    pub(super) fn pin_to(&self, cpu: usize) -> Result<()> {
+        let output = Command::new("taskset")
+            .args(["--all-tasks", "--cpu-list", "--pid", &cpu.to_string(), &self.child.id().to_string()])
+            .output()
+            .context("taskset (Debian: util-linux) is needed")?;
+        ensure!(output.status.success(), "taskset: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
     /// A number that the server counts in `stats` or in `stats TOPIC`.
     pub(super) fn counted(&self, topic: &str, name: &str) -> Result<u64> {
         let lines = self.ask(format!("stats {topic}").trim_end(), |line| line == "END")?;
