@@ -27,7 +27,11 @@ static void arithmetic(memcached_st *memc) {
   RC(memc, memcached_set(memc, S("number"), S("18446744073709551615"), 0, 0));
   COUNTED(memcached_increment(memc, S("number"), 1, &value));
   COUNTED(memcached_increment(memc, S("number"), 7, &value));
+}
+
+static void without_value(memcached_st *memc) {
   IN_CHILD(RC(memc, memcached_increment(memc, S("number"), 7, NULL)));
+  memcached_free(memc);
 }
 
 void arithmetic_text(void) {
@@ -39,6 +43,7 @@ void arithmetic_text(void) {
   COUNTED(memcached_increment_with_initial_by_key(memc, S("group"), S("initial"), 5, 77, 0, &value));
   COUNTED(memcached_decrement_with_initial_by_key(memc, S("group"), S("initial"), 5, 77, 0, &value));
   memcached_free(memc);
+  without_value(handle_on(1));
   /* A value that is no number, with a connection of its own for each. */
   memc = handle_on(1);
   RC(memc, memcached_set(memc, S("text"), S("text"), 0, 0));
@@ -65,6 +70,7 @@ void arithmetic_binary(void) {
   COUNTED(memcached_decrement_with_initial(memc, S("text"), 1, 2, 0, &value));
   RC(memc, memcached_exist(memc, S("text")));
   memcached_free(memc);
+  without_value(handle_binary(1));
 }
 
 void arithmetic_by_key(void) {

@@ -91,6 +91,26 @@ void clones(void) {
   memcached_free(memc);
 }
 
+/* A child uses the handle with its connections, one after the other with its parent. */
+void handles_forked(void) {
+  for (int binary = 0; binary < 2; binary++) {
+    memcached_st *memc = binary ? handle_binary(1) : handle_on(1);
+    uint64_t number = 0;
+    RC(memc, memcached_set(memc, S("number"), S("10"), 0, 0));
+    for (int round = 0; round < 3; round++) {
+      IN_CHILD({
+        RC(memc, memcached_increment(memc, S("number"), 100, &number));
+        NUMBER(number);
+        RC(memc, memcached_exist(memc, S("absent")));
+      });
+      RC(memc, memcached_increment(memc, S("number"), 1, &number));
+      NUMBER(number);
+      RC(memc, memcached_exist(memc, S("number")));
+    }
+    memcached_free(memc);
+  }
+}
+
 void user_data(void) {
   memcached_st *memc = handle_on(1);
   int first, second;

@@ -126,7 +126,7 @@ static void random_mget(memcached_st *memc) {
     if (!result)
       break;
     unsigned key = key_number(result);
-    if (key < KEYS)
+    if (key < KEYS && limit > 1)
       last_cas[key] = memcached_result_cas(result) ? memcached_result_cas(result) : NO_TOKEN;
     char *value = quoted(memcached_result_value(result), memcached_result_length(result));
     lines[found] = malloc(TEXT_MAX + strlen(value));

@@ -4,7 +4,7 @@
 #define SCENARIOS_H
 
 #define SCENARIOS(DO)                                                                                            \
-  DO(handles) DO(handles_of_stack) DO(clones) DO(user_data) DO(allocators) DO(versions) DO(quit_and_reset)       \
+  DO(handles) DO(handles_of_stack) DO(handles_forked) DO(clones) DO(user_data) DO(allocators) DO(versions) DO(quit_and_reset)       \
   DO(storage_text) DO(storage_binary) DO(storage_by_key) DO(storage_values) DO(storage_cas) DO(storage_expiry)   \
   DO(storage_too_large)                                                                                          \
   DO(get_text) DO(get_binary) DO(get_by_key) DO(get_without_answers)                                             \

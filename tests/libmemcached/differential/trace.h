@@ -34,13 +34,13 @@
   } while (0)
 
 /* For calls that one of the libraries may not survive: in a child process, how it ended being the answer. */
-#define IN_CHILD(statement)                                                                                      \
+#define IN_CHILD(...)                                                                                            \
   do {                                                                                                           \
     if (trace_fork()) {                                                                                          \
-      statement;                                                                                                 \
+      __VA_ARGS__;                                                                                               \
       trace_exit();                                                                                              \
     }                                                                                                            \
-    trace_wait(#statement);                                                                                      \
+    trace_wait(#__VA_ARGS__);                                                                                    \
   } while (0)
 
 /* Before anything else: names for what differs from run to run. */
