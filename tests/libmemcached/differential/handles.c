@@ -70,9 +70,11 @@ void clones(void) {
       continue;
     NUMBER(memcached_server_count(copy));
     for (unsigned flag = 0; flag < MEMCACHED_BEHAVIOR_MAX; flag++)
-      if (flag != MEMCACHED_BEHAVIOR_SOCKET_SEND_SIZE && flag != MEMCACHED_BEHAVIOR_SOCKET_RECV_SIZE)
-        trace_line("memcached_clone.behavior", "%u is %llu", flag,
-                   (unsigned long long) memcached_behavior_get(copy, flag));
+      if (flag != MEMCACHED_BEHAVIOR_SOCKET_SEND_SIZE && flag != MEMCACHED_BEHAVIOR_SOCKET_RECV_SIZE) {
+        char call[40];
+        snprintf(call, sizeof call, "memcached_clone.behavior %u", flag);
+        trace_line(call, "%llu", (unsigned long long) memcached_behavior_get(copy, flag));
+      }
     memcached_return_t rc = MEMCACHED_MAXIMUM_RETURN;
     TEXT(memcached_callback_get(copy, MEMCACHED_CALLBACK_NAMESPACE, &rc));
     trace_line("memcached_clone.user_data", "%d", memcached_get_user_data(copy) == &memory);

@@ -108,6 +108,7 @@ void stats_execute(void) {
 
 void stats_analyze(void) {
   memcached_st *memc = handle_on(3);
+  RC(memc, memcached_set(memc, S("analyzed"), S("value"), 0, 0));
   memcached_return_t rc = MEMCACHED_MAXIMUM_RETURN;
   memcached_stat_st *stat = memcached_stat(memc, NULL, &rc);
   memcached_analysis_st *analysis = memcached_analyze(memc, stat, &rc);

@@ -384,9 +384,10 @@ impl memcached_instance_st {
         self.is_last_lost(memc);
     }
 
-    /// That it could not be connected to is noted twice where libmemcached does, and in fewer words then.
+    /// That it could not be connected to by TCP is noted twice where libmemcached does, and in fewer words then.
     pub(crate) fn told_again(&self, memc: &memcached_st, code: memcached_return_t) -> memcached_return_t {
-        if self.state.get() == MEMCACHED_SERVER_STATE_IN_TIMEOUT && !memc.is_binary() {
+        let is_local = self.kind == MEMCACHED_CONNECTION_UNIX_SOCKET;
+        if self.state.get() == MEMCACHED_SERVER_STATE_IN_TIMEOUT && !memc.is_binary() && !is_local {
             memc.fail_of(self, code, Told::default());
         }
         code

@@ -36,7 +36,9 @@ fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Resul
         inner.with_key(item.key, |key| {
             server.store_later(memc, |client| client.bset_with_flags(key, value, ttl, flags))
         })?;
-        return if is_buffered && memc.is_replying() { Err(MEMCACHED_BUFFERED) } else { Ok(()) };
+        // By text, what nobody wants answers to is sent at once.
+        let is_kept = is_buffered && (memc.is_replying() || memc.is_binary());
+        return if is_kept { Err(MEMCACHED_BUFFERED) } else { Ok(()) };
     }
     let stored = inner
         .with_key(item.key, |key| server.call(memc, |client| client.store(key, value, mode, ttl, flags)));
