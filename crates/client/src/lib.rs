@@ -70,6 +70,9 @@
 //! or waits makes progress for all requests of that connection; without any of these nothing moves, but while a future
 //! is pending: then a thread of the connection's own sees to it, and ends soon after the last.
 //!
+//! A child of fork(2) has connections of its own: there, what was in flight has failed, and the next is sent on a new
+//! connection. That holds if no other thread was in a call meanwhile, whose locks the child would find locked.
+//!
 //! When a connection breaks, or its server leaves what is first unanswered for [`Options::timeout`], all requests in
 //! flight on it fail with that error, and the next is sent on a new connection.
 //!

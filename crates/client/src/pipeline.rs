@@ -17,6 +17,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use fabcache_layout::process::Process;
+
 use crate::answer::Answer;
 use crate::bounds::{
     DRIVER_LINGER, OPERATIONS_SENT_AT_ONCE, REQUESTS_IN_FLIGHT_MAX, TRUSTED_IDLE, TURNS_AT_ONCE,
@@ -41,6 +43,8 @@ pub struct Pipeline {
     timeout: Duration,
     /// What the server takes.
     form: Form,
+    /// Whose the stream is.
+    process: Process,
     waiter: Box<dyn Waiter>,
     state: Mutex<State>,
     /// The leader has had its turn or left, or there is something to drive.
@@ -111,6 +115,7 @@ impl Pipeline {
             name: server.address.to_string(),
             timeout,
             form,
+            process: Process::current(),
             waiter,
             state: Mutex::new(state),
             turned: Condvar::new(),
@@ -326,9 +331,18 @@ impl Pipeline {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect(NO_PANIC)
+        let mut state = self.state.lock().expect(NO_PANIC);
+        if !self.process.is_current() && state.broken.is_none() {
+            state.fail(Failure::Broken(io::Error::other(FORKED)));
+            // That says nothing of the server.
+            state.was_answered = false;
+        }
+        state
     }
 }
+
+/// Nothing of a parent's stream is used: the answers are the parent's.
+const FORKED: &str = "it was asked for by the process that this one was forked from";
 
 const NO_PANIC: &str = "no thread panics while it holds a connection's state";
 

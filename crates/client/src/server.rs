@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fabcache_layout::KeyHash;
+use fabcache_layout::process::Process;
 
 use crate::address::{Address, Place};
 use crate::bounds::{HANG_UPS_MAX, IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX};
@@ -56,9 +57,11 @@ struct MemoryState {
     transport: Option<Transport>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     idle: Vec<Connection>,
+    /// Whose they are.
+    process: Process,
     /// One after the other.
     failures: u32,
     down_until: Option<Instant>,
@@ -86,7 +89,7 @@ impl Server {
             credentials: options.credentials.clone(),
             shared_memory: options.shared_memory,
             memory: Memory::default(),
-            state: Mutex::default(),
+            state: Mutex::new(State::new()),
             storing: Arc::default(),
             pipeline: Mutex::default(),
         }
@@ -106,6 +109,10 @@ impl Server {
             let mut state = self.state();
             if state.is_down() {
                 return Err(Failure::Down);
+            }
+            if !state.process.is_current() {
+                // Those of the process that this one was forked from: its answers come on them.
+                *state = State::new();
             }
             let Some(mut connection) = state.idle.pop() else { break };
             drop(state);
@@ -441,6 +448,12 @@ impl Server {
 }
 
 impl State {
+    /// Nothing is known of it, and nothing connected.
+    fn new() -> State {
+        let process = Process::current();
+        State { idle: Vec::new(), process, failures: 0, down_until: None, form: None }
+    }
+
     fn is_down(&self) -> bool {
         self.down_until.is_some_and(|until| Instant::now() < until)
     }

@@ -9,7 +9,7 @@
 //!
 //! All references are offsets from the start of the region, so it may be mapped anywhere. Numbers are little
 //! endian. Only the server writes. Beside it a client of the same host has a channel for what it asks of the server
-//! (channel/). The crate depends on nothing else of fabcache, so that clients may link it alone;
+//! (channel/), which is one process's (process.rs). The crate depends on nothing else of fabcache, so that clients may link it alone;
 //! docs/region.md tells the same in prose.
 
 #[cfg(not(target_endian = "little"))]
@@ -28,6 +28,8 @@ pub mod mapping;
 pub mod memory;
 #[cfg(all(test, loom))]
 mod models;
+#[cfg(not(loom))]
+pub mod process;
 pub mod reader;
 pub mod segment;
 pub mod size_class;

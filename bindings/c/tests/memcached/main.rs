@@ -2,6 +2,7 @@
 
 mod common;
 mod failures;
+mod forks;
 mod retrieval;
 mod servers;
 mod settings;
