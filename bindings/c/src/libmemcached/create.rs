@@ -89,7 +89,8 @@ pub unsafe extern "C" fn memcached_free(ptr: *mut memcached_st) {
     guarded((), || {
         // SAFETY: null or a handle, the caller promises.
         let Some(memc) = (unsafe { ptr.as_ref() }) else { return };
-        if memc.inner().is_none() {
+        // Whoever lets it go while it is let go is the caller's function below.
+        if memc.inner().is_none_or(|inner| inner.is_going.replace(true)) {
             return;
         }
         memc.quit();

@@ -40,6 +40,8 @@ pub struct State {
     pub value: RefCell<Vec<u8>>,
     /// Something was asked for with `memcached_mget` and may not be fetched yet.
     pub is_asking: Cell<bool>,
+    /// `memcached_free` is at work.
+    pub is_going: Cell<bool>,
     /// The key of `memcached_set_encoding_key`.
     pub encoding_key: RefCell<Option<Vec<u8>>>,
 }
