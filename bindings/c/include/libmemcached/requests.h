@@ -29,7 +29,8 @@ typedef struct memcached_request_st {
   /* What is stored, or where what is found goes. If it is null when a value is asked for, memory is allocated for that with
    * the handle's allocator, with a zero behind the value; the caller frees it. */
   char *value;
-  /* The length of what is stored, or of what was found. */
+  /* The length of what is stored; the room that there is for what is found, and then the length of that. Who puts another
+   * value or length here gives other room for the next; otherwise that is as before. */
   size_t value_length;
   /* The item's flags. */
   uint32_t flags;

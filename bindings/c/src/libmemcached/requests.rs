@@ -26,17 +26,18 @@ use crate::guarded;
 pub struct memcached_request_st {
     /// The value: to be stored, or where one that is found goes. Null for memory of the handle's allocator.
     pub value: Cell<*mut c_char>,
-    /// Its length: of what is to be stored; the room there is for what is found, and then the length of that.
+    /// Its length: of what is to be stored; the room there is for what is found, and then the length of that. What the caller
+    /// puts here or in `value` after that counts for the next.
     pub value_length: Cell<usize>,
     /// The item's flags.
     pub flags: Cell<u32>,
     /// What it came to; `MEMCACHED_IN_PROGRESS` before.
     pub response: Cell<memcached_return_t>,
     operation: RefCell<Option<Operation>>,
-    /// Memory that was allocated for a value, which is the caller's since.
-    allocated: Cell<*mut c_char>,
-    /// The room that there was at first: the length is overwritten.
+    /// The room that there is: the length that tells it is overwritten.
     room: Cell<usize>,
+    /// Value and length as the last get left them: who changes either gives other room.
+    left: Cell<Option<Left>>,
 }
 
 // As the header has them.
@@ -46,6 +47,15 @@ const _: () = {
     assert!(offset_of!(memcached_request_st, flags) == 16);
     assert!(offset_of!(memcached_request_st, response) == 20);
 };
+
+/// What a get left to the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Left {
+    value: *mut c_char,
+    length: usize,
+    /// Memory that was allocated for the value, which is the caller's since.
+    was_allocated: bool,
+}
 
 /// What is being done.
 #[derive(Debug)]
@@ -73,8 +83,8 @@ pub unsafe extern "C" fn memcached_request_create(
             flags: Cell::new(flags),
             response: Cell::new(MEMCACHED_INVALID_ARGUMENTS),
             operation: RefCell::new(None),
-            allocated: Cell::new(ptr::null_mut()),
             room: Cell::new(value_length),
+            left: Cell::new(None),
         }))
     })
 }
@@ -209,11 +219,26 @@ unsafe fn get(
         Ok(asked) => asked,
         Err(rc) => return rc,
     };
-    // What was allocated for the last value is the caller's, who may have freed it.
-    if ptr::eq(asked.request.value.get(), asked.request.allocated.get()) {
-        asked.request.value.set(ptr::null_mut());
-    }
+    asked.request.take_room();
     asked.begin(|client, key| client.iget(key, Vec::new()))
+}
+
+impl memcached_request_st {
+    /// Where the next value goes.
+    fn take_room(&self) {
+        let (value, length) = (self.value.get(), self.value_length.get());
+        match self.left.get() {
+            // The caller's since, who may have freed it.
+            Some(Left { was_allocated: true, value: last, length: of_last })
+                if (value, length) == (last, of_last) =>
+            {
+                self.value.set(ptr::null_mut());
+                self.left.set(None);
+            }
+            Some(Left { value: last, length: of_last, .. }) if (value, length) == (last, of_last) => {}
+            _ => self.room.set(length),
+        }
+    }
 }
 
 /// Begins to ask for a value. The key and the room for the value must be left alone until it is over.
@@ -288,10 +313,12 @@ fn finish(memc: &memcached_st, request: &memcached_request_st) -> memcached_retu
 fn found(memc: &memcached_st, request: &memcached_request_st, value: &[u8]) -> memcached_return_t {
     let to = request.value.get();
     request.value_length.set(value.len());
+    let left = Left { value: to, length: value.len(), was_allocated: false };
+    request.left.set(Some(left));
     if to.is_null() {
         let copy = memc.copy_out(value);
         request.value.set(copy);
-        request.allocated.set(copy);
+        request.left.set(Some(Left { value: copy, was_allocated: true, ..left }));
         let none = || memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
         return if copy.is_null() { none() } else { MEMCACHED_SUCCESS };
     }

@@ -149,6 +149,40 @@ fn a_value_goes_where_there_is_room_for_it() {
 }
 
 #[test]
+fn room_that_is_given_later_counts_as_it_is() {
+    over_each_transport(|handle| {
+        assert_eq!(handle.set("key", "0123456789"), MEMCACHED_SUCCESS);
+        assert_eq!(handle.set("short", "012"), MEMCACHED_SUCCESS);
+        let get = |request: &Request<'_>, key| {
+            assert_eq!(request.get(key, false), MEMCACHED_SUCCESS);
+            request.wait()
+        };
+        let request = Request::at(handle, ptr::null_mut(), 0);
+        assert_eq!(get(&request, "key"), MEMCACHED_SUCCESS);
+        let allocated = request.seen().value.get();
+        // Less room than the value takes, where none was at first; and that is where it was allocated.
+        request.seen().value_length.set(4);
+        assert_eq!(get(&request, "key"), MEMCACHED_E2BIG);
+        assert_eq!(text(allocated), "0123456789");
+        let mut room = [b'x'; 16];
+        request.seen().value.set(room.as_mut_ptr().cast());
+        request.seen().value_length.set(4);
+        assert_eq!(get(&request, "key"), MEMCACHED_E2BIG);
+        assert_eq!(get(&request, "nothing"), MEMCACHED_NOTFOUND);
+        assert_eq!(get(&request, "short"), MEMCACHED_SUCCESS);
+        // The length of what was found last is no less room than before.
+        request.seen().value_length.set(16);
+        assert_eq!(get(&request, "short"), MEMCACHED_SUCCESS);
+        assert_eq!(get(&request, "key"), MEMCACHED_SUCCESS);
+        assert_eq!(request.seen().value_length.get(), 10);
+        drop(request);
+        assert_eq!(&room, b"0123456789\0xxxxx");
+        // SAFETY: it was allocated by C's own, for us.
+        unsafe { libc::free(allocated.cast()) };
+    });
+}
+
+#[test]
 fn bad_requests_are_told_so() {
     let handle = Handle::new("--SERVER=127.0.0.1:1");
     let request = Request::new(&handle, b"value");
