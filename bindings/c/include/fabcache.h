@@ -279,7 +279,8 @@ fabcache_code fabcache_options_credentials(fabcache_options *options,
  where one is to have more keys than others. Nothing is connected before it is needed. options may be NULL. The client is put
  into *cache, which is NULL after a failure, and is to be closed with fabcache_close().
 
- A client does not survive fork(): the child opens one of its own.
+ After fork(), parent and child may both go on with a client, which makes new connections in the child, if no other thread was
+ in a call with it meanwhile. What was in flight comes to the parent; in the child it has failed.
  */
 fabcache_code fabcache_open(const char *const *addresses,
                             size_t count,

@@ -44,7 +44,8 @@ impl Cache {
 /// where one is to have more keys than others. Nothing is connected before it is needed. options may be NULL. The client is put
 /// into *cache, which is NULL after a failure, and is to be closed with fabcache_close().
 ///
-/// A client does not survive fork(): the child opens one of its own.
+/// After fork(), parent and child may both go on with a client, which makes new connections in the child, if no other thread was
+/// in a call with it meanwhile. What was in flight comes to the parent; in the child it has failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_open(
     addresses: *const *const c_char,
