@@ -18,6 +18,9 @@ pub fn put<T>(out: Out<'_, T>, value: T) {
     }
 }
 
+/// Nothing in memory is longer. A length of -1 and the like is cut to this, which is too much for a key and a value.
+const LEN_MAX: usize = isize::MAX.cast_unsigned();
+
 /// The caller's bytes; none if the pointer is null.
 ///
 /// # Safety
@@ -28,7 +31,7 @@ pub unsafe fn bytes<'a>(bytes: *const c_char, len: usize) -> &'a [u8] {
         return &[];
     }
     // SAFETY: it is not null, and the caller promises the rest.
-    unsafe { std::slice::from_raw_parts(bytes.cast(), len) }
+    unsafe { std::slice::from_raw_parts(bytes.cast(), len.min(LEN_MAX)) }
 }
 
 /// An array of the caller's; none if the pointer is null.
@@ -40,7 +43,7 @@ pub unsafe fn array<'a, T>(items: *const T, len: usize) -> &'a [T] {
         return &[];
     }
     // SAFETY: it is not null, and the caller promises the rest.
-    unsafe { std::slice::from_raw_parts(items, len) }
+    unsafe { std::slice::from_raw_parts(items, len.min(LEN_MAX / size_of::<T>().max(1))) }
 }
 
 /// The caller's string without its end; none if the pointer is null.

@@ -1,12 +1,13 @@
 //! What callers are told when something fails.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 use std::net::TcpListener;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use fabcache::libmemcached::auto::memcached_increment;
 use fabcache::libmemcached::behavior::memcached_behavior_get;
+use fabcache::libmemcached::callback::memcached_callback_set;
 use fabcache::libmemcached::create::*;
 use fabcache::libmemcached::delete::memcached_delete;
 use fabcache::libmemcached::error::*;
@@ -63,6 +64,42 @@ fn without_a_handle_nothing_happens() {
     assert_eq!(call!(memcached_reset(None)), MEMCACHED_INVALID_ARGUMENTS);
     call!(memcached_free(null_mut()));
     call!(memcached_quit(None));
+}
+
+#[test]
+fn lengths_beyond_all_memory_are_too_long() {
+    let server = Running::start();
+    for handle in server.handles() {
+        let (key, value) = (c"key".as_ptr(), c"value".as_ptr());
+        for len in [usize::MAX, isize::MAX.cast_unsigned() + 1] {
+            let set = |k, v| call!(memcached_set(Some(&handle), key, k, value, v, 0, 0));
+            assert_eq!([set(len, 5), set(3, len)], [MEMCACHED_BAD_KEY_PROVIDED, MEMCACHED_E2BIG]);
+            let (keys, lengths) = ([key], [3]);
+            let asked = call!(memcached_mget(Some(&handle), keys.as_ptr(), lengths.as_ptr(), len));
+            assert_eq!(asked, MEMCACHED_BAD_KEY_PROVIDED);
+        }
+        assert_eq!(handle.get("key"), Err(MEMCACHED_NOTFOUND));
+    }
+}
+
+#[test]
+fn a_handle_that_its_cleanup_function_frees_is_freed_once() {
+    unsafe extern "C" fn free_too(memc: *const memcached_st) -> memcached_return_t {
+        // SAFETY: the handle is being freed.
+        unsafe { memcached_free(memc.cast_mut()) };
+        MEMCACHED_SUCCESS
+    }
+    let handle = call!(memcached_create(null_mut()));
+    // SAFETY: it was just made, and is not used behind this.
+    let set = unsafe {
+        memcached_callback_set(
+            handle.as_ref(),
+            MEMCACHED_CALLBACK_CLEANUP_FUNCTION,
+            free_too as *const c_void,
+        )
+    };
+    assert_eq!(set, MEMCACHED_SUCCESS);
+    call!(memcached_free(handle));
 }
 
 #[test]
