@@ -58,6 +58,9 @@ pub enum Failure {
     /// It cannot be reached.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
+    /// It refuses the connection as this client wants it: a password is wrong or missing, or no memory is shared where it must be.
+    #[error("cannot connect: {0}")]
+    Rejected(String),
     /// The connection broke, or no answer came in time. Whether a change was made is not known.
     #[error("no answer: {0}")]
     Broken(io::Error),
@@ -78,7 +81,7 @@ pub enum Failure {
 impl Failure {
     /// The connection cannot be used any more.
     pub(crate) fn breaks(&self) -> bool {
-        !matches!(self, Failure::Refused(_) | Failure::Key)
+        !matches!(self, Failure::Refused(_) | Failure::Rejected(_) | Failure::Key)
     }
 
     /// The server closed the connection.
@@ -95,6 +98,7 @@ impl Failure {
         };
         match self {
             Failure::Connect(error) => Failure::Connect(same(error)),
+            Failure::Rejected(why) => Failure::Rejected(why.clone()),
             Failure::Broken(error) => Failure::Broken(same(error)),
             Failure::Protocol(said) => Failure::Protocol(said.clone()),
             Failure::Down => Failure::Down,

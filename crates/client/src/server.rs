@@ -190,7 +190,12 @@ impl Server {
             Some(form) => self.connect_in(form, deadline),
             None => self.find_out(deadline),
         };
-        stream.inspect_err(|failure| self.note(Err(failure)))
+        stream
+            .map_err(|failure| match failure {
+                Failure::Refused(why) => Failure::Rejected(why),
+                other => other,
+            })
+            .inspect_err(|failure| self.note(Err(failure)))
     }
 
     fn connect_in(&self, form: Form, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {

@@ -111,7 +111,7 @@ fn memcached_lets_users_in_by_sasl() {
         let refused = as_user(name, password).get(b"key");
         let why = "Auth failure.";
         assert!(
-            matches!(&refused, Err(Error::Server { failure: Failure::Refused(said), .. }) if said == why),
+            matches!(&refused, Err(Error::Server { failure: Failure::Rejected(said), .. }) if said == why),
             "{refused:?}"
         );
     }

@@ -202,7 +202,7 @@ fn why_memory_is_not_shared_is_told() {
     let required = Options { shared_memory: SharedMemory::Required, ..Options::default() };
     let error = Client::new([&address], required).expect("an address").get(b"key").expect_err("not shared");
     assert!(
-        matches!(&error, Error::Server { failure: Failure::Refused(why), .. } if why.contains("--shm")),
+        matches!(&error, Error::Server { failure: Failure::Rejected(why), .. } if why.contains("--shm")),
         "{error}"
     );
     let never = Options { shared_memory: SharedMemory::Never, ..Options::default() };
@@ -232,7 +232,7 @@ fn who_is_not_let_in_gets_no_memory() {
     let ann = |password: &str| Some(Credentials { user: "ann".into(), password: password.into() });
     for stranger in [None, ann("guess")] {
         let error = as_user(stranger).set(b"key", b"value", Ttl::NEVER).expect_err("not let in");
-        assert!(matches!(&error, Error::Server { failure: Failure::Refused(_), .. }), "{error}");
+        assert!(matches!(&error, Error::Server { failure: Failure::Rejected(_), .. }), "{error}");
     }
     let cache = as_user(ann("secret"));
     cache.set(b"key", b"value", Ttl::NEVER).expect("stored");

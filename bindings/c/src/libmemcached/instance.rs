@@ -437,7 +437,9 @@ impl memcached_instance_st {
                 let told = Told { message: said, ..Told::default() };
                 memc.fail_of(self, MEMCACHED_UNKNOWN_READ_FAILURE, told)
             }
-            Failure::Refused(why) => self.refused(memc, why),
+            // Nobody wanted to know.
+            Failure::Refused(_) if !memc.is_replying() => MEMCACHED_SUCCESS,
+            Failure::Refused(why) | Failure::Rejected(why) => self.refused(memc, why),
             other => memc.fail_with(MEMCACHED_FAILURE, &other.to_string()),
         }
     }
@@ -469,10 +471,6 @@ impl memcached_instance_st {
 
     /// A server's refusal has only words.
     fn refused(&self, memc: &memcached_st, why: &str) -> memcached_return_t {
-        if !memc.is_replying() {
-            // Nobody wanted to know.
-            return MEMCACHED_SUCCESS;
-        }
         let lower = why.to_ascii_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
         if says(&["too large"]) {

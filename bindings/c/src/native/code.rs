@@ -162,7 +162,7 @@ impl From<Error> for Fault {
                 Failure::Broken(_) => Code::Broken,
                 Failure::Protocol(_) => Code::Protocol,
                 Failure::Down => Code::Down,
-                Failure::Refused(_) => Code::Refused,
+                Failure::Refused(_) | Failure::Rejected(_) => Code::Refused,
                 Failure::Key => Code::BadKey,
             },
         };
