@@ -74,6 +74,9 @@ impl FromStr for Address {
         if host.is_empty() {
             return Err(wrong("there is no host"));
         }
+        if host.contains('/') {
+            return Err(wrong("a host's name has no slash; a Unix socket is unix:///run/fabcached.sock"));
+        }
         Ok(Address { place: Place::Tcp { host: host.into(), port }, weight })
     }
 }
@@ -119,7 +122,7 @@ mod tests {
             assert_eq!(written.parse::<Address>().expect(written), address);
         }
         for wrong in
-            ["", "h:0", "h:70000", "h:x", "unix://s", "ftp://h", "[::1]5", "h?weight=0", "h?w=1", ":1"]
+            ["", "h:0", "h:70000", "h:x", "unix://s", "ftp://h", "[::1]5", "h?weight=0", "h?w=1", ":1", "/s"]
         {
             let error = wrong.parse::<Address>().expect_err(wrong).to_string();
             assert!(error.contains(&format!("{wrong:?}")), "{error}");
