@@ -34,11 +34,18 @@ pub fn run(args: &InstallArgs) -> Result<()> {
     };
     into(&root, &prefix)?;
     println!("libfabcache {VERSION} is in {}", root.display());
+    if args.destdir.is_none() {
+        let lib = root.join("lib");
+        println!("programs find it once ldconfig has seen {0}, or with LD_LIBRARY_PATH={0}", lib.display());
+    }
     Ok(())
 }
 
 /// The header of RDMA-Memcached's calls, beside libmemcached's own headers.
 const REQUESTS: &str = "libmemcached/requests.h";
+
+/// Names of libmemcached's libraries, in a folder of their own: only who looks there gets this one in their place.
+pub const THEIRS: [&str; 3] = ["libmemcached.so.11", "libmemcachedutil.so.2", "libhashkit.so.2"];
 
 /// What programs that are linked against the library look for.
 pub fn soname() -> String {
@@ -56,6 +63,9 @@ pub fn into(root: &Path, prefix: &Path) -> Result<()> {
     put(&lib.join(&full), &fs::read(&library).with_context(|| unreadable(&library))?)?;
     link(&lib.join(soname()), &full)?;
     link(&lib.join("libfabcache.so"), &soname())?;
+    for name in THEIRS {
+        link(&lib.join("fabcache").join(name), &format!("../{}", soname()))?;
+    }
     let text = fs::read_to_string(header::path()).with_context(|| unreadable(&header::path()))?;
     put(&include.join("fabcache.h"), text.as_bytes())?;
     let requests = workspace::folder().join("bindings/c/include").join(REQUESTS);

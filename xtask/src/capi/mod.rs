@@ -98,6 +98,11 @@ fn check_exports(prefix: &Path) -> Result<()> {
     let dynamic = output(Command::new("readelf").arg("--dynamic").arg(&library))?;
     let name = format!("[{}]", install::soname());
     ensure!(dynamic.contains(&name), "the library's name for the linker is not {name}");
+    for name in install::THEIRS {
+        let link = prefix.join("lib/fabcache").join(name);
+        let is_it = link.canonicalize().with_context(|| format!("{} leads nowhere", link.display()))?;
+        ensure!(is_it == library.canonicalize()?, "{} is another library", link.display());
+    }
     println!("{} functions are declared and exported", declared.len());
     Ok(())
 }
