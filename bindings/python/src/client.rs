@@ -5,10 +5,9 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
-use fabcache_client::{Client, Error, Glance, Item, Mode, Options, SharedMemory, Stored, Transport, Ttl};
-use pyo3::exceptions::{PyException, PyRuntimeError, PyValueError};
+use fabcache_client::{Client, Error, Glance, Item, Mode, Options, Stored, Transport, Ttl};
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyMemoryView, PyString};
 
@@ -16,6 +15,7 @@ use crate::current::{Current, Ours};
 use crate::errors::{client_error, forked, is_refusal, raised};
 use crate::many::{self, Keys};
 use crate::numbers::{Expire, NO_COMMAND, NO_DELTA, NO_EXPTIME, cas_number, integer};
+use crate::options::options;
 use crate::request::{Request, Shown};
 use crate::settings::{KEY_BYTES_MAX, Serde, Settings, with_cas};
 use crate::value::Value;
@@ -23,9 +23,6 @@ use crate::value::Value;
 /// Memory for values on their way, kept from call to call of a thread up to so many bytes: any value that servers take unless told
 /// otherwise. To take it from the system anew costs a read of this size 1.5 ms of page faults.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-
-/// A time of which no clock knows the end.
-const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 thread_local! {
     static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -70,20 +67,10 @@ impl BaseClient {
         allow_unicode_keys: bool,
         encoding: Py<PyString>,
         shared_memory: Option<bool>,
+        protocol: String,
+        login: Option<(String, String)>,
     ) -> PyResult<()> {
-        let options = Options {
-            // What is asked on a new connection is answered in this time as well.
-            connect_timeout: duration("connect_timeout", connect_timeout.or(timeout))?,
-            timeout: duration("timeout", timeout)?,
-            // pymemcache asks a server again at once.
-            failures_max: u32::MAX,
-            shared_memory: match shared_memory {
-                None => SharedMemory::Offered,
-                Some(true) => SharedMemory::Required,
-                Some(false) => SharedMemory::Never,
-            },
-            ..Options::default()
-        };
+        let options = options(connect_timeout, timeout, shared_memory, &protocol, login)?;
         // An address that is none is told now.
         made(serde.py(), &address, &options)?;
         let serde = Serde::new(serde)?;
@@ -504,6 +491,28 @@ impl BaseClient {
             cache.bset_with_flags(key, value, ttl, flags)
         })
     }
+
+    // ---- about the server, where it is not spoken to in text ----
+
+    /// Its version.
+    fn _version<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let version = self.order(py, |cache| cache.versions().pop())?;
+        Ok(PyBytes::new(py, version.unwrap_or_default().as_bytes()))
+    }
+
+    /// What it tells of itself, or of a topic.
+    fn _stats<'py>(&self, py: Python<'py>, topic: &str) -> PyResult<Bound<'py, PyDict>> {
+        let told = PyDict::new(py);
+        for (name, value) in self.order(py, |cache| cache.stats(topic).pop())?.unwrap_or_default() {
+            told.set_item(PyBytes::new(py, name.as_bytes()), PyBytes::new(py, value.as_bytes()))?;
+        }
+        Ok(told)
+    }
+
+    /// Forget everything, after so many seconds.
+    fn _flush(&self, py: Python<'_>, delay: u32) -> PyResult<()> {
+        self.order(py, |cache| Some(cache.flush(delay))).map(|_| ())
+    }
 }
 
 impl BaseClient {
@@ -529,6 +538,16 @@ impl BaseClient {
         drop(state);
         drop((before, current));
         Ok(())
+    }
+
+    fn order<T: Send>(
+        &self,
+        py: Python<'_>,
+        ask: impl FnOnce(&Client) -> Option<Result<T, Error>> + Send,
+    ) -> PyResult<Option<T>> {
+        let current = self.current(py)?;
+        let cache = cache(&current)?;
+        py.detach(|| ask(cache)).transpose().map_err(|error| raised(py, &error))
     }
 
     #[inline]
@@ -762,12 +781,4 @@ fn or_default<'py>(
         shown => shown?,
     };
     Ok(shown.or(default).unwrap_or_else(|| py.None().into_bound(py)))
-}
-
-fn duration(name: &str, seconds: Option<f64>) -> PyResult<Duration> {
-    let Some(seconds) = seconds.filter(|seconds| *seconds != f64::INFINITY) else { return Ok(FOR_EVER) };
-    let wrong =
-        || PyValueError::new_err(format!("{name} is a number of seconds above 0, or None, not {seconds}"));
-    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
-    if duration.is_zero() { Err(wrong()) } else { Ok(duration.min(FOR_EVER)) }
 }

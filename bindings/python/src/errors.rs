@@ -59,6 +59,8 @@ fn failed(py: Python<'_>, error: &Error, failure: &Failure) -> PyErr {
             python::MemcacheUnknownError::new_err((PyBytes::new(py, said).unbind(),))
         }
         Failure::Refused(said) => refused(py, said),
+        // Ours, not an answer to what was asked: it names the server.
+        Failure::Rejected(_) => python::MemcacheClientError::new_err(error.to_string()),
         Failure::Key => illegal(error.to_string()),
         _ => python::MemcacheServerError::new_err(error.to_string()),
     }

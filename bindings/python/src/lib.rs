@@ -8,6 +8,7 @@ mod current;
 mod errors;
 mod many;
 mod numbers;
+mod options;
 mod rendezvous;
 mod request;
 mod settings;

@@ -36,6 +36,7 @@ class TextConnection:
         server: ServerSpec,
         connect_timeout: Optional[float],
         timeout: Optional[float],
+        login: Optional[Tuple[str, str]] = None,
     ) -> None:
         self._rest = b""
         if isinstance(server, tuple):
@@ -49,6 +50,15 @@ class TextConnection:
                 self._socket.close()
                 raise
         self._socket.settimeout(timeout)
+        if login is not None:
+            self._authenticate(" ".join(login).encode())
+
+    def _authenticate(self, login: bytes) -> None:
+        try:
+            self.ask(b"set auth 0 0 %d\r\n%b" % (len(login), login), b"set")
+        except BaseException:
+            self._socket.close()
+            raise
 
     def __enter__(self) -> "TextConnection":
         return self

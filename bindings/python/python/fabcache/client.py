@@ -4,12 +4,12 @@ import os
 import socket
 import ssl
 from types import ModuleType
-from typing import Any, Callable, Dict, Optional, Tuple, Type, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 from fabcache import serde as _serde
 from fabcache._fabcache import BaseClient
 from fabcache._text import ServerSpec, TextConnection, raise_errors
-from fabcache.exceptions import MemcacheIllegalInputError, MemcacheUnexpectedCloseError, MemcacheUnknownError
+from fabcache.exceptions import MemcacheClientError, MemcacheIllegalInputError, MemcacheUnexpectedCloseError, MemcacheUnknownError
 
 Key = Union[str, bytes]
 Cas = Union[int, str, bytes]
@@ -18,7 +18,8 @@ _DEFAULT_PORT = 11211
 
 
 def normalize_server_spec(server: ServerSpec) -> ServerSpec:
-    """(host, port), or the path of a Unix socket: of such a pair, "host", "host:port", "[host]:port", "unix:PATH" or "/PATH"."""
+    """(host, port), or the path of a Unix socket: of such a pair, "host", "host:port", "[host]:port", "unix:PATH" or "/PATH";
+    "tcp://" and "unix://" may stand before."""
     if isinstance(server, tuple):
         return server
     if not isinstance(server, str):
@@ -27,12 +28,16 @@ def normalize_server_spec(server: ServerSpec) -> ServerSpec:
         return server[len("unix:") :]
     if server.startswith("/"):
         return server
+    server = server.removeprefix("tcp://")
     host, port = server, str(_DEFAULT_PORT)
     if ":" in server and not server.endswith("]"):
         host, _, port = server.rpartition(":")
     if host.startswith("["):
         host = host.strip("[]")
-    return host, int(port)
+    try:
+        return host, int(port)
+    except ValueError:
+        raise ValueError(f"{server!r} is no address of a server: {port!r} is no port") from None
 
 
 def _address(server: ServerSpec) -> str:
@@ -107,11 +112,22 @@ def _prefix(key_prefix: Union[bytes, str]) -> bytes:
     return key_prefix
 
 
+def _login(username: Optional[str], password: Optional[str]) -> Optional[Tuple[str, str]]:
+    if username is None and password is None:
+        return None
+    if username is None or password is None:
+        raise ValueError("username and password are given together, or neither")
+    return username, password
+
+
 class Client(BaseClient):
     """A client of one server, which threads may share.
 
     ``server`` is a pair of host and port, "host:port", or the path of a Unix socket. A fabcached's Unix socket offers its
     memory: then values are read where they lie. ``shared_memory=True`` insists on that, False does without.
+
+    ``username`` and ``password`` say who this is where clients authenticate: by text, or with ``protocol="binary"`` by SASL PLAIN.
+    ``protocol`` is what is spoken over sockets: "meta", "text", "binary", or of the first two what the server takes ("auto").
 
     The other arguments, and what the calls take, return and raise, are pymemcache's. Connections are made when they are
     needed, and again after a failure.
@@ -136,6 +152,9 @@ class Client(BaseClient):
         tls_context: Optional[ssl.SSLContext] = None,
         *,
         shared_memory: Optional[bool] = None,
+        protocol: str = "auto",
+        username: Optional[str] = None,
+        password: Optional[str] = None,
     ) -> None:
         if socket_module is not socket:
             raise ValueError("socket_module: connections are not Python's, so no module can take their place")
@@ -150,6 +169,8 @@ class Client(BaseClient):
         self.socket_module = socket_module
         self.socket_keepalive = socket_keepalive
         self.tls_context = tls_context
+        self._speaks_binary = protocol == "binary"
+        self._login = _login(username, password)
         self._configure(
             _address(self.server),
             serde or _serde.LegacyWrappingSerde(serializer, deserializer),
@@ -161,6 +182,8 @@ class Client(BaseClient):
             bool(allow_unicode_keys),
             encoding,
             shared_memory,
+            protocol,
+            self._login,
         )
 
     get_multi = BaseClient.get_many
@@ -186,8 +209,7 @@ class Client(BaseClient):
         """What the server tells of itself, or of a topic; numbers as such."""
         topics = [self.check_key(topic, b"") for topic in args]
         try:
-            with self._text() as connection:
-                found: Dict[bytes, Any] = dict(connection.stats(topics))
+            found: Dict[bytes, Any] = self._told(topics)
         except Exception:
             if self.ignore_exc:
                 return {}
@@ -201,6 +223,8 @@ class Client(BaseClient):
 
     def version(self) -> bytes:
         """The server's version."""
+        if self._speaks_binary:
+            return self._version()
         line = self._ask(b"version", b"version")
         before, _, version = line.partition(b" ")
         if before != b"VERSION":
@@ -209,7 +233,11 @@ class Client(BaseClient):
 
     def flush_all(self, delay: int = 0, noreply: Optional[bool] = None) -> bool:
         """Forget everything, after so many seconds."""
-        return self._ask(b"flush_all " + _integer(delay, "delay"), b"flush_all", noreply) == b"OK"
+        command = b"flush_all " + _integer(delay, "delay")
+        if self._speaks_binary:
+            self._flush(delay)
+            return True
+        return self._ask(command, b"flush_all", noreply) == b"OK"
 
     def cache_memlimit(self, memlimit: int) -> bool:
         """Let the server use so many megabytes."""
@@ -238,8 +266,16 @@ class Client(BaseClient):
         """Close the connections, as close does."""
         self.close()
 
+    def _told(self, topics: List[bytes]) -> Dict[bytes, Any]:
+        if self._speaks_binary:
+            return dict(self._stats(b" ".join(topics).decode("latin-1")))
+        with self._text() as connection:
+            return dict(connection.stats(topics))
+
     def _text(self) -> TextConnection:
-        return TextConnection(self.server, self.connect_timeout, self.timeout)
+        if self._speaks_binary and self._login is not None:
+            raise MemcacheClientError("this call is one of the text protocol, which a server with SASL does not take")
+        return TextConnection(self.server, self.connect_timeout, self.timeout, self._login)
 
     def _ask(self, command: bytes, name: bytes, noreply: Optional[bool] = None) -> bytes:
         noreply = self.default_noreply if noreply is None else noreply
@@ -285,6 +321,9 @@ class PooledClient(Client):
         tls_context: Optional[ssl.SSLContext] = None,
         *,
         shared_memory: Optional[bool] = None,
+        protocol: str = "auto",
+        username: Optional[str] = None,
+        password: Optional[str] = None,
     ) -> None:
         if max_pool_size is not None and (not isinstance(max_pool_size, int) or max_pool_size < 0):
             raise ValueError('"max_size" must be a positive integer')
@@ -305,6 +344,9 @@ class PooledClient(Client):
             encoding,
             tls_context,
             shared_memory=shared_memory,
+            protocol=protocol,
+            username=username,
+            password=password,
         )
 
     def check_key(self, key: Key, key_prefix: Optional[bytes] = None) -> bytes:

@@ -117,6 +117,9 @@ class HashClient:
         tls_context: Optional[ssl.SSLContext] = None,
         *,
         shared_memory: Optional[bool] = None,
+        protocol: str = "auto",
+        username: Optional[str] = None,
+        password: Optional[str] = None,
     ) -> None:
         self.clients: Dict[str, Client] = {}
         self.retry_attempts = retry_attempts
@@ -144,6 +147,9 @@ class HashClient:
             "encoding": encoding,
             "tls_context": tls_context,
             "shared_memory": shared_memory,
+            "protocol": protocol,
+            "username": username,
+            "password": password,
         }
         self._failing: Dict[str, _Failing] = {}
         self._dead: Dict[str, Tuple[ServerSpec, float]] = {}
