@@ -44,8 +44,9 @@ pub fn run(args: &InstallArgs) -> Result<()> {
 /// The header of RDMA-Memcached's calls, beside libmemcached's own headers.
 const REQUESTS: &str = "libmemcached/requests.h";
 
-/// Names of libmemcached's libraries, in a folder of their own: only who looks there gets this one in their place.
-pub const THEIRS: [&str; 3] = ["libmemcached.so.11", "libmemcachedutil.so.2", "libhashkit.so.2"];
+/// Debian's libraries, whose names libfabcache.so takes over, by the name that programs are linked to. They are in a folder of
+/// their own: only who looks there gets this one in their place.
+pub const LIBRARIES: [&str; 3] = ["libmemcached.so.11", "libmemcachedutil.so.2", "libhashkit.so.2"];
 
 /// What programs that are linked against the library look for.
 pub fn soname() -> String {
@@ -63,7 +64,7 @@ pub fn into(root: &Path, prefix: &Path) -> Result<()> {
     put(&lib.join(&full), &fs::read(&library).with_context(|| unreadable(&library))?)?;
     link(&lib.join(soname()), &full)?;
     link(&lib.join("libfabcache.so"), &soname())?;
-    for name in THEIRS {
+    for name in LIBRARIES {
         link(&lib.join("fabcache").join(name), &format!("../{}", soname()))?;
     }
     let text = fs::read_to_string(header::path()).with_context(|| unreadable(&header::path()))?;

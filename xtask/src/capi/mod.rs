@@ -21,7 +21,7 @@ use crate::process::{self, Interrupt, Scratch};
 use crate::workspace;
 
 pub use self::header::{HeaderArgs, run as header};
-pub use self::install::{InstallArgs, run as install};
+pub use self::install::{InstallArgs, LIBRARIES, run as install};
 
 /// Far longer than any program takes, also under valgrind.
 const PROGRAM_TIME_MAX: Duration = Duration::from_secs(180);
@@ -98,7 +98,7 @@ fn check_exports(prefix: &Path) -> Result<()> {
     let dynamic = output(Command::new("readelf").arg("--dynamic").arg(&library))?;
     let name = format!("[{}]", install::soname());
     ensure!(dynamic.contains(&name), "the library's name for the linker is not {name}");
-    for name in install::THEIRS {
+    for name in LIBRARIES {
         let link = prefix.join("lib/fabcache").join(name);
         let is_it = link.canonicalize().with_context(|| format!("{} leads nowhere", link.display()))?;
         ensure!(is_it == library.canonicalize()?, "{} is another library", link.display());

@@ -17,13 +17,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
+use crate::capi::LIBRARIES;
 use crate::process::Interrupt;
 use crate::workspace;
 
 use self::servers::{Programs, Transport};
-
-/// Debian's libraries, whose names libfabcache.so takes over, by the name that programs are linked to.
-const LIBRARIES: &[&str] = &["libmemcached.so.11", "libmemcachedutil.so.2", "libhashkit.so.2"];
 
 /// Debian's memcached.
 const MEMCACHED: &str = "/usr/bin/memcached";
