@@ -90,14 +90,10 @@ fn a_handle_that_its_cleanup_function_frees_is_freed_once() {
         MEMCACHED_SUCCESS
     }
     let handle = call!(memcached_create(null_mut()));
-    // SAFETY: it was just made, and is not used behind this.
-    let set = unsafe {
-        memcached_callback_set(
-            handle.as_ref(),
-            MEMCACHED_CALLBACK_CLEANUP_FUNCTION,
-            free_too as *const c_void,
-        )
-    };
+    // SAFETY: it was just made.
+    let memc = unsafe { handle.as_ref() };
+    let cleanup = free_too as *const c_void;
+    let set = call!(memcached_callback_set(memc, MEMCACHED_CALLBACK_CLEANUP_FUNCTION, cleanup));
     assert_eq!(set, MEMCACHED_SUCCESS);
     call!(memcached_free(handle));
 }
