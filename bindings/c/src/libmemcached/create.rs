@@ -215,6 +215,10 @@ pub unsafe extern "C" fn memcached_clone(
     source: Option<&memcached_st>,
 ) -> *mut memcached_st {
     guarded(null_mut(), || {
+        if source.is_some_and(|source| std::ptr::eq(source, clone)) {
+            // Nothing can be copied from where the copy is made.
+            return null_mut();
+        }
         // SAFETY: the caller's promise is that of `memcached_create`.
         let at = unsafe { memcached_create(clone) };
         // SAFETY: null or just made.

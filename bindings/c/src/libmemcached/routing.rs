@@ -68,7 +68,7 @@ impl memcached_st {
     ) -> Vec<Rc<memcached_instance_st>> {
         let Some(at) = self.position_of(group.unwrap_or(key)) else { return Vec::new() };
         let servers = inner.instances.borrow();
-        let others = (servers.len() - 1).min(self.number_of_replicas.get() as usize);
+        let others = servers.len().saturating_sub(1).min(self.number_of_replicas.get() as usize);
         (1..=others).map(|behind| Rc::clone(&servers[(at + behind) % servers.len()])).collect()
     }
 
@@ -109,7 +109,8 @@ impl memcached_st {
     }
 
     fn mapping(&self, inner: &State) -> Mapping {
-        let instances = inner.instances.borrow();
+        // A hash of the caller's, called below, may call us again.
+        let instances = inner.instances.borrow().clone();
         // Only names and weights count for it, and libmemcached calls a socket by its path and the port it was given.
         let place = |server: &memcached_instance_st| Place::Tcp {
             host: server.name().to_string_lossy().into_owned(),

@@ -10,7 +10,9 @@ use fabcache::libmemcached::callback::*;
 use fabcache::libmemcached::create::*;
 use fabcache::libmemcached::delete::memcached_delete;
 use fabcache::libmemcached::hash::*;
+use fabcache::libmemcached::hashkit::*;
 use fabcache::libmemcached::result::{memcached_result_set_flags, memcached_result_set_value};
+use fabcache::libmemcached::server::memcached_server_add;
 use fabcache::libmemcached::*;
 
 use crate::common::{Handle, Running, c_text, call, out, taken};
@@ -199,6 +201,43 @@ fn functions_of_the_callers_are_called() {
     assert_eq!(TOLD.get(), 1106);
     drop(memc);
     assert_eq!(TOLD.get(), 1206);
+}
+
+unsafe extern "C" fn takes_servers_away(_: *const c_char, _: usize, memc: *mut c_void) -> u32 {
+    // SAFETY: the test gives its handle.
+    let memc = unsafe { memc.cast::<memcached_st>().as_ref() };
+    call!(memcached_server_add(memc, c"127.0.0.1".as_ptr(), 3));
+    call!(memcached_servers_reset(memc));
+    5
+}
+
+#[test]
+fn a_hash_of_the_callers_may_call_us_again() {
+    for distribution in [MEMCACHED_DISTRIBUTION_MODULA, MEMCACHED_DISTRIBUTION_CONSISTENT] {
+        let memc = Handle::new();
+        memc.behave(MEMCACHED_BEHAVIOR_DISTRIBUTION, distribution.into());
+        for port in 1..3 {
+            memc.add(c"127.0.0.1", port);
+        }
+        let kit = call!(hashkit_create(null_mut()));
+        let at = std::ptr::from_ref::<memcached_st>(&memc).cast_mut().cast();
+        // SAFETY: the function takes this context.
+        let set = unsafe { hashkit_set_custom_function(kit.as_ref(), Some(takes_servers_away), at) };
+        assert_eq!(set, HASHKIT_SUCCESS);
+        assert_eq!(call!(memcached_set_hashkit(memc.get_ref(), kit.as_ref())), MEMCACHED_SUCCESS);
+        assert_eq!(memc.set("key", "value"), MEMCACHED_NO_SERVERS);
+        assert_eq!(memc.number_of_hosts.get(), 0);
+        call!(hashkit_free(kit));
+    }
+}
+
+#[test]
+fn a_handle_is_not_copied_over_itself() {
+    let memc = Handle::new();
+    memc.add(c"127.0.0.1", 1);
+    let at = std::ptr::from_ref::<memcached_st>(&memc).cast_mut();
+    assert!(call!(memcached_clone(at, memc.get_ref())).is_null());
+    assert_eq!(memc.number_of_hosts.get(), 1);
 }
 
 unsafe extern "C" fn counted_malloc(_: *const memcached_st, len: usize, context: *mut c_void) -> *mut c_void {
