@@ -38,7 +38,7 @@ struct Handles {
 }
 
 /// A handle that the pool may use, as long as it is in it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Handle(NonNull<memcached_st>);
 
 // SAFETY: it is used under the pool's lock only, by one thread at a time; all that a handle refers to is its own.
@@ -255,7 +255,14 @@ pub unsafe extern "C" fn memcached_pool_release(
         let (Some(pool), Some(handle)) = (pool, NonNull::new(mmc)) else {
             return MEMCACHED_INVALID_ARGUMENTS;
         };
-        pool.lock().take_back(Handle(handle));
+        let handle = Handle(handle);
+        let mut handles = pool.lock();
+        if handles.idle.contains(&handle) || handles.model == handle {
+            // Two threads would have it at a time.
+            return MEMCACHED_INVALID_ARGUMENTS;
+        }
+        handles.take_back(handle);
+        drop(handles);
         pool.given_back.notify_one();
         MEMCACHED_SUCCESS
     })

@@ -65,6 +65,8 @@ unsafe fn append(
     if count as usize >= SERVERS_MAX {
         return Err(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
     }
+    // Before the list moves: the name may lie in it.
+    let added = entry(host, port, weight);
     let size = (count as usize + 1) * size_of::<memcached_server_st>();
     // SAFETY: the list is null or the C library's memory, and nobody else uses it.
     let grown: memcached_server_list_st = unsafe { libc::realloc(list.cast(), size) }.cast();
@@ -74,7 +76,7 @@ unsafe fn append(
     // SAFETY: there is room for one more than there were.
     let last = unsafe { grown.add(count as usize) };
     // SAFETY: as said; nothing that is there is looked at.
-    unsafe { last.write(entry(host, port, weight)) };
+    unsafe { last.write(added) };
     // SAFETY: the first was there, or was just written.
     unsafe { (*grown).number_of_hosts = count + 1 };
     Ok(grown)

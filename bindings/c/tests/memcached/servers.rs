@@ -57,17 +57,23 @@ fn a_list_is_made_from_text_and_handed_over() {
     let code = out();
     let list = call!(memcached_server_list_append_with_weight(list, c"three".as_ptr(), 9, 0, Some(&code)));
     assert_eq!(taken(&code), MEMCACHED_SUCCESS);
+    // A name that lies in the list itself, which may move meanwhile.
+    // SAFETY: so many are in it.
+    let servers = unsafe { std::slice::from_raw_parts(list, 5) };
+    let own_name = servers[4].hostname.as_ptr();
+    let list = call!(memcached_server_list_append(list, own_name, 10, Some(&code)));
+    assert_eq!(taken(&code), MEMCACHED_SUCCESS);
     let memc = Handle::new();
     assert_eq!(call!(memcached_server_push(memc.get_ref(), list)), MEMCACHED_SUCCESS);
     call!(memcached_server_list_free(list));
-    let names = ["one", "two", "/tmp/socket", "[::1]", "three"].map(String::from);
-    let expected: Vec<(String, u16)> = names.into_iter().zip([22222, 11211, 0, 5, 9]).collect();
+    let names = ["one", "two", "/tmp/socket", "[::1]", "three", "three"].map(String::from);
+    let expected: Vec<(String, u16)> = names.into_iter().zip([22222, 11211, 0, 5, 9, 10]).collect();
     assert_eq!(listed(&memc), expected);
-    assert_eq!(memc.number_of_hosts.get(), 5);
-    assert_eq!(call!(memcached_server_count(memc.get_ref())), 5);
+    assert_eq!(memc.number_of_hosts.get(), 6);
+    assert_eq!(call!(memcached_server_count(memc.get_ref())), 6);
     let kind = call!(memcached_server_type(Some(memc.server(2))));
     assert_eq!(c_text(kind), "SOCKET");
-    assert!(call!(memcached_server_instance_by_position(memc.get_ref(), 5)).is_null());
+    assert!(call!(memcached_server_instance_by_position(memc.get_ref(), 6)).is_null());
     call!(memcached_servers_reset(memc.get_ref()));
     assert_eq!(memc.number_of_hosts.get(), 0);
     assert!(call!(memcached_servers_parse(c"".as_ptr())).is_null());

@@ -221,8 +221,7 @@ fn a_hash_of_the_callers_may_call_us_again() {
         }
         let kit = call!(hashkit_create(null_mut()));
         let at = std::ptr::from_ref::<memcached_st>(&memc).cast_mut().cast();
-        // SAFETY: the function takes this context.
-        let set = unsafe { hashkit_set_custom_function(kit.as_ref(), Some(takes_servers_away), at) };
+        let set = call!(hashkit_set_custom_function(kit.as_ref(), Some(takes_servers_away), at));
         assert_eq!(set, HASHKIT_SUCCESS);
         assert_eq!(call!(memcached_set_hashkit(memc.get_ref(), kit.as_ref())), MEMCACHED_SUCCESS);
         assert_eq!(memc.set("key", "value"), MEMCACHED_NO_SERVERS);

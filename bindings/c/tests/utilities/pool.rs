@@ -75,6 +75,13 @@ fn as_many_are_handed_out_as_the_pool_is_large() {
     }
     let again = pool.pop(false).expect("all are back");
     assert_eq!(pool.push(again), MEMCACHED_SUCCESS);
+    assert_eq!(pool.push(again), MEMCACHED_INVALID_ARGUMENTS, "nobody had it");
+    let handed_out: HashSet<_> = (0..3).map(|_| pool.pop(false).expect("one is left")).collect();
+    assert_eq!(handed_out.len(), 3);
+    assert_eq!(pool.pop(false), Err(MEMCACHED_NOTFOUND));
+    for handle in handed_out {
+        assert_eq!(pool.push(handle), MEMCACHED_SUCCESS);
+    }
 }
 
 #[test]
@@ -106,6 +113,10 @@ fn the_handle_that_is_copied_goes_back_to_its_owner() {
     // SAFETY: it is a handle.
     let pool = unsafe { memcached_pool_create(handle.0, 1, 2) };
     assert!(!pool.is_null());
+    // SAFETY: it was just made.
+    let some = unsafe { pool.as_ref() };
+    // SAFETY: it is a pool, and a handle that it copies and does not hand out.
+    assert_eq!(unsafe { memcached_pool_push(some, handle.0) }, MEMCACHED_INVALID_ARGUMENTS);
     // SAFETY: nobody uses the pool any more.
     assert_eq!(unsafe { memcached_pool_destroy(pool) }, handle.0);
 }
