@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::client::Client;
-use crate::server::{Candidate, Server, pin};
+use crate::process::pin;
+use crate::server::{Candidate, Server};
 use crate::workload::{Kind, Workload};
 
 /// How to measure.

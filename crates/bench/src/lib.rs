@@ -1,7 +1,12 @@
 //! Load generation and measurement against any memcached-protocol server, and of the store by itself.
 //!
+//! - `target.rs`: a cache that is measured, and the way to it; `items.rs`: what is stored there; `fill.rs` stores it.
+//! - `experiment.rs`: how anything is measured, case by case in interleaved rounds; `results.rs`, `histogram.rs`: what comes
+//!   of it, and how it is kept.
+//! - `latency/`: how long a call takes.
 //! - `workload.rs`: what is asked of a server.
 //! - `client.rs`: one connection that asks it and checks the answers.
+//! - `process.rs`: CPU time and memory of a process.
 //! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped.
 //! - `compare.rs`: several servers side by side, in interleaved rounds.
 //! - `memory/`: items held in the memory that a process takes.
@@ -13,12 +18,20 @@
 
 pub mod client;
 pub mod compare;
+pub mod experiment;
+pub mod fill;
+pub mod histogram;
+pub mod items;
+pub mod latency;
 pub mod memory;
 pub mod plot;
+pub mod process;
 pub mod random;
 pub mod report;
+pub mod results;
 pub mod server;
 pub mod shm;
 pub mod store;
+pub mod target;
 pub mod trace;
 pub mod workload;

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
-use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::process::Process;
 
 /// How long a server may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -79,24 +80,17 @@ impl Server {
         Ok(server)
     }
 
-    /// Memory that it alone has: anonymous, shared (its memory files among it), and huge pages, in bytes.
+    /// Its process.
+    pub fn process(&self) -> Process {
+        Process(self.child.id())
+    }
+
+    /// Memory that it alone has, in bytes.
     ///
     /// # Errors
     /// The system does not tell.
     pub fn resident_bytes(&self) -> Result<u64> {
-        let path = format!("/proc/{}/status", self.id());
-        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        let kilobytes = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().next()?.parse::<u64>().ok()
-        };
-        let parts = ["RssAnon:", "RssShmem:", "HugetlbPages:"];
-        Ok(parts.iter().filter_map(|name| kilobytes(name)).sum::<u64>() << 10)
-    }
-
-    /// Its process.
-    pub fn id(&self) -> u32 {
-        self.child.id()
+        self.process().resident_bytes()
     }
 
     /// Pins all its threads to a CPU.
@@ -104,10 +98,7 @@ impl Server {
     /// # Errors
     /// The system refuses.
     pub fn pin(&self, cpu: usize) -> Result<()> {
-        for task in self.tasks()? {
-            pin(Some(task), cpu)?;
-        }
-        Ok(())
+        self.process().pin(cpu)
     }
 
     /// CPU time of all its threads so far.
@@ -115,28 +106,7 @@ impl Server {
     /// # Errors
     /// The system does not tell.
     pub fn cpu_time(&self) -> Result<Duration> {
-        let mut total = 0;
-        for task in self.tasks()? {
-            let path = format!("/proc/{}/task/{}/schedstat", self.id(), task.as_raw_nonzero());
-            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-            total += text
-                .split_whitespace()
-                .next()
-                .and_then(|ns| ns.parse::<u64>().ok())
-                .context("no CPU time")?;
-        }
-        Ok(Duration::from_nanos(total))
-    }
-
-    fn tasks(&self) -> Result<Vec<Pid>> {
-        let path = format!("/proc/{}/task", self.id());
-        let entries = std::fs::read_dir(Path::new(&path)).with_context(|| format!("cannot list {path}"))?;
-        let mut tasks = Vec::new();
-        for entry in entries {
-            let id = entry?.file_name().to_string_lossy().parse().context("a task is a number")?;
-            tasks.extend(Pid::from_raw(id));
-        }
-        Ok(tasks)
+        self.process().cpu_time()
     }
 }
 
@@ -155,14 +125,4 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Pins a thread, or the calling one, to a CPU.
-///
-/// # Errors
-/// The system refuses.
-pub fn pin(thread: Option<Pid>, cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(thread, &set).with_context(|| format!("cannot pin to CPU {cpu}"))
 }

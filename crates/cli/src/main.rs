@@ -39,6 +39,7 @@ mod tests {
         Arguments::command().debug_assert();
         let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
         for line in [
+            "fabcache bench latency --server tcp://h:1 --server unix:///s -b MIX --quick --verify --json f",
             "fabcache bench server a=/bin/a b=/bin/b --rounds 3",
             "fabcache bench trace --quick --json f",
             "fabcache bench trace --trace loop,sizes --file f --sizes 0.5,20 --scale 0.1 --plot f",
@@ -49,6 +50,9 @@ mod tests {
             assert!(parse(line).is_ok(), "{line}");
         }
         for (line, culprit) in [
+            ("fabcache bench latency", "--server"),
+            ("fabcache bench latency --server fab://h", "no fabric"),
+            ("fabcache bench latency --server h -b put", "set, get, mix"),
             ("fabcache bench trace --trace zipf", "zipf-0.8"),
             ("fabcache bench trace --server a=/bin/a", "--against"),
             ("fabcache bench server a", "NAME=PROGRAM"),

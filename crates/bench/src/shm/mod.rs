@@ -22,7 +22,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::server::{Candidate, pin};
+use crate::process::pin;
+use crate::server::Candidate;
 use report::Figures;
 
 /// CPU of the servers.

@@ -1,5 +1,7 @@
 //! `fabcache bench`: measurements.
 
+mod common;
+mod latency;
 mod memory;
 mod server;
 mod shm;
@@ -19,6 +21,8 @@ use serde::Serialize;
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Measures how long a call takes, by the size of its value
+    Latency(latency::Arguments),
     /// Measures memcached-protocol servers side by side
     Server(server::Arguments),
     /// Measures miss ratios of the store beside reference policies
@@ -34,6 +38,7 @@ pub enum Command {
 /// Measures.
 pub fn run(command: Command) -> Result<()> {
     match command {
+        Command::Latency(arguments) => latency::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),

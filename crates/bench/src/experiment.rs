@@ -1,0 +1,125 @@
+//! How anything is measured: cases, each on every target, in interleaved rounds.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::process::pin;
+use crate::results::{Case, Results, Sample};
+use crate::target::{Described, Target};
+
+/// Something to measure.
+pub trait Experiment {
+    /// The subcommand's name.
+    fn name(&self) -> &'static str;
+
+    /// How it is measured, in a sentence or two, for those who judge the figures.
+    fn method(&self) -> String;
+
+    /// What is measured, in order.
+    fn cases(&self) -> Vec<Case>;
+
+    /// Makes a target ready for a case: stores what will be read, connects.
+    ///
+    /// # Errors
+    /// It does not store, or cannot be reached.
+    fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>>;
+}
+
+/// A case on a target that is ready for it.
+pub trait Rounds {
+    /// Runs one round: its operations, time, misses and errors, and what else is known. Whose they are is filled in, and
+    /// the servers' CPU time where the round does not tell it.
+    ///
+    /// # Errors
+    /// An answer is wrong, or there is none.
+    fn round(&mut self, number: u32) -> Result<Sample>;
+}
+
+/// How often, and where.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Rounds of each case on each target.
+    pub rounds: u32,
+    /// The CPU of the calling thread, which the clients' threads inherit.
+    pub client_cpu: Option<usize>,
+    /// The CPU of all servers of this host.
+    pub server_cpu: Option<usize>,
+}
+
+/// Is told what is being done.
+pub trait Progress {
+    /// So many rounds will be done in all.
+    fn begin(&self, rounds: u64);
+    /// This one begins.
+    fn round(&self, what: &str);
+}
+
+/// A target, and the command that started it if there was one.
+pub type Measured<'t> = (&'t Target, Option<String>);
+
+/// Measures every case on every target.
+///
+/// # Errors
+/// A server fails, or an answer is wrong: which case of which target, and why.
+pub fn run(
+    experiment: &dyn Experiment,
+    targets: &[Measured<'_>],
+    plan: &Plan,
+    progress: &dyn Progress,
+) -> Result<Results> {
+    let described: Result<Vec<Described>> =
+        targets.iter().map(|(target, command)| target.described(command.clone())).collect();
+    let mut results = Results::new(experiment.name(), experiment.method(), described?);
+    if let Some(cpu) = plan.server_cpu {
+        targets.iter().try_for_each(|(target, _)| target.pin(cpu))?;
+    }
+    if let Some(cpu) = plan.client_cpu {
+        pin(None, cpu)?;
+    }
+    let cases = experiment.cases();
+    progress.begin(cases.len() as u64 * targets.len() as u64 * u64::from(plan.rounds));
+    for case in &cases {
+        let what = |target: &Target| format!("{} {}, {}", experiment.name(), case.name(), target.name);
+        let mut ready = Vec::new();
+        for (target, _) in targets {
+            ready.push((*target, experiment.prepare(target, case).with_context(|| what(target))?));
+        }
+        for round in 0..plan.rounds {
+            let turn = |step: usize| if round % 2 == 0 { step } else { ready.len() - 1 - step };
+            // There and back, so that none always comes first.
+            let turns: Vec<usize> = (0..ready.len()).map(turn).collect();
+            for index in turns {
+                let (target, rounds) = &mut ready[index];
+                progress.round(&what(target));
+                let sample = measure(target, rounds.as_mut(), round).with_context(|| what(target))?;
+                results.samples.push(Sample { case: case.clone(), ..sample });
+            }
+        }
+    }
+    Ok(results)
+}
+
+fn measure(target: &Target, rounds: &mut dyn Rounds, round: u32) -> Result<Sample> {
+    let server_before = target.cpu_time();
+    let client_before = process_cpu_ns();
+    let sample = rounds.round(round)?;
+    let server_cpu = target.cpu_time().zip(server_before).map(|(now, before)| now.saturating_sub(before));
+    Ok(Sample {
+        target: target.name.clone(),
+        round,
+        server_cpu_ns: sample.server_cpu_ns.or(server_cpu.map(as_ns)),
+        client_cpu_ns: sample.client_cpu_ns.or(Some(process_cpu_ns() - client_before)),
+        ..sample
+    })
+}
+
+fn as_ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+/// CPU time of all threads of this process.
+fn process_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,108 @@
+//! How long operations took: HDR histograms, and how they are kept.
+
+use hdrhistogram::Histogram as Hdr;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Values are told apart to a thousandth.
+const SIGNIFICANT_DIGITS: u8 = 3;
+/// An hour in nanoseconds: whatever takes longer counts as that.
+const NS_MAX: u64 = 3_600_000_000_000;
+
+/// Nanoseconds of operations, each to a thousandth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram(Hdr<u64>);
+
+/// How it is kept: values that occurred, in order, each with how often. A value stands for those that cannot be told apart
+/// from it, and is the highest of them.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    ns_and_counts: Vec<(u64, u64)>,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram(Hdr::new_with_bounds(1, NS_MAX, SIGNIFICANT_DIGITS).expect("the bounds are right"))
+    }
+}
+
+impl Histogram {
+    /// One operation took so long.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.0.saturating_record(ns);
+    }
+
+    /// Adds what another counted.
+    pub fn add(&mut self, other: &Histogram) {
+        self.0.add(&other.0).expect("both have the same bounds");
+    }
+
+    /// How many operations were counted.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Nanoseconds within which so many percent were done; not a number if none was.
+    pub fn percentile_ns(&self, percent: f64) -> f64 {
+        if self.0.is_empty() { f64::NAN } else { self.0.value_at_percentile(percent) as f64 }
+    }
+
+    /// The mean, in nanoseconds; not a number if none was counted.
+    pub fn mean_ns(&self) -> f64 {
+        if self.0.is_empty() { f64::NAN } else { self.0.mean() }
+    }
+
+    /// The longest, in nanoseconds.
+    pub fn max_ns(&self) -> u64 {
+        self.0.max()
+    }
+
+    /// Nanoseconds, and the part of all operations that were done within them, for each value that occurred.
+    pub fn cumulative(&self) -> impl Iterator<Item = (f64, f64)> {
+        let total = self.0.len().max(1) as f64;
+        let mut sum = 0;
+        self.0.iter_recorded().map(move |step| {
+            sum += step.count_at_value();
+            (step.value_iterated_to() as f64, sum as f64 / total)
+        })
+    }
+}
+
+impl Serialize for Histogram {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let steps = self.0.iter_recorded();
+        let ns_and_counts = steps.map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
+        Kept { ns_and_counts }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Histogram {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Histogram, D::Error> {
+        let mut histogram = Histogram::default();
+        for (ns, count) in Kept::deserialize(deserializer)?.ns_and_counts {
+            histogram.0.saturating_record_n(ns, count);
+        }
+        Ok(histogram)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_what_was_counted() {
+        let mut histogram = Histogram::default();
+        (0..100_000u64).for_each(|i| histogram.record(i * i % 7_919 * 100));
+        let text = serde_json::to_string(&histogram).expect("JSON");
+        let read: Histogram = serde_json::from_str(&text).expect("what was written");
+        assert_eq!(read.count(), 100_000);
+        for percent in [1.0, 50.0, 99.0, 99.9, 100.0] {
+            assert_eq!(read.percentile_ns(percent), histogram.percentile_ns(percent));
+        }
+        assert_eq!(read.cumulative().last().map(|(_, part)| part), Some(1.0));
+        histogram.add(&read);
+        assert_eq!(histogram.count(), 200_000);
+        assert!(Histogram::default().mean_ns().is_nan());
+    }
+}

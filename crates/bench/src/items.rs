@@ -1,0 +1,139 @@
+//! What is stored: keys and values that follow from an item's number, so that every answer can be checked.
+
+use anyhow::{Result, ensure};
+
+use crate::random::{Random, mix};
+
+/// What keys begin with, so that those of a cache in use are left alone.
+const PREFIX: &[u8] = b"bench-";
+/// The shortest key: the prefix and eight digits.
+pub const KEY_BYTES_MIN: usize = PREFIX.len() + 8;
+/// memcached's longest.
+pub const KEY_BYTES_MAX: usize = 250;
+/// Values are cut from so many bytes, over and over. Prime, so that no power of two brings the same part twice.
+const POOL_BYTES: usize = 1_048_573;
+/// What a value begins with, as far as it is long enough: its item's number.
+const NUMBER_BYTES: usize = 8;
+
+/// Makes keys and values.
+#[derive(Debug)]
+pub struct Items {
+    key_bytes: usize,
+    pool: Vec<u8>,
+}
+
+impl Items {
+    /// With keys of `key_bytes`.
+    ///
+    /// # Errors
+    /// Keys cannot be so long.
+    pub fn new(key_bytes: usize) -> Result<Items> {
+        ensure!(
+            (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key_bytes),
+            "a key of {key_bytes} bytes: give from {KEY_BYTES_MIN} to {KEY_BYTES_MAX}"
+        );
+        let mut random = Random::new(0);
+        let pool = (0..POOL_BYTES.div_ceil(8)).flat_map(|_| random.bits().to_le_bytes());
+        Ok(Items { key_bytes, pool: pool.take(POOL_BYTES).collect() })
+    }
+
+    /// Bytes of a key.
+    pub fn key_bytes(&self) -> usize {
+        self.key_bytes
+    }
+
+    /// Puts the key with this number into `key`.
+    #[inline]
+    pub fn key(&self, number: u64, key: &mut Vec<u8>) {
+        key.clear();
+        key.extend_from_slice(PREFIX);
+        key.resize(self.key_bytes, b'0');
+        let mut rest = number;
+        for digit in key[PREFIX.len()..].iter_mut().rev() {
+            if rest == 0 {
+                break;
+            }
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+    }
+
+    /// Puts the value of `len` bytes of an item into `value`.
+    #[inline]
+    pub fn value(&self, number: u64, len: usize, value: &mut Vec<u8>) {
+        value.clear();
+        value.extend_from_slice(&number.to_le_bytes()[..NUMBER_BYTES.min(len)]);
+        let mut from = self.start(number);
+        while value.len() < len {
+            let piece = &self.pool[from..];
+            value.extend_from_slice(&piece[..piece.len().min(len - value.len())]);
+            from = 0;
+        }
+    }
+
+    /// Whether this is the value of `len` bytes of an item: every byte is looked at.
+    pub fn is_value(&self, number: u64, len: usize, found: &[u8]) -> bool {
+        if !self.may_be_value(number, len, found) {
+            return false;
+        }
+        let mut rest = &found[NUMBER_BYTES.min(len)..];
+        let mut from = self.start(number);
+        while !rest.is_empty() {
+            let common = rest.len().min(POOL_BYTES - from);
+            if rest[..common] != self.pool[from..from + common] {
+                return false;
+            }
+            rest = &rest[common..];
+            from = 0;
+        }
+        true
+    }
+
+    /// Whether length and number are those of this item's value: a look that takes no time.
+    #[inline]
+    pub fn may_be_value(&self, number: u64, len: usize, found: &[u8]) -> bool {
+        let told = NUMBER_BYTES.min(len);
+        found.len() == len && found[..told] == number.to_le_bytes()[..told]
+    }
+
+    /// Where in the pool the value of an item begins.
+    fn start(&self, number: u64) -> usize {
+        (mix(!number) % POOL_BYTES as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_told_apart() {
+        let items = Items::new(20).expect("a length of keys");
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        items.key(4_711, &mut key);
+        assert_eq!(key, b"bench-00000000004711");
+        for len in [0, 1, 8, 9, 1_000, POOL_BYTES * 2 + 5] {
+            items.value(77, len, &mut value);
+            assert_eq!(value.len(), len);
+            assert!(items.is_value(77, len, &value) && !items.is_value(77, len + 1, &value));
+            if len > 0 {
+                assert!(!items.is_value(78, len, &value));
+                let at = len - 1;
+                value[at] ^= 1;
+                assert!(!items.is_value(77, len, &value), "{len}");
+            }
+        }
+        assert!(Items::new(4).is_err() && Items::new(251).is_err());
+    }
+
+    #[test]
+    fn keys_have_their_length_and_differ() {
+        for bytes in [KEY_BYTES_MIN, 20, KEY_BYTES_MAX] {
+            let items = Items::new(bytes).expect("a length of keys");
+            let (mut one, mut other) = (Vec::new(), Vec::new());
+            items.key(99_999_999, &mut one);
+            items.key(9_999_999, &mut other);
+            assert!(one.len() == bytes && other.len() == bytes && one != other);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! How long a call takes, by the size of its value: OHB's SET, GET and MIX (nine gets to a set), over sizes in powers of two.
+//!
+//! One thread calls, and waits for each answer before it goes on. Keys are read and written in turn.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use fabcache_client::{Client, Ttl};
+
+use crate::experiment::{Experiment, Rounds};
+use crate::fill::fill;
+use crate::histogram::Histogram;
+use crate::items::Items;
+use crate::results::{Case, Results, Sample};
+use crate::target::Target;
+
+/// Of ten operations of MIX the last is a set.
+const MIX_CYCLE: u64 = 10;
+/// Calls before the clock counts, in each round.
+const CALLS_TO_WARM_UP: u64 = 20;
+/// Rounds of large values make fewer calls: together no more than so many bytes.
+const ROUND_BYTES_MAX: u64 = 256 << 20;
+/// But at least so many, so that there is a median.
+const CALLS_MIN: u64 = 50;
+/// Values that are stored together take no more, so that memcached's default memory holds them.
+const STORED_BYTES_MAX: u64 = 24 << 20;
+
+/// Calls a round with `quick`, and otherwise, as OHB has it.
+const ITERATIONS: [u64; 2] = [200, 1_000];
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// `set`.
+    Set,
+    /// `get`.
+    Get,
+    /// Nine gets, then a set.
+    Mix,
+}
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Latency {
+    /// What is called.
+    pub operations: Vec<Operation>,
+    /// Bytes of values.
+    pub sizes: Vec<usize>,
+    /// Calls a round.
+    pub iterations: u64,
+    /// Items that are called for in turn.
+    pub keys: u64,
+    /// Whether every byte of every answer is compared.
+    pub verify: bool,
+    /// What is stored.
+    pub items: Items,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Operation; 3] = [Operation::Set, Operation::Get, Operation::Mix];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Set => "set",
+            Operation::Get => "get",
+            Operation::Mix => "mix",
+        }
+    }
+
+    /// The operations with this name: one, or all of them.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn of_name(name: &str) -> Result<Vec<Operation>> {
+        let name = name.to_lowercase();
+        if name == "all" {
+            return Ok(Operation::ALL.to_vec());
+        }
+        match Operation::ALL.into_iter().find(|operation| operation.name() == name) {
+            Some(operation) => Ok(vec![operation]),
+            None => bail!("there is no operation {name:?}; there are set, get, mix and all"),
+        }
+    }
+}
+
+impl Latency {
+    /// As OHB measures it: all operations over values of 1 byte to 512 KB.
+    ///
+    /// # Errors
+    /// Keys cannot be so long.
+    pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Latency> {
+        Ok(Latency {
+            operations: Operation::ALL.to_vec(),
+            sizes: powers_of_two(1, 512 << 10),
+            iterations: ITERATIONS[usize::from(!quick)],
+            keys: 1_000,
+            verify,
+            items: Items::new(key_bytes)?,
+        })
+    }
+
+    fn calls(&self, value_bytes: usize) -> u64 {
+        self.iterations.min((ROUND_BYTES_MAX / value_bytes.max(1) as u64).max(CALLS_MIN))
+    }
+
+    fn keys(&self, value_bytes: usize) -> u64 {
+        self.keys.min(STORED_BYTES_MAX / value_bytes.max(1) as u64).max(1)
+    }
+}
+
+impl Experiment for Latency {
+    fn name(&self) -> &'static str {
+        "latency"
+    }
+
+    fn method(&self) -> String {
+        format!(
+            "one thread, one call after the other, {} calls a round (fewer of large values), keys of {} bytes in turn, at most {} of \
+             them; wall time of a call, {}",
+            self.iterations,
+            self.items.key_bytes(),
+            self.keys,
+            if self.verify {
+                "every byte of every value compared"
+            } else {
+                "length and number of every value compared"
+            }
+        )
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let of = |operation: &Operation| {
+            let name = operation.name();
+            self.sizes.iter().map(move |size| Case::new(name).with("value_bytes", *size))
+        };
+        self.operations.iter().flat_map(of).collect()
+    }
+
+    fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
+        let value_bytes = case.number("value_bytes").unwrap_or_default() as usize;
+        let operation = Operation::of_name(&case.operation)?[0];
+        let client = target.client()?;
+        let keys = self.keys(value_bytes);
+        fill(&client, &self.items, 0..keys, |_| value_bytes)?;
+        Ok(Box::new(Calls { latency: self, client, operation, value_bytes, keys, next: 0 }))
+    }
+}
+
+/// Calls on one target.
+struct Calls<'e> {
+    latency: &'e Latency,
+    client: Client,
+    operation: Operation,
+    value_bytes: usize,
+    keys: u64,
+    next: u64,
+}
+
+impl Rounds for Calls<'_> {
+    fn round(&mut self, _number: u32) -> Result<Sample> {
+        let mut ignored = Sample::default();
+        let mut times = Histogram::default();
+        for _ in 0..CALLS_TO_WARM_UP {
+            self.call(&mut ignored, &mut times)?;
+        }
+        let (mut sample, mut times) = (Sample::default(), Histogram::default());
+        let mut spent = Duration::ZERO;
+        for _ in 0..self.latency.calls(self.value_bytes) {
+            spent += self.call(&mut sample, &mut times)?;
+        }
+        Ok(Sample { elapsed_ns: spent.as_nanos() as u64, latency: Some(times), ..sample })
+    }
+}
+
+impl Calls<'_> {
+    /// Calls once; how long it took.
+    fn call(&mut self, sample: &mut Sample, times: &mut Histogram) -> Result<Duration> {
+        let items = &self.latency.items;
+        let number = self.next % self.keys;
+        let sets = match self.operation {
+            Operation::Set => true,
+            Operation::Get => false,
+            Operation::Mix => self.next % MIX_CYCLE == MIX_CYCLE - 1,
+        };
+        self.next += 1;
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        items.key(number, &mut key);
+        let taken = if sets {
+            items.value(number, self.value_bytes, &mut value);
+            let begun = Instant::now();
+            self.client.set(&key, &value, Ttl::NEVER)?;
+            begun.elapsed()
+        } else {
+            let begun = Instant::now();
+            let found = self.client.get(&key)?;
+            let taken = begun.elapsed();
+            match found {
+                None => sample.misses += 1,
+                Some(item) if self.latency.verify => {
+                    ensure!(items.is_value(number, self.value_bytes, &item.value), wrong(&key));
+                    sample.verified += 1;
+                }
+                Some(item) => {
+                    ensure!(items.may_be_value(number, self.value_bytes, &item.value), wrong(&key));
+                }
+            }
+            taken
+        };
+        times.record(taken.as_nanos() as u64);
+        sample.operations += 1;
+        Ok(taken)
+    }
+}
+
+fn wrong(key: &[u8]) -> String {
+    format!("a wrong value under the key {}", String::from_utf8_lossy(key))
+}
+
+/// Powers of two from one size to another, both included.
+pub fn powers_of_two(from: usize, to: usize) -> Vec<usize> {
+    let powers = (0..usize::BITS).map(|power| 1usize << power);
+    let mut sizes: Vec<usize> = powers.filter(|size| (from..=to).contains(size)).collect();
+    sizes.extend([from, to]);
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// OHB's rows, size and mean microseconds, with the median and the 99th percentile beside the mean.
+pub fn table(results: &Results) -> String {
+    let mut text = String::new();
+    let mut last = String::new();
+    for target in &results.targets {
+        for case in results.cases() {
+            let Some(latency) = results.latency(&target.name, case) else { continue };
+            let title = format!("{}, {}", target.name, case.operation.to_uppercase());
+            if title != last {
+                let _ =
+                    writeln!(text, "{title}\n{:>16} {:>12} {:>12} {:>12}", "", "mean us", "p50 us", "p99 us");
+                last = title;
+            }
+            let us = |ns: f64| ns / 1_000.0;
+            let _ = writeln!(
+                text,
+                "{:>10} byte: {:>12.2} {:>12.2} {:>12.2}",
+                case.number("value_bytes").unwrap_or_default(),
+                us(latency.mean_ns()),
+                us(latency.percentile_ns(50.0)),
+                us(latency.percentile_ns(99.0))
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_two_between_the_ends() {
+        assert_eq!(powers_of_two(1, 16), [1, 2, 4, 8, 16]);
+        assert_eq!(powers_of_two(3, 20), [3, 4, 8, 16, 20]);
+        assert_eq!(powers_of_two(7, 7), [7]);
+    }
+}

@@ -1,0 +1,306 @@
+//! What a measurement comes to, as it is kept: JSON with every round and every histogram. `fabcache bench report` reads it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::compare::median;
+use crate::histogram::Histogram;
+use crate::report::Header;
+use crate::target::Described;
+
+/// The version of this format.
+pub const FORMAT: u32 = 1;
+
+/// All that one command measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Results {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The subcommand of `fabcache bench`.
+    pub subcommand: String,
+    /// The command line.
+    pub command: String,
+    /// When and where.
+    #[serde(flatten)]
+    pub run: Header,
+    /// How: what a reader must know to judge the figures.
+    pub method: String,
+    /// What was measured. The last is what the others are compared with.
+    pub targets: Vec<Described>,
+    /// Every round of every case.
+    pub samples: Vec<Sample>,
+}
+
+/// What is measured: an operation under some conditions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// The operation whose latency it is: `get`, `set`, `iget`, ….
+    pub operation: String,
+    /// The conditions, by the names that the options have: `value_bytes`, `clients`, `window`, ….
+    pub parameters: BTreeMap<String, Parameter>,
+}
+
+/// A condition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Parameter {
+    /// A number.
+    Number(f64),
+    /// A name.
+    Text(String),
+}
+
+/// One round of a case on a target.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Sample {
+    /// The target's name.
+    pub target: String,
+    /// What was measured.
+    #[serde(flatten)]
+    pub case: Case,
+    /// Which round, from 0.
+    pub round: u32,
+    /// Operations done.
+    pub operations: u64,
+    /// How long it took, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Operations that did not find what they asked for.
+    pub misses: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// Answers of which every byte was compared.
+    pub verified: u64,
+    /// How long single operations took.
+    pub latency: Option<Histogram>,
+    /// CPU time of the servers, in nanoseconds, if they are processes of this host.
+    pub server_cpu_ns: Option<u64>,
+    /// CPU time of the clients, in nanoseconds.
+    pub client_cpu_ns: Option<u64>,
+    /// Operations a second of the same clients with a server that does nothing, if that was measured.
+    pub ceiling_per_s: Option<f64>,
+    /// What else was found, by name with its unit: `hit_ratio`, `bytes_per_s`, ….
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub figures: BTreeMap<String, f64>,
+}
+
+/// A result that comes so near to what the clients can do at most says little of the server.
+pub const CEILING_PART: f64 = 0.8;
+
+impl From<u64> for Parameter {
+    fn from(number: u64) -> Parameter {
+        Parameter::Number(number as f64)
+    }
+}
+
+impl From<usize> for Parameter {
+    fn from(number: usize) -> Parameter {
+        Parameter::Number(number as f64)
+    }
+}
+
+impl From<f64> for Parameter {
+    fn from(number: f64) -> Parameter {
+        Parameter::Number(number)
+    }
+}
+
+impl From<&str> for Parameter {
+    fn from(text: &str) -> Parameter {
+        Parameter::Text(text.to_owned())
+    }
+}
+
+impl std::fmt::Display for Parameter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Parameter::Number(number) => write!(f, "{number}"),
+            Parameter::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Case {
+    /// An operation under no conditions.
+    pub fn new(operation: &str) -> Case {
+        Case { operation: operation.to_owned(), parameters: BTreeMap::new() }
+    }
+
+    /// With this condition.
+    pub fn with(mut self, name: &str, value: impl Into<Parameter>) -> Case {
+        self.parameters.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// A condition that is a number.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        match self.parameters.get(name) {
+            Some(Parameter::Number(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// All of it in a line.
+    pub fn name(&self) -> String {
+        let conditions = self.parameters.iter().map(|(name, value)| format!(" {name}={value}"));
+        self.operation.clone() + &conditions.collect::<String>()
+    }
+}
+
+impl Sample {
+    /// Operations a second.
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+
+    /// CPU time of the servers for an operation, in nanoseconds.
+    pub fn server_cpu_ns_each(&self) -> Option<f64> {
+        self.server_cpu_ns.filter(|_| self.operations > 0).map(|ns| ns as f64 / self.operations as f64)
+    }
+
+    /// Whether the clients could not have done much more.
+    pub fn is_clients_limit(&self) -> bool {
+        self.ceiling_per_s.is_some_and(|ceiling| self.rate() > ceiling * CEILING_PART)
+    }
+}
+
+impl Results {
+    /// Of nothing yet.
+    pub fn new(subcommand: &str, method: String, targets: Vec<Described>) -> Results {
+        Results {
+            format: FORMAT,
+            subcommand: subcommand.to_owned(),
+            command: std::env::args().collect::<Vec<_>>().join(" "),
+            run: Header::now(),
+            method,
+            targets,
+            samples: Vec::new(),
+        }
+    }
+
+    /// Writes them: a line for each sample.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        std::fs::write(path, self.json()?).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn json(&self) -> Result<String> {
+        let head = serde_json::to_string_pretty(&Results { samples: Vec::new(), ..self.clone() })?;
+        let head = head.strip_suffix("[]\n}").context("samples come last")?;
+        let mut text = format!("{head}[\n");
+        for (i, sample) in self.samples.iter().enumerate() {
+            let end = if i + 1 == self.samples.len() { "" } else { "," };
+            writeln!(text, "    {}{end}", serde_json::to_string(sample)?)?;
+        }
+        text.push_str("  ]\n}\n");
+        Ok(text)
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds something else.
+    pub fn read(path: &Path) -> Result<Results> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let results: Results = serde_json::from_str(&text)
+            .with_context(|| format!("{} is no result of fabcache bench", path.display()))?;
+        ensure!(results.format == FORMAT, "{} has format {}, not {FORMAT}", path.display(), results.format);
+        Ok(results)
+    }
+
+    /// All cases, in the order in which they were measured.
+    pub fn cases(&self) -> Vec<&Case> {
+        let mut cases: Vec<&Case> = Vec::new();
+        for sample in &self.samples {
+            if !cases.contains(&&sample.case) {
+                cases.push(&sample.case);
+            }
+        }
+        cases
+    }
+
+    /// The rounds of a case on a target.
+    pub fn rounds<'r>(&'r self, target: &'r str, case: &'r Case) -> impl Iterator<Item = &'r Sample> {
+        self.samples.iter().filter(move |sample| sample.target == target && sample.case == *case)
+    }
+
+    /// The latencies of all rounds together; none if there is no histogram.
+    pub fn latency(&self, target: &str, case: &Case) -> Option<Histogram> {
+        let mut all: Option<Histogram> = None;
+        for latency in self.rounds(target, case).filter_map(|sample| sample.latency.as_ref()) {
+            all.get_or_insert_default().add(latency);
+        }
+        all
+    }
+
+    /// The median over rounds of a figure; not a number where no round has it.
+    pub fn median(&self, target: &str, case: &Case, figure: impl Fn(&Sample) -> Option<f64>) -> f64 {
+        median(self.rounds(target, case).filter_map(figure))
+    }
+
+    /// The ratio of a figure to that of `base` in the same round: the median over rounds, the least and the greatest.
+    pub fn ratio(
+        &self,
+        target: &str,
+        base: &str,
+        case: &Case,
+        figure: impl Fn(&Sample) -> Option<f64>,
+    ) -> [f64; 3] {
+        let bases: BTreeMap<u32, f64> =
+            self.rounds(base, case).filter_map(|sample| Some((sample.round, figure(sample)?))).collect();
+        let ratios: Vec<f64> = self
+            .rounds(target, case)
+            .filter_map(|sample| Some(figure(sample)? / bases.get(&sample.round)?))
+            .collect();
+        let least = ratios.iter().copied().fold(f64::NAN, f64::min);
+        let greatest = ratios.iter().copied().fold(f64::NAN, f64::max);
+        [median(ratios.into_iter()), least, greatest]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(target: &str, round: u32, operations: u64) -> Sample {
+        let mut latency = Histogram::default();
+        latency.record(1_000);
+        Sample {
+            target: target.into(),
+            case: Case::new("get").with("value_bytes", 64usize).with("keys", "zipf"),
+            round,
+            operations,
+            elapsed_ns: 1_000_000_000,
+            latency: Some(latency),
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut results = Results::new("latency", "how".into(), Vec::new());
+        let empty: Results = serde_json::from_str(&results.json().expect("JSON")).expect("what was written");
+        assert!(empty.samples.is_empty());
+        results.samples =
+            vec![sample("a", 0, 30), sample("b", 0, 10), sample("a", 1, 10), sample("b", 1, 10)];
+        let read: Results = serde_json::from_str(&results.json().expect("JSON")).expect("what was written");
+        let case = read.cases()[0].clone();
+        assert_eq!((read.cases().len(), case.number("value_bytes")), (1, Some(64.0)));
+        assert_eq!(case.name(), "get keys=zipf value_bytes=64");
+        assert_eq!(read.latency("a", &case).map(|latency| latency.count()), Some(2));
+        assert_eq!(read.ratio("a", "b", &case, |sample| Some(sample.rate())), [2.0, 1.0, 3.0]);
+        assert_eq!(read.median("a", &case, |sample| Some(sample.rate())), 20.0);
+    }
+
+    #[test]
+    fn the_clients_limit_is_told() {
+        let reached = |ceiling_per_s| Sample { ceiling_per_s, ..sample("a", 0, 90) }.is_clients_limit();
+        assert!(reached(Some(100.0)) && !reached(Some(200.0)) && !reached(None));
+    }
+}

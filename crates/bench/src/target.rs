@@ -1,0 +1,237 @@
+//! What is measured: one cache of one or more servers, and the way to it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use fabcache_client::{Address, Client, Options, Place, Protocol, SharedMemory, Transport};
+use serde::{Deserialize, Serialize};
+
+use crate::process::Process;
+
+/// A server that does not answer for so long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// memcached's uptime begins two seconds before it does, and both are told in whole seconds.
+const UPTIME_SLACK_S: u64 = 4;
+
+/// Where a server is, and the way to it.
+///
+/// Written `tcp://HOST:PORT`, `unix:///PATH` (the socket), or `shm:///PATH`: the memory that the server on this Unix socket
+/// shares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// The socket.
+    pub address: Address,
+    /// Whether items are read from memory, and requests go through it.
+    pub shared_memory: bool,
+}
+
+/// One cache: its servers, all reached in one way.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its name in tables.
+    pub name: String,
+    /// Its servers.
+    pub urls: Vec<Url>,
+    /// What is spoken over sockets.
+    pub protocol: Protocol,
+    /// Processes of this host whose CPU time is the servers'; those that tell no process are not in it.
+    processes: Vec<Process>,
+}
+
+/// A target as results describe it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Described {
+    /// As [`Target::name`].
+    pub name: String,
+    /// Where its servers are.
+    pub urls: Vec<String>,
+    /// `tcp`, `unix` or `shm`.
+    pub transport: String,
+    /// `meta`, `text`, `binary`, or `auto`.
+    pub protocol: String,
+    /// What each server says to `version`.
+    pub versions: Vec<String>,
+    /// What it was started with, if the benchmark started it.
+    pub command: Option<String>,
+}
+
+impl FromStr for Url {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Url> {
+        if text.starts_with("fab://") {
+            bail!("{text}: there is no fabric in this version; the ways are tcp://, unix:// and shm://");
+        }
+        let (shared_memory, written) = match text.strip_prefix("shm://") {
+            Some(path) => (true, format!("unix://{path}")),
+            None => (false, text.to_owned()),
+        };
+        let address: Address = written.parse().map_err(|error| {
+            anyhow::anyhow!("{error}; a server is tcp://HOST:PORT, unix:///PATH, or shm:///PATH")
+        })?;
+        Ok(Url { address, shared_memory })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let written = self.address.to_string();
+        match written.strip_prefix("unix://").filter(|_| self.shared_memory) {
+            Some(path) => write!(f, "shm://{path}"),
+            None => f.write_str(&written),
+        }
+    }
+}
+
+impl Url {
+    /// `tcp`, `unix` or `shm`.
+    pub fn transport(&self) -> &'static str {
+        match self.address.place {
+            Place::Tcp { .. } => "tcp",
+            Place::Unix(_) if self.shared_memory => "shm",
+            Place::Unix(_) => "unix",
+        }
+    }
+}
+
+/// The protocol with this name.
+///
+/// # Errors
+/// There is none.
+pub fn protocol(name: &str) -> Result<Protocol> {
+    Ok(match name {
+        "auto" => Protocol::Auto,
+        "meta" => Protocol::Meta,
+        "text" => Protocol::Text,
+        "binary" => Protocol::Binary,
+        _ => bail!("there is no protocol {name:?}; there are auto, meta, text and binary"),
+    })
+}
+
+/// Its name.
+pub fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Auto => "auto",
+        Protocol::Meta => "meta",
+        Protocol::Text => "text",
+        Protocol::Binary => "binary",
+    }
+}
+
+impl Target {
+    /// Servers that are up.
+    ///
+    /// # Errors
+    /// One cannot be reached, or not in this way; some are reached in another way than others.
+    pub fn new(name: &str, urls: &[Url], protocol: Protocol) -> Result<Target> {
+        let first = urls.first().context("there is no server")?;
+        let alike = urls.iter().all(|url| url.transport() == first.transport());
+        ensure!(alike, "{name}: all servers of one cache are reached in one way");
+        let mut target =
+            Target { name: name.to_owned(), urls: urls.to_vec(), protocol, processes: Vec::new() };
+        let client = target.client()?;
+        target.processes = processes(&client);
+        Ok(target)
+    }
+
+    /// A client of it, connected, with connections of its own.
+    ///
+    /// # Errors
+    /// A server cannot be reached, or not in this way.
+    pub fn client(&self) -> Result<Client> {
+        let shares = self.shares_memory();
+        let shared_memory = if shares { SharedMemory::Required } else { SharedMemory::Never };
+        let options =
+            Options { shared_memory, protocol: self.protocol, timeout: PATIENCE, ..Options::default() };
+        let addresses = self.urls.iter().map(|url| url.address.to_string());
+        let client = Client::new(addresses, options)?;
+        for (version, url) in client.versions().into_iter().zip(&self.urls) {
+            version.with_context(|| format!("{} at {url} cannot be reached", self.name))?;
+        }
+        let through = client.transports().iter().all(|way| *way == Some(Transport::SharedMemory));
+        ensure!(through == shares, "{}: memory is not shared", self.name);
+        Ok(client)
+    }
+
+    /// Whether items are read from memory.
+    pub fn shares_memory(&self) -> bool {
+        self.urls.iter().any(|url| url.shared_memory)
+    }
+
+    /// What results tell of it.
+    ///
+    /// # Errors
+    /// A server cannot be reached.
+    pub fn described(&self, command: Option<String>) -> Result<Described> {
+        let versions: Result<Vec<_>, _> = self.client()?.versions().into_iter().collect();
+        Ok(Described {
+            name: self.name.clone(),
+            urls: self.urls.iter().map(Url::to_string).collect(),
+            transport: self.urls[0].transport().to_owned(),
+            protocol: protocol_name(self.protocol).to_owned(),
+            versions: versions?,
+            command,
+        })
+    }
+
+    /// CPU time of its servers so far. None if one is on another host, or does not tell its process.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        if self.processes.len() != self.urls.len() {
+            return None;
+        }
+        self.processes.iter().map(|process| process.cpu_time().ok()).sum()
+    }
+
+    /// Pins all threads of its servers to a CPU, where they are on this host.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn pin(&self, cpu: usize) -> Result<()> {
+        self.processes.iter().try_for_each(|process| process.pin(cpu))
+    }
+}
+
+/// The processes that servers say they are, and that are on this host under such a name.
+fn processes(client: &Client) -> Vec<Process> {
+    let told = client.stats("").into_iter().filter_map(|stats| {
+        let stats = stats.ok()?;
+        let number = |name: &str| stats.iter().find(|(known, _)| known == name)?.1.parse::<u64>().ok();
+        Some((Process(u32::try_from(number("pid")?).ok()?), number("uptime")?))
+    });
+    // Another host's process may have the number of one of ours: that is as old only by chance.
+    let is_here = |process: &Process, uptime_s: u64| {
+        process.age().is_ok_and(|age| age.as_secs().abs_diff(uptime_s) <= UPTIME_SLACK_S)
+    };
+    told.filter(|(process, uptime_s)| is_here(process, *uptime_s)).map(|(process, _)| process).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_and_written() {
+        for (text, transport) in [
+            ("tcp://h:1", "tcp"),
+            ("unix:///tmp/s", "unix"),
+            ("shm:///tmp/s", "shm"),
+            ("tcp://[::1]:2", "tcp"),
+        ] {
+            let url: Url = text.parse().expect(text);
+            assert_eq!((url.to_string().as_str(), url.transport()), (text, transport));
+        }
+        for (text, culprit) in [("fab://h", "no fabric"), ("http://h", "http://h"), ("shm://s", "absolute")] {
+            let error = text.parse::<Url>().expect_err(text).to_string();
+            assert!(error.contains(culprit), "{error}");
+        }
+    }
+
+    #[test]
+    fn who_cannot_be_reached_is_named() {
+        let url = "unix:///nowhere/at/all".parse().expect("a URL");
+        let error = Target::new("t", &[url], Protocol::Auto).expect_err("nobody is there");
+        assert!(format!("{error:#}").contains("unix:///nowhere/at/all"), "{error:#}");
+    }
+}

@@ -1,0 +1,104 @@
+//! What all measurements of servers have in common: which cache, how thoroughly, where the results go.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use fabcache_bench::experiment::{self, Experiment, Plan, Progress};
+use fabcache_bench::results::Results;
+use fabcache_bench::target::{Target, Url, protocol};
+use fabcache_client::Protocol;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// The name of a target that has none.
+const NAME: &str = "server";
+
+/// Options of every measurement of servers.
+#[derive(Debug, Args)]
+pub struct Common {
+    /// A server that is up: tcp://HOST:PORT, unix:///PATH, or shm:///PATH for the memory that it shares through this
+    /// socket. Several are one cache, among which keys are spread
+    #[arg(long = "server", value_name = "URL", required = true)]
+    servers: Vec<Url>,
+    /// What is spoken over sockets: auto, meta, text or binary
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = protocol)]
+    pub protocol: Protocol,
+    /// Small and short: done in ten seconds
+    #[arg(long)]
+    pub quick: bool,
+    /// Compare every byte of every value
+    #[arg(long)]
+    pub verify: bool,
+    /// Bytes of a key
+    #[arg(long, value_name = "BYTES", default_value_t = 20)]
+    pub key_bytes: usize,
+    /// Rounds of each case
+    #[arg(long, value_name = "NUMBER")]
+    rounds: Option<u32>,
+    /// The CPU on which requests are made
+    #[arg(long, value_name = "CPU")]
+    client_cpu: Option<usize>,
+    /// The CPU on which the servers of this host are to run
+    #[arg(long, value_name = "CPU")]
+    server_cpu: Option<usize>,
+    /// Where the results go as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Common {
+    /// The cache that is measured.
+    ///
+    /// # Errors
+    /// A server cannot be reached.
+    pub fn target(&self) -> Result<Target> {
+        Target::new(NAME, &self.servers, self.protocol)
+    }
+
+    /// Measures, prints what `table` makes of it, and keeps the results where that is asked for. `rounds` are those of a
+    /// full run.
+    ///
+    /// # Errors
+    /// A server fails or answers wrongly, or the results cannot be written.
+    pub fn measure(
+        &self,
+        experiment: &dyn Experiment,
+        rounds: u32,
+        table: impl Fn(&Results) -> String,
+    ) -> Result<()> {
+        let target = self.target()?;
+        let rounds = self.rounds.unwrap_or(if self.quick { 1 } else { rounds }).max(1);
+        let plan = Plan { rounds, client_cpu: self.client_cpu, server_cpu: self.server_cpu };
+        let bar = Bar::default();
+        let results = experiment::run(experiment, &[(&target, None)], &plan, &bar);
+        bar.0.finish_and_clear();
+        let results = results?;
+        println!("{}\n{}\n", results.run.machine, results.method);
+        print!("{}", table(&results));
+        self.json.as_deref().map_or(Ok(()), |path| results.save(path))
+    }
+}
+
+/// Shows progress, where somebody can see it.
+pub struct Bar(ProgressBar);
+
+impl Default for Bar {
+    fn default() -> Bar {
+        let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {eta:>4}");
+        let bar = ProgressBar::new(0).with_style(style.expect("the template is right"));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Bar(bar)
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&self, rounds: u64) {
+        self.0.set_length(rounds);
+    }
+
+    fn round(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+        self.0.inc(1);
+    }
+}

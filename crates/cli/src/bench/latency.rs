@@ -1,0 +1,63 @@
+//! `fabcache bench latency`: how long a call takes, by the size of its value.
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use fabcache_bench::latency::{Latency, Operation, powers_of_two, table};
+
+use super::common::Common;
+
+/// Rounds of a full run.
+const ROUNDS: u32 = 5;
+
+/// Which calls, of which sizes.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    /// What is called: set, get, mix (nine gets, then a set), or all
+    #[arg(long, short, value_name = "NAME", default_value = "all", value_parser = operations)]
+    benchmark: Operations,
+    /// The smallest value, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1)]
+    min: usize,
+    /// The largest value, in bytes; sizes in between are powers of two
+    #[arg(long, value_name = "BYTES", default_value_t = 512 << 10)]
+    max: usize,
+    /// Calls a round: 1000 unless given, and 200 with --quick
+    #[arg(long, short, value_name = "NUMBER")]
+    iterations: Option<u64>,
+    /// Items that are called for in turn
+    #[arg(long, value_name = "NUMBER", default_value_t = 1_000)]
+    keys: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Operations(Vec<Operation>);
+
+fn operations(name: &str) -> Result<Operations> {
+    Operation::of_name(name).map(Operations)
+}
+
+/// Measures, and prints OHB's rows.
+///
+/// # Errors
+/// A server fails or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let common = &arguments.common;
+    ensure!(
+        (1..=arguments.max).contains(&arguments.min),
+        "--min {} --max {}: sizes go from the smaller, at least 1, to the larger",
+        arguments.min,
+        arguments.max
+    );
+    ensure!(arguments.iterations != Some(0) && arguments.keys > 0, "--iterations and --keys are at least 1");
+    let standard = Latency::standard(common.quick, common.verify, common.key_bytes)?;
+    let latency = Latency {
+        operations: arguments.benchmark.0.clone(),
+        sizes: powers_of_two(arguments.min, arguments.max),
+        iterations: arguments.iterations.unwrap_or(standard.iterations),
+        keys: arguments.keys,
+        ..standard
+    };
+    common.measure(&latency, ROUNDS, table)
+}
