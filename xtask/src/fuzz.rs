@@ -1,6 +1,8 @@
 //! `cargo xtask fuzz`: each target of `fuzz/` for a while, on inputs that earlier runs found and new ones.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -17,7 +19,7 @@ pub struct Args {
     seconds: u32,
 }
 
-/// Builds and runs the targets, one at a time.
+/// Builds and runs the targets, as many at a time as there are processors.
 ///
 /// # Errors
 /// cargo-fuzz or a nightly toolchain is missing, or a target failed: its output says on which input.
@@ -27,18 +29,32 @@ pub fn run(args: &Args) -> Result<()> {
         ensure!(targets.contains(name), "there is no fuzz target {name}; there are {}", targets.join(", "));
     }
     ensure!(fuzz(&["build"]).status()?.success(), "the fuzz targets do not build");
-    let chosen = |target: &&String| args.only.is_empty() || args.only.contains(target);
-    for target in targets.iter().filter(chosen) {
-        println!("{target}: {} s", args.seconds);
-        let time = format!("-max_total_time={}", args.seconds);
-        let output = fuzz(&["run", target, "--", &time, "-print_final_stats=1"]).output()?;
-        let log = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            bail!("{log}\nthe fuzz target {target} failed; its input lies in fuzz/artifacts/{target}");
+    let chosen: Vec<&String> =
+        targets.iter().filter(|target| args.only.is_empty() || args.only.contains(target)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(target) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            feed(target, args.seconds)?;
         }
-        let executed = log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
-        println!("{target}: {} inputs held", executed.context("libFuzzer said no statistics")?.trim());
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let jobs = thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
+    })
+}
+
+/// Runs one target.
+fn feed(target: &str, seconds: u32) -> Result<()> {
+    let time = format!("-max_total_time={seconds}");
+    let output = fuzz(&["run", target, "--", &time, "-print_final_stats=1"]).output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("{log}\nthe fuzz target {target} failed; its input lies in fuzz/artifacts/{target}");
     }
+    let executed = log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
+    println!("{target}: {} inputs held", executed.context("libFuzzer said no statistics")?.trim());
     Ok(())
 }
 

@@ -49,16 +49,8 @@ pub fn run(_: &Args) -> Result<()> {
     let started = Started { scratch: scratch.path(), interrupt: &interrupt };
     let servers = started.all()?;
     let mut cargo = workspace::cargo();
-    cargo.args([
-        "test",
-        "--package",
-        "fabcache-client",
-        "--test",
-        "others",
-        "--",
-        "--ignored",
-        "--test-threads=1",
-    ]);
+    // As a part of all: what the workspace's tests were built with is used.
+    cargo.args(["test", "--workspace", "--test", "others", "--", "--ignored", "--test-threads=1"]);
     for server in &servers {
         cargo.env(server.name, &server.address);
     }

@@ -31,7 +31,8 @@ pub fn cargo() -> Command {
 /// # Errors
 /// It does not build.
 pub fn build_server() -> Result<PathBuf> {
-    Ok(build("fabcache-server")?.join("fabcached"))
+    // As a part of all: what a build of the workspace left is used, whose dependencies have more features.
+    Ok(build(&["--workspace", "--bin", "fabcached"])?.join("fabcached"))
 }
 
 /// Builds the library for C for release; its file.
@@ -39,15 +40,15 @@ pub fn build_server() -> Result<PathBuf> {
 /// # Errors
 /// It does not build.
 pub fn build_library() -> Result<PathBuf> {
-    Ok(build("fabcache-c")?.join("libfabcache.so"))
+    Ok(build(&["--package", "fabcache-c"])?.join("libfabcache.so"))
 }
 
-/// Builds a package for release; the folder that it goes to.
-fn build(package: &str) -> Result<PathBuf> {
+/// Builds something for release; the folder that it goes to.
+fn build(what: &[&str]) -> Result<PathBuf> {
     let target = target();
     let mut cargo = cargo();
-    cargo.args(["build", "--release", "--package", package, "--target-dir"]).arg(&target);
+    cargo.args(["build", "--release"]).args(what).arg("--target-dir").arg(&target);
     let status = cargo.status().context("cargo cannot be started")?;
-    ensure!(status.success(), "{package} does not build");
+    ensure!(status.success(), "{} does not build", what.join(" "));
     Ok(target.join("release"))
 }

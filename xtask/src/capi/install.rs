@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::{header, pages};
 use crate::workspace;
@@ -58,7 +58,7 @@ pub fn soname() -> String {
 /// # Errors
 /// As for [`run`].
 pub fn into(root: &Path, prefix: &Path) -> Result<()> {
-    let library = build()?;
+    let library = workspace::build_library()?;
     let (lib, include) = (root.join("lib"), root.join("include"));
     let full = format!("libfabcache.so.{VERSION}");
     put(&lib.join(&full), &fs::read(&library).with_context(|| unreadable(&library))?)?;
@@ -85,16 +85,6 @@ pub fn into(root: &Path, prefix: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Builds the library for release.
-fn build() -> Result<PathBuf> {
-    let target = workspace::target();
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--release", "--package", "fabcache-c", "--target-dir"]).arg(&target);
-    let status = cargo.status().context("cargo cannot be started")?;
-    ensure!(status.success(), "the library does not build");
-    Ok(target.join("release/libfabcache.so"))
 }
 
 /// Writes a file anew: who uses the old one keeps it.
