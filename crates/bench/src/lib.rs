@@ -11,10 +11,10 @@
 //! - `compare.rs`: several servers side by side, in interleaved rounds.
 //! - `memory/`: items held in the memory that a process takes.
 //! - `report.rs`: figures as a table and as JSON; `plot.rs`: as a picture.
-//! - `trace/`: miss ratios of the store and of reference policies.
+//! - `trace/`: traces, recorded and synthetic; `policies/`: miss ratios of the store and of reference policies on them.
 //! - `store/`: the store by itself.
 //! - `shm/`: the client library through shared memory.
-//! - `random.rs`: random sequences.
+//! - `random.rs`: random sequences; `zipf.rs`: ranks that follow Zipf's law.
 
 pub mod client;
 pub mod compare;
@@ -25,6 +25,7 @@ pub mod items;
 pub mod latency;
 pub mod memory;
 pub mod plot;
+pub mod policies;
 pub mod process;
 pub mod random;
 pub mod report;
@@ -35,3 +36,4 @@ pub mod store;
 pub mod target;
 pub mod trace;
 pub mod workload;
+pub mod zipf;

@@ -41,9 +41,9 @@ mod tests {
         for line in [
             "fabcache bench latency --server tcp://h:1 --server unix:///s -b MIX --quick --verify --json f",
             "fabcache bench server a=/bin/a b=/bin/b --rounds 3",
-            "fabcache bench trace --quick --json f",
-            "fabcache bench trace --trace loop,sizes --file f --sizes 0.5,20 --scale 0.1 --plot f",
-            "fabcache bench trace --server a=/bin/a --against b=/bin/b",
+            "fabcache bench policies --quick --json f",
+            "fabcache bench policies --trace loop,sizes --file f --sizes 0.5,20 --scale 0.1 --plot f",
+            "fabcache bench policies --server a=/bin/a --against b=/bin/b",
             "fabcache bench memory a=/bin/a b=/bin/b --json f --plot f",
             "fabcache bench store --threads 1,2 --json f --plot f",
         ] {
@@ -53,10 +53,10 @@ mod tests {
             ("fabcache bench latency", "--server"),
             ("fabcache bench latency --server fab://h", "no fabric"),
             ("fabcache bench latency --server h -b put", "set, get, mix"),
-            ("fabcache bench trace --trace zipf", "zipf-0.8"),
-            ("fabcache bench trace --server a=/bin/a", "--against"),
+            ("fabcache bench policies --trace zipf", "zipf-0.8"),
+            ("fabcache bench policies --server a=/bin/a", "--against"),
             ("fabcache bench server a", "NAME=PROGRAM"),
-            ("fabcache bench trace --quick --scale 2", "--scale"),
+            ("fabcache bench policies --quick --scale 2", "--scale"),
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(culprit), "{line}: {error}");

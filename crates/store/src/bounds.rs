@@ -102,7 +102,7 @@ pub const COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION: u64 = 2 * REWRITE_RESERVE_DI
 pub const SURVEY_STEP_SEGMENTS: u32 = 4096;
 
 /// The small queue has this part (1/n) of the segments that hold items: what is not read again is gone soon. Chosen by
-/// miss ratios (`fabcache bench trace`): a tenth, as published, was worse on most traces.
+/// miss ratios (`fabcache bench policies`): a tenth, as published, was worse on most traces.
 pub const SMALL_QUEUE_DIVISOR: u32 = 20;
 
 /// More reads than this count as so many: what was popular must not stay for long when it no longer is.

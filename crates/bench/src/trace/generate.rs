@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::zipf::Zipf;
 use super::{Object, Request, Trace};
 use crate::random::{Random, mix};
+use crate::zipf::Zipf;
 
 /// A synthetic trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

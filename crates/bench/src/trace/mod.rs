@@ -1,25 +1,11 @@
-//! Miss ratios: traces replayed through the real store and through reference policies with the same memory.
+//! Traces: sequences of requests, recorded and synthetic.
 //!
-//! - `generate.rs`, `zipf.rs`: synthetic traces; `file.rs`: recorded ones.
+//! - `generate.rs`: synthetic traces; `file.rs`: recorded ones.
 //! - `content.rs`: the key and value of an object.
-//! - `policy/`: the reference policies, and what drives them.
-//! - `replay.rs`: the store.
-//! - `client.rs`: a server; `servers.rs`: two servers with the same memory.
-//! - `compare.rs`: store and policies side by side; `report.rs`, `plot.rs`: what came of it.
-//!
-//! A cache is used as aside: a request is a GET, and a miss is followed by a SET.
 
-pub mod client;
-pub mod compare;
 pub mod content;
 pub mod file;
 pub mod generate;
-pub mod plot;
-pub mod policy;
-pub mod replay;
-pub mod report;
-pub mod servers;
-pub mod zipf;
 
 /// What is cached under one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 mod common;
 mod latency;
 mod memory;
+mod policies;
 mod server;
 mod shm;
 mod store;
-mod trace;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub enum Command {
     /// Measures memcached-protocol servers side by side
     Server(server::Arguments),
     /// Measures miss ratios of the store beside reference policies
-    Trace(Box<trace::Arguments>),
+    Policies(Box<policies::Arguments>),
     /// Measures the store by itself, in this process
     Store(store::Arguments),
     /// Measures a server through the memory that it shares with its clients
@@ -40,7 +40,7 @@ pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Latency(arguments) => latency::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
-        Command::Trace(arguments) => trace::run(&arguments),
+        Command::Policies(arguments) => policies::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
         Command::Shm(arguments) => shm::run(&arguments),
         Command::Memory(arguments) => memory::run(&arguments),

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::content::{Content, VALUE_BYTES_MAX};
-use super::generate::{Kind, LOOP_EXCESS, Shape};
+use super::policy;
 use super::replay::{self, StoreRun};
-use super::{Trace, file, policy};
+use crate::trace::content::{Content, VALUE_BYTES_MAX};
+use crate::trace::generate::{Kind, LOOP_EXCESS, Shape};
+use crate::trace::{Trace, file};
 
 /// Where a trace comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! `fabcache bench trace`: miss ratios of the store beside those of reference policies, with the same memory.
+//! `fabcache bench policies`: miss ratios of the store beside those of reference policies, with the same memory.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use fabcache_bench::plot;
+use fabcache_bench::policies::compare::{self, Plan, Progress, Source};
+use fabcache_bench::policies::plot::panels;
+use fabcache_bench::policies::report::{LEGEND, Results, SERVERS_LEGEND, servers_table, table};
+use fabcache_bench::policies::servers;
 use fabcache_bench::report::{self, Header};
 use fabcache_bench::server::Candidate;
-use fabcache_bench::trace::compare::{self, Plan, Progress, Source};
 use fabcache_bench::trace::generate::{Kind, Shape};
-use fabcache_bench::trace::plot::panels;
-use fabcache_bench::trace::report::{LEGEND, Results, SERVERS_LEGEND, servers_table, table};
-use fabcache_bench::trace::servers;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::Trace;
 use super::client::Client;
 use super::compare::{Case, Plan, Progress};
-use super::content::Content;
 use crate::server::{Candidate, Server};
+use crate::trace::Trace;
+use crate::trace::content::Content;
 
 /// The least -m that memcached takes.
 const MEGABYTES_MIN: u64 = 2;

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::{NEVER, Object, Request, Trace};
 use super::{Access, Belady, Lru, Name, Policy, S3Fifo, Segmented, Sieve, misses};
 use crate::random::Random;
+use crate::trace::{NEVER, Object, Request, Trace};
 
 /// Every object is charged 1.
 const ONES: [u32; 26] = [1; 26];

@@ -12,8 +12,8 @@ use fabcache_store::{
 };
 use serde::Serialize;
 
-use super::content::Content;
-use super::{Object, Trace};
+use crate::trace::content::Content;
+use crate::trace::{Object, Trace};
 
 /// Requests after which progress is told.
 const PROGRESS_REQUESTS: usize = 10_000;
@@ -210,9 +210,9 @@ pub fn replay(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Request;
-    use super::super::generate::{Kind, Shape};
     use super::*;
+    use crate::trace::Request;
+    use crate::trace::generate::{Kind, Shape};
 
     const SHAPE: Shape = Shape { scale: 0.005, seed: 1, speed: 1 };
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Trace;
-use super::content::Content;
+use crate::trace::Trace;
+use crate::trace::content::Content;
 
 /// A server that does not answer for so long has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -193,8 +193,8 @@ mod tests {
     use std::collections::HashMap;
     use std::os::unix::net::UnixListener;
 
-    use super::super::generate::{Kind, Shape};
     use super::*;
+    use crate::trace::generate::{Kind, Shape};
 
     /// What the fake server does wrong.
     #[derive(Clone, Copy, PartialEq)]

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::compare::Row;
-use super::generate::Shape;
 use super::policy::Name;
 use super::servers::ServersRow;
 use crate::report::Header;
+use crate::trace::generate::Shape;
 
 /// Everything of one run.
 #[derive(Clone, Debug, Serialize)]

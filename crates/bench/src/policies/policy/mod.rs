@@ -22,7 +22,7 @@ pub use s3fifo::S3Fifo;
 pub use segmented::Segmented;
 pub use sieve::Sieve;
 
-use super::{NEVER, Trace};
+use crate::trace::{NEVER, Trace};
 
 /// What a policy is told of an access beside its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,16 @@
+//! Miss ratios: traces replayed through the real store and through reference policies with the same memory.
+//!
+//! - `policy/`: the reference policies, and what drives them.
+//! - `replay.rs`: the store.
+//! - `client.rs`: a server; `servers.rs`: two servers with the same memory.
+//! - `compare.rs`: store and policies side by side; `report.rs`, `plot.rs`: what came of it.
+//!
+//! A cache is used as aside: a request is a GET, and a miss is followed by a SET.
+
+pub mod client;
+pub mod compare;
+pub mod plot;
+pub mod policy;
+pub mod replay;
+pub mod report;
+pub mod servers;
