@@ -174,8 +174,8 @@ typedef struct {
 
 /*
  Told of each value that fabcache_get_many() finds: context is the caller's, key the number of the key. value and item are
- valid until it returns, and value is not NUL-terminated. It may call the library, and must return: by longjmp() or a C++
- exception it must not leave.
+ valid until it returns, and value is not NUL-terminated. It may call the library, but must not close the client that calls
+ it, and must return: by longjmp() or a C++ exception it must not leave.
  */
 typedef void (*fabcache_found_callback)(void *context,
                                         size_t key,

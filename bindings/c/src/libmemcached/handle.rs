@@ -33,7 +33,7 @@ pub struct State {
     /// The server that was lost last.
     pub last_disconnected: RefCell<Option<Rc<memcached_instance_st>>>,
     /// Name and password, of `memcached_set_sasl_auth_data`.
-    pub sasl: RefCell<Option<Box<Given>>>,
+    pub sasl: RefCell<Option<Rc<Given>>>,
     /// The file that it was configured by.
     pub file: RefCell<Option<Vec<u8>>>,
     /// Memory for a value on its way to the caller.

@@ -5,6 +5,7 @@
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
+use std::rc::{Rc, Weak};
 
 use fabcache_client::Credentials;
 
@@ -59,7 +60,7 @@ pub struct Given {
 }
 
 impl Given {
-    fn new(name: &[u8], password: &[u8]) -> Option<Box<Given>> {
+    fn new(name: &[u8], password: &[u8]) -> Option<Rc<Given>> {
         let mut secret = vec![0; 1 + password.len() / size_of::<c_ulong>() + 1];
         secret[0] = c_ulong::try_from(password.len()).ok()?;
         for (word, bytes) in secret[1..].iter_mut().zip(password.chunks(size_of::<c_ulong>())) {
@@ -67,18 +68,24 @@ impl Given {
             padded[..bytes.len()].copy_from_slice(bytes);
             *word = c_ulong::from_ne_bytes(padded);
         }
-        let nothing = sasl_callback_t { id: LIST_END, proc: None, context: ptr::null_mut() };
-        let mut given = Box::new(Given { callbacks: [nothing; 4], name: CString::new(name).ok()?, secret });
-        let context: *mut c_void = ptr::from_ref(&*given).cast_mut().cast();
+        let name = CString::new(name).ok()?;
         // SAFETY: only the form of a pointer changes; who calls it does so by its id, as what it is.
         let name_of = unsafe { std::mem::transmute::<GetSimple, unsafe extern "C" fn() -> c_int>(name_of) };
         // SAFETY: as above.
         let secret_of =
             unsafe { std::mem::transmute::<GetSecret, unsafe extern "C" fn() -> c_int>(secret_of) };
-        given.callbacks[0] = sasl_callback_t { id: USER, proc: Some(name_of), context };
-        given.callbacks[1] = sasl_callback_t { id: AUTHNAME, proc: Some(name_of), context };
-        given.callbacks[2] = sasl_callback_t { id: PASS, proc: Some(secret_of), context };
-        Some(given)
+        // Not in a box: moving one ends the validity of pointers into it.
+        Some(Rc::new_cyclic(|given: &Weak<Given>| {
+            let context: *mut c_void = given.as_ptr().cast_mut().cast();
+            let of = |id, proc| sasl_callback_t { id, proc, context };
+            let callbacks = [
+                of(USER, Some(name_of)),
+                of(AUTHNAME, Some(name_of)),
+                of(PASS, Some(secret_of)),
+                sasl_callback_t { id: LIST_END, proc: None, context: ptr::null_mut() },
+            ];
+            Given { callbacks, name, secret }
+        }))
     }
 }
 
@@ -152,7 +159,7 @@ impl memcached_st {
     }
 
     /// Other names and passwords from now on: connections are made anew.
-    fn set_callbacks(&self, callbacks: *mut c_void, given: Option<Box<Given>>) {
+    fn set_callbacks(&self, callbacks: *mut c_void, given: Option<Rc<Given>>) {
         self.sasl.callbacks.set(callbacks);
         self.sasl.is_allocated.set(u8::from(given.is_some()));
         if let Some(inner) = self.inner() {
@@ -178,7 +185,8 @@ impl memcached_st {
 
     fn give(&self, name: &[u8], password: &[u8]) -> memcached_return_t {
         let Some(given) = Given::new(name, password) else { return self.fail(MEMCACHED_INVALID_ARGUMENTS) };
-        self.set_callbacks(given.callbacks.as_ptr().cast_mut().cast(), Some(given));
+        let callbacks = given.callbacks.as_ptr().cast_mut().cast();
+        self.set_callbacks(callbacks, Some(given));
         MEMCACHED_SUCCESS
     }
 }
