@@ -1,5 +1,7 @@
 //! What is stored: keys and values that follow from an item's number, so that every answer can be checked.
 
+use std::ops::Range;
+
 use anyhow::{Result, ensure};
 
 use crate::random::{Random, mix};
@@ -20,6 +22,19 @@ const NUMBER_BYTES: usize = 8;
 pub struct Items {
     key_bytes: usize,
     pool: Vec<u8>,
+}
+
+/// What a value begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct Begin {
+    bytes: [u8; NUMBER_BYTES],
+    len: usize,
+}
+
+impl AsRef<[u8]> for Begin {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 impl Items {
@@ -71,6 +86,37 @@ impl Items {
         }
     }
 
+    /// The number of the item with this key; none if it is no key of ours.
+    #[inline]
+    pub fn number(key: &[u8]) -> Option<u64> {
+        let digits = key.strip_prefix(PREFIX).filter(|digits| !digits.is_empty())?;
+        digits.iter().try_fold(0u64, |number, digit| {
+            let digit = digit.checked_sub(b'0').filter(|digit| *digit <= 9)?;
+            number.checked_mul(10)?.checked_add(u64::from(digit))
+        })
+    }
+
+    /// The value of `len` bytes of an item in the pieces that it is made of: what it begins with, then parts of the pool,
+    /// which [`Items::piece`] has.
+    #[inline]
+    pub fn pieces(&self, number: u64, len: usize) -> (Begin, impl Iterator<Item = Range<usize>> + use<>) {
+        let begin = Begin { bytes: number.to_le_bytes(), len: NUMBER_BYTES.min(len) };
+        let (mut from, mut left) = (self.start(number), len - begin.len);
+        let parts = std::iter::from_fn(move || {
+            let part = from..POOL_BYTES.min(from + left);
+            left -= part.len();
+            from = 0;
+            (!part.is_empty()).then_some(part)
+        });
+        (begin, parts)
+    }
+
+    /// A part of the pool.
+    #[inline]
+    pub fn piece(&self, part: Range<usize>) -> &[u8] {
+        &self.pool[part]
+    }
+
     /// Whether this is the value of `len` bytes of an item: every byte is looked at.
     pub fn is_value(&self, number: u64, len: usize, found: &[u8]) -> bool {
         if !self.may_be_value(number, len, found) {
@@ -112,9 +158,17 @@ mod tests {
         let (mut key, mut value) = (Vec::new(), Vec::new());
         items.key(4_711, &mut key);
         assert_eq!(key, b"bench-00000000004711");
+        assert_eq!(Items::number(&key), Some(4_711));
+        for other in [&b"bench-"[..], b"bench-1x", b"other-00000000004711", b"bench-99999999999999999999"] {
+            assert_eq!(Items::number(other), None);
+        }
         for len in [0, 1, 8, 9, 1_000, POOL_BYTES * 2 + 5] {
             items.value(77, len, &mut value);
             assert_eq!(value.len(), len);
+            let (begin, parts) = items.pieces(77, len);
+            let whole =
+                parts.fold(begin.as_ref().to_vec(), |whole, part| [&whole, items.piece(part)].concat());
+            assert!(whole == value, "{len}");
             assert!(items.is_value(77, len, &value) && !items.is_value(77, len + 1, &value));
             if len > 0 {
                 assert!(!items.is_value(78, len, &value));

@@ -3,6 +3,7 @@
 //! - `target.rs`: a cache that is measured, and the way to it; `items.rs`: what is stored there; `fill.rs` stores it.
 //! - `experiment.rs`: how anything is measured, case by case in interleaved rounds; `results.rs`, `histogram.rs`: what comes
 //!   of it, and how it is kept.
+//! - `dummy/`: a server that does nothing but answer, for what clients can do at most; broken on request.
 //! - `latency/`: how long a call takes.
 //! - `workload.rs`: what is asked of a server.
 //! - `client.rs`: one connection that asks it and checks the answers.
@@ -18,6 +19,7 @@
 
 pub mod client;
 pub mod compare;
+pub mod dummy;
 pub mod experiment;
 pub mod fill;
 pub mod histogram;

@@ -40,6 +40,7 @@ mod tests {
         let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
         for line in [
             "fabcache bench latency --server tcp://h:1 --server unix:///s -b MIX --quick --verify --json f",
+            "fabcache bench dummy --listen tcp://127.0.0.1:0 --listen unix:///s --fault set-dropped@9 --threads 2",
             "fabcache bench server a=/bin/a b=/bin/b --rounds 3",
             "fabcache bench policies --quick --json f",
             "fabcache bench policies --trace loop,sizes --file f --sizes 0.5,20 --scale 0.1 --plot f",
@@ -55,6 +56,11 @@ mod tests {
             ("fabcache bench latency --server h -b put", "set, get, mix"),
             ("fabcache bench policies --trace zipf", "zipf-0.8"),
             ("fabcache bench policies --server a=/bin/a", "--against"),
+            ("fabcache bench dummy", "--listen"),
+            ("fabcache bench dummy --listen shm:///s", "tcp://"),
+            ("fabcache bench dummy --listen unix:///s --fault odd@3", "wrong, foreign"),
+            ("fabcache bench trace --trace zipf", "zipf-0.8"),
+            ("fabcache bench trace --server a=/bin/a", "--against"),
             ("fabcache bench server a", "NAME=PROGRAM"),
             ("fabcache bench policies --quick --scale 2", "--scale"),
         ] {

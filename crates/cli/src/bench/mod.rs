@@ -1,6 +1,7 @@
 //! `fabcache bench`: measurements.
 
 mod common;
+mod dummy;
 mod latency;
 mod memory;
 mod policies;
@@ -23,6 +24,8 @@ use serde::Serialize;
 pub enum Command {
     /// Measures how long a call takes, by the size of its value
     Latency(latency::Arguments),
+    /// Is a server that does nothing but answer, to measure what clients can do at most
+    Dummy(dummy::Arguments),
     /// Measures memcached-protocol servers side by side
     Server(server::Arguments),
     /// Measures miss ratios of the store beside reference policies
@@ -39,6 +42,7 @@ pub enum Command {
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Latency(arguments) => latency::run(&arguments),
+        Command::Dummy(arguments) => dummy::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
         Command::Policies(arguments) => policies::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),

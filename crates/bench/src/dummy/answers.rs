@@ -1,0 +1,250 @@
+//! What each request is answered.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use fabcache_protocol::{
+    Command, Delete, Form, Get, Item, Refusal, Reply, Request, SavedForm, Store, StoreMode, Value,
+};
+
+use super::fault::{Fault, Kind};
+use super::lengths::Lengths;
+use super::output::Output;
+use crate::items::{Items, KEY_BYTES_MIN};
+
+/// What it says to `version`.
+pub const VERSION: &str = "1.6.0-dummy";
+const UNSUPPORTED: Refusal = Refusal::Server("the dummy does not do that");
+const MISPLACED: Refusal = Refusal::Client("bad data chunk");
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct Shared {
+    /// Values follow from the numbers of items.
+    pub items: Items,
+    lengths: Lengths,
+    fault: Option<Fault>,
+    /// Answers that could have been wrong so far.
+    chances: AtomicU64,
+    started: Instant,
+}
+
+/// Answers of one connection.
+#[derive(Debug)]
+pub struct Answers {
+    /// Those not yet sent.
+    pub output: Output,
+    /// Nothing more is answered.
+    pub closing: bool,
+    /// Where in the output the answer begins that is being made.
+    begun: usize,
+    /// An answer that comes behind the next one.
+    held: Vec<u8>,
+    /// A value that is coming in.
+    storing: Option<(u64, u32)>,
+    form: SavedForm,
+}
+
+impl Shared {
+    /// Nothing is stored.
+    pub fn new(fault: Option<Fault>) -> Shared {
+        let items = Items::new(KEY_BYTES_MIN).expect("it is a length of keys");
+        Shared { items, lengths: Lengths::new(), fault, chances: AtomicU64::new(0), started: Instant::now() }
+    }
+
+    /// What is wrong with the next answer of such, if anything.
+    fn fault(&self, of_sets: bool, of_values: bool) -> Option<Kind> {
+        let fault = self.fault?;
+        if (fault.of_sets, fault.kind.is_of_values()) != (of_sets, of_values) {
+            return None;
+        }
+        let number = self.chances.fetch_add(1, Ordering::Relaxed) + 1;
+        number.is_multiple_of(fault.every).then_some(fault.kind)
+    }
+}
+
+impl Answers {
+    /// None yet.
+    pub fn new() -> Answers {
+        Answers {
+            output: Output::default(),
+            closing: false,
+            begun: 0,
+            held: Vec::new(),
+            storing: None,
+            form: SavedForm::new(),
+        }
+    }
+
+    /// All that was answered before is sent.
+    pub fn begin(&mut self) {
+        self.begun = 0;
+    }
+
+    /// Answers a request.
+    #[inline]
+    pub fn request(&mut self, shared: &Shared, request: Request<'_>) {
+        let Request { command, form } = request;
+        match command {
+            Command::Get(get) => {
+                self.get(shared, &get, &form);
+                // The answer to a line of text ends with the line.
+                if !matches!(form, Form::Text(_)) {
+                    self.end(shared, Some(false));
+                }
+            }
+            Command::EndOfKeys => {
+                form.reply(&Reply::End, &mut self.output.bytes);
+                self.end(shared, Some(false));
+            }
+            Command::Store(store) => self.store(shared, &store, &form),
+            command => {
+                self.other(shared, &command, &form);
+                self.end(shared, None);
+            }
+        }
+    }
+
+    /// The value that a request announced has come.
+    pub fn value_end(&mut self, shared: &Shared, intact: bool) {
+        let Some((number, len)) = self.storing.take() else { return };
+        if intact {
+            shared.lengths.put(number, Some(len));
+        }
+        let reply = if intact { Reply::Stored(item(len)) } else { Reply::Refused(MISPLACED) };
+        self.form.form().reply(&reply, &mut self.output.bytes);
+        self.end(shared, Some(true));
+    }
+
+    fn get(&mut self, shared: &Shared, get: &Get<'_>, form: &Form<'_>) {
+        let number = Lengths::number(get.key);
+        let Some(len) = shared.lengths.get(number) else {
+            return form.reply(&Reply::Miss, &mut self.output.bytes);
+        };
+        if !get.value {
+            return form.reply(&Reply::Found(item(len)), &mut self.output.bytes);
+        }
+        if shared.fault.is_some() {
+            self.perhaps_wrong_value(shared, number, len, form);
+        } else {
+            form.value_head(&item(len), &mut self.output.bytes);
+            self.output.value(&shared.items, number, len as usize);
+        }
+        form.value_tail(&mut self.output.bytes);
+    }
+
+    fn perhaps_wrong_value(&mut self, shared: &Shared, number: u64, len: u32, form: &Form<'_>) {
+        let fault = shared.fault(false, true);
+        let number = if fault == Some(Kind::Foreign) { number ^ 1 } else { number };
+        let mut value = Vec::new();
+        shared.items.value(number, len as usize, &mut value);
+        match fault {
+            Some(Kind::Wrong) if len > 0 => value[len as usize / 2] ^= 1,
+            Some(Kind::Truncated) => value.truncate(len as usize / 2),
+            _ => {}
+        }
+        form.value_head(&item(value.len() as u32), &mut self.output.bytes);
+        self.output.bytes.extend_from_slice(&value);
+    }
+
+    fn store(&mut self, shared: &Shared, store: &Store<'_>, form: &Form<'_>) {
+        let number = Lengths::number(store.key);
+        let len = u32::try_from(store.value.len()).unwrap_or(u32::MAX);
+        let known = shared.lengths.get(number).is_some();
+        let is_plain = store.compare.is_none();
+        let reply = match store.mode {
+            StoreMode::Add if known => Reply::NotStored,
+            StoreMode::Replace if !known => Reply::NotStored,
+            StoreMode::Set | StoreMode::Add | StoreMode::Replace if is_plain => Reply::Stored(item(len)),
+            _ => Reply::Refused(UNSUPPORTED),
+        };
+        let stores = matches!(reply, Reply::Stored(_));
+        match store.value {
+            Value::Streamed { .. } if stores => {
+                self.storing = Some((number, len));
+                self.form.save(form);
+                return;
+            }
+            // The rest of the value comes, and means nothing.
+            Value::Streamed { .. } => self.storing = None,
+            Value::Inline(_) if stores => shared.lengths.put(number, Some(len)),
+            Value::Inline(_) => {}
+        }
+        form.reply(&reply, &mut self.output.bytes);
+        self.end(shared, Some(true));
+    }
+
+    fn other(&mut self, shared: &Shared, command: &Command<'_>, form: &Form<'_>) {
+        let out = &mut self.output.bytes;
+        let known = |key: &[u8]| shared.lengths.get(Lengths::number(key));
+        let reply = match command {
+            Command::Noop => Reply::Noop,
+            Command::Version => Reply::Version(VERSION),
+            Command::Delete(Delete { key, .. }) => {
+                let was = known(key);
+                shared.lengths.put(Lengths::number(key), None);
+                if was.is_some() { Reply::Deleted } else { Reply::NotFound }
+            }
+            Command::Touch(touch) => match known(touch.key) {
+                Some(len) => Reply::Found(item(len)),
+                None => Reply::NotFound,
+            },
+            Command::Flush(_) => {
+                shared.lengths.clear();
+                Reply::Ok
+            }
+            Command::Verbosity(_) => Reply::Ok,
+            Command::Stats(words) => {
+                if words.clone().next().is_none() {
+                    let pid = std::process::id().to_string();
+                    let uptime = shared.started.elapsed().as_secs().to_string();
+                    let stats =
+                        [("pid", &*pid), ("uptime", &*uptime), ("version", VERSION), ("threads", "1")];
+                    for (name, value) in stats {
+                        form.reply(&Reply::Stat { name: name.as_bytes(), value: value.as_bytes() }, out);
+                    }
+                }
+                Reply::StatsEnd
+            }
+            Command::Quit => {
+                self.closing = true;
+                Reply::Bye
+            }
+            Command::Refused(refusal) => Reply::Refused(*refusal),
+            _ => Reply::Refused(UNSUPPORTED),
+        };
+        form.reply(&reply, out);
+    }
+
+    /// The answer that was being made is all there: to what was stored, to what was read, or to anything else.
+    #[inline]
+    fn end(&mut self, shared: &Shared, of_sets: Option<bool>) {
+        if shared.fault.is_some() {
+            self.end_perhaps_wrong(shared, of_sets);
+        }
+    }
+
+    #[cold]
+    fn end_perhaps_wrong(&mut self, shared: &Shared, of_sets: Option<bool>) {
+        let bytes = &mut self.output.bytes;
+        let begun = self.begun;
+        if begun == bytes.len() || self.closing {
+            return;
+        }
+        let fault = of_sets.and_then(|of_sets| shared.fault(of_sets, false));
+        match fault {
+            Some(Kind::Dropped) => bytes.truncate(begun),
+            Some(Kind::Swapped) if self.held.is_empty() => self.held = bytes.split_off(begun),
+            Some(Kind::Closed) => {
+                bytes.truncate(begun + (bytes.len() - begun) / 2);
+                self.closing = true;
+            }
+            _ => bytes.append(&mut self.held),
+        }
+        self.begun = bytes.len();
+    }
+}
+
+fn item(len: u32) -> Item {
+    Item { len: len.into(), cas: 1, ..Item::default() }
+}

@@ -1,0 +1,71 @@
+//! A dummy in a process of its own, so that it takes no time of the clients, and none of theirs is taken for its own.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::Listen;
+use crate::process::Process;
+
+/// How long it may take to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The child process. It ends when dropped, or with this process.
+#[derive(Debug)]
+pub struct Child {
+    child: std::process::Child,
+    /// Open as long as this process lives; the child ends when it is closed.
+    input: Option<ChildStdin>,
+    urls: Vec<String>,
+}
+
+impl Child {
+    /// Starts `program`, the command-line tool, as a dummy that listens at these places.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn start(program: &Path, listen: &[Listen]) -> Result<Child> {
+        let mut command = Command::new(program);
+        command.args(["bench", "dummy", "--until-input-ends"]);
+        for place in listen {
+            command.arg("--listen").arg(place.to_string());
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let mut started = Child { child, input: input, urls: Vec::new() };
+        let output = output.context("a pipe was asked for")?;
+        let lines = BufReader::new(output).lines().take(listen.len());
+        started.urls = lines.collect::<Result<_, _>>()?;
+        ensure!(started.urls.len() == listen.len(), "the dummy, {}, ended at once", program.display());
+        Ok(started)
+    }
+
+    /// Where it listens, in the order in which that was asked for.
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    /// Its process.
+    pub fn process(&self) -> Process {
+        Process(self.child.id())
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,103 @@
+//! One connection.
+
+use std::io;
+
+use fabcache_protocol::{Decoded, Decoder, Limits};
+use fabcache_transport::{Link, Received};
+
+use super::answers::{Answers, Shared};
+
+/// Values up to this many bytes are waited for, longer ones dropped as they come.
+const INLINE_BYTES_MAX: usize = 2 << 10;
+/// Bytes that are received at once.
+const RECEIVED_BYTES_MAX: usize = 64 << 10;
+
+/// One connection.
+pub struct Connection {
+    link: Box<dyn Link>,
+    decoder: Decoder,
+    answers: Answers,
+    /// What was received and is not yet a request.
+    rest: Vec<u8>,
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// More requests.
+    Requests,
+    /// That the client takes answers.
+    Room,
+    /// Nothing: it is over.
+    End,
+}
+
+impl Connection {
+    /// Over a link.
+    pub fn new(link: Box<dyn Link>) -> Connection {
+        let limits = Limits { inline_value_max: INLINE_BYTES_MAX };
+        Connection { link, decoder: Decoder::new(None, limits), answers: Answers::new(), rest: Vec::new() }
+    }
+
+    /// Answers are left that the client did not take.
+    pub fn waits_for_room(&self) -> bool {
+        !self.answers.output.is_empty()
+    }
+
+    /// The link.
+    pub fn link(&self) -> &dyn Link {
+        &*self.link
+    }
+
+    /// Answers what has come. `buffer` is used by all connections in turn.
+    pub fn serve(&mut self, shared: &Shared, buffer: &mut Vec<u8>) -> Wants {
+        self.try_serve(shared, buffer).unwrap_or(Wants::End)
+    }
+
+    fn try_serve(&mut self, shared: &Shared, buffer: &mut Vec<u8>) -> io::Result<Wants> {
+        if !self.answers.output.is_empty() && !self.answers.output.send(&shared.items, &mut *self.link)? {
+            return Ok(Wants::Room);
+        }
+        let kept = self.rest.len();
+        if buffer.len() < kept + RECEIVED_BYTES_MAX {
+            buffer.resize(kept + RECEIVED_BYTES_MAX, 0);
+        }
+        buffer[..kept].copy_from_slice(&self.rest);
+        let came = match self.link.receive(&mut buffer[kept..])? {
+            Received::Bytes(count) => kept + count,
+            Received::Nothing => return Ok(Wants::Requests),
+            Received::End => return Ok(Wants::End),
+        };
+        self.rest.clear();
+        let used = self.answer(shared, &buffer[..came]);
+        self.rest.extend_from_slice(&buffer[used..came]);
+        let sent = self.answers.output.send(&shared.items, &mut *self.link)?;
+        Ok(match (self.answers.closing, sent) {
+            (true, _) => Wants::End,
+            (false, true) => Wants::Requests,
+            (false, false) => Wants::Room,
+        })
+    }
+
+    /// Answers what is whole; how many bytes that was.
+    fn answer(&mut self, shared: &Shared, input: &[u8]) -> usize {
+        self.answers.begin();
+        let mut used = 0;
+        while !self.answers.closing {
+            match self.decoder.decode(&input[used..]) {
+                Decoded::Incomplete { .. } => break,
+                Decoded::Request { consumed, request } => {
+                    used += consumed;
+                    self.answers.request(shared, request);
+                }
+                Decoded::ValueEnd { consumed, intact } => {
+                    used += consumed;
+                    self.answers.value_end(shared, intact);
+                }
+                Decoded::Value { consumed, .. } | Decoded::Skipped { consumed } => used += consumed,
+                Decoded::Fatal => self.answers.closing = true,
+            }
+        }
+        used
+    }
+}

@@ -1,0 +1,111 @@
+//! What a broken server does, to see that it is noticed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// What is wrong with an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A byte in the middle of a value is another: only who compares all of it sees that.
+    Wrong,
+    /// The value of another key, as long as the right one.
+    Foreign,
+    /// The first half of a value, told as all of it.
+    Truncated,
+    /// There is no answer.
+    Dropped,
+    /// It comes behind the next one.
+    Swapped,
+    /// Half of it comes, and the connection is closed.
+    Closed,
+}
+
+/// One answer of so many is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What is wrong with it.
+    pub kind: Kind,
+    /// Answers to what is stored are meant, not to what is read.
+    pub of_sets: bool,
+    /// The last of how many it is.
+    pub every: u64,
+}
+
+/// What the name of a fault begins with where it is one of answers to what is stored.
+const OF_SETS: &str = "set-";
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 6] =
+        [Kind::Wrong, Kind::Foreign, Kind::Truncated, Kind::Dropped, Kind::Swapped, Kind::Closed];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Wrong => "wrong",
+            Kind::Foreign => "foreign",
+            Kind::Truncated => "truncated",
+            Kind::Dropped => "dropped",
+            Kind::Swapped => "swapped",
+            Kind::Closed => "closed",
+        }
+    }
+
+    /// Something is wrong with the value, not with the answer as a whole.
+    pub fn is_of_values(self) -> bool {
+        matches!(self, Kind::Wrong | Kind::Foreign | Kind::Truncated)
+    }
+}
+
+impl FromStr for Fault {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Fault> {
+        let form = "a fault is KIND@EVERY, as in wrong@100";
+        let (name, every) = text.split_once('@').with_context(|| format!("{text:?}: {form}"))?;
+        let every = every.parse().ok().filter(|every| *every > 0);
+        let every = every.with_context(|| format!("{text:?}: {form}, EVERY at least 1"))?;
+        let (of_sets, plain) = name.strip_prefix(OF_SETS).map_or((false, name), |plain| (true, plain));
+        let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == plain) else {
+            let names = Kind::ALL.map(Kind::name).join(", ");
+            bail!(
+                "there is no fault {name:?}; there are {names}, and with {OF_SETS} before it the last three"
+            );
+        };
+        ensure!(!of_sets || !kind.is_of_values(), "{text:?}: an answer to a set has no value");
+        Ok(Fault { kind, of_sets, every })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = if self.of_sets { OF_SETS } else { "" };
+        write!(f, "{prefix}{}@{}", self.kind.name(), self.every)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_read_and_written() {
+        for text in ["wrong@1", "foreign@20", "truncated@3", "dropped@7", "set-swapped@100", "set-closed@2"] {
+            assert_eq!(text.parse::<Fault>().expect(text).to_string(), text);
+        }
+        for (text, culprit) in [
+            ("wrong", "KIND@EVERY"),
+            ("wrong@0", "at least 1"),
+            ("odd@1", "foreign, truncated"),
+            ("set-wrong@1", "no value"),
+        ] {
+            let error = text.parse::<Fault>().expect_err(text).to_string();
+            assert!(
+                error.contains(culprit) && error.contains(text.split('@').next().unwrap_or(text)),
+                "{error}"
+            );
+        }
+    }
+}

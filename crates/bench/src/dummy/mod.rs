@@ -1,0 +1,246 @@
+//! A server that does nothing but answer at once: what a client can do at most, measured with it, is the client's limit.
+//!
+//! It speaks text, meta and binary. A get is answered with the value that [`Items`](crate::items::Items) has for the item, as
+//! long as the last one that was stored under its key; nothing else is kept. On request it is broken, in one of some ways
+//! ([`Fault`]).
+//!
+//! - `lengths.rs`: what it knows of items; `answers.rs`: what each request is answered; `output.rs` sends that;
+//!   `connection.rs`: one connection.
+//! - `fault.rs`: what is wrong with the answers of a broken one.
+//! - `child.rs`: a dummy in a process of its own.
+
+mod answers;
+mod child;
+mod connection;
+mod fault;
+mod lengths;
+mod output;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, bail, ensure};
+use fabcache_transport::tcp::{TcpListener, TcpOptions};
+use fabcache_transport::unix::UnixListener;
+use fabcache_transport::{Listener, Peer};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+
+use answers::Shared;
+pub use child::Child;
+use connection::{Connection, Wants};
+pub use fault::{Fault, Kind};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+/// Only its own user may connect to a Unix socket.
+const SOCKET_MODE: u32 = 0o600;
+/// Connections that are served between two looks at what else is ready.
+const EVENTS_PER_TURN_MAX: usize = 64;
+const BELL: u64 = u64::MAX;
+/// Tokens from this on are listeners, but for the bell's.
+const LISTENERS: u64 = 1 << 32;
+
+/// Where to listen: `tcp://ADDRESS:PORT`, of which port 0 takes a free one, or `unix:///PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for Listen {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Listen> {
+        if let Some(path) = text.strip_prefix("unix://") {
+            ensure!(path.starts_with('/'), "{text:?}: a Unix socket has an absolute path: unix:///PATH");
+            return Ok(Listen::Unix(path.into()));
+        }
+        let Some(place) = text.strip_prefix("tcp://") else {
+            bail!("{text:?}: the dummy listens at tcp://HOST:PORT or unix:///PATH");
+        };
+        let mut addresses =
+            place.to_socket_addrs().with_context(|| format!("{text:?} is not tcp://HOST:PORT"))?;
+        addresses.next().map(Listen::Tcp).with_context(|| format!("{text:?}: there is no such host"))
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Tcp(address) => write!(f, "tcp://{address}"),
+            Listen::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
+
+/// What a dummy does.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where it listens.
+    pub listen: Vec<Listen>,
+    /// What is wrong with it.
+    pub fault: Option<Fault>,
+    /// Threads that answer.
+    pub threads: usize,
+}
+
+/// A dummy in threads of this process. It ends when dropped.
+#[derive(Debug)]
+pub struct Dummy {
+    urls: Vec<String>,
+    bell: Arc<OwnedFd>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Settings {
+    /// In one thread, with nothing wrong.
+    pub fn new(listen: Vec<Listen>) -> Settings {
+        Settings { listen, fault: None, threads: 1 }
+    }
+}
+
+impl Dummy {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// It cannot listen there.
+    pub fn start(settings: &Settings) -> Result<Dummy> {
+        ensure!(!settings.listen.is_empty() && settings.threads > 0, "a dummy has a listener and a thread");
+        let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
+        for place in &settings.listen {
+            let listener = listener(place).with_context(|| format!("cannot listen at {place}"))?;
+            listeners.push(listener);
+        }
+        let urls = listeners.iter().map(|listener| match listener.local() {
+            Peer::Socket(address) => Listen::Tcp(address).to_string(),
+            peer => format!("unix://{peer}"),
+        });
+        let urls = urls.collect();
+        let (shared, listeners) = (Arc::new(Shared::new(settings.fault)), Arc::new(listeners));
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let mut dummy = Dummy { urls, bell, threads: Vec::new() };
+        for _ in 0..settings.threads {
+            let mut worker = Worker::new(Arc::clone(&shared), Arc::clone(&listeners), &dummy.bell)?;
+            let name = std::thread::Builder::new().name("dummy".into());
+            dummy.threads.push(name.spawn(move || worker.run())?);
+        }
+        Ok(dummy)
+    }
+
+    /// Where it listens, in the order in which that was asked for.
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+}
+
+impl Drop for Dummy {
+    fn drop(&mut self) {
+        // Nobody takes it away again, so that all threads see it.
+        if rustix::io::write(&*self.bell, &1u64.to_ne_bytes()).is_ok() {
+            self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        }
+    }
+}
+
+fn listener(place: &Listen) -> io::Result<Box<dyn Listener>> {
+    Ok(match place {
+        Listen::Tcp(address) => {
+            let options = TcpOptions { backlog: BACKLOG, share_address: false };
+            Box::new(TcpListener::bind(*address, &options)?)
+        }
+        Listen::Unix(path) => Box::new(UnixListener::bind(path, SOCKET_MODE, BACKLOG)?),
+    })
+}
+
+/// One thread's connections.
+struct Worker {
+    shared: Arc<Shared>,
+    listeners: Arc<Vec<Box<dyn Listener>>>,
+    epoll: OwnedFd,
+    connections: HashMap<u64, Connection>,
+    next: u64,
+    buffer: Vec<u8>,
+}
+
+impl Worker {
+    fn new(
+        shared: Arc<Shared>,
+        listeners: Arc<Vec<Box<dyn Listener>>>,
+        bell: &OwnedFd,
+    ) -> io::Result<Worker> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        for (number, listener) in listeners.iter().enumerate() {
+            let token = EventData::new_u64(LISTENERS + number as u64);
+            epoll::add(&epoll, listener.descriptor(), token, EventFlags::IN | EventFlags::EXCLUSIVE)?;
+        }
+        Ok(Worker { shared, listeners, epoll, connections: HashMap::new(), next: 0, buffer: Vec::new() })
+    }
+
+    /// Until the bell rings, or the system fails.
+    fn run(&mut self) {
+        let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let mut events = [none; EVENTS_PER_TURN_MAX];
+        loop {
+            let count = match epoll::wait(&self.epoll, &mut events[..], None) {
+                Ok(count) => count,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => return,
+            };
+            for event in &events[..count] {
+                match event.data.u64() {
+                    BELL => return,
+                    token if token >= LISTENERS => self.accept((token - LISTENERS) as usize),
+                    token => self.serve(token),
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, listener: usize) {
+        // A client that is refused for want of descriptors notices that itself.
+        while let Ok(Some(link)) = self.listeners[listener].accept() {
+            let token = self.next;
+            self.next = (self.next + 1) % LISTENERS;
+            let added = link.descriptor().is_some_and(|descriptor| {
+                epoll::add(&self.epoll, descriptor, EventData::new_u64(token), EventFlags::IN).is_ok()
+            });
+            if added {
+                self.connections.insert(token, Connection::new(link));
+            }
+        }
+    }
+
+    fn serve(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let waited_for_room = connection.waits_for_room();
+        let wants = connection.serve(&self.shared, &mut self.buffer);
+        let flags = match wants {
+            Wants::End => {
+                // The descriptor leaves with it.
+                self.connections.remove(&token);
+                return;
+            }
+            Wants::Requests => EventFlags::IN,
+            Wants::Room => EventFlags::OUT,
+        };
+        if waited_for_room != (wants == Wants::Room) {
+            let changed = connection.link().descriptor().is_some_and(|descriptor| {
+                epoll::modify(&self.epoll, descriptor, EventData::new_u64(token), flags).is_ok()
+            });
+            if !changed {
+                self.connections.remove(&token);
+            }
+        }
+    }
+}

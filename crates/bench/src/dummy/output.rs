@@ -1,0 +1,99 @@
+//! Answers on their way out.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+
+use fabcache_transport::Link;
+
+use crate::items::Items;
+
+/// Longer parts of values are sent from where they lie.
+const COPIED_BYTES_MAX: usize = 4 << 10;
+/// Parts that are sent at once.
+const PARTS_MAX: usize = 64;
+
+/// Bytes, and in between them parts of values that lie elsewhere.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// What is copied.
+    pub bytes: Vec<u8>,
+    /// Parts of the items' pool, each with the place in `bytes` before which it comes.
+    parts: VecDeque<(usize, Range<usize>)>,
+    /// How far `bytes` are sent.
+    sent: usize,
+}
+
+impl Output {
+    /// Nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len() && self.parts.is_empty()
+    }
+
+    /// Appends the value of `len` bytes of an item.
+    #[inline]
+    pub fn value(&mut self, items: &Items, number: u64, len: usize) {
+        let (begin, parts) = items.pieces(number, len);
+        self.bytes.extend_from_slice(begin.as_ref());
+        for part in parts {
+            if part.len() > COPIED_BYTES_MAX {
+                self.parts.push_back((self.bytes.len(), part));
+            } else {
+                self.bytes.extend_from_slice(items.piece(part));
+            }
+        }
+    }
+
+    /// Sends what the link takes; whether that was all.
+    ///
+    /// # Errors
+    /// The link is broken.
+    pub fn send(&mut self, items: &Items, link: &mut dyn Link) -> io::Result<bool> {
+        while !self.is_empty() {
+            let sent = if self.parts.is_empty() {
+                link.send(&[IoSlice::new(&self.bytes[self.sent..])])?
+            } else {
+                link.send(&self.slices(items))?
+            };
+            if sent == 0 {
+                return Ok(false);
+            }
+            self.advance(sent);
+        }
+        self.bytes.clear();
+        self.sent = 0;
+        Ok(true)
+    }
+
+    fn slices<'a>(&'a self, items: &'a Items) -> Vec<IoSlice<'a>> {
+        let mut slices = Vec::with_capacity(2 * self.parts.len().min(PARTS_MAX) + 1);
+        let mut from = self.sent;
+        for (at, part) in self.parts.iter().take(PARTS_MAX) {
+            if from < *at {
+                slices.push(IoSlice::new(&self.bytes[from..*at]));
+                from = *at;
+            }
+            slices.push(IoSlice::new(items.piece(part.clone())));
+        }
+        if self.parts.len() <= PARTS_MAX && from < self.bytes.len() {
+            slices.push(IoSlice::new(&self.bytes[from..]));
+        }
+        slices
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while count > 0 {
+            let until = self.parts.front().map_or(self.bytes.len(), |(at, _)| *at);
+            let bytes = count.min(until - self.sent);
+            self.sent += bytes;
+            count -= bytes;
+            let Some((_, part)) = self.parts.front_mut().filter(|_| count > 0) else { return };
+            let taken = count.min(part.len());
+            part.start += taken;
+            count -= taken;
+            if part.start == part.end {
+                self.parts.pop_front();
+            }
+        }
+    }
+}

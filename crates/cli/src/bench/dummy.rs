@@ -1,0 +1,49 @@
+//! `fabcache bench dummy`: a server that does nothing but answer.
+
+use std::io::{Read, Write};
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use fabcache_bench::dummy::{Dummy, Fault, Listen, Settings};
+
+/// Where, and what is wrong with it.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where to listen: tcp://HOST:PORT, of which port 0 takes a free one, or unix:///PATH. May be repeated
+    #[arg(long, value_name = "URL", required = true)]
+    listen: Vec<Listen>,
+    /// Be broken: of so many answers (EVERY) one is wrong, foreign, truncated, dropped, swapped with the next, or cut off and
+    /// the connection closed; with set- before the last three it is one to a set
+    #[arg(long, value_name = "KIND@EVERY")]
+    fault: Option<Fault>,
+    /// Threads that answer
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    threads: usize,
+    /// End when the standard input does, and not only when stopped
+    #[arg(long)]
+    until_input_ends: bool,
+}
+
+/// Says where it listens, a line each, and answers.
+///
+/// # Errors
+/// It cannot listen there.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    ensure!(arguments.threads > 0, "--threads is at least 1");
+    let settings =
+        Settings { listen: arguments.listen.clone(), fault: arguments.fault, threads: arguments.threads };
+    let dummy = Dummy::start(&settings)?;
+    let mut out = std::io::stdout();
+    for url in dummy.urls() {
+        writeln!(out, "{url}")?;
+    }
+    out.flush()?;
+    if arguments.until_input_ends {
+        let mut ignored = [0; 64];
+        while std::io::stdin().read(&mut ignored)? > 0 {}
+        return Ok(());
+    }
+    loop {
+        std::thread::park();
+    }
+}
