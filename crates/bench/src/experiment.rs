@@ -1,9 +1,11 @@
 //! How anything is measured: cases, each on every target, in interleaved rounds.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::ceiling::Ceilings;
 use crate::process::pin;
 use crate::results::{Case, Results, Sample};
 use crate::target::{Described, Target};
@@ -18,6 +20,12 @@ pub trait Experiment {
 
     /// What is measured, in order.
     fn cases(&self) -> Vec<Case>;
+
+    /// Whether the same work with a server that does nothing tells what the clients can do at most. It does not where they
+    /// wait for anything but answers, or miss on purpose.
+    fn has_ceiling(&self) -> bool {
+        true
+    }
 
     /// Makes a target ready for a case: stores what will be read, connects.
     ///
@@ -45,6 +53,8 @@ pub struct Plan {
     pub client_cpu: Option<usize>,
     /// The CPU of all servers of this host.
     pub server_cpu: Option<usize>,
+    /// The command-line tool, which can be a server that does nothing: with it the clients' own limit is measured first.
+    pub ceiling: Option<PathBuf>,
 }
 
 /// Is told what is being done.
@@ -74,13 +84,20 @@ pub fn run(
     if let Some(cpu) = plan.server_cpu {
         targets.iter().try_for_each(|(target, _)| target.pin(cpu))?;
     }
+    let ceilings = match plan.ceiling.as_deref().filter(|_| experiment.has_ceiling()) {
+        Some(program) => {
+            Ceilings::start(program, targets.iter().map(|(target, _)| *target), plan.server_cpu)?
+        }
+        None => Ceilings::none(),
+    };
     if let Some(cpu) = plan.client_cpu {
         pin(None, cpu)?;
     }
     let cases = experiment.cases();
-    progress.begin(cases.len() as u64 * targets.len() as u64 * u64::from(plan.rounds));
+    progress.begin(cases.len() as u64 * (ceilings.rounds() + targets.len() as u64 * u64::from(plan.rounds)));
     for case in &cases {
         let what = |target: &Target| format!("{} {}, {}", experiment.name(), case.name(), target.name);
+        let ceiling = ceilings.measure(experiment, case, |dummy| progress.round(&what(dummy)))?;
         let mut ready = Vec::new();
         for (target, _) in targets {
             ready.push((*target, experiment.prepare(target, case).with_context(|| what(target))?));
@@ -93,7 +110,8 @@ pub fn run(
                 let (target, rounds) = &mut ready[index];
                 progress.round(&what(target));
                 let sample = measure(target, rounds.as_mut(), round).with_context(|| what(target))?;
-                results.samples.push(Sample { case: case.clone(), ..sample });
+                let ceiling_per_s = sample.ceiling_per_s.or_else(|| ceiling.of(target));
+                results.samples.push(Sample { case: case.clone(), ceiling_per_s, ..sample });
             }
         }
     }

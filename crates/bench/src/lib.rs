@@ -3,7 +3,7 @@
 //! - `target.rs`: a cache that is measured, and the way to it; `items.rs`: what is stored there; `fill.rs` stores it.
 //! - `experiment.rs`: how anything is measured, case by case in interleaved rounds; `results.rs`, `histogram.rs`: what comes
 //!   of it, and how it is kept.
-//! - `dummy/`: a server that does nothing but answer, for what clients can do at most; broken on request.
+//! - `dummy/`: a server that does nothing but answer, broken on request; `ceiling.rs`: what clients can do with it at most.
 //! - `latency/`: how long a call takes.
 //! - `workload.rs`: what is asked of a server.
 //! - `client.rs`: one connection that asks it and checks the answers.
@@ -17,6 +17,7 @@
 //! - `shm/`: the client library through shared memory.
 //! - `random.rs`: random sequences; `zipf.rs`: ranks that follow Zipf's law.
 
+pub mod ceiling;
 pub mod client;
 pub mod compare;
 pub mod dummy;

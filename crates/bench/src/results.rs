@@ -89,6 +89,8 @@ pub struct Sample {
 
 /// A result that comes so near to what the clients can do at most says little of the server.
 pub const CEILING_PART: f64 = 0.8;
+/// Such results that are told one by one.
+const LIMITS_TOLD_MAX: usize = 8;
 
 impl From<u64> for Parameter {
     fn from(number: u64) -> Parameter {
@@ -239,6 +241,43 @@ impl Results {
         all
     }
 
+    /// Which results come so near to what the clients can do at most that they say little of the server: lines for below a
+    /// table, none if there is no such result.
+    pub fn limits(&self) -> String {
+        let mut lines = Vec::new();
+        let mut measured = 0;
+        for target in &self.targets {
+            for case in self.cases() {
+                let ceiling = self.median(&target.name, case, |sample| sample.ceiling_per_s);
+                let rate = self.median(&target.name, case, |sample| Some(sample.rate()));
+                measured += usize::from(ceiling > 0.0);
+                if rate > ceiling * CEILING_PART {
+                    let percent = 100.0 * rate / ceiling;
+                    lines.push(format!(
+                        "  {}, {}: {rate:.0} of {ceiling:.0} a second, {percent:.0}%\n",
+                        target.name,
+                        case.name()
+                    ));
+                }
+            }
+        }
+        if lines.is_empty() {
+            return String::new();
+        }
+        let mut text = format!(
+            "Limited by the client: {} of {measured} results are above {:.0}% of what the same clients do with a server that does \
+             nothing but answer, and say more of the client and the way than of the server.\n",
+            lines.len(),
+            100.0 * CEILING_PART
+        );
+        let rest = lines.len().saturating_sub(LIMITS_TOLD_MAX);
+        text.extend(lines.into_iter().take(LIMITS_TOLD_MAX));
+        if rest > 0 {
+            let _ = writeln!(text, "  and {rest} more; all are in the JSON, as ceiling_per_s");
+        }
+        text
+    }
+
     /// The median over rounds of a figure; not a number where no round has it.
     pub fn median(&self, target: &str, case: &Case, figure: impl Fn(&Sample) -> Option<f64>) -> f64 {
         median(self.rounds(target, case).filter_map(figure))
@@ -300,6 +339,24 @@ mod tests {
 
     #[test]
     fn the_clients_limit_is_told() {
+        let described = |name: &str| Described {
+            name: name.into(),
+            urls: Vec::new(),
+            transport: "tcp".into(),
+            protocol: "meta".into(),
+            versions: Vec::new(),
+            command: None,
+        };
+        let mut results = Results::new("latency", "how".into(), vec![described("a"), described("b")]);
+        let of =
+            |target, operations, ceiling_per_s| Sample { ceiling_per_s, ..sample(target, 0, operations) };
+        results.samples = vec![of("a", 90, Some(100.0)), of("b", 70, Some(100.0))];
+        let text = results.limits();
+        assert!(text.contains("1 of 2 results") && text.contains("a, get keys=zipf"), "{text}");
+        assert!(text.contains("90 of 100 a second, 90%") && !text.contains("  b, "), "{text}");
+        results.samples = vec![of("a", 90, None), of("b", 70, Some(100.0))];
+        assert_eq!(results.limits(), "");
+
         let reached = |ceiling_per_s| Sample { ceiling_per_s, ..sample("a", 0, 90) }.is_clients_limit();
         assert!(reached(Some(100.0)) && !reached(Some(200.0)) && !reached(None));
     }

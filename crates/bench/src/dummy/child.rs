@@ -36,7 +36,7 @@ impl Child {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        let mut started = Child { child, input: input, urls: Vec::new() };
+        let mut started = Child { child, input, urls: Vec::new() };
         let output = output.context("a pipe was asked for")?;
         let lines = BufReader::new(output).lines().take(listen.len());
         started.urls = lines.collect::<Result<_, _>>()?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use fabcache_bench::experiment::{self, Experiment, Plan, Progress};
 use fabcache_bench::results::Results;
@@ -42,6 +42,9 @@ pub struct Common {
     /// The CPU on which the servers of this host are to run
     #[arg(long, value_name = "CPU")]
     server_cpu: Option<usize>,
+    /// Do not measure first what the client can do at most, with a server that does nothing
+    #[arg(long)]
+    no_ceiling: bool,
     /// Where the results go as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -69,15 +72,28 @@ impl Common {
     ) -> Result<()> {
         let target = self.target()?;
         let rounds = self.rounds.unwrap_or(if self.quick { 1 } else { rounds }).max(1);
-        let plan = Plan { rounds, client_cpu: self.client_cpu, server_cpu: self.server_cpu };
+        let ceiling = if self.no_ceiling { None } else { Some(this_program()?) };
+        let plan = Plan { rounds, client_cpu: self.client_cpu, server_cpu: self.server_cpu, ceiling };
         let bar = Bar::default();
         let results = experiment::run(experiment, &[(&target, None)], &plan, &bar);
         bar.0.finish_and_clear();
         let results = results?;
         println!("{}\n{}\n", results.run.machine, results.method);
         print!("{}", table(&results));
+        let limits = results.limits();
+        if !limits.is_empty() {
+            print!("\n{limits}");
+        }
         self.json.as_deref().map_or(Ok(()), |path| results.save(path))
     }
+}
+
+/// This very program, which is the dummy as well ([`Plan::ceiling`]).
+///
+/// # Errors
+/// The system does not tell.
+pub fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot tell which program this is; go on with --no-ceiling")
 }
 
 /// Shows progress, where somebody can see it.

@@ -1,0 +1,128 @@
+//! What the clients of a measurement can do at most: the same work with a server that does nothing but answer.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use fabcache_client::Protocol;
+
+use crate::dummy::{Child, Listen};
+use crate::experiment::Experiment;
+use crate::results::Case;
+use crate::target::{Target, Url};
+
+/// Its name in messages.
+const NAME: &str = "the dummy";
+
+/// Dummies that are reached as targets are.
+#[derive(Debug)]
+pub struct Ceilings {
+    dummies: Vec<Dummy>,
+}
+
+#[derive(Debug)]
+struct Dummy {
+    way: Way,
+    target: Target,
+    // Last: its clients go first.
+    _process: Child,
+}
+
+/// How a target is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Way {
+    transport: &'static str,
+    protocol: Protocol,
+    servers: usize,
+}
+
+impl Way {
+    /// That of a target; none for memory, which the clients read themselves.
+    fn of(target: &Target) -> Option<Way> {
+        let transport = target.urls.first().filter(|_| !target.shares_memory())?.transport();
+        Some(Way { transport, protocol: target.protocol, servers: target.urls.len() })
+    }
+
+    fn listen(&self, number: usize) -> Listen {
+        match self.transport {
+            "tcp" => Listen::Tcp(([127, 0, 0, 1], 0).into()),
+            _ => {
+                let file = format!("fabcache-dummy-{}-{number}.sock", std::process::id());
+                Listen::Unix(std::env::temp_dir().join(file))
+            }
+        }
+    }
+}
+
+impl Ceilings {
+    /// None is measured.
+    pub fn none() -> Ceilings {
+        Ceilings { dummies: Vec::new() }
+    }
+
+    /// Starts a dummy for each way in which targets are reached, on this CPU if one is given. `program` is the command-line
+    /// tool. Threads inherit the CPUs of who starts them, and so do processes: to be called before the clients are pinned.
+    ///
+    /// # Errors
+    /// One does not come up.
+    pub fn start<'t>(
+        program: &Path,
+        targets: impl Iterator<Item = &'t Target>,
+        cpu: Option<usize>,
+    ) -> Result<Ceilings> {
+        let mut dummies: Vec<Dummy> = Vec::new();
+        for way in targets.filter_map(Way::of) {
+            if dummies.iter().any(|dummy| dummy.way == way) {
+                continue;
+            }
+            // No two have the same socket.
+            let first: usize = dummies.iter().map(|dummy| dummy.way.servers).sum();
+            let listen: Vec<Listen> = (first..first + way.servers).map(|number| way.listen(number)).collect();
+            let process = Child::start(program, &listen)?;
+            let urls: Result<Vec<Url>> = process.urls().iter().map(|url| url.parse()).collect();
+            let target = Target::new(NAME, &urls?, way.protocol)?;
+            cpu.map_or(Ok(()), |cpu| process.process().pin(cpu))?;
+            dummies.push(Dummy { way, target, _process: process });
+        }
+        Ok(Ceilings { dummies })
+    }
+
+    /// Rounds that will be run for each case.
+    pub fn rounds(&self) -> u64 {
+        self.dummies.len() as u64
+    }
+
+    /// Runs a round of a case with each dummy; operations a second of that which is reached as a target is.
+    ///
+    /// # Errors
+    /// The case cannot be run with one.
+    pub fn measure(
+        &self,
+        experiment: &dyn Experiment,
+        case: &Case,
+        mut begin: impl FnMut(&Target),
+    ) -> Result<Rates> {
+        let mut rates = Vec::new();
+        for dummy in &self.dummies {
+            begin(&dummy.target);
+            let context = || format!("{} {}, with {NAME}", experiment.name(), case.name());
+            let sample = experiment
+                .prepare(&dummy.target, case)
+                .and_then(|mut rounds| rounds.round(0))
+                .with_context(context)?;
+            rates.push((dummy.way.clone(), sample.rate()));
+        }
+        Ok(Rates(rates))
+    }
+}
+
+/// Operations a second, by how the dummy was reached.
+#[derive(Clone, Debug)]
+pub struct Rates(Vec<(Way, f64)>);
+
+impl Rates {
+    /// With the dummy that is reached as a target is, if there is one.
+    pub fn of(&self, target: &Target) -> Option<f64> {
+        let way = Way::of(target)?;
+        self.0.iter().find(|(known, _)| *known == way).map(|(_, rate)| *rate)
+    }
+}
