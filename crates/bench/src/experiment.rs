@@ -136,8 +136,8 @@ fn as_ns(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// CPU time of all threads of this process.
-fn process_cpu_ns() -> u64 {
+/// CPU time of all threads of this process so far.
+pub fn process_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

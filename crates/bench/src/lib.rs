@@ -1,10 +1,12 @@
 //! Load generation and measurement against any memcached-protocol server, and of the store by itself.
 //!
-//! - `target.rs`: a cache that is measured, and the way to it; `items.rs`: what is stored there; `fill.rs` stores it.
+//! - `target.rs`: a cache that is measured, and the way to it; `items.rs`: what is stored there; `fill.rs` stores it;
+//!   `limits.rs`: what its servers take.
 //! - `experiment.rs`: how anything is measured, case by case in interleaved rounds; `results.rs`, `histogram.rs`: what comes
 //!   of it, and how it is kept.
 //! - `dummy/`: a server that does nothing but answer, broken on request; `ceiling.rs`: what clients can do with it at most.
 //! - `latency/`: how long a call takes.
+//! - `nonblocking/`: windows of calls that do not wait; `blocks/`: large values in blocks.
 //! - `workload.rs`: what is asked of a server.
 //! - `client.rs`: one connection that asks it and checks the answers.
 //! - `process.rs`: CPU time and memory of a process.
@@ -18,6 +20,7 @@
 //! - `random.rs`: random sequences; `zipf.rs`: ranks that follow Zipf's law.
 
 pub mod ceiling;
+pub mod blocks;
 pub mod client;
 pub mod compare;
 pub mod dummy;
@@ -26,7 +29,9 @@ pub mod fill;
 pub mod histogram;
 pub mod items;
 pub mod latency;
+pub mod limits;
 pub mod memory;
+pub mod nonblocking;
 pub mod plot;
 pub mod policies;
 pub mod process;

@@ -76,6 +76,9 @@ pub struct Sample {
     pub verified: u64,
     /// How long single operations took.
     pub latency: Option<Histogram>,
+    /// The same of what the case is compared with, if that was done in the same round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_latency: Option<Histogram>,
     /// CPU time of the servers, in nanoseconds, if they are processes of this host.
     pub server_cpu_ns: Option<u64>,
     /// CPU time of the clients, in nanoseconds.

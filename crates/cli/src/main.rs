@@ -41,6 +41,8 @@ mod tests {
         for line in [
             "fabcache bench latency --server tcp://h:1 --server unix:///s -b MIX --quick --verify --json f",
             "fabcache bench dummy --listen tcp://127.0.0.1:0 --listen unix:///s --fault set-dropped@9 --threads 2",
+            "fabcache bench nonblocking --server shm:///s --api i --drain wait,test --keys random,zipf -w 8,32 --items 9",
+            "fabcache bench blocks --server tcp://h:1 --pair-bytes 8m --block-bytes 1000 --total-bytes 5g --window 4",
             "fabcache bench server a=/bin/a b=/bin/b --rounds 3",
             "fabcache bench policies --quick --json f",
             "fabcache bench policies --trace loop,sizes --file f --sizes 0.5,20 --scale 0.1 --plot f",
@@ -54,6 +56,9 @@ mod tests {
             ("fabcache bench latency", "--server"),
             ("fabcache bench latency --server fab://h", "no fabric"),
             ("fabcache bench latency --server h -b put", "set, get, mix"),
+            ("fabcache bench nonblocking --server tcp://h:1 --drain never", "wait and test"),
+            ("fabcache bench nonblocking --server tcp://h:1 --window 0", "1..=1024"),
+            ("fabcache bench blocks --server tcp://h:1 --pair-bytes 1t", "1t"),
             ("fabcache bench policies --trace zipf", "zipf-0.8"),
             ("fabcache bench policies --server a=/bin/a", "--against"),
             ("fabcache bench dummy", "--listen"),

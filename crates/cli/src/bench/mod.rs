@@ -1,9 +1,11 @@
 //! `fabcache bench`: measurements.
 
+mod blocks;
 mod common;
 mod dummy;
 mod latency;
 mod memory;
+mod nonblocking;
 mod policies;
 mod server;
 mod shm;
@@ -26,6 +28,10 @@ pub enum Command {
     Latency(latency::Arguments),
     /// Is a server that does nothing but answer, to measure what clients can do at most
     Dummy(dummy::Arguments),
+    /// Measures what an operation takes that is not waited for by itself
+    Nonblocking(nonblocking::Arguments),
+    /// Measures large values written in blocks, then read back in order
+    Blocks(blocks::Arguments),
     /// Measures memcached-protocol servers side by side
     Server(server::Arguments),
     /// Measures miss ratios of the store beside reference policies
@@ -43,6 +49,8 @@ pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Latency(arguments) => latency::run(&arguments),
         Command::Dummy(arguments) => dummy::run(&arguments),
+        Command::Nonblocking(arguments) => nonblocking::run(&arguments),
+        Command::Blocks(arguments) => blocks::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
         Command::Policies(arguments) => policies::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),

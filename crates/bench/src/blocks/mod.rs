@@ -1,0 +1,316 @@
+//! OHB's pattern of input and output: pairs of key and value far larger than an item, written in blocks, then read back in
+//! order; with calls that wait, and in windows of those that do not.
+
+use std::fmt::Write as _;
+
+use anyhow::{Result, ensure};
+use fabcache_client::Client;
+
+use crate::experiment::{Experiment, Rounds};
+use crate::fill::fill;
+use crate::items::Items;
+use crate::limits::Limits;
+use crate::nonblocking::calls::{Api, Calls, Drain, How, Wanted};
+use crate::nonblocking::{both, misses};
+use crate::results::{Case, Results, Sample};
+use crate::target::Target;
+
+/// OHB's pairs.
+const PAIR_BYTES: u64 = 512 << 20;
+/// The least that OHB writes.
+const TOTAL_BYTES: u64 = 5 << 30;
+/// With `quick`: less than memcached's default memory.
+const QUICK_PAIR_BYTES: u64 = 8 << 20;
+const QUICK_TOTAL_BYTES: u64 = 40 << 20;
+/// Calls in flight.
+const WINDOW: usize = 32;
+/// What a server adds to key and value of an item: more than any does.
+const ITEM_OVERHEAD_BYTES: u64 = 256;
+/// Blocks in flight take no more memory here …
+const BUFFERS_BYTES_MAX: usize = 256 << 20;
+/// … but there are so many.
+const WINDOW_MIN: usize = 2;
+/// Largest block: the client library's largest value.
+const BLOCK_BYTES_MAX: usize = 1 << 30;
+
+/// Names of figures.
+const BYTES_PER_S: &str = "bytes_per_s";
+const BLOCKING_BYTES_PER_S: &str = "blocking_bytes_per_s";
+const BLOCK_BYTES: &str = "block_bytes";
+const WINDOW_USED: &str = "window_used";
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Blocks {
+    /// Bytes of a pair's value.
+    pub pair_bytes: u64,
+    /// Bytes of the blocks that it is cut into: as many as an item of the server can have, unless told.
+    pub block_bytes: Option<usize>,
+    /// Bytes of all pairs together.
+    pub total_bytes: u64,
+    /// Calls in flight at most.
+    pub window: usize,
+    /// Whether every byte of every block is compared.
+    pub verify: bool,
+    /// What is stored.
+    pub items: Items,
+}
+
+impl Blocks {
+    /// As OHB has it: 5 GB in pairs of 512 MB.
+    ///
+    /// # Errors
+    /// Keys cannot be so long.
+    pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Blocks> {
+        Ok(Blocks {
+            pair_bytes: if quick { QUICK_PAIR_BYTES } else { PAIR_BYTES },
+            block_bytes: None,
+            total_bytes: if quick { QUICK_TOTAL_BYTES } else { TOTAL_BYTES },
+            window: WINDOW,
+            verify,
+            items: Items::new(key_bytes)?,
+        })
+    }
+
+    /// How pairs are cut for this target.
+    fn cut(&self, target: &Target, client: &Client) -> Result<Cut> {
+        ensure!(self.window > 0, "a window of 0: at least 1 is in flight");
+        ensure!(
+            self.pair_bytes > 0 && self.pair_bytes <= self.total_bytes,
+            "--pair-bytes {} --total-bytes {}: at least one pair is written",
+            self.pair_bytes,
+            self.total_bytes
+        );
+        let limits = Limits::of(client)?;
+        let name = &target.name;
+        self.ensure_room(name, limits.memory_bytes, target.urls.len() as u64)?;
+        let added = ITEM_OVERHEAD_BYTES + self.items.key_bytes() as u64;
+        let largest = limits.item_bytes.saturating_sub(added).min(BLOCK_BYTES_MAX as u64);
+        ensure!(largest > 0, "{name}: items have at most {} bytes (-I): no block fits", limits.item_bytes);
+        let wanted = self.block_bytes.map_or(largest, |bytes| bytes as u64);
+        ensure!(
+            (1..=largest).contains(&wanted),
+            "--block-bytes {wanted}: from 1 to {largest} fit an item of {name}; start it with a larger -I for more"
+        );
+        let block_bytes = wanted.min(self.pair_bytes);
+        Ok(Cut { block_bytes, pair_bytes: self.pair_bytes, pairs: self.total_bytes / self.pair_bytes })
+    }
+
+    fn ensure_room(&self, name: &str, memory_bytes: u64, servers: u64) -> Result<()> {
+        let total = self.total_bytes;
+        // An eighth for what is added to items, and for what has no whole item in it.
+        let needed = total.saturating_add(total / 8);
+        ensure!(
+            needed <= memory_bytes,
+            "--total-bytes {total} do not fit the {memory_bytes} bytes of memory of {name}: start it with -m {} or more{}, or give \
+             --total-bytes {} or less",
+            needed.div_ceil(servers.max(1)).div_ceil(1 << 20),
+            if servers > 1 { ", each of its servers" } else { "" },
+            memory_bytes / 9 * 8
+        );
+        Ok(())
+    }
+}
+
+/// Pairs in blocks. Blocks are numbered through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cut {
+    pairs: u64,
+    pair_bytes: u64,
+    block_bytes: u64,
+}
+
+impl Cut {
+    fn blocks_of_a_pair(&self) -> u64 {
+        self.pair_bytes.div_ceil(self.block_bytes)
+    }
+
+    fn blocks(&self) -> u64 {
+        self.pairs * self.blocks_of_a_pair()
+    }
+
+    /// Bytes of the block with this number: the last one of a pair has what is left.
+    fn bytes_of(&self, number: u64) -> usize {
+        let before = number % self.blocks_of_a_pair() * self.block_bytes;
+        self.block_bytes.min(self.pair_bytes - before) as usize
+    }
+
+    fn wanted(&self) -> impl Iterator<Item = Wanted> {
+        let cut = *self;
+        (0..cut.blocks()).map(move |number| Wanted { number, value_bytes: cut.bytes_of(number) })
+    }
+
+    /// So many blocks in flight, wished for `window`.
+    fn window(&self, window: usize) -> usize {
+        window.min((BUFFERS_BYTES_MAX / self.block_bytes as usize).max(WINDOW_MIN))
+    }
+}
+
+impl Experiment for Blocks {
+    fn name(&self) -> &'static str {
+        "blocks"
+    }
+
+    fn method(&self) -> String {
+        format!(
+            "one thread; {} bytes in pairs of {} are written in blocks, then read back in order: by calls that wait, and by windows of \
+             {} that do not, of fewer where blocks in flight would take more than {BUFFERS_BYTES_MAX} bytes; before either writes, \
+             all blocks are deleted; wall time without making blocks and comparing them; {}",
+            self.total_bytes / self.pair_bytes.max(1) * self.pair_bytes,
+            self.pair_bytes,
+            self.window,
+            if self.verify {
+                "every byte of every block compared"
+            } else {
+                "length and number of every block compared"
+            }
+        )
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |operation: &str| {
+            let case = Case::new(operation)
+                .with("pair_bytes", self.pair_bytes)
+                .with("total_bytes", self.total_bytes)
+                .with("window", self.window);
+            match self.block_bytes {
+                Some(bytes) => case.with("block_bytes", bytes),
+                None => case,
+            }
+        };
+        vec![case("iset"), case("iget")]
+    }
+
+    fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
+        let client = target.client()?;
+        let cut = self.cut(target, &client)?;
+        // Also where they are written: so that nobody is the first in memory that no one has used.
+        fill(&client, &self.items, 0..cut.blocks(), |number| cut.bytes_of(number))?;
+        let window = cut.window(self.window);
+        let how = How { sets: case.operation == "iset", api: Api::Issued, drain: Drain::Wait };
+        let calls = Calls::new(client.clone(), &self.items, self.verify, window);
+        Ok(Box::new(Passes { target, client, items: &self.items, calls, cut, how, window }))
+    }
+}
+
+/// Passes over all pairs of one target.
+struct Passes<'e> {
+    target: &'e Target,
+    client: Client,
+    items: &'e Items,
+    calls: Calls<'e>,
+    cut: Cut,
+    how: How,
+    window: usize,
+}
+
+impl Rounds for Passes<'_> {
+    fn round(&mut self, number: u32) -> Result<Sample> {
+        let Passes { client, items, calls, cut, how, .. } = self;
+        let wanted: Vec<Wanted> = cut.wanted().collect();
+        let mut rates = [0.0; 2];
+        let (_, sample) = both(number, self.target, |waits| {
+            if how.sets {
+                delete(client, items, cut.blocks())?;
+            }
+            let pass = if waits { calls.blocking(how.sets, &wanted) } else { calls.windows(*how, &wanted) }?;
+            rates[usize::from(waits)] = pass.bytes_per_s();
+            Ok(pass)
+        })?;
+        let figures = [
+            (BYTES_PER_S, rates[0]),
+            (BLOCKING_BYTES_PER_S, rates[1]),
+            (BLOCK_BYTES, cut.block_bytes as f64),
+            (WINDOW_USED, self.window as f64),
+        ];
+        let figures = figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
+        Ok(Sample { figures, ..sample })
+    }
+}
+
+fn delete(client: &Client, items: &Items, blocks: u64) -> Result<()> {
+    let mut key = Vec::new();
+    for number in 0..blocks {
+        items.key(number, &mut key);
+        client.delete(&key)?;
+    }
+    Ok(())
+}
+
+/// What was written and read in a second.
+pub fn table(results: &Results) -> String {
+    let mut text = String::new();
+    for target in &results.targets {
+        for (at, case) in results.cases().into_iter().enumerate() {
+            let figure =
+                |name: &str| results.median(&target.name, case, |sample| sample.figures.get(name).copied());
+            let Some(latency) = results.latency(&target.name, case) else { continue };
+            if at == 0 {
+                let told = |name: &str| case.number(name).unwrap_or_default();
+                let _ = writeln!(
+                    text,
+                    "{}: {} bytes in pairs of {}, in blocks of {}, window {}",
+                    target.name,
+                    told("total_bytes"),
+                    told("pair_bytes"),
+                    figure(BLOCK_BYTES),
+                    figure(WINDOW_USED)
+                );
+                let heads = ["MB/s", "blocking MB/s", "x", "block p50 us", "block p99 us"];
+                let heads: String = heads.iter().map(|head| format!(" {head:>13}")).collect();
+                let _ = writeln!(text, "{:>8}{heads}", "");
+            }
+            let gain = |sample: &Sample| {
+                Some(sample.figures.get(BYTES_PER_S)? / sample.figures.get(BLOCKING_BYTES_PER_S)?)
+            };
+            let _ = writeln!(
+                text,
+                "{:>8} {:>13.1} {:>13.1} {:>13.2} {:>13.0} {:>13.0}",
+                if case.operation == "iset" { "written" } else { "read" },
+                figure(BYTES_PER_S) / 1e6,
+                figure(BLOCKING_BYTES_PER_S) / 1e6,
+                results.median(&target.name, case, gain),
+                latency.percentile_ns(50.0) / 1e3,
+                latency.percentile_ns(99.0) / 1e3
+            );
+        }
+        text.push_str(&misses(results, &target.name));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_the_whole_of_their_pair() {
+        for (pair_bytes, block_bytes, blocks) in [(100, 30, 4), (90, 30, 3), (30, 30, 1), (31, 30, 2)] {
+            let cut = Cut { pairs: 3, pair_bytes, block_bytes };
+            assert_eq!((cut.blocks_of_a_pair(), cut.blocks()), (blocks, 3 * blocks));
+            for pair in 0..3 {
+                let bytes = |block: u64| cut.bytes_of(pair * blocks + block) as u64;
+                assert_eq!((0..blocks).map(bytes).sum::<u64>(), pair_bytes);
+                assert!((0..blocks).all(|block| (1..=block_bytes).contains(&bytes(block))));
+            }
+        }
+    }
+
+    #[test]
+    fn memory_here_is_bounded() {
+        let window = |block_bytes| Cut { pairs: 1, pair_bytes: 1 << 40, block_bytes }.window(32);
+        assert_eq!((window(1 << 20), window(32 << 20), window(1 << 30)), (32, 8, 2));
+    }
+
+    #[test]
+    fn what_does_not_fit_names_the_way_out() {
+        let blocks = Blocks::standard(false, false, 20).expect("a length of keys");
+        let error = blocks.ensure_room("a", 64 << 20, 1).expect_err("5 GB").to_string();
+        assert!(error.contains("-m 5760") && error.contains("--total-bytes 59652320"), "{error}");
+        let error = blocks.ensure_room("a", 64 << 20, 3).expect_err("5 GB").to_string();
+        assert!(error.contains("-m 1920 or more, each"), "{error}");
+        blocks.ensure_room("a", 5760 << 20, 1).expect("it fits");
+        let quick = Blocks::standard(true, false, 20).expect("a length of keys");
+        quick.ensure_room("a", 64 << 20, 1).expect("memcached's default");
+    }
+}

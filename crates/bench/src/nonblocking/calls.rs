@@ -1,0 +1,259 @@
+//! Calls with their clock: one that waits after the other, or a window of those that do not.
+//!
+//! Keys and values are made before the clock runs, and answers are looked at after it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use fabcache_client::{Client, Completed, Error, Outcome, Request, Ttl};
+
+use crate::histogram::Histogram;
+use crate::items::Items;
+
+/// Which calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// `iset` and `iget`: key and value belong to the operation until it is over.
+    Issued,
+    /// `bset` and `bget`: key and value may be used again at once.
+    Buffered,
+}
+
+/// How the end of a window is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    /// Each request is waited for, in the order in which they were made.
+    Wait,
+    /// All that are not over are tested in turn.
+    Test,
+}
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct How {
+    /// Whether values are stored. Otherwise they are asked for.
+    pub sets: bool,
+    /// Which calls.
+    pub api: Api,
+    /// How they are waited for.
+    pub drain: Drain,
+}
+
+/// An item, and how long its value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its number.
+    pub number: u64,
+    /// Bytes of its value.
+    pub value_bytes: usize,
+}
+
+/// What some calls came to.
+#[derive(Clone, Debug, Default)]
+pub struct Pass {
+    /// Calls.
+    pub operations: u64,
+    /// Values that were not found.
+    pub misses: u64,
+    /// Values of which every byte was compared.
+    pub verified: u64,
+    /// Bytes of values that were stored or found.
+    pub bytes: u64,
+    /// How long it took, without what was done before and after.
+    pub elapsed: Duration,
+    /// How long each took, from being asked for until it was known to be over.
+    pub times: Histogram,
+}
+
+impl Pass {
+    /// Nanoseconds for a call.
+    pub fn ns_each(&self) -> f64 {
+        self.elapsed.as_nanos() as f64 / self.operations.max(1) as f64
+    }
+
+    /// Bytes of values a second.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.bytes as f64 * 1e9 / self.elapsed.as_nanos().max(1) as f64
+    }
+}
+
+/// Makes calls, with memory for as many as are in flight.
+pub struct Calls<'e> {
+    client: Client,
+    items: &'e Items,
+    verify: bool,
+    slots: Vec<Slot>,
+    /// The slots whose requests are not over.
+    pending: Vec<usize>,
+}
+
+/// A call in flight, and the memory of what it is about.
+struct Slot {
+    request: Request,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    begun: Instant,
+    taken: Duration,
+    result: Result<Outcome, Error>,
+}
+
+impl<'e> Calls<'e> {
+    /// With `window` calls in flight at most.
+    pub fn new(client: Client, items: &'e Items, verify: bool, window: usize) -> Calls<'e> {
+        let slot = || Slot {
+            request: client.request(),
+            key: Vec::new(),
+            value: Vec::new(),
+            begun: Instant::now(),
+            taken: Duration::ZERO,
+            result: Err(Error::NothingAsked),
+        };
+        let slots = (0..window.max(1)).map(|_| slot()).collect();
+        Calls { client, items, verify, slots, pending: Vec::new() }
+    }
+
+    /// Each waits for its answer.
+    ///
+    /// # Errors
+    /// A call fails, or an answer is wrong.
+    pub fn blocking(&mut self, sets: bool, wanted: &[Wanted]) -> Result<Pass> {
+        let mut pass = Pass::default();
+        let slot = &mut self.slots[0];
+        for one in wanted {
+            slot.make_ready(self.items, *one, sets);
+            let begun = Instant::now();
+            slot.result = if sets {
+                self.client.set(&slot.key, &slot.value, Ttl::NEVER).map(|()| Outcome::Stored)
+            } else {
+                let found = self.client.get_into(&slot.key, None, &mut slot.value);
+                let outcome = |(flags, cas)| Outcome::Found { flags, cas };
+                found.map(|found| {
+                    found.map(|found| (found.flags, found.cas)).map_or(Outcome::NotFound, outcome)
+                })
+            };
+            slot.taken = begun.elapsed();
+            pass.elapsed += slot.taken;
+            slot.judge(self.items, *one, sets, self.verify, &mut pass)?;
+        }
+        Ok(pass)
+    }
+
+    /// A window of calls after the other.
+    ///
+    /// # Errors
+    /// A call fails, or an answer is wrong.
+    pub fn windows(&mut self, how: How, wanted: &[Wanted]) -> Result<Pass> {
+        let mut pass = Pass::default();
+        for window in wanted.chunks(self.slots.len()) {
+            for (slot, one) in self.slots.iter_mut().zip(window) {
+                slot.make_ready(self.items, *one, how.sets);
+            }
+            let begun = Instant::now();
+            let slots = &mut self.slots[..window.len()];
+            slots.iter_mut().for_each(|slot| slot.ask(how));
+            match how.drain {
+                Drain::Wait => slots.iter_mut().for_each(|slot| slot.end(how)),
+                Drain::Test => test(slots, &mut self.pending, how),
+            }
+            pass.elapsed += begun.elapsed();
+            for (slot, one) in slots.iter_mut().zip(window) {
+                slot.judge(self.items, *one, how.sets, self.verify, &mut pass)?;
+            }
+        }
+        Ok(pass)
+    }
+}
+
+fn test(slots: &mut [Slot], pending: &mut Vec<usize>, how: How) {
+    pending.clear();
+    pending.extend(0..slots.len());
+    while !pending.is_empty() {
+        let before = pending.len();
+        pending.retain(|index| {
+            let slot = &mut slots[*index];
+            let is_over = slot.request.test();
+            if is_over {
+                slot.end(how);
+            }
+            !is_over
+        });
+        if pending.len() == before {
+            // The server may need this CPU.
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Slot {
+    fn make_ready(&mut self, items: &Items, wanted: Wanted, sets: bool) {
+        items.key(wanted.number, &mut self.key);
+        // What an answer leaves there cannot be taken for the next one's.
+        self.value.clear();
+        if sets {
+            items.value(wanted.number, wanted.value_bytes, &mut self.value);
+        }
+    }
+
+    fn ask(&mut self, how: How) {
+        let Slot { request, key, value, .. } = self;
+        self.begun = Instant::now();
+        match (how.sets, how.api) {
+            (true, Api::Issued) => request.iset(std::mem::take(key), std::mem::take(value), Ttl::NEVER),
+            (true, Api::Buffered) => request.bset(key, value, Ttl::NEVER),
+            (false, Api::Issued) => request.iget(std::mem::take(key), std::mem::take(value)),
+            (false, Api::Buffered) => request.bget(key, std::mem::take(value)),
+        }
+    }
+
+    /// Waits, unless it is over.
+    fn end(&mut self, how: How) {
+        let Completed { key, value, result } = self.request.wait();
+        self.taken = self.begun.elapsed();
+        self.result = result;
+        if how.api == Api::Issued {
+            self.key = key;
+        }
+        if how.api == Api::Issued || !how.sets {
+            self.value = value;
+        }
+    }
+
+    /// Looks at what it came to.
+    fn judge(
+        &mut self,
+        items: &Items,
+        wanted: Wanted,
+        sets: bool,
+        verify: bool,
+        pass: &mut Pass,
+    ) -> Result<()> {
+        let Wanted { number, value_bytes } = wanted;
+        // What was given back may be anything if the client is wrong.
+        let mut key = Vec::new();
+        items.key(number, &mut key);
+        let name = || String::from_utf8_lossy(&key).into_owned();
+        let result = std::mem::replace(&mut self.result, Err(Error::NothingAsked));
+        let outcome = result.with_context(|| {
+            format!("cannot {} the key {}", if sets { "store a value under" } else { "get" }, name())
+        })?;
+        ensure!(self.key == key, "another key came back for {}", name());
+        match outcome {
+            Outcome::Stored if sets => pass.bytes += value_bytes as u64,
+            Outcome::NotFound if !sets => pass.misses += 1,
+            Outcome::Found { .. } if !sets => {
+                let is_right = if verify {
+                    items.is_value(number, value_bytes, &self.value)
+                } else {
+                    items.may_be_value(number, value_bytes, &self.value)
+                };
+                ensure!(is_right, "a wrong value under the key {}", name());
+                pass.verified += u64::from(verify);
+                pass.bytes += value_bytes as u64;
+            }
+            other => bail!("{other:?} is no answer to what was asked of the key {}", name()),
+        }
+        pass.operations += 1;
+        pass.times.record(self.taken.as_nanos() as u64);
+        Ok(())
+    }
+}

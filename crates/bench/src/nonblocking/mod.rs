@@ -1,0 +1,430 @@
+//! What an operation takes that is not waited for by itself: OHB's non-blocking latency. A window of requests is made, then
+//! all of them are waited for or tested until they are over; beside it, in the same round and over the same keys, calls that
+//! wait.
+//!
+//! - `calls.rs`: the calls and their clock.
+
+pub mod calls;
+
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::experiment::{Experiment, Rounds, process_cpu_ns};
+use crate::fill::fill;
+use crate::items::Items;
+use crate::latency::powers_of_two;
+use crate::limits::Limits;
+use crate::random::Random;
+use crate::results::{Case, Results, Sample};
+use crate::target::Target;
+use crate::zipf::Zipf;
+use calls::{Api, Calls, Drain, How, Pass, Wanted};
+
+/// OHB's window.
+const WINDOW: usize = 32;
+/// So many are in flight on a connection before a call that does not wait does.
+const WINDOW_MAX: usize = 1024;
+/// OHB's exponent of Zipf's law.
+const ALPHA: f64 = 1.01;
+/// Operations a round with `quick`, and otherwise, as OHB has it.
+const ITERATIONS: [u64; 2] = [192, 1_000];
+/// Rounds of large values make fewer: together no more than so many bytes, with `quick` and otherwise.
+const ROUND_BYTES_MAX: [u64; 2] = [32 << 20, 256 << 20];
+/// Memory of a server that does not tell: memcached's default.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// What nanoseconds for an operation of the calls that wait are called among the figures.
+pub const BLOCKING_NS_EACH: &str = "blocking_ns_each";
+
+/// Which keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// Any, each as often.
+    Random,
+    /// By Zipf's law.
+    Zipf,
+}
+
+/// The experiment.
+#[derive(Debug)]
+pub struct NonBlocking {
+    /// Which calls.
+    pub apis: Vec<Api>,
+    /// Bytes of values.
+    pub sizes: Vec<usize>,
+    /// Operations a round.
+    pub iterations: u64,
+    /// No round has more bytes of values, but for a window.
+    pub round_bytes_max: u64,
+    /// Requests in a window.
+    pub windows: Vec<usize>,
+    /// How its end is waited for.
+    pub drains: Vec<Drain>,
+    /// Which keys.
+    pub keys: Vec<Keys>,
+    /// Items among which they are chosen, at most: all sizes together take half of the servers' memory.
+    pub keys_max: u64,
+    /// Whether every byte of every answer is compared.
+    pub verify: bool,
+    /// What is stored.
+    pub items: Items,
+}
+
+/// Names of what there is to choose from.
+fn choose<T: Copy>(what: &str, known: &[(&str, T)], name: &str) -> Result<T> {
+    match known.iter().find(|(known, _)| *known == name.to_lowercase()) {
+        Some((_, chosen)) => Ok(*chosen),
+        None => {
+            let names: Vec<&str> = known.iter().map(|(known, _)| *known).collect();
+            bail!("there is no {what} {name:?}; there are {}", names.join(" and "))
+        }
+    }
+}
+
+fn name_of<T: Copy + PartialEq>(known: &[(&'static str, T)], chosen: T) -> &'static str {
+    known.iter().find(|(_, known)| *known == chosen).map_or("", |(name, _)| name)
+}
+
+impl Api {
+    const NAMES: &[(&str, Api)] = &[("i", Api::Issued), ("b", Api::Buffered)];
+
+    /// The calls that begin so.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn of_name(name: &str) -> Result<Api> {
+        choose("kind of calls", Api::NAMES, name)
+    }
+
+    /// What they begin with.
+    pub fn name(self) -> &'static str {
+        name_of(Api::NAMES, self)
+    }
+}
+
+impl Drain {
+    const NAMES: &[(&str, Drain)] = &[("wait", Drain::Wait), ("test", Drain::Test)];
+
+    /// The one with this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn of_name(name: &str) -> Result<Drain> {
+        choose("way to drain", Drain::NAMES, name)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        name_of(Drain::NAMES, self)
+    }
+}
+
+impl Keys {
+    const NAMES: &[(&str, Keys)] = &[("random", Keys::Random), ("zipf", Keys::Zipf)];
+
+    /// The one with this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn of_name(name: &str) -> Result<Keys> {
+        choose("choice of keys", Keys::NAMES, name)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        name_of(Keys::NAMES, self)
+    }
+}
+
+impl NonBlocking {
+    /// As OHB measures it, over values of 1 byte to 512 KB.
+    ///
+    /// # Errors
+    /// Keys cannot be so long.
+    pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<NonBlocking> {
+        let length = usize::from(!quick);
+        Ok(NonBlocking {
+            apis: vec![Api::Issued, Api::Buffered],
+            sizes: powers_of_two(1, 512 << 10),
+            iterations: ITERATIONS[length],
+            round_bytes_max: ROUND_BYTES_MAX[length],
+            windows: vec![WINDOW],
+            drains: vec![Drain::Wait],
+            keys: vec![Keys::Random],
+            keys_max: 1_000,
+            verify,
+            items: Items::new(key_bytes)?,
+        })
+    }
+
+    fn calls(&self, value_bytes: usize, window: usize) -> u64 {
+        self.iterations.min((self.round_bytes_max / value_bytes.max(1) as u64).max(window as u64))
+    }
+
+    /// Items of a size that are stored: sizes share half of the memory.
+    fn stored(&self, value_bytes: usize, memory_bytes: u64) -> u64 {
+        let share = memory_bytes / 2 / self.sizes.len().max(1) as u64;
+        (share / (value_bytes + self.items.key_bytes()) as u64).clamp(1, self.keys_max)
+    }
+}
+
+fn case(api: Api, sets: bool) -> Case {
+    Case::new(&format!("{}{}", api.name(), if sets { "set" } else { "get" }))
+}
+
+impl Experiment for NonBlocking {
+    fn name(&self) -> &'static str {
+        "nonblocking"
+    }
+
+    fn method(&self) -> String {
+        format!(
+            "one thread; a window of requests is made, then all are waited for or tested until they are over; {} of them a round \
+             (fewer of large values); keys of {} bytes, chosen among at most {}, by Zipf's law with the exponent {ALPHA} where \
+             that is said; beside it, in the same round and over the same keys, calls that wait; wall time of a window over its \
+             requests, and of each request until it is known to be over; {}",
+            self.iterations,
+            self.items.key_bytes(),
+            self.keys_max,
+            if self.verify {
+                "every byte of every value compared"
+            } else {
+                "length and number of every value compared"
+            }
+        )
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for (api, sets) in self.apis.iter().flat_map(|api| [(*api, true), (*api, false)]) {
+            for keys in &self.keys {
+                for drain in &self.drains {
+                    for window in &self.windows {
+                        let case = case(api, sets)
+                            .with("window", *window)
+                            .with("drain", drain.name())
+                            .with("keys", keys.name());
+                        cases.extend(self.sizes.iter().map(|size| case.clone().with("value_bytes", *size)));
+                    }
+                }
+            }
+        }
+        cases
+    }
+
+    fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
+        let number = |name: &str| case.number(name).unwrap_or_default() as usize;
+        let (value_bytes, window) = (number("value_bytes"), number("window"));
+        ensure!(
+            (1..=WINDOW_MAX).contains(&window),
+            "a window of {window}: from 1 to {WINDOW_MAX} are in flight at once"
+        );
+        let text = |name: &str| case.parameters.get(name).map(ToString::to_string).unwrap_or_default();
+        let (api, operation) = case.operation.split_at(1);
+        let how =
+            How { sets: operation == "set", api: Api::of_name(api)?, drain: Drain::of_name(&text("drain"))? };
+        let client = target.client()?;
+        let memory_bytes = Limits::of(&client).map_or(MEMORY_BYTES, |limits| limits.memory_bytes);
+        let stored = self.stored(value_bytes, memory_bytes);
+        fill(&client, &self.items, 0..stored, |_| value_bytes)?;
+        let zipf = match Keys::of_name(&text("keys"))? {
+            Keys::Random => None,
+            Keys::Zipf => Some(Zipf::new(stored.try_into()?, ALPHA)),
+        };
+        Ok(Box::new(Windows {
+            target,
+            calls: Calls::new(client, &self.items, self.verify, window),
+            how,
+            count: self.calls(value_bytes, window),
+            window,
+            value_bytes,
+            stored,
+            zipf,
+            random: Random::new(0),
+        }))
+    }
+}
+
+/// Calls on one target.
+struct Windows<'e> {
+    target: &'e Target,
+    calls: Calls<'e>,
+    how: How,
+    count: u64,
+    window: usize,
+    value_bytes: usize,
+    stored: u64,
+    zipf: Option<Zipf>,
+    random: Random,
+}
+
+impl Windows<'_> {
+    fn number(&mut self) -> u64 {
+        match &self.zipf {
+            Some(zipf) => u64::from(zipf.sample(&mut self.random)) - 1,
+            None => self.random.bits() % self.stored,
+        }
+    }
+}
+
+impl Rounds for Windows<'_> {
+    fn round(&mut self, number: u32) -> Result<Sample> {
+        let value_bytes = self.value_bytes;
+        let wanted: Vec<Wanted> =
+            (0..self.count).map(|_| Wanted { number: self.number(), value_bytes }).collect();
+        let Windows { calls, how, .. } = self;
+        // Connections, and caches of the processor.
+        let some = &wanted[..wanted.len().min(self.window)];
+        calls.windows(*how, some)?;
+        calls.blocking(how.sets, some)?;
+        both(number, self.target, |waits| {
+            if waits { calls.blocking(how.sets, &wanted) } else { calls.windows(*how, &wanted) }
+        })
+        .map(|(waiting, sample)| {
+            let figures = [(BLOCKING_NS_EACH.to_owned(), waiting.ns_each())].into();
+            Sample { figures, ..sample }
+        })
+    }
+}
+
+/// Does it with calls that wait, and with windows, in turns the one or the other first. What the calls that wait came to,
+/// and the sample of the windows.
+///
+/// # Errors
+/// As for what is done.
+pub fn both(
+    round: u32,
+    target: &Target,
+    mut pass: impl FnMut(bool) -> Result<Pass>,
+) -> Result<(Pass, Sample)> {
+    let mut sample = Sample::default();
+    let mut waiting = Pass::default();
+    for waits in if round.is_multiple_of(2) { [true, false] } else { [false, true] } {
+        if waits {
+            waiting = pass(true)?;
+            continue;
+        }
+        let (servers, client) = (target.cpu_time(), process_cpu_ns());
+        let done = pass(false)?;
+        let spent = target.cpu_time().zip(servers).map(|(now, before)| now.saturating_sub(before));
+        sample = Sample {
+            operations: done.operations,
+            elapsed_ns: done.elapsed.as_nanos() as u64,
+            misses: done.misses,
+            verified: done.verified,
+            latency: Some(done.times),
+            server_cpu_ns: spent.map(|time| time.as_nanos() as u64),
+            client_cpu_ns: Some(process_cpu_ns() - client),
+            ..sample
+        };
+    }
+    // Answers are compared in both.
+    sample.verified += waiting.verified;
+    sample.base_latency = Some(waiting.times.clone());
+    Ok((waiting, sample))
+}
+
+/// Nanoseconds for an operation, window by window.
+fn ns_each(sample: &Sample) -> Option<f64> {
+    (sample.operations > 0).then(|| sample.elapsed_ns as f64 / sample.operations as f64)
+}
+
+/// Rows as OHB's, with the calls that wait beside them.
+pub fn table(results: &Results) -> String {
+    let mut text = String::new();
+    let mut last = String::new();
+    for target in &results.targets {
+        for case in results.cases() {
+            let Some(latency) = results.latency(&target.name, case) else { continue };
+            let told = |name: &str| case.parameters.get(name).map(ToString::to_string).unwrap_or_default();
+            let title = format!(
+                "{}, {}: window {}, drained by {}, {} keys",
+                target.name,
+                case.operation.to_uppercase(),
+                told("window"),
+                told("drain"),
+                told("keys")
+            );
+            if title != last {
+                let heads = ["each us", "p50 us", "p99 us", "blocking us", "x"];
+                let heads: String = heads.iter().map(|head| format!(" {head:>12}")).collect();
+                let _ = writeln!(text, "{title}\n{:>16}{heads}", "");
+                last = title;
+            }
+            let us = |ns: f64| ns / 1_000.0;
+            let blocking = |sample: &Sample| sample.figures.get(BLOCKING_NS_EACH).copied();
+            let gain = |sample: &Sample| Some(blocking(sample)? / ns_each(sample)?);
+            let _ = writeln!(
+                text,
+                "{:>10} byte: {:>12.2} {:>12.2} {:>12.2} {:>12.2} {:>12.2}",
+                told("value_bytes"),
+                us(results.median(&target.name, case, ns_each)),
+                us(latency.percentile_ns(50.0)),
+                us(latency.percentile_ns(99.0)),
+                us(results.median(&target.name, case, blocking)),
+                results.median(&target.name, case, gain)
+            );
+        }
+        text.push_str(&misses(results, &target.name));
+    }
+    text
+}
+
+/// A line about what was not found, where that is worth one.
+pub fn misses(results: &Results, target: &str) -> String {
+    let of_target = results.samples.iter().filter(|sample| sample.target == target);
+    let (asked, missed) = of_target.fold((0, 0), |(asked, missed), sample| {
+        let gets = if sample.case.operation.ends_with("get") { sample.operations } else { 0 };
+        (asked + gets, missed + sample.misses)
+    });
+    if missed == 0 {
+        return String::new();
+    }
+    format!(
+        "{target}: {missed} of {asked} gets found nothing, as it evicts; with more memory (-m) it would not\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_chosen_has_a_name() {
+        for (_, api) in Api::NAMES {
+            assert_eq!(Api::of_name(api.name()).expect("it has"), *api);
+        }
+        for (_, drain) in Drain::NAMES {
+            assert_eq!(Drain::of_name(drain.name()).expect("it has"), *drain);
+        }
+        for (_, keys) in Keys::NAMES {
+            assert_eq!(Keys::of_name(keys.name()).expect("it has"), *keys);
+        }
+        let error = Drain::of_name("never").expect_err("there is none").to_string();
+        assert!(error.contains("never") && error.contains("wait and test"), "{error}");
+    }
+
+    #[test]
+    fn all_sizes_together_leave_memory_free() {
+        let experiment = NonBlocking::standard(true, false, 20).expect("a length of keys");
+        for memory in [64 << 20, 1 << 30] {
+            let stored = |size: &usize| experiment.stored(*size, memory) * (*size as u64 + 20);
+            let bytes: u64 = experiment.sizes.iter().map(stored).sum();
+            assert!(bytes <= memory / 2, "{bytes} of {memory}");
+        }
+        assert_eq!(experiment.stored(1, 1 << 30), experiment.keys_max);
+        assert_eq!(experiment.stored(1 << 30, 1 << 20), 1, "at least one");
+    }
+
+    #[test]
+    fn every_choice_is_a_case() {
+        let mut experiment = NonBlocking::standard(true, false, 20).expect("a length of keys");
+        experiment.sizes = vec![1, 2, 3];
+        assert_eq!(experiment.cases().len(), 4 * 3);
+        experiment.drains = vec![Drain::Wait, Drain::Test];
+        experiment.keys = vec![Keys::Random, Keys::Zipf];
+        experiment.windows = vec![8, 32];
+        assert_eq!(experiment.cases().len(), 4 * 3 * 8);
+    }
+}

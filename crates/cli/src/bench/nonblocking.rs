@@ -1,0 +1,75 @@
+//! `fabcache bench nonblocking`: what an operation takes that is not waited for by itself.
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use fabcache_bench::latency::powers_of_two;
+use fabcache_bench::nonblocking::calls::{Api, Drain};
+use fabcache_bench::nonblocking::{Keys, NonBlocking, table};
+
+use super::common::Common;
+
+/// Rounds of a full run.
+const ROUNDS: u32 = 5;
+
+/// Which calls, of which sizes, how many at once.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    /// Which calls, comma-separated: i (iset and iget), b (bset and bget)
+    #[arg(long, value_name = "NAMES", default_value = "i,b", value_delimiter = ',', value_parser = Api::of_name)]
+    api: Vec<Api>,
+    /// Requests in a window, from 1 to 1024; several are comma-separated
+    #[arg(long, short, value_name = "NUMBERS", default_value = "32", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    window: Vec<u32>,
+    /// How the end of a window is waited for, comma-separated: wait (for one after the other), test (all in turn)
+    #[arg(long, value_name = "NAMES", default_value = "wait", value_delimiter = ',', value_parser = Drain::of_name)]
+    drain: Vec<Drain>,
+    /// Which keys, comma-separated: random, zipf (Zipf's law with the exponent 1.01)
+    #[arg(long, value_name = "NAMES", default_value = "random", value_delimiter = ',', value_parser = Keys::of_name)]
+    keys: Vec<Keys>,
+    /// The smallest value, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1)]
+    min: usize,
+    /// The largest value, in bytes; sizes in between are powers of two
+    #[arg(long, value_name = "BYTES", default_value_t = 512 << 10)]
+    max: usize,
+    /// Operations a round: 1000 unless given, and 192 with --quick
+    #[arg(long, short, value_name = "NUMBER")]
+    iterations: Option<u64>,
+    /// Items of a size among which keys are chosen; fewer where half of the servers' memory would not hold all sizes
+    #[arg(long, value_name = "NUMBER", default_value_t = 1_000)]
+    items: u64,
+}
+
+/// Measures, and prints OHB's rows with the calls that wait beside them.
+///
+/// # Errors
+/// A server fails or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let common = &arguments.common;
+    ensure!(
+        (1..=arguments.max).contains(&arguments.min),
+        "--min {} --max {}: sizes go from the smaller, at least 1, to the larger",
+        arguments.min,
+        arguments.max
+    );
+    ensure!(
+        arguments.iterations != Some(0) && (1..=u64::from(u32::MAX)).contains(&arguments.items),
+        "--iterations and --items are at least 1, and items at most {}",
+        u32::MAX
+    );
+    let standard = NonBlocking::standard(common.quick, common.verify, common.key_bytes)?;
+    let experiment = NonBlocking {
+        apis: arguments.api.clone(),
+        sizes: powers_of_two(arguments.min, arguments.max),
+        iterations: arguments.iterations.unwrap_or(standard.iterations),
+        windows: arguments.window.iter().map(|window| *window as usize).collect(),
+        drains: arguments.drain.clone(),
+        keys: arguments.keys.clone(),
+        keys_max: arguments.items,
+        ..standard
+    };
+    common.measure(&experiment, ROUNDS, table)
+}
