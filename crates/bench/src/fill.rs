@@ -23,7 +23,8 @@ pub fn fill(
     value_bytes: impl Fn(u64) -> usize,
 ) -> Result<()> {
     let largest = numbers.clone().map(&value_bytes).max().unwrap_or(0).max(1);
-    let window = WINDOW.min(WINDOW_BYTES / largest).max(1);
+    let count = numbers.end.saturating_sub(numbers.start) as usize;
+    let window = WINDOW.min(WINDOW_BYTES / largest).max(1).min(count);
     let mut requests: Vec<Request> = (0..window).map(|_| client.request()).collect();
     let wait = |request: &mut Request| {
         let Completed { key, value, result, .. } = request.wait();
