@@ -11,18 +11,17 @@
 //! - `client.rs`: one connection that asks it and checks the answers.
 //! - `process.rs`: CPU time and memory of a process.
 //! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped.
-//! - `compare.rs`: several servers side by side, in interleaved rounds.
+//! - `side_by_side.rs`: several servers side by side, in interleaved rounds.
 //! - `memory/`: items held in the memory that a process takes.
 //! - `report.rs`: figures as a table and as JSON; `plot.rs`: as a picture.
 //! - `trace/`: traces, recorded and synthetic; `policies/`: miss ratios of the store and of reference policies on them.
 //! - `store/`: the store by itself.
 //! - `shm/`: the client library through shared memory.
-//! - `random.rs`: random sequences; `zipf.rs`: ranks that follow Zipf's law.
+//! - `random.rs`: random sequences; `zipf.rs`: ranks that follow Zipf's law; `statistics.rs`: numbers that stand for many.
 
-pub mod ceiling;
 pub mod blocks;
+pub mod ceiling;
 pub mod client;
-pub mod compare;
 pub mod dummy;
 pub mod experiment;
 pub mod fill;
@@ -40,6 +39,8 @@ pub mod report;
 pub mod results;
 pub mod server;
 pub mod shm;
+pub mod side_by_side;
+pub mod statistics;
 pub mod store;
 pub mod target;
 pub mod trace;

@@ -7,7 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::compare::{Capacity, Measured, Round, median};
+use crate::side_by_side::{Capacity, Measured, Round};
+use crate::statistics::median;
 
 /// When and where a run was.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -7,9 +7,9 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::compare::median;
 use crate::histogram::Histogram;
 use crate::report::Header;
+use crate::statistics::median;
 use crate::target::Described;
 
 /// The version of this format.

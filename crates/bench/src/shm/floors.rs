@@ -13,9 +13,9 @@ use serde::Serialize;
 
 use super::servers::{resident_bytes, value};
 use super::{CLIENT_CPU, HOT_KEYS, Plan, SERVER_CPU};
-use crate::compare::median;
 use crate::process::pin;
 use crate::random::Random;
+use crate::statistics::median;
 use crate::store::keys;
 use crate::store::scaling::thread_cpu_ns;
 

@@ -8,9 +8,9 @@ use super::floors::{self, Floors};
 use super::servers::{Servers, Way, check, is_value, resident_bytes};
 use super::timing::{Percentiles, clock_ns, percentiles, rate};
 use super::{HOT_KEYS, Plan};
-use crate::compare::median;
 use crate::random::Random;
 use crate::server::Candidate;
+use crate::statistics::median;
 use crate::store::keys::{BATCH, KEY_BYTES, key};
 
 /// Keys of a call that reads many.

@@ -8,8 +8,8 @@ use super::floors::{cache_line_round_trip_ns, store_set_ns};
 use super::servers::{Servers, Way, check, value};
 use super::timing::{Percentiles, clock_ns, percentiles, rate};
 use super::{CLIENT_CPU, HOT_KEYS, Plan, SERVER_CPU};
-use crate::compare::median;
 use crate::server::Candidate;
+use crate::statistics::median;
 use crate::store::keys::{BATCH, KEY_BYTES, key};
 
 /// Items resident.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use fabcache_bench::compare::{self, Plan};
 use fabcache_bench::report::{self, Header, Results, ServersHeader};
 use fabcache_bench::server::Candidate;
+use fabcache_bench::side_by_side::{self, Plan};
 
 use super::candidate;
 
@@ -43,8 +43,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         keys: 100_000,
         value_bytes: 100,
     };
-    let capacity = compare::capacity(servers, 100, &mut progress)?;
-    let throughput = compare::throughput(servers, &plan, &mut progress)?;
+    let capacity = side_by_side::capacity(servers, 100, &mut progress)?;
+    let throughput = side_by_side::throughput(servers, &plan, &mut progress)?;
     progress("");
     let results = Results {
         header: ServersHeader {

@@ -58,17 +58,6 @@ pub struct Capacity {
     pub resident_bytes: u64,
 }
 
-/// The middle of some numbers.
-pub fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = numbers.collect();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
-    }
-}
-
 /// Runs every workload on every server, one worker thread each.
 ///
 /// # Errors
