@@ -7,6 +7,7 @@ use fabcache_client::Protocol;
 
 use crate::dummy::{Child, Listen};
 use crate::experiment::Experiment;
+use crate::process::Cpus;
 use crate::results::Case;
 use crate::target::{Target, Url};
 
@@ -67,7 +68,7 @@ impl Ceilings {
     pub fn start<'t>(
         program: &Path,
         targets: impl Iterator<Item = &'t Target>,
-        cpu: Option<usize>,
+        cpus: Option<&Cpus>,
     ) -> Result<Ceilings> {
         let mut dummies: Vec<Dummy> = Vec::new();
         for way in targets.filter_map(Way::of) {
@@ -80,7 +81,7 @@ impl Ceilings {
             let process = Child::start(program, &listen)?;
             let urls: Result<Vec<Url>> = process.urls().iter().map(|url| url.parse()).collect();
             let target = Target::new(NAME, &urls?, way.protocol)?;
-            cpu.map_or(Ok(()), |cpu| process.process().pin(cpu))?;
+            cpus.map_or(Ok(()), |cpus| process.process().pin(cpus))?;
             dummies.push(Dummy { way, target, _process: process });
         }
         Ok(Ceilings { dummies })

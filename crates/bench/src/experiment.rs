@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::ceiling::Ceilings;
-use crate::process::pin;
+use crate::process::{Cpus, pin};
 use crate::results::{Case, Results, Sample};
 use crate::target::{Described, Target};
 
@@ -49,10 +49,10 @@ pub trait Rounds {
 pub struct Plan {
     /// Rounds of each case on each target.
     pub rounds: u32,
-    /// The CPU of the calling thread, which the clients' threads inherit.
-    pub client_cpu: Option<usize>,
-    /// The CPU of all servers of this host.
-    pub server_cpu: Option<usize>,
+    /// The CPUs of the calling thread, which the clients' threads inherit.
+    pub client_cpus: Option<Cpus>,
+    /// The CPUs of all servers of this host.
+    pub server_cpus: Option<Cpus>,
     /// The command-line tool, which can be a server that does nothing: with it the clients' own limit is measured first.
     pub ceiling: Option<PathBuf>,
 }
@@ -81,17 +81,17 @@ pub fn run(
     let described: Result<Vec<Described>> =
         targets.iter().map(|(target, command)| target.described(command.clone())).collect();
     let mut results = Results::new(experiment.name(), experiment.method(), described?);
-    if let Some(cpu) = plan.server_cpu {
-        targets.iter().try_for_each(|(target, _)| target.pin(cpu))?;
+    if let Some(cpus) = &plan.server_cpus {
+        targets.iter().try_for_each(|(target, _)| target.pin(cpus))?;
     }
     let ceilings = match plan.ceiling.as_deref().filter(|_| experiment.has_ceiling()) {
         Some(program) => {
-            Ceilings::start(program, targets.iter().map(|(target, _)| *target), plan.server_cpu)?
+            Ceilings::start(program, targets.iter().map(|(target, _)| *target), plan.server_cpus.as_ref())?
         }
         None => Ceilings::none(),
     };
-    if let Some(cpu) = plan.client_cpu {
-        pin(None, cpu)?;
+    if let Some(cpus) = &plan.client_cpus {
+        pin(None, cpus)?;
     }
     let cases = experiment.cases();
     progress.begin(cases.len() as u64 * (ceilings.rounds() + targets.len() as u64 * u64::from(plan.rounds)));

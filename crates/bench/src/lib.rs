@@ -18,6 +18,8 @@
 //! - `store/`: the store by itself.
 //! - `shm/`: the client library through shared memory.
 //! - `random.rs`: random sequences; `zipf.rs`: ranks that follow Zipf's law; `statistics.rs`: numbers that stand for many.
+//! - `machine.rs`: what the machine is.
+//! - `random.rs`: random sequences; `statistics.rs`: numbers that stand for many.
 
 pub mod blocks;
 pub mod ceiling;
@@ -29,6 +31,7 @@ pub mod histogram;
 pub mod items;
 pub mod latency;
 pub mod limits;
+pub mod machine;
 pub mod memory;
 pub mod nonblocking;
 pub mod plot;

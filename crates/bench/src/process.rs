@@ -1,11 +1,17 @@
 //! Processes of this host whose CPU time and memory are measured.
 
+use std::fmt;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// Some CPUs, by number; written as the kernel has it: `0-3,5`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpus(Vec<usize>);
 
 /// A process, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,15 +33,12 @@ impl Process {
         Ok(parts.iter().filter_map(|name| kilobytes(name)).sum::<u64>() << 10)
     }
 
-    /// Pins all its threads to a CPU.
+    /// Pins all its threads to CPUs.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn pin(&self, cpu: usize) -> Result<()> {
-        for task in self.tasks()? {
-            pin(Some(task), cpu)?;
-        }
-        Ok(())
+    pub fn pin(&self, cpus: &Cpus) -> Result<()> {
+        self.tasks()?.into_iter().try_for_each(|task| pin(Some(task), cpus))
     }
 
     /// CPU time of all its threads so far.
@@ -86,19 +89,73 @@ impl Process {
     }
 }
 
-/// Pins a thread, or the calling one, to a CPU.
+/// Pins a thread, or the calling one, to CPUs.
 ///
 /// # Errors
 /// The system refuses.
-pub fn pin(thread: Option<Pid>, cpu: usize) -> Result<()> {
+pub fn pin(thread: Option<Pid>, cpus: &Cpus) -> Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(thread, &set).with_context(|| format!("cannot pin to CPU {cpu}"))
+    cpus.0.iter().for_each(|cpu| set.set(*cpu));
+    sched_setaffinity(thread, &set).with_context(|| format!("cannot pin to CPU {cpus}"))
+}
+
+impl From<usize> for Cpus {
+    fn from(cpu: usize) -> Cpus {
+        Cpus(vec![cpu])
+    }
+}
+
+impl FromStr for Cpus {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Cpus> {
+        let wrong = || format!("{text:?} are no CPUs; they are written 0, 0-3, or 0-3,5");
+        let mut cpus = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let [first, last] = [first, last].map(str::parse::<usize>);
+            let (first, last) = (first.with_context(wrong)?, last.with_context(wrong)?);
+            ensure!(first <= last, wrong());
+            ensure!(last < CpuSet::MAX_CPU, "there is no CPU {last}: {} is the last", CpuSet::MAX_CPU - 1);
+            cpus.extend(first..=last);
+        }
+        cpus.sort_unstable();
+        cpus.dedup();
+        Ok(Cpus(cpus))
+    }
+}
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for cpu in &self.0 {
+            match runs.last_mut() {
+                Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
+                _ => runs.push((*cpu, *cpu)),
+            }
+        }
+        let written = runs.into_iter().map(|(first, last)| match last - first {
+            0 => first.to_string(),
+            _ => format!("{first}-{last}"),
+        });
+        f.write_str(&written.collect::<Vec<_>>().join(","))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_are_read_and_written() {
+        for (text, written) in [("0", "0"), ("0-3,5", "0-3,5"), ("2,1,0,2", "0-2"), ("7,9", "7,9")] {
+            assert_eq!(text.parse::<Cpus>().expect(text).to_string(), written);
+        }
+        for text in ["", "a", "3-1", "1,", "-1", "0-99999999"] {
+            let error = text.parse::<Cpus>().expect_err(text).to_string();
+            assert!(error.contains("CPU"), "{error}");
+        }
+    }
 
     #[test]
     fn this_process_is_known() {

@@ -1,5 +1,6 @@
 //! Figures as a table and as JSON.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,16 +8,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::machine;
 use crate::side_by_side::{Capacity, Measured, Round};
 use crate::statistics::median;
 
 /// When and where a run was.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Header {
     /// When, as seconds since 1970.
     pub unix_time: u64,
     /// Processor, kernel, number of CPUs.
     pub machine: String,
+    /// What else is known of the machine, by name: caches, memory, whether it is virtualised, ….
+    #[serde(default)]
+    pub facts: BTreeMap<String, String>,
 }
 
 /// When and where servers were measured, which, and how.
@@ -47,7 +52,7 @@ impl Header {
     /// Of now and here.
     pub fn now() -> Header {
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        Header { unix_time, machine: machine() }
+        Header { unix_time, machine: machine::line(), facts: machine::facts() }
     }
 }
 
@@ -61,15 +66,6 @@ impl ServersHeader {
     pub fn text(&self) -> String {
         format!("{}\n{}\n\n", self.run.machine, self.method)
     }
-}
-
-/// What this machine is.
-fn machine() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let cpuinfo = read("/proc/cpuinfo");
-    let models: Vec<&str> = cpuinfo.lines().filter_map(|line| line.strip_prefix("model name")).collect();
-    let model = models.first().map_or("unknown processor", |line| line.trim_start_matches([' ', '\t', ':']));
-    format!("{model}, {} CPUs, Linux {}", models.len(), read("/proc/sys/kernel/osrelease").trim())
 }
 
 /// Writes results as JSON.

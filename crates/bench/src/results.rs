@@ -342,14 +342,7 @@ mod tests {
 
     #[test]
     fn the_clients_limit_is_told() {
-        let described = |name: &str| Described {
-            name: name.into(),
-            urls: Vec::new(),
-            transport: "tcp".into(),
-            protocol: "meta".into(),
-            versions: Vec::new(),
-            command: None,
-        };
+        let described = |name: &str| Described { name: name.into(), ..Described::default() };
         let mut results = Results::new("latency", "how".into(), vec![described("a"), described("b")]);
         let of =
             |target, operations, ceiling_per_s| Sample { ceiling_per_s, ..sample(target, 0, operations) };

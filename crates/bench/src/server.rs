@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
-use crate::process::Process;
+use crate::process::{Cpus, Process};
 
 /// How long a server may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -93,12 +93,12 @@ impl Server {
         self.process().resident_bytes()
     }
 
-    /// Pins all its threads to a CPU.
+    /// Pins all its threads to CPUs.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn pin(&self, cpu: usize) -> Result<()> {
-        self.process().pin(cpu)
+    pub fn pin(&self, cpus: &Cpus) -> Result<()> {
+        self.process().pin(cpus)
     }
 
     /// CPU time of all its threads so far.

@@ -77,12 +77,12 @@ pub fn throughput(
     let mut running = Vec::new();
     for candidate in servers {
         let (server, address) = Server::start(candidate, &["-m", "256", "-t", "1"])?;
-        server.pin(0)?;
+        server.pin(&0.into())?;
         let mut client = Client::connect(address)?;
         client.fill(&Workload { kind: kinds[0], keys: plan.keys, value_bytes: plan.value_bytes })?;
         running.push((candidate, server, client));
     }
-    pin(None, 1).context("the client needs a CPU of its own")?;
+    pin(None, &1.into()).context("the client needs a CPU of its own")?;
     let mut measured = Vec::new();
     for kind in kinds {
         let workload = Workload { kind, keys: plan.keys, value_bytes: plan.value_bytes };

@@ -1,5 +1,6 @@
 //! What is measured: one cache of one or more servers, and the way to it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fabcache_client::{Address, Client, Options, Place, Protocol, SharedMemory, Transport};
 use serde::{Deserialize, Serialize};
 
-use crate::process::Process;
+use crate::process::{Cpus, Process};
 
 /// A server that does not answer for so long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,7 +42,7 @@ pub struct Target {
 }
 
 /// A target as results describe it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Described {
     /// As [`Target::name`].
     pub name: String,
@@ -55,7 +56,35 @@ pub struct Described {
     pub versions: Vec<String>,
     /// What it was started with, if the benchmark started it.
     pub command: Option<String>,
+    /// What the program says to `-V`, if the benchmark started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// Of `stats settings`, what bears upon speed and room, by the names that it has there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+    /// The target that it is compared with; the last, if none is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
 }
+
+/// Settings that bear upon speed and room.
+const SETTINGS: [&str; 15] = [
+    "maxbytes",
+    "maxconns",
+    "num_threads",
+    "reqs_per_event",
+    "cas_enabled",
+    "evictions",
+    "item_size_max",
+    "growth_factor",
+    "chunk_size",
+    "hash_algorithm",
+    "hashpower_init",
+    "lru_segmented",
+    "lru_crawler",
+    "lru_maintainer_thread",
+    "slab_automove",
+];
 
 impl FromStr for Url {
     type Err = anyhow::Error;
@@ -136,6 +165,11 @@ impl Target {
         Ok(target)
     }
 
+    /// With the processes that its servers are, where it is known who they are without asking them.
+    pub fn of_processes(self, processes: Vec<Process>) -> Target {
+        Target { processes, ..self }
+    }
+
     /// A client of it, connected, with connections of its own.
     ///
     /// # Errors
@@ -165,7 +199,11 @@ impl Target {
     /// # Errors
     /// A server cannot be reached.
     pub fn described(&self, command: Option<String>) -> Result<Described> {
-        let versions: Result<Vec<_>, _> = self.client()?.versions().into_iter().collect();
+        let client = self.client()?;
+        let versions: Result<Vec<_>, _> = client.versions().into_iter().collect();
+        // Not every server tells.
+        let settings = client.stats("settings").into_iter().next().and_then(Result::ok).unwrap_or_default();
+        let settings = settings.into_iter().filter(|(name, _)| SETTINGS.contains(&name.as_str()));
         Ok(Described {
             name: self.name.clone(),
             urls: self.urls.iter().map(Url::to_string).collect(),
@@ -173,6 +211,8 @@ impl Target {
             protocol: protocol_name(self.protocol).to_owned(),
             versions: versions?,
             command,
+            settings: settings.collect(),
+            ..Described::default()
         })
     }
 
@@ -184,12 +224,12 @@ impl Target {
         self.processes.iter().map(|process| process.cpu_time().ok()).sum()
     }
 
-    /// Pins all threads of its servers to a CPU, where they are on this host.
+    /// Pins all threads of its servers to CPUs, where they are on this host.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn pin(&self, cpu: usize) -> Result<()> {
-        self.processes.iter().try_for_each(|process| process.pin(cpu))
+    pub fn pin(&self, cpus: &Cpus) -> Result<()> {
+        self.processes.iter().try_for_each(|process| process.pin(cpus))
     }
 }
 

@@ -88,7 +88,7 @@ mod tests {
 
     fn results(filled: Vec<Filled>) -> Results {
         let servers = ["ours", "theirs"].map(|name| (name.into(), "1.0".into())).to_vec();
-        let run = Header { unix_time: 0, machine: String::new() };
+        let run = Header::default();
         Results { header: ServersHeader { run, servers, method: String::new() }, filled }
     }
 

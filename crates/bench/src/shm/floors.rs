@@ -53,7 +53,7 @@ pub fn cache_line_round_trip_ns(time: Duration) -> Result<f64> {
     let line = AtomicU64::new(0);
     const END: u64 = u64::MAX;
     let echo = || {
-        let pinned = pin(None, SERVER_CPU);
+        let pinned = pin(None, &SERVER_CPU.into());
         let mut last = 0;
         while pinned.is_ok() && last != END {
             let seen = line.load(Ordering::Acquire);
@@ -67,7 +67,7 @@ pub fn cache_line_round_trip_ns(time: Duration) -> Result<f64> {
         pinned
     };
     let ask = || {
-        pin(None, CLIENT_CPU)?;
+        pin(None, &CLIENT_CPU.into())?;
         let started = Instant::now();
         let mut runs = Vec::new();
         let mut number = 0;

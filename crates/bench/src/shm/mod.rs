@@ -66,7 +66,7 @@ pub fn measure(
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Figures> {
-    pin(None, CLIENT_CPU)?;
+    pin(None, &CLIENT_CPU.into())?;
     let gets = gets::measure(ours, against, plan, progress)?;
     let (set_floor, sets) = sets::measure(ours, against, plan, progress)?;
     progress("idle clients");

@@ -217,7 +217,7 @@ pub(super) mod tests {
         };
         Results {
             header: ServersHeader {
-                run: Header { unix_time: 0, machine: "a machine".into() },
+                run: Header { machine: "a machine".into(), ..Header::default() },
                 servers: vec![("ours".into(), "1".into()), ("theirs".into(), "2".into())],
                 method: "somehow".into(),
             },

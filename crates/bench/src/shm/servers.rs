@@ -57,7 +57,7 @@ impl Running {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let socket = std::env::temp_dir().join(format!("fabcache-bench-{}-{number}", std::process::id()));
         let server = Server::start_unix(candidate, &socket, flags)?;
-        server.pin(SERVER_CPU)?;
+        server.pin(&SERVER_CPU.into())?;
         Ok(Running { name: candidate.name.clone(), server, socket })
     }
 

@@ -124,7 +124,7 @@ pub fn measure(
 
 fn pin_servers(servers: &Servers, cpu: usize) -> Result<()> {
     let both = [Some(&servers.ours), servers.against.as_ref()];
-    both.into_iter().flatten().try_for_each(|running| running.server.pin(cpu))
+    both.into_iter().flatten().try_for_each(|running| running.server.pin(&cpu.into()))
 }
 
 impl Rounds {

@@ -103,7 +103,7 @@ mod tests {
     fn results() -> Results {
         let scaled = |mix, threads| Scaled { mix, threads, cpu_ns: 500.0, operations_per_s: 2.5e6 };
         Results {
-            header: Header { unix_time: 0, machine: String::new() },
+            header: Header::default(),
             value_bytes: 100,
             resident: vec![resident(100_000, 300.0), resident(1_000, 200.0)],
             instructions: None,

@@ -143,7 +143,7 @@ mod tests {
             stalls: false,
         };
         let results = Results {
-            header: Header { unix_time: 0, machine: "a machine".into() },
+            header: Header { machine: "a machine".into(), ..Header::default() },
             value_bytes: plan.value_bytes,
             resident: vec![operations::measure(2_000, &plan).expect("memory for a test")],
             instructions: None,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use fabcache_bench::experiment::{self, Experiment, Plan, Progress};
+use fabcache_bench::process::Cpus;
 use fabcache_bench::results::Results;
 use fabcache_bench::target::{Target, Url, protocol};
 use fabcache_client::Protocol;
@@ -36,12 +37,12 @@ pub struct Common {
     /// Rounds of each case
     #[arg(long, value_name = "NUMBER")]
     rounds: Option<u32>,
-    /// The CPU on which requests are made
-    #[arg(long, value_name = "CPU")]
-    client_cpu: Option<usize>,
-    /// The CPU on which the servers of this host are to run
-    #[arg(long, value_name = "CPU")]
-    server_cpu: Option<usize>,
+    /// The CPUs on which requests are made, as 1 or 4-7,9
+    #[arg(long, value_name = "CPUS")]
+    client_cpus: Option<Cpus>,
+    /// The CPUs on which the servers of this host are to run
+    #[arg(long, value_name = "CPUS")]
+    server_cpus: Option<Cpus>,
     /// Do not measure first what the client can do at most, with a server that does nothing
     #[arg(long)]
     no_ceiling: bool,
@@ -73,7 +74,8 @@ impl Common {
         let target = self.target()?;
         let rounds = self.rounds.unwrap_or(if self.quick { 1 } else { rounds }).max(1);
         let ceiling = if self.no_ceiling { None } else { Some(this_program()?) };
-        let plan = Plan { rounds, client_cpu: self.client_cpu, server_cpu: self.server_cpu, ceiling };
+        let (client_cpus, server_cpus) = (self.client_cpus.clone(), self.server_cpus.clone());
+        let plan = Plan { rounds, client_cpus, server_cpus, ceiling };
         let bar = Bar::default();
         let results = experiment::run(experiment, &[(&target, None)], &plan, &bar);
         bar.0.finish_and_clear();
