@@ -64,8 +64,6 @@ mod tests {
             ("fabcache bench dummy", "--listen"),
             ("fabcache bench dummy --listen shm:///s", "tcp://"),
             ("fabcache bench dummy --listen unix:///s --fault odd@3", "wrong, foreign"),
-            ("fabcache bench trace --trace zipf", "zipf-0.8"),
-            ("fabcache bench trace --server a=/bin/a", "--against"),
             ("fabcache bench server a", "NAME=PROGRAM"),
             ("fabcache bench policies --quick --scale 2", "--scale"),
         ] {
