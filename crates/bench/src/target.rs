@@ -37,6 +37,8 @@ pub struct Target {
     pub urls: Vec<Url>,
     /// What is spoken over sockets.
     pub protocol: Protocol,
+    /// How long an answer may take: [`PATIENCE`], unless somebody is in a hurry.
+    pub patience: Duration,
     /// Processes of this host whose CPU time is the servers'; those that tell no process are not in it.
     processes: Vec<Process>,
 }
@@ -158,8 +160,13 @@ impl Target {
         let first = urls.first().context("there is no server")?;
         let alike = urls.iter().all(|url| url.transport() == first.transport());
         ensure!(alike, "{name}: all servers of one cache are reached in one way");
-        let mut target =
-            Target { name: name.to_owned(), urls: urls.to_vec(), protocol, processes: Vec::new() };
+        let mut target = Target {
+            name: name.to_owned(),
+            urls: urls.to_vec(),
+            protocol,
+            patience: PATIENCE,
+            processes: Vec::new(),
+        };
         let client = target.client()?;
         target.processes = processes(&client);
         Ok(target)
@@ -178,7 +185,7 @@ impl Target {
         let shares = self.shares_memory();
         let shared_memory = if shares { SharedMemory::Required } else { SharedMemory::Never };
         let options =
-            Options { shared_memory, protocol: self.protocol, timeout: PATIENCE, ..Options::default() };
+            Options { shared_memory, protocol: self.protocol, timeout: self.patience, ..Options::default() };
         let addresses = self.urls.iter().map(|url| url.address.to_string());
         let client = Client::new(addresses, options)?;
         for (version, url) in client.versions().into_iter().zip(&self.urls) {

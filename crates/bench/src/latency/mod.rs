@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use fabcache_client::{Client, Ttl};
 
 use crate::experiment::{Experiment, Rounds};
@@ -191,11 +191,11 @@ impl Calls<'_> {
         let taken = if sets {
             items.value(number, self.value_bytes, &mut value);
             let begun = Instant::now();
-            self.client.set(&key, &value, Ttl::NEVER)?;
+            self.client.set(&key, &value, Ttl::NEVER).with_context(|| named("store", &key))?;
             begun.elapsed()
         } else {
             let begun = Instant::now();
-            let found = self.client.get(&key)?;
+            let found = self.client.get(&key).with_context(|| named("get", &key))?;
             let taken = begun.elapsed();
             match found {
                 None => sample.misses += 1,
@@ -213,6 +213,10 @@ impl Calls<'_> {
         sample.operations += 1;
         Ok(taken)
     }
+}
+
+fn named(operation: &str, key: &[u8]) -> String {
+    format!("cannot {operation} {}", String::from_utf8_lossy(key))
 }
 
 fn wrong(key: &[u8]) -> String {

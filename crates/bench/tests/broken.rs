@@ -1,0 +1,139 @@
+//! A server that answers wrong bytes, of another item, too few, nothing, in another order, or that hangs up in the middle is
+//! noticed by every measurement, over every socket and in every protocol: the run ends with an error that names the key.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use fabcache_bench::dummy::{Dummy, Fault, Kind, Listen, Settings};
+use fabcache_bench::experiment::{Experiment, Plan, Progress, run};
+use fabcache_bench::items::Items;
+use fabcache_bench::latency::{Latency, Operation};
+use fabcache_bench::results::Results;
+use fabcache_bench::target::{Target, protocol_name};
+use fabcache_client::Protocol;
+
+/// How long answers of a broken server are waited for.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// So long that the middle is behind what tells the number of the item.
+const VALUE_BYTES: usize = 100;
+const KEY_BYTES: usize = 20;
+
+const PROTOCOLS: [Protocol; 3] = [Protocol::Meta, Protocol::Text, Protocol::Binary];
+
+/// What is wrong with answers to gets.
+const OF_GETS: [&str; 6] =
+    ["wrong@30", "foreign@30", "truncated@30", "dropped@30", "swapped@30", "closed@30"];
+/// What is wrong with answers to sets.
+const OF_SETS: [&str; 3] = ["set-dropped@30", "set-swapped@30", "set-closed@30"];
+
+/// Tells nobody.
+struct Silent;
+
+impl Progress for Silent {
+    fn begin(&self, _rounds: u64) {}
+    fn round(&self, _what: &str) {}
+}
+
+/// A small experiment of each kind, which compares every byte or only looks at length and number.
+fn experiments(verify: bool) -> Vec<Box<dyn Experiment>> {
+    let items = || Items::new(KEY_BYTES).expect("a length");
+    vec![Box::new(Latency {
+        operations: vec![Operation::Get, Operation::Mix],
+        sizes: vec![VALUE_BYTES],
+        iterations: 60,
+        keys: 50,
+        verify,
+        items: items(),
+    })]
+}
+
+/// A place for a socket that no other test has.
+fn socket() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("fabcache-broken-{}-{number}", std::process::id()))
+}
+
+fn places() -> [Listen; 2] {
+    [Listen::Tcp(([127, 0, 0, 1], 0).into()), Listen::Unix(socket())]
+}
+
+/// What an experiment comes to with a dummy that is broken in this way, or not.
+fn outcome(
+    experiment: &dyn Experiment,
+    fault: Option<Fault>,
+    place: Listen,
+    protocol: Protocol,
+) -> Result<Results> {
+    let dummy = Dummy::start(&Settings { fault, ..Settings::new(vec![place]) })?;
+    let mut target = Target::new("dummy", &[dummy.urls()[0].parse()?], protocol)?;
+    if fault.is_some() {
+        target.patience = PATIENCE;
+    }
+    run(experiment, &[(&target, None)], &Plan { rounds: 1, ..Plan::default() }, &Silent)
+}
+
+fn each(mut look: impl FnMut(&dyn Experiment, Listen, Protocol, &str)) {
+    for experiment in experiments(true) {
+        for protocol in PROTOCOLS {
+            for place in places() {
+                let what = format!("{}, {}, {place}", experiment.name(), protocol_name(protocol));
+                look(&*experiment, place, protocol, &what);
+            }
+        }
+    }
+}
+
+fn is_noticed(faults: &[&str]) {
+    for fault in faults {
+        let parsed: Fault = fault.parse().expect(fault);
+        each(|experiment, place, protocol, what| {
+            if (protocol, parsed.kind, parsed.of_sets) == (Protocol::Text, Kind::Swapped, true) {
+                // One STORED is like the other, so that nothing is wrong.
+                return;
+            }
+            let what = format!("{what}, {fault}");
+            let error = outcome(experiment, Some(parsed), place, protocol).map(drop).expect_err(&what);
+            let text = format!("{error:#}");
+            assert!(text.contains(experiment.name()) && text.contains("bench-"), "{what}: {text}");
+            let late = parsed.kind.is_of_values() && text.contains("no answer");
+            assert!(!late, "{what}: the answer came: {text}");
+        });
+    }
+}
+
+#[test]
+fn without_a_fault_nothing_is_reported() {
+    each(|experiment, place, protocol, what| {
+        let results = outcome(experiment, None, place, protocol).expect(what);
+        let samples = &results.samples;
+        let verified: u64 = samples.iter().map(|sample| sample.verified).sum();
+        assert!(verified > 0, "{what}");
+        assert!(samples.iter().all(|sample| sample.misses == 0 && sample.errors == 0), "{what}");
+    });
+}
+
+#[test]
+fn wrong_answers_to_gets_are_noticed() {
+    is_noticed(&OF_GETS);
+}
+
+#[test]
+fn wrong_answers_to_sets_are_noticed() {
+    is_noticed(&OF_SETS);
+}
+
+#[test]
+fn only_who_compares_every_byte_notices_one_in_the_middle() {
+    for experiment in experiments(false) {
+        let fault = |text: &str| Some(text.parse().expect(text));
+        let [place, other] = places();
+        let results = outcome(&*experiment, fault("wrong@30"), place, Protocol::Meta);
+        let results = results.expect("length and number are right");
+        assert!(results.samples.iter().all(|sample| sample.verified == 0));
+        let error = outcome(&*experiment, fault("foreign@30"), other, Protocol::Meta);
+        assert!(error.is_err_and(|error| format!("{error:#}").contains("bench-")));
+    }
+}
