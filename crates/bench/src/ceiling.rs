@@ -7,6 +7,7 @@ use fabcache_client::Protocol;
 
 use crate::dummy::{Child, Listen};
 use crate::experiment::Experiment;
+use crate::limits::Limits;
 use crate::process::Cpus;
 use crate::results::Case;
 use crate::target::{Target, Url};
@@ -23,6 +24,8 @@ pub struct Ceilings {
 #[derive(Debug)]
 struct Dummy {
     way: Way,
+    /// The names of those that are reached like it.
+    targets: Vec<String>,
     target: Target,
     // Last: its clients go first.
     _process: Child,
@@ -34,13 +37,18 @@ struct Way {
     transport: &'static str,
     protocol: Protocol,
     servers: usize,
+    /// What each server says that it takes: some measurements go by that.
+    limits: Limits,
 }
 
 impl Way {
     /// That of a target; none for memory, which the clients read themselves.
     fn of(target: &Target) -> Option<Way> {
         let transport = target.urls.first().filter(|_| !target.shares_memory())?.transport();
-        Some(Way { transport, protocol: target.protocol, servers: target.urls.len() })
+        let servers = target.urls.len();
+        let limits = target.client().and_then(|client| Limits::of(&client)).unwrap_or_default();
+        let limits = Limits { memory_bytes: limits.memory_bytes / servers as u64, ..limits };
+        Some(Way { transport, protocol: target.protocol, servers, limits })
     }
 
     fn listen(&self, number: usize) -> Listen {
@@ -71,18 +79,21 @@ impl Ceilings {
         cpus: Option<&Cpus>,
     ) -> Result<Ceilings> {
         let mut dummies: Vec<Dummy> = Vec::new();
-        for way in targets.filter_map(Way::of) {
-            if dummies.iter().any(|dummy| dummy.way == way) {
+        for measured in targets {
+            let Some(way) = Way::of(measured) else { continue };
+            if let Some(dummy) = dummies.iter_mut().find(|dummy| dummy.way == way) {
+                dummy.targets.push(measured.name.clone());
                 continue;
             }
             // No two have the same socket.
             let first: usize = dummies.iter().map(|dummy| dummy.way.servers).sum();
             let listen: Vec<Listen> = (first..first + way.servers).map(|number| way.listen(number)).collect();
-            let process = Child::start(program, &listen)?;
+            let process = Child::start(program, &listen, way.limits)?;
             let urls: Result<Vec<Url>> = process.urls().iter().map(|url| url.parse()).collect();
             let target = Target::new(NAME, &urls?, way.protocol)?;
             cpus.map_or(Ok(()), |cpus| process.process().pin(cpus))?;
-            dummies.push(Dummy { way, target, _process: process });
+            let targets = vec![measured.name.clone()];
+            dummies.push(Dummy { way, targets, target, _process: process });
         }
         Ok(Ceilings { dummies })
     }
@@ -102,7 +113,7 @@ impl Ceilings {
         case: &Case,
         mut begin: impl FnMut(&Target),
     ) -> Result<Rates> {
-        let mut rates = Vec::new();
+        let mut rates = Rates::default();
         for dummy in &self.dummies {
             begin(&dummy.target);
             let context = || format!("{} {}, with {NAME}", experiment.name(), case.name());
@@ -110,20 +121,19 @@ impl Ceilings {
                 .prepare(&dummy.target, case)
                 .and_then(|mut rounds| rounds.round(0))
                 .with_context(context)?;
-            rates.push((dummy.way.clone(), sample.rate()));
+            rates.0.extend(dummy.targets.iter().map(|target| (target.clone(), sample.rate())));
         }
-        Ok(Rates(rates))
+        Ok(rates)
     }
 }
 
-/// Operations a second, by how the dummy was reached.
-#[derive(Clone, Debug)]
-pub struct Rates(Vec<(Way, f64)>);
+/// Operations a second, by the names of targets.
+#[derive(Clone, Debug, Default)]
+pub struct Rates(Vec<(String, f64)>);
 
 impl Rates {
     /// With the dummy that is reached as a target is, if there is one.
     pub fn of(&self, target: &Target) -> Option<f64> {
-        let way = Way::of(target)?;
-        self.0.iter().find(|(known, _)| *known == way).map(|(_, rate)| *rate)
+        self.0.iter().find(|(known, _)| *known == target.name).map(|(_, rate)| *rate)
     }
 }

@@ -31,7 +31,7 @@ pub fn fill(
         result.with_context(|| format!("cannot store {}", String::from_utf8_lossy(&key)))?;
         anyhow::Ok((key, value))
     };
-    let (begin, count) = (numbers.start, numbers.end.saturating_sub(numbers.start) as usize);
+    let begin = numbers.start;
     for number in numbers {
         let at = (number - begin) as usize;
         let request = &mut requests[at % window];
@@ -40,6 +40,5 @@ pub fn fill(
         items.value(number, value_bytes(number), &mut value);
         request.iset(key, value, Ttl::NEVER);
     }
-    // With fewer items than that not all were used.
-    requests.iter_mut().take(count).try_for_each(|request| wait(request).map(drop))
+    requests.iter_mut().try_for_each(|request| wait(request).map(drop))
 }

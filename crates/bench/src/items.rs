@@ -1,6 +1,7 @@
 //! What is stored: keys and values that follow from an item's number, so that every answer can be checked.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use anyhow::{Result, ensure};
 
@@ -21,8 +22,14 @@ const NUMBER_BYTES: usize = 8;
 #[derive(Debug)]
 pub struct Items {
     key_bytes: usize,
-    pool: Vec<u8>,
+    pool: &'static [u8],
 }
+
+/// What values are cut from: the same for all.
+static POOL: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut random = Random::new(0);
+    (0..POOL_BYTES.div_ceil(8)).flat_map(|_| random.bits().to_le_bytes()).take(POOL_BYTES).collect()
+});
 
 /// What a value begins with.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +54,7 @@ impl Items {
             (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key_bytes),
             "a key of {key_bytes} bytes: give from {KEY_BYTES_MIN} to {KEY_BYTES_MAX}"
         );
-        let mut random = Random::new(0);
-        let pool = (0..POOL_BYTES.div_ceil(8)).flat_map(|_| random.bits().to_le_bytes());
-        Ok(Items { key_bytes, pool: pool.take(POOL_BYTES).collect() })
+        Ok(Items { key_bytes, pool: &POOL })
     }
 
     /// Bytes of a key.

@@ -12,6 +12,16 @@ pub struct Limits {
     pub item_bytes: u64,
 }
 
+/// memcached's, where nothing else is asked for.
+const MEMORY_BYTES: u64 = 64 << 20;
+const ITEM_BYTES: u64 = 1 << 20;
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { memory_bytes: MEMORY_BYTES, item_bytes: ITEM_BYTES }
+    }
+}
+
 impl Limits {
     /// Asks the servers.
     ///

@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
+use fabcache_bench::blocks::Blocks;
 use fabcache_bench::dummy::{Dummy, Fault, Kind, Listen, Settings};
 use fabcache_bench::experiment::{Experiment, Plan, Progress, run};
 use fabcache_bench::items::Items;
 use fabcache_bench::latency::{Latency, Operation};
+use fabcache_bench::nonblocking::NonBlocking;
 use fabcache_bench::results::Results;
 use fabcache_bench::target::{Target, protocol_name};
 use fabcache_client::Protocol;
 
-/// How long answers of a broken server are waited for.
+/// How long answers that do not come are waited for.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// So long that the middle is behind what tells the number of the item.
 const VALUE_BYTES: usize = 100;
@@ -37,16 +39,27 @@ impl Progress for Silent {
 }
 
 /// A small experiment of each kind, which compares every byte or only looks at length and number.
-fn experiments(verify: bool) -> Vec<Box<dyn Experiment>> {
+fn experiments(verify: bool) -> Vec<Box<dyn Experiment + Sync>> {
     let items = || Items::new(KEY_BYTES).expect("a length");
-    vec![Box::new(Latency {
+    let latency = Latency {
         operations: vec![Operation::Get, Operation::Mix],
         sizes: vec![VALUE_BYTES],
         iterations: 60,
         keys: 50,
         verify,
         items: items(),
-    })]
+    };
+    let standard = NonBlocking::standard(true, verify, KEY_BYTES).expect("a length");
+    let nonblocking = NonBlocking { sizes: vec![VALUE_BYTES], keys_max: 50, ..standard };
+    let blocks = Blocks {
+        pair_bytes: 10 * VALUE_BYTES as u64,
+        block_bytes: Some(VALUE_BYTES),
+        total_bytes: 80 * VALUE_BYTES as u64,
+        window: 8,
+        verify,
+        items: items(),
+    };
+    vec![Box::new(latency), Box::new(nonblocking), Box::new(blocks)]
 }
 
 /// A place for a socket that no other test has.
@@ -69,21 +82,28 @@ fn outcome(
 ) -> Result<Results> {
     let dummy = Dummy::start(&Settings { fault, ..Settings::new(vec![place]) })?;
     let mut target = Target::new("dummy", &[dummy.urls()[0].parse()?], protocol)?;
-    if fault.is_some() {
+    if fault.is_some_and(|fault| matches!(fault.kind, Kind::Dropped | Kind::Swapped)) {
         target.patience = PATIENCE;
     }
     run(experiment, &[(&target, None)], &Plan { rounds: 1, ..Plan::default() }, &Silent)
 }
 
-fn each(mut look: impl FnMut(&dyn Experiment, Listen, Protocol, &str)) {
-    for experiment in experiments(true) {
-        for protocol in PROTOCOLS {
-            for place in places() {
-                let what = format!("{}, {}, {place}", experiment.name(), protocol_name(protocol));
-                look(&*experiment, place, protocol, &what);
+/// Looks at each experiment in each protocol over each kind of socket: all at once, for most of the time is waiting.
+fn each(look: impl Fn(&dyn Experiment, Listen, Protocol, &str) + Sync) {
+    let experiments = experiments(true);
+    std::thread::scope(|scope| {
+        for experiment in &experiments {
+            for protocol in PROTOCOLS {
+                for place in places() {
+                    let look = &look;
+                    scope.spawn(move || {
+                        let what = format!("{}, {}, {place}", experiment.name(), protocol_name(protocol));
+                        look(&**experiment, place, protocol, &what);
+                    });
+                }
             }
         }
-    }
+    });
 }
 
 fn is_noticed(faults: &[&str]) {
@@ -107,7 +127,8 @@ fn is_noticed(faults: &[&str]) {
 #[test]
 fn without_a_fault_nothing_is_reported() {
     each(|experiment, place, protocol, what| {
-        let results = outcome(experiment, None, place, protocol).expect(what);
+        let results = outcome(experiment, None, place, protocol);
+        let results = results.unwrap_or_else(|error| panic!("{what}: {error:#}"));
         let samples = &results.samples;
         let verified: u64 = samples.iter().map(|sample| sample.verified).sum();
         assert!(verified > 0, "{what}");

@@ -11,6 +11,7 @@ use super::fault::{Fault, Kind};
 use super::lengths::Lengths;
 use super::output::Output;
 use crate::items::{Items, KEY_BYTES_MIN};
+use crate::limits::Limits;
 
 /// What it says to `version`.
 pub const VERSION: &str = "1.6.0-dummy";
@@ -24,6 +25,8 @@ pub struct Shared {
     pub items: Items,
     lengths: Lengths,
     fault: Option<Fault>,
+    /// What it says that it takes.
+    limits: Limits,
     /// Answers that could have been wrong so far.
     chances: AtomicU64,
     started: Instant,
@@ -47,9 +50,33 @@ pub struct Answers {
 
 impl Shared {
     /// Nothing is stored.
-    pub fn new(fault: Option<Fault>) -> Shared {
+    pub fn new(fault: Option<Fault>, limits: Limits) -> Shared {
         let items = Items::new(KEY_BYTES_MIN).expect("it is a length of keys");
-        Shared { items, lengths: Lengths::new(), fault, chances: AtomicU64::new(0), started: Instant::now() }
+        Shared {
+            items,
+            lengths: Lengths::new(),
+            fault,
+            limits,
+            chances: AtomicU64::new(0),
+            started: Instant::now(),
+        }
+    }
+
+    /// What it tells of itself under a topic.
+    fn statistics(&self, topic: &[u8]) -> Vec<(&'static str, String)> {
+        match topic {
+            b"" => vec![
+                ("pid", std::process::id().to_string()),
+                ("uptime", self.started.elapsed().as_secs().to_string()),
+                ("version", VERSION.to_owned()),
+                ("limit_maxbytes", self.limits.memory_bytes.to_string()),
+            ],
+            b"settings" => vec![
+                ("maxbytes", self.limits.memory_bytes.to_string()),
+                ("item_size_max", self.limits.item_bytes.to_string()),
+            ],
+            _ => Vec::new(),
+        }
     }
 
     /// What is wrong with the next answer of such, if anything.
@@ -195,14 +222,8 @@ impl Answers {
             }
             Command::Verbosity(_) => Reply::Ok,
             Command::Stats(words) => {
-                if words.clone().next().is_none() {
-                    let pid = std::process::id().to_string();
-                    let uptime = shared.started.elapsed().as_secs().to_string();
-                    let stats =
-                        [("pid", &*pid), ("uptime", &*uptime), ("version", VERSION), ("threads", "1")];
-                    for (name, value) in stats {
-                        form.reply(&Reply::Stat { name: name.as_bytes(), value: value.as_bytes() }, out);
-                    }
+                for (name, value) in shared.statistics(words.text()) {
+                    form.reply(&Reply::Stat { name: name.as_bytes(), value: value.as_bytes() }, out);
                 }
                 Reply::StatsEnd
             }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::Listen;
+use crate::limits::Limits;
 use crate::process::Process;
 
 /// How long it may take to end.
@@ -23,13 +24,16 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `program`, the command-line tool, as a dummy that listens at these places.
+    /// Starts `program`, the command-line tool, as a dummy that listens at these places, and says that it takes so
+    /// much.
     ///
     /// # Errors
     /// It does not come up.
-    pub fn start(program: &Path, listen: &[Listen]) -> Result<Child> {
+    pub fn start(program: &Path, listen: &[Listen], limits: Limits) -> Result<Child> {
         let mut command = Command::new(program);
         command.args(["bench", "dummy", "--until-input-ends"]);
+        command.arg("--memory-bytes").arg(limits.memory_bytes.to_string());
+        command.arg("--item-bytes").arg(limits.item_bytes.to_string());
         for place in listen {
             command.arg("--listen").arg(place.to_string());
         }

@@ -38,6 +38,8 @@ pub use child::Child;
 use connection::{Connection, Wants};
 pub use fault::{Fault, Kind};
 
+use crate::limits::Limits;
+
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
 /// Only its own user may connect to a Unix socket.
@@ -90,6 +92,8 @@ pub struct Settings {
     pub listen: Vec<Listen>,
     /// What is wrong with it.
     pub fault: Option<Fault>,
+    /// What it says that it takes, for who asks before measuring. It takes anything.
+    pub limits: Limits,
     /// Threads that answer.
     pub threads: usize,
 }
@@ -105,7 +109,7 @@ pub struct Dummy {
 impl Settings {
     /// In one thread, with nothing wrong.
     pub fn new(listen: Vec<Listen>) -> Settings {
-        Settings { listen, fault: None, threads: 1 }
+        Settings { listen, fault: None, limits: Limits::default(), threads: 1 }
     }
 }
 
@@ -126,7 +130,8 @@ impl Dummy {
             peer => format!("unix://{peer}"),
         });
         let urls = urls.collect();
-        let (shared, listeners) = (Arc::new(Shared::new(settings.fault)), Arc::new(listeners));
+        let (shared, listeners) =
+            (Arc::new(Shared::new(settings.fault, settings.limits)), Arc::new(listeners));
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let mut dummy = Dummy { urls, bell, threads: Vec::new() };
         for _ in 0..settings.threads {

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use anyhow::{Result, ensure};
 use clap::Args;
 use fabcache_bench::dummy::{Dummy, Fault, Listen, Settings};
+use fabcache_bench::limits::Limits;
 
 /// Where, and what is wrong with it.
 #[derive(Debug, Args)]
@@ -19,6 +20,12 @@ pub struct Arguments {
     /// Threads that answer
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     threads: usize,
+    /// Bytes of memory that it says it has. It keeps only how long each value is
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().memory_bytes)]
+    memory_bytes: u64,
+    /// Bytes of the largest item that it says it takes. It takes any
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().item_bytes)]
+    item_bytes: u64,
     /// End when the standard input does, and not only when stopped
     #[arg(long)]
     until_input_ends: bool,
@@ -30,8 +37,12 @@ pub struct Arguments {
 /// It cannot listen there.
 pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.threads > 0, "--threads is at least 1");
-    let settings =
-        Settings { listen: arguments.listen.clone(), fault: arguments.fault, threads: arguments.threads };
+    let settings = Settings {
+        listen: arguments.listen.clone(),
+        fault: arguments.fault,
+        limits: Limits { memory_bytes: arguments.memory_bytes, item_bytes: arguments.item_bytes },
+        threads: arguments.threads,
+    };
     let dummy = Dummy::start(&settings)?;
     let mut out = std::io::stdout();
     for url in dummy.urls() {
