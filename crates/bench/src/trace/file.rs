@@ -7,11 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use super::record::{ORACLE_BYTES, Record};
 use super::{Object, Request, Trace};
-
-const RECORD_BYTES: usize = 24;
-/// Records name no keys: these are as long as the number of a block on a volume, written out.
-const KEY_BYTES: u8 = 24;
 
 /// Reads a trace. An object has the size it had first.
 ///
@@ -26,20 +23,22 @@ pub fn read(path: &Path) -> Result<Trace> {
 
 fn parse(name: &str, bytes: &[u8]) -> Result<Trace> {
     ensure!(!bytes.is_empty(), "it is empty");
-    ensure!(bytes.len().is_multiple_of(RECORD_BYTES), "its length is {}", bytes.len());
+    ensure!(bytes.len().is_multiple_of(ORACLE_BYTES), "its length is {}", bytes.len());
     let mut ids: HashMap<u64, u32> = HashMap::new();
     let mut trace = Trace { name: name.to_owned(), ..Trace::default() };
     let mut start = None;
     let mut last = 0;
-    for (i, record) in bytes.chunks_exact(RECORD_BYTES).enumerate() {
-        let word = |at: usize| u32::from_le_bytes(record[at..at + 4].try_into().expect("four bytes"));
-        let id = u64::from_le_bytes(record[4..12].try_into().expect("eight bytes"));
-        let second = word(0).checked_sub(*start.get_or_insert(word(0)));
-        let second = second.with_context(|| format!("record {i} is before the first"))?;
+    for (i, record) in bytes.chunks_exact(ORACLE_BYTES).enumerate() {
+        let record = Record::of_oracle(record.try_into().expect("a record's bytes"))
+            .with_context(|| format!("record {i}"))?;
+        let second = record.second.checked_sub(*start.get_or_insert(record.second));
+        // Both are of 32 bits.
+        let second = second.with_context(|| format!("record {i} is before the first"))? as u32;
         ensure!(second >= last, "record {i} is before the one before it");
         last = second;
-        let object = *ids.entry(id).or_insert_with(|| {
-            trace.objects.push(Object { key_bytes: KEY_BYTES, value_bytes: word(12), ttl_s: 0 });
+        let object = *ids.entry(record.object).or_insert_with(|| {
+            let Record { key_bytes, value_bytes, .. } = record;
+            trace.objects.push(Object { key_bytes, value_bytes, ttl_s: 0 });
             trace.objects.len() as u32 - 1
         });
         trace.requests.push(Request { second, object });

@@ -1,11 +1,19 @@
 //! Traces: sequences of requests, recorded and synthetic.
 //!
-//! - `generate.rs`: synthetic traces; `file.rs`: recorded ones.
+//! - `generate.rs`: synthetic traces; `file.rs`: recorded ones in memory.
+//! - `record.rs`: one request of a recorded trace; `reader.rs`: reads them one by one, from files of any length.
 //! - `content.rs`: the key and value of an object.
+//! - `replay.rs`: traces replayed on servers; `engine.rs`: what sends requests and takes answers; `expected.rs`: whether these are
+//!   right.
 
 pub mod content;
+mod engine;
+mod expected;
 pub mod file;
 pub mod generate;
+pub mod reader;
+pub mod record;
+pub mod replay;
 
 /// What is cached under one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

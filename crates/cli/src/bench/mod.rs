@@ -10,6 +10,7 @@ mod policies;
 mod server;
 mod shm;
 mod store;
+mod trace;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ pub enum Command {
     Blocks(blocks::Arguments),
     /// Measures memcached-protocol servers side by side
     Server(server::Arguments),
+    /// Replays traces on servers, for hit ratio and speed
+    Trace(Box<trace::Arguments>),
     /// Measures miss ratios of the store beside reference policies
     Policies(Box<policies::Arguments>),
     /// Measures the store by itself, in this process
@@ -52,6 +55,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Nonblocking(arguments) => nonblocking::run(&arguments),
         Command::Blocks(arguments) => blocks::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Policies(arguments) => policies::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
         Command::Shm(arguments) => shm::run(&arguments),

@@ -102,7 +102,11 @@ fn save(arguments: &Arguments, shape: Shape, rows: Vec<impl Serialize>) -> Resul
     report::save(&Results { header: Header::now(), shape, rows }, path)
 }
 
-fn kind(name: &str) -> Result<Kind> {
+/// The synthetic trace with this name.
+///
+/// # Errors
+/// There is none.
+pub fn kind(name: &str) -> Result<Kind> {
     let Some(kind) = Kind::of_name(name) else {
         let names = Kind::ALL.map(Kind::name).join(", ");
         bail!("there is no trace {name:?}; there are {names}");

@@ -1,0 +1,411 @@
+//! Sends a trace's requests to a cache, and checks what it answers.
+//!
+//! Gets and sets are sent many at a time. For each object the order is that of the trace: a change waits for the reads of the
+//! same object that are under way, and what was read behind a miss of the same object, ahead of the set that follows the miss,
+//! is read again behind it. What the client library has no non-blocking call for is waited for.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use fabcache_client::{Client, Completed, Error, Failure, Outcome, Request, Stored, Ttl};
+
+use super::expected::Expected;
+use super::record::{Operation, Record};
+use super::replay::Replay;
+use crate::histogram::Histogram;
+
+/// Bytes of values in flight at most.
+const BYTES_IN_FLIGHT_MAX: usize = 16 << 20;
+
+/// What a replay came to.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Records replayed.
+    pub records: u64,
+    /// Those that read.
+    pub gets: u64,
+    /// Reads that found nothing.
+    pub misses: u64,
+    /// Bytes of values that were found.
+    pub hit_bytes: u64,
+    /// Bytes that those had which were not found, as the trace says.
+    pub miss_bytes: u64,
+    /// Sets that followed a miss.
+    pub fills: u64,
+    /// Changes that a server refused.
+    pub refused: u64,
+    /// Other operations than reads that found nothing, or something, as it should not have been.
+    pub not_stored: u64,
+    /// Reads that were asked again behind a set.
+    pub again: u64,
+    /// Values found of which every byte was compared.
+    pub verified: u64,
+    /// By how much the replay was behind at worst, where it is paced.
+    pub late: Duration,
+    /// Of reads, where they are waited for one by one.
+    pub times: Option<Histogram>,
+}
+
+/// A replay under way.
+pub struct Engine<'e> {
+    replay: &'e Replay,
+    client: &'e Client,
+    expected: &'e mut Expected,
+    in_flight: VecDeque<InFlight>,
+    bytes_in_flight: usize,
+    spare: Vec<Spare>,
+    counts: Counts,
+}
+
+/// Request objects and memory that are used again.
+struct Spare {
+    request: Request,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+struct InFlight {
+    request: Request,
+    object: u64,
+    bytes: usize,
+    asked: Asked,
+}
+
+/// What was asked for.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// To store this version.
+    Store(u32),
+    /// A value; and whether one was stored since.
+    Read(Record, bool),
+}
+
+impl<'e> Engine<'e> {
+    /// With what is expected of the cache from what was done before.
+    pub fn new(replay: &'e Replay, client: &'e Client, expected: &'e mut Expected) -> Engine<'e> {
+        let (in_flight, spare) = (VecDeque::new(), Vec::new());
+        let times = (replay.window <= 1).then(Histogram::default);
+        let counts = Counts { times, ..Counts::default() };
+        Engine { replay, client, expected, in_flight, bytes_in_flight: 0, spare, counts }
+    }
+
+    /// Replays all records that `next` gives.
+    ///
+    /// # Errors
+    /// `next` fails, a server does, or an answer is wrong: under which key, and why.
+    pub fn run(mut self, mut next: impl FnMut() -> Result<Option<Record>>) -> Result<Counts> {
+        let start = Instant::now();
+        let mut first = None;
+        while self.counts.records < self.replay.requests_max {
+            let Some(record) = next()? else { break };
+            let since = record.second.saturating_sub(*first.get_or_insert(record.second));
+            self.pace(start, since)?;
+            self.replay(&record)?;
+            self.counts.records += 1;
+        }
+        self.drain()?;
+        Ok(self.counts)
+    }
+
+    /// Waits until a record is due, so many seconds into the trace.
+    fn pace(&mut self, start: Instant, since_s: u64) -> Result<()> {
+        let Some(speed) = self.replay.speed else { return Ok(()) };
+        let due = Duration::try_from_secs_f64(since_s as f64 / speed).unwrap_or(Duration::MAX);
+        if due > start.elapsed() {
+            self.drain()?;
+            std::thread::sleep(due.saturating_sub(start.elapsed()));
+        }
+        // Times are whole seconds: until the next begins nothing is late.
+        let over = due.saturating_add(Duration::try_from_secs_f64(1.0 / speed).unwrap_or(Duration::MAX));
+        self.counts.late = self.counts.late.max(start.elapsed().saturating_sub(over));
+        Ok(())
+    }
+
+    fn replay(&mut self, record: &Record) -> Result<()> {
+        let known = self.expected.object(record.object, record.key_bytes);
+        let is_whole = record.operation.reads() || record.operation.stores_whole();
+        if is_whole && record.value_bytes > 0 {
+            known.value_bytes = record.value_bytes;
+        }
+        if record.operation.stores_whole() || record.ttl_s > 0 {
+            known.ttl_s = record.ttl_s;
+        }
+        match record.operation {
+            Operation::Get | Operation::Gets => {
+                self.counts.gets += 1;
+                self.read(record)
+            }
+            Operation::Set => {
+                self.wait_for(record.object, |asked| matches!(asked, Asked::Read(..)))?;
+                self.store(record.object, record.value_bytes)
+            }
+            _ => {
+                self.wait_for(record.object, |_| true)?;
+                let mut spare = self.spare();
+                self.expected.key(record.object, &mut spare.key);
+                let done = self.change(record, &mut spare);
+                let done = done.with_context(|| wrong(record.operation.name(), &spare.key));
+                self.spare.push(spare);
+                done
+            }
+        }
+    }
+
+    /// Waits until nothing of this kind is under way for an object.
+    fn wait_for(&mut self, object: u64, kind: impl Fn(&Asked) -> bool) -> Result<()> {
+        while self.in_flight.iter().any(|one| one.object == object && kind(&one.asked)) {
+            self.finish_first()?;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<()> {
+        while !self.in_flight.is_empty() {
+            self.finish_first()?;
+        }
+        Ok(())
+    }
+
+    /// Makes room for a request with so many bytes.
+    fn make_room(&mut self, bytes: usize) -> Result<()> {
+        while self.in_flight.len() >= self.replay.window
+            || (self.bytes_in_flight + bytes > BYTES_IN_FLIGHT_MAX && !self.in_flight.is_empty())
+        {
+            self.finish_first()?;
+        }
+        Ok(())
+    }
+
+    fn spare(&mut self) -> Spare {
+        let new = || Spare { request: self.client.request(), key: Vec::new(), value: Vec::new() };
+        self.spare.pop().unwrap_or_else(new)
+    }
+
+    fn ttl(&self, seconds: u32) -> Ttl {
+        let seconds = match self.replay.speed {
+            Some(speed) if self.replay.scales_ttl => (f64::from(seconds) / speed).ceil() as u32,
+            _ => seconds,
+        };
+        if seconds == 0 { Ttl::NEVER } else { Ttl::seconds(seconds) }
+    }
+
+    // ---- reads ----
+
+    fn read(&mut self, record: &Record) -> Result<()> {
+        if self.replay.window <= 1 {
+            return self.read_and_wait(record);
+        }
+        self.make_room(record.value_bytes as usize)?;
+        let spare = self.spare();
+        self.ask(record, spare);
+        Ok(())
+    }
+
+    fn ask(&mut self, record: &Record, spare: Spare) {
+        let Spare { mut request, mut key, value } = spare;
+        self.expected.key(record.object, &mut key);
+        request.iget(key, value);
+        let bytes = record.value_bytes as usize;
+        self.push(InFlight { request, object: record.object, bytes, asked: Asked::Read(*record, false) });
+    }
+
+    fn push(&mut self, one: InFlight) {
+        self.bytes_in_flight += one.bytes;
+        self.in_flight.push_back(one);
+    }
+
+    fn read_and_wait(&mut self, record: &Record) -> Result<()> {
+        // Blocking calls have connections of their own, and are ordered behind what is over.
+        self.drain()?;
+        let Spare { request, mut key, mut value } = self.spare();
+        self.expected.key(record.object, &mut key);
+        let begun = Instant::now();
+        let found = self.client.get_into(&key, None, &mut value);
+        let taken = begun.elapsed();
+        let found = found.map(|found| found.is_some()).with_context(|| wrong("get", &key))?;
+        if let Some(times) = &mut self.counts.times {
+            times.record(taken.as_nanos() as u64);
+        }
+        self.take(record, found, &key, &value)?;
+        self.spare.push(Spare { request, key, value });
+        if found { Ok(()) } else { self.fill(record) }
+    }
+
+    /// Counts a read, and checks what was found.
+    fn take(&mut self, record: &Record, found: bool, key: &[u8], value: &[u8]) -> Result<()> {
+        if found {
+            let verified = self.expected.check(record.object, value).with_context(|| wrong("get", key))?;
+            self.counts.verified += u64::from(verified);
+            self.counts.hit_bytes += value.len() as u64;
+        } else {
+            self.counts.misses += 1;
+            self.counts.miss_bytes += u64::from(record.value_bytes);
+        }
+        Ok(())
+    }
+
+    /// Stores what was not found, if that is wanted, and its length is known.
+    fn fill(&mut self, record: &Record) -> Result<()> {
+        let value_bytes = self.expected.object(record.object, record.key_bytes).value_bytes;
+        if !self.replay.fills || value_bytes == 0 {
+            return Ok(());
+        }
+        for one in self.in_flight.iter_mut().filter(|one| one.object == record.object) {
+            if let Asked::Read(_, is_old) = &mut one.asked {
+                *is_old = true;
+            }
+        }
+        self.counts.fills += 1;
+        self.issue_store(record.object, value_bytes);
+        Ok(())
+    }
+
+    // ---- changes ----
+
+    fn store(&mut self, object: u64, value_bytes: u32) -> Result<()> {
+        self.make_room(value_bytes as usize)?;
+        self.issue_store(object, value_bytes);
+        if self.replay.window <= 1 { self.drain() } else { Ok(()) }
+    }
+
+    fn issue_store(&mut self, object: u64, value_bytes: u32) {
+        let Spare { mut request, mut key, mut value } = self.spare();
+        self.expected.key(object, &mut key);
+        self.expected.next_value(object, value_bytes, &mut value);
+        let ttl_s = self.expected.object(object, 0).ttl_s;
+        request.iset(key, value, self.ttl(ttl_s));
+        let version = self.expected.stored(object, value_bytes);
+        self.push(InFlight { request, object, bytes: value_bytes as usize, asked: Asked::Store(version) });
+    }
+
+    /// What is waited for. The key is there already.
+    fn change(&mut self, record: &Record, spare: &mut Spare) -> Result<()> {
+        let Spare { key, value, .. } = spare;
+        let object = record.object;
+        let ttl = self.ttl(record.ttl_s);
+        self.expected.next_value(object, record.value_bytes, value);
+        let done = match record.operation {
+            Operation::Add => self.client.add(key, value, ttl).map(|done| {
+                // What is there already must have been stored.
+                let is_right = if done == Stored::Stored { Ok(()) } else { self.expected.was_there(object) };
+                is_right.map(|()| self.stored(record, done))
+            }),
+            Operation::Replace => {
+                self.client.replace(key, value, ttl).map(|done| self.stored_over(record, done))
+            }
+            Operation::Cas => return self.compare_and_swap(record, key, value, ttl),
+            Operation::Append => self.client.append(key, value).map(|done| self.join(record, done)),
+            Operation::Prepend => self.client.prepend(key, value).map(|done| self.join(record, done)),
+            Operation::Delete => self.client.delete(key).map(|found| {
+                let is_right = if found { self.expected.was_there(object) } else { Ok(()) };
+                self.counts.not_stored += u64::from(!found);
+                self.expected.deleted(object);
+                is_right
+            }),
+            Operation::Incr => self.client.incr(key, 1).map(|now| self.counted(object, true, now)),
+            Operation::Decr => self.client.decr(key, 1).map(|now| self.counted(object, false, now)),
+            Operation::Get | Operation::Gets | Operation::Set => unreachable!("these do not wait"),
+        };
+        match done {
+            Ok(right) => right,
+            Err(error) => self.refused(object, None, error),
+        }
+    }
+
+    fn stored(&mut self, record: &Record, done: Stored) {
+        if done == Stored::Stored {
+            self.expected.stored(record.object, record.value_bytes);
+        } else {
+            self.counts.not_stored += 1;
+        }
+    }
+
+    /// In place of what must have been there.
+    fn stored_over(&mut self, record: &Record, done: Stored) -> Result<()> {
+        if done == Stored::Stored {
+            self.expected.was_there(record.object)?;
+        }
+        self.stored(record, done);
+        Ok(())
+    }
+
+    fn join(&mut self, record: &Record, done: Stored) -> Result<()> {
+        if done != Stored::Stored {
+            self.counts.not_stored += 1;
+            return Ok(());
+        }
+        self.expected.was_there(record.object)?;
+        self.expected.joined(record.object, record.value_bytes);
+        Ok(())
+    }
+
+    fn counted(&mut self, object: u64, up: bool, now: Option<u64>) -> Result<()> {
+        match now {
+            Some(now) => self.expected.counted(object, up, now),
+            None => {
+                self.counts.not_stored += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// The trace does not tell which value was compared with: it is the one that is there.
+    fn compare_and_swap(&mut self, record: &Record, key: &[u8], value: &[u8], ttl: Ttl) -> Result<()> {
+        let Some(found) = self.client.get(key)? else {
+            self.counts.not_stored += 1;
+            return Ok(());
+        };
+        self.expected.check(record.object, &found.value)?;
+        match self.client.cas(key, value, ttl, found.cas) {
+            Ok(done) => self.stored_over(record, done),
+            Err(error) => self.refused(record.object, None, error),
+        }
+    }
+
+    /// Counts what a server refused; anything else is an error.
+    fn refused(&mut self, object: u64, version: Option<u32>, error: Error) -> Result<()> {
+        if !matches!(error, Error::Server { failure: Failure::Refused(_), .. }) {
+            return Err(error.into());
+        }
+        self.counts.refused += 1;
+        self.expected.refused(object, version);
+        Ok(())
+    }
+
+    // ---- answers ----
+
+    fn finish_first(&mut self) -> Result<()> {
+        let Some(InFlight { mut request, object, bytes, asked }) = self.in_flight.pop_front() else {
+            return Ok(());
+        };
+        self.bytes_in_flight -= bytes;
+        let Completed { key, value, result } = request.wait();
+        let spare = Spare { request, key, value };
+        match asked {
+            Asked::Store(version) => {
+                let done = result.map(drop).or_else(|error| self.refused(object, Some(version), error));
+                done.with_context(|| wrong("set", &spare.key))?;
+                self.spare.push(spare);
+                Ok(())
+            }
+            Asked::Read(record, is_old) => {
+                let outcome = result.with_context(|| wrong("get", &spare.key))?;
+                let found = matches!(outcome, Outcome::Found { .. });
+                if !found && is_old {
+                    self.counts.again += 1;
+                    self.ask(&record, spare);
+                    return Ok(());
+                }
+                self.take(&record, found, &spare.key, &spare.value)?;
+                self.spare.push(spare);
+                if found { Ok(()) } else { self.fill(&record) }
+            }
+        }
+    }
+}
+
+/// What went wrong, and under which key.
+fn wrong(what: &str, key: &[u8]) -> String {
+    format!("{what} of the key {}", String::from_utf8_lossy(key))
+}

@@ -1,0 +1,96 @@
+//! `fabcache bench trace`: traces replayed on servers.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use fabcache_bench::trace::generate::{Kind, Shape};
+use fabcache_bench::trace::reader::Format;
+use fabcache_bench::trace::replay::{Replay, Source, WINDOW, WINDOW_MAX, table};
+
+use super::common::Common;
+use super::policies::kind;
+
+/// Rounds of a full run: what is cached in one is there in the next.
+const ROUNDS: u32 = 1;
+
+/// Which traces, and how.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    /// Recorded traces, `-` for standard input: records of 24 bytes (libCacheSim's oracleGeneral), or Twitter's lines of
+    /// timestamp, key, key size, value size, client, operation, TTL
+    #[arg(long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Synthetic traces; some of them if neither these nor files are given
+    #[arg(long = "trace", value_name = "NAME", value_delimiter = ',', value_parser = kind)]
+    traces: Vec<Kind>,
+    /// How files are written: auto, oracle or csv
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = format)]
+    format: Written,
+    /// Skip malformed records, and count them
+    #[arg(long)]
+    skip_malformed: bool,
+    /// Requests of each trace at most
+    #[arg(long, value_name = "NUMBER")]
+    limit: Option<u64>,
+    /// Gets and sets in flight at most; with 1 each is waited for, and the time of gets taken
+    #[arg(long, value_name = "NUMBER", default_value_t = WINDOW)]
+    window: usize,
+    /// Do not store what a get did not find
+    #[arg(long)]
+    no_fill: bool,
+    /// So many times as fast as the trace; else as fast as it goes
+    #[arg(long, value_name = "FACTOR", conflicts_with = "quick")]
+    speed: Option<f64>,
+    /// Divide times to live by --speed
+    #[arg(long, requires = "speed")]
+    scale_ttl: bool,
+    /// Empty the servers before each round: ALL that is cached in them is lost
+    #[arg(long)]
+    flush: bool,
+    /// Size of synthetic traces, 1 being about a million objects and four million requests
+    #[arg(long, value_name = "FACTOR", conflicts_with = "quick")]
+    scale: Option<f64>,
+    /// What chance hangs on in synthetic traces
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Written(Option<Format>);
+
+fn format(name: &str) -> Result<Written> {
+    Format::of_name(name).map(Written)
+}
+
+/// Replays, and prints a table.
+///
+/// # Errors
+/// A trace cannot be read or is malformed, a server fails or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let common = &arguments.common;
+    let window = arguments.window;
+    ensure!((1..=WINDOW_MAX).contains(&window), "--window {window}: give from 1 to {WINDOW_MAX}");
+    ensure!(arguments.limit != Some(0), "--limit 0: give at least 1");
+    for (name, factor) in [("--speed", arguments.speed), ("--scale", arguments.scale)] {
+        let is_sound = factor.is_none_or(|factor| factor > 0.0 && factor.is_finite());
+        ensure!(is_sound, "{name} {}: give a number above 0", factor.unwrap_or_default());
+    }
+    ensure!(arguments.scale.is_none_or(|scale| scale <= 100.0), "--scale: give at most 100");
+    let files = arguments.files.iter().map(|path| Source::of_path(path));
+    let sources = arguments.traces.iter().copied().map(Source::Synthetic).chain(files).collect();
+    let mut replay = Replay::new(sources, common.quick, common.verify);
+    let Shape { scale, speed, .. } = replay.shape;
+    replay.shape = Shape { scale: arguments.scale.unwrap_or(scale), seed: arguments.seed, speed };
+    replay.format = arguments.format.0;
+    replay.skips_malformed = arguments.skip_malformed;
+    replay.requests_max = arguments.limit.unwrap_or(u64::MAX).min(replay.requests_max);
+    replay.window = window;
+    replay.fills = !arguments.no_fill;
+    replay.speed = arguments.speed;
+    replay.scales_ttl = arguments.scale_ttl;
+    replay.flushes = arguments.flush;
+    common.measure(&replay, ROUNDS, table)
+}
