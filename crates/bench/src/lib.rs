@@ -7,6 +7,7 @@
 //! - `dummy/`: a server that does nothing but answer, broken on request; `ceiling.rs`: what clients can do with it at most.
 //! - `latency/`: how long a call takes.
 //! - `nonblocking/`: windows of calls that do not wait; `blocks/`: large values in blocks.
+//! - `hybrid/`: what gets take of more than servers have memory for.
 //! - `workload.rs`: what is asked of a server.
 //! - `client.rs`: one connection that asks it and checks the answers.
 //! - `process.rs`: CPU time and memory of a process.
@@ -14,7 +15,8 @@
 //! - `side_by_side.rs`: several servers side by side, in interleaved rounds.
 //! - `memory/`: items held in the memory that a process takes.
 //! - `report.rs`: figures as a table and as JSON; `plot.rs`: as a picture.
-//! - `trace/`: traces, recorded and synthetic; `policies/`: miss ratios of the store and of reference policies on them.
+//! - `trace/`: traces, recorded and synthetic, and their replay on servers; `policies/`: miss ratios of the store and of
+//!   reference policies on them.
 //! - `store/`: the store by itself.
 //! - `shm/`: the client library through shared memory.
 //! - `random.rs`: random sequences; `zipf.rs`: ranks that follow Zipf's law; `statistics.rs`: numbers that stand for many.
@@ -28,6 +30,7 @@ pub mod dummy;
 pub mod experiment;
 pub mod fill;
 pub mod histogram;
+pub mod hybrid;
 pub mod items;
 pub mod latency;
 pub mod limits;

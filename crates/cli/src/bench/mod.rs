@@ -3,6 +3,7 @@
 mod blocks;
 mod common;
 mod dummy;
+mod hybrid;
 mod latency;
 mod memory;
 mod nonblocking;
@@ -35,6 +36,8 @@ pub enum Command {
     Blocks(blocks::Arguments),
     /// Measures memcached-protocol servers side by side
     Server(server::Arguments),
+    /// Measures gets of more than servers have memory for, with a penalty for what is missing
+    Hybrid(hybrid::Arguments),
     /// Replays traces on servers, for hit ratio and speed
     Trace(Box<trace::Arguments>),
     /// Measures miss ratios of the store beside reference policies
@@ -55,6 +58,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Nonblocking(arguments) => nonblocking::run(&arguments),
         Command::Blocks(arguments) => blocks::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
+        Command::Hybrid(arguments) => hybrid::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Policies(arguments) => policies::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),

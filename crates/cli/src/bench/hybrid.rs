@@ -1,0 +1,90 @@
+//! `fabcache bench hybrid`: more is asked for than servers have memory for.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use fabcache_bench::hybrid::{HOT_PERCENT, Hybrid, PENALTY, SPILL_FACTOR, Scan, VALUE_BYTES, table};
+
+use super::common::Common;
+
+/// Rounds of a full run.
+const ROUNDS: u32 = 3;
+
+/// How much is stored, and in which order it is read.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    /// The order of reads: uniform, normal (four of five are of the first keys), or all
+    #[arg(long, value_name = "NAME", default_value = "all", value_parser = scans)]
+    scan: Scans,
+    /// What is stored is so many times what the servers have memory for
+    #[arg(long, value_name = "FACTOR", default_value_t = SPILL_FACTOR)]
+    spill_factor: f64,
+    /// The servers' memory together, in megabytes; otherwise they are asked
+    #[arg(long, value_name = "MB")]
+    memory: Option<u64>,
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = VALUE_BYTES)]
+    value_bytes: usize,
+    /// What a get that finds nothing takes longer, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = PENALTY.as_secs_f64() * 1e3)]
+    penalty: f64,
+    /// Add the penalty without sleeping for so long
+    #[arg(long)]
+    no_sleep: bool,
+    /// Store what was not found
+    #[arg(long)]
+    store_again: bool,
+    /// The keys that four of five gets of the normal scan are of, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = HOT_PERCENT)]
+    hot: f64,
+    /// Empty the servers before: ALL that is cached in them is lost
+    #[arg(long)]
+    flush: bool,
+    /// Gets a round: 5000 unless given, and 500 with --quick
+    #[arg(long, short, value_name = "NUMBER")]
+    iterations: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Scans(Vec<Scan>);
+
+fn scans(name: &str) -> Result<Scans> {
+    Scan::of_name(name).map(Scans)
+}
+
+/// Measures, and prints latency and success rate.
+///
+/// # Errors
+/// A server fails or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let common = &arguments.common;
+    let Arguments { spill_factor, penalty, hot, .. } = *arguments;
+    ensure!(
+        spill_factor > 0.0 && spill_factor.is_finite(),
+        "--spill-factor {spill_factor}: give one above 0"
+    );
+    ensure!((0.0..=60_000.0).contains(&penalty), "--penalty {penalty}: give from 0 to 60000 ms");
+    ensure!(hot > 0.0 && hot <= 100.0, "--hot {hot}: give one above 0 and up to 100");
+    ensure!((1..=1 << 30).contains(&arguments.value_bytes), "--value-bytes: give from 1 to {}", 1 << 30);
+    ensure!(arguments.iterations != Some(0), "--iterations is at least 1");
+    let memory = arguments.memory.map(|megabytes| megabytes.checked_mul(1 << 20).filter(|bytes| *bytes > 0));
+    ensure!(memory != Some(None), "--memory: give from 1 MB on what a server may have");
+    let standard = Hybrid::standard(common.quick, common.verify, common.key_bytes)?;
+    let hybrid = Hybrid {
+        scans: arguments.scan.0.clone(),
+        spill_factor,
+        memory_bytes: memory.flatten(),
+        value_bytes: arguments.value_bytes,
+        penalty: Duration::from_secs_f64(penalty / 1e3),
+        sleeps: !arguments.no_sleep,
+        stores_again: arguments.store_again,
+        hot_percent: hot,
+        flushes: arguments.flush,
+        reads: arguments.iterations.unwrap_or(standard.reads),
+        ..standard
+    };
+    common.measure(&hybrid, ROUNDS, table)
+}
