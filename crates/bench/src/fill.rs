@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use fabcache_client::{Client, Completed, Request, Ttl};
+use fabcache_client::{Client, Completed, Error, Failure, Request, Ttl};
 
 use crate::items::Items;
 
@@ -22,13 +22,50 @@ pub fn fill(
     numbers: Range<u64>,
     value_bytes: impl Fn(u64) -> usize,
 ) -> Result<()> {
+    store(client, items, numbers, value_bytes, |error| Err(error.into()))
+}
+
+/// The same where it does not matter if some are refused, as a full memcached does now and then: how many were.
+///
+/// # Errors
+/// A server fails.
+pub fn fill_with_refusals(
+    client: &Client,
+    items: &Items,
+    numbers: Range<u64>,
+    value_bytes: impl Fn(u64) -> usize,
+) -> Result<u64> {
+    let mut refused = 0;
+    store(client, items, numbers, value_bytes, |error| {
+        if !is_refusal(&error) {
+            return Err(error.into());
+        }
+        refused += 1;
+        Ok(())
+    })?;
+    Ok(refused)
+}
+
+/// Whether a server took a request, and refused to do it.
+pub fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Server { failure: Failure::Refused(_), .. })
+}
+
+fn store(
+    client: &Client,
+    items: &Items,
+    numbers: Range<u64>,
+    value_bytes: impl Fn(u64) -> usize,
+    mut failed: impl FnMut(Error) -> Result<()>,
+) -> Result<()> {
     let largest = numbers.clone().map(&value_bytes).max().unwrap_or(0).max(1);
     let count = numbers.end.saturating_sub(numbers.start) as usize;
     let window = WINDOW.min(WINDOW_BYTES / largest).max(1).min(count);
     let mut requests: Vec<Request> = (0..window).map(|_| client.request()).collect();
-    let wait = |request: &mut Request| {
+    let mut wait = |request: &mut Request| {
         let Completed { key, value, result, .. } = request.wait();
-        result.with_context(|| format!("cannot store {}", String::from_utf8_lossy(&key)))?;
+        let done = result.map(drop).or_else(&mut failed);
+        done.with_context(|| format!("cannot store {}", String::from_utf8_lossy(&key)))?;
         anyhow::Ok((key, value))
     };
     let begin = numbers.start;

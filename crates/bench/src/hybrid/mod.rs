@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fabcache_client::{Client, Ttl};
 
 use crate::experiment::{Experiment, Rounds};
-use crate::fill::fill;
+use crate::fill::{fill_with_refusals, is_refusal};
 use crate::histogram::Histogram;
 use crate::items::Items;
 use crate::random::Random;
@@ -190,8 +190,16 @@ impl Experiment for Hybrid {
         if self.flushes {
             client.flush(0).context("cannot empty it")?;
         }
-        fill(&client, &self.items, 0..keys.into(), |_| self.value_bytes)?;
-        Ok(Box::new(Reads { hybrid: self, client, scan: self.scans[index], memory_bytes, keys, hot }))
+        let refused = fill_with_refusals(&client, &self.items, 0..keys.into(), |_| self.value_bytes)?;
+        Ok(Box::new(Reads {
+            hybrid: self,
+            client,
+            scan: self.scans[index],
+            memory_bytes,
+            keys,
+            hot,
+            refused,
+        }))
     }
 }
 
@@ -216,6 +224,8 @@ struct Reads<'e> {
     memory_bytes: u64,
     keys: u32,
     hot: u32,
+    /// How often a server refused to store when it was filled.
+    refused: u64,
 }
 
 impl Rounds for Reads<'_> {
@@ -234,6 +244,7 @@ impl Rounds for Reads<'_> {
         let part = |count: u64| count as f64 / sample.operations.max(1) as f64;
         sample.figures.insert("success_rate".into(), part(sample.operations - sample.misses));
         sample.figures.insert("keys".into(), self.keys.into());
+        sample.figures.insert("fill_refused".into(), self.refused as f64);
         sample.figures.insert("memory_bytes".into(), self.memory_bytes as f64);
         if hits.count() > 0 {
             sample.figures.insert("hit_mean_us".into(), hits.mean_ns() / 1e3);
@@ -276,7 +287,10 @@ impl Reads<'_> {
             let begun = Instant::now();
             let stored = self.client.set(&key, &value, Ttl::NEVER);
             taken += begun.elapsed();
-            stored.with_context(|| format!("cannot store {}", String::from_utf8_lossy(&key)))?;
+            match stored {
+                Err(error) if is_refusal(&error) => sample.errors += 1,
+                other => other.with_context(|| format!("cannot store {}", String::from_utf8_lossy(&key)))?,
+            }
         }
         Ok(taken)
     }
@@ -315,6 +329,12 @@ pub fn table(results: &Results) -> String {
                 let mean = |sample: &Sample| sample.latency.as_ref().map(Histogram::mean_ns);
                 let [ratio, least, greatest] = results.ratio(name, base, case, mean);
                 let _ = write!(text, " {ratio:>7.3} ({least:.3} to {greatest:.3})");
+            }
+            let refused =
+                |sample: &Sample| sample.errors as f64 + sample.figures.get("fill_refused").unwrap_or(&0.0);
+            let refused = results.rounds(name, case).map(refused).fold(0.0, f64::max);
+            if refused > 0.0 {
+                let _ = write!(text, "  ({refused} sets refused)");
             }
             text.push('\n');
         }

@@ -8,11 +8,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use fabcache_client::{Client, Completed, Error, Failure, Outcome, Request, Stored, Ttl};
+use fabcache_client::{Client, Completed, Error, Outcome, Request, Stored, Ttl};
 
 use super::expected::Expected;
 use super::record::{Operation, Record};
 use super::replay::Replay;
+use crate::fill::is_refusal;
 use crate::histogram::Histogram;
 
 /// Bytes of values in flight at most.
@@ -365,7 +366,7 @@ impl<'e> Engine<'e> {
 
     /// Counts what a server refused; anything else is an error.
     fn refused(&mut self, object: u64, version: Option<u32>, error: Error) -> Result<()> {
-        if !matches!(error, Error::Server { failure: Failure::Refused(_), .. }) {
+        if !is_refusal(&error) {
             return Err(error.into());
         }
         self.counts.refused += 1;
