@@ -12,7 +12,7 @@ use fabcache_client::{Client, Completed, Error, Outcome, Request, Stored, Ttl};
 
 use super::expected::Expected;
 use super::record::{Operation, Record};
-use super::replay::Replay;
+use super::replay::Plan;
 use crate::fill::is_refusal;
 use crate::histogram::Histogram;
 
@@ -50,7 +50,7 @@ pub struct Counts {
 
 /// A replay under way.
 pub struct Engine<'e> {
-    replay: &'e Replay,
+    plan: &'e Plan,
     client: &'e Client,
     expected: &'e mut Expected,
     in_flight: VecDeque<InFlight>,
@@ -84,11 +84,11 @@ enum Asked {
 
 impl<'e> Engine<'e> {
     /// With what is expected of the cache from what was done before.
-    pub fn new(replay: &'e Replay, client: &'e Client, expected: &'e mut Expected) -> Engine<'e> {
+    pub fn new(plan: &'e Plan, client: &'e Client, expected: &'e mut Expected) -> Engine<'e> {
         let (in_flight, spare) = (VecDeque::new(), Vec::new());
-        let times = (replay.window <= 1).then(Histogram::default);
+        let times = (plan.window <= 1).then(Histogram::default);
         let counts = Counts { times, ..Counts::default() };
-        Engine { replay, client, expected, in_flight, bytes_in_flight: 0, spare, counts }
+        Engine { plan, client, expected, in_flight, bytes_in_flight: 0, spare, counts }
     }
 
     /// Replays all records that `next` gives.
@@ -98,7 +98,7 @@ impl<'e> Engine<'e> {
     pub fn run(mut self, mut next: impl FnMut() -> Result<Option<Record>>) -> Result<Counts> {
         let start = Instant::now();
         let mut first = None;
-        while self.counts.records < self.replay.requests_max {
+        while self.counts.records < self.plan.requests_max {
             let Some(record) = next()? else { break };
             let since = record.second.saturating_sub(*first.get_or_insert(record.second));
             self.pace(start, since)?;
@@ -111,7 +111,7 @@ impl<'e> Engine<'e> {
 
     /// Waits until a record is due, so many seconds into the trace.
     fn pace(&mut self, start: Instant, since_s: u64) -> Result<()> {
-        let Some(speed) = self.replay.speed else { return Ok(()) };
+        let Some(speed) = self.plan.speed else { return Ok(()) };
         let due = Duration::try_from_secs_f64(since_s as f64 / speed).unwrap_or(Duration::MAX);
         if due > start.elapsed() {
             self.drain()?;
@@ -170,7 +170,7 @@ impl<'e> Engine<'e> {
 
     /// Makes room for a request with so many bytes.
     fn make_room(&mut self, bytes: usize) -> Result<()> {
-        while self.in_flight.len() >= self.replay.window
+        while self.in_flight.len() >= self.plan.window
             || (self.bytes_in_flight + bytes > BYTES_IN_FLIGHT_MAX && !self.in_flight.is_empty())
         {
             self.finish_first()?;
@@ -184,8 +184,8 @@ impl<'e> Engine<'e> {
     }
 
     fn ttl(&self, seconds: u32) -> Ttl {
-        let seconds = match self.replay.speed {
-            Some(speed) if self.replay.scales_ttl => (f64::from(seconds) / speed).ceil() as u32,
+        let seconds = match self.plan.speed {
+            Some(speed) if self.plan.scales_ttl => (f64::from(seconds) / speed).ceil() as u32,
             _ => seconds,
         };
         if seconds == 0 { Ttl::NEVER } else { Ttl::seconds(seconds) }
@@ -194,7 +194,7 @@ impl<'e> Engine<'e> {
     // ---- reads ----
 
     fn read(&mut self, record: &Record) -> Result<()> {
-        if self.replay.window <= 1 {
+        if self.plan.window <= 1 {
             return self.read_and_wait(record);
         }
         self.make_room(record.value_bytes as usize)?;
@@ -249,7 +249,7 @@ impl<'e> Engine<'e> {
     /// Stores what was not found, if that is wanted, and its length is known.
     fn fill(&mut self, record: &Record) -> Result<()> {
         let value_bytes = self.expected.object(record.object, record.key_bytes).value_bytes;
-        if !self.replay.fills || value_bytes == 0 {
+        if !self.plan.fills || value_bytes == 0 {
             return Ok(());
         }
         for one in self.in_flight.iter_mut().filter(|one| one.object == record.object) {
@@ -267,7 +267,7 @@ impl<'e> Engine<'e> {
     fn store(&mut self, object: u64, value_bytes: u32) -> Result<()> {
         self.make_room(value_bytes as usize)?;
         self.issue_store(object, value_bytes);
-        if self.replay.window <= 1 { self.drain() } else { Ok(()) }
+        if self.plan.window <= 1 { self.drain() } else { Ok(()) }
     }
 
     fn issue_store(&mut self, object: u64, value_bytes: u32) {

@@ -24,8 +24,8 @@ use crate::target::Target;
 pub const WINDOW: usize = 64;
 /// The most, so that no connection takes more at a time.
 pub const WINDOW_MAX: usize = 1_024;
-/// Requests of all traces together with `quick`.
-const QUICK_REQUESTS: u64 = 40_000;
+/// Requests of each trace with `quick`.
+const QUICK_REQUESTS: u64 = 10_000;
 /// How large synthetic traces are with `quick`, and otherwise.
 const SCALES: [f64; 2] = [0.01, 0.25];
 /// Synthetic traces where none is named: all but the loop, which is made for one size of memory, and those that only differ
@@ -43,11 +43,9 @@ pub enum Source {
     Input,
 }
 
-/// The experiment.
-#[derive(Debug)]
-pub struct Replay {
-    /// Traces.
-    pub sources: Vec<Source>,
+/// How traces are replayed.
+#[derive(Clone, Debug)]
+pub struct Plan {
     /// How large synthetic traces are.
     pub shape: Shape,
     /// How files are written; none to find it out.
@@ -68,6 +66,13 @@ pub struct Replay {
     pub flushes: bool,
     /// Whether every byte of every hit is compared.
     pub verify: bool,
+}
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Replay {
+    plan: Plan,
+    sources: Vec<Source>,
     /// What was made, so that it is made once.
     made: Vec<OnceLock<Trace>>,
     input_is_read: AtomicBool,
@@ -89,34 +94,38 @@ impl Source {
     }
 }
 
-impl Replay {
-    /// Synthetic traces, or those in these files, as a cache aside: as fast as it goes.
-    pub fn new(sources: Vec<Source>, quick: bool, verify: bool) -> Replay {
-        let sources = if sources.is_empty() { KINDS.map(Source::Synthetic).to_vec() } else { sources };
-        let made = sources.iter().map(|_| OnceLock::new()).collect();
-        Replay {
+impl Plan {
+    /// A cache aside, as fast as it goes.
+    pub fn new(quick: bool, verify: bool) -> Plan {
+        Plan {
             shape: Shape { scale: SCALES[usize::from(!quick)], seed: 1, speed: 1 },
             format: None,
             skips_malformed: false,
-            requests_max: if quick { QUICK_REQUESTS / sources.len() as u64 } else { u64::MAX },
+            requests_max: if quick { QUICK_REQUESTS } else { u64::MAX },
             window: WINDOW,
             fills: true,
             speed: None,
             scales_ttl: false,
             flushes: false,
             verify,
-            made,
-            input_is_read: AtomicBool::new(false),
-            sources,
         }
     }
+}
 
-    /// Synthetic traces. Keys are as long as the traces say.
+impl Replay {
+    /// Of these traces, or if there are none of some synthetic ones.
+    pub fn new(sources: Vec<Source>, plan: Plan) -> Replay {
+        let sources = if sources.is_empty() { KINDS.map(Source::Synthetic).to_vec() } else { sources };
+        let made = sources.iter().map(|_| OnceLock::new()).collect();
+        Replay { plan, sources, made, input_is_read: AtomicBool::new(false) }
+    }
+
+    /// Of synthetic traces. Keys are as long as the traces say.
     ///
     /// # Errors
     /// There is none that is known.
     pub fn standard(quick: bool, verify: bool, _key_bytes: usize) -> Result<Replay> {
-        Ok(Replay::new(Vec::new(), quick, verify))
+        Ok(Replay::new(Vec::new(), Plan::new(quick, verify)))
     }
 
     /// Runs `replay` over the records of a trace; also how many were skipped.
@@ -127,7 +136,7 @@ impl Replay {
     ) -> Result<(Counts, u64)> {
         let reader = match &self.sources[index] {
             Source::Synthetic(kind) => {
-                let trace = self.made[index].get_or_init(|| self.shape.generate(*kind, 1.0));
+                let trace = self.made[index].get_or_init(|| self.plan.shape.generate(*kind, 1.0));
                 let mut records = trace.requests.iter().map(|request| {
                     let Object { key_bytes, value_bytes, ttl_s } = trace.objects[request.object as usize];
                     let (second, object) = (request.second.into(), request.object.into());
@@ -135,14 +144,14 @@ impl Replay {
                 });
                 return Ok((replay(&mut || Ok(records.next()))?, 0));
             }
-            Source::File(path) => Reader::open(path, self.format, self.skips_malformed),
+            Source::File(path) => Reader::open(path, self.plan.format, self.plan.skips_malformed),
             Source::Input => {
                 let is_read = self.input_is_read.swap(true, Ordering::Relaxed);
                 ensure!(
                     !is_read,
                     "standard input can be read once: give a file for several rounds or servers"
                 );
-                Reader::new("standard input", std::io::stdin(), self.format, self.skips_malformed)
+                Reader::new("standard input", std::io::stdin(), self.plan.format, self.plan.skips_malformed)
             }
         };
         let mut reader = reader?;
@@ -158,23 +167,23 @@ impl Experiment for Replay {
     }
 
     fn method(&self) -> String {
-        let speed = match self.speed {
+        let speed = match self.plan.speed {
             Some(speed) => format!("{speed} times as fast as the trace"),
             None => "as fast as it goes".to_owned(),
         };
         format!(
             "one thread, {}, {speed}; {}; {}; {}",
-            match self.window {
+            match self.plan.window {
                 ..=1 => "one request after the other".to_owned(),
                 window => format!("up to {window} gets and sets in flight, in order for each object"),
             },
-            if self.fills {
+            if self.plan.fills {
                 "a get that misses is followed by a set"
             } else {
                 "a get that misses is followed by nothing"
             },
-            if self.flushes { "emptied before each round" } else { "not emptied before" },
-            if self.verify {
+            if self.plan.flushes { "emptied before each round" } else { "not emptied before" },
+            if self.plan.verify {
                 "every byte of every hit compared"
             } else {
                 "length and begin of every hit compared"
@@ -184,8 +193,9 @@ impl Experiment for Replay {
 
     fn cases(&self) -> Vec<Case> {
         let case = |source: &Source| {
-            let case = Case::new("get").with("trace", source.name().as_str()).with("window", self.window);
-            match self.speed {
+            let case =
+                Case::new("get").with("trace", source.name().as_str()).with("window", self.plan.window);
+            match self.plan.speed {
                 Some(speed) => case.with("speed", speed),
                 None => case,
             }
@@ -198,7 +208,7 @@ impl Experiment for Replay {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Neither another run nor another trace has these keys.
         let salt = mix(now.as_nanos() as u64) ^ mix(u64::from(std::process::id())) ^ index as u64;
-        let expected = Expected::new(salt, self.verify)?;
+        let expected = Expected::new(salt, self.plan.verify)?;
         Ok(Box::new(Run { replay: self, index, client: target.client()?, expected }))
     }
 }
@@ -213,20 +223,20 @@ struct Run<'e> {
 
 impl Rounds for Run<'_> {
     fn round(&mut self, _number: u32) -> Result<Sample> {
-        if self.replay.flushes {
+        if self.replay.plan.flushes {
             self.client.flush(0).context("cannot empty it")?;
         }
         let Run { replay, index, client, expected } = self;
         let mut elapsed = None;
         let (counts, skipped) = replay.over(*index, |next| {
             let start = Instant::now();
-            let counts = Engine::new(replay, client, expected).run(next);
+            let counts = Engine::new(&replay.plan, client, expected).run(next);
             elapsed = Some(start.elapsed());
             counts
         })?;
         let elapsed_ns = elapsed.unwrap_or_default().as_nanos() as u64;
         let objects = self.expected.objects() as u64;
-        Ok(sample(counts, skipped, objects, elapsed_ns, self.replay.speed.is_some()))
+        Ok(sample(counts, skipped, objects, elapsed_ns, self.replay.plan.speed.is_some()))
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use fabcache_bench::trace::generate::{Kind, Shape};
 use fabcache_bench::trace::reader::Format;
-use fabcache_bench::trace::replay::{Replay, Source, WINDOW, WINDOW_MAX, table};
+use fabcache_bench::trace::replay::{Plan, Replay, Source, WINDOW, WINDOW_MAX, table};
 
 use super::common::Common;
 use super::policies::kind;
@@ -81,16 +81,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.scale.is_none_or(|scale| scale <= 100.0), "--scale: give at most 100");
     let files = arguments.files.iter().map(|path| Source::of_path(path));
     let sources = arguments.traces.iter().copied().map(Source::Synthetic).chain(files).collect();
-    let mut replay = Replay::new(sources, common.quick, common.verify);
-    let Shape { scale, speed, .. } = replay.shape;
-    replay.shape = Shape { scale: arguments.scale.unwrap_or(scale), seed: arguments.seed, speed };
-    replay.format = arguments.format.0;
-    replay.skips_malformed = arguments.skip_malformed;
-    replay.requests_max = arguments.limit.unwrap_or(u64::MAX).min(replay.requests_max);
-    replay.window = window;
-    replay.fills = !arguments.no_fill;
-    replay.speed = arguments.speed;
-    replay.scales_ttl = arguments.scale_ttl;
-    replay.flushes = arguments.flush;
-    common.measure(&replay, ROUNDS, table)
+    let standard = Plan::new(common.quick, common.verify);
+    let Shape { scale, speed, .. } = standard.shape;
+    let plan = Plan {
+        shape: Shape { scale: arguments.scale.unwrap_or(scale), seed: arguments.seed, speed },
+        format: arguments.format.0,
+        skips_malformed: arguments.skip_malformed,
+        requests_max: arguments.limit.unwrap_or(u64::MAX).min(standard.requests_max),
+        window,
+        fills: !arguments.no_fill,
+        speed: arguments.speed,
+        scales_ttl: arguments.scale_ttl,
+        flushes: arguments.flush,
+        verify: common.verify,
+    };
+    common.measure(&Replay::new(sources, plan), ROUNDS, table)
 }
