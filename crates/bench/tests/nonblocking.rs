@@ -4,15 +4,17 @@ mod common;
 
 use common::{Running, run};
 use fabcache_bench::blocks::{self, Blocks};
+use fabcache_bench::dummy::{Dummy, Listen, Settings};
 use fabcache_bench::items::Items;
 use fabcache_bench::nonblocking::calls::{Api, Calls, Drain, How, Wanted};
 use fabcache_bench::nonblocking::{self, Keys, NonBlocking};
+use fabcache_bench::target::{Target, Url};
 use fabcache_client::{Protocol, Ttl};
 
 fn small() -> NonBlocking {
     NonBlocking {
-        sizes: vec![1, 3_000, 200_000],
-        iterations: 50,
+        sizes: vec![1, 3_000, 100_000],
+        iterations: 16,
         windows: vec![1, 8],
         drains: vec![Drain::Wait, Drain::Test],
         keys: vec![Keys::Random, Keys::Zipf],
@@ -30,17 +32,17 @@ fn windows_over_sockets_and_shared_memory() {
         assert_eq!(results.samples.len(), 4 * 3 * 2 * 2 * 2 * 2, "every choice, twice");
         for sample in &results.samples {
             let name = sample.case.name();
-            assert_eq!((sample.operations, sample.misses), (50, 0), "{name}");
+            assert_eq!((sample.operations, sample.misses), (16, 0), "{name}");
             let gets = sample.case.operation.ends_with("get");
-            assert_eq!(sample.verified, if gets { 100 } else { 0 }, "{name}");
+            assert_eq!(sample.verified, if gets { 32 } else { 0 }, "{name}");
             let counts =
                 [&sample.latency, &sample.base_latency].map(|times| times.as_ref().map(|t| t.count()));
-            assert_eq!(counts, [Some(50); 2], "{name}");
+            assert_eq!(counts, [Some(16); 2], "{name}");
             assert!(sample.figures[nonblocking::BLOCKING_NS_EACH] > 0.0, "{name}");
         }
         let table = nonblocking::table(&results);
         assert!(table.contains("BGET: window 8, drained by test, zipf keys"), "{table}");
-        assert!(table.contains("    200000 byte:") && !table.contains("evicts"), "{table}");
+        assert!(table.contains("    100000 byte:") && !table.contains("evicts"), "{table}");
     }
 }
 
@@ -97,9 +99,30 @@ fn blocks_are_written_and_read_back() {
             let table = blocks::table(&results);
             assert!(table.contains(" written ") && table.contains("    read "), "{table}");
         }
+        let cut = of(None).cut_for(&target).expect("it fits");
+        assert!(cut.block_bytes.is_some_and(|bytes| (1_000_000..1 << 20).contains(&bytes)), "{cut:?}");
         let error = run(&of(Some(2 << 20)), &[&target]).expect_err("items have 1 MB");
         assert!(format!("{error:#}").contains("-I"), "{error:#}");
         let error = run(&Blocks { total_bytes: 100 << 20, ..of(None) }, &[&target]).expect_err("64 MB");
         assert!(format!("{error:#}").contains("-m 113"), "{error:#}");
     }
+}
+
+#[test]
+fn a_server_that_does_nothing_takes_all_of_them() {
+    let file = format!("fabcache-bench-nothing-{}", std::process::id());
+    let socket = Listen::Unix(std::env::temp_dir().join(file));
+    let dummy = Dummy::start(&Settings::new(vec![socket])).expect("it listens");
+    let url: Url = dummy.urls()[0].parse().expect("a URL");
+    let target = Target::new("dummy", &[url], Protocol::Auto).expect("it answers");
+    let blocks = Blocks {
+        block_bytes: Some(1_000_000),
+        total_bytes: 8 << 20,
+        ..Blocks::standard(true, true, 20).expect("a length of keys")
+    };
+    for sample in run(&blocks, &[&target]).expect("all answers are right").samples {
+        assert_eq!((sample.operations, sample.misses), (9, 0));
+    }
+    let windows = NonBlocking { drains: vec![Drain::Test], keys: vec![Keys::Zipf], ..small() };
+    assert!(run(&windows, &[&target]).expect("all answers are right").samples.iter().all(|s| s.misses == 0));
 }

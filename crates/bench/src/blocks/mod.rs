@@ -72,6 +72,16 @@ impl Blocks {
         })
     }
 
+    /// With blocks as large as this target takes, unless it was told how large they are. Then they are the same with a
+    /// server that does nothing.
+    ///
+    /// # Errors
+    /// All of it does not fit there, or no block does.
+    pub fn cut_for(self, target: &Target) -> Result<Blocks> {
+        let cut = self.cut(target, &target.client()?)?;
+        Ok(Blocks { block_bytes: Some(usize::try_from(cut.block_bytes)?), ..self })
+    }
+
     /// How pairs are cut for this target.
     fn cut(&self, target: &Target, client: &Client) -> Result<Cut> {
         ensure!(self.window > 0, "a window of 0: at least 1 is in flight");
@@ -179,6 +189,10 @@ impl Experiment for Blocks {
             }
         };
         vec![case("iset"), case("iget")]
+    }
+
+    fn has_ceiling(&self) -> bool {
+        self.block_bytes.is_some()
     }
 
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {

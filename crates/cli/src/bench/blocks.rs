@@ -58,6 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         window: arguments.window as usize,
         ..standard
     };
+    let experiment = experiment.cut_for(&common.target()?)?;
     common.measure(&experiment, ROUNDS, table)
 }
 
