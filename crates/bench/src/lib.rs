@@ -8,6 +8,8 @@
 //! - `latency/`: how long a call takes.
 //! - `nonblocking/`: windows of calls that do not wait; `blocks/`: large values in blocks.
 //! - `hybrid/`: what gets take of more than servers have memory for.
+//! - `engine/`: many clients at once; `throughput/`: what they come to; `mixture/`: with values of very different sizes;
+//!   `multiget/`: with many keys in a request.
 //! - `workload.rs`: what is asked of a server.
 //! - `client.rs`: one connection that asks it and checks the answers.
 //! - `process.rs`: CPU time and memory of a process.
@@ -21,12 +23,12 @@
 //! - `shm/`: the client library through shared memory.
 //! - `random.rs`: random sequences; `zipf.rs`: ranks that follow Zipf's law; `statistics.rs`: numbers that stand for many.
 //! - `machine.rs`: what the machine is.
-//! - `random.rs`: random sequences; `statistics.rs`: numbers that stand for many.
 
 pub mod blocks;
 pub mod ceiling;
 pub mod client;
 pub mod dummy;
+pub mod engine;
 pub mod experiment;
 pub mod fill;
 pub mod histogram;
@@ -36,6 +38,8 @@ pub mod latency;
 pub mod limits;
 pub mod machine;
 pub mod memory;
+pub mod mixture;
+pub mod multiget;
 pub mod nonblocking;
 pub mod plot;
 pub mod policies;
@@ -49,6 +53,7 @@ pub mod side_by_side;
 pub mod statistics;
 pub mod store;
 pub mod target;
+pub mod throughput;
 pub mod trace;
 pub mod workload;
 pub mod zipf;

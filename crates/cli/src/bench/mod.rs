@@ -5,12 +5,16 @@ mod common;
 mod dummy;
 mod hybrid;
 mod latency;
+mod load;
 mod memory;
+mod mixture;
+mod multiget;
 mod nonblocking;
 mod policies;
 mod server;
 mod shm;
 mod store;
+mod throughput;
 mod trace;
 
 use std::io::IsTerminal;
@@ -34,6 +38,15 @@ pub enum Command {
     Nonblocking(nonblocking::Arguments),
     /// Measures large values written in blocks, then read back in order
     Blocks(blocks::Arguments),
+    /// Measures what many clients get at once: in a closed loop, at a given rate, or up to a bound of latency
+    Throughput(throughput::Arguments),
+    /// Measures many clients with values of very different sizes, as the Olio benchmark has them
+    Mixture(mixture::Arguments),
+    /// Measures requests for many keys beside requests for one
+    Multiget(multiget::Arguments),
+    /// Is a process of clients: what a benchmark with --processes starts
+    #[command(hide = true)]
+    Worker,
     /// Measures memcached-protocol servers side by side
     Server(server::Arguments),
     /// Measures gets of more than servers have memory for, with a penalty for what is missing
@@ -57,6 +70,12 @@ pub fn run(command: Command) -> Result<()> {
         Command::Dummy(arguments) => dummy::run(&arguments),
         Command::Nonblocking(arguments) => nonblocking::run(&arguments),
         Command::Blocks(arguments) => blocks::run(&arguments),
+        Command::Throughput(arguments) => throughput::run(&arguments),
+        Command::Mixture(arguments) => mixture::run(&arguments),
+        Command::Multiget(arguments) => multiget::run(&arguments),
+        Command::Worker => {
+            fabcache_bench::engine::worker(&mut std::io::stdin().lock(), &mut std::io::stdout().lock())
+        }
         Command::Server(arguments) => server::run(&arguments),
         Command::Hybrid(arguments) => hybrid::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),

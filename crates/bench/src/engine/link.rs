@@ -1,0 +1,346 @@
+//! One connection of a client: what was asked over it and not answered yet, in order.
+
+use std::collections::VecDeque;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use anyhow::{Context, Result, bail, ensure};
+use fabcache_client::{Address, Place};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::wire::{Form, Of, Said, shown};
+use super::work::Work;
+use crate::items::Items;
+use crate::target::PATIENCE;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Link {
+    socket: OwnedFd,
+    form: Form,
+    /// What is still to be sent, from `sent` on.
+    out: Vec<u8>,
+    sent: usize,
+    /// Whether the system says when more can be sent.
+    waits_to_send: bool,
+    /// The beginning of an answer that is not all there.
+    rest: Vec<u8>,
+    asked: VecDeque<Asked>,
+}
+
+/// A key that was asked for or written.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    number: u64,
+    /// The request that it is of.
+    slot: u32,
+    sets: bool,
+    /// Whether the next key is of another line.
+    is_last: bool,
+    /// Whether an end comes behind the values of its line.
+    ends: bool,
+    /// Whether its value came, and the end did not yet.
+    is_done: bool,
+}
+
+/// Counts what came.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Keys read or written.
+    pub operations: u64,
+    /// Keys that were not there.
+    pub misses: u64,
+    /// Values of which every byte was compared.
+    pub verified: u64,
+    /// Bytes of values read and written.
+    pub value_bytes: u64,
+}
+
+/// What is known of all items, and memory that is used again.
+#[derive(Debug)]
+pub struct Scratch<'e> {
+    /// What clients do.
+    pub work: &'e Work,
+    /// What is stored.
+    pub items: &'e Items,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    keys: Vec<Vec<u8>>,
+}
+
+impl<'e> Scratch<'e> {
+    /// For this work.
+    pub fn new(work: &'e Work, items: &'e Items) -> Scratch<'e> {
+        let keys = vec![Vec::new(); work.batch];
+        Scratch { work, items, key: Vec::new(), value: Vec::new(), keys }
+    }
+
+    /// An item's key.
+    pub fn key(&mut self, number: u64) -> &[u8] {
+        self.items.key(number, &mut self.key);
+        &self.key
+    }
+}
+
+impl Link {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub fn connect(address: &Address, form: Form) -> Result<Link> {
+        let cannot = || format!("cannot connect to {address}");
+        let socket: OwnedFd = match &address.place {
+            Place::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).with_context(cannot)?;
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)?;
+                stream.into()
+            }
+            Place::Unix(path) => {
+                let stream = UnixStream::connect(path).with_context(cannot)?;
+                stream.set_nonblocking(true)?;
+                stream.into()
+            }
+        };
+        Ok(Link {
+            socket,
+            form,
+            out: Vec::new(),
+            sent: 0,
+            waits_to_send: false,
+            rest: Vec::new(),
+            asked: VecDeque::new(),
+        })
+    }
+
+    /// Has the system tell when something comes, with this number.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn register(&self, epoll: &OwnedFd, number: u64) -> Result<()> {
+        epoll::add(epoll, &self.socket, EventData::new_u64(number), EventFlags::IN)?;
+        Ok(())
+    }
+
+    /// Adds a request for values to what is to be sent.
+    pub fn get(&mut self, numbers: &[u64], slot: u32, scratch: &mut Scratch<'_>) {
+        let Scratch { items, keys, .. } = scratch;
+        keys.iter_mut().zip(numbers).for_each(|(key, number)| items.key(*number, key));
+        let marked = keys.iter().zip(numbers).map(|(key, number)| (&key[..], *number as u32));
+        self.form.get(marked, &mut self.out);
+        let ends = self.form.has_end(numbers.len());
+        for (at, number) in numbers.iter().enumerate() {
+            let is_last = !ends || at + 1 == numbers.len();
+            self.asked.push_back(Asked { number: *number, slot, sets: false, is_last, ends, is_done: false });
+        }
+    }
+
+    /// Adds a request that stores to what is to be sent.
+    pub fn set(&mut self, number: u64, slot: u32, scratch: &mut Scratch<'_>) {
+        let Scratch { work, items, key, value, .. } = scratch;
+        items.key(number, key);
+        items.value(number, work.sizes.value_bytes(number), value);
+        self.form.set(key, value, number as u32, &mut self.out);
+        self.asked.push_back(Asked { number, slot, sets: true, is_last: true, ends: false, is_done: false });
+    }
+
+    /// Sends what can be sent now.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn flush(&mut self, epoll: &OwnedFd, number: u64) -> Result<()> {
+        while self.sent < self.out.len() {
+            match send(&self.socket, &self.out[self.sent..], SendFlags::NOSIGNAL) {
+                Ok(sent) => self.sent += sent,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error).context("the connection broke"),
+            }
+        }
+        let is_sent = self.sent == self.out.len();
+        if is_sent {
+            self.out.clear();
+            self.sent = 0;
+        }
+        if self.waits_to_send == is_sent {
+            let out = if is_sent { EventFlags::empty() } else { EventFlags::OUT };
+            epoll::modify(epoll, &self.socket, EventData::new_u64(number), EventFlags::IN | out)?;
+            self.waits_to_send = !is_sent;
+        }
+        Ok(())
+    }
+
+    /// Takes what came, and tells `done` of the request that each key was of. `buffer` is memory to receive into.
+    ///
+    /// # Errors
+    /// An answer is wrong, or the connection broke; names the key.
+    pub fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        scratch: &mut Scratch<'_>,
+        counts: &mut Counts,
+        done: impl FnMut(u32, u64),
+    ) -> Result<()> {
+        let len = match recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+            Ok((0, _)) => bail!("the server closed the connection; {}", self.waits_for(scratch)),
+            Ok((len, _)) => len,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error).context(self.waits_for(scratch)),
+        };
+        let mut rest = std::mem::take(&mut self.rest);
+        if rest.is_empty() {
+            let taken = self.take_all(&buffer[..len], scratch, counts, done)?;
+            rest.extend_from_slice(&buffer[taken..len]);
+        } else {
+            rest.extend_from_slice(&buffer[..len]);
+            let taken = self.take_all(&rest, scratch, counts, done)?;
+            rest.drain(..taken);
+        }
+        self.rest = rest;
+        Ok(())
+    }
+
+    /// Takes all answers that are whole; how many bytes they were.
+    fn take_all(
+        &mut self,
+        input: &[u8],
+        scratch: &mut Scratch<'_>,
+        counts: &mut Counts,
+        mut done: impl FnMut(u32, u64),
+    ) -> Result<usize> {
+        let mut taken = 0;
+        while taken < input.len() {
+            let said = self.form.said(&input[taken..]);
+            let Some((said, len)) = said.with_context(|| self.waits_for(scratch))? else { break };
+            self.take(said, scratch, counts, &mut done)?;
+            taken += len;
+        }
+        Ok(taken)
+    }
+
+    fn take(
+        &mut self,
+        said: Said<'_>,
+        scratch: &mut Scratch<'_>,
+        counts: &mut Counts,
+        done: &mut impl FnMut(u32, u64),
+    ) -> Result<()> {
+        let front = *self.asked.front().context("an answer came that nobody asked for")?;
+        let is_others = |of| matches!(of, Of::Mark(mark) if mark != front.number as u32);
+        match said {
+            Said::Value { of, value } if !front.sets => {
+                let at = self.position(of, scratch)?;
+                check(self.asked[at].number, value, scratch, counts)?;
+                if front.ends {
+                    self.asked[at].is_done = true;
+                    return Ok(());
+                }
+            }
+            Said::Miss(of) if !front.sets && !front.ends && !is_others(of) => counts.misses += 1,
+            Said::Stored(of) if front.sets && !is_others(of) => {
+                counts.value_bytes += scratch.work.sizes.value_bytes(front.number) as u64;
+            }
+            Said::End if front.ends => {
+                while let Some(asked) = self.asked.pop_front() {
+                    counts.misses += u64::from(!asked.is_done);
+                    counts.operations += 1;
+                    done(asked.slot, asked.number);
+                    if asked.is_last {
+                        break;
+                    }
+                }
+                return Ok(());
+            }
+            _ => bail!("a wrong answer, {said:?}; {}", self.waits_for(scratch)),
+        }
+        self.asked.pop_front();
+        counts.operations += 1;
+        done(front.slot, front.number);
+        Ok(())
+    }
+
+    /// The key among those of the line at the front that this value is of.
+    fn position(&self, of: Of<'_>, scratch: &mut Scratch<'_>) -> Result<usize> {
+        if of == Of::Next {
+            return Ok(0);
+        }
+        for (at, asked) in self.asked.iter().enumerate() {
+            let is_it = match of {
+                Of::Mark(mark) => mark == asked.number as u32,
+                Of::Key(key) => scratch.key(asked.number) == key,
+                Of::Next => true,
+            };
+            if is_it && !asked.is_done {
+                return Ok(at);
+            }
+            if asked.is_last {
+                break;
+            }
+        }
+        let whose = match of {
+            Of::Key(key) => format!("of {}", shown(key)),
+            Of::Mark(mark) => format!("with the mark {mark}"),
+            Of::Next => String::new(),
+        };
+        bail!("the value {whose} came, which was not asked for; {}", self.waits_for(scratch))
+    }
+
+    /// What is waited for, for people.
+    pub fn waits_for(&self, scratch: &mut Scratch<'_>) -> String {
+        match self.asked.iter().find(|asked| !asked.is_done) {
+            None => "nothing was asked for".into(),
+            Some(asked) => {
+                let key = String::from_utf8_lossy(scratch.key(asked.number)).into_owned();
+                format!("the answer to {} {key} was waited for", if asked.sets { "set" } else { "get" })
+            }
+        }
+    }
+
+    /// Whether an answer is waited for.
+    pub fn is_waiting(&self) -> bool {
+        !self.asked.is_empty()
+    }
+}
+
+/// Looks whether a value is that of an item.
+///
+/// # Errors
+/// It is not.
+pub fn check(number: u64, value: &[u8], scratch: &mut Scratch<'_>, counts: &mut Counts) -> Result<()> {
+    let len = scratch.work.sizes.value_bytes(number);
+    let is_right = if scratch.work.verify {
+        counts.verified += 1;
+        scratch.items.is_value(number, len, value)
+    } else {
+        scratch.items.may_be_value(number, len, value)
+    };
+    if !is_right {
+        let key = String::from_utf8_lossy(scratch.key(number)).into_owned();
+        ensure!(value.len() == len, "a wrong value under the key {key}: {} bytes, not {len}", value.len());
+        bail!("a wrong value under the key {key}: {}", shown(value));
+    }
+    counts.value_bytes += value.len() as u64;
+    Ok(())
+}
+
+/// Whether a server takes the meta protocol. Old ones answer it with an error, and proxies close the connection.
+///
+/// # Errors
+/// It cannot be reached, or does not answer.
+pub fn takes_meta(address: &Address) -> Result<bool> {
+    let mut link = Link::connect(address, Form::Meta)?;
+    let until = Timespec::try_from(PATIENCE)?;
+    link.out.extend_from_slice(b"mn\r\n");
+    let said = || format!("{address} was asked for the meta protocol");
+    send(&link.socket, &link.out, SendFlags::NOSIGNAL).with_context(said)?;
+    let ready = poll(&mut [PollFd::new(&link.socket, PollFlags::IN)], Some(&until)).with_context(said)?;
+    ensure!(ready > 0, "no answer within {} s: {}", PATIENCE.as_secs(), said());
+    let mut answer = [0; 64];
+    // A server that hangs up gives nothing, or an error.
+    let (len, _) = recv(&link.socket, &mut answer[..], RecvFlags::empty()).unwrap_or_default();
+    Ok(answer[..len].starts_with(b"MN"))
+}

@@ -1,0 +1,198 @@
+//! Clients of a target that is filled: in this process or in others.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use super::processes::Workers;
+use super::{Engine, Outcome, Pace, Plan, Popularity, Round, Sizes, Work};
+use crate::fill::fill;
+use crate::items::Items;
+use crate::results::{Case, Sample};
+use crate::target::Target;
+
+/// Values that are stored together take no more, so that memcached's default memory holds them.
+const STORED_BYTES_MAX: u64 = 24 << 20;
+/// A round lasts a day at most.
+const SECONDS_MAX: f64 = 86_400.0;
+
+/// Where clients are, what they do, and for how long.
+#[derive(Debug)]
+pub struct Load {
+    /// What they do.
+    pub work: Work,
+    /// Threads that clients of a process are driven by.
+    pub threads: usize,
+    /// Processes that clients are spread over: 0 is this one.
+    pub processes: usize,
+    /// What is started for them: `fabcache`. This program, if it is not given.
+    pub program: Option<PathBuf>,
+    /// How long a round lasts.
+    pub seconds: f64,
+    /// What targets were filled with last.
+    pub filled: RefCell<BTreeMap<String, (Sizes, u64)>>,
+}
+
+/// Clients, connected.
+#[derive(Debug)]
+pub enum Clients {
+    /// In this process.
+    Here(Box<Engine>),
+    /// In others.
+    There(Workers),
+}
+
+impl Load {
+    /// Clients in this process, on one thread, who read: with one key in a request, and one request in flight.
+    pub fn new(keys: u64, key_bytes: usize, seconds: f64, verify: bool) -> Load {
+        let work = Work {
+            keys,
+            key_bytes,
+            popularity: Popularity::Uniform,
+            sizes: Sizes::Same(0),
+            get_share: 1.0,
+            batch: 1,
+            pipeline: 1,
+            verify,
+        };
+        Load { work, threads: 1, processes: 0, program: None, seconds, filled: RefCell::default() }
+    }
+
+    /// Whether all of it can be.
+    ///
+    /// # Errors
+    /// What cannot.
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.threads > 0, "0 threads: give at least 1");
+        ensure!(
+            self.seconds > 0.0 && self.seconds <= SECONDS_MAX,
+            "rounds of {} s: give more than 0, and at most {SECONDS_MAX}",
+            self.seconds
+        );
+        self.work.check()
+    }
+
+    /// The work with values of these sizes, of no more items than servers have memory for.
+    pub fn sized(&self, sizes: Sizes) -> Work {
+        let work = Work { sizes, ..self.work.clone() };
+        let keys = (STORED_BYTES_MAX as f64 / work.mean_bytes().max(1.0)) as u64;
+        Work { keys: work.keys.min(keys).max(1), ..work }
+    }
+
+    /// Fills a target, if it was not with the same before, and connects clients.
+    ///
+    /// # Errors
+    /// It does not store, or cannot be reached; the work cannot be.
+    pub fn connect(&self, target: &Target, work: &Work, clients: usize) -> Result<Clients> {
+        self.check()?;
+        work.check()?;
+        let wanted = (work.sizes, work.keys);
+        if self.filled.borrow().get(&target.name) != Some(&wanted) {
+            self.filled.borrow_mut().remove(&target.name);
+            let items = Items::new(work.key_bytes)?;
+            fill(&target.client()?, &items, 0..work.keys, |number| work.sizes.value_bytes(number))?;
+            self.filled.borrow_mut().insert(target.name.clone(), wanted);
+        }
+        let plan = Plan::new(target, work, clients, self.threads.min(clients));
+        if self.processes == 0 {
+            return Ok(Clients::Here(Box::new(Engine::connect(&plan)?)));
+        }
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().context("this program is not known")?,
+        };
+        Ok(Clients::There(Workers::start(&program, &plan, self.processes.min(clients))?))
+    }
+
+    /// A round that lasts as long as it should.
+    pub fn round(&self, pace: Pace, number: u32) -> Round {
+        Round { pace, duration_ns: (self.seconds * 1e9) as u64, seed: u64::from(number) }
+    }
+
+    /// The conditions of a case that are not the usual ones.
+    pub fn conditions(&self, case: Case) -> Case {
+        let Work { pipeline, popularity, get_share, .. } = self.work;
+        let mut case = case;
+        if pipeline != 1 {
+            case = case.with("pipeline", pipeline);
+        }
+        if let Popularity::Zipf(exponent) = popularity {
+            case = case.with("zipf", exponent);
+        }
+        if get_share > 0.0 && get_share < 1.0 {
+            case = case.with("get_share", get_share);
+        }
+        if self.processes > 0 {
+            case = case.with("processes", self.processes);
+        }
+        if self.threads > 1 { case.with("threads", self.threads) } else { case }
+    }
+
+    /// What it is called that clients do.
+    pub fn operation(&self) -> &'static str {
+        match self.work.get_share {
+            share if share >= 1.0 => "get",
+            share if share <= 0.0 => "set",
+            _ => "mix",
+        }
+    }
+
+    /// In words.
+    pub fn method(&self) -> String {
+        let Work { keys, key_bytes, popularity, pipeline, verify, .. } = self.work;
+        let clients = match (self.processes, self.threads) {
+            (0, 1) => "clients of one thread".to_owned(),
+            (0, threads) => format!("clients of {threads} threads"),
+            (processes, 1) => format!("clients of {processes} processes"),
+            (processes, threads) => format!("clients of {processes} processes with {threads} threads each"),
+        };
+        let chosen = match popularity {
+            Popularity::Uniform => "uniform".to_owned(),
+            Popularity::Zipf(exponent) => format!("Zipf {exponent}"),
+        };
+        let compared = if verify { "every byte" } else { "length and number" };
+        format!(
+            "{clients} (through shared memory each with its own), with up to {pipeline} requests in flight each, for {} s a round; \
+             at most {keys} keys of {key_bytes} bytes, {chosen}, values of at most {} MB together; {compared} of every \
+             value compared; wall time of a request",
+            self.seconds,
+            STORED_BYTES_MAX >> 20
+        )
+    }
+}
+
+impl Clients {
+    /// Runs a round.
+    ///
+    /// # Errors
+    /// As [`Engine::run`], or a process ended.
+    pub fn run(&mut self, round: &Round) -> Result<Outcome> {
+        match self {
+            Clients::Here(engine) => engine.run(round),
+            Clients::There(workers) => workers.run(round),
+        }
+    }
+}
+
+impl From<Outcome> for Sample {
+    fn from(outcome: Outcome) -> Sample {
+        let latency = outcome.all_latency();
+        let per_s = outcome.value_bytes as f64 * 1e9 / outcome.elapsed_ns.max(1) as f64;
+        let mut figures = BTreeMap::from([("value_bytes_per_s".to_owned(), per_s)]);
+        if outcome.unsent > 0 {
+            figures.insert("unsent".to_owned(), outcome.unsent as f64);
+        }
+        Sample {
+            operations: outcome.operations,
+            elapsed_ns: outcome.elapsed_ns,
+            misses: outcome.misses,
+            verified: outcome.verified,
+            latency: (latency.count() > 0).then_some(latency),
+            client_cpu_ns: (outcome.client_cpu_ns > 0).then_some(outcome.client_cpu_ns),
+            figures,
+            ..Sample::default()
+        }
+    }
+}

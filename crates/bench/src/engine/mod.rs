@@ -1,0 +1,220 @@
+//! Many clients that make requests at once and check each answer.
+//!
+//! - `work.rs`: what they do; `wire.rs`: what they say and hear; `outcome.rs`: what a round came to.
+//! - `sockets.rs`: many clients on one thread, over TCP and Unix sockets; `link.rs`: one connection of them.
+//! - `memory.rs`: a client through shared memory.
+//! - `processes.rs`: clients in other processes, started together; `load.rs`: clients wherever they are, of a filled target.
+//! - `table.rs`: figures of such rounds as a table.
+//!
+//! Every round begins with all clients connected, and ends when the last answer came.
+
+mod link;
+mod load;
+mod memory;
+mod outcome;
+mod processes;
+mod sockets;
+pub mod table;
+mod wire;
+mod work;
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use fabcache_client::{Address, Protocol};
+use serde::{Deserialize, Serialize};
+
+use crate::items::Items;
+use crate::target::{Target, Url, protocol, protocol_name};
+use link::takes_meta;
+pub use load::{Clients, Load};
+use memory::Memory;
+pub use memory::TIMED_EVERY;
+pub use outcome::Outcome;
+pub use processes::{Workers, worker};
+use sockets::Sockets;
+pub use wire::Form;
+use work::Schedule;
+pub use work::{Arrivals, Pace, Popularity, Sizes, Work};
+
+/// Clients in all at most.
+pub const CLIENTS_MAX: usize = 10_000;
+
+/// Clients, and what they do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Where the servers are.
+    pub urls: Vec<String>,
+    /// What is spoken over sockets, by its name.
+    pub protocol: String,
+    /// What clients do.
+    pub work: Work,
+    /// How many there are.
+    pub clients: usize,
+    /// Threads that they are driven by. Through shared memory each has its own, whatever this says.
+    pub threads: usize,
+}
+
+/// A round of some clients.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// When they make requests. An open loop's rate is that of all of them.
+    pub pace: Pace,
+    /// For how long, in nanoseconds.
+    pub duration_ns: u64,
+    /// Decides which.
+    pub seed: u64,
+}
+
+/// The clients of this process, connected.
+#[derive(Debug)]
+pub struct Engine {
+    work: Work,
+    items: Items,
+    drivers: Vec<(Driver, usize)>,
+    clients: usize,
+}
+
+#[derive(Debug)]
+enum Driver {
+    Sockets(Box<Sockets>),
+    Memory(Box<Memory>),
+}
+
+impl Plan {
+    /// Clients of a target.
+    pub fn new(target: &Target, work: &Work, clients: usize, threads: usize) -> Plan {
+        Plan {
+            urls: target.urls.iter().map(Url::to_string).collect(),
+            protocol: protocol_name(target.protocol).to_owned(),
+            work: work.clone(),
+            clients,
+            threads,
+        }
+    }
+}
+
+impl Round {
+    /// The part of it that so many of so many clients do, who are not others.
+    fn part(&self, clients: usize, of: usize, which: usize) -> Round {
+        let pace = match self.pace {
+            Pace::Closed => Pace::Closed,
+            Pace::Open { rate_per_s, arrivals } => {
+                Pace::Open { rate_per_s: rate_per_s * clients as f64 / of as f64, arrivals }
+            }
+        };
+        let seed = crate::random::mix(self.seed.wrapping_mul(CLIENTS_MAX as u64).wrapping_add(which as u64));
+        Round { pace, seed, ..*self }
+    }
+
+    fn schedule(&self) -> Option<Schedule> {
+        match self.pace {
+            Pace::Closed => None,
+            Pace::Open { rate_per_s, arrivals } => Some(Schedule::new(rate_per_s, arrivals, self.seed)),
+        }
+    }
+}
+
+impl Engine {
+    /// Connects.
+    ///
+    /// # Errors
+    /// A server cannot be reached, or not in this way; the plan cannot be.
+    pub fn connect(plan: &Plan) -> Result<Engine> {
+        plan.work.check()?;
+        ensure!(
+            (1..=CLIENTS_MAX).contains(&plan.clients) && (1..=plan.clients).contains(&plan.threads),
+            "{} clients on {} threads: give from 1 to {CLIENTS_MAX} clients, and no more threads than clients",
+            plan.clients,
+            plan.threads
+        );
+        let urls: Result<Vec<Url>> = plan.urls.iter().map(|url| url.parse()).collect();
+        let urls = urls?;
+        let first = urls.first().context("there is no server")?;
+        let protocol = protocol(&plan.protocol)?;
+        let mut drivers = Vec::new();
+        if first.shared_memory {
+            ensure!(
+                plan.work.batch == 1 || plan.work.pipeline == 1,
+                "through shared memory a client has either many keys in a request, or many requests in flight"
+            );
+            let target = Target::new("server", &urls, protocol)?;
+            for _ in 0..plan.clients {
+                drivers.push((Driver::Memory(Box::new(Memory::connect(&target, &plan.work)?)), 1));
+            }
+        } else {
+            let addresses: Vec<Address> = urls.iter().map(|url| url.address.clone()).collect();
+            let forms: Result<Vec<Form>> = addresses.iter().map(|address| form(address, protocol)).collect();
+            let forms = forms?;
+            for clients in parts(plan.clients, plan.threads) {
+                let sockets = Sockets::connect(&addresses, &forms, clients)?;
+                drivers.push((Driver::Sockets(Box::new(sockets)), clients));
+            }
+        }
+        let items = Items::new(plan.work.key_bytes)?;
+        Ok(Engine { work: plan.work.clone(), items, drivers, clients: plan.clients })
+    }
+
+    /// Runs a round.
+    ///
+    /// # Errors
+    /// A server fails or answers wrongly.
+    pub fn run(&mut self, round: &Round) -> Result<Outcome> {
+        let Engine { work, items, drivers, clients } = self;
+        let barrier = Barrier::new(drivers.len());
+        let run = |which: usize, (driver, of): &mut (Driver, usize)| {
+            let round = round.part(*of, *clients, which);
+            barrier.wait();
+            let begun = Instant::now();
+            match driver {
+                Driver::Sockets(sockets) => sockets.run(work, items, &round, begun),
+                Driver::Memory(memory) => memory.run(work, items, &round, begun),
+            }
+        };
+        let mut all = Outcome::new(work.sizes.classes());
+        if let [only] = &mut drivers[..] {
+            all.add(&run(0, only)?);
+            return Ok(all);
+        }
+        let run = &run;
+        let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
+            let numbered = drivers.iter_mut().enumerate();
+            let threads: Vec<_> =
+                numbered.map(|(which, driver)| scope.spawn(move || run(which, driver))).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client's thread panicked"))?)
+                .collect()
+        });
+        for outcome in outcomes {
+            all.add(&outcome?);
+        }
+        Ok(all)
+    }
+}
+
+/// What is spoken with a server.
+fn form(address: &Address, protocol: Protocol) -> Result<Form> {
+    Ok(match protocol {
+        Protocol::Text => Form::Text,
+        Protocol::Meta => Form::Meta,
+        Protocol::Binary => Form::Binary,
+        Protocol::Auto if takes_meta(address)? => Form::Meta,
+        Protocol::Auto => Form::Text,
+    })
+}
+
+/// So many in parts that are as equal as can be.
+fn parts(all: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |at| all / count + usize::from(at < all % count))
+}
+
+/// In an open loop requests that could not be made so long after the beginning are given up.
+fn overdue_ns(duration_ns: u64) -> u64 {
+    duration_ns.saturating_mul(2)
+}
+
+fn as_ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}

@@ -1,0 +1,63 @@
+//! What a round came to.
+
+use serde::{Deserialize, Serialize};
+
+use crate::histogram::Histogram;
+
+/// What some clients did in a round.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Keys read or written.
+    pub operations: u64,
+    /// From the first request to the last answer, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Keys that were not there.
+    pub misses: u64,
+    /// Values of which every byte was compared.
+    pub verified: u64,
+    /// Bytes of values read and written.
+    pub value_bytes: u64,
+    /// Requests that should have been made and were not, as clients waited for answers until the end. How long they had
+    /// waited then is in the latency.
+    pub unsent: u64,
+    /// How long requests took, by the class of the size of their first value.
+    pub latency: Vec<Histogram>,
+    /// CPU time of the clients, if it is not this process's.
+    pub client_cpu_ns: u64,
+}
+
+impl Outcome {
+    /// Of nothing, with so many classes.
+    pub fn new(classes: usize) -> Outcome {
+        Outcome { latency: vec![Histogram::default(); classes], ..Outcome::default() }
+    }
+
+    /// Adds what others did at the same time.
+    pub fn add(&mut self, other: &Outcome) {
+        self.operations += other.operations;
+        self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
+        self.misses += other.misses;
+        self.verified += other.verified;
+        self.value_bytes += other.value_bytes;
+        self.unsent += other.unsent;
+        self.client_cpu_ns += other.client_cpu_ns;
+        if self.latency.len() < other.latency.len() {
+            self.latency.resize(other.latency.len(), Histogram::default());
+        }
+        for (mine, theirs) in self.latency.iter_mut().zip(&other.latency) {
+            mine.add(theirs);
+        }
+    }
+
+    /// How long all requests took.
+    pub fn all_latency(&self) -> Histogram {
+        let mut all = Histogram::default();
+        self.latency.iter().for_each(|class| all.add(class));
+        all
+    }
+
+    /// Operations a second.
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+}

@@ -1,0 +1,303 @@
+//! Many clients over sockets, driven by one thread.
+//!
+//! A client has a connection to each server, and `pipeline` slots, each for a request in flight. One that is free takes the
+//! next request: at once where the loop is closed, at its time where it is open. If none is free then, the request waits, and
+//! its latency counts from when it should have been made.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fabcache_client::Address;
+use fabcache_client::distribution::{Distribution, Mapping};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::link::{Counts, Link, Scratch};
+use super::outcome::Outcome;
+use super::wire::Form;
+use super::work::{Choice, Pace, Schedule, Work};
+use super::{Round, as_ns, overdue_ns};
+use crate::items::Items;
+use crate::target::PATIENCE;
+
+/// Bytes received at once: what a fast server sends while others are answered.
+const RECEIVE_BYTES: usize = 256 << 10;
+/// Connections looked at in one turn.
+const EVENTS: usize = 256;
+
+/// Clients of one thread, connected.
+#[derive(Debug)]
+pub struct Sockets {
+    epoll: OwnedFd,
+    /// Of each client one to each server.
+    links: Vec<Link>,
+    servers: usize,
+    mapping: Mapping,
+    clients: usize,
+    buffer: Vec<u8>,
+}
+
+/// A request in flight, or none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// When it was made, or should have been.
+    from_ns: u64,
+    /// Keys that are not answered yet.
+    left: u32,
+    class: u32,
+}
+
+/// A round on its way.
+struct Running<'e> {
+    begun: Instant,
+    round: &'e Round,
+    work: &'e Work,
+    choice: Choice,
+    /// None where the loop is closed.
+    schedule: Option<Schedule>,
+    slots: Vec<Slot>,
+    /// Slots without a request, the one that was used longest ago first.
+    free: VecDeque<u32>,
+    counts: Counts,
+    outcome: Outcome,
+    /// Connections with something to send.
+    unsent: Vec<usize>,
+    /// Keys of the request that is being made, with their servers.
+    wanted: Vec<(usize, u64)>,
+    numbers: Vec<u64>,
+}
+
+impl Sockets {
+    /// Connects so many clients, each to all servers. `forms` are what is spoken with each of them.
+    ///
+    /// # Errors
+    /// A server cannot be reached.
+    pub fn connect(addresses: &[Address], forms: &[Form], clients: usize) -> Result<Sockets> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).context("no epoll")?;
+        let mut links = Vec::new();
+        for _ in 0..clients {
+            for (address, form) in addresses.iter().zip(forms) {
+                let link = Link::connect(address, *form)?;
+                link.register(&epoll, links.len() as u64)?;
+                links.push(link);
+            }
+        }
+        let mapping = Mapping::new(&Distribution::default(), addresses, |_| true);
+        let buffer = vec![0; RECEIVE_BYTES];
+        Ok(Sockets { epoll, links, servers: addresses.len(), mapping, clients, buffer })
+    }
+
+    /// Runs a round.
+    ///
+    /// # Errors
+    /// A server fails or answers wrongly.
+    pub fn run(&mut self, work: &Work, items: &Items, round: &Round, begun: Instant) -> Result<Outcome> {
+        let mut scratch = Scratch::new(work, items);
+        let slots = self.clients * work.pipeline;
+        // One of each client, then the second of each: so no client has two requests as long as another has none.
+        let in_turn = (0..slots).map(|at| (at % self.clients * work.pipeline + at / self.clients) as u32);
+        let mut running = Running {
+            begun,
+            round,
+            work,
+            choice: Choice::new(work, round.seed),
+            schedule: round.schedule(),
+            slots: vec![Slot::default(); slots],
+            free: in_turn.collect(),
+            counts: Counts::default(),
+            outcome: Outcome::new(work.sizes.classes()),
+            unsent: Vec::new(),
+            wanted: Vec::new(),
+            numbers: Vec::new(),
+        };
+        if matches!(round.pace, Pace::Open { .. }) {
+            // Requests are to be made in time, not up to 50 us later. Where the system refuses, the figures are worse.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        }
+        let mut events = vec![Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
+        loop {
+            let now_ns = as_ns(begun.elapsed());
+            let next_ns = self.make_requests(&mut running, now_ns, &mut scratch);
+            self.send(&mut running, &mut scratch)?;
+            if next_ns.is_none() && running.free.len() == slots {
+                break;
+            }
+            let wait_ns =
+                next_ns.filter(|_| !running.free.is_empty()).map(|next| next.saturating_sub(now_ns));
+            let came = self.wait(&mut events, wait_ns)?;
+            if came == 0 && wait_ns.is_none() {
+                self.has_failed(&mut scratch)?;
+            }
+            for event in &events[..came] {
+                self.handle(*event, &mut running, &mut scratch)?;
+            }
+        }
+        let Running { counts, outcome, .. } = running;
+        let Counts { operations, misses, verified, value_bytes } = counts;
+        let elapsed_ns = as_ns(begun.elapsed());
+        Ok(Outcome { operations, misses, verified, value_bytes, elapsed_ns, ..outcome })
+    }
+
+    /// Makes all requests whose time it is, as far as slots are free; when the next is to be made, none if that was all.
+    fn make_requests(
+        &mut self,
+        running: &mut Running<'_>,
+        now_ns: u64,
+        scratch: &mut Scratch<'_>,
+    ) -> Option<u64> {
+        let end_ns = running.round.duration_ns;
+        let Some(schedule) = &mut running.schedule else {
+            if now_ns >= end_ns {
+                return None;
+            }
+            while let Some(slot) = running.free.pop_front() {
+                self.make(running, slot, now_ns, scratch);
+            }
+            return Some(now_ns);
+        };
+        if now_ns >= overdue_ns(end_ns) {
+            running.outcome.unsent += give_up(schedule, end_ns, now_ns, &mut running.outcome.latency[0]);
+        }
+        loop {
+            let next_ns = running.schedule.as_ref().map_or(end_ns, Schedule::next_ns);
+            if next_ns >= end_ns {
+                return None;
+            }
+            if next_ns > now_ns {
+                return Some(next_ns);
+            }
+            let Some(slot) = running.free.pop_front() else { return Some(next_ns) };
+            self.make(running, slot, next_ns, scratch);
+            if let Some(schedule) = &mut running.schedule {
+                schedule.advance();
+            }
+        }
+    }
+
+    /// Makes a request.
+    fn make(&mut self, running: &mut Running<'_>, slot: u32, from_ns: u64, scratch: &mut Scratch<'_>) {
+        let first_link = slot as usize / running.work.pipeline * self.servers;
+        let reads = running.choice.reads();
+        let keys = if reads { running.work.batch } else { 1 };
+        let Running { wanted, numbers, choice, .. } = running;
+        wanted.clear();
+        for _ in 0..keys {
+            let number = choice.number();
+            let server = match self.servers {
+                1 => 0,
+                _ => self.mapping.server_of(scratch.key(number)).expect("there are servers"),
+            };
+            wanted.push((server, number));
+        }
+        let class = running.work.sizes.class(wanted[0].1) as u32;
+        running.slots[slot as usize] = Slot { from_ns, left: keys as u32, class };
+        if self.servers > 1 {
+            wanted.sort_unstable();
+        }
+        for of_server in wanted.chunk_by(|one, other| one.0 == other.0) {
+            let at = first_link + of_server[0].0;
+            numbers.clear();
+            numbers.extend(of_server.iter().map(|(_, number)| *number));
+            if reads {
+                self.links[at].get(numbers, slot, scratch);
+            } else {
+                self.links[at].set(numbers[0], slot, scratch);
+            }
+            if running.unsent.last() != Some(&at) {
+                running.unsent.push(at);
+            }
+        }
+    }
+
+    fn send(&mut self, running: &mut Running<'_>, scratch: &mut Scratch<'_>) -> Result<()> {
+        for at in running.unsent.drain(..) {
+            let link = &mut self.links[at];
+            link.flush(&self.epoll, at as u64).with_context(|| link.waits_for(scratch))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until something comes, or for so long; how many connections it is. Without a time for [`PATIENCE`].
+    fn wait(&self, events: &mut [Event], wait_ns: Option<u64>) -> Result<usize> {
+        let patience = Timespec::try_from(PATIENCE)?;
+        let now = Timespec::default();
+        let timeout = match wait_ns {
+            None => patience,
+            Some(0) => now,
+            Some(ns) => {
+                // The wait for events ends at whole milliseconds only.
+                let until = Timespec::try_from(Duration::from_nanos(ns))?;
+                match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&until)) {
+                    Ok(_) | Err(Errno::INTR) => now,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        loop {
+            match epoll::wait(&self.epoll, &mut *events, Some(&timeout)) {
+                Ok(came) => return Ok(came),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Nothing came for so long.
+    fn has_failed(&self, scratch: &mut Scratch<'_>) -> Result<()> {
+        match self.links.iter().find(|link| link.is_waiting()) {
+            Some(link) => bail!("no answer within {} s: {}", PATIENCE.as_secs(), link.waits_for(scratch)),
+            None => Ok(()),
+        }
+    }
+
+    fn handle(&mut self, event: Event, running: &mut Running<'_>, scratch: &mut Scratch<'_>) -> Result<()> {
+        let at = event.data.u64() as usize;
+        let link = &mut self.links[at];
+        let flags = event.flags;
+        if flags.contains(EventFlags::OUT) {
+            link.flush(&self.epoll, at as u64).with_context(|| link.waits_for(scratch))?;
+        }
+        if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            return Ok(());
+        }
+        let first_free = running.free.len();
+        let Running { begun, slots, free, counts, outcome, .. } = running;
+        let mut now_ns = None;
+        link.receive(&mut self.buffer, scratch, counts, |number, _| {
+            let slot = &mut slots[number as usize];
+            slot.left -= 1;
+            if slot.left == 0 {
+                let now_ns = *now_ns.get_or_insert_with(|| as_ns(begun.elapsed()));
+                outcome.latency[slot.class as usize].record(now_ns.saturating_sub(slot.from_ns));
+                free.push_back(number);
+            }
+        })?;
+        // Those of a closed loop go on at once, while the others' answers are not looked at yet.
+        if running.schedule.is_none() && running.free.len() > first_free {
+            let now_ns = as_ns(running.begun.elapsed());
+            self.make_requests(running, now_ns, scratch);
+            self.send(running, scratch)?;
+        }
+        Ok(())
+    }
+}
+
+/// Requests that are not made any more: how many. How long they waited is their latency.
+pub fn give_up(
+    schedule: &mut Schedule,
+    end_ns: u64,
+    now_ns: u64,
+    latency: &mut crate::histogram::Histogram,
+) -> u64 {
+    let mut unsent = 0;
+    while schedule.next_ns() < end_ns {
+        latency.record(now_ns - schedule.next_ns());
+        schedule.advance();
+        unsent += 1;
+    }
+    unsent
+}

@@ -1,0 +1,332 @@
+//! Requests and answers of the three protocols: only what a load generator says and hears.
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// What is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The classic text protocol.
+    Text,
+    /// The meta protocol.
+    Meta,
+    /// The binary protocol.
+    Binary,
+}
+
+/// An answer, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said<'a> {
+    /// A value.
+    Value {
+        /// Whose it is, as far as that is said.
+        of: Of<'a>,
+        /// The value.
+        value: &'a [u8],
+    },
+    /// There is none.
+    Miss(Of<'a>),
+    /// All values of a request were sent.
+    End,
+    /// It is stored.
+    Stored(Of<'a>),
+}
+
+/// Whose an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of<'a> {
+    /// The next in order.
+    Next,
+    /// This key's.
+    Key(&'a [u8]),
+    /// That of the request with this mark.
+    Mark(u32),
+}
+
+/// A line is no longer: a key of 250 bytes and some numbers.
+const LINE_BYTES_MAX: usize = 1_024;
+/// Bytes of a packet's header.
+const HEADER_BYTES: usize = 24;
+/// A value is no longer.
+const VALUE_BYTES_MAX: usize = 1 << 30;
+
+const REQUEST: u8 = 0x80;
+const RESPONSE: u8 = 0x81;
+const GET: u8 = 0x00;
+const SET: u8 = 0x01;
+const GETQ: u8 = 0x09;
+const NOOP: u8 = 0x0a;
+const STATUS_OK: u16 = 0;
+const STATUS_NOT_FOUND: u16 = 1;
+/// Flags and time to live: what a set says beside key and value.
+const SET_EXTRAS: [u8; 8] = [0; 8];
+
+impl Form {
+    /// Whether the answer to a request of so many keys has an end behind its values, rather than an answer for each key.
+    pub fn has_end(self, keys: usize) -> bool {
+        match self {
+            Form::Text => true,
+            Form::Meta => false,
+            Form::Binary => keys > 1,
+        }
+    }
+
+    /// Adds a request for values. Each key has a mark.
+    pub fn get<'k>(self, keys: impl ExactSizeIterator<Item = (&'k [u8], u32)>, out: &mut Vec<u8>) {
+        let many = keys.len() > 1;
+        match self {
+            Form::Text => {
+                out.extend_from_slice(b"get");
+                for (key, _) in keys {
+                    out.push(b' ');
+                    out.extend_from_slice(key);
+                }
+                out.extend_from_slice(b"\r\n");
+            }
+            Form::Meta => {
+                for (key, _) in keys {
+                    out.extend_from_slice(b"mg ");
+                    out.extend_from_slice(key);
+                    out.extend_from_slice(b" v\r\n");
+                }
+            }
+            Form::Binary => {
+                for (key, mark) in keys {
+                    packet(if many { GETQ } else { GET }, [key, b"", b""], mark, out);
+                }
+                if many {
+                    packet(NOOP, [b"", b"", b""], 0, out);
+                }
+            }
+        }
+    }
+
+    /// Adds a request that stores.
+    pub fn set(self, key: &[u8], value: &[u8], mark: u32, out: &mut Vec<u8>) {
+        match self {
+            Form::Text => {
+                out.extend_from_slice(b"set ");
+                out.extend_from_slice(key);
+                out.extend_from_slice(b" 0 0 ");
+            }
+            Form::Meta => {
+                out.extend_from_slice(b"ms ");
+                out.extend_from_slice(key);
+                out.push(b' ');
+            }
+            Form::Binary => {
+                packet(SET, [key, &SET_EXTRAS, value], mark, out);
+                return;
+            }
+        }
+        decimal(value.len(), out);
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// The first answer in `input` and how many bytes it takes; none if it is not all there.
+    ///
+    /// # Errors
+    /// The server refuses, or this is no answer.
+    pub fn said(self, input: &[u8]) -> Result<Option<(Said<'_>, usize)>> {
+        match self {
+            Form::Text | Form::Meta => line(input, self),
+            Form::Binary => said_in_packet(input),
+        }
+    }
+}
+
+/// Adds a packet: key, extras and value.
+fn packet(opcode: u8, [key, extras, value]: [&[u8]; 3], mark: u32, out: &mut Vec<u8>) {
+    let body = (key.len() + extras.len() + value.len()) as u32;
+    let mut header = [0; HEADER_BYTES];
+    header[0] = REQUEST;
+    header[1] = opcode;
+    header[2..4].copy_from_slice(&(key.len() as u16).to_be_bytes());
+    header[4] = extras.len() as u8;
+    header[8..12].copy_from_slice(&body.to_be_bytes());
+    header[12..16].copy_from_slice(&mark.to_be_bytes());
+    out.extend_from_slice(&header);
+    out.extend_from_slice(extras);
+    out.extend_from_slice(key);
+    out.extend_from_slice(value);
+}
+
+fn decimal(number: usize, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut rest = number;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+fn line(input: &[u8], form: Form) -> Result<Option<(Said<'_>, usize)>> {
+    let looked_at = &input[..input.len().min(LINE_BYTES_MAX)];
+    let Some(end) = looked_at.iter().position(|byte| *byte == b'\n') else {
+        ensure!(looked_at.len() < LINE_BYTES_MAX, "the answer is no line: {}", shown(looked_at));
+        return Ok(None);
+    };
+    let after = end + 1;
+    let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+    let mut words = line.split(|byte| *byte == b' ');
+    let said = match (words.next().unwrap_or_default(), form) {
+        (b"VALUE", Form::Text) => {
+            let key = words.next().with_context(|| no_answer(line))?;
+            let len = words.nth(1).and_then(number).with_context(|| no_answer(line))?;
+            return value(input, after, len, Of::Key(key));
+        }
+        (b"VA", Form::Meta) => {
+            let len = words.next().and_then(number).with_context(|| no_answer(line))?;
+            return value(input, after, len, Of::Next);
+        }
+        (b"END", Form::Text) => Said::End,
+        (b"EN", Form::Meta) => Said::Miss(Of::Next),
+        (b"STORED", Form::Text) | (b"HD", Form::Meta) => Said::Stored(Of::Next),
+        (b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR", _) => bail!("the server refuses: {}", shown(line)),
+        _ => bail!(no_answer(line)),
+    };
+    Ok(Some((said, after)))
+}
+
+fn value<'a>(input: &'a [u8], at: usize, len: usize, of: Of<'a>) -> Result<Option<(Said<'a>, usize)>> {
+    ensure!(len <= VALUE_BYTES_MAX, "a value of {len} bytes");
+    let end = at + len;
+    match input.get(end..end + 2) {
+        None => Ok(None),
+        Some(b"\r\n") => Ok(Some((Said::Value { of, value: &input[at..end] }, end + 2))),
+        Some(other) => bail!("behind a value of {len} bytes no line ends: {}", shown(other)),
+    }
+}
+
+fn number(word: &[u8]) -> Option<usize> {
+    let digit = |sum: usize, byte: &u8| {
+        let digit = usize::from(byte.wrapping_sub(b'0'));
+        if digit > 9 { None } else { sum.checked_mul(10)?.checked_add(digit) }
+    };
+    if word.is_empty() { None } else { word.iter().try_fold(0, digit) }
+}
+
+fn said_in_packet(input: &[u8]) -> Result<Option<(Said<'_>, usize)>> {
+    let Some(header) = input.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let [magic, opcode, k0, k1, extras, _, s0, s1, b0, b1, b2, b3, m0, m1, m2, m3, ..] = *header;
+    ensure!(magic == RESPONSE, "the answer is no packet: {}", shown(&header[..]));
+    let status = u16::from_be_bytes([s0, s1]);
+    let body = u32::from_be_bytes([b0, b1, b2, b3]) as usize;
+    let mark = u32::from_be_bytes([m0, m1, m2, m3]);
+    let before = usize::from(u16::from_be_bytes([k0, k1])) + usize::from(extras);
+    ensure!(
+        before <= body && body <= VALUE_BYTES_MAX,
+        "the answer's lengths are wrong: {}",
+        shown(&header[..])
+    );
+    let end = HEADER_BYTES + body;
+    if input.len() < end {
+        return Ok(None);
+    }
+    let value = &input[HEADER_BYTES + before..end];
+    let said = match (opcode, status) {
+        (GET | GETQ, STATUS_OK) => Said::Value { of: Of::Mark(mark), value },
+        (GET, STATUS_NOT_FOUND) => Said::Miss(Of::Mark(mark)),
+        (SET, STATUS_OK) => Said::Stored(Of::Mark(mark)),
+        (NOOP, STATUS_OK) => Said::End,
+        _ => bail!("the server refuses: status {status}, {}", shown(value)),
+    };
+    Ok(Some((said, end)))
+}
+
+fn no_answer(line: &[u8]) -> String {
+    format!("this is no answer to what was asked: {}", shown(line))
+}
+
+/// The beginning of something, for people.
+pub fn shown(bytes: &[u8]) -> String {
+    format!("\"{}\"", bytes[..bytes.len().min(80)].escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FORMS: [Form; 3] = [Form::Text, Form::Meta, Form::Binary];
+
+    #[test]
+    fn requests_are_the_protocols() {
+        let of = |form: Form, keys: &[&str]| {
+            let mut out = Vec::new();
+            form.get(keys.iter().map(|key| (key.as_bytes(), 7)), &mut out);
+            out
+        };
+        assert_eq!(of(Form::Text, &["a", "b"]), b"get a b\r\n");
+        assert_eq!(of(Form::Meta, &["a", "b"]), b"mg a v\r\nmg b v\r\n");
+        let one = of(Form::Binary, &["abc"]);
+        assert_eq!(one, b"\x80\0\0\x03\0\0\0\0\0\0\0\x03\0\0\0\x07\0\0\0\0\0\0\0\0abc");
+        assert_eq!(of(Form::Binary, &["a", "b"]).len(), 3 * 24 + 2);
+        let mut out = Vec::new();
+        Form::Text.set(b"k", b"12345678901", 0, &mut out);
+        Form::Meta.set(b"k", b"", 0, &mut out);
+        assert_eq!(out, b"set k 0 0 11\r\n12345678901\r\nms k 0\r\n\r\n");
+    }
+
+    #[test]
+    fn answers_are_read_when_they_are_whole() {
+        let value = b"a\r\nb";
+        let mut packet = b"\x81\0\0\0\x04\0\0\0\0\0\0\x08\0\0\0\x09\0\0\0\0\0\0\0\0\0\0\0\0".to_vec();
+        packet.extend_from_slice(value);
+        for (form, bytes, said) in [
+            (Form::Text, &b"VALUE key 0 4\r\na\r\nb\r\n"[..], Said::Value { of: Of::Key(b"key"), value }),
+            (Form::Text, b"VALUE key 0 4 77\r\na\r\nb\r\n", Said::Value { of: Of::Key(b"key"), value }),
+            (Form::Text, b"END\r\n", Said::End),
+            (Form::Text, b"STORED\r\n", Said::Stored(Of::Next)),
+            (Form::Meta, b"VA 4 f7\r\na\r\nb\r\n", Said::Value { of: Of::Next, value }),
+            (Form::Meta, b"EN\r\n", Said::Miss(Of::Next)),
+            (Form::Meta, b"HD\r\n", Said::Stored(Of::Next)),
+            (Form::Binary, &packet, Said::Value { of: Of::Mark(9), value }),
+        ] {
+            for len in 0..bytes.len() {
+                assert_eq!(form.said(&bytes[..len]).expect("a beginning"), None, "{form:?} {len}");
+            }
+            let more = [bytes, b"more"].concat();
+            assert_eq!(form.said(&more).expect("an answer"), Some((said, bytes.len())));
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_told() {
+        for (form, bytes, told) in [
+            (Form::Text, &b"SERVER_ERROR out of memory\r\n"[..], "out of memory"),
+            (Form::Text, b"VA 3\r\nabc\r\n", "no answer"),
+            (Form::Meta, b"END\r\n", "no answer"),
+            (Form::Text, b"VALUE k 0 x\r\n", "no answer"),
+            (Form::Text, b"VALUE k 0 18446744073709551616\r\n", "no answer"),
+            (Form::Text, b"VALUE k 0 1\r\nabcd", "no line ends"),
+            (Form::Text, &[b'a'; 2_000], "no line"),
+            (Form::Binary, &[b'a'; 24], "no packet"),
+        ] {
+            let error = form.said(bytes).expect_err(told).to_string();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_too_odd(bytes in vec(any::<u8>(), 0..200), is_packet in any::<bool>()) {
+            let mut bytes = bytes;
+            if let (true, Some(first)) = (is_packet, bytes.first_mut()) {
+                *first = RESPONSE;
+            }
+            for form in FORMS {
+                let _ = form.said(&bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Values of very different sizes, as the Olio benchmark has them, read and written by many clients: nine gets to a set
+//! unless another share is given, and nothing is evicted.
+
+mod olio;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::engine::table::{Column, MEGABYTES, USUAL, table as any_table};
+use crate::engine::{Clients, Load, Pace, Sizes};
+use crate::experiment::{Experiment, Rounds};
+use crate::results::{Case, Results, Sample};
+use crate::target::Target;
+pub use olio::{Class, Olio};
+
+/// The part of requests that read.
+pub const GET_SHARE: f64 = 0.9;
+/// Bytes of a value, on average: those of Olio that the shares were published for.
+pub const AVERAGE_BYTES: f64 = 2_048.0;
+/// How long a round lasts with `quick`, and otherwise, in seconds.
+const SECONDS: [f64; 2] = [1.0, 2.0];
+/// Keys with `quick`, and otherwise.
+const KEYS: [u64; 2] = [5_000, 100_000];
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Mixture {
+    /// Bytes of a value on average.
+    pub averages: Vec<f64>,
+    /// Numbers of clients.
+    pub clients: Vec<usize>,
+    /// Where clients are, and what they do.
+    pub load: Load,
+}
+
+impl Mixture {
+    /// An average of 2,048 bytes.
+    ///
+    /// # Errors
+    /// Keys cannot be so long.
+    pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Mixture> {
+        let at = usize::from(!quick);
+        let mut load = Load::new(KEYS[at], key_bytes, SECONDS[at], verify);
+        load.work.get_share = GET_SHARE;
+        load.work.check()?;
+        let clients = if quick { vec![16] } else { vec![1, 4, 16, 64] };
+        Ok(Mixture { averages: vec![AVERAGE_BYTES], clients, load })
+    }
+}
+
+impl Experiment for Mixture {
+    fn name(&self) -> &'static str {
+        "mixture"
+    }
+
+    fn method(&self) -> String {
+        format!(
+            "closed loop; values of 4 to 100, 1024 to 2048 and 5120 to 20480 bytes in the shares that give the average; {} of requests \
+             read; {}",
+            self.load.work.get_share,
+            self.load.method()
+        )
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for average in &self.averages {
+            for clients in &self.clients {
+                let case = Case::new(self.load.operation());
+                let case = case.with("average_bytes", *average).with("clients", *clients);
+                cases.push(self.load.conditions(case));
+            }
+        }
+        cases
+    }
+
+    fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
+        let average = case.number("average_bytes").context("a case has an average")?;
+        let clients = case.number("clients").context("a case has clients")? as usize;
+        ensure!(clients > 0, "there is at least 1 client");
+        let work = self.load.sized(Sizes::Olio(Olio::of_average(average)?));
+        let clients = self.load.connect(target, &work, clients)?;
+        Ok(Box::new(Mixed { load: &self.load, target, clients }))
+    }
+}
+
+/// Clients of one target.
+struct Mixed<'e> {
+    load: &'e Load,
+    target: &'e Target,
+    clients: Clients,
+}
+
+impl Rounds for Mixed<'_> {
+    fn round(&mut self, number: u32) -> Result<Sample> {
+        let evicted_before = evictions(self.target)?;
+        let outcome = self.clients.run(&self.load.round(Pace::Closed, number))?;
+        let mut figures = BTreeMap::new();
+        for (class, latency) in Olio::CLASSES.iter().zip(&outcome.latency) {
+            if latency.count() > 0 {
+                let name = class.name.replace(' ', "_");
+                figures.insert(format!("{name}_requests_timed"), latency.count() as f64);
+                figures.insert(format!("{name}_p50_us"), latency.percentile_ns(50.0) / 1e3);
+                figures.insert(format!("{name}_p99_us"), latency.percentile_ns(99.0) / 1e3);
+            }
+        }
+        if let (Some(now), Some(before)) = (evictions(self.target)?, evicted_before) {
+            figures.insert("evictions".to_owned(), now.saturating_sub(before) as f64);
+        }
+        let mut sample = Sample::from(outcome);
+        sample.figures.extend(figures);
+        Ok(sample)
+    }
+}
+
+/// Items that servers evicted so far; none if one does not tell.
+fn evictions(target: &Target) -> Result<Option<u64>> {
+    let of = |stats: Vec<(String, String)>| {
+        stats.iter().find(|(name, _)| name == "evictions").and_then(|(_, number)| number.parse::<u64>().ok())
+    };
+    let told: Vec<_> = target.client()?.stats("").into_iter().collect::<Result<_, _>>()?;
+    Ok(told.into_iter().map(of).sum())
+}
+
+macro_rules! figure {
+    ($heading:literal, $name:literal) => {
+        Column {
+            heading: $heading,
+            digits: 1,
+            figure: |results, target, case| {
+                results.median(target, case, |sample| sample.figures.get($name).copied())
+            },
+        }
+    };
+}
+
+const BY_CLASS: [Column; 4] = [
+    figure!("very small p99 us", "very_small_p99_us"),
+    figure!("small p99 us", "small_p99_us"),
+    figure!("medium p99 us", "medium_p99_us"),
+    figure!("evictions", "evictions"),
+];
+
+/// Operations and bytes a second, times of requests in all and by class.
+pub fn table(results: &Results) -> String {
+    let columns: Vec<_> = USUAL.iter().chain([&MEGABYTES]).chain(&BY_CLASS).collect();
+    any_table(results, &columns)
+}

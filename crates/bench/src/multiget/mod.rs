@@ -1,0 +1,95 @@
+//! Many keys in a request beside one: keys a second and the time of a request, by the number of clients.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::engine::table::{USUAL, table as any_table};
+use crate::engine::{Clients, Load, Pace, Sizes, Work};
+use crate::experiment::{Experiment, Rounds};
+use crate::results::{Case, Results, Sample};
+use crate::target::Target;
+
+/// Keys of a request, beside one.
+pub const BATCH: usize = 48;
+/// Bytes of a value.
+pub const VALUE_BYTES: usize = 100;
+/// How long a round lasts with `quick`, and otherwise, in seconds.
+const SECONDS: [f64; 2] = [0.5, 1.0];
+/// Keys with `quick`, and otherwise.
+const KEYS: [u64; 2] = [5_000, 100_000];
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Multiget {
+    /// Keys of a request.
+    pub batches: Vec<usize>,
+    /// Bytes of values.
+    pub sizes: Vec<usize>,
+    /// Numbers of clients.
+    pub clients: Vec<usize>,
+    /// Where clients are, and what they do.
+    pub load: Load,
+}
+
+impl Multiget {
+    /// 48 keys and one.
+    ///
+    /// # Errors
+    /// Keys cannot be so long.
+    pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Multiget> {
+        let at = usize::from(!quick);
+        let load = Load::new(KEYS[at], key_bytes, SECONDS[at], verify);
+        load.work.check()?;
+        let clients = if quick { vec![1, 16] } else { vec![1, 2, 4, 8, 16, 32, 64] };
+        Ok(Multiget { batches: vec![1, BATCH], sizes: vec![VALUE_BYTES], clients, load })
+    }
+}
+
+impl Experiment for Multiget {
+    fn name(&self) -> &'static str {
+        "multiget"
+    }
+
+    fn method(&self) -> String {
+        format!("closed loop; operations are keys, latency is a request's; {}", self.load.method())
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for size in &self.sizes {
+            for clients in &self.clients {
+                for batch in &self.batches {
+                    let operation = if *batch == 1 { "get" } else { "multiget" };
+                    let case = Case::new(operation).with("value_bytes", *size).with("clients", *clients);
+                    cases.push(self.load.conditions(case.with("batch", *batch)));
+                }
+            }
+        }
+        cases
+    }
+
+    fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
+        let number = |name: &str| case.number(name).with_context(|| format!("a case has {name}"));
+        let (size, clients) = (number("value_bytes")? as usize, number("clients")? as usize);
+        ensure!(clients > 0, "there is at least 1 client");
+        let work = self.load.sized(Sizes::Same(size));
+        let work = Work { batch: number("batch")? as usize, get_share: 1.0, ..work };
+        Ok(Box::new(Batches { load: &self.load, clients: self.load.connect(target, &work, clients)? }))
+    }
+}
+
+/// Clients of one target.
+struct Batches<'e> {
+    load: &'e Load,
+    clients: Clients,
+}
+
+impl Rounds for Batches<'_> {
+    fn round(&mut self, number: u32) -> Result<Sample> {
+        Ok(self.clients.run(&self.load.round(Pace::Closed, number))?.into())
+    }
+}
+
+/// Keys a second, times of requests and CPU time of a key, by the number of clients.
+pub fn table(results: &Results) -> String {
+    any_table(results, &USUAL.iter().collect::<Vec<_>>())
+}

@@ -1,0 +1,143 @@
+//! What many clients get in all: random keys at once, as OHB's multi-client benchmark has it, with values of 4 bytes and of
+//! 4 KB or any other size. In a closed loop, or in an open one at given rates, with latency from when a request should have
+//! been made; or the highest rate whose latency stays below a bound.
+
+mod saturation;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::engine::table::{MEGABYTES, USUAL, table as any_table};
+use crate::engine::{Arrivals, Clients, Load, Pace, Sizes};
+use crate::experiment::{Experiment, Rounds};
+use crate::results::{Case, Results, Sample};
+use crate::target::Target;
+pub use saturation::Saturation;
+
+/// OHB's.
+const SIZES: [usize; 2] = [4, 4_096];
+/// How long a round lasts with `quick`, and otherwise, in seconds.
+const SECONDS: [f64; 2] = [0.5, 1.0];
+/// Keys with `quick`, and otherwise.
+const KEYS: [u64; 2] = [5_000, 100_000];
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Throughput {
+    /// Bytes of values.
+    pub sizes: Vec<usize>,
+    /// Numbers of clients.
+    pub clients: Vec<usize>,
+    /// Requests a second. If there is none, the loop is closed.
+    pub rates: Vec<f64>,
+    /// How requests are spread over time, if there are rates.
+    pub arrivals: Arrivals,
+    /// Where clients are, and what they do.
+    pub load: Load,
+}
+
+impl Throughput {
+    /// As OHB measures it: values of 4 bytes and of 4 KB, read by ever more clients in a closed loop.
+    ///
+    /// # Errors
+    /// Keys cannot be so long.
+    pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Throughput> {
+        let at = usize::from(!quick);
+        let load = Load::new(KEYS[at], key_bytes, SECONDS[at], verify);
+        load.work.check()?;
+        Ok(Throughput {
+            sizes: SIZES.to_vec(),
+            clients: if quick { vec![1, 16] } else { vec![1, 2, 4, 8, 16, 32, 64] },
+            rates: Vec::new(),
+            arrivals: Arrivals::Poisson,
+            load,
+        })
+    }
+
+    /// Whether all of it can be.
+    ///
+    /// # Errors
+    /// What cannot.
+    pub fn check(&self) -> Result<()> {
+        self.load.check()?;
+        ensure!(!self.clients.contains(&0) && !self.clients.is_empty(), "there is at least 1 client");
+        ensure!(!self.sizes.is_empty(), "there is no size of values");
+        let possible = |rate: &f64| *rate > 0.0 && *rate <= 1e9;
+        ensure!(
+            self.rates.iter().all(possible),
+            "rates are above 0 and at most 1000000000 requests a second"
+        );
+        Ok(())
+    }
+
+    fn connect(&self, target: &Target, case: &Case) -> Result<Clients> {
+        let value_bytes = case.number("value_bytes").context("a case has a size")? as usize;
+        let clients = case.number("clients").context("a case has clients")? as usize;
+        self.load.connect(target, &self.load.sized(Sizes::Same(value_bytes)), clients)
+    }
+}
+
+impl Experiment for Throughput {
+    fn name(&self) -> &'static str {
+        "throughput"
+    }
+
+    fn method(&self) -> String {
+        let pace = match (self.rates.is_empty(), self.arrivals) {
+            (true, _) => "closed loop",
+            (false, Arrivals::Poisson) => {
+                "open loop, Poisson arrivals, latency from when a request should have been made"
+            }
+            (false, Arrivals::Even) => {
+                "open loop, even arrivals, latency from when a request should have been made"
+            }
+        };
+        format!("{pace}; {}", self.load.method())
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for size in &self.sizes {
+            for clients in &self.clients {
+                let case =
+                    Case::new(self.load.operation()).with("value_bytes", *size).with("clients", *clients);
+                let case = self.load.conditions(case);
+                if self.rates.is_empty() {
+                    cases.push(case);
+                } else {
+                    cases.extend(self.rates.iter().map(|rate| case.clone().with("rate_per_s", *rate)));
+                }
+            }
+        }
+        cases
+    }
+
+    fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
+        self.check()?;
+        let clients = self.connect(target, case)?;
+        let pace = match case.number("rate_per_s") {
+            None => Pace::Closed,
+            Some(rate_per_s) => Pace::Open { rate_per_s, arrivals: self.arrivals },
+        };
+        Ok(Box::new(Loaded { load: &self.load, clients, pace }))
+    }
+}
+
+/// Clients of one target.
+struct Loaded<'e> {
+    load: &'e Load,
+    clients: Clients,
+    pace: Pace,
+}
+
+impl Rounds for Loaded<'_> {
+    fn round(&mut self, number: u32) -> Result<Sample> {
+        let outcome = self.clients.run(&self.load.round(self.pace, number))?;
+        Ok(outcome.into())
+    }
+}
+
+/// Operations a second, times of requests and CPU time by the number of clients; with the steps where a rate was searched.
+pub fn table(results: &Results) -> String {
+    let columns: Vec<_> = USUAL.iter().chain([&MEGABYTES]).collect();
+    saturation::steps(results) + &any_table(results, &columns)
+}

@@ -1,0 +1,42 @@
+//! `fabcache bench mixture`: values of very different sizes.
+
+use anyhow::Result;
+use clap::Args;
+use fabcache_bench::mixture::{AVERAGE_BYTES, GET_SHARE, Mixture, table};
+
+use super::common::Common;
+use super::load::LoadArguments;
+
+/// Rounds of a full run.
+const ROUNDS: u32 = 3;
+
+/// Which sizes, and what is done with them.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    load: LoadArguments,
+    /// Bytes of a value on average, from 52 to 12800, each number by itself
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_values_t = [AVERAGE_BYTES])]
+    average: Vec<f64>,
+    /// The part of requests that read; the others store
+    #[arg(long, value_name = "0 to 1", default_value_t = GET_SHARE)]
+    get_share: f64,
+}
+
+/// Measures, and prints a table.
+///
+/// # Errors
+/// A server fails or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let common = &arguments.common;
+    let mut mixture = Mixture::standard(common.quick, common.verify, common.key_bytes)?;
+    if let Some(clients) = &arguments.load.clients {
+        mixture.clients.clone_from(clients);
+    }
+    mixture.averages.clone_from(&arguments.average);
+    mixture.load.work.get_share = arguments.get_share;
+    arguments.load.change(&mut mixture.load)?;
+    common.measure(&mixture, ROUNDS, table)
+}

@@ -1,0 +1,42 @@
+//! `fabcache bench multiget`: many keys in a request beside one.
+
+use anyhow::Result;
+use clap::Args;
+use fabcache_bench::multiget::{BATCH, Multiget, VALUE_BYTES, table};
+
+use super::common::Common;
+use super::load::LoadArguments;
+
+/// Rounds of a full run.
+const ROUNDS: u32 = 3;
+
+/// Which requests.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    load: LoadArguments,
+    /// Keys of a request, each number by itself
+    #[arg(long, value_name = "NUMBER,…", value_delimiter = ',', default_values_t = [1, BATCH])]
+    batch: Vec<usize>,
+    /// Bytes of a value, each number by itself
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_values_t = [VALUE_BYTES])]
+    sizes: Vec<usize>,
+}
+
+/// Measures, and prints a table.
+///
+/// # Errors
+/// A server fails or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let common = &arguments.common;
+    let mut multiget = Multiget::standard(common.quick, common.verify, common.key_bytes)?;
+    if let Some(clients) = &arguments.load.clients {
+        multiget.clients.clone_from(clients);
+    }
+    multiget.batches.clone_from(&arguments.batch);
+    multiget.sizes.clone_from(&arguments.sizes);
+    arguments.load.change(&mut multiget.load)?;
+    common.measure(&multiget, ROUNDS, table)
+}
