@@ -13,7 +13,8 @@
 //! - `workload.rs`: what is asked of a server.
 //! - `client.rs`: one connection that asks it and checks the answers.
 //! - `process.rs`: CPU time and memory of a process.
-//! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped.
+//! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped; `leftovers.rs`: nothing is
+//!   left behind, though a signal ends it all.
 //! - `side_by_side.rs`: several servers side by side, in interleaved rounds.
 //! - `memory/`: items held in the memory that a process takes.
 //! - `report.rs`: figures as a table and as JSON; `plot.rs`: as a picture.
@@ -36,6 +37,7 @@ pub mod hybrid;
 pub mod items;
 pub mod latency;
 pub mod limits;
+pub mod leftovers;
 pub mod machine;
 pub mod memory;
 pub mod mixture;

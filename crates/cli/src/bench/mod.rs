@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
+use fabcache_bench::leftovers;
 use fabcache_bench::plot::{self, Panel};
 use fabcache_bench::report;
 use fabcache_bench::server::Candidate;
@@ -65,6 +66,7 @@ pub enum Command {
 
 /// Measures.
 pub fn run(command: Command) -> Result<()> {
+    leftovers::clear_when_told_to_end()?;
     match command {
         Command::Latency(arguments) => latency::run(&arguments),
         Command::Dummy(arguments) => dummy::run(&arguments),
