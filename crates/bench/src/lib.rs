@@ -5,6 +5,7 @@
 //! - `experiment.rs`: how anything is measured, case by case in interleaved rounds; `results.rs`, `histogram.rs`: what comes
 //!   of it, and how it is kept.
 //! - `dummy/`: a server that does nothing but answer, broken on request; `ceiling.rs`: what clients can do with it at most.
+//! - `compare/`: servers side by side, started and stopped.
 //! - `latency/`: how long a call takes.
 //! - `nonblocking/`: windows of calls that do not wait; `blocks/`: large values in blocks.
 //! - `hybrid/`: what gets take of more than servers have memory for.
@@ -30,6 +31,7 @@ pub mod ceiling;
 pub mod client;
 pub mod dummy;
 pub mod engine;
+pub mod compare;
 pub mod experiment;
 pub mod fill;
 pub mod histogram;

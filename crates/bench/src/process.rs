@@ -9,6 +9,10 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+/// Places in `/proc/PID/stat` behind the name, which is the second field: the parent, and when it began.
+const PARENT: usize = 1;
+const START: usize = 19;
+
 /// Some CPUs, by number; written as the kernel has it: `0-3,5`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpus(Vec<usize>);
@@ -75,17 +79,34 @@ impl Process {
     /// # Errors
     /// There is no such process.
     pub fn age(&self) -> Result<Duration> {
-        let path = format!("/proc/{}/stat", self.0);
-        let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        // The name, in brackets, may hold anything; the time is the 22nd field, and the third follows the name.
-        let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace());
-        let ticks =
-            fields.and_then(|mut fields| fields.nth(19)?.parse::<u64>().ok()).context("no start time")?;
+        let ticks: u64 = self.stat(START)?;
         let uptime = std::fs::read_to_string("/proc/uptime").context("cannot read /proc/uptime")?;
         let uptime: f64 =
             uptime.split_whitespace().next().and_then(|s| s.parse().ok()).context("no time since boot")?;
         let began = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
         Ok(Duration::from_secs_f64((uptime - began).max(0.0)))
+    }
+
+    /// Whether this is that process, or a child of it, or a child's child, and so on.
+    pub fn descends_from(self, ancestor: Process) -> bool {
+        let mut one = self;
+        while one != ancestor {
+            match one.stat(PARENT) {
+                Ok(0) | Err(_) => return false,
+                Ok(parent) => one = Process(parent),
+            }
+        }
+        true
+    }
+
+    /// A number of `/proc/PID/stat`, by its place behind the name.
+    fn stat<N: FromStr>(&self, place: usize) -> Result<N> {
+        let path = format!("/proc/{}/stat", self.0);
+        let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        // The name, in brackets, may hold anything.
+        let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace());
+        let number = fields.and_then(|mut fields| fields.nth(place)?.parse().ok());
+        number.with_context(|| format!("{path} is not as proc_pid_stat(5) has it"))
     }
 }
 
@@ -163,6 +184,11 @@ mod tests {
         assert!(process.age().expect("an age") < Duration::from_secs(24 * 3600));
         assert!(process.cpu_time().expect("a time") > Duration::ZERO);
         assert!(process.resident_bytes().expect("a size") > 0);
+        assert!(
+            process.descends_from(process)
+                && process.descends_from(Process(process.stat(PARENT).expect("it has one")))
+        );
+        assert!(!process.descends_from(Process(u32::MAX >> 1)));
         let error = Process(u32::MAX >> 1).cpu_time().expect_err("there is no such process");
         assert!(error.to_string().contains("/proc/"), "{error}");
     }

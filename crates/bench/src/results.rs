@@ -29,7 +29,7 @@ pub struct Results {
     pub run: Header,
     /// How: what a reader must know to judge the figures.
     pub method: String,
-    /// What was measured. The last is what the others are compared with.
+    /// What was measured. The last is what the others are compared with, unless they tell another.
     pub targets: Vec<Described>,
     /// Every round of every case.
     pub samples: Vec<Sample>,
@@ -217,6 +217,12 @@ impl Results {
             .with_context(|| format!("{} is no result of fabcache bench", path.display()))?;
         ensure!(results.format == FORMAT, "{} has format {}, not {FORMAT}", path.display(), results.format);
         Ok(results)
+    }
+
+    /// The name of the target that this one is compared with.
+    pub fn base<'r>(&'r self, target: &'r Described) -> &'r str {
+        let last = || self.targets.last().map_or(target.name.as_str(), |last| &last.name);
+        target.base.as_deref().unwrap_or_else(last)
     }
 
     /// All cases, in the order in which they were measured.

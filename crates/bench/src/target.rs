@@ -223,6 +223,11 @@ impl Target {
         })
     }
 
+    /// The processes of this host that its servers are, as far as they are known.
+    pub fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
     /// CPU time of its servers so far. None if one is on another host, or does not tell its process.
     pub fn cpu_time(&self) -> Option<Duration> {
         if self.processes.len() != self.urls.len() {

@@ -55,6 +55,12 @@ mod tests {
             "fabcache bench policies --quick --json f",
             "fabcache bench policies --trace loop,sizes --file f --sizes 0.5,20 --scale 0.1 --plot f",
             "fabcache bench policies --server a=/bin/a --against b=/bin/b",
+            "fabcache bench compare a=/bin/a b=tcp://h:1 --set quick,latency --over tcp,shm --common-flags -t --quick --json d",
+            "fabcache bench compare a=/bin/a --server-cpus 0-3,5 --client-cpus 4 --rounds 3",
+            "fabcache bench compare a=/bin/a --no-pin --protocol meta --verify --key-bytes 30",
+            "fabcache bench trace --quick --json f",
+            "fabcache bench trace --trace loop,sizes --file f --sizes 0.5,20 --scale 0.1 --plot f",
+            "fabcache bench trace --server a=/bin/a --against b=/bin/b",
             "fabcache bench memory a=/bin/a b=/bin/b --json f --plot f",
             "fabcache bench store --threads 1,2 --json f --plot f",
         ] {
@@ -83,6 +89,12 @@ mod tests {
             ("fabcache bench trace --server a=/bin/a", "--against"),
             ("fabcache bench server a", "NAME=PROGRAM"),
             ("fabcache bench policies --quick --scale 2", "--scale"),
+            ("fabcache bench compare", "SERVER"),
+            ("fabcache bench compare a", "NAME=PROGRAM"),
+            ("fabcache bench compare a=b --over udp", "tcp, unix and shm"),
+            ("fabcache bench compare a=b --server-cpus 3-1", "3-1"),
+            ("fabcache bench compare a=b --no-pin --server-cpus 1", "--no-pin"),
+            ("fabcache bench trace --quick --scale 2", "--scale"),
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(culprit), "{line}: {error}");

@@ -78,7 +78,7 @@ impl Common {
         let plan = Plan { rounds, client_cpus, server_cpus, ceiling };
         let bar = Bar::default();
         let results = experiment::run(experiment, &[(&target, None)], &plan, &bar);
-        bar.0.finish_and_clear();
+        bar.finish();
         let results = results?;
         println!("{}\n{}\n", results.run.machine, results.method);
         print!("{}", table(&results));
@@ -107,6 +107,13 @@ impl Default for Bar {
         let bar = ProgressBar::new(0).with_style(style.expect("the template is right"));
         bar.enable_steady_tick(Duration::from_millis(200));
         Bar(bar)
+    }
+}
+
+impl Bar {
+    /// Goes, that others may write.
+    pub fn finish(&self) {
+        self.0.finish_and_clear();
     }
 }
 

@@ -4,6 +4,7 @@ mod blocks;
 mod common;
 mod dummy;
 mod hybrid;
+mod compare;
 mod latency;
 mod load;
 mod memory;
@@ -48,6 +49,8 @@ pub enum Command {
     /// Is a process of clients: what a benchmark with --processes starts
     #[command(hide = true)]
     Worker,
+    /// Measures servers side by side, and starts and stops them
+    Compare(Box<compare::Arguments>),
     /// Measures memcached-protocol servers side by side
     Server(server::Arguments),
     /// Measures gets of more than servers have memory for, with a penalty for what is missing
@@ -78,6 +81,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Worker => {
             fabcache_bench::engine::worker(&mut std::io::stdin().lock(), &mut std::io::stdout().lock())
         }
+        Command::Compare(arguments) => compare::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
         Command::Hybrid(arguments) => hybrid::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),

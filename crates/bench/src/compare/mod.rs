@@ -1,0 +1,141 @@
+//! Servers side by side: each case of a set of experiments on all of them in interleaved rounds, pinned, and ratios.
+//!
+//! A server is started for each way to it, fresh for each set, and stays up through the set; those whose turn it is not
+//! sleep. What disturbs a machine lasts longer than a round, so servers are compared within a round, and the spread of these
+//! ratios tells what they are worth.
+//!
+//! - `words.rs`: a command line becomes words. `contender.rs`: a server is started, and found. `sets.rs`: what is measured.
+//! - `table.rs`: the results as a table.
+
+mod contender;
+mod sets;
+mod table;
+mod words;
+
+use anyhow::{Result, ensure};
+use fabcache_client::Protocol;
+
+pub use contender::{Contender, Way};
+pub use sets::Set;
+pub use table::table;
+pub use words::words;
+
+use contender::Running;
+
+use crate::experiment::{self, Plan, Progress};
+use crate::leftovers::Folder;
+use crate::process::pin;
+use crate::results::Results;
+
+/// Servers that are compared, and how they are reached.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// The servers. The last is what the others are compared with.
+    pub contenders: Vec<Contender>,
+    /// The ways that are measured, where a server has them.
+    pub over: Vec<Way>,
+    /// Flags of each program that is started, beside its own.
+    pub common_flags: Vec<String>,
+    /// What is spoken over sockets.
+    pub protocol: Protocol,
+}
+
+impl Comparison {
+    /// The ways of each server, which are not more than it has.
+    ///
+    /// # Errors
+    /// Two servers have one name; one cannot be reached in any of these ways; flags tell where to listen.
+    pub fn ways(&self) -> Result<Vec<(&Contender, Vec<Way>)>> {
+        let mut all: Vec<(&Contender, Vec<Way>)> = Vec::new();
+        for contender in &self.contenders {
+            let name = &contender.name;
+            ensure!(all.iter().all(|(known, _)| known.name != *name), "two servers have the name {name}");
+            let known = contender.ways(&self.common_flags)?;
+            let taken: Vec<Way> = known.iter().copied().filter(|way| self.over.contains(way)).collect();
+            ensure!(!taken.is_empty(), "{name} can be reached over {} only", names(&known));
+            all.push((contender, taken));
+        }
+        Ok(all)
+    }
+
+    /// Ways that are asked for, and that a server has not, in words.
+    ///
+    /// # Errors
+    /// As for [`Comparison::ways`].
+    pub fn left_out(&self) -> Result<Option<String>> {
+        let mut all = Vec::new();
+        for (contender, ways) in self.ways()? {
+            let missing: Vec<Way> = self.over.iter().copied().filter(|way| !ways.contains(way)).collect();
+            if !missing.is_empty() {
+                all.push(format!("{} over {}", contender.name, names(&missing)));
+            }
+        }
+        Ok((!all.is_empty()).then(|| format!("not measured, for there is no such way: {}", all.join("; "))))
+    }
+
+    /// Starts the servers, measures a set on all of them, and stops them.
+    ///
+    /// # Errors
+    /// A server does not come up, ends, or answers wrongly; then its last words are told.
+    pub fn run(&self, set: &Set, plan: &Plan, progress: &dyn Progress) -> Result<Results> {
+        let folder = Folder::new("fabcache-compare")?;
+        let mut running = self.start(plan, &folder)?;
+        let measured: Vec<_> = running.iter().map(|one| (&one.target, one.command.clone())).collect();
+        let results = experiment::run(set, &measured, plan, progress);
+        let mut results = results.map_err(|error| with_last_words(error, &mut running))?;
+        for (described, one) in results.targets.iter_mut().zip(&running) {
+            described.program.clone_from(&one.program);
+            described.base = base(one, &running).map(|base| base.target.name.clone());
+        }
+        results.method = self.method(&results.method, plan)?;
+        Ok(results)
+    }
+
+    fn start(&self, plan: &Plan, folder: &Folder) -> Result<Vec<Running>> {
+        if let Some(cpus) = &plan.server_cpus {
+            // Servers inherit it, and with it how many CPUs there are for them.
+            pin(None, cpus)?;
+        }
+        let mut running = Vec::new();
+        for (contender, ways) in self.ways()? {
+            for way in ways {
+                running.push(contender.start(way, &self.common_flags, folder.path(), self.protocol)?);
+            }
+        }
+        Ok(running)
+    }
+
+    fn method(&self, of_set: &str, plan: &Plan) -> Result<String> {
+        let pinned = match (&plan.server_cpus, &plan.client_cpus) {
+            (Some(servers), Some(clients)) => format!("servers on CPU {servers}, clients on CPU {clients}"),
+            _ => "nothing pinned".to_owned(),
+        };
+        let left_out = self.left_out()?.map_or(String::new(), |left_out| format!("; {left_out}"));
+        Ok(format!(
+            "{of_set}; {} interleaved rounds, medians of them and of the ratios within each, with the least and the greatest; {pinned}; a \
+             process for each way to a server{left_out}",
+            plan.rounds
+        ))
+    }
+}
+
+fn names(ways: &[Way]) -> String {
+    ways.iter().map(|way| way.name()).collect::<Vec<_>>().join(", ")
+}
+
+/// What a target is compared with: the last server, reached in the same way or else in its best. None for that itself.
+fn base<'r>(one: &Running, running: &'r [Running]) -> Option<&'r Running> {
+    let last = running.last()?;
+    let of_last = || running.iter().filter(|other| other.contender == last.contender);
+    let base =
+        of_last().find(|other| other.way == one.way).or_else(|| of_last().max_by_key(|other| other.way))?;
+    Some(base)
+}
+
+/// An error, with how servers ended if they did.
+fn with_last_words(error: anyhow::Error, running: &mut [Running]) -> anyhow::Error {
+    running.iter_mut().fold(error, |error, one| match one.ended() {
+        Some(how) => error.context(format!("{} ended: {how}\nwhile it was measured", one.target.name)),
+        None => error,
+    })
+}

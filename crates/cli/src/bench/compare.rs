@@ -1,0 +1,125 @@
+//! `fabcache bench compare`: servers side by side.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use fabcache_bench::compare::{Comparison, Contender, Set, Way, table, words};
+use fabcache_bench::experiment::Plan;
+use fabcache_bench::process::Cpus;
+use fabcache_bench::results::Results;
+use fabcache_bench::target::protocol;
+use fabcache_client::Protocol;
+
+use super::common::Bar;
+
+/// Where the servers run, and where the clients, unless it is told: no CPU has both.
+const SERVER_CPU: usize = 0;
+const CLIENT_CPU: usize = 1;
+
+/// Which servers, and what is measured.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Servers: NAME=PROGRAM, or 'NAME=PROGRAM FLAGS', or NAME=URL of one that is up. A program is started with memcached's
+    /// flags, or where it is written {port} or {socket} with just its own. The last is what the others are compared with
+    #[arg(required = true, value_name = "SERVER")]
+    servers: Vec<Contender>,
+    /// What is measured, separated by commas: quick, latency, …, or all
+    #[arg(long = "set", value_name = "NAMES", value_delimiter = ',', default_value = "quick")]
+    sets: Vec<String>,
+    /// The ways to the servers, separated by commas: tcp, unix, and shm for those started with --shm. All that they have,
+    /// unless given
+    #[arg(long, value_name = "WAYS", value_delimiter = ',')]
+    over: Vec<Way>,
+    /// Flags of every server that is started, beside its own, as '-t 1 -m 1024'
+    #[arg(
+        long,
+        value_name = "FLAGS",
+        default_value = "",
+        allow_hyphen_values = true,
+        hide_default_value = true
+    )]
+    common_flags: String,
+    /// What is spoken over sockets: auto, meta, text or binary
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = protocol)]
+    protocol: Protocol,
+    /// Small and short: a set of two servers is done in ten seconds
+    #[arg(long)]
+    quick: bool,
+    /// Compare every byte of every value
+    #[arg(long)]
+    verify: bool,
+    /// Bytes of a key
+    #[arg(long, value_name = "BYTES", default_value_t = 20)]
+    key_bytes: usize,
+    /// Rounds of each case on each server: 11 unless given, and 3 with --quick
+    #[arg(long, value_name = "NUMBER")]
+    rounds: Option<u32>,
+    /// The CPUs of the servers, as 0 or 0-3,5; CPU 0 unless given
+    #[arg(long, value_name = "CPUS", conflicts_with = "no_pin")]
+    server_cpus: Option<Cpus>,
+    /// The CPUs of the clients; CPU 1 unless given
+    #[arg(long, value_name = "CPUS", conflicts_with = "no_pin")]
+    client_cpus: Option<Cpus>,
+    /// Let servers and clients run where they may
+    #[arg(long)]
+    no_pin: bool,
+    /// Where the results go as JSON: a file, or a folder, which several sets need: a file there for each
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+/// Measures them, set by set, and prints a table of each.
+///
+/// # Errors
+/// A server does not come up, ends or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let comparison = Comparison {
+        contenders: arguments.servers.clone(),
+        over: if arguments.over.is_empty() { Way::ALL.to_vec() } else { arguments.over.clone() },
+        common_flags: words(&arguments.common_flags).context("--common-flags")?,
+        protocol: arguments.protocol,
+    };
+    comparison.ways()?;
+    let sets = Set::of_names(&arguments.sets, arguments.quick, arguments.verify, arguments.key_bytes)?;
+    ensure!(arguments.rounds != Some(0), "--rounds is at least 1");
+    let plan = plan(arguments)?;
+    let folder = arguments.json.as_deref().filter(|path| sets.len() > 1 || path.is_dir());
+    if let Some(folder) = folder {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    for set in &sets {
+        let plan = Plan { rounds: arguments.rounds.unwrap_or(set.rounds), ..plan.clone() };
+        let bar = Bar::default();
+        let results = comparison.run(set, &plan, &bar);
+        bar.finish();
+        let results = results?;
+        print(&results);
+        if let Some(path) = &arguments.json {
+            let file = folder.map(|folder| folder.join(format!("{}.json", results.subcommand)));
+            results.save(file.as_deref().unwrap_or(path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Who runs where.
+fn plan(arguments: &Arguments) -> Result<Plan> {
+    if arguments.no_pin {
+        return Ok(Plan::default());
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    ensure!(
+        cpus >= 2 || (arguments.server_cpus.is_some() && arguments.client_cpus.is_some()),
+        "there is one CPU, and servers and clients want one each; --no-pin measures them on it all the same"
+    );
+    let or = |given: &Option<Cpus>, cpu: usize| Some(given.clone().unwrap_or_else(|| cpu.into()));
+    let (server_cpus, client_cpus) =
+        (or(&arguments.server_cpus, SERVER_CPU), or(&arguments.client_cpus, CLIENT_CPU));
+    Ok(Plan { server_cpus, client_cpus, ..Plan::default() })
+}
+
+fn print(results: &Results) {
+    println!("{}, {}\n{}\n", results.subcommand, results.run.machine, results.method);
+    println!("{}", table(results));
+}
