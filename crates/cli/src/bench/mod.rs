@@ -2,9 +2,9 @@
 
 mod blocks;
 mod common;
+mod compare;
 mod dummy;
 mod hybrid;
-mod compare;
 mod latency;
 mod load;
 mod memory;
