@@ -6,6 +6,7 @@
 //!   of it, and how it is kept.
 //! - `dummy/`: a server that does nothing but answer, broken on request; `ceiling.rs`: what clients can do with it at most.
 //! - `compare/`: servers side by side, started and stopped.
+//!   of it, and how it is kept; `html/`: as a page.
 //! - `latency/`: how long a call takes.
 //! - `nonblocking/`: windows of calls that do not wait; `blocks/`: large values in blocks.
 //! - `hybrid/`: what gets take of more than servers have memory for.
@@ -35,6 +36,7 @@ pub mod engine;
 pub mod experiment;
 pub mod fill;
 pub mod histogram;
+pub mod html;
 pub mod hybrid;
 pub mod items;
 pub mod latency;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use fabcache_bench::experiment::{self, Experiment, Plan, Progress};
+use fabcache_bench::html;
 use fabcache_bench::process::Cpus;
 use fabcache_bench::results::Results;
 use fabcache_bench::target::{Target, Url, protocol};
@@ -49,6 +50,9 @@ pub struct Common {
     /// Where the results go as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Where they go as a page to look at, HTML that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 }
 
 impl Common {
@@ -86,7 +90,13 @@ impl Common {
         if !limits.is_empty() {
             print!("\n{limits}");
         }
-        self.json.as_deref().map_or(Ok(()), |path| results.save(path))
+        if let Some(path) = &self.json {
+            results.save(path)?;
+        }
+        match &self.report {
+            Some(path) => html::save(vec![(experiment.name().to_owned(), results)], path),
+            None => Ok(()),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod mixture;
 mod multiget;
 mod nonblocking;
 mod policies;
+mod report;
 mod server;
 mod shm;
 mod store;
@@ -25,7 +26,7 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use fabcache_bench::leftovers;
 use fabcache_bench::plot::{self, Panel};
-use fabcache_bench::report;
+use fabcache_bench::report as figures;
 use fabcache_bench::server::Candidate;
 use serde::Serialize;
 
@@ -65,6 +66,8 @@ pub enum Command {
     Shm(shm::Arguments),
     /// Measures how many items servers hold in the memory they take
     Memory(memory::Arguments),
+    /// Makes a page to look at of results that were kept as JSON
+    Report(report::Arguments),
 }
 
 /// Measures.
@@ -89,6 +92,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Store(arguments) => store::run(&arguments),
         Command::Shm(arguments) => shm::run(&arguments),
         Command::Memory(arguments) => memory::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
     }
 }
 
@@ -119,7 +123,7 @@ fn keep<R: Serialize>(
     if let Some(path) = picture {
         plot::save(&panels(results), path)?;
     }
-    json.map_or(Ok(()), |path| report::save(results, path))
+    json.map_or(Ok(()), |path| figures::save(results, path))
 }
 
 /// Shows what is being done, where somebody looks.

@@ -1,0 +1,280 @@
+//! Text that a reader sees: made safe for HTML, numbers with their units, days.
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Nanoseconds, shown in whatever unit suits.
+    Time,
+    /// Operations or requests a second.
+    PerSecond,
+    /// Bytes a second.
+    BytesPerSecond,
+    /// Bytes.
+    Bytes,
+    /// A part of 1, shown in percent.
+    Part,
+    /// Anything else.
+    Plain,
+}
+
+impl Unit {
+    /// The unit of a figure of this name.
+    pub(super) fn of_figure(name: &str) -> Unit {
+        let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
+        if ends(&["_ns"]) {
+            Unit::Time
+        } else if ends(&["bytes_per_s"]) {
+            Unit::BytesPerSecond
+        } else if ends(&["_per_s"]) {
+            Unit::PerSecond
+        } else if ends(&["bytes"]) {
+            Unit::Bytes
+        } else if ends(&["_ratio", "_share", "_part"]) {
+            Unit::Part
+        } else {
+            Unit::Plain
+        }
+    }
+
+    /// What stands in the heading of a column.
+    pub(super) fn heading(self) -> &'static str {
+        match self {
+            Unit::Time => "µs",
+            Unit::PerSecond => "1/s",
+            Unit::BytesPerSecond => "MB/s",
+            Unit::Bytes => "bytes",
+            Unit::Part => "%",
+            Unit::Plain => "",
+        }
+    }
+
+    /// In the unit of the heading; nothing for what is not a number.
+    pub(super) fn cell(self, value: f64) -> String {
+        if !value.is_finite() {
+            return String::new();
+        }
+        match self {
+            Unit::Time => digits(value / 1e3),
+            Unit::PerSecond | Unit::Bytes => format!("{value:.0}"),
+            Unit::BytesPerSecond => digits(value / 1e6),
+            Unit::Part => format!("{:.2}", value * 100.0),
+            Unit::Plain => digits(value),
+        }
+    }
+
+    /// Short, with its unit.
+    pub(super) fn short(self, value: f64) -> String {
+        match self {
+            Unit::Time => {
+                let (scaled, unit) = match value.abs() {
+                    ns if ns < 1e3 => (value, "ns"),
+                    ns if ns < 1e6 => (value / 1e3, "µs"),
+                    ns if ns < 1e9 => (value / 1e6, "ms"),
+                    _ => (value / 1e9, "s"),
+                };
+                if value == 0.0 { "0".to_owned() } else { format!("{} {unit}", three_digits(scaled)) }
+            }
+            Unit::PerSecond | Unit::Plain => scaled(value, 1e3, ["", "k", "M", "G", "T"]),
+            Unit::BytesPerSecond => scaled(value, 1e3, ["B/s", "kB/s", "MB/s", "GB/s", "TB/s"]),
+            Unit::Bytes => scaled(value, 1024.0, ["B", "KiB", "MiB", "GiB", "TiB"]),
+            Unit::Part => format!("{}%", three_digits(value * 100.0)),
+        }
+    }
+}
+
+fn scaled(value: f64, step: f64, units: [&str; 5]) -> String {
+    let mut rest = value;
+    let mut unit = 0;
+    while rest.abs() >= step && unit + 1 < units.len() {
+        rest /= step;
+        unit += 1;
+    }
+    let space = if units[0].is_empty() || rest == 0.0 { "" } else { " " };
+    let unit = if rest == 0.0 { "" } else { units[unit] };
+    format!("{}{space}{unit}", three_digits(rest))
+}
+
+/// At most three digits that say something, and no zeros at the end.
+fn three_digits(value: f64) -> String {
+    let places = match value.abs() {
+        large if large >= 99.95 => 0,
+        middle if middle >= 9.995 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.places$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// For columns: places after the point by how large it is.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        zero if zero == 0.0 => "0".to_owned(),
+        large if large >= 1e4 => format!("{value:.0}"),
+        middle if middle >= 100.0 => format!("{value:.1}"),
+        small if small >= 0.01 => format!("{value:.2}"),
+        _ => format!("{value:.2e}"),
+    }
+}
+
+/// Safe between tags and in quoted attributes. Characters that cannot be seen and those that turn the direction of text
+/// are shown as a replacement.
+pub(super) fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            '\n' | '\t' => safe.push(' '),
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                safe.push('\u{fffd}');
+            }
+            control if control.is_control() => safe.push('\u{fffd}'),
+            other => safe.push(other),
+        }
+    }
+    safe
+}
+
+/// For the part of a `data:` URL that follows the comma.
+pub(super) fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len() * 2);
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b',' | b';' | b':' => {
+                encoded.push(char::from(byte));
+            }
+            _ => {
+                encoded.push('%');
+                encoded.push_str(&format!("{byte:02X}"));
+            }
+        }
+    }
+    encoded
+}
+
+/// What the name of a condition or a figure is called.
+pub(super) fn spoken(name: &str) -> String {
+    let known = match name {
+        "value_bytes" => "value size",
+        "key_bytes" => "key size",
+        "rate_per_s" => "offered operations a second",
+        "keys_per_request" => "keys in a request",
+        "bytes_per_s" => "bytes a second",
+        _ => "",
+    };
+    if !known.is_empty() {
+        return known.to_owned();
+    }
+    let stem = name.strip_suffix("_ns").or_else(|| name.strip_suffix("_bytes")).unwrap_or(name);
+    stem.replace('_', " ")
+}
+
+/// A condition as a phrase: `4 KiB`, `8 clients`, `drain wait`.
+pub(super) fn condition(name: &str, value: &crate::results::Parameter) -> String {
+    use crate::results::Parameter;
+    match value {
+        Parameter::Text(text) => format!("{} {text}", spoken(name)),
+        Parameter::Number(number) => match name {
+            "value_bytes" => format!("values of {}", Unit::Bytes.short(*number)),
+            "rate_per_s" => format!("{} offered a second", Unit::PerSecond.short(*number)),
+            "clients" | "threads" | "processes" | "keys_per_request" => {
+                let name = if name == "keys_per_request" { "keys in a request" } else { name };
+                let name = if *number == 1.0 && name != "keys in a request" {
+                    name.trim_end_matches('s').trim_end_matches("se")
+                } else {
+                    name
+                };
+                format!("{number} {name}")
+            }
+            _ if name.ends_with("_bytes") => format!("{} {}", spoken(name), Unit::Bytes.short(*number)),
+            _ => format!("{} {}", spoken(name), digits_of_condition(*number)),
+        },
+    }
+}
+
+fn digits_of_condition(number: f64) -> String {
+    if number.fract() == 0.0 && number.abs() < 1e15 { format!("{number:.0}") } else { digits(number) }
+}
+
+/// Seconds since 1970 as day and time, UTC.
+pub(super) fn day_and_time(unix_s: u64) -> String {
+    const DAY_S: u64 = 86_400;
+    // Days of the proleptic Gregorian calendar, counted from 1 March of the year 0.
+    let days = unix_s / DAY_S + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let second = unix_s % DAY_S;
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3_600, second / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Parameter;
+
+    #[test]
+    fn numbers_have_units() {
+        for (unit, value, short, cell) in [
+            (Unit::Time, 0.0, "0", "0"),
+            (Unit::Time, 850.0, "850 ns", "0.85"),
+            (Unit::Time, 12_340.0, "12.3 µs", "12.34"),
+            (Unit::Time, -2e9, "-2 s", "-2000000"),
+            (Unit::PerSecond, 1_234_567.0, "1.23M", "1234567"),
+            (Unit::PerSecond, 999.6, "1000", "1000"),
+            (Unit::Bytes, 4096.0, "4 KiB", "4096"),
+            (Unit::Bytes, 1.0, "1 B", "1"),
+            (Unit::BytesPerSecond, 2.5e9, "2.5 GB/s", "2500.0"),
+            (Unit::Part, 0.98765, "98.8%", "98.77"),
+            (Unit::Plain, 0.000_5, "0", "5.00e-4"),
+        ] {
+            assert_eq!(
+                (unit.short(value).as_str(), unit.cell(value).as_str()),
+                (short, cell),
+                "{unit:?} {value}"
+            );
+        }
+        assert_eq!(Unit::Time.cell(f64::NAN), "");
+        assert_eq!(Unit::of_figure("bytes_per_s"), Unit::BytesPerSecond);
+        assert_eq!(Unit::of_figure("hit_ratio"), Unit::Part);
+    }
+
+    #[test]
+    fn conditions_are_phrases() {
+        for (name, value, text) in [
+            ("value_bytes", Parameter::Number(65_536.0), "values of 64 KiB"),
+            ("clients", Parameter::Number(1.0), "1 client"),
+            ("processes", Parameter::Number(1.0), "1 process"),
+            ("clients", Parameter::Number(8.0), "8 clients"),
+            ("spill_factor", Parameter::Number(1.5), "spill factor 1.50"),
+            ("drain", Parameter::Text("wait".into()), "drain wait"),
+        ] {
+            assert_eq!(condition(name, &value), text);
+        }
+    }
+
+    #[test]
+    fn nothing_gets_out_of_its_place() {
+        let hostile = "</title><script a='\"'>&\u{202e}\0";
+        let safe = escape(hostile);
+        assert_eq!(safe, "&lt;/title&gt;&lt;script a=&#39;&quot;&#39;&gt;&amp;\u{fffd}\u{fffd}");
+        assert_eq!(percent_encode("a,\"<µ\n"), "a,%22%3C%C2%B5%0A");
+    }
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        assert_eq!(day_and_time(0), "1970-01-01 00:00 UTC");
+        assert_eq!(day_and_time(951_868_799), "2000-02-29 23:59 UTC");
+        assert_eq!(day_and_time(1_795_366_872), "2026-11-22 17:01 UTC");
+    }
+}

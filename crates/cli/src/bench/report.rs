@@ -1,0 +1,41 @@
+//! `fabcache bench report`: results as a page to look at.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use fabcache_bench::html;
+use fabcache_bench::results::Results;
+
+/// Which results, and where the page goes.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// What measurements kept with --json. Files of the same subcommand share their pictures
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Where the page goes
+    #[arg(long, short, value_name = "FILE", default_value = "report.html")]
+    out: PathBuf,
+}
+
+/// Makes the page.
+///
+/// # Errors
+/// A file cannot be read or holds no results, or the page cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let is_out = |file: &&PathBuf| {
+        **file == arguments.out
+            || matches!((file.canonicalize(), arguments.out.canonicalize()), (Ok(a), Ok(b)) if a == b)
+    };
+    if let Some(file) = arguments.files.iter().find(is_out) {
+        bail!("{}: --out would overwrite the results; give it another name", file.display());
+    }
+    let read = |path: &PathBuf| Ok((shown(path), Results::read(path)?));
+    let files: Result<Vec<_>> = arguments.files.iter().map(read).collect();
+    html::save(files?, &arguments.out)
+}
+
+/// Its name without the folders.
+fn shown(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
