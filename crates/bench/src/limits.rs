@@ -33,6 +33,18 @@ impl Limits {
         let item_bytes = items.into_iter().min().context("there is no server")?;
         Ok(Limits { memory_bytes: memory.iter().sum(), item_bytes })
     }
+
+    /// As [`Limits::of`], or memcached's where they do not tell.
+    pub fn or_default(client: &Client) -> Limits {
+        Limits::of(client).unwrap_or_default()
+    }
+
+    /// How many items of a size to store, at most `most`, where `sizes` of them are stored one after the other: all
+    /// together take half of the memory, as what was given to one size memcached does not give to another.
+    pub fn items_of(&self, item_bytes: usize, sizes: usize, most: u64) -> u64 {
+        let share = self.memory_bytes / 2 / sizes.max(1) as u64;
+        (share / item_bytes.max(1) as u64).clamp(1, most)
+    }
 }
 
 /// A number of the statistics of every server.
@@ -45,4 +57,26 @@ fn told(client: &Client, topic: &str, name: &str) -> Result<Vec<u64>> {
         number.with_context(|| format!("a server does not tell {name} in its statistics"))
     };
     client.stats(topic).into_iter().map(number).collect::<Result<Vec<u64>>>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_sizes_together_leave_memory_free() {
+        let sizes: Vec<usize> = (0..20).map(|power| 20 + (1 << power)).collect();
+        for memory_bytes in [64 << 20, 1 << 30] {
+            let limits = Limits { memory_bytes, ..Limits::default() };
+            let stored = |size: &usize| limits.items_of(*size, sizes.len(), 1_000) * *size as u64;
+            let bytes: u64 = sizes.iter().map(stored).sum();
+            assert!(bytes <= memory_bytes / 2, "{bytes} of {memory_bytes}");
+        }
+        assert_eq!(Limits::default().items_of(20, 20, 1_000), 1_000);
+        assert_eq!(
+            Limits { memory_bytes: 1 << 20, item_bytes: 0 }.items_of(1 << 30, 1, 10),
+            1,
+            "at least one"
+        );
+    }
 }

@@ -12,6 +12,7 @@ use crate::experiment::{Experiment, Rounds};
 use crate::fill::fill;
 use crate::histogram::Histogram;
 use crate::items::Items;
+use crate::limits::Limits;
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
 
@@ -23,8 +24,6 @@ const CALLS_TO_WARM_UP: u64 = 20;
 const ROUND_BYTES_MAX: u64 = 256 << 20;
 /// But at least so many, so that there is a median.
 const CALLS_MIN: u64 = 50;
-/// Values that are stored together take no more, so that memcached's default memory holds them.
-const STORED_BYTES_MAX: u64 = 24 << 20;
 
 /// Calls a round with `quick`, and otherwise, as OHB has it.
 const ITERATIONS: [u64; 2] = [200, 1_000];
@@ -49,7 +48,7 @@ pub struct Latency {
     pub sizes: Vec<usize>,
     /// Calls a round.
     pub iterations: u64,
-    /// Items that are called for in turn.
+    /// Items that are called for in turn, at most: those of all sizes together take half of the servers' memory.
     pub keys: u64,
     /// Whether every byte of every answer is compared.
     pub verify: bool,
@@ -105,10 +104,6 @@ impl Latency {
     fn calls(&self, value_bytes: usize) -> u64 {
         self.iterations.min((ROUND_BYTES_MAX / value_bytes.max(1) as u64).max(CALLS_MIN))
     }
-
-    fn keys(&self, value_bytes: usize) -> u64 {
-        self.keys.min(STORED_BYTES_MAX / value_bytes.max(1) as u64).max(1)
-    }
 }
 
 impl Experiment for Latency {
@@ -143,7 +138,8 @@ impl Experiment for Latency {
         let value_bytes = case.number("value_bytes").unwrap_or_default() as usize;
         let operation = Operation::of_name(&case.operation)?[0];
         let client = target.client()?;
-        let keys = self.keys(value_bytes);
+        let item_bytes = self.items.key_bytes() + value_bytes;
+        let keys = Limits::or_default(&client).items_of(item_bytes, self.sizes.len(), self.keys);
         fill(&client, &self.items, 0..keys, |_| value_bytes)?;
         Ok(Box::new(Calls { latency: self, client, operation, value_bytes, keys, next: 0 }))
     }

@@ -31,8 +31,6 @@ const ALPHA: f64 = 1.01;
 const ITERATIONS: [u64; 2] = [192, 1_000];
 /// Rounds of large values make fewer: together no more than so many bytes, with `quick` and otherwise.
 const ROUND_BYTES_MAX: [u64; 2] = [32 << 20, 256 << 20];
-/// Memory of a server that does not tell: memcached's default.
-const MEMORY_BYTES: u64 = 64 << 20;
 
 /// What nanoseconds for an operation of the calls that wait are called among the figures.
 pub const BLOCKING_NS_EACH: &str = "blocking_ns_each";
@@ -161,12 +159,6 @@ impl NonBlocking {
     fn calls(&self, value_bytes: usize, window: usize) -> u64 {
         self.iterations.min((self.round_bytes_max / value_bytes.max(1) as u64).max(window as u64))
     }
-
-    /// Items of a size that are stored: sizes share half of the memory.
-    fn stored(&self, value_bytes: usize, memory_bytes: u64) -> u64 {
-        let share = memory_bytes / 2 / self.sizes.len().max(1) as u64;
-        (share / (value_bytes + self.items.key_bytes()) as u64).clamp(1, self.keys_max)
-    }
 }
 
 fn case(api: Api, sets: bool) -> Case {
@@ -225,8 +217,8 @@ impl Experiment for NonBlocking {
         let how =
             How { sets: operation == "set", api: Api::of_name(api)?, drain: Drain::of_name(&text("drain"))? };
         let client = target.client()?;
-        let memory_bytes = Limits::of(&client).map_or(MEMORY_BYTES, |limits| limits.memory_bytes);
-        let stored = self.stored(value_bytes, memory_bytes);
+        let item_bytes = self.items.key_bytes() + value_bytes;
+        let stored = Limits::or_default(&client).items_of(item_bytes, self.sizes.len(), self.keys_max);
         fill(&client, &self.items, 0..stored, |_| value_bytes)?;
         let zipf = match Keys::of_name(&text("keys"))? {
             Keys::Random => None,
@@ -403,18 +395,6 @@ mod tests {
         }
         let error = Drain::of_name("never").expect_err("there is none").to_string();
         assert!(error.contains("never") && error.contains("wait and test"), "{error}");
-    }
-
-    #[test]
-    fn all_sizes_together_leave_memory_free() {
-        let experiment = NonBlocking::standard(true, false, 20).expect("a length of keys");
-        for memory in [64 << 20, 1 << 30] {
-            let stored = |size: &usize| experiment.stored(*size, memory) * (*size as u64 + 20);
-            let bytes: u64 = experiment.sizes.iter().map(stored).sum();
-            assert!(bytes <= memory / 2, "{bytes} of {memory}");
-        }
-        assert_eq!(experiment.stored(1, 1 << 30), experiment.keys_max);
-        assert_eq!(experiment.stored(1 << 30, 1 << 20), 1, "at least one");
     }
 
     #[test]
