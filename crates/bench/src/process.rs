@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Places in `/proc/PID/stat` behind the name, which is the second field: the parent, and when it began.
 const PARENT: usize = 1;
@@ -118,6 +118,17 @@ pub fn pin(thread: Option<Pid>, cpus: &Cpus) -> Result<()> {
     let mut set = CpuSet::new();
     cpus.0.iter().for_each(|cpu| set.set(*cpu));
     sched_setaffinity(thread, &set).with_context(|| format!("cannot pin to CPU {cpus}"))
+}
+
+impl Cpus {
+    /// Those that the calling thread may use.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn current() -> Result<Cpus> {
+        let set = sched_getaffinity(None).context("cannot tell on which CPUs this runs")?;
+        Ok(Cpus((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
+    }
 }
 
 impl From<usize> for Cpus {

@@ -79,6 +79,11 @@ impl Shared {
         }
     }
 
+    /// As if a value of so many bytes had been stored.
+    pub fn remember(&self, number: u64, len: u32) {
+        self.lengths.put(number, Some(len));
+    }
+
     /// What is wrong with the next answer of such, if anything.
     fn fault(&self, of_sets: bool, of_values: bool) -> Option<Kind> {
         let fault = self.fault?;

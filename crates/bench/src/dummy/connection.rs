@@ -12,9 +12,33 @@ const INLINE_BYTES_MAX: usize = 2 << 10;
 /// Bytes that are received at once.
 const RECEIVED_BYTES_MAX: usize = 64 << 10;
 
+/// A connection that begins with this byte is one of an echo: behind it come, as eight bytes each, little endian, how many
+/// bytes a request has, and how many its answer.
+pub const ECHO: u8 = 0;
+/// All of that.
+pub const ECHO_BYTES: usize = 17;
+
+/// What a connection says.
+enum Speaks {
+    /// Nothing yet.
+    Nothing,
+    /// A protocol of memcached.
+    Protocol,
+    /// Nothing that is looked at: so many bytes are answered by so many.
+    Echo {
+        /// Bytes of a request.
+        asked: usize,
+        /// Bytes of an answer.
+        answered: usize,
+        /// Those that came of the next request.
+        come: usize,
+    },
+}
+
 /// One connection.
 pub struct Connection {
     link: Box<dyn Link>,
+    speaks: Speaks,
     decoder: Decoder,
     answers: Answers,
     /// What was received and is not yet a request.
@@ -36,7 +60,13 @@ impl Connection {
     /// Over a link.
     pub fn new(link: Box<dyn Link>) -> Connection {
         let limits = Limits { inline_value_max: INLINE_BYTES_MAX };
-        Connection { link, decoder: Decoder::new(None, limits), answers: Answers::new(), rest: Vec::new() }
+        Connection {
+            link,
+            speaks: Speaks::Nothing,
+            decoder: Decoder::new(None, limits),
+            answers: Answers::new(),
+            rest: Vec::new(),
+        }
     }
 
     /// Answers are left that the client did not take.
@@ -81,6 +111,33 @@ impl Connection {
 
     /// Answers what is whole; how many bytes that was.
     fn answer(&mut self, shared: &Shared, input: &[u8]) -> usize {
+        match &mut self.speaks {
+            Speaks::Protocol => self.decode(shared, input),
+            Speaks::Echo { asked, answered, come } => {
+                *come += input.len();
+                while *come >= *asked {
+                    *come -= *asked;
+                    self.answers.output.value(&shared.items, 0, *answered);
+                }
+                input.len()
+            }
+            Speaks::Nothing if input[0] != ECHO => {
+                self.speaks = Speaks::Protocol;
+                self.decode(shared, input)
+            }
+            Speaks::Nothing => {
+                let Some((head, rest)) = input.split_at_checked(ECHO_BYTES) else { return 0 };
+                let number = |at: usize| {
+                    let bytes = head[at..].first_chunk().copied().unwrap_or_default();
+                    usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX)
+                };
+                self.speaks = Speaks::Echo { asked: number(1).max(1), answered: number(9), come: 0 };
+                ECHO_BYTES + self.answer(shared, rest)
+            }
+        }
+    }
+
+    fn decode(&mut self, shared: &Shared, input: &[u8]) -> usize {
         self.answers.begin();
         let mut used = 0;
         while !self.answers.closing {

@@ -8,6 +8,7 @@
 //!   `connection.rs`: one connection.
 //! - `fault.rs`: what is wrong with the answers of a broken one.
 //! - `child.rs`: a dummy in a process of its own.
+//! - `overheard.rs`: the bytes of a call and of its answer.
 
 mod answers;
 mod child;
@@ -15,6 +16,7 @@ mod connection;
 mod fault;
 mod lengths;
 mod output;
+mod overheard;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -36,7 +38,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use answers::Shared;
 pub use child::Child;
 use connection::{Connection, Wants};
+pub use connection::{ECHO, ECHO_BYTES};
 pub use fault::{Fault, Kind};
+pub use overheard::{Overheard, overhear};
 
 use crate::limits::Limits;
 

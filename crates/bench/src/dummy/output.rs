@@ -44,6 +44,19 @@ impl Output {
         }
     }
 
+    /// All of it in one piece.
+    pub fn all(&self, items: &Items) -> Vec<u8> {
+        let mut all = Vec::new();
+        let mut from = self.sent;
+        for (at, part) in &self.parts {
+            all.extend_from_slice(&self.bytes[from..*at]);
+            all.extend_from_slice(items.piece(part.clone()));
+            from = *at;
+        }
+        all.extend_from_slice(&self.bytes[from..]);
+        all
+    }
+
     /// Sends what the link takes; whether that was all.
     ///
     /// # Errors

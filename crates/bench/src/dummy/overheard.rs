@@ -1,0 +1,118 @@
+//! The very bytes of a call of the client library, and of the answer that the dummy has for it.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+use anyhow::{Context, Result, bail};
+use fabcache_client::{Client, Options, Protocol, SharedMemory};
+use fabcache_protocol::{Decoded, Decoder, Limits};
+
+use super::answers::{Answers, Shared};
+
+const READ_BYTES: usize = 64 << 10;
+
+/// A call, as it goes over a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overheard {
+    /// What the client says.
+    pub request: Vec<u8>,
+    /// What it is answered.
+    pub answer: Vec<u8>,
+}
+
+/// Overhears one call, with the value of an item stored that has this number and length.
+///
+/// # Errors
+/// The call fails, or does not ask anything.
+pub fn overhear(
+    protocol: Protocol,
+    (number, len): (u64, u32),
+    call: impl FnOnce(&Client) -> Result<()>,
+) -> Result<Overheard> {
+    // What it asks on the first connection is no part of the call.
+    let protocol = if protocol == Protocol::Auto { Protocol::Meta } else { protocol };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
+    let address = format!("tcp://{}", listener.local_addr()?);
+    let options = Options { protocol, shared_memory: SharedMemory::Never, ..Options::default() };
+    let client = Client::new([address], options)?;
+    std::thread::scope(|scope| {
+        let listened = scope.spawn(|| listen(&listener.accept()?.0, number, len));
+        let called = call(&client);
+        // Who was not called waits for that.
+        if called.is_err() && !listened.is_finished() {
+            let _ = listener.local_addr().map(TcpStream::connect);
+        }
+        let overheard = listened.join().expect("no thread panics");
+        called.and(overheard)
+    })
+}
+
+fn listen(mut stream: &TcpStream, number: u64, len: u32) -> Result<Overheard> {
+    let shared = Shared::new(None, Default::default());
+    shared.remember(number, len);
+    let mut request = Vec::new();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
+            bail!("the client asked for nothing");
+        }
+        request.extend_from_slice(&buffer[..count]);
+        if let Some(answer) = answer(&shared, &request) {
+            stream.write_all(&answer)?;
+            return Ok(Overheard { request, answer });
+        }
+    }
+}
+
+/// The answer, if the request is all there.
+fn answer(shared: &Shared, request: &[u8]) -> Option<Vec<u8>> {
+    let mut decoder = Decoder::new(None, Limits { inline_value_max: usize::MAX });
+    let mut answers = Answers::new();
+    let mut used = 0;
+    while let Decoded::Request { consumed, request } = decoder.decode(&request[used..]) {
+        used += consumed;
+        answers.request(shared, request);
+    }
+    let answer = answers.output.all(&shared.items);
+    (used == request.len() && !answer.is_empty()).then_some(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use fabcache_client::Ttl;
+
+    use super::*;
+    use crate::items::Items;
+
+    #[test]
+    fn calls_are_overheard() {
+        let items = Items::new(20).expect("a length");
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        items.key(7, &mut key);
+        for len in [64usize, 100_000] {
+            items.value(7, len, &mut value);
+            let heard = |protocol, sets: bool| {
+                let call = |client: &Client| {
+                    if sets {
+                        client.set(&key, &value, Ttl::NEVER)?;
+                    } else {
+                        assert_eq!(client.get(&key)?.map(|item| item.value).as_deref(), Some(&*value));
+                    }
+                    Ok(())
+                };
+                overhear(protocol, (7, len as u32), call).expect("an answer")
+            };
+            let text = heard(Protocol::Text, false);
+            assert_eq!(text.request, [b"gets ", &*key, b"\r\n"].concat());
+            let head = format!("VALUE bench-00000000000007 0 {len} 1\r\n");
+            assert_eq!(text.answer, [head.as_bytes(), &value, b"\r\nEND\r\n"].concat());
+            let meta = heard(Protocol::Auto, true);
+            assert!(meta.request.starts_with(b"ms bench-") && meta.request.ends_with(b"\r\n"));
+            assert_eq!(meta.answer, b"HD\r\n");
+            let binary = heard(Protocol::Binary, true);
+            assert_eq!((binary.request[0], binary.answer[0]), (0x80, 0x81));
+        }
+        assert!(overhear(Protocol::Meta, (7, 1), |_| bail!("it was not made")).is_err());
+    }
+}
