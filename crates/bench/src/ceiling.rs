@@ -51,13 +51,10 @@ impl Way {
         Some(Way { transport, protocol: target.protocol, servers, limits })
     }
 
-    fn listen(&self, number: usize) -> Listen {
+    fn listen(&self) -> Listen {
         match self.transport {
             "tcp" => Listen::Tcp(([127, 0, 0, 1], 0).into()),
-            _ => {
-                let file = format!("fabcache-dummy-{}-{number}.sock", std::process::id());
-                Listen::Unix(std::env::temp_dir().join(file))
-            }
+            _ => Listen::private_socket(),
         }
     }
 }
@@ -85,9 +82,7 @@ impl Ceilings {
                 dummy.targets.push(measured.name.clone());
                 continue;
             }
-            // No two have the same socket.
-            let first: usize = dummies.iter().map(|dummy| dummy.way.servers).sum();
-            let listen: Vec<Listen> = (first..first + way.servers).map(|number| way.listen(number)).collect();
+            let listen: Vec<Listen> = (0..way.servers).map(|_| way.listen()).collect();
             let process = Child::start(program, &listen, way.limits)?;
             let urls: Result<Vec<Url>> = process.urls().iter().map(|url| url.parse()).collect();
             let target = Target::new(NAME, &urls?, way.protocol)?;

@@ -8,6 +8,7 @@
 //! - `compare/`: servers side by side, started and stopped.
 //!   of it, and how it is kept; `html/`: as a page.
 //! - `latency/`: how long a call takes.
+//! - `dissect/`: where that time goes.
 //! - `nonblocking/`: windows of calls that do not wait; `blocks/`: large values in blocks.
 //! - `hybrid/`: what gets take of more than servers have memory for.
 //! - `engine/`: many clients at once; `throughput/`: what they come to; `mixture/`: with values of very different sizes;
@@ -31,6 +32,7 @@ pub mod blocks;
 pub mod ceiling;
 pub mod client;
 pub mod compare;
+pub mod dissect;
 pub mod dummy;
 pub mod engine;
 pub mod experiment;

@@ -40,6 +40,7 @@ mod tests {
         let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
         for line in [
             "fabcache bench latency --server tcp://h:1 --server unix:///s -b MIX --quick --verify --json f",
+            "fabcache bench dissect --server tcp://h:1 --server shm:///s -b get --sizes 64,4096 --quick",
             "fabcache bench dummy --listen tcp://127.0.0.1:0 --listen unix:///s --fault set-dropped@9 --threads 2",
             "fabcache bench nonblocking --server shm:///s --api i --drain wait,test --keys random,zipf -w 8,32 --items 9",
             "fabcache bench blocks --server tcp://h:1 --pair-bytes 8m --block-bytes 1000 --total-bytes 5g --window 4",
@@ -81,6 +82,7 @@ mod tests {
             ("fabcache bench trace --server h --scale-ttl", "--speed"),
             ("fabcache bench policies --trace zipf", "zipf-0.8"),
             ("fabcache bench policies --server a=/bin/a", "--against"),
+            ("fabcache bench dissect --server h -b mix", "get, set"),
             ("fabcache bench dummy", "--listen"),
             ("fabcache bench dummy --listen shm:///s", "tcp://"),
             ("fabcache bench dummy --listen unix:///s --fault odd@3", "wrong, foreign"),

@@ -2,10 +2,11 @@
 
 use std::io;
 
-use fabcache_protocol::{Decoded, Decoder, Limits};
+use fabcache_protocol::{Decoder, Limits};
 use fabcache_transport::{Link, Received};
 
 use super::answers::{Answers, Shared};
+use super::responder::respond;
 
 /// Values up to this many bytes are waited for, longer ones dropped as they come.
 const INLINE_BYTES_MAX: usize = 2 << 10;
@@ -138,23 +139,6 @@ impl Connection {
     }
 
     fn decode(&mut self, shared: &Shared, input: &[u8]) -> usize {
-        self.answers.begin();
-        let mut used = 0;
-        while !self.answers.closing {
-            match self.decoder.decode(&input[used..]) {
-                Decoded::Incomplete { .. } => break,
-                Decoded::Request { consumed, request } => {
-                    used += consumed;
-                    self.answers.request(shared, request);
-                }
-                Decoded::ValueEnd { consumed, intact } => {
-                    used += consumed;
-                    self.answers.value_end(shared, intact);
-                }
-                Decoded::Value { consumed, .. } | Decoded::Skipped { consumed } => used += consumed,
-                Decoded::Fatal => self.answers.closing = true,
-            }
-        }
-        used
+        respond(shared, &mut self.decoder, &mut self.answers, input)
     }
 }

@@ -8,7 +8,7 @@
 //!   `connection.rs`: one connection.
 //! - `fault.rs`: what is wrong with the answers of a broken one.
 //! - `child.rs`: a dummy in a process of its own.
-//! - `overheard.rs`: the bytes of a call and of its answer.
+//! - `overheard.rs`: the bytes of a call and of its answer; `responder.rs`: answers without a connection.
 
 mod answers;
 mod child;
@@ -17,6 +17,7 @@ mod fault;
 mod lengths;
 mod output;
 mod overheard;
+mod responder;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,6 +27,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -41,6 +43,7 @@ use connection::{Connection, Wants};
 pub use connection::{ECHO, ECHO_BYTES};
 pub use fault::{Fault, Kind};
 pub use overheard::{Overheard, overhear};
+pub use responder::Responder;
 
 use crate::limits::Limits;
 
@@ -86,6 +89,15 @@ impl fmt::Display for Listen {
             Listen::Tcp(address) => write!(f, "tcp://{address}"),
             Listen::Unix(path) => write!(f, "unix://{}", path.display()),
         }
+    }
+}
+
+impl Listen {
+    /// A Unix socket that nobody else has.
+    pub fn private_socket() -> Listen {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Listen::Unix(std::env::temp_dir().join(format!("fabcache-dummy-{}-{number}", std::process::id())))
     }
 }
 

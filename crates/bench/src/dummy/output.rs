@@ -44,17 +44,17 @@ impl Output {
         }
     }
 
-    /// All of it in one piece.
-    pub fn all(&self, items: &Items) -> Vec<u8> {
-        let mut all = Vec::new();
-        let mut from = self.sent;
-        for (at, part) in &self.parts {
-            all.extend_from_slice(&self.bytes[from..*at]);
-            all.extend_from_slice(items.piece(part.clone()));
-            from = *at;
+    /// Takes all of it out, in place of what is in `all`.
+    pub fn take(&mut self, items: &Items, all: &mut Vec<u8>) {
+        all.clear();
+        let mut from = std::mem::take(&mut self.sent);
+        for (at, part) in self.parts.drain(..) {
+            all.extend_from_slice(&self.bytes[from..at]);
+            all.extend_from_slice(items.piece(part));
+            from = at;
         }
         all.extend_from_slice(&self.bytes[from..]);
-        all
+        self.bytes.clear();
     }
 
     /// Sends what the link takes; whether that was all.

@@ -5,9 +5,10 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use anyhow::{Context, Result, bail};
 use fabcache_client::{Client, Options, Protocol, SharedMemory};
-use fabcache_protocol::{Decoded, Decoder, Limits};
+use fabcache_protocol::{Decoder, Limits};
 
 use super::answers::{Answers, Shared};
+use super::responder::respond;
 
 const READ_BYTES: usize = 64 << 10;
 
@@ -68,13 +69,9 @@ fn listen(mut stream: &TcpStream, number: u64, len: u32) -> Result<Overheard> {
 /// The answer, if the request is all there.
 fn answer(shared: &Shared, request: &[u8]) -> Option<Vec<u8>> {
     let mut decoder = Decoder::new(None, Limits { inline_value_max: usize::MAX });
-    let mut answers = Answers::new();
-    let mut used = 0;
-    while let Decoded::Request { consumed, request } = decoder.decode(&request[used..]) {
-        used += consumed;
-        answers.request(shared, request);
-    }
-    let answer = answers.output.all(&shared.items);
+    let (mut answers, mut answer) = (Answers::new(), Vec::new());
+    let used = respond(shared, &mut decoder, &mut answers, request);
+    answers.output.take(&shared.items, &mut answer);
     (used == request.len() && !answer.is_empty()).then_some(answer)
 }
 

@@ -43,7 +43,7 @@ pub struct Common {
     client_cpus: Option<Cpus>,
     /// The CPUs on which the servers of this host are to run
     #[arg(long, value_name = "CPUS")]
-    server_cpus: Option<Cpus>,
+    pub server_cpus: Option<Cpus>,
     /// Do not measure first what the client can do at most, with a server that does nothing
     #[arg(long)]
     no_ceiling: bool,
@@ -75,13 +75,41 @@ impl Common {
         rounds: u32,
         table: impl Fn(&Results) -> String,
     ) -> Result<()> {
-        let target = self.target()?;
+        self.measure_all(&[self.target()?], experiment, rounds, table)
+    }
+
+    /// Each server as a cache of its own, by the name of the way to it.
+    ///
+    /// # Errors
+    /// One cannot be reached.
+    pub fn targets(&self) -> Result<Vec<Target>> {
+        let ways: Vec<&str> = self.servers.iter().map(Url::transport).collect();
+        let target = |(number, url): (usize, &Url)| {
+            let is_alone = ways.iter().filter(|way| **way == ways[number]).count() == 1;
+            let name = if is_alone { ways[number].to_owned() } else { url.to_string() };
+            Target::new(&name, std::slice::from_ref(url), self.protocol)
+        };
+        self.servers.iter().enumerate().map(target).collect()
+    }
+
+    /// The same as [`Common::measure`] of several caches.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn measure_all(
+        &self,
+        targets: &[Target],
+        experiment: &dyn Experiment,
+        rounds: u32,
+        table: impl Fn(&Results) -> String,
+    ) -> Result<()> {
         let rounds = self.rounds.unwrap_or(if self.quick { 1 } else { rounds }).max(1);
         let ceiling = if self.no_ceiling { None } else { Some(this_program()?) };
         let (client_cpus, server_cpus) = (self.client_cpus.clone(), self.server_cpus.clone());
         let plan = Plan { rounds, client_cpus, server_cpus, ceiling };
+        let targets: Vec<_> = targets.iter().map(|target| (target, None)).collect();
         let bar = Bar::default();
-        let results = experiment::run(experiment, &[(&target, None)], &plan, &bar);
+        let results = experiment::run(experiment, &targets, &plan, &bar);
         bar.finish();
         let results = results?;
         println!("{}\n{}\n", results.run.machine, results.method);

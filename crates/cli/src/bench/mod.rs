@@ -3,6 +3,7 @@
 mod blocks;
 mod common;
 mod compare;
+mod dissect;
 mod dummy;
 mod hybrid;
 mod latency;
@@ -35,6 +36,8 @@ use serde::Serialize;
 pub enum Command {
     /// Measures how long a call takes, by the size of its value
     Latency(latency::Arguments),
+    /// Measures where the time of a call goes, hop by hop
+    Dissect(dissect::Arguments),
     /// Is a server that does nothing but answer, to measure what clients can do at most
     Dummy(dummy::Arguments),
     /// Measures what an operation takes that is not waited for by itself
@@ -75,6 +78,7 @@ pub fn run(command: Command) -> Result<()> {
     leftovers::clear_when_told_to_end()?;
     match command {
         Command::Latency(arguments) => latency::run(&arguments),
+        Command::Dissect(arguments) => dissect::run(&arguments),
         Command::Dummy(arguments) => dummy::run(&arguments),
         Command::Nonblocking(arguments) => nonblocking::run(&arguments),
         Command::Blocks(arguments) => blocks::run(&arguments),

@@ -1,0 +1,224 @@
+//! A thread at the other end of a channel of our own, which answers at once: the way through memory without a server.
+
+use std::hint::spin_loop;
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use fabcache_layout::channel::{Broken, Channel, Shape};
+
+use crate::dummy::{Overheard, Responder};
+use crate::items::Items;
+use crate::process::{Cpus, pin};
+
+/// As the server makes channels unless told.
+const SHAPE: Shape = Shape { slots: 64, slot_bytes: 1 << 10, staging_bytes: 1 << 20 };
+/// The thread looks for the next request so long before it sleeps.
+const LOOK: Duration = Duration::from_millis(1);
+/// It wakes to see whether it is to end.
+const NAP: Duration = Duration::from_millis(20);
+/// Looks between readings of the clock, after which the CPU is offered to others.
+const LOOKS: u32 = 512;
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// What the thread does with what comes.
+pub enum Answering {
+    /// So many bytes are answered by so many.
+    Echo(usize, usize),
+    /// The dummy decodes them.
+    Protocol(Box<Responder>),
+}
+
+/// The client's end of such a channel.
+pub struct Way {
+    channel: Channel,
+    request: Vec<u8>,
+    key_at: usize,
+    answer: Vec<u8>,
+    patience: Duration,
+    peer: Option<JoinHandle<Result<()>>>,
+    thread: Thread,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sleeps: AtomicBool,
+    ends: AtomicBool,
+}
+
+impl Way {
+    /// To a thread on these CPUs.
+    ///
+    /// # Errors
+    /// There is no memory for a channel, or no thread.
+    pub fn new(
+        call: &Overheard,
+        key: &[u8],
+        answering: Answering,
+        cpus: &Cpus,
+        patience: Duration,
+    ) -> Result<Way> {
+        let (served, file) = Channel::create(&SHAPE)?;
+        let channel = Channel::open(file.as_fd())?;
+        let state = Arc::new(State::default());
+        let (of_peer, cpus) = (Arc::clone(&state), cpus.clone());
+        let peer = std::thread::Builder::new().name("channel".into()).spawn(move || {
+            pin(None, &cpus)?;
+            answer_all(served, answering, &of_peer)
+        })?;
+        let at = call.request.windows(key.len()).position(|window| window == key);
+        let thread = peer.thread().clone();
+        Ok(Way {
+            channel,
+            request: call.request.clone(),
+            key_at: at.context("the call names its key")?,
+            answer: vec![0; call.answer.len()],
+            patience,
+            peer: Some(peer),
+            thread,
+            state,
+        })
+    }
+
+    /// Makes the call for an item; how long it took.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub fn call(&mut self, items: &Items, number: u64, key: &mut Vec<u8>) -> Result<Duration> {
+        items.key(number, key);
+        self.request[self.key_at..self.key_at + key.len()].copy_from_slice(key);
+        let begun = Instant::now();
+        let (mut sent, mut come) = (0, 0);
+        let mut looks = 0u32;
+        while come < self.answer.len() {
+            let mut moved = 0;
+            if sent < self.request.len() {
+                moved = self.channel.outgoing().send(&[IoSlice::new(&self.request[sent..])])?;
+                sent += moved;
+            } else if self.channel.has_incoming() {
+                moved = self.channel.incoming().receive(&mut self.answer[come..])?;
+                come += moved;
+            }
+            if moved > 0 {
+                looks = 0;
+                if self.state.sleeps.load(Ordering::Relaxed) {
+                    self.thread.unpark();
+                }
+                continue;
+            }
+            spin_loop();
+            looks += 1;
+            if looks.is_multiple_of(LOOKS) {
+                // Where both ends have one CPU only.
+                self.thread.unpark();
+                std::thread::yield_now();
+                ensure!(begun.elapsed() < self.patience, "no answer through a channel");
+            }
+        }
+        Ok(begun.elapsed())
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.state.ends.store(true, Ordering::Relaxed);
+        self.thread.unpark();
+        if let Some(peer) = self.peer.take() {
+            // Whatever it came to has been noticed by its calls.
+            drop(peer.join());
+        }
+    }
+}
+
+/// The thread: until it is to end.
+fn answer_all(mut channel: Channel, mut answering: Answering, state: &State) -> Result<()> {
+    let (mut buffer, mut answer, mut come) = (vec![0; BUFFER_BYTES], Vec::new(), 0);
+    let mut until = Instant::now() + LOOK;
+    let mut looks = 0u32;
+    loop {
+        if channel.has_incoming() {
+            let count = channel.incoming().receive(&mut buffer)?;
+            match &mut answering {
+                Answering::Echo(asked, answered) => {
+                    come += count;
+                    answer.clear();
+                    while come >= *asked {
+                        come -= *asked;
+                        answer.resize(answer.len() + *answered, 0);
+                    }
+                }
+                Answering::Protocol(responder) => {
+                    if !responder.take(&buffer[..count], &mut answer) {
+                        bail!("the dummy was told what it does not understand");
+                    }
+                }
+            }
+            send(&mut channel, &answer, state)?;
+            looks = 0;
+            continue;
+        }
+        spin_loop();
+        looks += 1;
+        if !looks.is_multiple_of(LOOKS) {
+            continue;
+        }
+        if state.ends.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if looks == LOOKS {
+            until = Instant::now() + LOOK;
+        } else if Instant::now() > until {
+            state.sleeps.store(true, Ordering::Relaxed);
+            std::thread::park_timeout(NAP);
+            state.sleeps.store(false, Ordering::Relaxed);
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn send(channel: &mut Channel, mut rest: &[u8], state: &State) -> Result<(), Broken> {
+    while !rest.is_empty() && !state.ends.load(Ordering::Relaxed) {
+        let sent = channel.outgoing().send(&[IoSlice::new(rest)])?;
+        rest = &rest[sent..];
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use fabcache_client::{Protocol, Ttl};
+
+    use super::*;
+    use crate::dummy::overhear;
+
+    #[test]
+    fn calls_go_through_memory() {
+        let items = Items::new(20).expect("a length");
+        let patience = Duration::from_secs(20);
+        let cpus = Cpus::current().expect("some");
+        for len in [1usize, 3_000, 3_000_000] {
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            items.key(0, &mut key);
+            items.value(0, len, &mut value);
+            let heard = overhear(Protocol::Binary, (0, len as u32), |client| {
+                Ok(client.set(&key, &value, Ttl::NEVER)?)
+            });
+            let heard = heard.expect("an answer");
+            let echo = Answering::Echo(heard.request.len(), heard.answer.len());
+            for answering in [echo, Answering::Protocol(Box::new(Responder::mixed()))] {
+                let mut way = Way::new(&heard, &key, answering, &cpus, patience).expect("memory");
+                for number in 0..20 {
+                    way.call(&items, number, &mut Vec::new()).expect("an answer");
+                }
+                // It sleeps by now.
+                std::thread::sleep(Duration::from_millis(50));
+                way.call(&items, 20, &mut Vec::new()).expect("an answer");
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The stages through shared memory.
+//!
+//! A set goes through a channel: its very bytes to an echo in a thread of ours, then to one that decodes them, then the client
+//! library's call to the server. What the library takes is a part of what is left for the server, as the dummy has no items
+//! that it could share.
+//!
+//! A get is the client's own reading of the server's memory. What the machine takes for that whatever the program, two loads
+//! from as much memory of which the second depends on the first, the bucket's line and the item's, and the copy of the value
+//! out of it, is measured by itself; what is left is the client's: hash, checks, and the memory for the value. Loads of keys in
+//! turn are found by the processor's prefetchers better than those of the floor, so that what is left can be negative.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fabcache_client::{Client, Protocol, Ttl};
+
+use super::channel::{Answering, Way};
+use super::{Buffers, Call, Dissect, TOTAL, add_hops, in_turn, medians, split_store, store};
+use crate::dummy::{Responder, overhear};
+use crate::experiment::Rounds;
+use crate::fill::fill;
+use crate::results::Sample;
+use crate::shm::{self, floors};
+use crate::target::Target;
+
+/// How long each floor is measured.
+const FLOOR_ROUND: Duration = Duration::from_millis(20);
+/// Loads of a get that depend on each other: the bucket's line, the item's.
+const LOADS: f64 = 2.0;
+
+/// Makes them ready.
+///
+/// # Errors
+/// The server does not store, or there is no memory.
+pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> Result<Box<dyn Rounds + 'e>> {
+    let keys = dissect.keys(call.value_bytes);
+    let client = target.client()?;
+    fill(&client, call.items, 0..keys, |_| call.value_bytes)?;
+    let iterations = dissect.iterations;
+    if !call.sets {
+        return Ok(Box::new(Gets { call, client, iterations, keys }));
+    }
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    call.items.key(0, &mut key);
+    call.items.value(0, call.value_bytes, &mut value);
+    // Through memory requests are packets.
+    let heard = overhear(Protocol::Binary, (0, call.value_bytes as u32), |client| {
+        Ok(client.set(&key, &value, Ttl::NEVER)?)
+    })?;
+    let way = |answering| Way::new(&heard, &key, answering, dissect.cpus(), target.patience);
+    Ok(Box::new(Sets {
+        call,
+        iterations,
+        keys,
+        store_ns: store::measure(&call, keys)?,
+        echo: way(Answering::Echo(heard.request.len(), heard.answer.len()))?,
+        protocol: way(Answering::Protocol(Box::new(Responder::mixed())))?,
+        client,
+    }))
+}
+
+struct Sets<'e> {
+    call: Call<'e>,
+    iterations: u64,
+    keys: u64,
+    store_ns: f64,
+    echo: Way,
+    protocol: Way,
+    client: Client,
+}
+
+impl Rounds for Sets<'_> {
+    fn round(&mut self, _number: u32) -> Result<Sample> {
+        let Sets { call, echo, protocol, client, .. } = self;
+        let (mut key, mut other_key, mut buffers) = (Vec::new(), Vec::new(), Buffers::default());
+        let mut echo =
+            |number: u64, _: &mut Sample| echo.call(call.items, number, &mut key).context("with an echo");
+        let mut protocol = |number: u64, _: &mut Sample| {
+            protocol.call(call.items, number, &mut other_key).context("with the dummy")
+        };
+        let mut whole = |number: u64, sample: &mut Sample| call.make(client, number, &mut buffers, sample);
+        let stages: &mut [super::Stage<'_>] = &mut [&mut echo, &mut protocol, &mut whole];
+        let (mut sample, times) = in_turn(stages, self.iterations, self.keys)?;
+        add_hops(&mut sample, &["transport_ns", "protocol_ns", "server_ns"], &medians(&times));
+        split_store(&mut sample, Some(self.store_ns));
+        Ok(sample)
+    }
+}
+
+struct Gets<'e> {
+    call: Call<'e>,
+    client: Client,
+    iterations: u64,
+    keys: u64,
+}
+
+impl Rounds for Gets<'_> {
+    fn round(&mut self, _number: u32) -> Result<Sample> {
+        let Gets { call, client, .. } = self;
+        let mut buffers = Buffers::default();
+        let mut whole = |number: u64, sample: &mut Sample| call.make(client, number, &mut buffers, sample);
+        let (mut sample, times) = in_turn(&mut [&mut whole], self.iterations, self.keys)?;
+        let floors = floors(self.keys, call.value_bytes)?;
+        let total_ns = medians(&times)[0];
+        let loads_ns = LOADS * floors.dependent_load_ns;
+        let figures = [
+            ("client_ns", total_ns - loads_ns - floors.copy_cold_ns),
+            ("loads_ns", loads_ns),
+            ("copy_ns", floors.copy_cold_ns),
+            (TOTAL, total_ns),
+        ];
+        sample.figures = figures.into_iter().map(|(name, ns)| (name.to_owned(), ns)).collect();
+        Ok(sample)
+    }
+}
+
+fn floors(items: u64, value_bytes: usize) -> Result<floors::Floors> {
+    let plan = shm::Plan {
+        items: vec![items],
+        value_bytes: vec![value_bytes],
+        resident_bytes_max: u64::MAX,
+        small_value_bytes: value_bytes,
+        rounds: 1,
+        round: FLOOR_ROUND,
+        huge_pages: false,
+        idle_clients: 0,
+        idle: Duration::ZERO,
+    };
+    floors::measure(items, value_bytes.max(1), &plan)
+}

@@ -1,0 +1,310 @@
+//! Where the time of a call goes, hop by hop: the same call with more and more of what it takes.
+//!
+//! Over sockets a call is measured at four stages, in turn, and what each adds to the one before is a hop:
+//!
+//! | stage | hop |
+//! | --- | --- |
+//! | the call's very bytes to an echo, which answers as many as the answer has | transport: system calls, the kernel, waking the other end |
+//! | the same to the dummy, which decodes them and makes the answer | protocol |
+//! | the client library's call to the dummy | client |
+//! | the client library's call to the server | server: what else it does, and the store |
+//!
+//! Of a fabcached what the store takes is told apart: the same operation on a store in this process. Through shared memory
+//! there is no dummy; see `memory.rs`.
+//!
+//! - `raw.rs`: bytes over sockets.
+//! - `sockets.rs`, `memory.rs`: the stages over sockets and through shared memory.
+//! - `channel.rs`: bytes through memory. `store.rs`: the store by itself.
+//! - `figure.rs`: bars.
+
+mod channel;
+mod figure;
+mod memory;
+mod raw;
+mod sockets;
+mod store;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use fabcache_client::{Client, Ttl};
+
+use crate::experiment::{Experiment, Rounds};
+use crate::histogram::Histogram;
+use crate::items::Items;
+use crate::latency::Operation;
+use crate::process::Cpus;
+use crate::results::{Case, Sample};
+use crate::target::Target;
+
+pub use figure::table;
+
+/// Calls a round at each stage with `quick`, and otherwise.
+const ITERATIONS: [u64; 2] = [200, 2_000];
+/// Stages take turns so often in a round, so that what changes on the machine changes for all.
+const TURNS: u64 = 10;
+/// Calls before those that are timed, in each turn.
+const CALLS_TO_WARM_UP: u64 = 5;
+/// Items that are called for in turn take no more memory.
+const STORED_BYTES_MAX: u64 = 16 << 20;
+/// And there are no more.
+const ITEMS_MAX: u64 = 1_000;
+
+/// Names of hops among a sample's figures, in the order of a call's way.
+pub const HOPS: [&str; 7] =
+    ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns", "loads_ns", "copy_ns"];
+/// The name of what they add up to.
+pub const TOTAL: &str = "total_ns";
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Dissect {
+    /// What is called: get, set.
+    pub operations: Vec<Operation>,
+    /// Bytes of values.
+    pub sizes: Vec<usize>,
+    /// Calls a round at each stage.
+    pub iterations: u64,
+    /// Whether every byte of every answer is compared.
+    pub verify: bool,
+    /// What is stored.
+    pub items: Items,
+    /// The command-line tool, which is the dummy in a process of its own. Without it that is a thread of this process.
+    pub program: Option<PathBuf>,
+    /// The CPUs of the dummy, where the servers are as well.
+    pub server_cpus: Option<Cpus>,
+    /// The CPUs that this process had at first, which the dummy has unless told.
+    pub all_cpus: Cpus,
+}
+
+impl Dissect {
+    /// Gets and sets of 64 bytes, 4 and 64 KB.
+    ///
+    /// # Errors
+    /// Keys cannot be so long.
+    pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Dissect> {
+        Ok(Dissect {
+            operations: vec![Operation::Get, Operation::Set],
+            sizes: vec![64, 4 << 10, 64 << 10],
+            iterations: ITERATIONS[usize::from(!quick)],
+            verify,
+            items: Items::new(key_bytes)?,
+            program: None,
+            server_cpus: None,
+            all_cpus: Cpus::current()?,
+        })
+    }
+
+    /// Where the dummy runs.
+    fn cpus(&self) -> &Cpus {
+        self.server_cpus.as_ref().unwrap_or(&self.all_cpus)
+    }
+
+    fn keys(&self, value_bytes: usize) -> u64 {
+        ITEMS_MAX.min(STORED_BYTES_MAX / value_bytes.max(1) as u64).max(1)
+    }
+}
+
+impl Experiment for Dissect {
+    fn name(&self) -> &'static str {
+        "dissect"
+    }
+
+    fn method(&self) -> String {
+        format!(
+            "one thread, one call after the other, {} calls a round at each stage, stages in turn, keys of {} bytes; a hop is the \
+             difference of the medians of two stages, and is shown as measured where noise makes it negative; {}",
+            self.iterations,
+            self.items.key_bytes(),
+            if self.verify {
+                "every byte of every value compared"
+            } else {
+                "length and number of every value compared"
+            }
+        )
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let of = |operation: &Operation| {
+            let name = operation.name();
+            self.sizes.iter().map(move |size| Case::new(name).with("value_bytes", *size))
+        };
+        self.operations.iter().flat_map(of).collect()
+    }
+
+    fn has_ceiling(&self) -> bool {
+        false
+    }
+
+    fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
+        let sets = match Operation::of_name(&case.operation)?[..] {
+            [Operation::Get] => false,
+            [Operation::Set] => true,
+            _ => bail!("there is no dissection of {:?}; there are get and set", case.operation),
+        };
+        ensure!(self.iterations >= TURNS, "--iterations {}: at least {TURNS}", self.iterations);
+        let value_bytes = case.number("value_bytes").unwrap_or_default() as usize;
+        let call = Call { items: &self.items, sets, value_bytes, verify: self.verify };
+        if target.shares_memory() {
+            memory::prepare(self, call, target)
+        } else {
+            sockets::prepare(self, call, target)
+        }
+    }
+}
+
+/// What is called.
+#[derive(Clone, Copy, Debug)]
+struct Call<'e> {
+    items: &'e Items,
+    sets: bool,
+    value_bytes: usize,
+    verify: bool,
+}
+
+/// Memory of a call that is used again.
+#[derive(Debug, Default)]
+struct Buffers {
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Call<'_> {
+    /// Makes it for an item; how long it took.
+    fn make(
+        &self,
+        client: &Client,
+        number: u64,
+        buffers: &mut Buffers,
+        sample: &mut Sample,
+    ) -> Result<Duration> {
+        let Buffers { key, value } = buffers;
+        let Call { items, sets, value_bytes, verify } = *self;
+        items.key(number, key);
+        let named = || format!("the call for {}", String::from_utf8_lossy(key));
+        if sets {
+            items.value(number, value_bytes, value);
+            let begun = Instant::now();
+            client.set(key, value, Ttl::NEVER).with_context(named)?;
+            return Ok(begun.elapsed());
+        }
+        let begun = Instant::now();
+        let found = client.get(key).with_context(named)?;
+        let taken = begun.elapsed();
+        match found {
+            None => sample.misses += 1,
+            Some(item) => {
+                let is_right = if verify {
+                    sample.verified += 1;
+                    items.is_value(number, value_bytes, &item.value)
+                } else {
+                    items.may_be_value(number, value_bytes, &item.value)
+                };
+                ensure!(is_right, "a wrong value under the key {}", String::from_utf8_lossy(key));
+            }
+        }
+        Ok(taken)
+    }
+}
+
+/// One stage: how long a call takes for the item with this number.
+type Stage<'s> = &'s mut dyn FnMut(u64, &mut Sample) -> Result<Duration>;
+
+/// Runs all stages in turn, over these items; of each how long calls took. The last is the whole call, of which the sample
+/// tells.
+fn in_turn(stages: &mut [Stage<'_>], iterations: u64, keys: u64) -> Result<(Sample, Vec<Histogram>)> {
+    let mut times = vec![Histogram::default(); stages.len()];
+    let mut whole = Sample::default();
+    let mut next = vec![0u64; stages.len()];
+    for _ in 0..TURNS {
+        for (at, stage) in stages.iter_mut().enumerate() {
+            let is_whole = at + 1 == times.len();
+            for call in 0..CALLS_TO_WARM_UP + iterations / TURNS {
+                let mut sample = Sample::default();
+                let taken = stage(next[at] % keys, &mut sample)?;
+                next[at] += 1;
+                if call < CALLS_TO_WARM_UP {
+                    continue;
+                }
+                times[at].record(taken.as_nanos() as u64);
+                if is_whole {
+                    whole.operations += 1;
+                    whole.elapsed_ns += taken.as_nanos() as u64;
+                    whole.misses += sample.misses;
+                    whole.verified += sample.verified;
+                }
+            }
+        }
+    }
+    whole.latency = times.last().cloned();
+    Ok((whole, times))
+}
+
+/// Adds what each stage adds to the one before, by name, and their sum.
+fn add_hops(sample: &mut Sample, names: &[&str], medians: &[f64]) {
+    let mut before = 0.0;
+    for (name, median) in names.iter().zip(medians) {
+        sample.figures.insert((*name).to_owned(), median - before);
+        before = *median;
+    }
+    sample.figures.insert(TOTAL.to_owned(), before);
+}
+
+/// What the store takes is a part of what the server takes.
+fn split_store(sample: &mut Sample, store_ns: Option<f64>) {
+    if let Some(store_ns) = store_ns {
+        if let Some(server_ns) = sample.figures.get_mut("server_ns") {
+            *server_ns -= store_ns;
+        }
+        sample.figures.insert("store_ns".to_owned(), store_ns);
+    }
+}
+
+/// Medians of what stages took.
+fn medians(times: &[Histogram]) -> Vec<f64> {
+    times.iter().map(|times| times.percentile_ns(50.0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hops_add_up() {
+        let mut sample = Sample::default();
+        add_hops(
+            &mut sample,
+            &["transport_ns", "protocol_ns", "client_ns", "server_ns"],
+            &[10.0, 15.0, 14.0, 30.0],
+        );
+        split_store(&mut sample, Some(2.0));
+        let figure = |name: &str| sample.figures[name];
+        assert_eq!((figure("transport_ns"), figure("protocol_ns")), (10.0, 5.0));
+        assert_eq!(figure("client_ns"), -1.0, "as measured");
+        assert_eq!((figure("server_ns"), figure("store_ns"), figure(TOTAL)), (14.0, 2.0, 30.0));
+        let hops: f64 = HOPS.iter().filter_map(|hop| sample.figures.get(*hop)).sum();
+        assert_eq!(hops, figure(TOTAL));
+    }
+
+    #[test]
+    fn stages_take_turns() {
+        let order = std::cell::RefCell::new(Vec::new());
+        let mut first = |number, _: &mut Sample| {
+            order.borrow_mut().push((1, number));
+            Ok(Duration::from_nanos(100))
+        };
+        let mut second = |number, sample: &mut Sample| {
+            order.borrow_mut().push((2, number));
+            sample.misses = 1;
+            Ok(Duration::from_nanos(300))
+        };
+        let (sample, times) = in_turn(&mut [&mut first, &mut second], 20, 3).expect("no call fails");
+        assert_eq!((sample.operations, sample.misses, sample.elapsed_ns), (20, 20, 6_000));
+        assert_eq!(medians(&times), [100.0, 300.0]);
+        let calls = CALLS_TO_WARM_UP as usize + 2;
+        assert_eq!(order.borrow()[calls - 1], (1, (calls as u64 - 1) % 3));
+        assert_eq!(order.borrow()[calls], (2, 0));
+        assert_eq!(order.borrow()[2 * calls], (1, calls as u64 % 3));
+    }
+}

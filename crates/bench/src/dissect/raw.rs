@@ -1,0 +1,89 @@
+//! Requests over a socket with nothing around them: bytes go out, as many as are expected come back.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use fabcache_client::Place;
+
+use crate::dummy::{ECHO, Overheard};
+use crate::items::Items;
+use crate::target::Url;
+
+/// Bytes of an answer that are the same for all keys, in each protocol.
+const HEAD_BYTES: usize = 2;
+
+/// What is both read and written.
+trait Stream: Read + Write {}
+impl<S: Read + Write> Stream for S {}
+
+/// A connection on which one call is made again and again, for other keys.
+pub struct Raw {
+    stream: Box<dyn Stream>,
+    request: Vec<u8>,
+    /// Where the key lies in it.
+    key_at: usize,
+    /// What each answer begins with, where that is known.
+    head: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl Raw {
+    /// To who answers as the protocol has it. `key` is that of the call.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub fn to_dummy(url: &Url, call: &Overheard, key: &[u8], patience: Duration) -> Result<Raw> {
+        let head = call.answer[..HEAD_BYTES.min(call.answer.len())].to_vec();
+        Ok(Raw { head, ..Raw::connect(url, call, key, patience)? })
+    }
+
+    /// To an echo, which answers as many bytes without a look at them.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub fn to_echo(url: &Url, call: &Overheard, key: &[u8], patience: Duration) -> Result<Raw> {
+        let mut raw = Raw::connect(url, call, key, patience)?;
+        let lengths = [call.request.len() as u64, call.answer.len() as u64].map(u64::to_le_bytes);
+        raw.stream.write_all(&[&[ECHO], &lengths[0][..], &lengths[1][..]].concat())?;
+        Ok(raw)
+    }
+
+    fn connect(url: &Url, call: &Overheard, key: &[u8], patience: Duration) -> Result<Raw> {
+        let stream: Box<dyn Stream> = match &url.address.place {
+            Place::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port))?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(patience))?;
+                Box::new(stream)
+            }
+            Place::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(patience))?;
+                Box::new(stream)
+            }
+        };
+        let at = call.request.windows(key.len()).position(|window| window == key);
+        let key_at = at.context("the call names its key")?;
+        let answer = vec![0; call.answer.len()];
+        Ok(Raw { stream, request: call.request.clone(), key_at, head: Vec::new(), answer })
+    }
+
+    /// Makes the call for an item; how long it took.
+    ///
+    /// # Errors
+    /// There is no answer, or another.
+    pub fn call(&mut self, items: &Items, number: u64, key: &mut Vec<u8>) -> Result<Duration> {
+        items.key(number, key);
+        self.request[self.key_at..self.key_at + key.len()].copy_from_slice(key);
+        let begun = Instant::now();
+        self.stream.write_all(&self.request)?;
+        self.stream.read_exact(&mut self.answer)?;
+        let taken = begun.elapsed();
+        let named = || String::from_utf8_lossy(key);
+        ensure!(self.answer.starts_with(&self.head), "another answer than to a call for {}", named());
+        Ok(taken)
+    }
+}

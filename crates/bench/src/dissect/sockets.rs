@@ -1,0 +1,121 @@
+//! The stages over sockets.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fabcache_client::{Client, Ttl};
+
+use super::raw::Raw;
+use super::{Buffers, Call, Dissect, add_hops, in_turn, medians, split_store, store};
+use crate::dummy::{Child, Dummy, Listen, Settings, overhear};
+use crate::experiment::Rounds;
+use crate::fill::fill;
+use crate::limits::Limits;
+use crate::results::Sample;
+use crate::target::{Target, Url};
+
+/// What each stage adds, in their order.
+const HOPS: [&str; 4] = ["transport_ns", "protocol_ns", "client_ns", "server_ns"];
+
+/// A call at all stages.
+struct Stages<'e> {
+    call: Call<'e>,
+    iterations: u64,
+    keys: u64,
+    store_ns: Option<f64>,
+    echo: Raw,
+    raw: Raw,
+    to_dummy: Client,
+    to_server: Client,
+    // Last: all others are connected to it.
+    _dummy: Peer,
+}
+
+/// The dummy, where it runs.
+enum Peer {
+    Process(#[allow(dead_code, reason = "it ends when dropped")] Child),
+    Thread(#[allow(dead_code, reason = "it ends when dropped")] Dummy),
+}
+
+/// Makes them ready.
+///
+/// # Errors
+/// The dummy does not come up, or the server does not store.
+pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> Result<Box<dyn Rounds + 'e>> {
+    let keys = dissect.keys(call.value_bytes);
+    let (dummy, url) = start(dissect, target).context("the dummy")?;
+    let stand_in = Target::new("the dummy", std::slice::from_ref(&url), target.protocol)?;
+    let (to_dummy, to_server) = (stand_in.client()?, target.client()?);
+    for client in [&to_dummy, &to_server] {
+        fill(client, call.items, 0..keys, |_| call.value_bytes)?;
+    }
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    call.items.key(0, &mut key);
+    call.items.value(0, call.value_bytes, &mut value);
+    let heard = overhear(target.protocol, (0, call.value_bytes as u32), |client| {
+        if call.sets {
+            client.set(&key, &value, Ttl::NEVER)?;
+        } else {
+            client.get(&key)?;
+        }
+        Ok(())
+    })?;
+    let store_ns = store::is_ours(&to_server).then(|| store::measure(&call, keys)).transpose()?;
+    Ok(Box::new(Stages {
+        call,
+        iterations: dissect.iterations,
+        keys,
+        store_ns,
+        echo: Raw::to_echo(&url, &heard, &key, target.patience)?,
+        raw: Raw::to_dummy(&url, &heard, &key, target.patience)?,
+        to_dummy,
+        to_server,
+        _dummy: dummy,
+    }))
+}
+
+/// A dummy that is reached as the target is.
+fn start(dissect: &Dissect, target: &Target) -> Result<(Peer, Url)> {
+    let place = match target.urls[0].transport() {
+        "tcp" => Listen::Tcp(([127, 0, 0, 1], 0).into()),
+        _ => Listen::private_socket(),
+    };
+    let (dummy, url) = match &dissect.program {
+        Some(program) => {
+            let child = Child::start(program, &[place], Limits::default())?;
+            child.process().pin(dissect.cpus())?;
+            let url = child.urls()[0].parse()?;
+            (Peer::Process(child), url)
+        }
+        None => {
+            let dummy = Dummy::start(&Settings::new(vec![place]))?;
+            let url = dummy.urls()[0].parse()?;
+            (Peer::Thread(dummy), url)
+        }
+    };
+    Ok((dummy, url))
+}
+
+impl Rounds for Stages<'_> {
+    fn round(&mut self, _number: u32) -> Result<Sample> {
+        let Stages { call, echo, raw, to_dummy, to_server, .. } = self;
+        let (mut key, mut other_key) = (Vec::new(), Vec::new());
+        let (mut buffers, mut other_buffers) = (Buffers::default(), Buffers::default());
+        let mut echo = |number: u64, _: &mut Sample| -> Result<Duration> {
+            echo.call(call.items, number, &mut key).context("with an echo")
+        };
+        let mut raw = |number: u64, _: &mut Sample| -> Result<Duration> {
+            raw.call(call.items, number, &mut other_key).context("with the dummy")
+        };
+        let mut dummy = |number: u64, sample: &mut Sample| {
+            call.make(to_dummy, number, &mut buffers, sample).context("with the dummy")
+        };
+        let mut server =
+            |number: u64, sample: &mut Sample| call.make(to_server, number, &mut other_buffers, sample);
+        let stages: &mut [super::Stage<'_>] = &mut [&mut echo, &mut raw, &mut dummy, &mut server];
+        let (mut sample, times) = in_turn(stages, self.iterations, self.keys)?;
+        add_hops(&mut sample, &HOPS, &medians(&times));
+        split_store(&mut sample, self.store_ns);
+        Ok(sample)
+    }
+}

@@ -1,0 +1,63 @@
+//! What the store takes for the operation, in this process, with nothing around it.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use fabcache_client::Client;
+use fabcache_store::{Expiry, Handle};
+
+use super::Call;
+use crate::statistics::median;
+use crate::store::keys;
+
+/// Operations between readings of the clock, whose reading takes as long as one.
+const STEPS: u64 = 16;
+/// Bytes that are moved at most.
+const BYTES_MAX: u64 = 64 << 20;
+/// Runs of these at most, and at least.
+const RUNS: [u64; 2] = [5, 500];
+
+/// Whether all servers are fabcached, whose store it is.
+pub fn is_ours(client: &Client) -> bool {
+    let stats = client.stats("fabcache");
+    stats.iter().all(|stats| stats.as_ref().is_ok_and(|stats| !stats.is_empty()))
+}
+
+/// Median nanoseconds of an operation, over so many items.
+///
+/// # Errors
+/// There is no memory for them.
+pub fn measure(call: &Call<'_>, items: u64) -> Result<f64> {
+    let memory = keys::memory_for(items, call.value_bytes);
+    let (store, _clock) = keys::store(memory, 1)?;
+    let handle = Handle::new(&store);
+    let all: Vec<Vec<u8>> = (0..items)
+        .map(|number| {
+            let mut key = Vec::new();
+            call.items.key(number, &mut key);
+            key
+        })
+        .collect();
+    let mut value = Vec::new();
+    for (number, key) in all.iter().enumerate() {
+        call.items.value(number as u64, call.value_bytes, &mut value);
+        keys::set(&handle, key, &value, Expiry::NEVER);
+    }
+    let runs = (BYTES_MAX / (STEPS * call.value_bytes.max(1) as u64)).clamp(RUNS[0], RUNS[1]);
+    let (mut out, mut found, mut next) = (Vec::new(), 0u64, all.iter().cycle());
+    let times: Vec<f64> = (0..runs)
+        .map(|_| {
+            let begun = Instant::now();
+            for key in next.by_ref().take(STEPS as usize) {
+                if call.sets {
+                    keys::set(&handle, key, &value, Expiry::NEVER);
+                } else {
+                    found += u64::from(keys::get(&handle, key, &mut out));
+                }
+            }
+            begun.elapsed().as_nanos() as f64 / STEPS as f64
+        })
+        .collect();
+    ensure!(call.sets || found > 0 || call.value_bytes == 0, "the store has none of {items} items");
+    Ok(median(times.into_iter()))
+}

@@ -1,0 +1,90 @@
+//! What the dummy answers, for who has the bytes from elsewhere than from a socket.
+
+use fabcache_protocol::{Decoded, Decoder, Limits};
+
+use super::answers::{Answers, Shared};
+
+/// Values up to this many bytes are waited for, longer ones dropped as they come.
+const INLINE_BYTES_MAX: usize = 2 << 10;
+
+/// One connection's end of the dummy, without the connection.
+#[derive(Debug)]
+pub struct Responder {
+    shared: Shared,
+    decoder: Decoder,
+    answers: Answers,
+    /// What is not yet a request.
+    rest: Vec<u8>,
+}
+
+impl Responder {
+    /// To whom requests of all protocols come.
+    pub fn mixed() -> Responder {
+        let limits = Limits { inline_value_max: INLINE_BYTES_MAX };
+        Responder {
+            shared: Shared::new(None, Default::default()),
+            decoder: Decoder::mixed(limits),
+            answers: Answers::new(),
+            rest: Vec::new(),
+        }
+    }
+
+    /// Takes in what came, and puts what is answered in place of what is in `answer`. False if nothing more is to come.
+    pub fn take(&mut self, input: &[u8], answer: &mut Vec<u8>) -> bool {
+        let Responder { shared, decoder, answers, rest } = self;
+        let kept = !rest.is_empty();
+        if kept {
+            rest.extend_from_slice(input);
+        }
+        let whole = if kept { &rest[..] } else { input };
+        let used = respond(shared, decoder, answers, whole);
+        if kept {
+            rest.drain(..used);
+        } else {
+            rest.extend_from_slice(&input[used..]);
+        }
+        answers.output.take(&shared.items, answer);
+        !answers.closing
+    }
+}
+
+/// Answers all that is whole; how many bytes that was.
+pub fn respond(shared: &Shared, decoder: &mut Decoder, answers: &mut Answers, input: &[u8]) -> usize {
+    answers.begin();
+    let mut used = 0;
+    while !answers.closing {
+        match decoder.decode(&input[used..]) {
+            Decoded::Incomplete { .. } => break,
+            Decoded::Request { consumed, request } => {
+                used += consumed;
+                answers.request(shared, request);
+            }
+            Decoded::ValueEnd { consumed, intact } => {
+                used += consumed;
+                answers.value_end(shared, intact);
+            }
+            Decoded::Value { consumed, .. } | Decoded::Skipped { consumed } => used += consumed,
+            Decoded::Fatal => answers.closing = true,
+        }
+    }
+    used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_in_parts_is_answered_when_it_is_whole() {
+        let mut responder = Responder::mixed();
+        let mut answer = Vec::new();
+        let long = [&b"set long 0 0 3000\r\n"[..], &[b'v'; 3_000], b"\r\nmn\r\n"].concat();
+        let mut answered = Vec::new();
+        for part in [&b"mn\r\nset key 0"[..], b" 0 2\r", b"\nab\r\n"].into_iter().chain(long.chunks(700)) {
+            assert!(responder.take(part, &mut answer));
+            answered.extend_from_slice(&answer);
+        }
+        assert_eq!(answered, b"MN\r\nSTORED\r\nSTORED\r\nMN\r\n");
+        assert!(!responder.take(b"quit\r\n", &mut answer) && answer.is_empty());
+    }
+}
