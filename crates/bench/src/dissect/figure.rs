@@ -24,7 +24,7 @@ pub fn table(results: &Results) -> String {
                 let ns = of(hop);
                 if ns.is_finite() {
                     let part = ns / whole;
-                    let bar = "#".repeat((part * BAR_CHARACTERS).round().max(0.0) as usize);
+                    let bar = "#".repeat((part.clamp(0.0, 1.0) * BAR_CHARACTERS).round() as usize);
                     let name = hop.trim_end_matches("_ns");
                     let _ =
                         writeln!(text, "  {name:<10} {:>9.2} us {:>6.1}% {bar}", ns / 1_000.0, 100.0 * part);

@@ -52,7 +52,7 @@ pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> 
         call,
         iterations,
         keys,
-        store_ns: store::measure(&call, keys)?,
+        store_ns: store::measure(&call, &client, keys)?,
         echo: way(Answering::Echo(heard.request.len(), heard.answer.len()))?,
         protocol: way(Answering::Protocol(Box::new(Responder::mixed())))?,
         client,

@@ -41,7 +41,7 @@ use crate::target::Target;
 pub use figure::table;
 
 /// Calls a round at each stage with `quick`, and otherwise.
-const ITERATIONS: [u64; 2] = [200, 2_000];
+const ITERATIONS: [u64; 2] = [100, 2_000];
 /// Stages take turns so often in a round, so that what changes on the machine changes for all.
 const TURNS: u64 = 10;
 /// Calls before those that are timed, in each turn.

@@ -60,7 +60,7 @@ pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> 
         }
         Ok(())
     })?;
-    let store_ns = store::is_ours(&to_server).then(|| store::measure(&call, keys)).transpose()?;
+    let store_ns = store::is_ours(&to_server).then(|| store::measure(&call, &to_server, keys)).transpose()?;
     Ok(Box::new(Stages {
         call,
         iterations: dissect.iterations,

@@ -7,11 +7,16 @@ use fabcache_client::Client;
 use fabcache_store::{Expiry, Handle};
 
 use super::Call;
+use crate::limits::Limits;
 use crate::statistics::median;
 use crate::store::keys;
 
 /// Operations between readings of the clock, whose reading takes as long as one.
 const STEPS: u64 = 16;
+/// The store has no more memory than this.
+const MEMORY_BYTES_MAX: u64 = 256 << 20;
+/// Sets before those that are timed, at most.
+const REWRITES_MAX: u64 = 200_000;
 /// Bytes that are moved at most.
 const BYTES_MAX: u64 = 64 << 20;
 /// Runs of these at most, and at least.
@@ -23,12 +28,14 @@ pub fn is_ours(client: &Client) -> bool {
     stats.iter().all(|stats| stats.as_ref().is_ok_and(|stats| !stats.is_empty()))
 }
 
-/// Median nanoseconds of an operation, over so many items.
+/// Median nanoseconds of an operation, over so many items, in a store with as much memory as the servers of `client` say
+/// that they have.
 ///
 /// # Errors
 /// There is no memory for them.
-pub fn measure(call: &Call<'_>, items: u64) -> Result<f64> {
-    let memory = keys::memory_for(items, call.value_bytes);
+pub fn measure(call: &Call<'_>, client: &Client, items: u64) -> Result<f64> {
+    let told = Limits::of(client).unwrap_or_default().memory_bytes;
+    let memory = told.min(MEMORY_BYTES_MAX).max(keys::memory_for(items, call.value_bytes));
     let (store, _clock) = keys::store(memory, 1)?;
     let handle = Handle::new(&store);
     let all: Vec<Vec<u8>> = (0..items)
@@ -41,6 +48,12 @@ pub fn measure(call: &Call<'_>, items: u64) -> Result<f64> {
     let mut value = Vec::new();
     for (number, key) in all.iter().enumerate() {
         call.items.value(number as u64, call.value_bytes, &mut value);
+        keys::set(&handle, key, &value, Expiry::NEVER);
+    }
+    // Sets go on to other memory each time: let all of it have been touched.
+    let bytes = (call.value_bytes + call.items.key_bytes()).max(1) as u64;
+    let rewrites = if call.sets { (memory / bytes).min(REWRITES_MAX) } else { 0 };
+    for key in all.iter().cycle().take(rewrites as usize) {
         keys::set(&handle, key, &value, Expiry::NEVER);
     }
     let runs = (BYTES_MAX / (STEPS * call.value_bytes.max(1) as u64)).clamp(RUNS[0], RUNS[1]);

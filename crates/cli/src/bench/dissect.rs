@@ -21,7 +21,7 @@ pub struct Arguments {
     /// Bytes of values
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64,4096,65536")]
     sizes: Vec<usize>,
-    /// Calls a round at each stage: 2000 unless given, and 200 with --quick
+    /// Calls a round at each stage: 2000 unless given, and 100 with --quick
     #[arg(long, short, value_name = "NUMBER")]
     iterations: Option<u64>,
 }
