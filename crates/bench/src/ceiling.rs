@@ -85,7 +85,9 @@ impl Ceilings {
             let listen: Vec<Listen> = (0..way.servers).map(|_| way.listen()).collect();
             let process = Child::start(program, &listen, way.limits)?;
             let urls: Result<Vec<Url>> = process.urls().iter().map(|url| url.parse()).collect();
-            let target = Target::new(NAME, &urls?, way.protocol)?;
+            // No two have the same name: some measurements remember what they have filled.
+            let name = format!("{NAME} for {}, process {}", measured.name, process.process().0);
+            let target = Target::new(&name, &urls?, way.protocol)?;
             cpus.map_or(Ok(()), |cpus| process.process().pin(cpus))?;
             let targets = vec![measured.name.clone()];
             dummies.push(Dummy { way, targets, target, _process: process });

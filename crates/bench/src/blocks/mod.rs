@@ -191,10 +191,6 @@ impl Experiment for Blocks {
         vec![case("iset"), case("iget")]
     }
 
-    fn has_ceiling(&self) -> bool {
-        self.block_bytes.is_some()
-    }
-
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
         let client = target.client()?;
         let cut = self.cut(target, &client)?;

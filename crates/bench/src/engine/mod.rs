@@ -48,6 +48,8 @@ pub struct Plan {
     pub urls: Vec<String>,
     /// What is spoken over sockets, by its name.
     pub protocol: String,
+    /// How long an answer may take over sockets, in milliseconds.
+    pub patience_ms: u64,
     /// What clients do.
     pub work: Work,
     /// How many there are.
@@ -88,6 +90,7 @@ impl Plan {
         Plan {
             urls: target.urls.iter().map(Url::to_string).collect(),
             protocol: protocol_name(target.protocol).to_owned(),
+            patience_ms: target.patience.as_millis() as u64,
             work: work.clone(),
             clients,
             threads,
@@ -147,8 +150,9 @@ impl Engine {
             let addresses: Vec<Address> = urls.iter().map(|url| url.address.clone()).collect();
             let forms: Result<Vec<Form>> = addresses.iter().map(|address| form(address, protocol)).collect();
             let forms = forms?;
+            let patience = Duration::from_millis(plan.patience_ms);
             for clients in parts(plan.clients, plan.threads) {
-                let sockets = Sockets::connect(&addresses, &forms, clients)?;
+                let sockets = Sockets::connect(&addresses, &forms, clients, patience)?;
                 drivers.push((Driver::Sockets(Box::new(sockets)), clients));
             }
         }

@@ -22,7 +22,6 @@ use super::wire::Form;
 use super::work::{Choice, Pace, Schedule, Work};
 use super::{Round, as_ns, overdue_ns};
 use crate::items::Items;
-use crate::target::PATIENCE;
 
 /// Bytes received at once: what a fast server sends while others are answered.
 const RECEIVE_BYTES: usize = 256 << 10;
@@ -38,6 +37,8 @@ pub struct Sockets {
     servers: usize,
     mapping: Mapping,
     clients: usize,
+    /// How long an answer may take.
+    patience: Duration,
     buffer: Vec<u8>,
 }
 
@@ -76,7 +77,12 @@ impl Sockets {
     ///
     /// # Errors
     /// A server cannot be reached.
-    pub fn connect(addresses: &[Address], forms: &[Form], clients: usize) -> Result<Sockets> {
+    pub fn connect(
+        addresses: &[Address],
+        forms: &[Form],
+        clients: usize,
+        patience: Duration,
+    ) -> Result<Sockets> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).context("no epoll")?;
         let mut links = Vec::new();
         for _ in 0..clients {
@@ -88,7 +94,7 @@ impl Sockets {
         }
         let mapping = Mapping::new(&Distribution::default(), addresses, |_| true);
         let buffer = vec![0; RECEIVE_BYTES];
-        Ok(Sockets { epoll, links, servers: addresses.len(), mapping, clients, buffer })
+        Ok(Sockets { epoll, links, servers: addresses.len(), mapping, clients, patience, buffer })
     }
 
     /// Runs a round.
@@ -221,9 +227,9 @@ impl Sockets {
         Ok(())
     }
 
-    /// Waits until something comes, or for so long; how many connections it is. Without a time for [`PATIENCE`].
+    /// Waits until something comes, or for so long; how many connections it is. Without a time for as long as an answer may take.
     fn wait(&self, events: &mut [Event], wait_ns: Option<u64>) -> Result<usize> {
-        let patience = Timespec::try_from(PATIENCE)?;
+        let patience = Timespec::try_from(self.patience)?;
         let now = Timespec::default();
         let timeout = match wait_ns {
             None => patience,
@@ -249,7 +255,9 @@ impl Sockets {
     /// Nothing came for so long.
     fn has_failed(&self, scratch: &mut Scratch<'_>) -> Result<()> {
         match self.links.iter().find(|link| link.is_waiting()) {
-            Some(link) => bail!("no answer within {} s: {}", PATIENCE.as_secs(), link.waits_for(scratch)),
+            Some(link) => {
+                bail!("no answer within {} s: {}", self.patience.as_secs_f64(), link.waits_for(scratch))
+            }
             None => Ok(()),
         }
     }

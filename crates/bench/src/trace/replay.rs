@@ -191,6 +191,11 @@ impl Experiment for Replay {
         )
     }
 
+    fn has_ceiling(&self) -> bool {
+        // The dummy does not know these keys and values.
+        false
+    }
+
     fn cases(&self) -> Vec<Case> {
         let case = |source: &Source| {
             let case =
