@@ -183,7 +183,8 @@ fn wrong_answers_to_sets_are_noticed() {
 
 #[test]
 fn only_who_compares_every_byte_notices_one_in_the_middle() {
-    for experiment in experiments(false) {
+    // The shortest values of a mixture have no middle behind the number.
+    for experiment in experiments(false).into_iter().filter(|experiment| experiment.name() != "mixture") {
         let fault = |text: &str| Some(text.parse().expect(text));
         let [place, other] = places();
         let results = outcome(&*experiment, fault("wrong@10"), place, Protocol::Meta);
