@@ -1,0 +1,58 @@
+//! Calls taken apart, to a fabcached in this process over its socket and its memory, and to a server that is not one.
+
+mod common;
+
+use common::{Running, run};
+use fabcache_bench::dissect::{Dissect, HOPS, TOTAL, table};
+use fabcache_bench::dummy::{Dummy, Listen, Settings};
+use fabcache_bench::results::Sample;
+use fabcache_bench::target::Target;
+use fabcache_client::Protocol;
+
+fn dissect() -> Dissect {
+    let standard = Dissect::standard(true, true, 20).expect("a length");
+    Dissect { sizes: vec![64, 20_000], iterations: 20, ..standard }
+}
+
+/// Its hops are these, and add up to the whole.
+fn is_apart(sample: &Sample, hops: &[&str]) {
+    let found: Vec<&str> = HOPS.into_iter().filter(|hop| sample.figures.contains_key(*hop)).collect();
+    assert_eq!(found, hops, "{:?}", sample.figures);
+    let sum: f64 = hops.iter().map(|hop| sample.figures[*hop]).sum();
+    let whole = sample.figures[TOTAL];
+    assert!((sum - whole).abs() < 1.0 && whole > 0.0, "{:?}", sample.figures);
+    assert_eq!((sample.operations, sample.misses), (20, 0));
+    assert_eq!(sample.verified, if sample.case.operation == "get" { 20 } else { 0 });
+}
+
+#[test]
+fn each_way_has_its_hops() {
+    let server = Running::start("dissect", "-m 32");
+    let sockets = ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns"];
+    for protocol in [Protocol::Auto, Protocol::Text, Protocol::Binary] {
+        let results = run(&dissect(), &[&server.target("unix", protocol)]).expect("right answers");
+        assert_eq!(results.samples.len(), 8, "two operations, two sizes, two rounds");
+        results.samples.iter().for_each(|sample| is_apart(sample, &sockets));
+    }
+    let results = run(&dissect(), &[&server.target("shm", Protocol::Auto)]).expect("right answers");
+    for sample in &results.samples {
+        if sample.case.operation == "get" {
+            is_apart(sample, &["client_ns", "loads_ns", "copy_ns"]);
+        } else {
+            is_apart(sample, &["transport_ns", "protocol_ns", "server_ns", "store_ns"]);
+        }
+    }
+    let text = table(&results);
+    assert!(text.contains("shm, GET of 64 bytes") && text.contains("shm, SET of 20000 bytes"), "{text}");
+}
+
+#[test]
+fn of_another_server_all_the_rest_is_the_servers() {
+    let dummy =
+        Dummy::start(&Settings::new(vec![Listen::Tcp(([127, 0, 0, 1], 0).into())])).expect("it listens");
+    let url = dummy.urls()[0].parse().expect("a URL");
+    let target = Target::new("other", &[url], Protocol::Meta).expect("it answers");
+    let results = run(&dissect(), &[&target]).expect("right answers");
+    let hops = ["client_ns", "transport_ns", "protocol_ns", "server_ns"];
+    results.samples.iter().for_each(|sample| is_apart(sample, &hops));
+}
