@@ -132,7 +132,7 @@ impl Link {
         keys.iter_mut().zip(numbers).for_each(|(key, number)| items.key(*number, key));
         let marked = keys.iter().zip(numbers).map(|(key, number)| (&key[..], *number as u32));
         self.form.get(marked, &mut self.out);
-        let ends = self.form.has_end(numbers.len());
+        let ends = self.form.has_end();
         for (at, number) in numbers.iter().enumerate() {
             let is_last = !ends || at + 1 == numbers.len();
             self.asked.push_back(Asked { number: *number, slot, sets: false, is_last, ends, is_done: false });

@@ -1,8 +1,8 @@
 //! Clients of a target that is filled: in this process or in others.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 
@@ -31,8 +31,8 @@ pub struct Load {
     pub program: Option<PathBuf>,
     /// How long a round lasts.
     pub seconds: f64,
-    /// What targets were filled with last.
-    pub filled: RefCell<BTreeMap<String, (Sizes, u64)>>,
+    /// What servers were filled with last.
+    pub filled: Mutex<BTreeMap<Vec<String>, (Sizes, u64)>>,
 }
 
 /// Clients, connected.
@@ -57,7 +57,7 @@ impl Load {
             pipeline: 1,
             verify,
         };
-        Load { work, threads: 1, processes: 0, program: None, seconds, filled: RefCell::default() }
+        Load { work, threads: 1, processes: 0, program: None, seconds, filled: Mutex::default() }
     }
 
     /// Whether all of it can be.
@@ -88,13 +88,7 @@ impl Load {
     pub fn connect(&self, target: &Target, work: &Work, clients: usize) -> Result<Clients> {
         self.check()?;
         work.check()?;
-        let wanted = (work.sizes, work.keys);
-        if self.filled.borrow().get(&target.name) != Some(&wanted) {
-            self.filled.borrow_mut().remove(&target.name);
-            let items = Items::new(work.key_bytes)?;
-            fill(&target.client()?, &items, 0..work.keys, |number| work.sizes.value_bytes(number))?;
-            self.filled.borrow_mut().insert(target.name.clone(), wanted);
-        }
+        self.fill(target, work)?;
         let plan = Plan::new(target, work, clients, self.threads.min(clients));
         if self.processes == 0 {
             return Ok(Clients::Here(Box::new(Engine::connect(&plan)?)));
@@ -104,6 +98,27 @@ impl Load {
             None => std::env::current_exe().context("this program is not known")?,
         };
         Ok(Clients::There(Workers::start(&program, &plan, self.processes.min(clients))?))
+    }
+
+    /// Stores what will be read, unless it was before.
+    fn fill(&self, target: &Target, work: &Work) -> Result<()> {
+        let place: Vec<String> = target.urls.iter().map(ToString::to_string).collect();
+        let wanted = (work.sizes, work.keys);
+        let items = Items::new(work.key_bytes)?;
+        let client = target.client()?;
+        let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
+        if filled.get(&place) == Some(&wanted) {
+            // It may be another server by now.
+            let mut last = Vec::new();
+            items.key(work.keys - 1, &mut last);
+            if client.get(&last)?.is_some() {
+                return Ok(());
+            }
+        }
+        filled.remove(&place);
+        fill(&client, &items, 0..work.keys, |number| work.sizes.value_bytes(number))?;
+        filled.insert(place, wanted);
+        Ok(())
     }
 
     /// A round that lasts as long as it should.

@@ -90,7 +90,7 @@ impl Memory {
                 None if made % TIMED_EVERY != 0 => None,
                 None => {
                     let now = Instant::now();
-                    if as_ns(now - begun) >= round.duration_ns {
+                    if made > 0 && as_ns(now - begun) >= round.duration_ns {
                         break;
                     }
                     Some(now)

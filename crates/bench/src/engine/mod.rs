@@ -48,14 +48,14 @@ pub struct Plan {
     pub urls: Vec<String>,
     /// What is spoken over sockets, by its name.
     pub protocol: String,
-    /// How long an answer may take over sockets, in milliseconds.
-    pub patience_ms: u64,
     /// What clients do.
     pub work: Work,
     /// How many there are.
     pub clients: usize,
     /// Threads that they are driven by. Through shared memory each has its own, whatever this says.
     pub threads: usize,
+    /// A server that does not answer for so long has failed, in nanoseconds.
+    pub patience_ns: u64,
 }
 
 /// A round of some clients.
@@ -90,10 +90,10 @@ impl Plan {
         Plan {
             urls: target.urls.iter().map(Url::to_string).collect(),
             protocol: protocol_name(target.protocol).to_owned(),
-            patience_ms: target.patience.as_millis() as u64,
             work: work.clone(),
             clients,
             threads,
+            patience_ns: as_ns(target.patience),
         }
     }
 }
@@ -136,13 +136,15 @@ impl Engine {
         let urls = urls?;
         let first = urls.first().context("there is no server")?;
         let protocol = protocol(&plan.protocol)?;
+        let patience = Duration::from_nanos(plan.patience_ns);
         let mut drivers = Vec::new();
         if first.shared_memory {
             ensure!(
                 plan.work.batch == 1 || plan.work.pipeline == 1,
                 "through shared memory a client has either many keys in a request, or many requests in flight"
             );
-            let target = Target::new("server", &urls, protocol)?;
+            let mut target = Target::new("server", &urls, protocol)?;
+            target.patience = patience;
             for _ in 0..plan.clients {
                 drivers.push((Driver::Memory(Box::new(Memory::connect(&target, &plan.work)?)), 1));
             }
@@ -150,7 +152,6 @@ impl Engine {
             let addresses: Vec<Address> = urls.iter().map(|url| url.address.clone()).collect();
             let forms: Result<Vec<Form>> = addresses.iter().map(|address| form(address, protocol)).collect();
             let forms = forms?;
-            let patience = Duration::from_millis(plan.patience_ms);
             for clients in parts(plan.clients, plan.threads) {
                 let sockets = Sockets::connect(&addresses, &forms, clients, patience)?;
                 drivers.push((Driver::Sockets(Box::new(sockets)), clients));

@@ -174,7 +174,7 @@ mod tests {
 
     fn plan(clients: usize) -> Plan {
         let urls = vec!["unix:///nowhere/at/all".into()];
-        Plan { urls, protocol: "text".into(), patience_ms: 10_000, work: work(), clients, threads: 1 }
+        Plan { urls, protocol: "text".into(), patience_ns: 1_000_000_000, work: work(), clients, threads: 1 }
     }
 
     #[test]

@@ -157,7 +157,8 @@ impl Sockets {
     ) -> Option<u64> {
         let end_ns = running.round.duration_ns;
         let Some(schedule) = &mut running.schedule else {
-            if now_ns >= end_ns {
+            // A round has a request at least, however late the machine lets it begin.
+            if now_ns >= end_ns && running.counts.operations > 0 {
                 return None;
             }
             while let Some(slot) = running.free.pop_front() {

@@ -67,8 +67,8 @@ fn client_us_each(sample: &Sample) -> Option<f64> {
     Some(ns as f64 / sample.operations as f64 / 1e3)
 }
 
-/// All cases; the target's name and a ratio of operations a second to those of the last only where there are several. What is the clients'
-/// limit is marked.
+/// All cases; the target's name, and a ratio of operations a second to those of the last target, only where there are
+/// several.
 pub fn table(results: &Results, columns: &[&Column]) -> String {
     let several = results.targets.len() > 1;
     let base = results.targets.last().map_or("", |target| &target.name);
@@ -89,9 +89,6 @@ pub fn table(results: &Results, columns: &[&Column]) -> String {
             if several {
                 let [median, least, most] = results.ratio(target, base, case, |sample| Some(sample.rate()));
                 row.push(format!("{median:.2} ({least:.2} to {most:.2})"));
-            }
-            if results.rounds(target, case).any(Sample::is_clients_limit) {
-                row.push("the clients' limit".into());
             }
             rows.push(row);
         }

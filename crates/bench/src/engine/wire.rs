@@ -53,26 +53,20 @@ const REQUEST: u8 = 0x80;
 const RESPONSE: u8 = 0x81;
 const GET: u8 = 0x00;
 const SET: u8 = 0x01;
-const GETQ: u8 = 0x09;
-const NOOP: u8 = 0x0a;
 const STATUS_OK: u16 = 0;
 const STATUS_NOT_FOUND: u16 = 1;
 /// Flags and time to live: what a set says beside key and value.
 const SET_EXTRAS: [u8; 8] = [0; 8];
 
 impl Form {
-    /// Whether the answer to a request of so many keys has an end behind its values, rather than an answer for each key.
-    pub fn has_end(self, keys: usize) -> bool {
-        match self {
-            Form::Text => true,
-            Form::Meta => false,
-            Form::Binary => keys > 1,
-        }
+    /// Whether the answer to a request of several keys has an end behind its values, rather than an answer for each key.
+    pub fn has_end(self) -> bool {
+        self == Form::Text
     }
 
-    /// Adds a request for values. Each key has a mark.
-    pub fn get<'k>(self, keys: impl ExactSizeIterator<Item = (&'k [u8], u32)>, out: &mut Vec<u8>) {
-        let many = keys.len() > 1;
+    /// Adds a request for values. Each key has a mark. Where the protocol has no request for several keys there is one for
+    /// each; none of them is quiet, for a value that never comes is not to be taken for one that is not there.
+    pub fn get<'k>(self, keys: impl Iterator<Item = (&'k [u8], u32)>, out: &mut Vec<u8>) {
         match self {
             Form::Text => {
                 out.extend_from_slice(b"get");
@@ -91,10 +85,7 @@ impl Form {
             }
             Form::Binary => {
                 for (key, mark) in keys {
-                    packet(if many { GETQ } else { GET }, [key, b"", b""], mark, out);
-                }
-                if many {
-                    packet(NOOP, [b"", b"", b""], 0, out);
+                    packet(GET, [key, b"", b""], mark, out);
                 }
             }
         }
@@ -232,10 +223,9 @@ fn said_in_packet(input: &[u8]) -> Result<Option<(Said<'_>, usize)>> {
     }
     let value = &input[HEADER_BYTES + before..end];
     let said = match (opcode, status) {
-        (GET | GETQ, STATUS_OK) => Said::Value { of: Of::Mark(mark), value },
+        (GET, STATUS_OK) => Said::Value { of: Of::Mark(mark), value },
         (GET, STATUS_NOT_FOUND) => Said::Miss(Of::Mark(mark)),
         (SET, STATUS_OK) => Said::Stored(Of::Mark(mark)),
-        (NOOP, STATUS_OK) => Said::End,
         _ => bail!("the server refuses: status {status}, {}", shown(value)),
     };
     Ok(Some((said, end)))
@@ -270,7 +260,7 @@ mod tests {
         assert_eq!(of(Form::Meta, &["a", "b"]), b"mg a v\r\nmg b v\r\n");
         let one = of(Form::Binary, &["abc"]);
         assert_eq!(one, b"\x80\0\0\x03\0\0\0\0\0\0\0\x03\0\0\0\x07\0\0\0\0\0\0\0\0abc");
-        assert_eq!(of(Form::Binary, &["a", "b"]).len(), 3 * 24 + 2);
+        assert_eq!(of(Form::Binary, &["a", "b"]).len(), 2 * 24 + 2);
         let mut out = Vec::new();
         Form::Text.set(b"k", b"12345678901", 0, &mut out);
         Form::Meta.set(b"k", b"", 0, &mut out);

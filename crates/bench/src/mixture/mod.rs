@@ -47,6 +47,16 @@ impl Mixture {
         let clients = if quick { vec![16] } else { vec![1, 4, 16, 64] };
         Ok(Mixture { averages: vec![AVERAGE_BYTES], clients, load })
     }
+
+    /// Whether all of it can be.
+    ///
+    /// # Errors
+    /// What cannot.
+    pub fn check(&self) -> Result<()> {
+        self.load.check()?;
+        ensure!(!self.clients.contains(&0) && !self.clients.is_empty(), "there is at least 1 client");
+        self.averages.iter().try_for_each(|average| Olio::of_average(*average).map(drop))
+    }
 }
 
 impl Experiment for Mixture {
@@ -76,9 +86,9 @@ impl Experiment for Mixture {
     }
 
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
+        self.check()?;
         let average = case.number("average_bytes").context("a case has an average")?;
         let clients = case.number("clients").context("a case has clients")? as usize;
-        ensure!(clients > 0, "there is at least 1 client");
         let work = self.load.sized(Sizes::Olio(Olio::of_average(average)?));
         let clients = self.load.connect(target, &work, clients)?;
         Ok(Box::new(Mixed { load: &self.load, target, clients }))

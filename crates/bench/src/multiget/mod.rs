@@ -42,6 +42,19 @@ impl Multiget {
         let clients = if quick { vec![1, 16] } else { vec![1, 2, 4, 8, 16, 32, 64] };
         Ok(Multiget { batches: vec![1, BATCH], sizes: vec![VALUE_BYTES], clients, load })
     }
+
+    /// Whether all of it can be.
+    ///
+    /// # Errors
+    /// What cannot.
+    pub fn check(&self) -> Result<()> {
+        self.load.check()?;
+        ensure!(!self.clients.contains(&0) && !self.clients.is_empty(), "there is at least 1 client");
+        for batch in &self.batches {
+            Work { batch: *batch, ..self.load.work.clone() }.check()?;
+        }
+        Ok(())
+    }
 }
 
 impl Experiment for Multiget {
@@ -68,9 +81,9 @@ impl Experiment for Multiget {
     }
 
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
+        self.check()?;
         let number = |name: &str| case.number(name).with_context(|| format!("a case has {name}"));
         let (size, clients) = (number("value_bytes")? as usize, number("clients")? as usize);
-        ensure!(clients > 0, "there is at least 1 client");
         let work = self.load.sized(Sizes::Same(size));
         let work = Work { batch: number("batch")? as usize, get_share: 1.0, ..work };
         Ok(Box::new(Batches { load: &self.load, clients: self.load.connect(target, &work, clients)? }))

@@ -111,6 +111,11 @@ impl Experiment for Throughput {
         cases
     }
 
+    /// An open loop does what it is told, and not more with a server that does nothing.
+    fn has_ceiling(&self) -> bool {
+        self.rates.is_empty()
+    }
+
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
         self.check()?;
         let clients = self.connect(target, case)?;

@@ -3,6 +3,8 @@
 // Not every test uses all of it.
 #![allow(dead_code)]
 
+pub mod clients;
+
 use clap::Parser;
 use fabcache_bench::experiment::{self, Experiment, Plan, Progress};
 use fabcache_bench::results::Results;
@@ -28,9 +30,28 @@ impl Running {
         Running { server: Some(Server::start(settings, Vec::new()).expect("a server")), socket }
     }
 
-    /// Reached in this way: `unix` or `shm`.
+    /// On a port of 127.0.0.1.
+    pub fn tcp() -> Running {
+        let parsed = CommandLine::try_parse_from(["fabcached", "-t", "1", "-l", "127.0.0.1", "-p", "-1"]);
+        let settings = Settings::new(&parsed.expect("flags").options, &|_| None).expect("settings");
+        Running {
+            server: Some(Server::start(settings, Vec::new()).expect("a server")),
+            socket: String::new(),
+        }
+    }
+
+    /// Where it is, as a URL of this way: `tcp` for one on a port, `unix` or `shm`.
+    pub fn url(&self, way: &str) -> String {
+        if way != "tcp" {
+            return format!("{way}://{}", self.socket);
+        }
+        let local = self.server.as_ref().expect("it runs").local().first().map(ToString::to_string);
+        format!("tcp://{}", local.expect("a port"))
+    }
+
+    /// Reached in this way, as [`Running::url`] has it.
     pub fn target(&self, way: &str, protocol: Protocol) -> Target {
-        let url: Url = format!("{way}://{}", self.socket).parse().expect("a URL");
+        let url: Url = self.url(way).parse().expect("a URL");
         Target::new(way, &[url], protocol).expect("it is up")
     }
 }

@@ -38,5 +38,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     mixture.averages.clone_from(&arguments.average);
     mixture.load.work.get_share = arguments.get_share;
     arguments.load.change(&mut mixture.load)?;
+    mixture.check()?;
     common.measure(&mixture, ROUNDS, table)
 }

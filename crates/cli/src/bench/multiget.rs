@@ -38,5 +38,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     multiget.batches.clone_from(&arguments.batch);
     multiget.sizes.clone_from(&arguments.sizes);
     arguments.load.change(&mut multiget.load)?;
+    multiget.check()?;
     common.measure(&multiget, ROUNDS, table)
 }

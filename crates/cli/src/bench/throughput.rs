@@ -10,6 +10,8 @@ use super::load::LoadArguments;
 
 /// Rounds of a full run.
 const ROUNDS: u32 = 3;
+/// Seconds of a step of a search with --quick.
+const STEP_SECONDS_QUICK: f64 = 0.1;
 
 /// Which requests, of how many clients, and when.
 #[derive(Debug, Args)]
@@ -57,8 +59,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut throughput = Throughput::standard(common.quick, common.verify, common.key_bytes)?;
     if let Some(clients) = &arguments.load.clients {
         throughput.clients.clone_from(clients);
-    } else if common.quick && arguments.saturate {
+    } else if arguments.saturate {
         throughput.clients = vec![16];
+    }
+    if common.quick && arguments.saturate {
+        throughput.load.seconds = STEP_SECONDS_QUICK;
     }
     if let Some(sizes) = &arguments.sizes {
         throughput.sizes.clone_from(sizes);

@@ -1,0 +1,62 @@
+//! Clients in processes of their own, as `fabcache bench` starts them.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use clap::Parser;
+use fabcache_bench::results::Results;
+use fabcache_server::options::CommandLine;
+use fabcache_server::{Server, Settings};
+
+fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("fabcache-{name}-{}", std::process::id()))
+}
+
+fn bench(line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fabcache")).arg("bench").args(line.split(' ')).output().expect("it runs")
+}
+
+#[test]
+fn clients_of_several_processes_are_measured_together() {
+    let (socket, json) = (temporary("processes.sock"), temporary("processes.json"));
+    let line = format!("fabcached -t 1 --shm -s {}", socket.display());
+    let parsed = CommandLine::try_parse_from(line.split(' ')).expect("flags");
+    let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
+    let server = Server::start(settings, Vec::new()).expect("a server");
+    for scheme in ["unix", "shm"] {
+        let output = bench(&format!(
+            "throughput --server {scheme}://{} --quick --verify --sizes 100 --clients 3 --processes 2 --seconds 0.05 --json {}",
+            socket.display(),
+            json.display()
+        ));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let results = Results::read(&json).expect("results");
+        let [sample] = &results.samples[..] else { panic!("{results:?}") };
+        assert_eq!(sample.case.number("processes"), Some(2.0));
+        assert!(sample.operations > 0 && sample.verified == sample.operations, "{sample:?}");
+        assert!(sample.client_cpu_ns > Some(0) && sample.latency.is_some(), "{sample:?}");
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(table.contains("processes") && table.contains("p99.9 us"), "{table}");
+        assert!(output.stderr.is_empty(), "nobody looks at progress here");
+    }
+    server.stop().expect("no thread failed");
+    let _ = std::fs::remove_file(json);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_name() {
+    let nowhere = "--server unix:///nowhere/at/all";
+    for (line, told) in [
+        (format!("throughput {nowhere}"), "/nowhere/at/all"),
+        (format!("throughput {nowhere} --clients 0"), "at least 1 client"),
+        (format!("throughput {nowhere} --seconds 0"), "rounds of 0 s"),
+        (format!("throughput {nowhere} --rate 0"), "rates are above 0"),
+        (format!("mixture {nowhere} --average 5"), "an average of 5 bytes"),
+        (format!("mixture {nowhere} --get-share 2"), "a get share of 2"),
+        (format!("multiget {nowhere} --batch 1000"), "a batch of 1000 keys"),
+    ] {
+        let output = bench(&line);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(told), "{line}: {error}");
+    }
+}
