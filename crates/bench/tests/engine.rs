@@ -39,7 +39,8 @@ fn every_answer_is_right_in_each_protocol() {
             for (pipeline, batch, get_share) in [(1, 1, 1.0), (16, 1, 0.8), (1, 48, 1.0), (3, 7, 0.5)] {
                 let work = Work { pipeline, batch, get_share, ..work(KEYS, Sizes::Same(300)) };
                 let what = format!("{url} {protocol} {work:?}");
-                let plan = Plan { clients: 5, threads: 2, ..plan(&[url.clone()], protocol, &work) };
+                let plan =
+                    Plan { clients: 5, threads: 2, ..plan(std::slice::from_ref(&url), protocol, &work) };
                 filled(&plan);
                 let outcome = run(&plan, &round(Pace::Closed, 30)).expect(&what);
                 assert_right(&outcome, get_share == 1.0, &what);
@@ -75,7 +76,7 @@ fn clients_of_shared_memory_do_the_same() {
     let url = server.url("shm");
     for (pipeline, batch, get_share) in [(1, 1, 1.0), (1, 1, 0.5), (8, 1, 0.5), (1, 48, 1.0)] {
         let work = Work { pipeline, batch, get_share, ..work(KEYS, Sizes::Same(300)) };
-        let plan = Plan { clients: 2, ..plan(&[url.clone()], "auto", &work) };
+        let plan = Plan { clients: 2, ..plan(std::slice::from_ref(&url), "auto", &work) };
         filled(&plan);
         let outcome = run(&plan, &round(Pace::Closed, 30)).expect("right answers");
         assert_right(&outcome, get_share == 1.0, &format!("{work:?}"));

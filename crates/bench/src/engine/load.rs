@@ -10,11 +10,12 @@ use super::processes::Workers;
 use super::{Engine, Outcome, Pace, Plan, Popularity, Round, Sizes, Work};
 use crate::fill::fill;
 use crate::items::Items;
+use crate::limits::Limits;
 use crate::results::{Case, Sample};
 use crate::target::Target;
 
-/// Values that are stored together take no more, so that memcached's default memory holds them.
-const STORED_BYTES_MAX: u64 = 24 << 20;
+/// What servers keep of an item beside key and value, about: memcached 48 bytes or 56.
+const ITEM_EXTRA_BYTES: usize = 56;
 /// A round lasts a day at most.
 const SECONDS_MAX: f64 = 86_400.0;
 
@@ -74,11 +75,16 @@ impl Load {
         self.work.check()
     }
 
-    /// The work with values of these sizes, of no more items than servers have memory for.
-    pub fn sized(&self, sizes: Sizes) -> Work {
+    /// The work with values of these sizes, which are one of so many kinds that are stored one after the other: of no more items
+    /// than the target's servers have memory for.
+    ///
+    /// # Errors
+    /// The target cannot be reached.
+    pub fn sized(&self, target: &Target, sizes: Sizes, kinds: usize) -> Result<Work> {
         let work = Work { sizes, ..self.work.clone() };
-        let keys = (STORED_BYTES_MAX as f64 / work.mean_bytes().max(1.0)) as u64;
-        Work { keys: work.keys.min(keys).max(1), ..work }
+        let item_bytes = work.mean_bytes() as usize + work.key_bytes + ITEM_EXTRA_BYTES;
+        let keys = Limits::or_default(&target.client()?).items_of(item_bytes, kinds, work.keys);
+        Ok(Work { keys, ..work })
     }
 
     /// Fills a target, if it was not with the same before, and connects clients.
@@ -170,10 +176,9 @@ impl Load {
         let compared = if verify { "every byte" } else { "length and number" };
         format!(
             "{clients} (through shared memory each with its own), with up to {pipeline} requests in flight each, for {} s a round; \
-             at most {keys} keys of {key_bytes} bytes, {chosen}, values of at most {} MB together; {compared} of every \
-             value compared; wall time of a request",
-            self.seconds,
-            STORED_BYTES_MAX >> 20
+             at most {keys} keys of {key_bytes} bytes, {chosen}, in at most half of the servers' memory; {compared} of every value \
+             compared; wall time of a request",
+            self.seconds
         )
     }
 }

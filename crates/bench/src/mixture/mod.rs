@@ -89,7 +89,7 @@ impl Experiment for Mixture {
         self.check()?;
         let average = case.number("average_bytes").context("a case has an average")?;
         let clients = case.number("clients").context("a case has clients")? as usize;
-        let work = self.load.sized(Sizes::Olio(Olio::of_average(average)?));
+        let work = self.load.sized(target, Sizes::Olio(Olio::of_average(average)?), self.averages.len())?;
         let clients = self.load.connect(target, &work, clients)?;
         Ok(Box::new(Mixed { load: &self.load, target, clients }))
     }

@@ -84,7 +84,7 @@ impl Experiment for Multiget {
         self.check()?;
         let number = |name: &str| case.number(name).with_context(|| format!("a case has {name}"));
         let (size, clients) = (number("value_bytes")? as usize, number("clients")? as usize);
-        let work = self.load.sized(Sizes::Same(size));
+        let work = self.load.sized(target, Sizes::Same(size), self.sizes.len())?;
         let work = Work { batch: number("batch")? as usize, get_share: 1.0, ..work };
         Ok(Box::new(Batches { load: &self.load, clients: self.load.connect(target, &work, clients)? }))
     }

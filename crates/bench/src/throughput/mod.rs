@@ -72,7 +72,8 @@ impl Throughput {
     fn connect(&self, target: &Target, case: &Case) -> Result<Clients> {
         let value_bytes = case.number("value_bytes").context("a case has a size")? as usize;
         let clients = case.number("clients").context("a case has clients")? as usize;
-        self.load.connect(target, &self.load.sized(Sizes::Same(value_bytes)), clients)
+        let work = self.load.sized(target, Sizes::Same(value_bytes), self.sizes.len())?;
+        self.load.connect(target, &work, clients)
     }
 }
 

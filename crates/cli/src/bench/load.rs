@@ -18,7 +18,7 @@ pub struct LoadArguments {
     /// Requests of a client that may be in flight at once
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pipeline: usize,
-    /// Keys, as far as their values take no more than 24 MB
+    /// Keys, as far as all items take no more than half of the servers' memory
     #[arg(long, value_name = "NUMBER")]
     keys: Option<u64>,
     /// Keys are asked for as Zipf's law with this exponent has it, rather than all as often
