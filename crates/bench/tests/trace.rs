@@ -58,7 +58,7 @@ fn mixed(lines: u32) -> (String, [Wanted; 2]) {
     for i in 0..lines {
         let key = random.below(40);
         let operation = operations[random.below(operations.len() as u32) as usize];
-        let is_counter = key % 3 == 0;
+        let is_counter = key.is_multiple_of(3);
         let is_counting = matches!(operation, "incr" | "decr");
         let is_joining = matches!(operation, "append" | "prepend");
         // Counters are never made longer, nor anything else counted.

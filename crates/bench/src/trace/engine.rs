@@ -91,15 +91,15 @@ impl<'e> Engine<'e> {
         Engine { plan, client, expected, in_flight, bytes_in_flight: 0, spare, counts }
     }
 
-    /// Replays all records that `next` gives.
+    /// Replays records.
     ///
     /// # Errors
-    /// `next` fails, a server does, or an answer is wrong: under which key, and why.
-    pub fn run(mut self, mut next: impl FnMut() -> Result<Option<Record>>) -> Result<Counts> {
+    /// There is none, a server fails, or an answer is wrong: under which key, and why.
+    pub fn run(mut self, records: &mut dyn Iterator<Item = Result<Record>>) -> Result<Counts> {
         let start = Instant::now();
         let mut first = None;
         while self.counts.records < self.plan.requests_max {
-            let Some(record) = next()? else { break };
+            let Some(record) = records.next().transpose()? else { break };
             let since = record.second.saturating_sub(*first.get_or_insert(record.second));
             self.pace(start, since)?;
             self.replay(&record)?;

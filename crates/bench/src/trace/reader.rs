@@ -119,28 +119,6 @@ impl Reader {
         self.skipped
     }
 
-    /// The next record; none at the end.
-    ///
-    /// # Errors
-    /// It is malformed, and such are not skipped, or it cannot be read: which, and why.
-    pub fn next(&mut self) -> Result<Option<Record>> {
-        loop {
-            let read = match self.format {
-                Format::Oracle => self.read_oracle(),
-                Format::Csv => self.read_line(),
-            };
-            let Some(record) = read.with_context(|| format!("cannot read the trace {}", self.name))? else {
-                return Ok(None);
-            };
-            self.seen += 1;
-            match record {
-                Ok(record) => return Ok(Some(record)),
-                Err(_) if self.skips_malformed => self.skipped += 1,
-                Err(error) => return Err(error).with_context(|| self.place()),
-            }
-        }
-    }
-
     fn place(&self) -> String {
         let (name, seen) = (&self.name, self.seen);
         match self.format {
@@ -183,6 +161,30 @@ impl Reader {
     }
 }
 
+/// Record by record. What is malformed, if such is not skipped, or cannot be read is an error: which, and why.
+impl Iterator for Reader {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Result<Record>> {
+        loop {
+            let read = match self.format {
+                Format::Oracle => self.read_oracle(),
+                Format::Csv => self.read_line(),
+            };
+            let record = match read.with_context(|| format!("cannot read the trace {}", self.name)) {
+                Ok(record) => record?,
+                Err(error) => return Some(Err(error)),
+            };
+            self.seen += 1;
+            match record {
+                Ok(record) => return Some(Ok(record)),
+                Err(_) if self.skips_malformed => self.skipped += 1,
+                Err(error) => return Some(Err(error.context(self.place()))),
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -192,10 +194,7 @@ mod tests {
 
     fn read(bytes: &[u8], skips: bool) -> Result<(Vec<Record>, u64)> {
         let mut reader = Reader::new("t", Cursor::new(bytes.to_vec()), None, skips)?;
-        let mut records = Vec::new();
-        while let Some(record) = reader.next()? {
-            records.push(record);
-        }
+        let records = reader.by_ref().collect::<Result<_>>()?;
         Ok((records, reader.skipped()))
     }
 

@@ -132,7 +132,7 @@ impl Replay {
     fn over(
         &self,
         index: usize,
-        replay: impl FnOnce(&mut dyn FnMut() -> Result<Option<Record>>) -> Result<Counts>,
+        replay: impl FnOnce(&mut dyn Iterator<Item = Result<Record>>) -> Result<Counts>,
     ) -> Result<(Counts, u64)> {
         let reader = match &self.sources[index] {
             Source::Synthetic(kind) => {
@@ -140,9 +140,9 @@ impl Replay {
                 let mut records = trace.requests.iter().map(|request| {
                     let Object { key_bytes, value_bytes, ttl_s } = trace.objects[request.object as usize];
                     let (second, object) = (request.second.into(), request.object.into());
-                    Record { second, object, key_bytes, value_bytes, operation: Operation::Get, ttl_s }
+                    Ok(Record { second, object, key_bytes, value_bytes, operation: Operation::Get, ttl_s })
                 });
-                return Ok((replay(&mut || Ok(records.next()))?, 0));
+                return Ok((replay(&mut records)?, 0));
             }
             Source::File(path) => Reader::open(path, self.plan.format, self.plan.skips_malformed),
             Source::Input => {
@@ -155,7 +155,7 @@ impl Replay {
             }
         };
         let mut reader = reader?;
-        let counts = replay(&mut || reader.next())?;
+        let counts = replay(&mut reader)?;
         ensure!(counts.records > 0, "{}: there is no request in it", self.sources[index].name());
         Ok((counts, reader.skipped()))
     }
@@ -233,9 +233,9 @@ impl Rounds for Run<'_> {
         }
         let Run { replay, index, client, expected } = self;
         let mut elapsed = None;
-        let (counts, skipped) = replay.over(*index, |next| {
+        let (counts, skipped) = replay.over(*index, |records| {
             let start = Instant::now();
-            let counts = Engine::new(&replay.plan, client, expected).run(next);
+            let counts = Engine::new(&replay.plan, client, expected).run(records);
             elapsed = Some(start.elapsed());
             counts
         })?;
