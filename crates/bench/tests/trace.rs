@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use common::{Running, run};
 use fabcache_bench::random::Random;
@@ -217,6 +218,10 @@ enum Fault {
     Foreign,
     /// It does not delete.
     Undead,
+    /// It does not answer the second get.
+    Silent,
+    /// It closes the connection there.
+    Closed,
 }
 
 /// A server of the text protocol in a few lines.
@@ -224,13 +229,22 @@ fn serve(stream: UnixStream, fault: Fault) -> std::io::Result<()> {
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);
     let (mut values, mut line) = (HashMap::<String, Vec<u8>>::new(), String::new());
-    let mut last = String::new();
+    let (mut last, mut gets) = (String::new(), 0);
     while reader.read_line(&mut line)? > 0 {
         let words: Vec<&str> = line.split_whitespace().collect();
         let answer = match words[..] {
             ["version"] => b"VERSION 1.6.18\r\n".to_vec(),
             ["stats"] => b"STAT pid 1\r\nEND\r\n".to_vec(),
             ["get" | "gets", key] => {
+                gets += 1;
+                match fault {
+                    Fault::Silent if gets == 2 => {
+                        line.clear();
+                        continue;
+                    }
+                    Fault::Closed if gets == 2 => return Ok(()),
+                    _ => {}
+                }
                 let key = if fault == Fault::Foreign && !last.is_empty() { last.as_str() } else { key };
                 let found = values.get(key).map(|value| {
                     let head = format!("VALUE {} 0 {} 1\r\n", words[1], value.len() - 2);
@@ -272,7 +286,8 @@ fn replay_on_fake(path: &Path, fault: Fault, replay: &Replay) -> Result<Results,
         }
     });
     let url = format!("unix://{}", path.display()).parse().expect("a URL");
-    let target = Target::new("fake", &[url], Protocol::Text).expect("it is up");
+    let mut target = Target::new("fake", &[url], Protocol::Text).expect("it is up");
+    target.patience = Duration::from_millis(300);
     run(replay, &[&target]).map_err(|error| format!("{error:#}"))
 }
 
@@ -287,6 +302,10 @@ fn wrong_answers_end_it_and_the_key_is_named() {
     for fault in [Fault::Bit, Fault::Old, Fault::Foreign] {
         let error = replay_on_fake(&socket.0, fault, &file.replay()).expect_err("a wrong value");
         assert!(error.contains("get of the key") && error.contains("a wrong value"), "{fault:?}: {error}");
+    }
+    for fault in [Fault::Silent, Fault::Closed] {
+        let error = replay_on_fake(&socket.0, fault, &file.replay()).expect_err("no answer");
+        assert!(error.contains("get of the key") && error.contains("no answer"), "{fault:?}: {error}");
     }
     // One after the other, all goes over the connection of blocking calls.
     let deleted = Written::new("deleted", [of("delete", 3), of("delete", 3)].concat().as_bytes());

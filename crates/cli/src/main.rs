@@ -61,9 +61,6 @@ mod tests {
             "fabcache bench compare a=/bin/a b=tcp://h:1 --set quick,latency --over tcp,shm --common-flags -t --quick --json d",
             "fabcache bench compare a=/bin/a --server-cpus 0-3,5 --client-cpus 4 --rounds 3",
             "fabcache bench compare a=/bin/a --no-pin --protocol meta --verify --key-bytes 30",
-            "fabcache bench trace --quick --json f",
-            "fabcache bench trace --trace loop,sizes --file f --sizes 0.5,20 --scale 0.1 --plot f",
-            "fabcache bench trace --server a=/bin/a --against b=/bin/b",
             "fabcache bench memory a=/bin/a b=/bin/b --json f --plot f",
             "fabcache bench store --threads 1,2 --json f --plot f",
         ] {
@@ -89,8 +86,6 @@ mod tests {
             ("fabcache bench throughput --server tcp://h:1 --saturate --rate 5", "--rate"),
             ("fabcache bench throughput --server tcp://h:1 --arrivals odd", "poisson"),
             ("fabcache bench multiget --server tcp://h:1 --clients many", "--clients"),
-            ("fabcache bench trace --trace zipf", "zipf-0.8"),
-            ("fabcache bench trace --server a=/bin/a", "--against"),
             ("fabcache bench server a", "NAME=PROGRAM"),
             ("fabcache bench report", "FILE"),
             ("fabcache bench policies --quick --scale 2", "--scale"),
@@ -99,7 +94,6 @@ mod tests {
             ("fabcache bench compare a=b --over udp", "tcp, unix and shm"),
             ("fabcache bench compare a=b --server-cpus 3-1", "3-1"),
             ("fabcache bench compare a=b --no-pin --server-cpus 1", "--no-pin"),
-            ("fabcache bench trace --quick --scale 2", "--scale"),
         ] {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(culprit), "{line}: {error}");

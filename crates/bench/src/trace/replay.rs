@@ -191,11 +191,6 @@ impl Experiment for Replay {
         )
     }
 
-    fn has_ceiling(&self) -> bool {
-        // The dummy does not know these keys and values.
-        false
-    }
-
     fn cases(&self) -> Vec<Case> {
         let case = |source: &Source| {
             let case =
@@ -206,6 +201,11 @@ impl Experiment for Replay {
             }
         };
         self.sources.iter().map(case).collect()
+    }
+
+    /// The dummy does not know these keys and values. Whether the client is busy all the time is told instead.
+    fn has_ceiling(&self) -> bool {
+        false
     }
 
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
@@ -277,6 +277,9 @@ fn sample(counts: Counts, skipped: u64, objects: u64, elapsed_ns: u64, is_paced:
         ..Sample::default()
     }
 }
+
+/// A client that is busy for so much of the time could not have done much more.
+const BUSY_PART: f64 = 0.9;
 
 /// What the columns of [`table`] are.
 const LEGEND: &str = "hit %, byte hit %: of gets, and of bytes of their values. CPU: of the servers, for a request of the trace. \
@@ -359,6 +362,11 @@ fn notes(results: &Results, target: &str, case: &Case) -> String {
         if most(figure) > 0.0 {
             let _ = write!(text, "  ({} {said})", most(figure));
         }
+    }
+    let busy = |sample: &Sample| Some(sample.client_cpu_ns? as f64 / sample.elapsed_ns.max(1) as f64);
+    let busy = results.rounds(target, case).filter_map(busy).fold(0.0, f64::max);
+    if busy > BUSY_PART {
+        let _ = write!(text, "  (the client was busy {:.0}% of the time: this is its limit)", busy * 100.0);
     }
     text
 }
