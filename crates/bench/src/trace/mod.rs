@@ -3,8 +3,8 @@
 //! - `generate.rs`: synthetic traces; `file.rs`: recorded ones in memory.
 //! - `record.rs`: one request of a recorded trace; `reader.rs`: reads them one by one, from files of any length.
 //! - `content.rs`: the key and value of an object.
-//! - `replay.rs`: traces replayed on servers; `engine.rs`: what sends requests and takes answers; `expected.rs`: whether these are
-//!   right.
+//! - `replay.rs`: traces replayed on servers; `engine.rs`: what sends requests and takes answers; `expected.rs`: whether
+//!   these are right.
 
 pub mod content;
 mod engine;
