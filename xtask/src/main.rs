@@ -1,6 +1,7 @@
 //! Checks that need more than Rust's own test runner: `cargo xtask NAME`.
 
 mod asan;
+mod bench;
 mod capi;
 mod clients;
 mod differential;
@@ -10,6 +11,7 @@ mod loom;
 mod process;
 mod protocols;
 mod python;
+mod servers;
 mod torture;
 mod workspace;
 
@@ -28,6 +30,8 @@ struct Cli {
 enum Task {
     /// Run the tests under AddressSanitizer
     Asan(asan::Args),
+    /// Run every measurement briefly, and the tools of others beside it
+    Bench(bench::Args),
     /// Install the C library, and run programs that were built against it
     Capi(capi::CapiArgs),
     /// Run real memcached client libraries and tools against the server
@@ -55,6 +59,7 @@ enum Task {
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Asan(args) => asan::run(&args),
+        Task::Bench(args) => bench::run(&args),
         Task::Capi(args) => capi::run(&args),
         Task::Clients(args) => clients::run(&args),
         Task::Differential(args) => differential::run(&args),

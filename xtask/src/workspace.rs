@@ -35,6 +35,14 @@ pub fn build_server() -> Result<PathBuf> {
     Ok(build(&["--workspace", "--bin", "fabcached"])?.join("fabcached"))
 }
 
+/// Builds the command-line tool for release; its program.
+///
+/// # Errors
+/// It does not build.
+pub fn build_tool() -> Result<PathBuf> {
+    Ok(build(&["--workspace", "--bin", "fabcache"])?.join("fabcache"))
+}
+
 /// Builds the library for C for release; its file.
 ///
 /// # Errors

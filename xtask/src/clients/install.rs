@@ -69,10 +69,23 @@ impl<'a> Installer<'a> {
 pub(crate) fn make_python_ready(sources: &Path, cache: &Path, interrupt: &Interrupt) -> anyhow::Result<()> {
     fs::create_dir_all(cache)?;
     let site = Site { sources: sources.to_owned(), cache: cache.to_owned(), interrupt };
-    site.install_debian_packages().and_then(|()| site.install_python()).map_err(|fault| match fault {
+    site.install_debian_packages().and_then(|()| site.install_python()).map_err(told)
+}
+
+/// Makes ready what a folder of other programs lists: the packages of its `debian.txt`.
+///
+/// # Errors
+/// Something cannot be installed here.
+pub(crate) fn make_packages_ready(sources: &Path, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let site = Site { sources: sources.to_owned(), cache: sources.to_owned(), interrupt };
+    site.install_debian_packages().map_err(told)
+}
+
+fn told(fault: NotReady) -> anyhow::Error {
+    match fault {
         NotReady::Unavailable(reason) | NotReady::Broken(reason) => anyhow::anyhow!("{reason}"),
         NotReady::Interrupted => anyhow::anyhow!("interrupted"),
-    })
+    }
 }
 
 /// One language's folders, and the steps done in them.

@@ -14,8 +14,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::process::{self, Interrupt, Scratch};
 
 use super::compare::{self, Answer, Difference, Drift};
-use super::servers::{Programs, Server, Transport};
 use super::{LIBRARIES, Subject, folder};
+use crate::servers::{Programs, Server, Transport};
 
 /// As many as the program asks for.
 const SERVERS: usize = 3;

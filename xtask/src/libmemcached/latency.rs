@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::process::{self, Interrupt, Scratch};
 
 use super::differential::compile;
-use super::servers::{Server, Transport};
 use super::{Subject, folder};
+use crate::servers::{Server, Transport};
 
 /// Calls of each kind that one round measures.
 const CALLS: u32 = 50_000;

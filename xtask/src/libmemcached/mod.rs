@@ -9,7 +9,6 @@ mod latency;
 mod programs;
 mod recorded;
 mod requests;
-mod servers;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,12 +18,11 @@ use clap::ValueEnum;
 
 use crate::capi::LIBRARIES;
 use crate::process::Interrupt;
+use crate::servers::{MEMCACHED, Programs, Transport};
 use crate::workspace;
 
-use self::servers::{Programs, Transport};
-
-/// Debian's memcached.
-const MEMCACHED: &str = "/usr/bin/memcached";
+/// Enough for all scenarios without an eviction.
+const MEMORY_MIB: u32 = 256;
 
 /// Compares libfabcache.so with Debian's libmemcached 1.1.4.
 #[derive(clap::Args)]
@@ -131,7 +129,8 @@ impl Subject {
         };
         let scratch = workspace::target().join("libmemcached");
         fs::create_dir_all(&scratch).with_context(|| format!("{} cannot be created", scratch.display()))?;
-        let programs = Programs { memcached: MEMCACHED.into(), fabcached: absolute(&fabcached)? };
+        let fabcached = absolute(&fabcached)?;
+        let programs = Programs { memcached: MEMCACHED.into(), fabcached, memory_mib: MEMORY_MIB };
         ensure!(programs.memcached.exists(), "{MEMCACHED} is missing (Debian: memcached)");
         Ok(Self { library: absolute(&library)?, programs, scratch })
     }

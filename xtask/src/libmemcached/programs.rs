@@ -20,8 +20,8 @@ use crate::clients::{last_lines, summary_line};
 use crate::process::{self, Interrupt, Scratch};
 use crate::workspace;
 
-use super::servers::{Server, Transport};
 use super::{LIBRARIES, Subject, folder};
+use crate::servers::{Server, Transport};
 
 /// Well above the slowest, which takes a minute.
 const PROGRAM_TIME_MAX: Duration = Duration::from_secs(240);

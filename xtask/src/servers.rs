@@ -1,4 +1,4 @@
-//! Servers that programs of libmemcached talk to: several of a kind, all on TCP or all on Unix sockets.
+//! memcached and fabcached as programs of others reach them: on TCP, on a Unix socket, and through shared memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,7 +23,7 @@ const START_ATTEMPTS_MAX: u32 = 5;
 
 /// Which server, and how it is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Transport {
+pub(crate) enum Transport {
     /// memcached over TCP
     MemcachedTcp,
     /// memcached over a Unix socket
@@ -35,10 +35,10 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    pub(super) const ALL: [Self; 4] =
+    pub(crate) const ALL: [Self; 4] =
         [Self::MemcachedTcp, Self::MemcachedUnix, Self::FabcachedTcp, Self::SharedMemory];
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::MemcachedTcp => "memcached, TCP",
             Self::MemcachedUnix => "memcached, Unix socket",
@@ -47,23 +47,28 @@ impl Transport {
         }
     }
 
-    pub(super) fn is_fabcached(self) -> bool {
+    pub(crate) fn is_fabcached(self) -> bool {
         matches!(self, Self::FabcachedTcp | Self::SharedMemory)
     }
 
-    pub(super) fn is_local(self) -> bool {
+    pub(crate) fn is_local(self) -> bool {
         matches!(self, Self::MemcachedUnix | Self::SharedMemory)
     }
 }
 
+/// Debian's memcached.
+pub(crate) const MEMCACHED: &str = "/usr/bin/memcached";
+
 /// The two programs that serve.
-pub(super) struct Programs {
-    pub(super) memcached: PathBuf,
-    pub(super) fabcached: PathBuf,
+pub(crate) struct Programs {
+    pub(crate) memcached: PathBuf,
+    pub(crate) fabcached: PathBuf,
+    /// As `-m` has it.
+    pub(crate) memory_mib: u32,
 }
 
 /// A server that ends when this is dropped.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Guarded,
     address: Address,
     log: PathBuf,
@@ -80,7 +85,7 @@ impl<T: Read + Write> Stream for T {}
 
 impl Server {
     /// Starts a server whose files lie in this folder under this number.
-    pub(super) fn start(
+    pub(crate) fn start(
         programs: &Programs,
         transport: Transport,
         folder: &Path,
@@ -123,7 +128,7 @@ impl Server {
     }
 
     /// As libmemcached's programs take it: HOST:PORT, or a path.
-    pub(super) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         match &self.address {
             Address::Network(address) => address.to_string(),
             Address::Local(path) => path.to_string_lossy().into_owned(),
@@ -131,7 +136,7 @@ impl Server {
     }
 
     /// All its threads on one CPU.
-    pub(super) fn pin_to(&self, cpu: usize) -> Result<()> {
+    pub(crate) fn pin_to(&self, cpu: usize) -> Result<()> {
         let output = Command::new("taskset")
             .args(["--all-tasks", "--cpu-list", "--pid", &cpu.to_string(), &self.child.id().to_string()])
             .output()
@@ -141,7 +146,7 @@ impl Server {
     }
 
     /// A number that the server counts in `stats` or in `stats TOPIC`.
-    pub(super) fn counted(&self, topic: &str, name: &str) -> Result<u64> {
+    pub(crate) fn counted(&self, topic: &str, name: &str) -> Result<u64> {
         let lines = self.ask(format!("stats {topic}").trim_end(), |line| line == "END")?;
         let start = format!("STAT {name} ");
         let line = lines.iter().find_map(|line| line.strip_prefix(start.as_str()));
@@ -150,7 +155,7 @@ impl Server {
     }
 
     /// What is wrong with it after its use.
-    pub(super) fn fault(&mut self) -> Result<Option<String>> {
+    pub(crate) fn fault(&mut self) -> Result<Option<String>> {
         Ok(match self.child.status()? {
             Some(status) => Some(format!("the server {}", describe(status))),
             None if read(&self.log).contains("panicked at") => Some("the server panicked".into()),
@@ -207,7 +212,7 @@ fn command(programs: &Programs, transport: Transport, address: &Address) -> Comm
         command.arg("--shm");
     }
     // One thread, so that what comes by several connections keeps its order.
-    command.args(["-m", "256", "-t", "1"]);
+    command.args(["-m", &programs.memory_mib.to_string(), "-t", "1"]);
     if rustix::process::geteuid().is_root() {
         command.args(["-u", "root"]);
     }
