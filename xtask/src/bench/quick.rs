@@ -28,8 +28,8 @@ struct Measurement {
 enum Against {
     /// They are up, and reached in each of the ways.
     Urls,
-    /// The measurement, which is told of `{fabcached}` and `{memcached}`. If it has another format of results, none are looked
-    /// at.
+    /// The measurement, which is told of `{fabcached}` and `{memcached}`, and where its results go, `{json}`, if they have the
+    /// format that those of servers have.
     Programs,
     /// Nobody: that is no measurement of servers, is no measurement at all, or takes long. Why.
     Nothing(&'static str),
@@ -52,12 +52,22 @@ const MEASUREMENTS: &[Measurement] = &[
     urls("latency"),
     urls("nonblocking"),
     urls("blocks"),
+    urls("hybrid"),
+    urls("throughput"),
+    urls("mixture"),
+    urls("multiget"),
+    urls("trace"),
+    programs(
+        "compare",
+        &["fabcached={fabcached} --shm", "memcached={memcached}", "--quick", "--verify", "--json", "{json}"],
+    ),
     programs("server", &["fabcached={fabcached}", "memcached={memcached}", "--rounds", "5"]),
     programs("shm", &["fabcached={fabcached}", "--against", "memcached={memcached}", "--quick"]),
     programs("policies", &["--quick"]),
     nothing("dummy", "it is a server, and measured beside every other"),
     nothing("memory", "it fills servers, which takes minutes"),
     nothing("store", "it has no brief form"),
+    nothing("report", "it shows what others measured"),
     nothing("help", "it is no measurement"),
 ];
 
@@ -152,10 +162,11 @@ fn is_fine(
     command.args(["bench", measurement.subcommand]);
     let memcached = subject.programs.memcached.to_string_lossy();
     let fabcached = subject.programs.fabcached.to_string_lossy();
-    for argument in measurement.arguments {
-        command.arg(argument.replace("{memcached}", &memcached).replace("{fabcached}", &fabcached));
-    }
     let json = scratch.path().join("results.json");
+    for argument in measurement.arguments {
+        let argument = argument.replace("{memcached}", &memcached).replace("{fabcached}", &fabcached);
+        command.arg(argument.replace("{json}", &json.to_string_lossy()));
+    }
     let mut server = None;
     if let Some(way) = way {
         let started = Server::start(&subject.programs, way.transport, scratch.path(), 0, interrupt)?;
@@ -168,7 +179,8 @@ fn is_fine(
     let seconds = began.elapsed().as_secs_f64();
     let mut faults: Vec<String> = run.failure.iter().cloned().collect();
     let mut told = String::new();
-    if run.failure.is_none() && server.is_some() {
+    let tells = server.is_some() || measurement.arguments.contains(&"{json}");
+    if run.failure.is_none() && tells {
         match found(&process::read(&json)) {
             Ok(found) => told = found.to_string(),
             Err(error) => faults.push(format!("{error:#}")),

@@ -24,6 +24,14 @@ const SERVER_CPU: usize = 0;
 const KEY_BYTES: u32 = 39;
 const VALUE_BYTES: u32 = 1_695;
 
+/// What memcaslap is told to do: nine gets to a set, keys of 20 bytes, values of 400.
+const MEMCASLAP_WORK: &str = "key\n20 20 1\nvalue\n400 400 1\ncmd\n0 0.1\n1 0.9\n";
+/// Clients, of which each of memcaslap's has so many keys of its own.
+const CLIENTS: [u32; 2] = [4, 16];
+const KEYS_OF_A_CLIENT: u32 = 1_000;
+/// More than so many gets of a thousand that find nothing are another work.
+const MISSES_PER_THOUSAND_MAX: u64 = 10;
+
 /// How much is measured.
 #[derive(Clone, Copy)]
 pub(super) struct Amount {
@@ -76,8 +84,47 @@ pub(super) fn run(subject: &Subject, amount: Amount, interrupt: &Interrupt) -> R
         }
         let title = format!("{}: us for a call", transport.name());
         runner.compare(&title, "memcslap", &mut calls, amount.rounds)?;
+        if transport.is_local() {
+            // memcaslap knows no Unix sockets.
+            continue;
+        }
+        let rows = CLIENTS.iter().flat_map(|clients| [(*clients, false), (*clients, true)]);
+        let mut rates: Vec<Row> =
+            rows.map(|(clients, binary)| throughput(transport, clients, binary, amount.seconds)).collect();
+        let title = format!("{}: operations a second, 1 thread", transport.name());
+        runner.compare(&title, "memcaslap", &mut rates, amount.rounds)?;
     }
     Ok(())
+}
+
+/// memcaslap beside `throughput`.
+fn throughput(transport: Transport, clients: u32, binary: bool, seconds: u32) -> Row {
+    let protocol = if binary { "binary" } else { "text" };
+    let theirs = move |runner: &Runner<'_>| {
+        let work = runner.scratch.join("memcaslap");
+        std::fs::write(&work, MEMCASLAP_WORK)?;
+        let mut command = runner.command(Path::new("memcaslap"));
+        command.arg(format!("--servers={}", runner.server.address())).arg("-F").arg(&work);
+        command.args(["-T", "1", "-c", &clients.to_string(), "-t", &format!("{seconds}s")]);
+        command.args(["-w", &KEYS_OF_A_CLIENT.to_string()]).args(binary.then_some("--binary"));
+        rate_of_memcaslap(&runner.output(&mut command)?)
+    };
+    let ours = move |runner: &Runner<'_>| {
+        let number = [clients, seconds, clients * KEYS_OF_A_CLIENT].map(|number| number.to_string());
+        let names = ["--clients", "--seconds", "--keys"];
+        let mut arguments: Vec<&str> = vec!["throughput", "--protocol", protocol, "--threads", "1"];
+        arguments.extend(["--sizes", "400", "--get-share", "0.9", "--key-bytes", "20"]);
+        arguments.extend(names.iter().zip(&number).flat_map(|(name, number)| [*name, number]));
+        let sample = runner.sample(transport, &arguments)?;
+        let figure = |name: &str| sample[name].as_f64().with_context(|| format!("no {name}"));
+        Ok(figure("operations")? / figure("elapsed_ns")? * 1e9)
+    };
+    Row {
+        name: format!("{clients} clients, {protocol}"),
+        theirs: Box::new(theirs),
+        ours: Box::new(ours),
+        figures: Vec::new(),
+    }
 }
 
 /// memcslap beside `latency`.
@@ -200,6 +247,18 @@ fn us_of_memcslap(text: &str, operation: &str, calls: u32) -> Result<f64> {
     Ok(seconds * 1e6 / f64::from(calls))
 }
 
+/// Of `Run time: 2.0s Ops: 91643 TPS: 45815 Net_rate: 20.3M/s` the third number, if values were there to be read.
+fn rate_of_memcaslap(text: &str) -> Result<f64> {
+    let unknown = || format!("memcaslap printed:\n{text}");
+    let number = |name: &str| {
+        let mut words = text.split_whitespace().skip_while(|word| *word != name);
+        words.nth(1).and_then(|word| word.parse::<u64>().ok()).with_context(unknown)
+    };
+    let (gets, misses) = (number("cmd_get:")?, number("get_misses:")?);
+    ensure!(misses * 1_000 <= gets * MISSES_PER_THOUSAND_MAX, "{misses} of memcaslap's {gets} gets missed");
+    Ok(number("TPS:")? as f64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,5 +272,17 @@ mod tests {
         assert!(error.contains("5000 of 5001"), "{error}");
         assert!(us_of_memcslap(text, "set", 5_000).is_err(), "that is how it fills the server");
         assert!(us_of_memcslap("", "get", 1).is_err());
+    }
+
+    #[test]
+    fn what_memcaslap_prints_is_read() {
+        let of = |misses: u64| {
+            rate_of_memcaslap(&format!(
+                "cmd_get: 82477\ncmd_set: 9166\nget_misses: {misses}\n\n\
+                 Run time: 2.0s Ops: 91643 TPS: 45815 Net_rate: 20.3M/s\n"
+            ))
+        };
+        assert_eq!(of(0).expect("it is there"), 45_815.0);
+        assert!(of(5_000).is_err() && rate_of_memcaslap("").is_err());
     }
 }

@@ -72,8 +72,7 @@ impl Blocks {
         })
     }
 
-    /// With blocks as large as this target takes, unless it was told how large they are. Then they are the same with a
-    /// server that does nothing.
+    /// With blocks as large as this target takes, unless it was told how large they are.
     ///
     /// # Errors
     /// All of it does not fit there, or no block does.
