@@ -101,6 +101,8 @@ fn blocks_are_written_and_read_back() {
         }
         let cut = of(None).cut_for(&target).expect("it fits");
         assert!(cut.block_bytes.is_some_and(|bytes| (1_000_000..1 << 20).contains(&bytes)), "{cut:?}");
+        let error = run(&of(Some(1)), &[&target]).expect_err("nine million blocks");
+        assert!(format!("{error:#}").contains("--block-bytes 1 makes 9000000"), "{error:#}");
         let error = run(&of(Some(2 << 20)), &[&target]).expect_err("items have 1 MB");
         assert!(format!("{error:#}").contains("-I"), "{error:#}");
         let error = run(&Blocks { total_bytes: 100 << 20, ..of(None) }, &[&target]).expect_err("64 MB");

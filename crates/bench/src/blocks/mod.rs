@@ -33,6 +33,9 @@ const WINDOW_MIN: usize = 2;
 /// Largest block: the client library's largest value.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 
+/// Blocks in all: what is kept of each takes little memory, but some.
+const BLOCKS_MAX: u64 = 1 << 22;
+
 /// Names of figures.
 const BYTES_PER_S: &str = "bytes_per_s";
 const BLOCKING_BYTES_PER_S: &str = "blocking_bytes_per_s";
@@ -102,7 +105,14 @@ impl Blocks {
             "--block-bytes {wanted}: from 1 to {largest} fit an item of {name}; start it with a larger -I for more"
         );
         let block_bytes = wanted.min(self.pair_bytes);
-        Ok(Cut { block_bytes, pair_bytes: self.pair_bytes, pairs: self.total_bytes / self.pair_bytes })
+        let cut = Cut { block_bytes, pair_bytes: self.pair_bytes, pairs: self.total_bytes / self.pair_bytes };
+        ensure!(
+            cut.blocks() <= BLOCKS_MAX,
+            "--block-bytes {block_bytes} makes {} blocks of --total-bytes {}, more than {BLOCKS_MAX}: give larger ones",
+            cut.blocks(),
+            self.total_bytes
+        );
+        Ok(cut)
     }
 
     fn ensure_room(&self, name: &str, memory_bytes: u64, servers: u64) -> Result<()> {
