@@ -28,7 +28,9 @@ const VALUE_BYTES: u32 = 1_695;
 const MEMCASLAP_WORK: &str = "key\n20 20 1\nvalue\n400 400 1\ncmd\n0 0.1\n1 0.9\n";
 /// Clients, of which each of memcaslap's has so many keys of its own.
 const CLIENTS: [u32; 2] = [4, 16];
-const KEYS_OF_A_CLIENT: u32 = 1_000;
+const KEYS_OF_A_CLIENT: u32 = 1 << 10;
+/// As memcaslap has it.
+const WINDOW: &str = "1k";
 /// More than so many gets of a thousand that find nothing are another work.
 const MISSES_PER_THOUSAND_MAX: u64 = 10;
 
@@ -106,7 +108,7 @@ fn throughput(transport: Transport, clients: u32, binary: bool, seconds: u32) ->
         let mut command = runner.command(Path::new("memcaslap"));
         command.arg(format!("--servers={}", runner.server.address())).arg("-F").arg(&work);
         command.args(["-T", "1", "-c", &clients.to_string(), "-t", &format!("{seconds}s")]);
-        command.args(["-w", &KEYS_OF_A_CLIENT.to_string()]).args(binary.then_some("--binary"));
+        command.args(["-w", WINDOW]).args(binary.then_some("--binary"));
         rate_of_memcaslap(&runner.output(&mut command)?)
     };
     let ours = move |runner: &Runner<'_>| {
