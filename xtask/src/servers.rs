@@ -60,6 +60,7 @@ impl Transport {
 pub(crate) const MEMCACHED: &str = "/usr/bin/memcached";
 
 /// The two programs that serve.
+#[derive(Clone)]
 pub(crate) struct Programs {
     pub(crate) memcached: PathBuf,
     pub(crate) fabcached: PathBuf,

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::Subject;
 use crate::process::{self, Interrupt, Scratch};
-use crate::servers::{Server, Transport};
+use crate::servers::{Programs, Server, Transport};
 
 /// For a round, which takes seconds.
 const ROUND_TIME_MAX: Duration = Duration::from_secs(120);
@@ -19,6 +19,9 @@ const ROUND_TIME_MAX: Duration = Duration::from_secs(120);
 /// Where clients run, and where servers do.
 const CLIENT_CPU: usize = 1;
 const SERVER_CPU: usize = 0;
+
+/// Enough for all of it without an eviction.
+const MEMORY_MIB: u32 = 1024;
 
 /// memcslap's keys have 20 to 59 bytes and its values 50 to 5,000, as it chooses them: these are their means.
 const KEY_BYTES: u32 = 39;
@@ -71,9 +74,10 @@ pub(super) fn run(subject: &Subject, amount: Amount, interrupt: &Interrupt) -> R
     if !pinned {
         println!("there is one CPU: servers and clients share it");
     }
+    let programs = Programs { memory_mib: MEMORY_MIB, ..subject.programs.clone() };
     for transport in [Transport::MemcachedTcp, Transport::MemcachedUnix] {
         let scratch = Scratch::create()?;
-        let server = Server::start(&subject.programs, transport, scratch.path(), 0, interrupt)?;
+        let server = Server::start(&programs, transport, scratch.path(), 0, interrupt)?;
         if pinned {
             server.pin_to(SERVER_CPU)?;
         }
@@ -134,7 +138,8 @@ fn latency(transport: Transport, operation: &'static str, binary: bool, calls: u
     let protocol = if binary { "binary" } else { "text" };
     let theirs = move |runner: &Runner<'_>| {
         let mut command = runner.command(Path::new("memcslap"));
-        command.args(["--concurrency=1", &format!("--test={operation}")]);
+        // Keys are others in each run: with those of before the server would come to evict.
+        command.args(["--flush", "--concurrency=1", &format!("--test={operation}")]);
         command
             .arg(format!("--execute-number={calls}"))
             .arg(format!("--servers={}", runner.server.address()));
