@@ -2,13 +2,15 @@
 
 use anyhow::{Context, Result, bail};
 
+use crate::blocks::Blocks;
 use crate::experiment::{Experiment, Rounds};
 use crate::latency::Latency;
+use crate::nonblocking::NonBlocking;
 use crate::results::Case;
 use crate::target::Target;
 
-/// Rounds of each case, with `quick` and otherwise: odd, so that one is in the middle.
-const ROUNDS: [u32; 2] = [3, 11];
+/// Rounds of what is to be quick.
+const QUICK_ROUNDS: u32 = 3;
 /// Sizes of values in the set `quick`.
 const QUICK_VALUES_BYTES: [usize; 3] = [64, 4 << 10, 128 << 10];
 
@@ -20,16 +22,30 @@ pub struct Set {
     pub rounds: u32,
 }
 
-/// How an experiment is made: shorter than its full length, with every byte compared, with keys of so many bytes.
-type Make = fn(bool, bool, usize) -> Result<Vec<Box<dyn Experiment>>>;
+/// Experiments as they are made.
+type Parts = Result<Vec<Box<dyn Experiment>>>;
+
+/// How a set is made.
+struct Recipe {
+    name: &'static str,
+    /// Rounds of a full run: odd, so that one is in the middle.
+    rounds: u32,
+    /// Whether it is short, whether every byte is compared, how long keys are.
+    parts: fn(bool, bool, usize) -> Parts,
+}
 
 /// All sets but `all`, which is all of these but `quick`.
-const SETS: [(&str, Make); 2] = [("quick", quick), ("latency", latency)];
+const RECIPES: [Recipe; 4] = [
+    Recipe { name: "quick", rounds: 11, parts: quick },
+    Recipe { name: "latency", rounds: 11, parts: latency },
+    Recipe { name: "nonblocking", rounds: 11, parts: nonblocking },
+    Recipe { name: "blocks", rounds: 3, parts: blocks },
+];
 
 impl Set {
     /// The names of all sets.
     pub fn names() -> Vec<&'static str> {
-        SETS.iter().map(|(name, _)| *name).chain(["all"]).collect()
+        RECIPES.iter().map(|recipe| recipe.name).chain(["all"]).collect()
     }
 
     /// The sets of these names. `quick` makes each of them short.
@@ -43,14 +59,15 @@ impl Set {
                 "all" => known != "quick",
                 name => known == name,
             };
-            let named: Vec<_> = SETS.iter().filter(|(known, _)| is_named(known)).collect();
+            let named: Vec<&Recipe> = RECIPES.iter().filter(|recipe| is_named(recipe.name)).collect();
             if named.is_empty() {
                 bail!("there is no set {name:?}; there are {}", Set::names().join(", "));
             }
-            for (name, make) in named {
-                if sets.iter().all(|set| set.name != *name) {
-                    let parts = make(quick, verify, key_bytes)?;
-                    sets.push(Set { name, parts, rounds: ROUNDS[usize::from(!quick)] });
+            for recipe in named {
+                if sets.iter().all(|set| set.name != recipe.name) {
+                    let parts = (recipe.parts)(quick, verify, key_bytes)?;
+                    let rounds = if quick { QUICK_ROUNDS } else { recipe.rounds };
+                    sets.push(Set { name: recipe.name, parts, rounds });
                 }
             }
         }
@@ -59,13 +76,21 @@ impl Set {
 }
 
 /// A few cases of what matters most.
-fn quick(_quick: bool, verify: bool, key_bytes: usize) -> Result<Vec<Box<dyn Experiment>>> {
+fn quick(_quick: bool, verify: bool, key_bytes: usize) -> Parts {
     let latency = Latency::standard(true, verify, key_bytes)?;
     Ok(vec![Box::new(Latency { sizes: QUICK_VALUES_BYTES.to_vec(), ..latency })])
 }
 
-fn latency(quick: bool, verify: bool, key_bytes: usize) -> Result<Vec<Box<dyn Experiment>>> {
+fn latency(quick: bool, verify: bool, key_bytes: usize) -> Parts {
     Ok(vec![Box::new(Latency::standard(quick, verify, key_bytes)?)])
+}
+
+fn nonblocking(quick: bool, verify: bool, key_bytes: usize) -> Parts {
+    Ok(vec![Box::new(NonBlocking::standard(quick, verify, key_bytes)?)])
+}
+
+fn blocks(quick: bool, verify: bool, key_bytes: usize) -> Parts {
+    Ok(vec![Box::new(Blocks::standard(quick, verify, key_bytes)?)])
 }
 
 impl Experiment for Set {
@@ -83,6 +108,10 @@ impl Experiment for Set {
 
     fn cases(&self) -> Vec<Case> {
         self.parts.iter().flat_map(|part| part.cases()).collect()
+    }
+
+    fn has_ceiling(&self) -> bool {
+        self.parts.iter().all(|part| part.has_ceiling())
     }
 
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
@@ -104,17 +133,18 @@ mod tests {
         let names = |sets: Vec<Set>| sets.iter().map(|set| set.name).collect::<Vec<_>>();
         assert_eq!(names(of(&["latency", "quick", "latency"]).expect("sets")), ["latency", "quick"]);
         let all = of(&["all"]).expect("sets");
-        assert_eq!(all.len(), SETS.len() - 1);
+        assert_eq!(all.len(), RECIPES.len() - 1);
         let error = of(&["latenzy"]).err().expect("there is none").to_string();
         assert!(error.contains("latenzy") && error.contains("quick, latency"), "{error}");
     }
 
     #[test]
     fn cases_of_a_set_are_told_apart() {
-        for (name, make) in SETS {
-            let set = Set { name, parts: make(true, false, 20).expect("an experiment"), rounds: 1 };
+        for name in Set::names() {
+            let sets = Set::of_names(&[name.to_owned()], false, false, 20).expect("experiments");
+            let set = &sets[0];
             let cases = set.cases();
-            assert!(!cases.is_empty() && !set.method().is_empty(), "{name}");
+            assert!(!cases.is_empty() && !set.method().is_empty() && set.rounds % 2 == 1, "{name}");
             for (i, case) in cases.iter().enumerate() {
                 assert!(!cases[..i].contains(case), "{name} has {} twice", case.name());
             }

@@ -11,7 +11,7 @@ use fabcache_bench::results::Results;
 use fabcache_bench::target::protocol;
 use fabcache_client::Protocol;
 
-use super::common::Bar;
+use super::common::{Bar, this_program};
 
 /// Where the servers run, and where the clients, unless it is told: no CPU has both.
 const SERVER_CPU: usize = 0;
@@ -24,7 +24,7 @@ pub struct Arguments {
     /// flags, or where it is written {port} or {socket} with just its own. The last is what the others are compared with
     #[arg(required = true, value_name = "SERVER")]
     servers: Vec<Contender>,
-    /// What is measured, separated by commas: quick, latency, …, or all
+    /// What is measured, separated by commas: quick, latency, nonblocking, blocks, or all
     #[arg(long = "set", value_name = "NAMES", value_delimiter = ',', default_value = "quick")]
     sets: Vec<String>,
     /// The ways to the servers, separated by commas: tcp, unix, and shm for those started with --shm. All that they have,
@@ -61,6 +61,9 @@ pub struct Arguments {
     /// The CPUs of the clients; CPU 1 unless given
     #[arg(long, value_name = "CPUS", conflicts_with = "no_pin")]
     client_cpus: Option<Cpus>,
+    /// Do not measure first what the client can do at most, with a server that does nothing
+    #[arg(long)]
+    no_ceiling: bool,
     /// Let servers and clients run where they may
     #[arg(long)]
     no_pin: bool,
@@ -105,8 +108,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Who runs where.
 fn plan(arguments: &Arguments) -> Result<Plan> {
+    let ceiling = if arguments.no_ceiling { None } else { Some(this_program()?) };
     if arguments.no_pin {
-        return Ok(Plan::default());
+        return Ok(Plan { ceiling, ..Plan::default() });
     }
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     ensure!(
@@ -116,7 +120,7 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
     let or = |given: &Option<Cpus>, cpu: usize| Some(given.clone().unwrap_or_else(|| cpu.into()));
     let (server_cpus, client_cpus) =
         (or(&arguments.server_cpus, SERVER_CPU), or(&arguments.client_cpus, CLIENT_CPU));
-    Ok(Plan { server_cpus, client_cpus, ..Plan::default() })
+    Ok(Plan { server_cpus, client_cpus, ceiling, ..Plan::default() })
 }
 
 fn print(results: &Results) {

@@ -3,7 +3,9 @@
 mod blocks;
 mod common;
 mod compare;
+mod compare;
 mod dissect;
+mod dummy;
 mod dummy;
 mod hybrid;
 mod latency;
