@@ -3,9 +3,7 @@
 mod blocks;
 mod common;
 mod compare;
-mod compare;
 mod dissect;
-mod dummy;
 mod dummy;
 mod hybrid;
 mod latency;

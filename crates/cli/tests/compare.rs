@@ -1,0 +1,232 @@
+//! `fabcache bench compare` with servers that it starts: dummies, and fabcached in the test's own program, run again.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use fabcache_bench::leftovers::Folder;
+use fabcache_bench::results::Results;
+use fabcache_server::options::CommandLine;
+use fabcache_server::{Server, Settings};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The tool.
+const FABCACHE: &str = env!("CARGO_BIN_EXE_fabcache");
+/// Nothing here takes so long, however busy the machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Fewer rounds, and no figure that depends upon how many CPUs there are.
+const SHORT: [&str; 5] = ["--quick", "--rounds", "1", "--no-pin", "--no-ceiling"];
+
+/// A dummy as a server that is told where to listen, with these flags.
+fn dummy(name: &str, flags: &str) -> String {
+    format!("{name}={FABCACHE} bench dummy --listen unix://{{socket}} {flags}")
+}
+
+/// This program as a server that does what its ignored test `serve` is told.
+fn again(name: &str, told: &str) -> String {
+    let program = std::env::current_exe().expect("it runs");
+    format!("{name}={} --exact serve --ignored --nocapture -- {told}", program.display())
+}
+
+fn compare(arguments: &[&str]) -> Output {
+    let mut command = Command::new(FABCACHE);
+    command.args(["bench", "compare"]).args(arguments);
+    command.output().expect("it runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What it says when it fails, which it must.
+fn error(servers: &[&str]) -> String {
+    let output = compare(&[&SHORT[..], servers].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    text(&output.stderr)
+}
+
+/// What processes with this text in their command line there are, but for this one.
+fn processes(with: &str) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").expect("a list").flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let has = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        text(&line).contains(with) && *pid != std::process::id() as i32
+    };
+    numbers.filter(has).collect()
+}
+
+fn argument(name: &str) -> Option<String> {
+    std::env::args().find_map(|argument| argument.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+}
+
+#[test]
+#[ignore = "is a server that other tests start"]
+fn serve() {
+    if let Some(port) = argument("stranger") {
+        let listener = TcpListener::bind(format!("127.0.0.1:{port}")).expect("a free port");
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let _ = stream.read(&mut [0; 64]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    }
+    let Some(socket) = argument("socket") else { return };
+    let line = format!("fabcached -t 1 -s {socket} --shm");
+    let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
+    let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
+    let _server = Server::start(settings, Vec::new()).expect("a server");
+    if let Some(ms) = argument("lives_ms") {
+        std::thread::sleep(Duration::from_millis(ms.parse().expect("a number")));
+        eprintln!("it had enough");
+        std::process::exit(3);
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The results of one set.
+fn results(file: &Path) -> Results {
+    Results::read(file).expect("results")
+}
+
+#[test]
+fn servers_are_started_compared_and_stopped() {
+    let folder = Folder::new("fabcache-compare-test").expect("a folder");
+    let file = folder.path().join("results.json");
+    let file = file.to_str().expect("text");
+    let (ours, base) = (again("ours", "socket={socket} --shm"), dummy("base", "--threads 2"));
+    let output = compare(&[&SHORT[..], &[&ours, &base, "--verify", "--json", file]].concat());
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{err}");
+    assert_eq!(err, "", "no progress where there is no terminal");
+    let results = results(Path::new(file));
+    let targets: Vec<_> =
+        results.targets.iter().map(|target| (&*target.name, results.base(target))).collect();
+    let base_name = "base unix";
+    assert_eq!(targets, [("ours unix", base_name), ("ours shm", base_name), (base_name, base_name)]);
+    for target in &results.targets {
+        let command = target.command.as_deref().expect("it was started");
+        assert!(command.contains(target.urls[0].split_once("//").expect("a URL").1), "{command}");
+        assert!(!target.versions[0].is_empty(), "{target:?}");
+        let line = out.lines().find(|line| line.starts_with(&format!("{}: ", target.name)));
+        assert!(line.is_some_and(|line| line.contains(command)), "{out}");
+    }
+    assert!(results.targets[2].program.as_deref().is_some_and(|version| version.contains("fabcache")));
+    assert_eq!(results.targets[0].settings.get("num_threads").map(String::as_str), Some("1"));
+    for sample in &results.samples {
+        assert!(sample.operations > 0 && sample.misses == 0 && sample.errors == 0, "{sample:?}");
+        assert!(sample.server_cpu_ns.is_some(), "{}: its process is known", sample.target);
+        assert_eq!(sample.verified > 0, sample.case.operation != "set", "{sample:?}");
+    }
+    let cases = results.cases().len();
+    assert_eq!(results.samples.len(), 3 * cases);
+    assert!(
+        out.contains("not measured, for there is no such way: ours over tcp; base over tcp, shm"),
+        "{out}"
+    );
+    assert_eq!(out.lines().filter(|line| line.starts_with("  ours shm ")).count(), cases, "{out}");
+    let socket = results.targets[0].urls[0].strip_prefix("unix://").expect("a socket");
+    assert_eq!(processes(socket), [] as [i32; 0]);
+    assert!(!Path::new(socket).parent().expect("a folder").exists());
+}
+
+#[test]
+fn several_sets_go_into_a_folder() {
+    let folder = Folder::new("fabcache-compare-test").expect("a folder");
+    let files = folder.path().join("results");
+    let server = dummy("a", "");
+    // A server that is up is compared as well.
+    let up = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("an address");
+    let mut other = Command::new(FABCACHE)
+        .args(["bench", "dummy", "--until-input-ends", "--listen", &format!("tcp://{up}")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a server");
+    let mut line = [0; 6];
+    other.stdout.take().expect("a pipe").read_exact(&mut line).expect("it says where it listens");
+    let up = format!("b=tcp://{up}");
+    let json = files.to_str().expect("text");
+    let sets = ["--set", "latency,quick", "--json", json];
+    let output = compare(&[&SHORT[..], &[&server, &up], &sets].concat());
+    drop(other.stdin.take());
+    let _ = other.wait();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for set in ["latency", "quick"] {
+        let results = results(&files.join(format!("{set}.json")));
+        let [a, b] = &results.targets[..] else { panic!("two targets") };
+        assert_eq!((results.subcommand.as_str(), results.base(a), b.name.as_str()), (set, "b tcp", "b tcp"));
+        assert_eq!((&b.command, &b.program), (&None, &None));
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_told() {
+    let good = dummy("good", "");
+    for fault in ["wrong@20", "foreign@20", "truncated@20", "cut@20"] {
+        let told = error(&[&dummy("broken", &format!("--fault {fault}")), &good, "--verify"]);
+        assert!(told.contains("broken unix") && !told.contains("good unix ended"), "{fault}: {told}");
+    }
+    let told = error(&[&dummy("broken", "--fault wrong@20"), &good, "--verify"]);
+    assert!(told.contains("a wrong value under the key bench-"), "{told}");
+    let told = error(&[&again("mortal", "socket={socket} lives_ms=50"), &good]);
+    assert!(told.contains("mortal unix ended: exit status: 3") && told.contains("it had enough"), "{told}");
+    let told = error(&[&again("web", "stranger={port}"), &good]);
+    assert!(told.contains("web tcp does not speak as a memcached does"), "{told}");
+    let told = error(&["lame=/bin/sh -c 'echo out of legs >&2; exit 9' {port}", &good]);
+    assert!(
+        told.contains("lame tcp did not come up: exit status: 9") && told.contains("out of legs"),
+        "{told}"
+    );
+    let told = error(&["none=/no/such/program", &good]);
+    assert!(told.contains("none tcp: cannot start /no/such/program"), "{told}");
+    let told = error(&["far=tcp://127.0.0.1:1", &good]);
+    assert!(told.contains("far tcp") && told.contains("127.0.0.1:1"), "{told}");
+    let told = error(&[&good, &good]);
+    assert!(told.contains("two servers have the name good"), "{told}");
+    let told = error(&[&good, "--over", "tcp"]);
+    assert!(told.contains("good can be reached over unix only"), "{told}");
+    let told = error(&["m=memcached -p 11211", &good]);
+    assert!(told.contains("m: -p is chosen here"), "{told}");
+    let told = error(&[&good, "--set", "latenzy"]);
+    assert!(told.contains("there is no set \"latenzy\""), "{told}");
+    let told = error(&[&good, "--common-flags", "'x"]);
+    assert!(told.contains("--common-flags") && told.contains("not closed"), "{told}");
+}
+
+#[test]
+fn a_signal_leaves_nothing_behind() {
+    let server = dummy("a", "");
+    let folder = Folder::new("fabcache-compare-test").expect("a folder");
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut tool = Command::new(FABCACHE)
+            .args(["bench", "compare", &server, "--no-pin", "--set", "latency", "--rounds", "1000"])
+            .env("TMPDIR", folder.path())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let ours = format!("fabcache-compare-{}-", tool.id());
+        let until = Instant::now() + PATIENCE;
+        let mut servers = Vec::new();
+        while servers.is_empty() {
+            assert!(
+                Instant::now() < until && tool.try_wait().expect("a child").is_none(),
+                "no server came up"
+            );
+            servers = processes(&ours);
+        }
+        kill_process(Pid::from_child(&tool), signal).expect("it runs");
+        let status = tool.wait().expect("a child");
+        assert_eq!(status.code(), Some(128 + signal.as_raw()));
+        let mut said = String::new();
+        tool.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+        assert_eq!(said, "", "an interruption is no failure of a server");
+        assert_eq!(processes(&ours), [] as [i32; 0]);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    }
+}
