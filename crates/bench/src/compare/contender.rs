@@ -125,6 +125,11 @@ impl FromStr for Contender {
 }
 
 impl Contender {
+    /// Whether it is a program, and not up already.
+    pub fn is_started(&self) -> bool {
+        matches!(self.kind, Kind::Program(_))
+    }
+
     /// The ways to it, the best last. `common` are flags beside its own.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use anyhow::{Result, ensure};
 use fabcache_client::Protocol;
 
 pub use contender::{Contender, Way};
-pub use sets::Set;
+pub use sets::{Set, Wishes};
 pub use table::table;
 pub use words::words;
 
@@ -56,6 +56,11 @@ impl Comparison {
             all.push((contender, taken));
         }
         Ok(all)
+    }
+
+    /// Whether all servers are started for each set, and so hold what nobody misses.
+    pub fn starts_all(&self) -> bool {
+        self.contenders.iter().all(Contender::is_started)
     }
 
     /// Ways that are asked for, and that a server has not, in words.

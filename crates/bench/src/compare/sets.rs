@@ -4,10 +4,12 @@ use anyhow::{Context, Result, bail};
 
 use crate::blocks::Blocks;
 use crate::experiment::{Experiment, Rounds};
+use crate::hybrid::Hybrid;
 use crate::latency::Latency;
 use crate::nonblocking::NonBlocking;
 use crate::results::Case;
 use crate::target::Target;
+use crate::trace::replay::{self, Replay};
 
 /// Rounds of what is to be quick.
 const QUICK_ROUNDS: u32 = 3;
@@ -30,16 +32,30 @@ struct Recipe {
     name: &'static str,
     /// Rounds of a full run: odd, so that one is in the middle.
     rounds: u32,
-    /// Whether it is short, whether every byte is compared, how long keys are.
-    parts: fn(bool, bool, usize) -> Parts,
+    parts: fn(&Wishes) -> Parts,
+}
+
+/// How sets are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Wishes {
+    /// Short.
+    pub quick: bool,
+    /// Every byte of every value is compared.
+    pub verify: bool,
+    /// Bytes of a key.
+    pub key_bytes: usize,
+    /// Servers may be emptied, so that no round finds what another left.
+    pub empties: bool,
 }
 
 /// All sets but `all`, which is all of these but `quick`.
-const RECIPES: [Recipe; 4] = [
+const RECIPES: [Recipe; 6] = [
     Recipe { name: "quick", rounds: 11, parts: quick },
     Recipe { name: "latency", rounds: 11, parts: latency },
     Recipe { name: "nonblocking", rounds: 11, parts: nonblocking },
+    Recipe { name: "hybrid", rounds: 3, parts: hybrid },
     Recipe { name: "blocks", rounds: 3, parts: blocks },
+    Recipe { name: "trace", rounds: 3, parts: trace },
 ];
 
 impl Set {
@@ -48,11 +64,11 @@ impl Set {
         RECIPES.iter().map(|recipe| recipe.name).chain(["all"]).collect()
     }
 
-    /// The sets of these names. `quick` makes each of them short.
+    /// The sets of these names.
     ///
     /// # Errors
     /// There is none of this name; keys cannot be so long.
-    pub fn of_names(names: &[String], quick: bool, verify: bool, key_bytes: usize) -> Result<Vec<Set>> {
+    pub fn of_names(names: &[String], wishes: &Wishes) -> Result<Vec<Set>> {
         let mut sets: Vec<Set> = Vec::new();
         for name in names {
             let is_named = |known: &str| match name.as_str() {
@@ -65,8 +81,8 @@ impl Set {
             }
             for recipe in named {
                 if sets.iter().all(|set| set.name != recipe.name) {
-                    let parts = (recipe.parts)(quick, verify, key_bytes)?;
-                    let rounds = if quick { QUICK_ROUNDS } else { recipe.rounds };
+                    let parts = (recipe.parts)(wishes)?;
+                    let rounds = if wishes.quick { QUICK_ROUNDS } else { recipe.rounds };
                     sets.push(Set { name: recipe.name, parts, rounds });
                 }
             }
@@ -76,21 +92,31 @@ impl Set {
 }
 
 /// A few cases of what matters most.
-fn quick(_quick: bool, verify: bool, key_bytes: usize) -> Parts {
-    let latency = Latency::standard(true, verify, key_bytes)?;
+fn quick(wishes: &Wishes) -> Parts {
+    let latency = Latency::standard(true, wishes.verify, wishes.key_bytes)?;
     Ok(vec![Box::new(Latency { sizes: QUICK_VALUES_BYTES.to_vec(), ..latency })])
 }
 
-fn latency(quick: bool, verify: bool, key_bytes: usize) -> Parts {
-    Ok(vec![Box::new(Latency::standard(quick, verify, key_bytes)?)])
+fn latency(wishes: &Wishes) -> Parts {
+    Ok(vec![Box::new(Latency::standard(wishes.quick, wishes.verify, wishes.key_bytes)?)])
 }
 
-fn nonblocking(quick: bool, verify: bool, key_bytes: usize) -> Parts {
-    Ok(vec![Box::new(NonBlocking::standard(quick, verify, key_bytes)?)])
+fn nonblocking(wishes: &Wishes) -> Parts {
+    Ok(vec![Box::new(NonBlocking::standard(wishes.quick, wishes.verify, wishes.key_bytes)?)])
 }
 
-fn blocks(quick: bool, verify: bool, key_bytes: usize) -> Parts {
-    Ok(vec![Box::new(Blocks::standard(quick, verify, key_bytes)?)])
+fn hybrid(wishes: &Wishes) -> Parts {
+    let hybrid = Hybrid::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
+    Ok(vec![Box::new(Hybrid { flushes: wishes.empties, ..hybrid })])
+}
+
+fn blocks(wishes: &Wishes) -> Parts {
+    Ok(vec![Box::new(Blocks::standard(wishes.quick, wishes.verify, wishes.key_bytes)?)])
+}
+
+fn trace(wishes: &Wishes) -> Parts {
+    let plan = replay::Plan { flushes: wishes.empties, ..replay::Plan::new(wishes.quick, wishes.verify) };
+    Ok(vec![Box::new(Replay::new(Vec::new(), plan))])
 }
 
 impl Experiment for Set {
@@ -124,11 +150,13 @@ impl Experiment for Set {
 mod tests {
     use super::*;
 
+    const WISHES: Wishes = Wishes { quick: true, verify: false, key_bytes: 20, empties: true };
+
     #[test]
     fn sets_are_found_by_name() {
         let of = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            Set::of_names(&names, true, false, 20)
+            Set::of_names(&names, &WISHES)
         };
         let names = |sets: Vec<Set>| sets.iter().map(|set| set.name).collect::<Vec<_>>();
         assert_eq!(names(of(&["latency", "quick", "latency"]).expect("sets")), ["latency", "quick"]);
@@ -141,7 +169,8 @@ mod tests {
     #[test]
     fn cases_of_a_set_are_told_apart() {
         for name in Set::names() {
-            let sets = Set::of_names(&[name.to_owned()], false, false, 20).expect("experiments");
+            let sets =
+                Set::of_names(&[name.to_owned()], &Wishes { quick: false, ..WISHES }).expect("experiments");
             let set = &sets[0];
             let cases = set.cases();
             assert!(!cases.is_empty() && !set.method().is_empty() && set.rounds % 2 == 1, "{name}");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use fabcache_bench::compare::{Comparison, Contender, Set, Way, table, words};
+use fabcache_bench::compare::{Comparison, Contender, Set, Way, Wishes, table, words};
 use fabcache_bench::experiment::Plan;
 use fabcache_bench::process::Cpus;
 use fabcache_bench::results::Results;
@@ -24,7 +24,7 @@ pub struct Arguments {
     /// flags, or where it is written {port} or {socket} with just its own. The last is what the others are compared with
     #[arg(required = true, value_name = "SERVER")]
     servers: Vec<Contender>,
-    /// What is measured, separated by commas: quick, latency, nonblocking, blocks, or all
+    /// What is measured, separated by commas: quick, latency, nonblocking, hybrid, blocks, trace, or all
     #[arg(long = "set", value_name = "NAMES", value_delimiter = ',', default_value = "quick")]
     sets: Vec<String>,
     /// The ways to the servers, separated by commas: tcp, unix, and shm for those started with --shm. All that they have,
@@ -84,7 +84,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         protocol: arguments.protocol,
     };
     comparison.ways()?;
-    let sets = Set::of_names(&arguments.sets, arguments.quick, arguments.verify, arguments.key_bytes)?;
+    let wishes = Wishes {
+        quick: arguments.quick,
+        verify: arguments.verify,
+        key_bytes: arguments.key_bytes,
+        empties: comparison.starts_all(),
+    };
+    let sets = Set::of_names(&arguments.sets, &wishes)?;
     ensure!(arguments.rounds != Some(0), "--rounds is at least 1");
     let plan = plan(arguments)?;
     let folder = arguments.json.as_deref().filter(|path| sets.len() > 1 || path.is_dir());
