@@ -3,12 +3,16 @@
 use anyhow::{Context, Result, bail};
 
 use crate::blocks::Blocks;
+use crate::engine::Load;
 use crate::experiment::{Experiment, Rounds};
 use crate::hybrid::Hybrid;
-use crate::latency::Latency;
+use crate::latency::{Latency, Operation};
+use crate::mixture::Mixture;
+use crate::multiget::Multiget;
 use crate::nonblocking::NonBlocking;
 use crate::results::Case;
 use crate::target::Target;
+use crate::throughput::Throughput;
 use crate::trace::replay::{self, Replay};
 
 /// Rounds of what is to be quick.
@@ -23,6 +27,15 @@ pub struct Set {
     /// Rounds of each case.
     pub rounds: u32,
 }
+
+/// Seconds of a quick round, for there are many of them.
+const QUICK_SECONDS: f64 = 0.1;
+/// Requests in flight of the set `pipelined`, its values, and the seconds of a round: short and many, for ratios.
+const PIPELINES: [usize; 2] = [1, 32];
+const PIPELINED_VALUE_BYTES: usize = 100;
+const PIPELINED_SECONDS: f64 = 0.2;
+/// Keys of a request with many.
+const BATCH: usize = 48;
 
 /// Experiments as they are made.
 type Parts = Result<Vec<Box<dyn Experiment>>>;
@@ -49,14 +62,26 @@ pub struct Wishes {
 }
 
 /// All sets but `all`, which is all of these but `quick`.
-const RECIPES: [Recipe; 6] = [
+const RECIPES: [Recipe; 10] = [
     Recipe { name: "quick", rounds: 11, parts: quick },
     Recipe { name: "latency", rounds: 11, parts: latency },
+    Recipe { name: "throughput", rounds: 11, parts: throughput },
+    Recipe { name: "pipelined", rounds: 31, parts: pipelined },
+    Recipe { name: "multiget", rounds: 11, parts: multiget },
+    Recipe { name: "mixture", rounds: 11, parts: mixture },
     Recipe { name: "nonblocking", rounds: 11, parts: nonblocking },
     Recipe { name: "hybrid", rounds: 3, parts: hybrid },
     Recipe { name: "blocks", rounds: 3, parts: blocks },
     Recipe { name: "trace", rounds: 3, parts: trace },
 ];
+
+impl Wishes {
+    /// A load as it is, or for rounds of which there are many.
+    fn load(&self, standard: Load) -> Load {
+        let seconds = if self.quick { QUICK_SECONDS } else { standard.seconds };
+        Load { seconds, ..standard }
+    }
+}
 
 impl Set {
     /// The names of all sets.
@@ -91,14 +116,67 @@ impl Set {
     }
 }
 
-/// A few cases of what matters most.
+/// A few cases of what matters most: single calls, many clients, many keys at once.
 fn quick(wishes: &Wishes) -> Parts {
-    let latency = Latency::standard(true, wishes.verify, wishes.key_bytes)?;
-    Ok(vec![Box::new(Latency { sizes: QUICK_VALUES_BYTES.to_vec(), ..latency })])
+    let short = Wishes { quick: true, ..*wishes };
+    let Wishes { verify, key_bytes, .. } = short;
+    let latency = Latency::standard(true, verify, key_bytes)?;
+    let operations = vec![Operation::Set, Operation::Get];
+    let throughput = Throughput::standard(true, verify, key_bytes)?;
+    let multiget = Multiget::standard(true, verify, key_bytes)?;
+    Ok(vec![
+        Box::new(Latency { operations, sizes: QUICK_VALUES_BYTES.to_vec(), ..latency }),
+        Box::new(Throughput { clients: vec![16], load: short.load(throughput.load), ..throughput }),
+        Box::new(Multiget {
+            batches: vec![BATCH],
+            clients: vec![1],
+            load: short.load(multiget.load),
+            ..multiget
+        }),
+    ])
 }
 
 fn latency(wishes: &Wishes) -> Parts {
     Ok(vec![Box::new(Latency::standard(wishes.quick, wishes.verify, wishes.key_bytes)?)])
+}
+
+fn throughput(wishes: &Wishes) -> Parts {
+    let throughput = Throughput::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
+    Ok(vec![Box::new(Throughput { load: wishes.load(throughput.load), ..throughput })])
+}
+
+fn multiget(wishes: &Wishes) -> Parts {
+    let multiget = Multiget::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
+    Ok(vec![Box::new(Multiget { load: wishes.load(multiget.load), ..multiget })])
+}
+
+fn mixture(wishes: &Wishes) -> Parts {
+    let mixture = Mixture::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
+    Ok(vec![Box::new(Mixture { load: wishes.load(mixture.load), ..mixture })])
+}
+
+/// One connection, with one request under way or with many: where a server's own work shows, and not the system's.
+fn pipelined(wishes: &Wishes) -> Parts {
+    let mut parts: Vec<Box<dyn Experiment>> = Vec::new();
+    let load = |standard: Load, pipeline: usize, get_share: f64| {
+        let mut load = wishes.load(standard);
+        load.seconds = PIPELINED_SECONDS;
+        load.work.pipeline = pipeline;
+        load.work.get_share = get_share;
+        load
+    };
+    for get_share in [1.0, 0.0] {
+        for pipeline in PIPELINES {
+            let standard = Throughput::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
+            let load = load(standard.load, pipeline, get_share);
+            let sizes = vec![PIPELINED_VALUE_BYTES];
+            parts.push(Box::new(Throughput { sizes, clients: vec![1], load, ..standard }));
+        }
+    }
+    let standard = Multiget::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
+    let (load, sizes) = (load(standard.load, 1, 1.0), vec![PIPELINED_VALUE_BYTES]);
+    parts.push(Box::new(Multiget { batches: vec![BATCH], sizes, clients: vec![1], load }));
+    Ok(parts)
 }
 
 fn nonblocking(wishes: &Wishes) -> Parts {
@@ -163,7 +241,7 @@ mod tests {
         let all = of(&["all"]).expect("sets");
         assert_eq!(all.len(), RECIPES.len() - 1);
         let error = of(&["latenzy"]).err().expect("there is none").to_string();
-        assert!(error.contains("latenzy") && error.contains("quick, latency"), "{error}");
+        assert!(error.contains("latenzy") && error.contains("quick, latency, throughput"), "{error}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use fabcache_bench::compare::{Comparison, Contender, Set, Way, Wishes, table, words};
 use fabcache_bench::experiment::Plan;
+use fabcache_bench::html;
 use fabcache_bench::process::Cpus;
 use fabcache_bench::results::Results;
 use fabcache_bench::target::protocol;
@@ -24,7 +25,8 @@ pub struct Arguments {
     /// flags, or where it is written {port} or {socket} with just its own. The last is what the others are compared with
     #[arg(required = true, value_name = "SERVER")]
     servers: Vec<Contender>,
-    /// What is measured, separated by commas: quick, latency, nonblocking, hybrid, blocks, trace, or all
+    /// What is measured, separated by commas: quick, latency, throughput, pipelined, multiget, mixture, nonblocking,
+    /// hybrid, blocks, trace, or all of these
     #[arg(long = "set", value_name = "NAMES", value_delimiter = ',', default_value = "quick")]
     sets: Vec<String>,
     /// The ways to the servers, separated by commas: tcp, unix, and shm for those started with --shm. All that they have,
@@ -70,6 +72,9 @@ pub struct Arguments {
     /// Where the results go as JSON: a file, or a folder, which several sets need: a file there for each
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+    /// Where the results of all sets go as one page of HTML
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 }
 
 /// Measures them, set by set, and prints a table of each.
@@ -97,6 +102,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(folder) = folder {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
+    let mut all = Vec::new();
     for set in &sets {
         let plan = Plan { rounds: arguments.rounds.unwrap_or(set.rounds), ..plan.clone() };
         let bar = Bar::default();
@@ -108,8 +114,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let file = folder.map(|folder| folder.join(format!("{}.json", results.subcommand)));
             results.save(file.as_deref().unwrap_or(path))?;
         }
+        all.push((results.subcommand.clone(), results));
     }
-    Ok(())
+    arguments.report.as_deref().map_or(Ok(()), |path| html::save(all, path))
 }
 
 /// Who runs where.
