@@ -13,12 +13,9 @@
 //! - `hybrid/`: what gets take of more than servers have memory for.
 //! - `engine/`: many clients at once; `throughput/`: what they come to; `mixture/`: with values of very different sizes;
 //!   `multiget/`: with many keys in a request.
-//! - `workload.rs`: what is asked of a server.
-//! - `client.rs`: one connection that asks it and checks the answers.
 //! - `process.rs`: CPU time and memory of a process.
 //! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped; `leftovers.rs`: nothing is
 //!   left behind, though a signal ends it all.
-//! - `side_by_side.rs`: several servers side by side, in interleaved rounds.
 //! - `memory/`: items held in the memory that a process takes.
 //! - `report.rs`: figures as a table and as JSON; `plot.rs`: as a picture.
 //! - `trace/`: traces, recorded and synthetic, and their replay on servers; `policies/`: miss ratios of the store and of
@@ -30,7 +27,6 @@
 
 pub mod blocks;
 pub mod ceiling;
-pub mod client;
 pub mod compare;
 pub mod dissect;
 pub mod dummy;
@@ -57,11 +53,9 @@ pub mod report;
 pub mod results;
 pub mod server;
 pub mod shm;
-pub mod side_by_side;
 pub mod statistics;
 pub mod store;
 pub mod target;
 pub mod throughput;
 pub mod trace;
-pub mod workload;
 pub mod zipf;

@@ -1,4 +1,4 @@
-//! The command-line tool: `fabcache bench server …`.
+//! The command-line tool: `fabcache bench …`.
 //!
 //! - `bench/`: measurements, a file for each subcommand; what they do is in the crate `fabcache-bench`.
 
@@ -51,7 +51,6 @@ mod tests {
             "fabcache bench worker",
             "fabcache bench latency --server tcp://h:1 --server unix:///s -b MIX --quick --verify --json f --report f",
             "fabcache bench report a.json b.json --out f",
-            "fabcache bench server a=/bin/a b=/bin/b --rounds 3",
             "fabcache bench hybrid --server h --scan UNIFORM --spill-factor 1.5 --memory 64 --penalty 0.5 --no-sleep -i 9",
             "fabcache bench trace --server shm:///s --file f --file - --format csv --skip-malformed --limit 9 --no-fill",
             "fabcache bench trace --server h --trace zipf-1.0,sizes --speed 10 --scale-ttl --window 1 --flush --scale 0.1",
@@ -86,7 +85,7 @@ mod tests {
             ("fabcache bench throughput --server tcp://h:1 --saturate --rate 5", "--rate"),
             ("fabcache bench throughput --server tcp://h:1 --arrivals odd", "poisson"),
             ("fabcache bench multiget --server tcp://h:1 --clients many", "--clients"),
-            ("fabcache bench server a", "NAME=PROGRAM"),
+            ("fabcache bench memory a", "NAME=PROGRAM"),
             ("fabcache bench report", "FILE"),
             ("fabcache bench policies --quick --scale 2", "--scale"),
             ("fabcache bench compare", "SERVER"),

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
+use super::client::Client;
 use super::mix::Mix;
-use crate::client::Client;
 use crate::server::{Candidate, Server};
 
 /// What a server may take for itself of an item, in the plan of how many are stored.

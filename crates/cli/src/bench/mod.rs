@@ -14,7 +14,6 @@ mod multiget;
 mod nonblocking;
 mod policies;
 mod report;
-mod server;
 mod shm;
 mod store;
 mod throughput;
@@ -55,8 +54,6 @@ pub enum Command {
     Worker,
     /// Measures servers side by side, and starts and stops them
     Compare(Box<compare::Arguments>),
-    /// Measures memcached-protocol servers side by side
-    Server(server::Arguments),
     /// Measures gets of more than servers have memory for, with a penalty for what is missing
     Hybrid(hybrid::Arguments),
     /// Replays traces on servers, for hit ratio and speed
@@ -89,7 +86,6 @@ pub fn run(command: Command) -> Result<()> {
             fabcache_bench::engine::worker(&mut std::io::stdin().lock(), &mut std::io::stdout().lock())
         }
         Command::Compare(arguments) => compare::run(&arguments),
-        Command::Server(arguments) => server::run(&arguments),
         Command::Hybrid(arguments) => hybrid::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Policies(arguments) => policies::run(&arguments),
