@@ -115,8 +115,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             results.save(file.as_deref().unwrap_or(path))?;
         }
         all.push((results.subcommand.clone(), results));
+        if let Some(path) = &arguments.report {
+            // Each time, so that what was measured is there whatever becomes of the next set.
+            html::save(all.clone(), path)?;
+        }
     }
-    arguments.report.as_deref().map_or(Ok(()), |path| html::save(all, path))
+    Ok(())
 }
 
 /// Who runs where.
