@@ -56,6 +56,7 @@ const MEASUREMENTS: &[Measurement] = &[
     urls("throughput"),
     urls("mixture"),
     urls("multiget"),
+    urls("dissect"),
     urls("trace"),
     programs(
         "compare",
