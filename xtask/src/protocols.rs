@@ -14,15 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::clients::install::make_packages_ready;
 use crate::process::{Guarded, Interrupt, Scratch, describe, read};
 use crate::workspace;
-
-/// Debian's packages, each with a program of it.
-const PACKAGES: &[(&str, &str)] = &[
-    ("memcached", "/usr/bin/memcached"),
-    ("nutcracker", "/usr/sbin/nutcracker"),
-    ("sasl2-bin", "/usr/sbin/saslpasswd2"),
-];
 
 /// Who may ask the memcached that has users.
 const USER: &str = "fabcache";
@@ -44,7 +38,7 @@ pub struct Args {}
 /// Something is missing and cannot be installed, a server does not start, or a test fails.
 pub fn run(_: &Args) -> Result<()> {
     let interrupt = Interrupt::register()?;
-    install_missing()?;
+    make_packages_ready(&workspace::folder().join("tests/protocols"), &interrupt)?;
     let scratch = Scratch::create()?;
     let started = Started { scratch: scratch.path(), interrupt: &interrupt };
     let servers = started.all()?;
@@ -63,26 +57,6 @@ pub fn run(_: &Args) -> Result<()> {
         Some(status) => bail!("the tests failed: {}", describe(status)),
         None => bail!("the tests did not end within {TEST_TIME_MAX:?}"),
     }
-}
-
-fn install_missing() -> Result<()> {
-    let is_missing = |(_, program): &&(&str, &str)| !Path::new(program).exists();
-    let missing: Vec<&str> = PACKAGES.iter().filter(is_missing).map(|(package, _)| *package).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let names = missing.join(" ");
-    ensure!(rustix::process::geteuid().is_root(), "only root can install what is missing: {names}");
-    let apt_get = |words: &[&str]| -> Result<bool> {
-        let mut command = Command::new("apt-get");
-        command.args(words).env("DEBIAN_FRONTEND", "noninteractive");
-        Ok(command.status().context("apt-get cannot be started")?.success())
-    };
-    let install = [&["install", "--yes", "--quiet", "--no-install-recommends"], &missing[..]].concat();
-    // The lists of packages may be absent or old.
-    let installed = apt_get(&install)? || (apt_get(&["update", "--quiet"])? && apt_get(&install)?);
-    ensure!(installed, "apt-get does not install {names}");
-    Ok(())
 }
 
 /// A server, as the tests are told of it.
