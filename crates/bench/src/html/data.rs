@@ -140,6 +140,23 @@ impl<'r> Data<'r> {
         all.filter_map(|(target, case)| Some((target, case, self.cell(target, case)?)))
     }
 
+    /// Whether a condition is another name of the target, such as its transport: each has one of its own.
+    pub(super) fn is_of_target(&self, name: &str, cases: &[usize]) -> bool {
+        let mut varies = false;
+        let mut first: Option<Parameter> = None;
+        for target in 0..self.targets.len() {
+            let own = cases.iter().filter(|case| self.cell(target, **case).is_some());
+            let mut values = own.filter_map(|case| condition_of(self.cases[*case], name));
+            let Some(value) = values.next() else { continue };
+            if values.any(|other| other != value) {
+                return false;
+            }
+            varies |= first.as_ref().is_some_and(|first| *first != value);
+            first.get_or_insert(value);
+        }
+        varies
+    }
+
     fn samples(&self) -> impl Iterator<Item = &'r Sample> + '_ {
         self.cells().flat_map(|(_, _, cell)| cell.rounds.iter().copied())
     }

@@ -19,10 +19,15 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 40.0;
 const CHART_HEIGHT: f64 = 236.0;
+/// Of a label, in most fonts.
+const CHARACTER_WIDTH: f64 = 6.2;
 /// Labels of the x axis keep so far apart.
-const LABEL_WIDTH: f64 = 42.0;
+const LABEL_GAP: f64 = 6.0;
 const Y_TICKS: usize = 6;
 const X_TICKS: usize = 6;
+
+/// Characters of a name above bars.
+const NAME_MAX: usize = 50;
 
 const BAR_HEIGHT: f64 = 14.0;
 const BAR_LEFT: f64 = 16.0;
@@ -70,7 +75,7 @@ fn open(figure: &Figure, id: &str, height: f64) -> String {
 
 fn lines(figure: &Figure, id: &str, x: &Axis, y: &Axis, series: &[Series]) -> String {
     let points = || series.iter().flat_map(|series| &series.points);
-    let x_scale = Scale::holding(points().map(|point| point.x), x.is_log, false);
+    let x_scale = Scale::between(points().map(|point| point.x), x.is_log);
     let in_y = points().flat_map(|point| [point.y, point.range.0, point.range.1]);
     let y_scale =
         if y.unit == Unit::Part { Scale::linear(0.0, 1.0) } else { Scale::holding(in_y, y.is_log, true) };
@@ -93,8 +98,9 @@ fn lines(figure: &Figure, id: &str, x: &Axis, y: &Axis, series: &[Series]) -> St
     for tick in x_ticks(x, x_scale, series, at_x) {
         let at = at_x(tick);
         let _ = writeln!(svg, "<path class=grid d=\"M{at:.1} {TOP}V{bottom}\"/>");
-        let label = escape(&x.unit.short(tick));
-        let _ = writeln!(svg, "<text class=middle x={at:.1} y={}>{label}</text>", bottom + 14.0);
+        let label = x.unit.short(tick);
+        let at = label_middle(&label, at);
+        let _ = writeln!(svg, "<text class=middle x={at:.1} y={}>{}</text>", bottom + 14.0, escape(&label));
     }
     let _ = writeln!(svg, "<path class=axis d=\"M{LEFT} {TOP}V{bottom}H{right}\"/>");
     let middle = (LEFT + right) / 2.0;
@@ -118,12 +124,26 @@ fn x_ticks(x: &Axis, scale: Scale, series: &[Series], at: impl Fn(f64) -> f64) -
         return scale.ticks(X_TICKS);
     }
     let mut ticks: Vec<f64> = Vec::new();
+    let mut right = f64::NEG_INFINITY;
     for number in numbers {
-        if ticks.last().is_none_or(|last| at(number) - at(*last) >= LABEL_WIDTH) {
+        let label = x.unit.short(number);
+        let middle = label_middle(&label, at(number));
+        if middle - label_width(&label) / 2.0 >= right + LABEL_GAP {
+            right = middle + label_width(&label) / 2.0;
             ticks.push(number);
         }
     }
     ticks
+}
+
+/// Nothing is cut at the edge.
+fn label_middle(label: &str, at: f64) -> f64 {
+    at.min(WIDTH - 1.0 - label_width(label) / 2.0)
+}
+
+/// More than it takes in most fonts.
+fn label_width(label: &str) -> f64 {
+    label.chars().count() as f64 * CHARACTER_WIDTH
 }
 
 fn draw_line(
@@ -214,7 +234,7 @@ fn bars(figure: &Figure, id: &str, unit: Unit, numbered: bool, groups: &[Group])
                 svg,
                 "<text class=name x=0 y={:.1}>{}</text>",
                 y - 6.0,
-                escape(&cut(&group.name, 58))
+                escape(&cut(&group.name, NAME_MAX))
             );
         }
         for (slot, value, (low, high)) in group.bars.iter().filter(|bar| bar.1.is_finite()) {
@@ -263,7 +283,8 @@ fn stacks(figure: &Figure, id: &str, unit: Unit, rows: &[(String, Vec<f64>)]) ->
     let mut svg = open(figure, id, rows.len() as f64 * step + 4.0);
     for (row, (name, parts)) in rows.iter().enumerate() {
         let y = row as f64 * step + 20.0;
-        let _ = writeln!(svg, "<text class=name x=0 y={:.1}>{}</text>", y - 5.0, escape(&cut(name, 58)));
+        let _ =
+            writeln!(svg, "<text class=name x=0 y={:.1}>{}</text>", y - 5.0, escape(&cut(name, NAME_MAX)));
         // What is below zero goes to the left.
         let (mut above, mut below) = (0.0, 0.0);
         for (slot, part) in parts.iter().enumerate().filter(|(_, part)| part.is_finite()) {

@@ -10,6 +10,8 @@ pub(super) struct Figure {
     /// What is on the axes, for those who do not see them.
     pub(super) description: String,
     pub(super) drawing: Drawing,
+    /// How to read it.
+    pub(super) hint: &'static str,
     /// What a reader must know beside it.
     pub(super) notes: Vec<String>,
     pub(super) table: Table,

@@ -153,6 +153,9 @@ fn run(file: &str, results: &Results, is_named: bool) -> String {
 fn framed(figure: &Figure, id: &str) -> String {
     let mut html = format!("<figure id={id}>\n<figcaption>{}</figcaption>\n", escape(&figure.title));
     html.push_str(&draw::draw(figure, id));
+    if !figure.hint.is_empty() {
+        let _ = writeln!(html, "<p class=hint>{}</p>", escape(figure.hint));
+    }
     for note in &figure.notes {
         let _ = writeln!(html, "<p class=note>{}</p>", escape(note));
     }

@@ -20,6 +20,8 @@ const GROUPS_MAX: usize = 40;
 const LINES_FOR_BOTH: usize = 4;
 /// Points that are named beside a picture.
 const NAMED_MAX: usize = 6;
+/// Of what is the same all along the axis.
+const LEVEL_DASH: usize = 3;
 /// Percentiles in tables of distributions.
 const PERCENTILES: [f64; 10] = [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 /// Percentiles that have marks on a distribution's line.
@@ -104,8 +106,10 @@ fn parts(data: &Data<'_>, joins: bool) -> Vec<Vec<usize>> {
 impl<'d> Part<'d> {
     fn new(data: &'d Data<'d>, layout: &Layout, cases: &[usize]) -> Part<'d> {
         let conditions = data.conditions(cases);
-        let varies: Vec<&(&str, Vec<Parameter>)> =
-            conditions.iter().filter(|(_, values)| values.len() > 1).collect();
+        let varies: Vec<&(&str, Vec<Parameter>)> = conditions
+            .iter()
+            .filter(|(name, values)| values.len() > 1 && !data.is_of_target(name, cases))
+            .collect();
         let is_number = |name: &str| {
             let values = &varies.iter().find(|(known, _)| *known == name)?.1;
             values
@@ -231,7 +235,9 @@ impl<'d> Part<'d> {
                     name = format!("{name}, {}", metric.name());
                 }
                 let slot = self.slot(target, variant);
-                series.push(Series { name, slot, dash: dash + slot / SLOTS, points });
+                let is_level = points.iter().all(|point| point.mark == Mark::None);
+                let dash = if is_level { LEVEL_DASH } else { dash + slot / SLOTS };
+                series.push(Series { name, slot, dash, points });
             }
         }
         series.retain(|series| !series.points.is_empty());
@@ -266,6 +272,7 @@ impl<'d> Part<'d> {
                 y: Axis { title: names(metrics), unit, is_log: y_is_log },
                 series,
             },
+            hint: "",
             notes: limit_notes(limited, true),
             table,
         }
@@ -317,6 +324,7 @@ impl<'d> Part<'d> {
                 series: series.iter().map(|(target, variant)| self.series_name(*target, *variant)).collect(),
                 groups,
             },
+            hint: "",
             notes,
             table: Table {
                 caption: title.clone(),
@@ -391,7 +399,8 @@ impl<'d> Part<'d> {
                 y: Axis { title: "part of operations".into(), unit: Unit::Part, is_log: false },
                 series,
             },
-            notes: vec!["Marks are at 50%, 90% and 99%.".into()],
+            hint: "Marks are at 50%, 90% and 99%.",
+            notes: Vec::new(),
             table: Table { caption: title.clone(), names: 1, head, rows },
             title,
         })
@@ -407,6 +416,10 @@ fn stacks(data: &Data<'_>) -> Vec<Figure> {
     if parts.len() < 2 {
         return Vec::new();
     }
+    let all: Vec<usize> = (0..data.cases.len()).collect();
+    let conditions = data.conditions(&all);
+    let is_told = |name: &&str| *name != OPERATION && !data.is_of_target(name, &all);
+    let told: Vec<&str> = conditions.iter().map(|(name, _)| *name).filter(is_told).collect();
     let mut figures: Vec<(String, Vec<(String, Vec<f64>)>)> = Vec::new();
     for (target, index, cell) in data.cells() {
         let case = data.cases[index];
@@ -415,7 +428,7 @@ fn stacks(data: &Data<'_>) -> Vec<Figure> {
         if values.iter().all(|value| value.is_nan()) {
             continue;
         }
-        let row = (format!("{}, {}", data.targets[target], super::data::all_words(case)), values);
+        let row = (format!("{}, {}", data.targets[target], words(case, &told)), values);
         match figures.iter_mut().find(|(operation, _)| *operation == case.operation) {
             Some((_, rows)) => rows.push(row),
             None => figures.push((case.operation.clone(), vec![row])),
@@ -454,6 +467,7 @@ fn stack(operation: &str, parts: &[String], mut rows: Vec<(String, Vec<f64>)>) -
             parts.len()
         ),
         drawing: Drawing::Stacks { unit: Unit::Time, parts: parts.to_vec(), rows },
+        hint: "",
         notes,
         table,
         title,

@@ -35,6 +35,22 @@ impl Scale {
         Scale { from, to: to.min(f64::MAX), is_log }
     }
 
+    /// From the least to the greatest, with some room beside both.
+    pub(super) fn between(numbers: impl Iterator<Item = f64>, is_log: bool) -> Scale {
+        if is_log {
+            return Scale::holding(numbers, true, false);
+        }
+        let (mut from, mut to) = (f64::INFINITY, f64::NEG_INFINITY);
+        for number in numbers.filter(|number| number.is_finite()) {
+            (from, to) = (from.min(number), to.max(number));
+        }
+        let room = match to - from {
+            span if span > 0.0 && span.is_finite() => span * 0.05,
+            _ => return Scale::holding([from, to].into_iter(), false, true),
+        };
+        Scale::linear(from - room, to + room)
+    }
+
     /// Exactly from here to there.
     pub(super) fn linear(from: f64, to: f64) -> Scale {
         Scale { from, to, is_log: false }
@@ -125,6 +141,11 @@ mod tests {
             for is_log in [false, true] {
                 let scale = Scale::holding(numbers.iter().copied(), is_log, true);
                 let ticks = scale.ticks(6);
+                let between = Scale::between(numbers.iter().copied(), is_log);
+                assert!(
+                    numbers.iter().all(|number| (0.0..=1.0).contains(&between.at(*number))),
+                    "{numbers:?}"
+                );
                 assert!(!ticks.is_empty() && ticks.len() <= 8, "{numbers:?} {is_log} {ticks:?}");
                 for number in &numbers {
                     assert!((0.0..=1.0).contains(&scale.at(*number)), "{numbers:?} {is_log}");

@@ -20,8 +20,9 @@ impl Table {
             "<div class=scroll tabindex=0><table><caption>{}</caption>\n<thead><tr>",
             escape(&self.caption)
         );
-        for head in &self.head {
-            let _ = write!(html, "<th scope=col>{}", escape(head));
+        for (column, head) in self.head.iter().enumerate() {
+            let class = if column < self.names { " class=name" } else { "" };
+            let _ = write!(html, "<th scope=col{class}>{}", escape(head));
         }
         html.push_str("</thead>\n<tbody>\n");
         for row in &self.rows {

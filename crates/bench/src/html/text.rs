@@ -183,14 +183,10 @@ pub(super) fn condition(name: &str, value: &crate::results::Parameter) -> String
         Parameter::Number(number) => match name {
             "value_bytes" => format!("values of {}", Unit::Bytes.short(*number)),
             "rate_per_s" => format!("{} offered a second", Unit::PerSecond.short(*number)),
-            "clients" | "threads" | "processes" | "keys_per_request" => {
-                let name = if name == "keys_per_request" { "keys in a request" } else { name };
-                let name = if *number == 1.0 && name != "keys in a request" {
-                    name.trim_end_matches('s').trim_end_matches("se")
-                } else {
-                    name
-                };
-                format!("{number} {name}")
+            "keys_per_request" => format!("{number} keys in a request"),
+            "clients" | "threads" | "processes" => {
+                let one = if name == "processes" { "process" } else { name.trim_end_matches('s') };
+                format!("{number} {}", if *number == 1.0 { one } else { name })
             }
             _ if name.ends_with("_bytes") => format!("{} {}", spoken(name), Unit::Bytes.short(*number)),
             _ => format!("{} {}", spoken(name), digits_of_condition(*number)),
@@ -199,7 +195,8 @@ pub(super) fn condition(name: &str, value: &crate::results::Parameter) -> String
 }
 
 fn digits_of_condition(number: f64) -> String {
-    if number.fract() == 0.0 && number.abs() < 1e15 { format!("{number:.0}") } else { digits(number) }
+    let is_usual = number == 0.0 || (1e-6..1e15).contains(&number.abs());
+    if is_usual { format!("{number}") } else { format!("{number:e}") }
 }
 
 /// Seconds since 1970 as day and time, UTC.
@@ -256,7 +253,7 @@ mod tests {
             ("clients", Parameter::Number(1.0), "1 client"),
             ("processes", Parameter::Number(1.0), "1 process"),
             ("clients", Parameter::Number(8.0), "8 clients"),
-            ("spill_factor", Parameter::Number(1.5), "spill factor 1.50"),
+            ("spill_factor", Parameter::Number(1.5), "spill factor 1.5"),
             ("drain", Parameter::Text("wait".into()), "drain wait"),
         ] {
             assert_eq!(condition(name, &value), text);
