@@ -11,6 +11,7 @@ mod loom;
 mod process;
 mod protocols;
 mod python;
+mod report;
 mod servers;
 mod torture;
 mod workspace;
@@ -52,6 +53,8 @@ enum Task {
     Protocols(protocols::Args),
     /// Build the Python wheel, and test it beside pymemcache and Django
     Python(python::Args),
+    /// Look at reports of measurements in a browser
+    Report(report::Args),
     /// Read a region from another process while it is written at full rate
     Torture(torture::Args),
 }
@@ -70,6 +73,7 @@ fn main() -> Result<()> {
         Task::Loom(args) => loom::run(&args),
         Task::Protocols(args) => protocols::run(&args),
         Task::Python(args) => python::run(&args),
+        Task::Report(args) => report::run(&args),
         Task::Torture(args) => torture::run(&args),
     }
 }

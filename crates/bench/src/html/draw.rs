@@ -21,6 +21,8 @@ const BOTTOM: f64 = 40.0;
 const CHART_HEIGHT: f64 = 236.0;
 /// Of a label, in most fonts.
 const CHARACTER_WIDTH: f64 = 6.2;
+/// From the x axis to the feet of its labels: they are below those of the y axis.
+const LABEL_DROP: f64 = 18.0;
 /// Labels of the x axis keep so far apart.
 const LABEL_GAP: f64 = 6.0;
 const Y_TICKS: usize = 6;
@@ -100,7 +102,8 @@ fn lines(figure: &Figure, id: &str, x: &Axis, y: &Axis, series: &[Series]) -> St
         let _ = writeln!(svg, "<path class=grid d=\"M{at:.1} {TOP}V{bottom}\"/>");
         let label = x.unit.short(tick);
         let at = label_middle(&label, at);
-        let _ = writeln!(svg, "<text class=middle x={at:.1} y={}>{}</text>", bottom + 14.0, escape(&label));
+        let _ =
+            writeln!(svg, "<text class=middle x={at:.1} y={}>{}</text>", bottom + LABEL_DROP, escape(&label));
     }
     let _ = writeln!(svg, "<path class=axis d=\"M{LEFT} {TOP}V{bottom}H{right}\"/>");
     let middle = (LEFT + right) / 2.0;

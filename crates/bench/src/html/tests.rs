@@ -1,1 +1,169 @@
+//! Pages of the results in `tests/report`: every subcommand, and a file of somebody who means ill.
 
+use std::path::Path;
+
+use super::*;
+
+const FILES: [&str; 10] = [
+    "latency",
+    "throughput",
+    "multiget",
+    "nonblocking",
+    "hybrid",
+    "blocks",
+    "trace",
+    "dissect",
+    "unknown",
+    "hostile",
+];
+
+fn results(name: &str) -> (String, Results) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/report");
+    let file = format!("{name}.json");
+    (file.clone(), Results::read(&folder.join(file)).expect(name))
+}
+
+/// The names of all tags, in order; those that are opened must be closed as far as HTML asks for it.
+fn tags(html: &str) -> Vec<&str> {
+    let (_, after_style) = html.split_once("</style>").expect("a style sheet");
+    let starts = after_style.match_indices('<').map(|(at, _)| &after_style[at + 1..]);
+    let name = |rest: &'_ str| rest.find(|c: char| c.is_whitespace() || c == '>').unwrap_or(rest.len());
+    starts.map(|rest| &rest[..name(rest)]).collect()
+}
+
+fn titles(html: &str) -> Vec<&str> {
+    let captions = html.split("<figcaption>").skip(1);
+    captions.map(|rest| rest.split_once("</figcaption>").expect("it ends").0).collect()
+}
+
+#[test]
+fn nothing_in_a_file_becomes_more_than_text() {
+    let html = page(vec![results("hostile")]);
+    let known = [
+        "h1",
+        "h2",
+        "nav",
+        "ul",
+        "ol",
+        "li",
+        "a",
+        "main",
+        "section",
+        "div",
+        "dl",
+        "dt",
+        "dd",
+        "code",
+        "p",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "figure",
+        "figcaption",
+        "svg",
+        "title",
+        "desc",
+        "path",
+        "rect",
+        "text",
+        "g",
+        "details",
+        "summary",
+        "html",
+    ];
+    for tag in tags(&html) {
+        assert!(known.contains(&tag.trim_start_matches('/')), "<{tag}");
+    }
+    assert!(html.contains("&lt;script&gt;") && !html.contains("<script") && !html.contains('\u{202e}'));
+    // Within tags no text of the file stands: the only quoted ones are ours, and CSV that is encoded.
+    for part in html.split("href=\"").skip(1) {
+        let (url, _) = part.split_once('"').expect("it ends");
+        assert!(url.starts_with("data:text/csv;charset=utf-8,") || url.starts_with("#s"), "{url}");
+    }
+}
+
+#[test]
+fn every_picture_has_a_title_data_and_no_number_that_is_none() {
+    for name in FILES {
+        let html = page(vec![results(name)]);
+        let count = |text: &str| html.matches(text).count();
+        let figures = count("<figure ");
+        assert!(figures > 0, "{name}");
+        assert_eq!((count("role=img"), count("<summary>Data")), (figures, figures), "{name}");
+        assert!(!html.contains("NaN") && !html.contains("inf\""), "{name}");
+        for tag in ["svg", "figure", "table", "details", "section", "div", "ul", "ol", "g"] {
+            let open = tags(&html).into_iter().filter(|found| *found == tag).count();
+            assert_eq!(open, count(&format!("</{tag}>")), "{name} {tag}");
+        }
+    }
+}
+
+#[test]
+fn what_varies_decides_what_is_drawn() {
+    let page_of = |name: &str| page(vec![results(name)]);
+    for (name, expected) in [
+        ("latency", "Latency, p50 and p99: get"),
+        ("throughput", "Operations a second: get, values of 4 KiB"),
+        ("throughput", "Distribution of latencies: get, 120k offered a second"),
+        ("multiget", "Latency, p50 and p99"),
+        ("nonblocking", "Operations a second: drain wait, keys zipf"),
+        ("hybrid", "Success ratio: get"),
+        ("blocks", "Bytes a second"),
+        ("trace", "Hit ratio"),
+        ("dissect", "Where the time goes: set"),
+        ("unknown", "Hops walked: fetch"),
+    ] {
+        let html = page_of(name);
+        assert!(titles(&html).contains(&expected), "{name} {:?}", titles(&html));
+    }
+    let html = page_of("nonblocking");
+    assert!(html.contains("memcached tcp, bget") && html.contains("fabcached shm, get"));
+    assert!(page_of("throughput").contains("as many as offered"));
+    assert!(page_of("dissect").contains("drawn to the left"));
+    assert!(page_of("latency").contains("fabcached shm / memcached tcp"));
+}
+
+#[test]
+fn the_clients_limit_is_told_beside_the_picture() {
+    let (file, mut throughput) = results("throughput");
+    let note = "Limited by the clients, not by the server (hollow marks): fabcached tcp, 16 clients";
+    assert!(page(vec![(file.clone(), throughput.clone())]).contains(note));
+    throughput.samples.iter_mut().for_each(|sample| sample.ceiling_per_s = None);
+    let html = page(vec![(file, throughput)]);
+    assert!(!html.contains("imited by the clients") && !html.contains("\"m hollow\""));
+}
+
+#[test]
+fn files_of_one_subcommand_share_their_pictures() {
+    let (_, one) = results("latency");
+    let mut other = one.clone();
+    other.targets[0].name = "another".into();
+    other
+        .samples
+        .iter_mut()
+        .filter(|s| s.target == "fabcached shm")
+        .for_each(|s| s.target = "another".into());
+    let html = page(vec![("x/a.json".into(), one.clone()), ("b.json".into(), other), ("b.json".into(), one)]);
+    assert_eq!(html.matches("<h2>").count(), 1);
+    for name in
+        ["fabcached tcp (a)", "fabcached tcp (b)", "fabcached tcp (b) 2", ">another<", "fabcached shm (a)"]
+    {
+        assert!(html.contains(name), "{name}");
+    }
+    // Rounds of different runs are not compared.
+    assert_eq!(html.matches("Geometric means").count(), 3);
+}
+
+#[test]
+fn nothing_measured_is_no_fault() {
+    let (file, mut empty) = results("latency");
+    empty.samples.clear();
+    assert!(!page(vec![(file.clone(), empty.clone())]).contains("<figure "));
+    empty.targets.clear();
+    assert!(page(vec![(file, empty)]).contains("<h2>latency</h2>"));
+    assert!(page(Vec::new()).contains("<h1>"));
+}

@@ -1,0 +1,226 @@
+//! `cargo xtask report`: pages of `fabcache bench report`, looked at in a real browser.
+//!
+//! Results come from a run of `fabcache bench latency` against a server, and from `tests/report`, where there are some of
+//! every subcommand and some of somebody who means ill. What the pages show is held against the files' own numbers.
+
+mod browser;
+mod numbers;
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::clients::install::make_packages_ready;
+use crate::process::{self, Guarded, Interrupt, Scratch};
+use crate::workspace;
+
+use browser::{Browser, Theme};
+
+/// Of a phone, a tablet, a screen.
+const WIDTHS: [u32; 3] = [360, 768, 1300];
+
+/// For a server to answer after its start.
+const START_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// For a measurement with `--quick`, on a machine that does other things too.
+const RUN_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// In place of this the hostile file gets a host that listens.
+const FOREIGN: &str = "http://nowhere.invalid/";
+
+/// Means of all pixels, from black to white.
+const DARK_MAX: f64 = 0.35;
+const LIGHT_MIN: f64 = 0.75;
+
+/// Looks at reports of measurements in a browser.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The program `fabcache` [default: the workspace's own, built for release]
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+    /// The server [default: the workspace's own, built for release]
+    #[arg(long, value_name = "PATH")]
+    server: Option<PathBuf>,
+}
+
+/// What is looked at, and with what.
+struct Subject {
+    program: PathBuf,
+    server: PathBuf,
+    /// Where pages and pictures stay.
+    folder: PathBuf,
+    interrupt: Interrupt,
+}
+
+/// Makes pages and looks at them.
+///
+/// # Errors
+/// Something is missing and cannot be installed, or a page is not as it should be.
+pub fn run(args: &Args) -> Result<()> {
+    let interrupt = Interrupt::register()?;
+    make_packages_ready(&samples_folder(), &interrupt)?;
+    let folder = workspace::target().join("report");
+    fs::create_dir_all(&folder).with_context(|| format!("{} cannot be created", folder.display()))?;
+    let program = args.program.clone().map_or_else(workspace::build_tool, Ok)?;
+    let server = args.server.clone().map_or_else(workspace::build_server, Ok)?;
+    let subject = Subject { program, server, folder, interrupt };
+    let samples = samples(&samples_folder())?;
+    subject.look_at("every", &samples)?;
+    subject.look_at("measured", &subject.measure()?)?;
+    subject.is_nothing_fetched()?;
+    println!("pages and pictures are in {}", subject.folder.display());
+    Ok(())
+}
+
+fn samples_folder() -> PathBuf {
+    workspace::folder().join("tests/report")
+}
+
+fn samples(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries: std::io::Result<Vec<_>> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect();
+    let mut files = entries?;
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    files.sort();
+    ensure!(!files.is_empty(), "there are no results in {}", folder.display());
+    Ok(files)
+}
+
+impl Subject {
+    /// Real results, over two transports, and the page that the run itself makes.
+    fn measure(&self) -> Result<Vec<PathBuf>> {
+        let scratch = Scratch::create()?;
+        let socket = scratch.path().join("s");
+        let mut command = Command::new(&self.server);
+        command.arg("-s").arg(&socket).arg("--shm");
+        if rustix::process::geteuid().is_root() {
+            command.args(["-u", "root"]);
+        }
+        let log = fs::File::create(scratch.path().join("log"))?;
+        let _server = Guarded::spawn(&mut command, log.try_clone()?, log)?;
+        let deadline = Instant::now() + START_TIME_MAX;
+        while UnixStream::connect(&socket).is_err() {
+            let text = process::read(&scratch.path().join("log"));
+            ensure!(Instant::now() < deadline, "the server does not answer\n{text}");
+            self.interrupt.pause()?;
+        }
+        let mut files = Vec::new();
+        for way in ["unix", "shm"] {
+            let file = self.folder.join(format!("{way}.json"));
+            let page = self.folder.join(format!("{way}.html"));
+            let server = format!("{way}://{}", socket.display());
+            let mut bench = Command::new(&self.program);
+            bench.args(["bench", "latency", "--quick", "--verify", "--server", &server]);
+            bench.arg("--json").arg(&file).arg("--report").arg(&page);
+            self.succeeds(&mut bench)?;
+            ensure!(fs::read_to_string(&page)?.contains("<figure"), "{} shows nothing", page.display());
+            files.push(file);
+        }
+        Ok(files)
+    }
+
+    fn succeeds(&self, command: &mut Command) -> Result<()> {
+        let scratch = Scratch::create()?;
+        let run = process::run(command, scratch.path(), RUN_TIME_MAX, &self.interrupt)?;
+        match run.failure {
+            Some(failure) => bail!("{command:?}: {failure}\n{}", run.stderr),
+            None => Ok(()),
+        }
+    }
+
+    fn page(&self, name: &str, files: &[PathBuf]) -> Result<PathBuf> {
+        let page = self.folder.join(format!("{name}.html"));
+        let mut command = Command::new(&self.program);
+        self.succeeds(command.args(["bench", "report", "--out"]).arg(&page).args(files))?;
+        Ok(page)
+    }
+
+    fn look_at(&self, name: &str, files: &[PathBuf]) -> Result<()> {
+        let page = self.page(name, files)?;
+        let folder = self.folder.join(name);
+        fs::create_dir_all(&folder)?;
+        let browser = Browser { interrupt: &self.interrupt, folder: &folder };
+        let said = browser.console(&page)?;
+        ensure!(said.is_empty(), "{name}: the page says on its console:\n{}", said.join("\n"));
+        let print = fs::read(browser.print(&page)?)?;
+        ensure!(print.starts_with(b"%PDF-"), "{name}: it is not printed");
+        let results: Result<Vec<Value>> =
+            files.iter().map(|path| Ok(serde_json::from_str(&fs::read_to_string(path)?)?)).collect();
+        let expected = numbers::expected(&results?)?;
+        for theme in Theme::ALL {
+            let pictures =
+                [browser.picture(&page, theme, 1300, 3000)?, browser.picture(&page, theme, 500, 3000)?];
+            let found = browser.look(&page, theme, &WIDTHS, &pictures)?;
+            check(&found, theme).with_context(|| format!("{name}, {}", theme.name()))?;
+            numbers::check(&found["read"]["sections"], &expected).with_context(|| name.to_owned())?;
+        }
+        let figures = numbers::figures(&expected);
+        println!("{name}: {} sections, {figures} results, as they are in the files", expected.len());
+        Ok(())
+    }
+
+    /// Whatever a file holds, the browser asks nobody. That it would is seen with a page that is not ours.
+    fn is_nothing_fetched(&self) -> Result<()> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let here = format!("http://{}/", listener.local_addr()?);
+        let text = fs::read_to_string(samples_folder().join("hostile.json"))?;
+        ensure!(text.contains(FOREIGN), "the hostile file names no host");
+        let file = self.folder.join("hostile.json");
+        fs::write(&file, text.replace(FOREIGN, &here))?;
+        let page = self.page("hostile", &[file])?;
+        let browser = Browser { interrupt: &self.interrupt, folder: &self.folder };
+        let said = browser.console(&page)?;
+        ensure!(listener.accept().is_err(), "the page fetches from elsewhere");
+        ensure!(said.is_empty(), "hostile: the page says on its console:\n{}", said.join("\n"));
+        let careless = self.folder.join("careless.html");
+        fs::write(
+            &careless,
+            format!("<!doctype html><script>console.error('seen')</script><img src={here}x>"),
+        )?;
+        let said = browser.console(&careless)?;
+        ensure!(said.iter().any(|line| line.contains("seen")), "what a console says is not seen");
+        ensure!(listener.accept().is_ok(), "what a page fetches is not seen");
+        println!("hostile: nothing runs, and nothing is fetched");
+        Ok(())
+    }
+}
+
+/// What the script found: no faults, widths that fit, and a page of its theme.
+fn check(found: &Value, theme: Theme) -> Result<()> {
+    let faults = found["faults"].as_array().context("faults")?;
+    let listed: Vec<&str> = faults.iter().filter_map(Value::as_str).collect();
+    ensure!(listed.is_empty(), "{} faults:\n{}", listed.len(), listed.join("\n"));
+    let widths = found["widths"].as_array().context("widths")?;
+    ensure!(widths.len() == WIDTHS.len(), "not every width was looked at");
+    for width in widths {
+        let number = |name: &str| width[name].as_u64().unwrap_or_default();
+        ensure!(number("clientWidth") > 0, "there is no page: {width}");
+        ensure!(number("scrollWidth") <= number("clientWidth"), "the page is wider than {width}");
+    }
+    let is_right = |light: f64| match theme {
+        Theme::Light => light >= LIGHT_MIN,
+        Theme::Dark => light <= DARK_MAX,
+    };
+    let mean = |pixel: &Value| {
+        let parts: Vec<f64> = pixel.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+        parts.iter().sum::<f64>() / parts.len() as f64 / 255.0
+    };
+    ensure!(is_right(mean(&found["read"]["paper"])), "the paper is {}", found["read"]["paper"]);
+    let pictures = found["pictures"].as_array().context("pictures")?;
+    ensure!(!pictures.is_empty(), "there are no pictures");
+    for picture in pictures {
+        let all = picture["mean"].as_f64().unwrap_or(f64::NAN);
+        ensure!(
+            is_right(all) && is_right(mean(&picture["corner"])),
+            "the picture is not {}: {picture}",
+            theme.name()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! What a page must show of results, reckoned from the files by themselves.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// Numbers of the page have a few digits.
+const TOLERANCE: f64 = 0.006;
+
+/// The rows that a section's table of everything must have, in any order.
+pub(super) struct Section {
+    name: String,
+    rows: Vec<Row>,
+    is_limited: bool,
+}
+
+/// A target and a case.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    rounds: usize,
+    operations: u64,
+    rates: Vec<f64>,
+    /// Nanoseconds, and how often.
+    latency: BTreeMap<u64, u64>,
+}
+
+/// By subcommand, in the order in which they come.
+pub(super) fn expected(files: &[Value]) -> Result<Vec<Section>> {
+    let mut sections: Vec<Section> = Vec::new();
+    for results in files {
+        let name = results["subcommand"].as_str().context("a subcommand")?;
+        let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+        let mut is_limited = false;
+        for sample in results["samples"].as_array().context("samples")? {
+            let key = format!("{}\n{}\n{}", sample["target"], sample["operation"], sample["parameters"]);
+            let row = rows.entry(key).or_default();
+            let rate = sample["operations"].as_f64().context("operations")? * 1e9
+                / sample["elapsed_ns"].as_f64().context("elapsed_ns")?.max(1.0);
+            row.rounds += 1;
+            row.operations = row.operations.saturating_add(sample["operations"].as_u64().unwrap_or_default());
+            row.rates.push(rate);
+            is_limited |= sample["ceiling_per_s"].as_f64().is_some_and(|ceiling| rate > ceiling * 0.8);
+            for step in sample["latency"]["ns_and_counts"].as_array().into_iter().flatten() {
+                let count = row.latency.entry(step[0].as_u64().unwrap_or_default()).or_default();
+                *count += step[1].as_u64().unwrap_or_default();
+            }
+        }
+        let rows = rows.into_values();
+        match sections.iter_mut().find(|section| section.name == name) {
+            Some(section) => {
+                section.rows.extend(rows);
+                section.is_limited |= is_limited;
+            }
+            None => sections.push(Section { name: name.to_owned(), rows: rows.collect(), is_limited }),
+        }
+    }
+    Ok(sections)
+}
+
+/// How many results there are.
+pub(super) fn figures(sections: &[Section]) -> usize {
+    sections.iter().map(|section| section.rows.len()).sum()
+}
+
+/// Holds what was read from the page against them.
+pub(super) fn check(read: &Value, expected: &[Section]) -> Result<()> {
+    let read = read.as_array().context("sections")?;
+    ensure!(read.len() == expected.len(), "{} sections, {} are expected", read.len(), expected.len());
+    for (found, expected) in read.iter().zip(expected) {
+        ensure!(found["name"] == expected.name.as_str(), "{} is not {}", found["name"], expected.name);
+        section(found, expected).with_context(|| format!("section {}", expected.name))?;
+    }
+    Ok(())
+}
+
+fn section(found: &Value, expected: &Section) -> Result<()> {
+    let figures = found["figures"].as_array().context("figures")?;
+    ensure!(!figures.is_empty(), "there is no picture");
+    let tells = found["notes"].as_array().context("notes")?.iter().filter_map(Value::as_str);
+    let is_told = tells.filter(|note| note.contains("imited by the clients")).count() > 0;
+    ensure!(is_told == expected.is_limited, "the clients' limit: {is_told}");
+    let head: Vec<&str> =
+        found["all"]["head"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let column = |name: &str| head.iter().position(|head| *head == name);
+    let (rounds, operations) =
+        (column("rounds").context("rounds")?, column("operations").context("operations")?);
+    let rate = column("operations a second").context("operations a second")?;
+    let median = column("p50, µs");
+    let mut rows: Vec<&Value> = found["all"]["rows"].as_array().context("rows")?.iter().collect();
+    ensure!(rows.len() == expected.rows.len(), "{} rows, {} are expected", rows.len(), expected.rows.len());
+    for wanted in &expected.rows {
+        let is_it = |row: &Value| {
+            let number = |column: usize| row[column].as_str().and_then(|cell| cell.parse::<f64>().ok());
+            let is = |column: usize, wanted: f64| {
+                number(column).is_some_and(|found| (found - wanted).abs() <= wanted.abs() * TOLERANCE + 0.5)
+            };
+            let p50 = wanted.median_us();
+            let agrees = match (median.and_then(number), p50) {
+                (Some(found), Some(wanted)) => (found - wanted).abs() <= wanted * TOLERANCE + 0.006,
+                (found, wanted) => found.is_none() && wanted.is_none(),
+            };
+            is(rounds, wanted.rounds as f64)
+                && is(operations, wanted.operations as f64)
+                && is(rate, wanted.rate())
+                && agrees
+        };
+        let at =
+            rows.iter().position(|row| is_it(row)).with_context(|| format!("no row shows {wanted:?}"))?;
+        rows.swap_remove(at);
+    }
+    Ok(())
+}
+
+impl Row {
+    fn rate(&self) -> f64 {
+        let mut rates = self.rates.clone();
+        rates.sort_by(f64::total_cmp);
+        let (low, high) = (rates[(rates.len() - 1) / 2], rates[rates.len() / 2]);
+        (low + high) / 2.0
+    }
+
+    /// The least latency within which half of the operations were done.
+    fn median_us(&self) -> Option<f64> {
+        let total: u64 = self.latency.values().sum();
+        let mut before = 0;
+        for (ns, count) in &self.latency {
+            before += count;
+            if before * 2 >= total {
+                return Some(*ns as f64 / 1e3);
+            }
+        }
+        None
+    }
+}
