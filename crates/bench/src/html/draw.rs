@@ -124,7 +124,7 @@ fn x_ticks(x: &Axis, scale: Scale, series: &[Series], at: impl Fn(f64) -> f64) -
     numbers.dedup();
     numbers.retain(|number| number.is_finite() && (!x.is_log || *number > 0.0));
     if numbers.len() > 32 {
-        return scale.ticks(X_TICKS);
+        numbers = scale.ticks(X_TICKS);
     }
     let mut ticks: Vec<f64> = Vec::new();
     let mut right = f64::NEG_INFINITY;
