@@ -159,15 +159,26 @@ impl<'d> Part<'d> {
 
     fn pictures(&self, metrics: &[Metric]) -> Vec<Figure> {
         let Some(x) = self.x else { return vec![self.bars(&metrics[0])] };
-        let mut figures: Vec<Figure> =
-            self.facets.iter().take(PICTURES_MAX).map(|facet| self.lines(x, facet, metrics)).collect();
-        if let Some(last) = figures.last_mut().filter(|_| self.facets.len() > PICTURES_MAX) {
+        let facets: Vec<&Facet> =
+            self.facets.iter().filter(|facet| self.is_told(facet, &metrics[0])).collect();
+        let shown = facets.iter().take(PICTURES_MAX);
+        let mut figures: Vec<Figure> = shown.map(|facet| self.lines(x, facet, metrics)).collect();
+        if let Some(last) = figures.last_mut().filter(|_| facets.len() > PICTURES_MAX) {
             last.notes.push(format!(
                 "{} more such pictures are left out; their numbers are in the table of everything.",
-                self.facets.len() - PICTURES_MAX
+                facets.len() - PICTURES_MAX
             ));
         }
         figures
+    }
+
+    /// Misses are of interest where there are some.
+    fn is_told(&self, facet: &Facet, metric: &Metric) -> bool {
+        let cells = facet
+            .cases
+            .iter()
+            .flat_map(|case| (0..self.data.targets.len()).filter_map(|target| self.data.cell(target, *case)));
+        *metric != Metric::Misses || cells.into_iter().any(|cell| cell.value(metric) > 0.0)
     }
 
     /// The target's name with what tells its lines apart.
