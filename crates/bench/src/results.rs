@@ -92,6 +92,8 @@ pub struct Sample {
 
 /// A result that comes so near to what the clients can do at most says little of the server.
 pub const CEILING_PART: f64 = 0.8;
+/// Where more than one operation of so many found nothing, the limit is another.
+const MISSES_PART: u64 = 10;
 /// Such results that are told one by one.
 const LIMITS_TOLD_MAX: usize = 8;
 
@@ -258,7 +260,10 @@ impl Results {
         for target in &self.targets {
             for case in self.cases() {
                 let ceiling = self.median(&target.name, case, |sample| sample.ceiling_per_s);
-                let rate = self.median(&target.name, case, |sample| Some(sample.rate()));
+                // What is not found takes less than what the dummy finds.
+                let found = |sample: &&Sample| sample.misses * MISSES_PART <= sample.operations;
+                let rate =
+                    self.median(&target.name, case, |sample| Some(sample).filter(found).map(Sample::rate));
                 measured += usize::from(ceiling > 0.0);
                 if rate > ceiling * CEILING_PART {
                     let percent = 100.0 * rate / ceiling;
