@@ -72,6 +72,9 @@ struct Facet {
     cases: Vec<usize>,
 }
 
+/// A bar's name and its parts.
+type StackRow = (String, Vec<f64>);
+
 /// All figures of results.
 pub(super) fn figures(subcommand: &str, data: &Data<'_>) -> Vec<Figure> {
     let layout = layout(subcommand);
@@ -431,7 +434,7 @@ fn stacks(data: &Data<'_>) -> Vec<Figure> {
     let conditions = data.conditions(&all);
     let is_told = |name: &&str| *name != OPERATION && !data.is_of_target(name, &all);
     let told: Vec<&str> = conditions.iter().map(|(name, _)| *name).filter(is_told).collect();
-    let mut figures: Vec<(String, Vec<(String, Vec<f64>)>)> = Vec::new();
+    let mut figures: Vec<(String, Vec<StackRow>)> = Vec::new();
     for (target, index, cell) in data.cells() {
         let case = data.cases[index];
         let values: Vec<f64> =
@@ -449,7 +452,7 @@ fn stacks(data: &Data<'_>) -> Vec<Figure> {
     figures.into_iter().map(|(operation, rows)| stack(&operation, &names, rows)).collect()
 }
 
-fn stack(operation: &str, parts: &[String], mut rows: Vec<(String, Vec<f64>)>) -> Figure {
+fn stack(operation: &str, parts: &[String], mut rows: Vec<StackRow>) -> Figure {
     let title = format!("Where the time goes: {operation}");
     let mut head = vec!["case".to_owned()];
     head.extend(parts.iter().map(|part| heading(part, Unit::Time)));

@@ -120,7 +120,7 @@ fn three_digits(value: f64) -> String {
 /// For columns: places after the point by how large it is.
 fn digits(value: f64) -> String {
     match value.abs() {
-        zero if zero == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         large if large >= 1e4 => format!("{value:.0}"),
         middle if middle >= 100.0 => format!("{value:.1}"),
         small if small >= 0.01 => format!("{value:.2}"),
