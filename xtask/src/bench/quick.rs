@@ -62,7 +62,6 @@ const MEASUREMENTS: &[Measurement] = &[
         "compare",
         &["fabcached={fabcached} --shm", "memcached={memcached}", "--quick", "--verify", "--json", "{json}"],
     ),
-    programs("server", &["fabcached={fabcached}", "memcached={memcached}", "--rounds", "5"]),
     programs("shm", &["fabcached={fabcached}", "--against", "memcached={memcached}", "--quick"]),
     programs("policies", &["--quick"]),
     nothing("dummy", "it is a server, and measured beside every other"),
