@@ -21,6 +21,8 @@ pub(super) enum Metric {
     Percentile(f64),
     /// Operations a second.
     Rate,
+    /// Time for an operation, however many are under way.
+    TimeEach,
     /// CPU time of the servers for an operation.
     ServerCpu,
     /// The part of operations that did not find what they asked for.
@@ -50,6 +52,7 @@ impl Metric {
         match self {
             Metric::Percentile(percent) => format!("p{percent}"),
             Metric::Rate => "operations a second".to_owned(),
+            Metric::TimeEach => "time an operation".to_owned(),
             Metric::ServerCpu => "server's CPU time an operation".to_owned(),
             Metric::Misses => "misses".to_owned(),
             Metric::Figure(name) => spoken(name),
@@ -58,7 +61,7 @@ impl Metric {
 
     pub(super) fn unit(&self) -> Unit {
         match self {
-            Metric::Percentile(_) | Metric::ServerCpu => Unit::Time,
+            Metric::Percentile(_) | Metric::TimeEach | Metric::ServerCpu => Unit::Time,
             Metric::Rate => Unit::PerSecond,
             Metric::Misses => Unit::Part,
             Metric::Figure(name) => Unit::of_figure(name),
@@ -73,7 +76,9 @@ impl Metric {
             Metric::ServerCpu => sample.server_cpu_ns_each()?,
             Metric::Misses if sample.operations == 0 => return None,
             Metric::Misses => sample.misses as f64 / sample.operations as f64,
-            Metric::Figure(name) => *sample.figures.get(name)?,
+            Metric::TimeEach if sample.operations == 0 => return None,
+            Metric::TimeEach => sample.elapsed_ns as f64 / sample.operations as f64,
+            Metric::Figure(name) => *sample.figures.get(name)? * Unit::scale_of_figure(name),
         };
         value.is_finite().then_some(value)
     }
@@ -164,6 +169,12 @@ impl<'r> Data<'r> {
     /// The names of all other figures.
     pub(super) fn figures(&self) -> BTreeSet<&'r str> {
         self.samples().flat_map(|sample| sample.figures.keys().map(String::as_str)).collect()
+    }
+
+    /// Those that say how something did; the others say what was done.
+    pub(super) fn judging_figures(&self) -> Vec<&'r str> {
+        let judges = |name: &&str| !matches!(Unit::of_figure(name), Unit::Plain | Unit::Bytes);
+        self.figures().into_iter().filter(judges).collect()
     }
 
     pub(super) fn has(&self, metric: &Metric) -> bool {

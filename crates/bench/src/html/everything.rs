@@ -126,7 +126,7 @@ fn base<'r>(results: &'r Results, target: &Described) -> Option<&'r Described> {
 fn compared(data: &Data<'_>) -> Vec<Metric> {
     let mut metrics =
         vec![Metric::Rate, Metric::Percentile(50.0), Metric::Percentile(99.0), Metric::ServerCpu];
-    metrics.extend(data.figures().into_iter().map(|name| Metric::Figure(name.to_owned())));
+    metrics.extend(data.judging_figures().into_iter().map(|name| Metric::Figure(name.to_owned())));
     metrics.retain(|metric| data.has(metric));
     metrics
 }

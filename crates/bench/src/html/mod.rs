@@ -23,12 +23,13 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::results::Results;
 
 use data::{Data, merged};
 use figure::Figure;
-use text::{day_and_time, escape};
+use text::{day_and_time, escape, spoken};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -126,28 +127,37 @@ fn run(file: &str, results: &Results, is_named: bool) -> String {
         let _ = writeln!(html, "<h3>{}</h3>", escape(file));
     }
     html.push_str("<dl>\n");
-    let mut row = |name: &str, value: &str, is_code: bool| {
-        let value = escape(value);
-        let value = if is_code { format!("<code>{value}</code>") } else { value };
-        let _ = writeln!(html, "<div><dt>{}<dd>{value}</div>", escape(name));
-    };
-    row("when", &day_and_time(results.run.unix_time), false);
+    html.push_str(&row("when", &day_and_time(results.run.unix_time)));
+    let mut facts = String::new();
     // Whatever is known of the machine, by the names that the file has.
-    if let Ok(serde_json::Value::Object(known)) = serde_json::to_value(&results.run) {
+    if let Ok(Value::Object(known)) = serde_json::to_value(&results.run) {
         for (name, value) in known.iter().filter(|(name, _)| *name != "unix_time") {
             match value {
-                serde_json::Value::Null => {}
-                serde_json::Value::String(text) => row(&text::spoken(name), text, false),
-                other => row(&text::spoken(name), &other.to_string(), false),
+                Value::Null => {}
+                Value::Object(more) => {
+                    facts.extend(
+                        more.iter().map(|(name, fact)| row(name, fact.as_str().unwrap_or(&fact.to_string()))),
+                    );
+                }
+                Value::String(text) => html.push_str(&row(&spoken(name), text)),
+                other => html.push_str(&row(&spoken(name), &other.to_string())),
             }
         }
     }
-    row("command", &results.command, true);
-    row("method", &results.method, false);
+    html.push_str(&row("command", &results.command));
+    html.push_str(&row("method", &results.method));
     html.push_str("</dl>\n");
+    if !facts.is_empty() {
+        let _ =
+            writeln!(html, "<details><summary>More of the machine</summary>\n<dl>\n{facts}</dl></details>");
+    }
     html.push_str(&everything::targets(results).html());
     html.push_str("</div>\n");
     html
+}
+
+fn row(name: &str, value: &str) -> String {
+    format!("<div><dt>{}<dd>{}</div>\n", escape(name), escape(value))
 }
 
 fn framed(figure: &Figure, id: &str) -> String {

@@ -20,6 +20,8 @@ const GROUPS_MAX: usize = 40;
 const LINES_FOR_BOTH: usize = 4;
 /// Points that are named beside a picture.
 const NAMED_MAX: usize = 6;
+/// What begins so was measured with calls that block.
+const BLOCKING: &str = "blocking_";
 /// Of what is the same all along the axis.
 const LEVEL_DASH: usize = 3;
 /// Percentiles in tables of distributions.
@@ -39,20 +41,33 @@ struct Layout {
     shows_rate: bool,
     /// Whether a case that has fewer conditions belongs to all pictures, as what the others are compared with.
     joins: bool,
+    /// Whether figures are drawn that say what was done, not how well.
+    draws_all: bool,
 }
 
 fn layout(subcommand: &str) -> Layout {
-    let rate = Layout { x: &["rate_per_s", "clients"], lines: &[], shows_rate: true, joins: false };
+    let rate = Layout {
+        x: &["rate_per_s", "clients"],
+        lines: &[],
+        shows_rate: true,
+        joins: false,
+        draws_all: false,
+    };
     match subcommand {
-        "latency" => Layout { x: &["value_bytes"], lines: &[], shows_rate: false, joins: false },
+        "latency" => {
+            Layout { x: &["value_bytes"], lines: &[], shows_rate: false, joins: false, draws_all: false }
+        }
         "multiget" => {
-            Layout { x: &["clients"], lines: &[OPERATION, "keys_per_request"], joins: true, ..rate }
+            Layout { x: &["clients"], lines: &[OPERATION, "batch", "keys_per_request"], joins: true, ..rate }
         }
         "nonblocking" => Layout { x: &["window", "value_bytes"], lines: &[OPERATION], joins: true, ..rate },
-        "hybrid" => Layout { x: &["spill_factor"], lines: &["pattern"], ..rate },
-        "blocks" => Layout { x: &["window"], lines: &["mode"], shows_rate: false, joins: true },
+        "hybrid" => Layout { x: &["spill_factor"], lines: &["scan", "pattern"], ..rate },
+        "blocks" => {
+            Layout { x: &["window"], lines: &["mode"], shows_rate: false, joins: true, draws_all: false }
+        }
         "dissect" => Layout { x: &["value_bytes"], shows_rate: false, ..rate },
-        _ => rate,
+        "throughput" | "mixture" | "trace" => rate,
+        _ => Layout { draws_all: true, ..rate },
     }
 }
 
@@ -88,6 +103,23 @@ pub(super) fn figures(subcommand: &str, data: &Data<'_>) -> Vec<Figure> {
     }
     figures.retain(|figure| !figure.is_empty());
     figures
+}
+
+/// Figures that belong into one picture: percentiles of several classes, and what calls that block do beside those that do
+/// not. Hops of a dissection are drawn as such.
+fn together(names: &[&str]) -> Vec<Vec<Metric>> {
+    let mut metrics: Vec<(&str, Vec<Metric>)> = Vec::new();
+    for name in names.iter().filter(|name| !name.ends_with("_ns")) {
+        let percentile = ["p50_us", "p99_us"].into_iter().find(|end| name.ends_with(end));
+        let kind = percentile.unwrap_or(name.strip_prefix(BLOCKING).unwrap_or(name));
+        let metric = Metric::Figure((*name).to_owned());
+        match metrics.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, metrics)) => metrics.push(metric),
+            None if *name == "blocking_ns_each" => metrics.push((kind, vec![metric, Metric::TimeEach])),
+            None => metrics.push((kind, vec![metric])),
+        }
+    }
+    metrics.into_iter().map(|(_, metrics)| metrics).collect()
 }
 
 /// Cases by the conditions that they have.
@@ -146,12 +178,13 @@ impl<'d> Part<'d> {
         if layout.shows_rate {
             metrics.insert(0, vec![Metric::Rate]);
         }
-        let names = self.data.figures();
-        let is_hop = |name: &&str| name.ends_with("_ns");
-        let tells_misses = names.iter().any(|name| name.ends_with("_ratio"));
-        metrics.extend(
-            names.iter().filter(|name| !is_hop(name)).map(|name| vec![Metric::Figure((*name).to_owned())]),
-        );
+        let names = if layout.draws_all {
+            self.data.figures().into_iter().collect()
+        } else {
+            self.data.judging_figures()
+        };
+        let tells_misses = names.iter().any(|name| ["_ratio", "_rate"].iter().any(|end| name.ends_with(end)));
+        metrics.extend(together(&names));
         if self.data.has_misses() && !tells_misses {
             metrics.push(vec![Metric::Misses]);
         }
@@ -161,7 +194,7 @@ impl<'d> Part<'d> {
     }
 
     fn pictures(&self, metrics: &[Metric]) -> Vec<Figure> {
-        let Some(x) = self.x else { return vec![self.bars(&metrics[0])] };
+        let Some(x) = self.x else { return vec![self.bars(metrics)] };
         let facets: Vec<&Facet> =
             self.facets.iter().filter(|facet| self.is_told(facet, &metrics[0])).collect();
         let shown = facets.iter().take(PICTURES_MAX);
@@ -292,27 +325,24 @@ impl<'d> Part<'d> {
         }
     }
 
-    fn bars(&self, metric: &Metric) -> Figure {
-        let mut series: Vec<(usize, usize)> = Vec::new();
+    fn bars(&self, metrics: &[Metric]) -> Figure {
+        let mut series: Vec<String> = Vec::new();
         let mut groups = Vec::new();
         let mut limited = Vec::new();
         let mut rows = Vec::new();
+        let unit = metrics[0].unit();
         for facet in &self.facets {
             let mut bars = Vec::new();
-            for (target, variant, cases) in self.members(&facet.cases) {
-                let found = cases.iter().find_map(|case| self.data.cell(target, *case));
-                let Some(cell) = found.filter(|cell| cell.value(metric).is_finite()) else { continue };
-                let name = self.series_name(target, variant);
-                if cell.is_clients_limit() {
+            for (cell, name, metric) in self.bars_of(facet, metrics) {
+                if cell.is_clients_limit() && *metric == metrics[0] {
                     limited.push(format!("{name}, {}", facet.name));
                 }
-                let known = series.iter().position(|known| *known == (target, variant));
-                let slot = known.unwrap_or_else(|| {
-                    series.push((target, variant));
-                    series.len() - 1
-                });
+                let slot = series.iter().position(|known| *known == name).unwrap_or(series.len());
+                if slot == series.len() {
+                    series.push(name.clone());
+                }
                 let (least, greatest) = cell.range(metric);
-                let numbers = [cell.value(metric), least, greatest].map(|value| metric.unit().cell(value));
+                let numbers = [cell.value(metric), least, greatest].map(|value| unit.cell(value));
                 rows.push([vec![facet.name.clone(), name], numbers.to_vec()].concat());
                 bars.push((slot, cell.value(metric), (least, greatest)));
             }
@@ -325,35 +355,45 @@ impl<'d> Part<'d> {
             notes.push(format!("{} more are in the table.", groups.len() - GROUPS_MAX));
             groups.truncate(GROUPS_MAX);
         }
-        let unit = metric.unit();
-        let with_unit = |name: &str| heading(name, unit);
-        let title = sentence(&metric.name());
+        let title = title(metrics, "");
+        let numbers = ["median", "least", "greatest"].map(|name| heading(name, unit));
         Figure {
             description: format!(
                 "{title}: {} groups of bars. The numbers are in the table below.",
                 groups.len()
             ),
-            drawing: Drawing::Bars {
-                unit,
-                series: series.iter().map(|(target, variant)| self.series_name(*target, *variant)).collect(),
-                groups,
-            },
+            drawing: Drawing::Bars { unit, series, groups },
             hint: "",
             notes,
             table: Table {
                 caption: title.clone(),
                 names: 2,
-                head: vec![
-                    "case".into(),
-                    "series".into(),
-                    with_unit("median"),
-                    with_unit("least"),
-                    with_unit("greatest"),
-                ],
+                head: [vec!["case".to_owned(), "series".to_owned()], numbers.to_vec()].concat(),
                 rows,
             },
             title,
         }
+    }
+
+    /// Each bar's rounds, its name and what it shows.
+    fn bars_of<'p>(
+        &'p self,
+        facet: &'p Facet,
+        metrics: &'p [Metric],
+    ) -> Vec<(&'p Cell<'p>, String, &'p Metric)> {
+        let mut bars = Vec::new();
+        for metric in metrics {
+            for (target, variant, cases) in self.members(&facet.cases) {
+                let found = cases.iter().find_map(|case| self.data.cell(target, *case));
+                let Some(cell) = found.filter(|cell| cell.value(metric).is_finite()) else { continue };
+                let mut name = self.series_name(target, variant);
+                if metrics.len() > 1 {
+                    name = format!("{name}, {}", metric.name());
+                }
+                bars.push((cell, name, metric));
+            }
+        }
+        bars
     }
 
     /// Latencies of the least, a middle and the greatest of what is along the axis.
@@ -591,12 +631,10 @@ fn ends(numbers: &[f64]) -> impl Iterator<Item = f64> {
 }
 
 fn names(metrics: &[Metric]) -> String {
+    let names = metrics.iter().map(Metric::name).collect::<Vec<_>>().join(" and ");
     match metrics {
-        [Metric::Percentile(_), ..] => {
-            let names: Vec<String> = metrics.iter().map(Metric::name).collect();
-            format!("latency, {}", names.join(" and "))
-        }
-        _ => metrics[0].name(),
+        [Metric::Percentile(_), ..] => format!("latency, {names}"),
+        _ => names,
     }
 }
 

@@ -24,7 +24,7 @@ impl Unit {
     /// The unit of a figure of this name.
     pub(super) fn of_figure(name: &str) -> Unit {
         let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
-        if ends(&["_ns"]) {
+        if ends(&["_ns", "_ns_each", "_us", "_ms"]) {
             Unit::Time
         } else if ends(&["bytes_per_s"]) {
             Unit::BytesPerSecond
@@ -32,10 +32,19 @@ impl Unit {
             Unit::PerSecond
         } else if ends(&["bytes"]) {
             Unit::Bytes
-        } else if ends(&["_ratio", "_share", "_part"]) {
+        } else if ends(&["_ratio", "_share", "_part", "_rate"]) {
             Unit::Part
         } else {
             Unit::Plain
+        }
+    }
+
+    /// How many nanoseconds make one of a figure of this name, where it is a time.
+    pub(super) fn scale_of_figure(name: &str) -> f64 {
+        match name {
+            us if us.ends_with("_us") => 1e3,
+            ms if ms.ends_with("_ms") => 1e6,
+            _ => 1.0,
         }
     }
 
@@ -175,12 +184,17 @@ pub(super) fn spoken(name: &str) -> String {
         "rate_per_s" => "offered operations a second",
         "keys_per_request" => "keys in a request",
         "bytes_per_s" => "bytes a second",
+        "blocking_ns_each" => "blocking time an operation",
         _ => "",
     };
     if !known.is_empty() {
         return known.to_owned();
     }
-    let stem = name.strip_suffix("_ns").or_else(|| name.strip_suffix("_bytes")).unwrap_or(name);
+    if let Some(stem) = name.strip_suffix("_per_s") {
+        return format!("{} a second", stem.replace('_', " "));
+    }
+    let units = ["_ns", "_ns_each", "_us", "_ms", "_bytes"];
+    let stem = units.iter().find_map(|unit| name.strip_suffix(unit)).unwrap_or(name);
     stem.replace('_', " ")
 }
 
@@ -196,6 +210,10 @@ pub(super) fn condition(name: &str, value: &crate::results::Parameter) -> String
             "clients" | "threads" | "processes" => {
                 let one = if name == "processes" { "process" } else { name.trim_end_matches('s') };
                 format!("{number} {}", if *number == 1.0 { one } else { name })
+            }
+            _ if name.ends_with("_ms") || name.ends_with("_us") || name.ends_with("_ns") => {
+                let ns = number * Unit::scale_of_figure(name);
+                format!("{} {}", spoken(name), Unit::Time.short(ns))
             }
             _ if name.ends_with("_bytes") => format!("{} {}", spoken(name), Unit::Bytes.short(*number)),
             _ => format!("{} {}", spoken(name), digits_of_condition(*number)),
@@ -264,6 +282,7 @@ mod tests {
             ("processes", Parameter::Number(1.0), "1 process"),
             ("clients", Parameter::Number(8.0), "8 clients"),
             ("spill_factor", Parameter::Number(1.5), "spill factor 1.5"),
+            ("penalty_ms", Parameter::Number(2.0), "penalty 2 ms"),
             ("drain", Parameter::Text("wait".into()), "drain wait"),
         ] {
             assert_eq!(condition(name, &value), text);
