@@ -91,6 +91,22 @@ fn clients_of_shared_memory_do_the_same() {
 }
 
 #[test]
+fn requests_in_flight_end_when_they_are_answered_and_not_when_the_next_is_due() {
+    let server = Running::start("engine-rare", "");
+    // Eight in flight, twenty milliseconds apart: the first is over long before its object is needed again.
+    for get_share in [0.0, 1.0] {
+        let work = Work { pipeline: 8, get_share, ..work(KEYS, Sizes::Same(100)) };
+        let plan = plan(&[server.url("shm")], "auto", &work);
+        filled(&plan);
+        let pace = Pace::Open { rate_per_s: 50.0, arrivals: Arrivals::Even };
+        let outcome = run(&plan, &round(pace, 500)).expect("right answers");
+        let median_ms = outcome.all_latency().percentile_ns(50.0) / 1e6;
+        assert!(median_ms < 60.0, "{median_ms} ms, {outcome:?}");
+        assert!((24..=26).contains(&outcome.operations), "{outcome:?}");
+    }
+}
+
+#[test]
 fn sizes_follow_from_numbers_and_misses_are_counted() {
     let server = Running::tcp();
     let olio = Olio::of_average(4_096.0).expect("an average");

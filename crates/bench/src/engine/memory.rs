@@ -1,6 +1,7 @@
 //! A client through shared memory: the client library with a channel of its own, on a thread of its own.
 //!
 //! In a closed loop every [`TIMED_EVERY`]th request is timed: reading the clock takes a good part of what a read takes.
+//! Requests in flight are waited for in their order: one is over when the client has seen that it is.
 
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,8 @@ pub struct Memory {
 
 struct Flight {
     request: Request,
-    /// The item, and whether it is written; none if it is not in flight.
-    asked: Option<(u64, bool)>,
+    /// The item, and whether it is written.
+    asked: (u64, bool),
     from: Option<Instant>,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -47,6 +48,10 @@ struct Running<'e> {
     scratch: Scratch<'e>,
     counts: Counts,
     outcome: Outcome,
+    choice: Choice,
+    /// Requests made, and those of them that are over.
+    made: u64,
+    landed: u64,
     numbers: Vec<u64>,
     keys: Vec<Vec<u8>>,
     value: Vec<u8>,
@@ -61,7 +66,7 @@ impl Memory {
         let client = target.client()?;
         let flight = |_| Flight {
             request: client.request(),
-            asked: None,
+            asked: (0, false),
             from: None,
             key: Vec::new(),
             value: Vec::new(),
@@ -79,36 +84,42 @@ impl Memory {
             scratch: Scratch::new(work, items),
             counts: Counts::default(),
             outcome: Outcome::new(work.sizes.classes()),
+            choice: Choice::new(work, round.seed),
+            made: 0,
+            landed: 0,
             numbers: Vec::new(),
             keys: vec![Vec::new(); work.batch],
             value: Vec::new(),
         };
-        let mut choice = Choice::new(work, round.seed);
         let mut schedule = round.schedule();
-        for made in 0u64.. {
+        loop {
             let from = match &mut schedule {
-                None if made % TIMED_EVERY != 0 => None,
                 None => {
-                    let now = Instant::now();
-                    if made > 0 && as_ns(now - begun) >= round.duration_ns {
+                    // What is waited for here is another request's time.
+                    self.make_room(&mut running)?;
+                    let is_timed = running.made.is_multiple_of(TIMED_EVERY);
+                    let now = is_timed.then(Instant::now);
+                    if now.is_some_and(|now| running.made > 0 && as_ns(now - begun) >= round.duration_ns) {
                         break;
                     }
-                    Some(now)
+                    now
                 }
                 Some(schedule) => match due(schedule, round.duration_ns, begun, &mut running.outcome) {
-                    Some(from) => Some(from),
+                    Some(from) => {
+                        self.wait_until(from, &mut running)?;
+                        Some(from)
+                    }
                     None => break,
                 },
             };
             if self.requests.is_empty() {
-                self.call(&mut running, &mut choice, from)?;
+                self.call(&mut running, from)?;
             } else {
-                let at = made as usize % self.requests.len();
-                self.fly(&mut running, &mut choice, at, from)?;
+                self.fly(&mut running, from)?;
             }
         }
-        for at in 0..self.requests.len() {
-            self.land(&mut running, at)?;
+        while running.landed < running.made {
+            self.land(&mut running)?;
         }
         let Running { counts, outcome, .. } = running;
         let Counts { operations, misses, verified, value_bytes } = counts;
@@ -123,28 +134,36 @@ impl Memory {
     }
 
     /// One call, and its answer.
-    fn call(&self, running: &mut Running<'_>, choice: &mut Choice, from: Option<Instant>) -> Result<()> {
+    fn call(&self, running: &mut Running<'_>, from: Option<Instant>) -> Result<()> {
         let work = running.scratch.work;
-        let reads = choice.reads();
+        let reads = running.choice.reads();
         let keys = if reads { work.batch } else { 1 };
         running.numbers.clear();
-        running.numbers.extend((0..keys).map(|_| choice.number()));
+        running.numbers.extend((0..keys).map(|_| running.choice.number()));
         let first = running.numbers[0];
         if keys > 1 {
             self.call_for_many(running)?;
-        } else if reads {
-            let Running { scratch, value, counts, .. } = running;
-            match self.client.get_into(scratch.key(first), None, value)? {
-                None => counts.misses += 1,
-                Some(_) => check(first, value, scratch, counts)?,
-            }
         } else {
             let Running { scratch, value, counts, .. } = running;
-            scratch.items.value(first, work.sizes.value_bytes(first), value);
-            counts.value_bytes += value.len() as u64;
-            self.client.set(scratch.key(first), value, Ttl::NEVER)?;
+            let done = if reads {
+                self.client.get_into(scratch.key(first), None, value).map(|found| found.is_some())
+            } else {
+                scratch.items.value(first, work.sizes.value_bytes(first), value);
+                self.client.set(scratch.key(first), value, Ttl::NEVER).map(|()| true)
+            };
+            let named = || {
+                let what = if reads { "get" } else { "store" };
+                format!("cannot {what} {}", String::from_utf8_lossy(scratch.key(first)))
+            };
+            match done.with_context(named)? {
+                false => counts.misses += 1,
+                true if reads => check(first, value, scratch, counts)?,
+                true => counts.value_bytes += value.len() as u64,
+            }
         }
         running.counts.operations += keys as u64;
+        running.made += 1;
+        running.landed += 1;
         running.time(from, first);
         Ok(())
     }
@@ -170,17 +189,44 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes the next request with an object whose last one is waited for.
-    fn fly(
-        &mut self,
-        running: &mut Running<'_>,
-        choice: &mut Choice,
-        at: usize,
-        from: Option<Instant>,
-    ) -> Result<()> {
-        self.land(running, at)?;
+    /// Waits until a request can be made.
+    fn make_room(&mut self, running: &mut Running<'_>) -> Result<()> {
+        while !self.requests.is_empty() && running.made - running.landed >= self.requests.len() as u64 {
+            self.land(running)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until then. Requests that are over meanwhile are so at once, and not when their objects are needed.
+    fn wait_until(&mut self, then: Instant, running: &mut Running<'_>) -> Result<()> {
+        loop {
+            while running.landed < running.made && self.first(running).request.test() {
+                self.land(running)?;
+            }
+            let ahead = then.saturating_duration_since(Instant::now());
+            if ahead.is_zero() {
+                return Ok(());
+            }
+            if ahead > SLEEP_FROM && running.landed == running.made {
+                std::thread::sleep(ahead - SLEEP_FROM);
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// The request in flight that was made first.
+    fn first(&mut self, running: &Running<'_>) -> &mut Flight {
+        let at = running.landed % self.requests.len() as u64;
+        &mut self.requests[at as usize]
+    }
+
+    /// Makes the next request.
+    fn fly(&mut self, running: &mut Running<'_>, from: Option<Instant>) -> Result<()> {
+        self.make_room(running)?;
+        let at = running.made as usize % self.requests.len();
         let flight = &mut self.requests[at];
-        let (reads, number) = (choice.reads(), choice.number());
+        let (reads, number) = (running.choice.reads(), running.choice.number());
         let (mut key, mut value) = (std::mem::take(&mut flight.key), std::mem::take(&mut flight.value));
         let Scratch { work, items, .. } = &running.scratch;
         items.key(number, &mut key);
@@ -191,14 +237,15 @@ impl Memory {
             running.counts.value_bytes += value.len() as u64;
             flight.request.iset(key, value, Ttl::NEVER);
         }
-        (flight.asked, flight.from) = (Some((number, !reads)), from);
+        (flight.asked, flight.from) = ((number, !reads), from);
+        running.made += 1;
         Ok(())
     }
 
-    /// Waits for a request, if it is in flight.
-    fn land(&mut self, running: &mut Running<'_>, at: usize) -> Result<()> {
-        let flight = &mut self.requests[at];
-        let Some((number, sets)) = flight.asked.take() else { return Ok(()) };
+    /// Waits for the request in flight that was made first.
+    fn land(&mut self, running: &mut Running<'_>) -> Result<()> {
+        let flight = self.first(running);
+        let (number, sets) = flight.asked;
         let Completed { key, value, result } = flight.request.wait();
         let came = result.with_context(|| String::from_utf8_lossy(&key).into_owned())?;
         let Running { scratch, counts, .. } = running;
@@ -210,6 +257,7 @@ impl Memory {
         }
         (flight.key, flight.value) = (key, value);
         running.counts.operations += 1;
+        running.landed += 1;
         running.time(flight.from.take(), number);
         Ok(())
     }
@@ -225,7 +273,7 @@ impl Running<'_> {
     }
 }
 
-/// Waits until the next request is to be made: when it should have been. None if that was all.
+/// When the next request is to be made, or should have been. None if that was all.
 fn due(schedule: &mut Schedule, end_ns: u64, begun: Instant, outcome: &mut Outcome) -> Option<Instant> {
     let now_ns = as_ns(begun.elapsed());
     if now_ns >= overdue_ns(end_ns) {
@@ -236,16 +284,5 @@ fn due(schedule: &mut Schedule, end_ns: u64, begun: Instant, outcome: &mut Outco
         return None;
     }
     schedule.advance();
-    let from = begun + Duration::from_nanos(next_ns);
-    loop {
-        let ahead = from.saturating_duration_since(Instant::now());
-        if ahead.is_zero() {
-            return Some(from);
-        }
-        if ahead > SLEEP_FROM {
-            std::thread::sleep(ahead - SLEEP_FROM);
-        } else {
-            std::thread::yield_now();
-        }
-    }
+    Some(begun + Duration::from_nanos(next_ns))
 }
