@@ -228,10 +228,8 @@ impl Rounds for Passes<'_> {
         let Passes { client, items, calls, cut, how, .. } = self;
         let wanted: Vec<Wanted> = cut.wanted().collect();
         let mut rates = [0.0; 2];
-        let (_, sample) = both(number, self.target, |waits| {
-            if how.sets {
-                delete(client, items, cut.blocks())?;
-            }
+        let before = || if how.sets { delete(client, items, cut.blocks()) } else { Ok(()) };
+        let (_, sample) = both(number, self.target, before, |waits| {
             let pass = if waits { calls.blocking(how.sets, &wanted) } else { calls.windows(*how, &wanted) }?;
             rates[usize::from(waits)] = pass.bytes_per_s();
             Ok(pass)

@@ -217,7 +217,7 @@ impl Experiment for NonBlocking {
         let how =
             How { sets: operation == "set", api: Api::of_name(api)?, drain: Drain::of_name(&text("drain"))? };
         let client = target.client()?;
-        let item_bytes = self.items.key_bytes() + value_bytes;
+        let item_bytes = value_bytes.saturating_add(self.items.key_bytes());
         let stored = Limits::or_default(&client).items_of(item_bytes, self.sizes.len(), self.keys_max);
         fill(&client, &self.items, 0..stored, |_| value_bytes)?;
         let zipf = match Keys::of_name(&text("keys"))? {
@@ -270,9 +270,14 @@ impl Rounds for Windows<'_> {
         let some = &wanted[..wanted.len().min(self.window)];
         calls.windows(*how, some)?;
         calls.blocking(how.sets, some)?;
-        both(number, self.target, |waits| {
-            if waits { calls.blocking(how.sets, &wanted) } else { calls.windows(*how, &wanted) }
-        })
+        both(
+            number,
+            self.target,
+            || Ok(()),
+            |waits| {
+                if waits { calls.blocking(how.sets, &wanted) } else { calls.windows(*how, &wanted) }
+            },
+        )
         .map(|(waiting, sample)| {
             let figures = [(BLOCKING_NS_EACH.to_owned(), waiting.ns_each())].into();
             Sample { figures, ..sample }
@@ -280,19 +285,21 @@ impl Rounds for Windows<'_> {
     }
 }
 
-/// Does it with calls that wait, and with windows, in turns the one or the other first. What the calls that wait came to,
-/// and the sample of the windows.
+/// Does it with calls that wait, and with windows, in turns the one or the other first, and `before` each what is not
+/// measured. What the calls that wait came to, and the sample of the windows.
 ///
 /// # Errors
 /// As for what is done.
 pub fn both(
     round: u32,
     target: &Target,
+    mut before: impl FnMut() -> Result<()>,
     mut pass: impl FnMut(bool) -> Result<Pass>,
 ) -> Result<(Pass, Sample)> {
     let mut sample = Sample::default();
     let mut waiting = Pass::default();
     for waits in if round.is_multiple_of(2) { [true, false] } else { [false, true] } {
+        before()?;
         if waits {
             waiting = pass(true)?;
             continue;
