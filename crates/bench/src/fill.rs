@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use fabcache_client::{Client, Completed, Error, Failure, Request, Ttl};
 
 use crate::items::Items;
@@ -11,6 +11,8 @@ use crate::items::Items;
 const WINDOW: usize = 256;
 /// Bytes of values in flight at most.
 const WINDOW_BYTES: usize = 16 << 20;
+/// The longest value: that of the client library, and more than servers take unless told.
+const VALUE_BYTES_MAX: usize = 1 << 30;
 
 /// Stores the items with these numbers; `value_bytes` tells how long the value of each is.
 ///
@@ -59,6 +61,7 @@ fn store(
     mut failed: impl FnMut(Error) -> Result<()>,
 ) -> Result<()> {
     let largest = numbers.clone().map(&value_bytes).max().unwrap_or(0).max(1);
+    ensure!(largest <= VALUE_BYTES_MAX, "values of {largest} bytes: give at most {VALUE_BYTES_MAX}");
     let count = numbers.end.saturating_sub(numbers.start) as usize;
     let window = WINDOW.min(WINDOW_BYTES / largest).max(1).min(count);
     let mut requests: Vec<Request> = (0..window).map(|_| client.request()).collect();

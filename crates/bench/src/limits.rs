@@ -31,7 +31,7 @@ impl Limits {
         let memory = told(client, "", "limit_maxbytes")?;
         let items = told(client, "settings", "item_size_max")?;
         let item_bytes = items.into_iter().min().context("there is no server")?;
-        Ok(Limits { memory_bytes: memory.iter().sum(), item_bytes })
+        Ok(Limits { memory_bytes: memory.into_iter().fold(0, u64::saturating_add), item_bytes })
     }
 
     /// As [`Limits::of`], or memcached's where they do not tell.

@@ -180,7 +180,11 @@ impl Results {
         Results {
             format: FORMAT,
             subcommand: subcommand.to_owned(),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
+            // A path need not be text.
+            command: std::env::args_os()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect::<Vec<_>>()
+                .join(" "),
             run: Header::now(),
             method,
             targets,

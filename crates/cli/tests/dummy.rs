@@ -1,6 +1,8 @@
 //! The dummy as a process, and the client's limit measured with it: `fabcache bench …` against itself.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -40,8 +42,14 @@ fn file(name: &str) -> PathBuf {
 }
 
 fn latency(arguments: &[&str]) -> (bool, String) {
-    let short = ["latency", "--quick", "--min", "64", "--max", "64", "-i", "30", "--verify"];
-    let output = fabcache(&short).args(arguments).output().expect("the program is there");
+    let short = ["latency", "--quick", "-i", "30", "--verify"];
+    let sizes = ["--min", "64", "--max", "64"];
+    let sizes = if arguments.contains(&"--max") { &[][..] } else { &sizes };
+    run(&[&short, sizes, arguments].concat())
+}
+
+fn run(arguments: &[&str]) -> (bool, String) {
+    let output = fabcache(arguments).output().expect("the program is there");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).expect("text"))
 }
@@ -73,4 +81,26 @@ fn a_dummy_ends_with_its_input_and_a_broken_one_is_noticed() {
     assert!(!done && text.contains("a wrong value under the key bench-"), "{text}");
     drop(running.0.stdin.take());
     assert!(running.0.wait().expect("it ends").success());
+}
+
+#[test]
+fn odd_words_are_no_crash() {
+    let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
+    for (sizes, told) in [("18446744073709551615", "give at most 1073741824"), ("64", "byte:")] {
+        let (_, text) = latency(&["--server", &urls[0], "--no-ceiling", "--min", sizes, "--max", sizes]);
+        assert!(text.contains(told) && !text.contains("panicked"), "{text}");
+    }
+    let (done, text) =
+        run(&["throughput", "--quick", "--server", &urls[0], "--sizes", "18446744073709551615"]);
+    assert!(!done && text.contains("give at most 1073741824") && !text.contains("panicked"), "{text}");
+    // A path need not be text, and the command line is kept.
+    let path = file("odd").into_os_string();
+    let path = OsString::from_vec([path.as_bytes(), b"-\xff.json"].concat());
+    let mut command = fabcache(&["latency", "--quick", "--min", "64", "--max", "64", "-i", "30"]);
+    let output = command.args(["--no-ceiling", "--server", &urls[0], "--json"]).arg(&path).output();
+    let output = output.expect("the program is there");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let kept = std::fs::read_to_string(&path).expect("it was written");
+    assert!(kept.contains("-\u{fffd}.json"), "{kept}");
+    std::fs::remove_file(path).expect("its own");
 }

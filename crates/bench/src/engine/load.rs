@@ -82,7 +82,7 @@ impl Load {
     /// The target cannot be reached.
     pub fn sized(&self, target: &Target, sizes: Sizes, kinds: usize) -> Result<Work> {
         let work = Work { sizes, ..self.work.clone() };
-        let item_bytes = work.mean_bytes() as usize + work.key_bytes + ITEM_EXTRA_BYTES;
+        let item_bytes = (work.mean_bytes() as usize).saturating_add(work.key_bytes + ITEM_EXTRA_BYTES);
         let keys = Limits::or_default(&target.client()?).items_of(item_bytes, kinds, work.keys);
         Ok(Work { keys, ..work })
     }

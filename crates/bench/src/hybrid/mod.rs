@@ -215,8 +215,9 @@ fn memory_bytes(client: &Client) -> Result<u64> {
         let stats = stats.context("a server does not say how much memory it has; give --memory")?;
         let limit = stats.iter().find(|(name, _)| name == "limit_maxbytes");
         let bytes = limit.and_then(|(_, value)| value.parse::<u64>().ok()).filter(|bytes| *bytes > 0);
-        sum +=
+        let bytes =
             bytes.context("a server does not say how much memory it has (limit_maxbytes); give --memory")?;
+        sum = sum.saturating_add(bytes);
     }
     Ok(sum)
 }

@@ -138,7 +138,7 @@ impl Experiment for Latency {
         let value_bytes = case.number("value_bytes").unwrap_or_default() as usize;
         let operation = Operation::of_name(&case.operation)?[0];
         let client = target.client()?;
-        let item_bytes = self.items.key_bytes() + value_bytes;
+        let item_bytes = value_bytes.saturating_add(self.items.key_bytes());
         let keys = Limits::or_default(&client).items_of(item_bytes, self.sizes.len(), self.keys);
         fill(&client, &self.items, 0..keys, |_| value_bytes)?;
         Ok(Box::new(Calls { latency: self, client, operation, value_bytes, keys, next: 0 }))
