@@ -284,6 +284,8 @@ fn version(program: &str) -> Option<String> {
     if !tells {
         return None;
     }
+    // A child of its own may have the other end still: what it has not said by now is not waited for.
+    rustix::io::ioctl_fionbio(&reader, true).ok()?;
     let lines = BufReader::new(reader.take(VERSION_BYTES_MAX)).lines();
     lines.map_while(Result::ok).find(|line| !line.trim().is_empty())
 }
@@ -361,11 +363,18 @@ mod tests {
         assert_eq!(version("cat"), None);
         let folder = Folder::new("fabcache-version").expect("a folder");
         let program = folder.path().join("program");
-        std::fs::write(&program, "#!/bin/sh\necho; echo $1 is 1.2; exec sleep 0\n").expect("a script");
+        let left = VERSION_PATIENCE.as_secs() * 30;
+        let script = format!("#!/bin/sh\necho; echo $1 is 1.2; sleep {left} & echo $! > $0.left\n");
+        std::fs::write(&program, script).expect("a script");
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).expect("its owner may");
         let program = program.to_str().expect("text");
         // Another test's child may have the script open still, which then cannot be run.
+        let begun = Instant::now();
         let told = std::iter::repeat_with(|| version(program)).take(1_000).flatten().next();
         assert_eq!(told.as_deref(), Some("-V is 1.2"));
+        assert!(begun.elapsed().as_secs() < left, "it does not wait for what the program left behind");
+        let of_left = std::fs::read_to_string(format!("{program}.left")).expect("it left one");
+        let left = of_left.trim().parse().ok().and_then(Pid::from_raw).expect("a process");
+        rustix::process::kill_process(left, rustix::process::Signal::TERM).expect("it is there");
     }
 }
