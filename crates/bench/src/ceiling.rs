@@ -65,8 +65,8 @@ impl Ceilings {
         Ceilings { dummies: Vec::new() }
     }
 
-    /// Starts a dummy for each way in which targets are reached, on this CPU if one is given. `program` is the command-line
-    /// tool. Threads inherit the CPUs of who starts them, and so do processes: to be called before the clients are pinned.
+    /// Starts a dummy for each way in which targets are reached, on these CPUs if they are given. `program` is the
+    /// command-line tool. Threads inherit the CPUs of who starts them, and so do processes: to be called before the clients are pinned.
     ///
     /// # Errors
     /// One does not come up.
@@ -75,6 +75,11 @@ impl Ceilings {
         targets: impl Iterator<Item = &'t Target>,
         cpus: Option<&Cpus>,
     ) -> Result<Ceilings> {
+        // It is not to be what limits the clients, who have one CPU at least.
+        let threads = match cpus {
+            Some(cpus) => cpus.count(),
+            None => Cpus::current()?.count().saturating_sub(1),
+        };
         let mut dummies: Vec<Dummy> = Vec::new();
         for measured in targets {
             let Some(way) = Way::of(measured) else { continue };
@@ -83,7 +88,7 @@ impl Ceilings {
                 continue;
             }
             let listen: Vec<Listen> = (0..way.servers).map(|_| way.listen()).collect();
-            let process = Child::start(program, &listen, way.limits)?;
+            let process = Child::start(program, &listen, way.limits, threads)?;
             let urls: Result<Vec<Url>> = process.urls().iter().map(|url| url.parse()).collect();
             // No two have the same name: some measurements remember what they have filled.
             let name = format!("{NAME} for {}, process {}", measured.name, process.process().0);

@@ -129,6 +129,11 @@ impl Cpus {
         let set = sched_getaffinity(None).context("cannot tell on which CPUs this runs")?;
         Ok(Cpus((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
     }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
 }
 
 impl From<usize> for Cpus {
@@ -183,6 +188,7 @@ mod tests {
         for (text, written) in [("0", "0"), ("0-3,5", "0-3,5"), ("2,1,0,2", "0-2"), ("7,9", "7,9")] {
             assert_eq!(text.parse::<Cpus>().expect(text).to_string(), written);
         }
+        assert_eq!("0-3,5,2".parse::<Cpus>().expect("some").count(), 5);
         for text in ["", "a", "3-1", "1,", "-1", "0-99999999"] {
             let error = text.parse::<Cpus>().expect_err(text).to_string();
             assert!(error.contains("CPU"), "{error}");

@@ -168,9 +168,14 @@ impl Sample {
         self.server_cpu_ns.filter(|_| self.operations > 0).map(|ns| ns as f64 / self.operations as f64)
     }
 
+    /// What is not found takes less than what the server finds that does nothing: then the limit is another.
+    fn finds(&self) -> bool {
+        self.misses.saturating_mul(MISSES_PART) <= self.operations
+    }
+
     /// Whether the clients could not have done much more.
     pub fn is_clients_limit(&self) -> bool {
-        self.ceiling_per_s.is_some_and(|ceiling| self.rate() > ceiling * CEILING_PART)
+        self.finds() && self.ceiling_per_s.is_some_and(|ceiling| self.rate() > ceiling * CEILING_PART)
     }
 }
 
@@ -264,10 +269,7 @@ impl Results {
         for target in &self.targets {
             for case in self.cases() {
                 let ceiling = self.median(&target.name, case, |sample| sample.ceiling_per_s);
-                // What is not found takes less than what the dummy finds.
-                let found = |sample: &&Sample| sample.misses * MISSES_PART <= sample.operations;
-                let rate =
-                    self.median(&target.name, case, |sample| Some(sample).filter(found).map(Sample::rate));
+                let rate = self.median(&target.name, case, |sample| sample.finds().then(|| sample.rate()));
                 measured += usize::from(ceiling > 0.0);
                 if rate > ceiling * CEILING_PART {
                     let percent = 100.0 * rate / ceiling;
@@ -370,5 +372,10 @@ mod tests {
 
         let reached = |ceiling_per_s| Sample { ceiling_per_s, ..sample("a", 0, 90) }.is_clients_limit();
         assert!(reached(Some(100.0)) && !reached(Some(200.0)) && !reached(None));
+        let missed = |misses| Sample { misses, ..of("a", 90, Some(100.0)) };
+        assert!(missed(9).is_clients_limit() && !missed(10).is_clients_limit());
+        assert!(!missed(u64::MAX).is_clients_limit());
+        results.samples = vec![missed(10)];
+        assert_eq!(results.limits(), "");
     }
 }

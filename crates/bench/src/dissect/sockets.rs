@@ -82,7 +82,7 @@ fn start(dissect: &Dissect, target: &Target) -> Result<(Peer, Url)> {
     };
     let (dummy, url) = match &dissect.program {
         Some(program) => {
-            let child = Child::start(program, &[place], Limits::default())?;
+            let child = Child::start(program, &[place], Limits::default(), 1)?;
             child.process().pin(dissect.cpus())?;
             let url = child.urls()[0].parse()?;
             (Peer::Process(child), url)

@@ -26,14 +26,15 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `program`, the command-line tool, as a dummy that listens at these places, and says that it takes so
-    /// much.
+    /// Starts `program`, the command-line tool, as a dummy that listens at these places with so many threads, and says that
+    /// it takes so much.
     ///
     /// # Errors
     /// It does not come up.
-    pub fn start(program: &Path, listen: &[Listen], limits: Limits) -> Result<Child> {
+    pub fn start(program: &Path, listen: &[Listen], limits: Limits, threads: usize) -> Result<Child> {
         let mut command = Command::new(program);
         command.args(["bench", "dummy", "--until-input-ends"]);
+        command.arg("--threads").arg(threads.max(1).to_string());
         command.arg("--memory-bytes").arg(limits.memory_bytes.to_string());
         command.arg("--item-bytes").arg(limits.item_bytes.to_string());
         for place in listen {

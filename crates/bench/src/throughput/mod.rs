@@ -17,6 +17,8 @@ pub use saturation::Saturation;
 const SIZES: [usize; 2] = [4, 4_096];
 /// How long a round lasts with `quick`, and otherwise, in seconds.
 const SECONDS: [f64; 2] = [0.5, 1.0];
+/// Clients that are busy for so much of the time are late by themselves.
+const BUSY_PART: f64 = 0.9;
 /// Keys with `quick`, and otherwise.
 const KEYS: [u64; 2] = [5_000, 100_000];
 
@@ -145,5 +147,59 @@ impl Rounds for Loaded<'_> {
 /// Operations a second, times of requests and CPU time by the number of clients; with the steps where a rate was searched.
 pub fn table(results: &Results) -> String {
     let columns: Vec<_> = USUAL.iter().chain([&MEGABYTES]).collect();
-    saturation::steps(results) + &any_table(results, &columns)
+    saturation::steps(results) + &any_table(results, &columns) + &busy(results)
+}
+
+/// Open loops whose clients had hardly time to wait, a line each. Those through shared memory look all the time.
+fn busy(results: &Results) -> String {
+    let mut text = String::new();
+    for target in results.targets.iter().filter(|target| target.transport != "shm") {
+        for case in results.cases().into_iter().filter(|case| case.number("rate_per_s").is_some()) {
+            let threads = ["threads", "processes"].map(|name| case.number(name).unwrap_or(1.0).max(1.0));
+            let threads = case.number("clients").unwrap_or(1.0).min(threads[0] * threads[1]);
+            let part = |sample: &Sample| Some(sample.client_cpu_ns? as f64 / sample.elapsed_ns.max(1) as f64);
+            let part = results.median(&target.name, case, part) / threads;
+            if part > BUSY_PART {
+                text.push_str(&format!(
+                    "{}, {}: the clients were busy {:.0}% of the time, so that latency is their own as well; give more --threads or \
+                     --processes\n",
+                    target.name,
+                    case.name(),
+                    part * 100.0
+                ));
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Described;
+
+    #[test]
+    fn open_loops_of_busy_clients_are_told() {
+        let busy_of = |transport: &str, case: Case, client_cpu_ns: u64| {
+            let described =
+                Described { name: "t".into(), transport: transport.into(), ..Described::default() };
+            let mut results = Results::new("throughput", "how".into(), vec![described]);
+            results.samples = vec![Sample {
+                target: "t".into(),
+                case,
+                elapsed_ns: 1_000,
+                client_cpu_ns: Some(client_cpu_ns),
+                ..Sample::default()
+            }];
+            busy(&results)
+        };
+        let closed = || Case::new("get").with("clients", 4usize);
+        let open = || closed().with("rate_per_s", 100.0);
+        assert!(busy_of("tcp", open(), 950).contains("busy 95%"));
+        assert_eq!(busy_of("tcp", open(), 850), "");
+        assert_eq!(busy_of("tcp", open().with("processes", 2usize), 950), "");
+        assert!(busy_of("tcp", open().with("processes", 2usize), 1_900).contains("busy 95%"));
+        assert_eq!(busy_of("tcp", closed(), 950), "");
+        assert_eq!(busy_of("shm", open(), 950), "");
+    }
 }
