@@ -1,12 +1,15 @@
 //! How long operations took: HDR histograms, and how they are kept.
 
 use hdrhistogram::Histogram as Hdr;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Values are told apart to a thousandth.
 const SIGNIFICANT_DIGITS: u8 = 3;
 /// An hour in nanoseconds: whatever takes longer counts as that.
 const NS_MAX: u64 = 3_600_000_000_000;
+/// A file's has no more operations: more than any round, and so few that those of many are added without overflow.
+const COUNT_MAX: u64 = 1 << 40;
 
 /// Nanoseconds of operations, each to a thousandth.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,6 +84,9 @@ impl<'de> Deserialize<'de> for Histogram {
         let mut histogram = Histogram::default();
         for (ns, count) in Kept::deserialize(deserializer)?.ns_and_counts {
             histogram.0.saturating_record_n(ns, count);
+            if count > COUNT_MAX || histogram.count() > COUNT_MAX {
+                return Err(Error::custom(format!("a histogram of more than {COUNT_MAX} operations")));
+            }
         }
         Ok(histogram)
     }
@@ -104,5 +110,19 @@ mod tests {
         histogram.add(&read);
         assert_eq!(histogram.count(), 200_000);
         assert!(Histogram::default().mean_ns().is_nan());
+    }
+
+    #[test]
+    fn what_was_never_counted_is_an_error() {
+        let of =
+            |count: u64| format!("{{\"ns_and_counts\":[[1000,{count}],[2000,{count}],[{},1]]}}", u64::MAX);
+        for count in [COUNT_MAX, u64::MAX] {
+            let error = serde_json::from_str::<Histogram>(&of(count)).expect_err("too many").to_string();
+            assert!(error.contains("a histogram of more than"), "{error}");
+        }
+        let mut many: Histogram = serde_json::from_str(&of(COUNT_MAX / 3)).expect("as many as may be");
+        let one = many.clone();
+        (0..1_000).for_each(|_| many.add(&one));
+        assert!(many.percentile_ns(99.9) > 0.0 && many.cumulative().count() == 3);
     }
 }
