@@ -270,11 +270,15 @@ impl Results {
             for case in self.cases() {
                 let ceiling = self.median(&target.name, case, |sample| sample.ceiling_per_s);
                 let rate = self.median(&target.name, case, |sample| sample.finds().then(|| sample.rate()));
-                measured += usize::from(ceiling > 0.0);
+                measured += usize::from(ceiling.is_finite());
                 if rate > ceiling * CEILING_PART {
-                    let percent = 100.0 * rate / ceiling;
+                    let percent = match ceiling {
+                        // Within a bound that the clients themselves do not keep.
+                        0.0 => String::new(),
+                        ceiling => format!(", {:.0}%", 100.0 * rate / ceiling),
+                    };
                     lines.push(format!(
-                        "  {}, {}: {rate:.0} of {ceiling:.0} a second, {percent:.0}%\n",
+                        "  {}, {}: {rate:.0} of {ceiling:.0} a second{percent}\n",
                         target.name,
                         case.name()
                     ));
@@ -369,6 +373,10 @@ mod tests {
         assert!(text.contains("90 of 100 a second, 90%") && !text.contains("  b, "), "{text}");
         results.samples = vec![of("a", 90, None), of("b", 70, Some(100.0))];
         assert_eq!(results.limits(), "");
+
+        results.samples = vec![of("a", 90, Some(0.0))];
+        let text = results.limits();
+        assert!(text.contains("1 of 1 results") && text.ends_with("90 of 0 a second\n"), "{text}");
 
         let reached = |ceiling_per_s| Sample { ceiling_per_s, ..sample("a", 0, 90) }.is_clients_limit();
         assert!(reached(Some(100.0)) && !reached(Some(200.0)) && !reached(None));

@@ -6,6 +6,7 @@ mod olio;
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
+use fabcache_client::Client;
 
 use crate::engine::table::{Column, MEGABYTES, USUAL, table as any_table};
 use crate::engine::{Clients, Load, Pace, Sizes};
@@ -91,20 +92,21 @@ impl Experiment for Mixture {
         let clients = case.number("clients").context("a case has clients")? as usize;
         let work = self.load.sized(target, Sizes::Olio(Olio::of_average(average)?), self.averages.len())?;
         let clients = self.load.connect(target, &work, clients)?;
-        Ok(Box::new(Mixed { load: &self.load, target, clients }))
+        Ok(Box::new(Mixed { load: &self.load, asks: target.client()?, clients }))
     }
 }
 
 /// Clients of one target.
 struct Mixed<'e> {
     load: &'e Load,
-    target: &'e Target,
+    /// For statistics.
+    asks: Client,
     clients: Clients,
 }
 
 impl Rounds for Mixed<'_> {
     fn round(&mut self, number: u32) -> Result<Sample> {
-        let evicted_before = evictions(self.target)?;
+        let evicted_before = evictions(&self.asks)?;
         let outcome = self.clients.run(&self.load.round(Pace::Closed, number))?;
         let mut figures = BTreeMap::new();
         for (class, latency) in Olio::CLASSES.iter().zip(&outcome.latency) {
@@ -115,7 +117,7 @@ impl Rounds for Mixed<'_> {
                 figures.insert(format!("{name}_p99_us"), latency.percentile_ns(99.0) / 1e3);
             }
         }
-        if let (Some(now), Some(before)) = (evictions(self.target)?, evicted_before) {
+        if let (Some(now), Some(before)) = (evictions(&self.asks)?, evicted_before) {
             figures.insert("evictions".to_owned(), now.saturating_sub(before) as f64);
         }
         let mut sample = Sample::from(outcome);
@@ -125,11 +127,11 @@ impl Rounds for Mixed<'_> {
 }
 
 /// Items that servers evicted so far; none if one does not tell.
-fn evictions(target: &Target) -> Result<Option<u64>> {
+fn evictions(client: &Client) -> Result<Option<u64>> {
     let of = |stats: Vec<(String, String)>| {
         stats.iter().find(|(name, _)| name == "evictions").and_then(|(_, number)| number.parse::<u64>().ok())
     };
-    let told: Vec<_> = target.client()?.stats("").into_iter().collect::<Result<_, _>>()?;
+    let told: Vec<_> = client.stats("").into_iter().collect::<Result<_, _>>()?;
     Ok(told.into_iter().map(of).sum())
 }
 

@@ -17,6 +17,8 @@ pub use saturation::Saturation;
 const SIZES: [usize; 2] = [4, 4_096];
 /// How long a round lasts with `quick`, and otherwise, in seconds.
 const SECONDS: [f64; 2] = [0.5, 1.0];
+/// Requests a second at most: more than clients make, and of so many each that is late is counted soon enough.
+const RATE_MAX: f64 = 1e8;
 /// Clients that are busy for so much of the time are late by themselves.
 const BUSY_PART: f64 = 0.9;
 /// Keys with `quick`, and otherwise.
@@ -63,10 +65,10 @@ impl Throughput {
         self.load.check()?;
         ensure!(!self.clients.contains(&0) && !self.clients.is_empty(), "there is at least 1 client");
         ensure!(!self.sizes.is_empty(), "there is no size of values");
-        let possible = |rate: &f64| *rate > 0.0 && *rate <= 1e9;
+        let possible = |rate: &f64| *rate > 0.0 && *rate <= RATE_MAX;
         ensure!(
             self.rates.iter().all(possible),
-            "rates are above 0 and at most 1000000000 requests a second"
+            "rates are above 0 and at most {RATE_MAX} requests a second"
         );
         Ok(())
     }
@@ -157,7 +159,10 @@ fn busy(results: &Results) -> String {
         for case in results.cases().into_iter().filter(|case| case.number("rate_per_s").is_some()) {
             let threads = ["threads", "processes"].map(|name| case.number(name).unwrap_or(1.0).max(1.0));
             let threads = case.number("clients").unwrap_or(1.0).min(threads[0] * threads[1]);
-            let part = |sample: &Sample| Some(sample.client_cpu_ns? as f64 / sample.elapsed_ns.max(1) as f64);
+            let part = |sample: &Sample| {
+                let client_cpu_ns = sample.client_cpu_ns.filter(|_| sample.operations > 0)?;
+                Some(client_cpu_ns as f64 / sample.elapsed_ns.max(1) as f64)
+            };
             let part = results.median(&target.name, case, part) / threads;
             if part > BUSY_PART {
                 text.push_str(&format!(
@@ -187,6 +192,7 @@ mod tests {
             results.samples = vec![Sample {
                 target: "t".into(),
                 case,
+                operations: 1,
                 elapsed_ns: 1_000,
                 client_cpu_ns: Some(client_cpu_ns),
                 ..Sample::default()
