@@ -14,17 +14,27 @@ const WINDOW_BYTES: usize = 16 << 20;
 /// The longest value: that of the client library, and more than servers take unless told.
 const VALUE_BYTES_MAX: usize = 1 << 30;
 
-/// Stores the items with these numbers; `value_bytes` tells how long the value of each is.
+/// Stores the items with these numbers; `value_bytes` tells how long the value of each is. The last is read back: a server
+/// that says so and stores nothing is none that can be measured.
 ///
 /// # Errors
-/// One is not stored.
+/// One is not stored, or the last is not there.
 pub fn fill(
     client: &Client,
     items: &Items,
     numbers: Range<u64>,
     value_bytes: impl Fn(u64) -> usize,
 ) -> Result<()> {
-    store(client, items, numbers, value_bytes, |error| Err(error.into()))
+    store(client, items, numbers.clone(), &value_bytes, |error| Err(error.into()))?;
+    let Some(last) = numbers.last() else { return Ok(()) };
+    let mut key = Vec::new();
+    items.key(last, &mut key);
+    let named = || format!("the key {}, stored just now", String::from_utf8_lossy(&key));
+    let found = client.get(&key).with_context(named)?;
+    let found = found.with_context(|| format!("nothing is under {}", named()))?;
+    let is_right = items.may_be_value(last, value_bytes(last), &found.value);
+    ensure!(is_right, "a wrong value is under {}", named());
+    Ok(())
 }
 
 /// The same where it does not matter if some are refused, as a full memcached does now and then: how many were.

@@ -2,6 +2,8 @@
 //! noticed by every measurement, over every socket and in every protocol: the run ends with an error that names the key. But for
 //! replays of traces, whose keys and values the dummy does not know: `trace.rs` has a broken server of its own.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -194,4 +196,52 @@ fn only_who_compares_every_byte_notices_one_in_the_middle() {
         let text = format!("{:#}", error.expect_err(experiment.name()));
         assert!(text.contains("bench-"), "{text}");
     }
+}
+
+/// Says that it stores, and does not.
+fn forget(stream: &TcpStream) -> std::io::Result<()> {
+    let mut input = BufReader::new(stream);
+    let mut line = String::new();
+    while input.read_line(&mut line)? > 0 {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let answer = match words[..] {
+            ["set", _, _, _, len] => {
+                let len: u64 = len.parse().expect("a length");
+                std::io::copy(&mut (&mut input).take(len + 2), &mut std::io::sink())?;
+                "STORED\r\n"
+            }
+            ["get" | "gets", ..] | ["stats", ..] => "END\r\n",
+            ["version"] => "VERSION 1.6.0\r\n",
+            _ => "ERROR\r\n",
+        };
+        (&mut &*stream).write_all(answer.as_bytes())?;
+        line.clear();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_that_stores_nothing_is_noticed() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("tcp://{}", listener.local_addr().expect("a port"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.expect("a connection");
+            // A client that goes away ends it.
+            std::thread::spawn(move || drop(forget(&stream)));
+        }
+    });
+    let target = Target::new("t", &[url.parse().expect("a URL")], Protocol::Text).expect("it is up");
+    let latency = Latency {
+        operations: vec![Operation::Set],
+        sizes: vec![VALUE_BYTES],
+        iterations: 60,
+        keys: 50,
+        verify: true,
+        items: Items::new(KEY_BYTES).expect("a length"),
+    };
+    let plan = Plan { rounds: 1, ..Plan::default() };
+    let error = run(&latency, &[(&target, None)], &plan, &Silent).expect_err("nothing is stored");
+    let error = format!("{error:#}");
+    assert!(error.contains("nothing is under the key bench-00000000000049"), "{error}");
 }
