@@ -243,9 +243,18 @@ pub fn table(results: &Results) -> String {
                 last = title;
             }
             let us = |ns: f64| ns / 1_000.0;
+            let samples = || results.rounds(&target.name, case);
+            // A get that finds nothing brings nothing, and takes another time.
+            let note = match samples().map(|sample| sample.misses).sum::<u64>() {
+                0 => String::new(),
+                misses => {
+                    let calls: u64 = samples().map(|sample| sample.operations).sum();
+                    format!("  ({misses} of {calls} calls found nothing, as the server evicts)")
+                }
+            };
             let _ = writeln!(
                 text,
-                "{:>10} byte: {:>12.2} {:>12.2} {:>12.2}",
+                "{:>10} byte: {:>12.2} {:>12.2} {:>12.2}{note}",
                 case.number("value_bytes").unwrap_or_default(),
                 us(latency.mean_ns()),
                 us(latency.percentile_ns(50.0)),
@@ -259,11 +268,30 @@ pub fn table(results: &Results) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::Described;
 
     #[test]
     fn sizes_are_powers_of_two_between_the_ends() {
         assert_eq!(powers_of_two(1, 16), [1, 2, 4, 8, 16]);
         assert_eq!(powers_of_two(3, 20), [3, 4, 8, 16, 20]);
         assert_eq!(powers_of_two(7, 7), [7]);
+    }
+
+    #[test]
+    fn misses_are_told() {
+        let server = Described { name: "server".into(), ..Described::default() };
+        let mut results = Results::new("latency", "how".into(), vec![server]);
+        let case = Case::new("get").with("value_bytes", 64usize);
+        let of = |round, misses| {
+            let mut latency = Histogram::default();
+            latency.record(1_000);
+            let target = "server".to_owned();
+            let (latency, case) = (Some(latency), case.clone());
+            Sample { target, case, round, operations: 10, misses, latency, ..Sample::default() }
+        };
+        results.samples = vec![of(0, 0), of(1, 0)];
+        assert!(!table(&results).contains("nothing"), "{}", table(&results));
+        results.samples = vec![of(0, 3), of(1, 4)];
+        assert!(table(&results).contains("7 of 20 calls found nothing"), "{}", table(&results));
     }
 }
