@@ -162,6 +162,10 @@ fn an_open_loop_makes_as_many_requests_as_it_should() {
         assert!(made.abs_diff(400) <= slack, "{arrivals:?}: {outcome:?}");
         assert_eq!(outcome.latency[0].count(), made);
     }
+    // The second and last request of a client is to be made after 100 ms: the rate is that of the whole round.
+    let pace = Pace::Open { rate_per_s: 20.0, arrivals: Arrivals::Even };
+    let outcome = run(&plan, &round(pace, 200)).expect("right answers");
+    assert!(outcome.elapsed_ns >= 200_000_000, "{outcome:?}");
 }
 
 /// A text server on a port of its own for one connection: `answer` is told of each key in turn, and says what is sent.

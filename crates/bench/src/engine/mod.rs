@@ -178,6 +178,10 @@ impl Engine {
             }
         };
         let mut all = Outcome::new(work.sizes.classes());
+        // The time in which a schedule has no request is part of the round.
+        if matches!(round.pace, Pace::Open { .. }) {
+            all.elapsed_ns = round.duration_ns;
+        }
         if let [only] = &mut drivers[..] {
             all.add(&run(0, only)?);
             return Ok(all);

@@ -9,7 +9,7 @@ use crate::histogram::Histogram;
 pub struct Outcome {
     /// Keys read or written.
     pub operations: u64,
-    /// From the first request to the last answer, in nanoseconds.
+    /// From the first request to the last answer, in nanoseconds; in an open loop no less than the round was to last.
     pub elapsed_ns: u64,
     /// Keys that were not there.
     pub misses: u64,
