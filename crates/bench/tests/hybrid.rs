@@ -47,6 +47,15 @@ fn what_fits_is_found_and_what_does_not_costs_the_penalty() {
 }
 
 #[test]
+fn values_that_no_item_holds_are_told() {
+    let server = Running::start("hybrid-large", "-m 8");
+    let target = server.target("unix", Protocol::Auto);
+    let error = run(&Hybrid { value_bytes: 2 << 20, ..hybrid(1.0) }, &[&target]).expect_err("-I is 1 MB");
+    let error = format!("{error:#}");
+    assert!(error.contains("no value of 2097152 bytes") && error.contains("-I"), "{error}");
+}
+
+#[test]
 fn what_is_stored_again_is_there_the_next_time() {
     let server = Running::start("hybrid-again", "-m 8");
     let target = server.target("unix", Protocol::Meta);

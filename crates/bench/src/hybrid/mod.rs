@@ -196,6 +196,11 @@ impl Experiment for Hybrid {
             client.flush(0).context("cannot empty it")?;
         }
         let refused = fill_with_refusals(&client, &self.items, 0..keys.into(), |_| self.value_bytes)?;
+        ensure!(
+            refused < keys.into(),
+            "the server stores no value of {} bytes; give a smaller --value-bytes, or start it with a larger -I or -m",
+            self.value_bytes
+        );
         Ok(Box::new(Reads {
             hybrid: self,
             client,
