@@ -366,7 +366,11 @@ fn notes(results: &Results, target: &str, case: &Case) -> String {
     let busy = |sample: &Sample| Some(sample.client_cpu_ns? as f64 / sample.elapsed_ns.max(1) as f64);
     let busy = results.rounds(target, case).filter_map(busy).fold(0.0, f64::max);
     if busy > BUSY_PART {
-        let _ = write!(text, "  (the client was busy {:.0}% of the time: this is its limit)", busy * 100.0);
+        let _ = write!(
+            text,
+            "  (the client was busy {:.0}% of the time: this is its limit)",
+            100.0 * busy.min(1.0)
+        );
     }
     text
 }

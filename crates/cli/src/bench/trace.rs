@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use fabcache_bench::trace::generate::{Kind, Shape};
 use fabcache_bench::trace::reader::Format;
@@ -79,6 +79,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ensure!(is_sound, "{name} {}: give a number above 0", factor.unwrap_or_default());
     }
     ensure!(arguments.scale.is_none_or(|scale| scale <= 100.0), "--scale: give at most 100");
+    for path in arguments.files.iter().filter(|path| path.as_os_str() != "-") {
+        // Told before the traces ahead of it are replayed.
+        std::fs::metadata(path).with_context(|| format!("cannot read the trace {}", path.display()))?;
+    }
     let files = arguments.files.iter().map(|path| Source::of_path(path));
     let sources = arguments.traces.iter().copied().map(Source::Synthetic).chain(files).collect();
     let standard = Plan::new(common.quick, common.verify);
