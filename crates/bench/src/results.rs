@@ -225,7 +225,7 @@ impl Results {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let results: Results = serde_json::from_str(&text)
-            .with_context(|| format!("{} is no result of fabcache bench", path.display()))?;
+            .with_context(|| format!("{} holds no results of a measurement of servers (those of policies, store, shm and memory are drawn by --plot)", path.display()))?;
         ensure!(results.format == FORMAT, "{} has format {}, not {FORMAT}", path.display(), results.format);
         Ok(results)
     }
@@ -373,6 +373,8 @@ mod tests {
         assert!(text.contains("90 of 100 a second, 90%") && !text.contains("  b, "), "{text}");
         results.samples = vec![of("a", 90, None), of("b", 70, Some(100.0))];
         assert_eq!(results.limits(), "");
+        results.samples = vec![of("a", 90, Some(0.0))];
+        assert_eq!(results.limits(), "", "what found no limit bounds nothing");
 
         results.samples = vec![of("a", 90, Some(0.0))];
         let text = results.limits();
