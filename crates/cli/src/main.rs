@@ -79,6 +79,7 @@ mod tests {
             ("fabcache bench policies --trace zipf", "zipf-0.8"),
             ("fabcache bench policies --server a=/bin/a", "--against"),
             ("fabcache bench dissect --server h -b mix", "get, set"),
+            ("fabcache bench latency --server h --rounds 0", "--rounds"),
             ("fabcache bench dummy", "--listen"),
             ("fabcache bench dummy --listen shm:///s", "tcp://"),
             ("fabcache bench dummy --listen unix:///s --fault odd@3", "wrong, foreign"),

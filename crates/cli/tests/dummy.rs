@@ -17,7 +17,8 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        // It ends with its input, and takes its socket away.
+        drop(self.0.stdin.take());
         let _ = self.0.wait();
     }
 }
@@ -52,6 +53,44 @@ fn run(arguments: &[&str]) -> (bool, String) {
     let output = fabcache(arguments).output().expect("the program is there");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).expect("text"))
+}
+
+#[test]
+fn results_are_kept_though_nobody_reads_the_table() {
+    let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
+    let json = file("unread.json");
+    let mut command =
+        fabcache(&["latency", "--quick", "--min", "64", "--max", "64", "--no-ceiling", "--json"]);
+    command.arg(&json).args(["--server", &urls[0]]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program is there");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fabcache_bench::results::Results::read(&json).expect("results");
+    let _ = std::fs::remove_file(json);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_before_anything_is_measured() {
+    let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
+    let file = file("missing").join("file");
+    for option in ["--json", "--report"] {
+        let path = file.to_str().expect("text");
+        let (done, text) = latency(&["--server", &urls[0], option, path]);
+        assert!(!done && text.contains(&format!("{option} {path} cannot be written")), "{text}");
+        assert!(!text.contains("64 byte:"), "no table: {text}");
+    }
+}
+
+#[test]
+fn values_larger_than_the_client_takes_are_not_made() {
+    let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
+    let size = (1usize << 40).to_string();
+    let arguments = ["latency", "--no-ceiling", "--server", &urls[0], "--min", &size, "--max", &size];
+    let output = fabcache(&arguments).output().expect("the program is there");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("give at most 1073741824"), "{text}");
 }
 
 #[test]

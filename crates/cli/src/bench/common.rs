@@ -13,6 +13,8 @@ use fabcache_bench::target::{Target, Url, protocol};
 use fabcache_client::Protocol;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::output;
+
 /// The name of a target that has none.
 const NAME: &str = "server";
 
@@ -36,7 +38,7 @@ pub struct Common {
     #[arg(long, value_name = "BYTES", default_value_t = 20)]
     pub key_bytes: usize,
     /// Rounds of each case
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
     /// The CPUs on which requests are made, as 1 or 4-7,9
     #[arg(long, value_name = "CPUS")]
@@ -78,6 +80,10 @@ impl Common {
         self.measure_all(&[self.target()?], experiment, rounds, table)
     }
 
+    fn check_files(&self) -> Result<()> {
+        output::check(&[("--json", self.json.as_deref()), ("--report", self.report.as_deref())])
+    }
+
     /// Each server as a cache of its own, by the name of the way to it.
     ///
     /// # Errors
@@ -103,7 +109,8 @@ impl Common {
         rounds: u32,
         table: impl Fn(&Results) -> String,
     ) -> Result<()> {
-        let rounds = self.rounds.unwrap_or(if self.quick { 1 } else { rounds }).max(1);
+        self.check_files()?;
+        let rounds = self.rounds.unwrap_or(if self.quick { 1 } else { rounds });
         let ceiling = if self.no_ceiling { None } else { Some(this_program()?) };
         let (client_cpus, server_cpus) = (self.client_cpus.clone(), self.server_cpus.clone());
         let plan = Plan { rounds, client_cpus, server_cpus, ceiling };
@@ -112,19 +119,18 @@ impl Common {
         let results = experiment::run(experiment, &targets, &plan, &bar);
         bar.finish();
         let results = results?;
-        println!("{}\n{}\n", results.run.machine, results.method);
-        print!("{}", table(&results));
+        let mut text = format!("{}\n{}\n\n{}", results.run.machine, results.method, table(&results));
         let limits = results.limits();
         if !limits.is_empty() {
-            print!("\n{limits}");
+            text.push('\n');
+            text.push_str(&limits);
         }
-        if let Some(path) = &self.json {
-            results.save(path)?;
-        }
-        match &self.report {
-            Some(path) => html::save(vec![(experiment.name().to_owned(), results)], path),
-            None => Ok(()),
-        }
+        // All of these are tried: what was measured is not lost because one of them fails.
+        let kept = self.json.as_deref().map_or(Ok(()), |path| results.save(path));
+        let page = |path| html::save(vec![(experiment.name().to_owned(), results)], path);
+        let reported = self.report.as_deref().map_or(Ok(()), page);
+        let printed = output::print(&text);
+        kept.and(reported).and(printed)
     }
 }
 

@@ -13,6 +13,7 @@ use fabcache_bench::target::protocol;
 use fabcache_client::Protocol;
 
 use super::common::{Bar, this_program};
+use super::output;
 
 /// Where the servers run, and where the clients, unless it is told: no CPU has both.
 const SERVER_CPU: usize = 0;
@@ -102,6 +103,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(folder) = folder {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
+    let file = arguments.json.as_deref().filter(|_| folder.is_none());
+    output::check(&[("--json", file), ("--report", arguments.report.as_deref())])?;
     let mut all = Vec::new();
     for set in &sets {
         let plan = Plan { rounds: arguments.rounds.unwrap_or(set.rounds), ..plan.clone() };
@@ -109,11 +112,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let results = comparison.run(set, &plan, &bar);
         bar.finish();
         let results = results?;
-        print(&results);
-        if let Some(path) = &arguments.json {
+        let kept = arguments.json.as_deref().map_or(Ok(()), |path| {
             let file = folder.map(|folder| folder.join(format!("{}.json", results.subcommand)));
-            results.save(file.as_deref().unwrap_or(path))?;
-        }
+            results.save(file.as_deref().unwrap_or(path))
+        });
+        print(&results)?;
+        kept?;
         all.push((results.subcommand.clone(), results));
         if let Some(path) = &arguments.report {
             // Each time, so that what was measured is there whatever becomes of the next set.
@@ -140,7 +144,7 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
     Ok(Plan { server_cpus, client_cpus, ceiling, ..Plan::default() })
 }
 
-fn print(results: &Results) {
-    println!("{}, {}\n{}\n", results.subcommand, results.run.machine, results.method);
-    println!("{}", table(results));
+fn print(results: &Results) -> Result<()> {
+    let (run, method) = (&results.run, &results.method);
+    output::print(&format!("{}, {}\n{method}\n\n{}\n", results.subcommand, run.machine, table(results)))
 }

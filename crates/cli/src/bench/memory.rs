@@ -12,6 +12,8 @@ use fabcache_bench::memory::report::Results;
 use fabcache_bench::report::{Header, ServersHeader};
 use fabcache_bench::server::Candidate;
 
+use super::output;
+
 /// Which servers, and with what.
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -58,6 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Mixes::Sweep => Mix::sweep(),
         Mixes::All => Mix::all(),
     };
+    output::check(&[("--json", arguments.json.as_deref()), ("--plot", arguments.plot.as_deref())])?;
     let mut progress = super::progress();
     let filled = fill_all(servers, &mixes, arguments.megabytes, &mut progress)?;
     progress("");
@@ -73,6 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         },
         filled,
     };
-    print!("{}", results.table());
-    super::keep(&results, panels, arguments.plot.as_deref(), arguments.json.as_deref())
+    let kept = super::keep(&results, panels, arguments.plot.as_deref(), arguments.json.as_deref());
+    output::print(&results.table())?;
+    kept
 }

@@ -12,6 +12,7 @@ mod memory;
 mod mixture;
 mod multiget;
 mod nonblocking;
+mod output;
 mod policies;
 mod report;
 mod shm;

@@ -16,7 +16,7 @@ use fabcache_bench::trace::generate::{Kind, Shape};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::candidate;
+use super::{candidate, output};
 
 /// How much smaller traces are with `--quick`.
 const QUICK_SCALE: f64 = 0.05;
@@ -81,20 +81,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         percents: arguments.sizes.clone(),
         shape: Shape { scale, seed: arguments.seed, speed },
     };
+    output::check(&[("--json", arguments.json.as_deref()), ("--plot", arguments.plot.as_deref())])?;
     let bar = Bar::default();
     if let (Some(server), Some(against)) = (&arguments.server, &arguments.against) {
         let rows = servers::compare(&plan, against, server, &bar)?;
         bar.0.finish_and_clear();
-        print!("{}\n{SERVERS_LEGEND}", servers_table([&against.name, &server.name], &rows));
-        return save(arguments, plan.shape, rows);
+        let text = format!("{}\n{SERVERS_LEGEND}", servers_table([&against.name, &server.name], &rows));
+        let kept = save(arguments, plan.shape, rows);
+        return output::print(&text).and(kept);
     }
     let rows = compare::compare(&plan, &bar)?;
     bar.0.finish_and_clear();
-    print!("{}\n{LEGEND}", table(&rows));
-    if let Some(path) = &arguments.plot {
-        plot::save(&panels(&rows), path)?;
-    }
-    save(arguments, plan.shape, rows)
+    let text = format!("{}\n{LEGEND}", table(&rows));
+    let drawn = arguments.plot.as_deref().map_or(Ok(()), |path| plot::save(&panels(&rows), path));
+    let kept = save(arguments, plan.shape, rows);
+    output::print(&text).and(drawn).and(kept)
 }
 
 fn save(arguments: &Arguments, shape: Shape, rows: Vec<impl Serialize>) -> Result<()> {

@@ -11,7 +11,7 @@ use fabcache_bench::shm::plot::panels;
 use fabcache_bench::shm::report::Results;
 use fabcache_bench::shm::{self, Plan};
 
-use super::candidate;
+use super::{candidate, output};
 
 /// Which servers, how many items, and how long.
 #[derive(Debug, Args)]
@@ -83,10 +83,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let against = arguments.against.as_ref().filter(|against| {
         let found = std::process::Command::new(&against.program).arg("-V").output().is_ok();
         if !found {
-            println!("not compared with {}: there is no {}", against.name, against.program.display());
+            eprintln!("not compared with {}: there is no {}", against.name, against.program.display());
         }
         found
     });
+    output::check(&[("--json", arguments.json.as_deref()), ("--plot", arguments.plot.as_deref())])?;
     let plan = arguments.plan();
     let mut progress = super::progress();
     let figures = shm::measure(&arguments.server, against, &plan, &mut progress)?;
@@ -108,6 +109,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         },
         figures,
     };
-    print!("{}", results.table());
-    super::keep(&results, panels, arguments.plot.as_deref(), arguments.json.as_deref())
+    let kept = super::keep(&results, panels, arguments.plot.as_deref(), arguments.json.as_deref());
+    output::print(&results.table())?;
+    kept
 }

@@ -10,6 +10,8 @@ use fabcache_bench::store::plot::panels;
 use fabcache_bench::store::report::Results;
 use fabcache_bench::store::{Plan, instructions, operations, scaling, stalls};
 
+use super::output;
+
 /// What is measured, and for how long.
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -53,6 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some([operation, count]) = arguments.only.as_deref() {
         return instructions::run_child(*operation as usize, *count);
     }
+    output::check(&[("--json", arguments.json.as_deref()), ("--plot", arguments.plot.as_deref())])?;
     let mut progress = super::progress();
     let plan = Plan {
         items: arguments.items.clone(),
@@ -86,6 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         scaling,
         stalls,
     };
-    print!("{}", results.table());
-    super::keep(&results, panels, arguments.plot.as_deref(), arguments.json.as_deref())
+    let kept = super::keep(&results, panels, arguments.plot.as_deref(), arguments.json.as_deref());
+    output::print(&results.table())?;
+    kept
 }

@@ -1,0 +1,72 @@
+//! Where results go: the standard output, and files.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+/// Prints it. That nobody reads on, as behind `head`, is no failure.
+///
+/// # Errors
+/// It cannot be written.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        done => done.context("cannot write to the standard output"),
+    }
+}
+
+/// Whether files can be written, each given with its option: to be told before anything is measured. What is in them stays.
+///
+/// # Errors
+/// One cannot be written, or is named by two options.
+pub fn check(files: &[(&str, Option<&Path>)]) -> Result<()> {
+    let given = || files.iter().filter_map(|(option, path)| path.map(|path| (option, path)));
+    for (number, (option, path)) in given().enumerate() {
+        if let Some((other, _)) = given().take(number).find(|(_, other)| *other == path) {
+            anyhow::bail!("{other} and {option} are the same file, {}", path.display());
+        }
+        ensure!(!path.is_dir(), "{option} {} is a folder; give a file", path.display());
+        writable(path).with_context(|| format!("{option} {} cannot be written", path.display()))?;
+    }
+    Ok(())
+}
+
+fn writable(path: &Path) -> std::io::Result<()> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => OpenOptions::new().append(true).open(path).map(drop),
+        // Whoever reads a pipe would take this for its end.
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            OpenOptions::new().append(true).create_new(true).open(path)?;
+            std::fs::remove_file(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_cannot_be_written_are_told() {
+        let folder = fabcache_bench::leftovers::Folder::new("fabcache-output").expect("a folder");
+        let (kept, new) = (folder.path().join("kept"), folder.path().join("new"));
+        std::fs::write(&kept, "what was there").expect("a file");
+        check(&[("--json", Some(&kept)), ("--report", Some(&new)), ("--plot", None)]).expect("both can be");
+        assert_eq!(std::fs::read(&kept).expect("it is there"), b"what was there");
+        assert!(!new.exists(), "nothing is left of a file that was not there");
+        let missing = folder.path().join("missing/file");
+        for (files, culprit) in [
+            ([("--json", Some(folder.path())), ("--report", None)], "is a folder"),
+            ([("--json", None), ("--report", Some(&missing))], "missing/file cannot be written"),
+            ([("--json", Some(&kept)), ("--report", Some(&kept))], "--json and --report"),
+        ] {
+            let error = check(&files).expect_err(culprit).to_string();
+            assert!(error.contains(culprit), "{error}");
+        }
+    }
+}
