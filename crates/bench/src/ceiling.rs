@@ -6,10 +6,11 @@ use anyhow::{Context, Result};
 use fabcache_client::Protocol;
 
 use crate::dummy::{Child, Listen};
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, Rounds};
 use crate::limits::Limits;
 use crate::process::Cpus;
 use crate::results::Case;
+use crate::statistics::median;
 use crate::target::{Target, Url};
 
 /// Its name in messages.
@@ -100,42 +101,55 @@ impl Ceilings {
         Ok(Ceilings { dummies })
     }
 
-    /// Rounds that will be run for each case.
-    pub fn rounds(&self) -> u64 {
-        self.dummies.len() as u64
+    /// How many dummies there are.
+    pub fn len(&self) -> usize {
+        self.dummies.len()
     }
 
-    /// Runs a round of a case with each dummy; operations a second of that which is reached as a target is.
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.dummies.is_empty()
+    }
+
+    /// Makes the dummies ready for a case.
     ///
     /// # Errors
-    /// The case cannot be run with one.
-    pub fn measure(
-        &self,
-        experiment: &dyn Experiment,
-        case: &Case,
-        mut begin: impl FnMut(&Target),
-    ) -> Result<Rates> {
-        let mut rates = Rates::default();
-        for dummy in &self.dummies {
-            begin(&dummy.target);
-            let context = || format!("{} {}, with {NAME}", experiment.name(), case.name());
-            let sample = experiment
-                .prepare(&dummy.target, case)
-                .and_then(|mut rounds| rounds.round(0))
-                .with_context(context)?;
-            rates.0.extend(dummy.targets.iter().map(|target| (target.clone(), sample.rate())));
-        }
-        Ok(rates)
+    /// It cannot be run with one.
+    pub fn prepare<'c>(&'c self, experiment: &'c dyn Experiment, case: &Case) -> Result<Ceiling<'c>> {
+        let what = format!("{} {}, with {NAME}", experiment.name(), case.name());
+        let ready = |dummy: &'c Dummy| {
+            let rounds = experiment.prepare(&dummy.target, case).with_context(|| what.clone())?;
+            anyhow::Ok((dummy, rounds, Vec::new()))
+        };
+        let dummies: Result<Vec<_>> = self.dummies.iter().map(ready).collect();
+        Ok(Ceiling { dummies: dummies?, what: what.clone() })
     }
 }
 
-/// Operations a second, by the names of targets.
-#[derive(Clone, Debug, Default)]
-pub struct Rates(Vec<(String, f64)>);
+/// One case, with the dummies.
+pub struct Ceiling<'c> {
+    /// Each with the case on it, and its operations a second in each round.
+    dummies: Vec<(&'c Dummy, Box<dyn Rounds + 'c>, Vec<f64>)>,
+    what: String,
+}
 
-impl Rates {
-    /// With the dummy that is reached as a target is, if there is one.
-    pub fn of(&self, target: &Target) -> Option<f64> {
-        self.0.iter().find(|(known, _)| *known == target.name).map(|(_, rate)| *rate)
+impl Ceiling<'_> {
+    /// Runs a round with each.
+    ///
+    /// # Errors
+    /// One does not answer as it should.
+    pub fn round(&mut self, number: u32, mut begin: impl FnMut(&str)) -> Result<()> {
+        for (_, rounds, rates) in &mut self.dummies {
+            begin(&self.what);
+            rates.push(rounds.round(number).with_context(|| self.what.clone())?.rate());
+        }
+        Ok(())
+    }
+
+    /// Operations a second with the dummy that is reached as a target is, the median of its rounds, if there is one.
+    pub fn per_s(&self, target: &str) -> Option<f64> {
+        let is_of = |dummy: &Dummy| dummy.targets.iter().any(|known| known == target);
+        let (_, _, rates) = self.dummies.iter().find(|(dummy, _, _)| is_of(dummy))?;
+        Some(median(rates.iter().copied()))
     }
 }

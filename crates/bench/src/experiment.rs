@@ -57,6 +57,9 @@ pub struct Plan {
     pub ceiling: Option<PathBuf>,
 }
 
+/// One of so many rounds is run with the server that does nothing as well.
+const CEILING_EVERY: u32 = 4;
+
 /// Is told what is being done.
 pub trait Progress {
     /// So many rounds will be done in all.
@@ -94,15 +97,20 @@ pub fn run(
         pin(None, cpus)?;
     }
     let cases = experiment.cases();
-    progress.begin(cases.len() as u64 * (ceilings.rounds() + targets.len() as u64 * u64::from(plan.rounds)));
+    let rounds = ceilings.len() as u64 * u64::from(plan.rounds.div_ceil(CEILING_EVERY))
+        + targets.len() as u64 * u64::from(plan.rounds);
+    progress.begin(cases.len() as u64 * rounds);
     for case in &cases {
         let what = |target: &Target| format!("{} {}, {}", experiment.name(), case.name(), target.name);
-        let ceiling = ceilings.measure(experiment, case, |dummy| progress.round(&what(dummy)))?;
+        let mut ceiling = ceilings.prepare(experiment, case)?;
         let mut ready = Vec::new();
         for (target, _) in targets {
             ready.push((*target, experiment.prepare(target, case).with_context(|| what(target))?));
         }
         for round in 0..plan.rounds {
+            if round % CEILING_EVERY == 0 {
+                ceiling.round(round, |what| progress.round(what))?;
+            }
             let turn = |step: usize| if round % 2 == 0 { step } else { ready.len() - 1 - step };
             // There and back, so that none always comes first.
             let turns: Vec<usize> = (0..ready.len()).map(turn).collect();
@@ -110,9 +118,11 @@ pub fn run(
                 let (target, rounds) = &mut ready[index];
                 progress.round(&what(target));
                 let sample = measure(target, rounds.as_mut(), round).with_context(|| what(target))?;
-                let ceiling_per_s = sample.ceiling_per_s.or_else(|| ceiling.of(target));
-                results.samples.push(Sample { case: case.clone(), ceiling_per_s, ..sample });
+                results.samples.push(Sample { case: case.clone(), ..sample });
             }
+        }
+        for sample in results.samples.iter_mut().filter(|sample| sample.case == *case) {
+            sample.ceiling_per_s = sample.ceiling_per_s.or_else(|| ceiling.per_s(&sample.target));
         }
     }
     Ok(results)
