@@ -44,6 +44,11 @@ impl AsRef<[u8]> for Begin {
     }
 }
 
+/// What is compared of every answer, for those who judge the figures.
+pub fn compared(verify: bool) -> &'static str {
+    if verify { "every byte of every value compared" } else { "length and number of every value compared" }
+}
+
 impl Items {
     /// With keys of `key_bytes`.
     ///

@@ -32,7 +32,7 @@ use fabcache_client::{Client, Ttl};
 
 use crate::experiment::{Experiment, Rounds};
 use crate::histogram::Histogram;
-use crate::items::Items;
+use crate::items::{self, Items};
 use crate::latency::Operation;
 use crate::process::Cpus;
 use crate::results::{Case, Sample};
@@ -117,11 +117,7 @@ impl Experiment for Dissect {
              difference of the medians of two stages, and is shown as measured where noise makes it negative; {}",
             self.iterations,
             self.items.key_bytes(),
-            if self.verify {
-                "every byte of every value compared"
-            } else {
-                "length and number of every value compared"
-            }
+            items::compared(self.verify)
         )
     }
 

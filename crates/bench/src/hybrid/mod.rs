@@ -13,7 +13,7 @@ use fabcache_client::{Client, Ttl};
 use crate::experiment::{Experiment, Rounds};
 use crate::fill::{fill_with_refusals, is_refusal};
 use crate::histogram::Histogram;
-use crate::items::Items;
+use crate::items::{self, Items};
 use crate::random::Random;
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
@@ -158,11 +158,7 @@ impl Experiment for Hybrid {
             self.penalty.as_secs_f64() * 1e3,
             if self.sleeps { ", slept" } else { ", added" },
             if self.stores_again { ", and what the set takes that follows it" } else { "" },
-            if self.verify {
-                "every byte of every value compared"
-            } else {
-                "length and number of every value compared"
-            }
+            items::compared(self.verify)
         )
     }
 

@@ -11,7 +11,7 @@ use fabcache_client::{Client, Ttl};
 use crate::experiment::{Experiment, Rounds};
 use crate::fill::fill;
 use crate::histogram::Histogram;
-use crate::items::Items;
+use crate::items::{self, Items};
 use crate::limits::Limits;
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
@@ -118,11 +118,7 @@ impl Experiment for Latency {
             self.iterations,
             self.items.key_bytes(),
             self.keys,
-            if self.verify {
-                "every byte of every value compared"
-            } else {
-                "length and number of every value compared"
-            }
+            items::compared(self.verify)
         )
     }
 

@@ -12,7 +12,7 @@ use anyhow::{Result, bail, ensure};
 
 use crate::experiment::{Experiment, Rounds, process_cpu_ns};
 use crate::fill::fill;
-use crate::items::Items;
+use crate::items::{self, Items};
 use crate::latency::powers_of_two;
 use crate::limits::Limits;
 use crate::random::Random;
@@ -179,11 +179,7 @@ impl Experiment for NonBlocking {
             self.iterations,
             self.items.key_bytes(),
             self.keys_max,
-            if self.verify {
-                "every byte of every value compared"
-            } else {
-                "length and number of every value compared"
-            }
+            items::compared(self.verify)
         )
     }
 
