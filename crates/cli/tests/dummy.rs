@@ -83,6 +83,13 @@ fn a_file_that_cannot_be_written_is_told_before_anything_is_measured() {
 }
 
 #[test]
+fn a_server_is_named_once() {
+    let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
+    let (done, text) = latency(&["--server", &urls[0], "--server", &urls[0]]);
+    assert!(!done && text.contains(&format!("{} is there twice", urls[0])), "{text}");
+}
+
+#[test]
 fn values_larger_than_the_client_takes_are_not_made() {
     let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
     let size = (1usize << 40).to_string();

@@ -24,7 +24,7 @@ const FIGURES: [Figure; 4] = [
 /// Columns of a figure: itself, its ratio, and the spread of that.
 const WIDTH: usize = 12;
 const RATIO_WIDTH: usize = 7;
-const SPREAD_WIDTH: usize = 14;
+const SPREAD_WIDTH: usize = 16;
 
 fn percentile_us(sample: &Sample, percent: f64) -> Option<f64> {
     let latency = sample.latency.as_ref().filter(|latency| latency.count() > 0)?;
@@ -150,7 +150,9 @@ fn number(number: f64) -> String {
         100.0.. => format!("{number:.0}"),
         10.0.. => format!("{number:.1}"),
         0.1.. => format!("{number:.2}"),
-        _ => format!("{number:.3}"),
+        0.01.. => format!("{number:.3}"),
+        0.0001.. => format!("{number:.5}"),
+        _ => "0".to_owned(),
     }
 }
 
@@ -201,6 +203,12 @@ mod tests {
             results.samples.push(sample("base unix", round, 2 * disturbed + u64::from(round), 15));
         }
         results
+    }
+
+    #[test]
+    fn small_numbers_keep_digits() {
+        let texts = [123.4, 12.34, 1.234, 0.012_34, 0.000_123_4, 0.0, f64::NAN].map(number);
+        assert_eq!(texts, ["123", "12.3", "1.23", "0.012", "0.00012", "0", "-"]);
     }
 
     #[test]

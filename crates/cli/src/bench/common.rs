@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use fabcache_bench::experiment::{self, Experiment, Plan, Progress};
 use fabcache_bench::html;
@@ -80,7 +80,11 @@ impl Common {
         self.measure_all(&[self.target()?], experiment, rounds, table)
     }
 
-    fn check_files(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
+        let twice = |number: usize| self.servers[..number].contains(&self.servers[number]);
+        if let Some(number) = (0..self.servers.len()).find(|number| twice(*number)) {
+            bail!("--server {} is there twice", self.servers[number]);
+        }
         output::check(&[("--json", self.json.as_deref()), ("--report", self.report.as_deref())])
     }
 
@@ -109,7 +113,7 @@ impl Common {
         rounds: u32,
         table: impl Fn(&Results) -> String,
     ) -> Result<()> {
-        self.check_files()?;
+        self.check()?;
         let rounds = self.rounds.unwrap_or(if self.quick { 1 } else { rounds });
         let ceiling = if self.no_ceiling { None } else { Some(this_program()?) };
         let (client_cpus, server_cpus) = (self.client_cpus.clone(), self.server_cpus.clone());
@@ -149,7 +153,6 @@ impl Default for Bar {
     fn default() -> Bar {
         let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {eta:>4}");
         let bar = ProgressBar::new(0).with_style(style.expect("the template is right"));
-        bar.enable_steady_tick(Duration::from_millis(200));
         Bar(bar)
     }
 }
@@ -164,6 +167,8 @@ impl Bar {
 impl Progress for Bar {
     fn begin(&self, rounds: u64) {
         self.0.set_length(rounds);
+        // Not before: a bar without a length is drawn as a full one.
+        self.0.enable_steady_tick(Duration::from_millis(200));
     }
 
     fn round(&self, what: &str) {
