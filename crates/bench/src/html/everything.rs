@@ -49,7 +49,7 @@ pub(super) fn notes(data: &Data<'_>) -> Vec<String> {
         .collect();
     if limited > 0 {
         notes.push(format!(
-            "{limited} of {all} results are limited by the clients: with a server that does nothing they do hardly more."
+            "{limited} of {all} results are limited by the clients and their way to the server: with one that does nothing they do hardly more."
         ));
     }
     notes

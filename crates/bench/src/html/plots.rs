@@ -663,5 +663,5 @@ fn limit_notes(limited: Vec<String>, is_marked: bool) -> Vec<String> {
     let more = limited.len().saturating_sub(NAMED_MAX);
     let and = if more > 0 { format!("; and {more} more") } else { String::new() };
     let named = limited.into_iter().take(NAMED_MAX).collect::<Vec<_>>().join("; ");
-    vec![format!("Limited by the clients, not by the server{mark}: {named}{and}.")]
+    vec![format!("Limited by the clients and their way to the server{mark}: {named}{and}.")]
 }

@@ -130,7 +130,7 @@ fn what_varies_decides_what_is_drawn() {
 #[test]
 fn the_clients_limit_is_told_beside_the_picture() {
     let (file, mut throughput) = results("throughput");
-    let note = "Limited by the clients, not by the server (hollow marks): fabcached tcp, 16 clients";
+    let note = "Limited by the clients and their way to the server (hollow marks): fabcached tcp, 16 clients";
     assert!(page(vec![(file.clone(), throughput.clone())]).contains(note));
     throughput.samples.iter_mut().for_each(|sample| sample.ceiling_per_s = None);
     let html = page(vec![(file, throughput)]);
