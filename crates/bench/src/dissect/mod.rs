@@ -33,7 +33,7 @@ use fabcache_client::{Client, Ttl};
 use crate::experiment::{Experiment, Rounds};
 use crate::histogram::Histogram;
 use crate::items::{self, Items};
-use crate::latency::Operation;
+use crate::latency::{Operation, cases};
 use crate::process::Cpus;
 use crate::results::{Case, Sample};
 use crate::target::Target;
@@ -122,11 +122,7 @@ impl Experiment for Dissect {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let of = |operation: &Operation| {
-            let name = operation.name();
-            self.sizes.iter().map(move |size| Case::new(name).with("value_bytes", *size))
-        };
-        self.operations.iter().flat_map(of).collect()
+        cases(&self.operations, &self.sizes)
     }
 
     fn has_ceiling(&self) -> bool {

@@ -123,11 +123,7 @@ impl Experiment for Latency {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let of = |operation: &Operation| {
-            let name = operation.name();
-            self.sizes.iter().map(move |size| Case::new(name).with("value_bytes", *size))
-        };
-        self.operations.iter().flat_map(of).collect()
+        cases(&self.operations, &self.sizes)
     }
 
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
@@ -213,6 +209,15 @@ fn named(operation: &str, key: &[u8]) -> String {
 
 fn wrong(key: &[u8]) -> String {
     format!("a wrong value under the key {}", String::from_utf8_lossy(key))
+}
+
+/// Every operation with values of every size.
+pub fn cases(operations: &[Operation], sizes: &[usize]) -> Vec<Case> {
+    let of = |operation: &Operation| {
+        let name = operation.name();
+        sizes.iter().map(move |size| Case::new(name).with("value_bytes", *size))
+    };
+    operations.iter().flat_map(of).collect()
 }
 
 /// Powers of two from one size to another, both included.

@@ -2,9 +2,10 @@
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use fabcache_bench::latency::{Latency, Operation, powers_of_two, table};
+use fabcache_bench::latency::{Latency, Operation, table};
 
 use super::common::Common;
+use super::sizes::SizeArguments;
 
 /// Rounds of a full run.
 const ROUNDS: u32 = 5;
@@ -17,12 +18,8 @@ pub struct Arguments {
     /// What is called: set, get, mix (nine gets, then a set), or all
     #[arg(long, short, value_name = "NAME", default_value = "all", value_parser = operations)]
     benchmark: Operations,
-    /// The smallest value, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1)]
-    min: usize,
-    /// The largest value, in bytes; sizes in between are powers of two
-    #[arg(long, value_name = "BYTES", default_value_t = 512 << 10)]
-    max: usize,
+    #[command(flatten)]
+    sizes: SizeArguments,
     /// Calls a round: 1000 unless given, and 200 with --quick
     #[arg(long, short, value_name = "NUMBER")]
     iterations: Option<u64>,
@@ -44,17 +41,12 @@ fn operations(name: &str) -> Result<Operations> {
 /// A server fails or answers wrongly, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let common = &arguments.common;
-    ensure!(
-        (1..=arguments.max).contains(&arguments.min),
-        "--min {} --max {}: sizes go from the smaller, at least 1, to the larger",
-        arguments.min,
-        arguments.max
-    );
+    let sizes = arguments.sizes.powers()?;
     ensure!(arguments.iterations != Some(0) && arguments.keys > 0, "--iterations and --keys are at least 1");
     let standard = Latency::standard(common.quick, common.verify, common.key_bytes)?;
     let latency = Latency {
         operations: arguments.benchmark.0.clone(),
-        sizes: powers_of_two(arguments.min, arguments.max),
+        sizes,
         iterations: arguments.iterations.unwrap_or(standard.iterations),
         keys: arguments.keys,
         ..standard

@@ -16,6 +16,7 @@ mod output;
 mod policies;
 mod report;
 mod shm;
+mod sizes;
 mod store;
 mod throughput;
 mod trace;

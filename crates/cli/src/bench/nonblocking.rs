@@ -2,11 +2,11 @@
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use fabcache_bench::latency::powers_of_two;
 use fabcache_bench::nonblocking::calls::{Api, Drain};
 use fabcache_bench::nonblocking::{Keys, NonBlocking, table};
 
 use super::common::Common;
+use super::sizes::SizeArguments;
 
 /// Rounds of a full run.
 const ROUNDS: u32 = 5;
@@ -29,12 +29,8 @@ pub struct Arguments {
     /// Which keys, comma-separated: random, zipf (Zipf's law with the exponent 1.01)
     #[arg(long, value_name = "NAMES", default_value = "random", value_delimiter = ',', value_parser = Keys::of_name)]
     keys: Vec<Keys>,
-    /// The smallest value, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1)]
-    min: usize,
-    /// The largest value, in bytes; sizes in between are powers of two
-    #[arg(long, value_name = "BYTES", default_value_t = 512 << 10)]
-    max: usize,
+    #[command(flatten)]
+    sizes: SizeArguments,
     /// Operations a round: 1000 unless given, and 192 with --quick
     #[arg(long, short, value_name = "NUMBER")]
     iterations: Option<u64>,
@@ -49,12 +45,7 @@ pub struct Arguments {
 /// A server fails or answers wrongly, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let common = &arguments.common;
-    ensure!(
-        (1..=arguments.max).contains(&arguments.min),
-        "--min {} --max {}: sizes go from the smaller, at least 1, to the larger",
-        arguments.min,
-        arguments.max
-    );
+    let sizes = arguments.sizes.powers()?;
     ensure!(
         arguments.iterations != Some(0) && (1..=u64::from(u32::MAX)).contains(&arguments.items),
         "--iterations and --items are at least 1, and items at most {}",
@@ -63,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let standard = NonBlocking::standard(common.quick, common.verify, common.key_bytes)?;
     let experiment = NonBlocking {
         apis: arguments.api.clone(),
-        sizes: powers_of_two(arguments.min, arguments.max),
+        sizes,
         iterations: arguments.iterations.unwrap_or(standard.iterations),
         windows: arguments.window.iter().map(|window| *window as usize).collect(),
         drains: arguments.drain.clone(),

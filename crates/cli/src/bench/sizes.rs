@@ -1,0 +1,32 @@
+//! Sizes of values that are measured one after the other.
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use fabcache_bench::latency::powers_of_two;
+
+/// From one to another.
+#[derive(Debug, Args)]
+pub struct SizeArguments {
+    /// The smallest value, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1)]
+    min: usize,
+    /// The largest value, in bytes; sizes in between are powers of two
+    #[arg(long, value_name = "BYTES", default_value_t = 512 << 10)]
+    max: usize,
+}
+
+impl SizeArguments {
+    /// The powers of two between, and both ends.
+    ///
+    /// # Errors
+    /// They do not go up.
+    pub fn powers(&self) -> Result<Vec<usize>> {
+        ensure!(
+            (1..=self.max).contains(&self.min),
+            "--min {} --max {}: sizes go from the smaller, at least 1, to the larger",
+            self.min,
+            self.max
+        );
+        Ok(powers_of_two(self.min, self.max))
+    }
+}
