@@ -1,0 +1,174 @@
+//! A provider's interface, opened: what memory is registered with, and endpoints belong to.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::library::Library;
+use crate::memory::Registration;
+use crate::object::{Object, operation};
+use crate::provider::Provider;
+use crate::sys;
+
+/// An open interface of a provider. Any thread may use it.
+#[derive(Debug)]
+pub struct Domain {
+    // Before the fabric, to which it belongs.
+    domain: Object<sys::FidDomain>,
+    fabric: Object<sys::FidFabric>,
+    provider: Provider,
+    memory_modes: i32,
+    key_bytes: usize,
+    library: &'static Library,
+}
+
+/// Who may do what with registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// This process' operations.
+    Local,
+    /// These, and peers that have its key may read it.
+    RemoteRead,
+    /// These, and peers that have its key may write it.
+    RemoteWrite,
+}
+
+impl Access {
+    fn flags(self) -> u64 {
+        let local = sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_WRITE;
+        match self {
+            Access::Local => local,
+            Access::RemoteRead => sys::FI_REMOTE_READ,
+            Access::RemoteWrite => sys::FI_REMOTE_WRITE,
+        }
+    }
+}
+
+impl Domain {
+    /// Opens an interface.
+    ///
+    /// # Errors
+    /// The provider cannot.
+    pub fn open(provider: &Provider) -> Result<Arc<Domain>, Error> {
+        let library = Library::open()?;
+        let info = provider.info.as_ptr();
+        // SAFETY: the description lives, and is only read.
+        let fabric_attr = unsafe { (*info).fabric_attr };
+        // SAFETY: as above.
+        let domain_attr = unsafe { (*info).domain_attr };
+        let mut made = std::ptr::null_mut();
+        // SAFETY: the attributes are those of a description that lives, to which libfabric writes nothing that matters.
+        let result = unsafe { (library.open_fabric)(fabric_attr, &raw mut made, std::ptr::null_mut()) };
+        let failed = |what, result| failure(library, provider, what, result);
+        if result != 0 {
+            return Err(failed("open the fabric", result));
+        }
+        // SAFETY: just made, and nobody else's.
+        let fabric =
+            unsafe { Object::new(made) }.ok_or_else(|| failed("open the fabric", -sys::FI_ENOSYS))?;
+        // SAFETY: the object lives, and begins so.
+        let table = unsafe { (*fabric.as_ptr()).ops };
+        let open =
+            operation!(table, FiOpsFabric::domain).ok_or_else(|| failed("open a domain", -sys::FI_ENOSYS))?;
+        let mut made = std::ptr::null_mut();
+        // SAFETY: fabric and description live, and belong together.
+        let result = unsafe { open(fabric.as_ptr(), info, &raw mut made, std::ptr::null_mut()) };
+        if result != 0 {
+            return Err(failed("open a domain", result));
+        }
+        // SAFETY: just made, and nobody else's.
+        let domain = unsafe { Object::new(made) }.ok_or_else(|| failed("open a domain", -sys::FI_ENOSYS))?;
+        // SAFETY: a part of the description, which lives.
+        let memory_modes = unsafe { (*domain_attr).mr_mode };
+        // SAFETY: as above.
+        let key_bytes = unsafe { (*domain_attr).mr_key_size };
+        Ok(Arc::new(Domain { domain, fabric, provider: provider.clone(), memory_modes, key_bytes, library }))
+    }
+
+    /// Whose it is.
+    pub fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
+    pub(crate) fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    pub(crate) fn failure(&self, what: &'static str, result: isize) -> Error {
+        failure(self.library, &self.provider, what, result as i32)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::FidDomain {
+        self.domain.as_ptr()
+    }
+
+    pub(crate) fn table(&self) -> *const sys::FiOpsDomain {
+        // SAFETY: the object lives, and begins so.
+        unsafe { (*self.domain.as_ptr()).ops }
+    }
+
+    pub(crate) fn fabric(&self) -> *mut sys::FidFabric {
+        self.fabric.as_ptr()
+    }
+
+    pub(crate) fn fabric_table(&self) -> *const sys::FiOpsFabric {
+        // SAFETY: the object lives, and begins so.
+        unsafe { (*self.fabric.as_ptr()).ops }
+    }
+
+    /// Registers memory.
+    ///
+    /// # Safety
+    /// The memory stays mapped as long as the registration lives, and what peers or operations may then do to it fits
+    /// what others do with it meanwhile.
+    pub(crate) unsafe fn register(
+        self: &Arc<Domain>,
+        base: *mut u8,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Registration, Error> {
+        // SAFETY: the object lives, and begins so.
+        let table = unsafe { (*self.domain.as_ptr()).mr };
+        let missing = || self.failure("register memory", -sys::FI_ENOSYS as isize);
+        let register = operation!(table, FiOpsMr::reg).ok_or_else(missing)?;
+        // Where the provider does not choose keys, nobody shall guess them.
+        let key = if self.memory_modes & sys::FI_MR_PROV_KEY == 0 { self.random_key()? } else { 0 };
+        let (domain, mut made) = (self.domain.fid(), std::ptr::null_mut());
+        let null = std::ptr::null_mut();
+        // SAFETY: the domain lives; the memory by this function's own contract.
+        let result =
+            unsafe { register(domain, base.cast(), bytes, access.flags(), 0, key, 0, &raw mut made, null) };
+        if result != 0 {
+            return Err(Error::Register {
+                bytes,
+                provider: self.provider.to_string(),
+                code: -result,
+                text: self.library.text(-result),
+            });
+        }
+        // SAFETY: just made, and nobody else's.
+        let object = unsafe { Object::new(made) }.ok_or_else(missing)?;
+        let registration = Registration::new(object, Arc::clone(self));
+        if registration.key() == sys::FI_KEY_NOTAVAIL {
+            let why = "has keys of memory longer than eight bytes, which are not known here";
+            return Err(Error::Unfit { provider: self.provider.to_string(), why });
+        }
+        Ok(registration)
+    }
+
+    /// What peers call the first byte of memory registered at `base`.
+    pub(crate) fn remote_address(&self, base: *const u8) -> u64 {
+        if self.memory_modes & sys::FI_MR_VIRT_ADDR != 0 { base as u64 } else { 0 }
+    }
+
+    fn random_key(&self) -> Result<u64, Error> {
+        let key = getrandom::u64().map_err(|error| Error::System(error.to_string()))?;
+        let bits = 8 * self.key_bytes.clamp(1, 8) as u32;
+        // Not all ones, which stand for no key.
+        Ok((key >> (64 - bits)) & !(1 << (bits - 1)))
+    }
+}
+
+fn failure(library: &'static Library, provider: &Provider, what: &'static str, result: i32) -> Error {
+    let code = result.saturating_neg();
+    Error::Call { what, provider: provider.to_string(), code, text: library.text(code) }
+}

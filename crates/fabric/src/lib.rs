@@ -1,0 +1,30 @@
+//! libfabric, opened at run time, behind safe types.
+//!
+//! ```text
+//!   Library ── survey, pick ──> Provider ── open ──> Domain ──┬─ Pool: Buffers   Area   Exposed
+//!                                                             └─ Port: endpoint, completion queue, address vector
+//! ```
+//! - `library.rs`: `libfabric.so.1` and its few functions; everything else is called through tables in its objects.
+//! - `provider.rs`: what the machine has, and what is picked.
+//! - `domain.rs`, `memory.rs`: registered memory and who owns it.
+//! - `port.rs`: operations; a buffer in flight belongs to its operation.
+//! - `sys.rs`, `object.rs`: the binary interface.
+//!
+//! The calls are those of [fi_endpoint(3), fi_msg(3), fi_rma(3), fi_cq(3), fi_av(3),
+//! fi_mr(3)](https://ofiwg.github.io/libfabric/v1.17.0/man/).
+
+mod domain;
+mod error;
+mod library;
+mod memory;
+mod object;
+mod port;
+mod provider;
+mod sys;
+
+pub use domain::Domain;
+pub use error::Error;
+pub use library::Library;
+pub use memory::{Area, Buffer, Exposed, Peers, Pool, RemoteMemory};
+pub use port::{Completion, Kind, NAME_BYTES_MAX, Peer, Place, Port, PortOptions, Refused};
+pub use provider::{Provider, Rejected, Survey, Wish, ip_of};

@@ -1,0 +1,129 @@
+//! libfabric's objects: closed when dropped, called through their tables.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use crate::sys::{self, Fid};
+
+/// Reads an operation from a table: none where the provider does not have it.
+macro_rules! operation {
+    ($table:expr, $Table:ident :: $name:ident) => {{
+        let table: *const $crate::sys::$Table = $table;
+        if table.is_null() {
+            None
+        } else {
+            // SAFETY: the table of an object that lives is there, at least with its size.
+            let size = unsafe { (*table).size };
+            if size > std::mem::offset_of!($crate::sys::$Table, $name) {
+                // SAFETY: the table says that it reaches beyond this field.
+                unsafe { (*table).$name }
+            } else {
+                None
+            }
+        }
+    }};
+}
+pub(crate) use operation;
+
+/// A structure that begins with [`Fid`].
+///
+/// # Safety
+/// It does, and is `repr(C)`.
+pub unsafe trait BeginsWithFid {}
+
+// SAFETY: so it stands in `sys`.
+unsafe impl BeginsWithFid for sys::FidFabric {}
+// SAFETY: so it stands in `sys`.
+unsafe impl BeginsWithFid for sys::FidDomain {}
+// SAFETY: so it stands in `sys`.
+unsafe impl BeginsWithFid for sys::FidMr {}
+// SAFETY: so it stands in `sys`.
+unsafe impl BeginsWithFid for sys::FidAv {}
+// SAFETY: so it stands in `sys`.
+unsafe impl BeginsWithFid for sys::FidCq {}
+// SAFETY: so it stands in `sys`.
+unsafe impl BeginsWithFid for sys::FidEp {}
+
+/// An object of libfabric, which is ours alone.
+pub struct Object<T: BeginsWithFid>(NonNull<T>);
+
+// SAFETY: domains are opened with FI_THREAD_SAFE, so any thread may use what belongs to them.
+unsafe impl<T: BeginsWithFid> Send for Object<T> {}
+// SAFETY: as for Send.
+unsafe impl<T: BeginsWithFid> Sync for Object<T> {}
+
+impl<T: BeginsWithFid> Object<T> {
+    /// What a call has just made.
+    ///
+    /// # Safety
+    /// It is null, or an open object that nobody else closes.
+    pub unsafe fn new(made: *mut T) -> Option<Object<T>> {
+        NonNull::new(made).map(Object)
+    }
+
+    pub fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// The part of it that all have.
+    pub fn fid(&self) -> *mut Fid {
+        self.0.as_ptr().cast()
+    }
+
+    fn table(&self) -> *const sys::FiOps {
+        // SAFETY: it is open, and begins with this structure.
+        unsafe { (*self.fid()).ops }
+    }
+
+    /// Binds another object to it; libfabric's result.
+    ///
+    /// # Safety
+    /// The other is of the same domain and outlives this one.
+    pub unsafe fn bind(&self, other: *mut Fid, flags: u64) -> i32 {
+        match operation!(self.table(), FiOps::bind) {
+            // SAFETY: both are open by this function's own contract.
+            Some(bind) => unsafe { bind(self.fid(), other, flags) },
+            None => -sys::FI_ENOSYS,
+        }
+    }
+
+    /// `fi_control`; libfabric's result.
+    ///
+    /// # Safety
+    /// `argument` is what the command takes.
+    pub unsafe fn control(&self, command: i32, argument: *mut std::ffi::c_void) -> i32 {
+        match operation!(self.table(), FiOps::control) {
+            // SAFETY: it is open; the argument by this function's own contract.
+            Some(control) => unsafe { control(self.fid(), command, argument) },
+            None => -sys::FI_ENOSYS,
+        }
+    }
+
+    /// Closes it; whether libfabric has let go of it.
+    pub fn close(self) -> bool {
+        let closed = self.close_by_pointer();
+        std::mem::forget(self);
+        closed
+    }
+
+    fn close_by_pointer(&self) -> bool {
+        match operation!(self.table(), FiOps::close) {
+            // SAFETY: it is open, and nobody uses it afterwards: it is consumed or dropped.
+            Some(close) => unsafe { close(self.fid()) == 0 },
+            None => false,
+        }
+    }
+}
+
+impl<T: BeginsWithFid> Drop for Object<T> {
+    fn drop(&mut self) {
+        // Where that fails the object stays with the library.
+        self.close_by_pointer();
+    }
+}
+
+impl<T: BeginsWithFid> fmt::Debug for Object<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({:p})", self.0)
+    }
+}

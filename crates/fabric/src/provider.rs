@@ -1,0 +1,502 @@
+//! What the machine has of fabrics, and which of it is picked.
+
+use std::ffi::{CStr, CString, c_char};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::library::Library;
+use crate::sys::{self, FiInfo};
+
+/// What is needed of an endpoint: messages, and reading and writing of a peer's memory.
+const CAPABILITIES: u64 = sys::FI_MSG
+    | sys::FI_RMA
+    | sys::FI_SEND
+    | sys::FI_RECV
+    | sys::FI_READ
+    | sys::FI_WRITE
+    | sys::FI_REMOTE_READ
+    | sys::FI_REMOTE_WRITE;
+
+/// What providers may ask of us.
+const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+
+/// What they may ask of registered memory.
+const MEMORY_MODES: i32 =
+    sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY;
+
+/// Providers whose hardware serves reads while the target's process does something else, or nothing. Others need the
+/// target to look at its completion queue, whatever they report of progress (ofi_rxm over verbs reports MANUAL, for its
+/// messages).
+const ONE_SIDED: [&str; 4] = ["verbs", "efa", "cxi", "gni"];
+
+/// The order in which providers are picked: hardware, then kernels' networks.
+const PREFERENCE: [&str; 12] = [
+    "cxi",
+    "efa",
+    "psm3",
+    "opx",
+    "psm2",
+    "gni",
+    "verbs;ofi_rxm",
+    "tcp;ofi_rxm",
+    "tcp",
+    "net;ofi_rxm",
+    "net",
+    "sockets",
+];
+
+/// A provider of libfabric at one of its interfaces, with an endpoint of the kind that is needed.
+#[derive(Clone)]
+pub struct Provider {
+    /// As libfabric calls it, such as `verbs;ofi_rxm`.
+    pub name: String,
+    /// Its interface, such as `mlx5_0` or `eth0`.
+    pub interface: String,
+    /// The network it belongs to, such as `192.0.2.0/24`.
+    pub fabric: String,
+    /// How addresses are written (`FI_SOCKADDR_IN` = 2, …).
+    pub address_format: u32,
+    /// What it speaks to its like (`FI_PROTO_…`).
+    pub protocol: u32,
+    /// Its own address, where that is one of IP.
+    pub address: Option<IpAddr>,
+    /// Reads of a peer's memory need nothing of the peer's process.
+    pub is_one_sided: bool,
+    /// Reads are carried out in the order in which they were posted (`FI_ORDER_RAR`).
+    pub reads_in_order: bool,
+    /// Messages of so many bytes are sent without keeping their buffer.
+    pub inject_bytes: usize,
+    /// Sends and the like that an endpoint can have under way.
+    pub transmits_max: usize,
+    /// Receives that an endpoint can have posted.
+    pub receives_max: usize,
+    /// Messages reach their peer in order (`FI_ORDER_SAS`); without that it is of no use.
+    pub(crate) info: Info,
+}
+
+/// What cannot be picked, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejected {
+    /// As libfabric calls it.
+    pub name: String,
+    /// Its interface.
+    pub interface: String,
+    /// What it lacks.
+    pub why: &'static str,
+}
+
+/// What a machine has.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// What can be used, best first.
+    pub providers: Vec<Provider>,
+    /// What cannot.
+    pub rejected: Vec<Rejected>,
+}
+
+/// What is wished for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// The provider's name; that of the part below ofi_rxm will do (`verbs`).
+    pub provider: Option<String>,
+    /// The interface's name.
+    pub interface: Option<String>,
+    /// Unless an interface is named: one that only this host reaches, where the provider has such.
+    pub only_this_host: bool,
+}
+
+/// One of libfabric's descriptions, shared.
+#[derive(Clone)]
+pub(crate) struct Info(Arc<OwnInfo>);
+
+struct OwnInfo {
+    info: NonNull<FiInfo>,
+    library: &'static Library,
+}
+
+// SAFETY: the description is not changed after it was made.
+unsafe impl Send for OwnInfo {}
+// SAFETY: as for Send.
+unsafe impl Sync for OwnInfo {}
+
+impl Drop for OwnInfo {
+    fn drop(&mut self) {
+        // SAFETY: it came from fi_getinfo, fi_dupinfo or fi_allocinfo and is nobody else's.
+        unsafe { (self.library.free_info)(self.info.as_ptr()) }
+    }
+}
+
+impl Info {
+    pub fn as_ptr(&self) -> *mut FiInfo {
+        self.0.info.as_ptr()
+    }
+
+    /// The same for an endpoint with at most so many operations under way: what a provider makes by default takes tens of
+    /// megabytes.
+    pub fn sized(&self, library: &'static Library, operations: usize) -> Result<Info, Error> {
+        let copy = Info::copy(library, self.as_ptr())?;
+        // SAFETY: just made with all its parts, and ours alone.
+        let info = unsafe { &mut *copy.as_ptr() };
+        // SAFETY: the parts of a description that was made by fi_dupinfo are there.
+        let transmit = unsafe { &mut *info.tx_attr };
+        transmit.size = transmit.size.min(operations);
+        // SAFETY: as above.
+        let receive = unsafe { &mut *info.rx_attr };
+        receive.size = receive.size.min(operations);
+        Ok(copy)
+    }
+
+    /// A copy that may be changed, or an empty one of none.
+    fn copy(library: &'static Library, of: *const FiInfo) -> Result<Info, Error> {
+        // SAFETY: null makes an empty one, else it is one that lives.
+        let info = unsafe { (library.dup_info)(of) };
+        let info = NonNull::new(info).ok_or_else(|| Error::System("no memory for libfabric".into()))?;
+        Ok(Info(Arc::new(OwnInfo { info, library })))
+    }
+}
+
+impl Library {
+    /// What this machine has.
+    ///
+    /// # Errors
+    /// libfabric cannot say.
+    pub fn survey(&'static self) -> Result<Survey, Error> {
+        let mut providers = self.list(Some(self.hints()?), None)?;
+        providers.sort_by_key(|provider| {
+            let place = PREFERENCE.iter().position(|name| *name == provider.name);
+            let is_local = provider.is_only_this_host();
+            (place.unwrap_or(PREFERENCE.len()), is_local, provider.address.is_none_or(|at| at.is_ipv6()))
+        });
+        let mut seen: Vec<Provider> = Vec::new();
+        providers.retain(|provider| {
+            let is_new = !seen.iter().any(|other| other.is_same(provider));
+            if is_new {
+                seen.push(provider.clone());
+            }
+            is_new
+        });
+        let mut rejected: Vec<Rejected> = Vec::new();
+        for info in self.infos(None, None)? {
+            let description = Description::of(&info);
+            let is_used =
+                |other: &Provider| other.name == description.name && other.interface == description.interface;
+            let is_known =
+                |other: &Rejected| other.name == description.name && other.interface == description.interface;
+            if !providers.iter().any(is_used) && !rejected.iter().any(is_known) {
+                let why = description.lacks();
+                rejected.push(Rejected { name: description.name, interface: description.interface, why });
+            }
+        }
+        Ok(Survey { providers, rejected })
+    }
+
+    /// The provider that a server takes.
+    ///
+    /// # Errors
+    /// There is none that is as wished for; the error names what there is.
+    pub fn pick(&'static self, wish: &Wish) -> Result<Provider, Error> {
+        let survey = self.survey()?;
+        survey.pick(wish).cloned().ok_or_else(|| survey.refusal(wish))
+    }
+
+    /// The provider through which a peer at `host` is reached that has one of this name.
+    ///
+    /// # Errors
+    /// There is none that is as wished for; the error names what there is.
+    pub fn pick_toward(&'static self, host: Option<IpAddr>, wish: &Wish) -> Result<Provider, Error> {
+        if let (Some(host), None) = (host, &wish.interface) {
+            let found = self.list(Some(self.hints()?), Some(host)).unwrap_or_default();
+            let survey = Survey { providers: found, rejected: Vec::new() };
+            if let Some(provider) = survey.pick(&Wish { only_this_host: false, ..wish.clone() }) {
+                return Ok(provider.clone());
+            }
+        }
+        self.pick(wish)
+    }
+
+    /// What is asked for.
+    fn hints(&'static self) -> Result<Info, Error> {
+        let hints = Info::copy(self, std::ptr::null())?;
+        let info = hints.as_ptr();
+        // SAFETY: just made with all its parts, and ours alone.
+        let info = unsafe { &mut *info };
+        info.caps = CAPABILITIES;
+        info.mode = MODES;
+        // SAFETY: the parts of a description that was made by fi_dupinfo are there.
+        let endpoint = unsafe { &mut *info.ep_attr };
+        endpoint.kind = sys::FI_EP_RDM;
+        // SAFETY: as for the endpoint.
+        let domain = unsafe { &mut *info.domain_attr };
+        domain.mr_mode = MEMORY_MODES;
+        domain.threading = sys::FI_THREAD_SAFE;
+        domain.resource_mgmt = sys::FI_RM_ENABLED;
+        // SAFETY: as for the endpoint.
+        let transmit = unsafe { &mut *info.tx_attr };
+        transmit.msg_order = sys::FI_ORDER_SAS;
+        // SAFETY: as for the endpoint.
+        let receive = unsafe { &mut *info.rx_attr };
+        receive.msg_order = sys::FI_ORDER_SAS;
+        Ok(hints)
+    }
+
+    fn list(&'static self, hints: Option<Info>, toward: Option<IpAddr>) -> Result<Vec<Provider>, Error> {
+        let infos = self.infos(hints, toward)?;
+        Ok(infos.into_iter().filter_map(Provider::of).collect())
+    }
+
+    /// What libfabric has to offer; no hints: all of it.
+    fn infos(&'static self, hints: Option<Info>, toward: Option<IpAddr>) -> Result<Vec<Info>, Error> {
+        let mut first = std::ptr::null_mut();
+        let wanted = hints.as_ref().map_or(std::ptr::null(), |hints| hints.as_ptr().cast_const());
+        let node = toward.map(|at| CString::new(at.to_string()).expect("an address has no 0 in it"));
+        let node = node.as_ref().map_or(std::ptr::null(), |node| node.as_ptr());
+        // Some providers look for a peer only where a port is named; which one does not matter.
+        let service = if node.is_null() { std::ptr::null() } else { c"11211".as_ptr() };
+        // SAFETY: texts and hints live through the call; the list is put where it is asked for.
+        let result = unsafe { (self.get_info)(sys::API_VERSION, node, service, 0, wanted, &raw mut first) };
+        match result {
+            0 => {}
+            result if result == -sys::FI_ENODATA => return Ok(Vec::new()),
+            result => {
+                return Err(Error::Call {
+                    what: "list fabrics",
+                    provider: "libfabric".into(),
+                    code: -result,
+                    text: self.text(-result),
+                });
+            }
+        }
+        let Some(list) = NonNull::new(first) else { return Ok(Vec::new()) };
+        // Freed with the list.
+        let list = OwnInfo { info: list, library: self };
+        let mut infos = Vec::new();
+        let mut next = list.info.as_ptr();
+        while !next.is_null() {
+            infos.push(Info::copy(self, next)?);
+            // SAFETY: a part of the list, which lives.
+            next = unsafe { (*next).next };
+        }
+        Ok(infos)
+    }
+}
+
+impl Survey {
+    /// What of it is as wished for, best first.
+    pub fn pick(&self, wish: &Wish) -> Option<&Provider> {
+        let mut fit = self.providers.iter().filter(|provider| provider.is_as(wish));
+        if wish.interface.is_none() && wish.only_this_host {
+            let local = fit.clone().find(|provider| provider.is_only_this_host());
+            return local.or_else(|| fit.find(|provider| provider.address.is_none()));
+        }
+        fit.next()
+    }
+
+    fn refusal(&self, wish: &Wish) -> Error {
+        let provider = wish.provider.as_deref();
+        let mut text = provider.map_or(String::new(), |name| format!("from provider {name:?} "));
+        match &wish.interface {
+            Some(interface) => text.push_str(&format!("at interface {interface:?} ")),
+            None if wish.only_this_host => text.push_str("that only this host reaches "),
+            None => {}
+        }
+        let named = |name: &str| provider.is_none_or(|wished| is_named(name, wished));
+        let rejected = self.rejected.iter().find(|other| {
+            named(&other.name)
+                && wish.interface.as_ref().is_none_or(|interface| *interface == other.interface)
+        });
+        let why = match rejected {
+            Some(Rejected { name, interface, why }) if provider.is_some() => {
+                format!("{name} at {interface} {why}")
+            }
+            _ if self.providers.is_empty() => "libfabric has no provider that can be used".into(),
+            _ => {
+                let mut names: Vec<String> =
+                    self.providers.iter().map(|fit| format!("{},{}", fit.name, fit.interface)).collect();
+                names.dedup();
+                format!("there are {}", names.join(" "))
+            }
+        };
+        Error::NoProvider { wish: text.trim_end().into(), why }
+    }
+}
+
+/// `verbs` names `verbs;ofi_rxm` as well.
+fn is_named(name: &str, wished: &str) -> bool {
+    name == wished || name.split(';').next() == Some(wished)
+}
+
+impl Provider {
+    fn of(info: Info) -> Option<Provider> {
+        let description = Description::of(&info);
+        // Two layers of software, of which one makes up for a network that loses datagrams, are slower than any socket.
+        if description.name.contains("ofi_rxd") || description.name.contains("ofi_hook") {
+            return None;
+        }
+        let core = description.name.split(';').next().unwrap_or_default();
+        let is_one_sided = ONE_SIDED.contains(&core);
+        Some(Provider {
+            is_one_sided,
+            reads_in_order: description.order & (sys::FI_ORDER_RAR | sys::FI_ORDER_RMA_RAR) != 0,
+            inject_bytes: description.inject_bytes,
+            transmits_max: description.transmits,
+            receives_max: description.receives,
+            address_format: description.address_format,
+            protocol: description.protocol,
+            address: description.address,
+            fabric: description.fabric,
+            interface: description.interface,
+            name: description.name,
+            info,
+        })
+    }
+
+    fn is_as(&self, wish: &Wish) -> bool {
+        let is_provider = wish.provider.as_ref().is_none_or(|wished| is_named(&self.name, wished));
+        let is_interface = wish.interface.as_ref().is_none_or(|wished| {
+            *wished == self.interface || self.address.is_some_and(|at| at.to_string() == *wished)
+        });
+        // What lies in one host's memory is no fabric for who did not ask for it.
+        let is_network = self.name != "shm" || wish.provider.is_some();
+        is_provider && is_interface && is_network
+    }
+
+    fn is_same(&self, other: &Provider) -> bool {
+        let what = |provider: &Provider| {
+            (provider.name.clone(), provider.interface.clone(), provider.fabric.clone(), provider.address)
+        };
+        what(self) == what(other)
+    }
+
+    /// Nobody on another host reaches it.
+    pub fn is_only_this_host(&self) -> bool {
+        self.name == "shm" || self.address.is_some_and(|at| at.is_loopback())
+    }
+}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Provider({},{},{})", self.name, self.interface, self.fabric)
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.name, self.interface)
+    }
+}
+
+/// What a description says, in Rust's types.
+struct Description {
+    name: String,
+    interface: String,
+    fabric: String,
+    address_format: u32,
+    address: Option<IpAddr>,
+    protocol: u32,
+    kind: i32,
+    capabilities: u64,
+    modes: u64,
+    memory_modes: i32,
+    order: u64,
+    inject_bytes: usize,
+    transmits: usize,
+    receives: usize,
+}
+
+impl Description {
+    fn of(info: &Info) -> Description {
+        // SAFETY: it lives, and is not changed.
+        let info = unsafe { &*info.as_ptr() };
+        // SAFETY: descriptions made by libfabric have all their parts.
+        let endpoint = unsafe { &*info.ep_attr };
+        // SAFETY: as for the endpoint.
+        let domain = unsafe { &*info.domain_attr };
+        // SAFETY: as for the endpoint.
+        let fabric = unsafe { &*info.fabric_attr };
+        // SAFETY: as for the endpoint.
+        let transmit = unsafe { &*info.tx_attr };
+        // SAFETY: as for the endpoint.
+        let receive = unsafe { &*info.rx_attr };
+        Description {
+            name: text(fabric.prov_name),
+            interface: text(domain.name),
+            fabric: text(fabric.name),
+            address_format: info.addr_format,
+            address: ip_address(info),
+            protocol: endpoint.protocol,
+            kind: endpoint.kind,
+            capabilities: info.caps,
+            modes: info.mode | transmit.mode | receive.mode,
+            memory_modes: domain.mr_mode,
+            order: transmit.msg_order,
+            inject_bytes: transmit.inject_size,
+            transmits: transmit.size,
+            receives: receive.size,
+        }
+    }
+
+    /// Why it is not among those that have what is needed.
+    fn lacks(&self) -> &'static str {
+        if self.name.contains("ofi_rxd") {
+            return "makes up for lost datagrams in software, and is slower than TCP";
+        }
+        if self.name.contains("ofi_hook") {
+            return "only watches what others do";
+        }
+        match self.kind {
+            sys::FI_EP_MSG => return "has only connected endpoints (ofi_rxm over it has others)",
+            sys::FI_EP_DGRAM => return "has only datagrams, which may be lost",
+            sys::FI_EP_RDM => {}
+            _ => return "has endpoints of another kind",
+        }
+        if self.capabilities & CAPABILITIES != CAPABILITIES {
+            return "does not read and write a peer's memory";
+        }
+        if self.modes & !MODES != 0 {
+            return "asks for a mode that is not known here";
+        }
+        if self.memory_modes & !MEMORY_MODES & !3 != 0 {
+            return "asks for registrations of memory of a kind that is not known here";
+        }
+        "does not keep messages in order, or lacks something else"
+    }
+}
+
+fn text(from: *const c_char) -> String {
+    if from.is_null() {
+        return String::new();
+    }
+    // SAFETY: names in descriptions end with 0 and live as long as these.
+    unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
+}
+
+/// The source address of a description, if it is one of IP.
+fn ip_address(info: &FiInfo) -> Option<IpAddr> {
+    let bytes: &[u8] = match NonNull::new(info.src_addr.cast::<u8>()) {
+        None => return None,
+        // SAFETY: the address has as many bytes as the description says.
+        Some(at) => unsafe { std::slice::from_raw_parts(at.as_ptr(), info.src_addrlen) },
+    };
+    ip_of(bytes)
+}
+
+/// The IP address in a `struct sockaddr`, as endpoints' names often are.
+pub fn ip_of(name: &[u8]) -> Option<IpAddr> {
+    const AF_INET: u16 = 2;
+    const AF_INET6: u16 = 10;
+    let family = u16::from_ne_bytes(*name.first_chunk()?);
+    match (family, name.len()) {
+        (AF_INET, 16) => {
+            let at: [u8; 4] = name[4..8].try_into().ok()?;
+            Some(IpAddr::V4(Ipv4Addr::from(at)))
+        }
+        (AF_INET6, 28) => {
+            let at: [u8; 16] = name[8..24].try_into().ok()?;
+            Some(IpAddr::V6(Ipv6Addr::from(at)))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,224 @@
+//! Ports over a real provider: `FABCACHE_PROVIDER` names it, with its interface behind a comma if that matters.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabcache_fabric::{
+    Area, Buffer, Completion, Domain, Error, Kind, Library, Peers, Place, Pool, Port, PortOptions, Wish,
+};
+
+/// Longest that anything here may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn wish() -> Wish {
+    let text = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
+    let (provider, interface) = text.split_once(',').map_or((&*text, None), |(name, at)| (name, Some(at)));
+    Wish { provider: Some(provider.into()), interface: interface.map(str::to_owned), only_this_host: false }
+}
+
+fn domain() -> Arc<Domain> {
+    let library = Library::open().expect("libfabric is there");
+    Domain::open(&library.pick(&wish()).expect("a provider")).expect("it opens")
+}
+
+fn port(domain: &Arc<Domain>) -> Port {
+    Port::open(domain, PortOptions { operations: 64, peers: 4, waits: true }).expect("an endpoint")
+}
+
+/// Polls both until so many operations have come to an end at either.
+fn poll_until(ports: [&mut Port; 2], counts: [usize; 2]) -> [Vec<Completion>; 2] {
+    let end = Instant::now() + PATIENCE;
+    let mut ended = [Vec::new(), Vec::new()];
+    while ended[0].len() < counts[0] || ended[1].len() < counts[1] {
+        assert!(Instant::now() < end, "operations do not end: {ended:?}");
+        ports[0].poll(&mut ended[0]).expect("it polls");
+        ports[1].poll(&mut ended[1]).expect("it polls");
+    }
+    ended
+}
+
+/// Tries until it is posted, while both get on.
+fn insist<T>(a: &mut Port, b: &mut Port, mut post: impl FnMut(&mut Port) -> Result<T, Error>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match post(a) {
+            Ok(done) => return done,
+            Err(error) if error.is_again() => assert!(Instant::now() < end, "{error}"),
+            Err(error) => panic!("{error}"),
+        }
+        let mut none = Vec::new();
+        a.poll(&mut none).expect("it polls");
+        b.poll(&mut none).expect("it polls");
+        assert!(none.is_empty(), "nothing is under way");
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn messages_arrive_and_memory_is_read_and_written() {
+    let domain = domain();
+    let (mut a, mut b) = (port(&domain), port(&domain));
+    let (pool_a, pool_b) =
+        (Pool::new(&domain, 8, 4096).expect("a pool"), Pool::new(&domain, 8, 4096).expect("a pool"));
+    let to_b = a.connect(b.name()).expect("a name");
+    let _to_a = b.connect(a.name()).expect("a name");
+
+    b.receive(pool_b.take().expect("free"), 1).expect("posted");
+    b.receive(pool_b.take().expect("free"), 2).expect("posted");
+    insist(&mut a, &mut b, |a| a.inject(to_b, b"short"));
+    let [_, mut received] = poll_until([&mut a, &mut b], [0, 1]);
+    let first = received.remove(0);
+    assert_eq!((first.token, first.kind, first.result), (1, Kind::Received, Ok(5)));
+    assert_eq!(&first.buffer[..5], b"short");
+
+    let mut message = pool_a.take().expect("free");
+    message[..3000].fill(7);
+    a.send(to_b, message, 3000, 9).expect("posted");
+    let [sent, received] = poll_until([&mut a, &mut b], [1, 1]);
+    assert_eq!((sent[0].token, sent[0].kind), (9, Kind::Sent));
+    assert_eq!((received[0].token, &received[0].result), (2, &Ok(3000)));
+    assert!(received[0].buffer[..3000].iter().all(|byte| *byte == 7));
+    drop((sent, received, first.buffer));
+    assert_eq!((pool_a.free(), pool_b.free()), (8, 8), "buffers come back");
+
+    let readable = Area::new(&domain, 10_000, Peers::Read).expect("memory");
+    readable.copy_in(100, b"to be read");
+    let at = |area: &Area, offset: u64| {
+        let remote = area.remote();
+        Place { address: remote.address + offset, key: remote.key }
+    };
+    a.read(to_b, at(&readable, 100), pool_a.take().expect("free"), 10..20, 3).expect("posted");
+    let [read, _] = poll_until([&mut a, &mut b], [1, 0]);
+    assert_eq!((read[0].token, read[0].kind, &read[0].result), (3, Kind::Read, &Ok(10)));
+    assert_eq!(&read[0].buffer[10..20], b"to be read");
+
+    let writable = Area::new(&domain, 10_000, Peers::Write).expect("memory");
+    let mut buffer = pool_a.take().expect("free");
+    buffer[..7].copy_from_slice(b"written");
+    a.write(to_b, at(&writable, 5000), buffer, 0..7, 4).expect("posted");
+    let [written, _] = poll_until([&mut a, &mut b], [1, 0]);
+    assert_eq!((written[0].kind, &written[0].result), (Kind::Written, &Ok(7)));
+    let mut seen = [0; 7];
+    writable.copy_out(5000, &mut seen);
+    assert_eq!(&seen, b"written");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_callers_memory_is_read_into_and_given_back() {
+    let domain = domain();
+    let (mut a, mut b) = (port(&domain), port(&domain));
+    let to_b = a.connect(b.name()).expect("a name");
+    let area = Area::new(&domain, 1 << 20, Peers::Read).expect("memory");
+    let bytes: Vec<u8> = (0..1 << 20).map(|i: u32| (i * 7 + i / 251) as u8).collect();
+    area.copy_in(0, &bytes);
+    let place = Place { address: area.remote().address, key: area.remote().key };
+    let mut own =
+        Some(Buffer::own(&domain, vec![0; 1 << 20]).map_err(|(_, error)| error).expect("registered"));
+    insist(&mut a, &mut b, |a| {
+        a.read(to_b, place, own.take().expect("given back"), 0..1 << 20, 1).map_err(|refused| {
+            own = Some(refused.buffer);
+            refused.error
+        })
+    });
+    let [mut read, _] = poll_until([&mut a, &mut b], [1, 0]);
+    let Completion { result, buffer, .. } = read.remove(0);
+    assert_eq!(result, Ok(1 << 20));
+    assert!(buffer.into_own().expect("it is ours") == bytes);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn what_may_not_be_read_or_written_is_an_error() {
+    let domain = domain();
+    if domain.provider().name == "shm" {
+        eprintln!("not checked: shm goes by what the system lets one process do to another, not by keys");
+        return;
+    }
+    let pool = Pool::new(&domain, 8, 4096).expect("a pool");
+    let readable = Area::new(&domain, 8192, Peers::Read).expect("memory");
+    readable.copy_in(0, &[1; 8192]);
+    let remote = readable.remote();
+    for (place, what) in [
+        (Place { address: remote.address, key: remote.key ^ 0x5555 }, "with another key"),
+        (Place { address: remote.address + 8000, key: remote.key }, "beyond its end"),
+    ] {
+        let (mut a, mut b) = (port(&domain), port(&domain));
+        let to_b = a.connect(b.name()).expect("a name");
+        let mut buffer = pool.take();
+        insist(&mut a, &mut b, |a| {
+            a.read(to_b, place, buffer.take().expect("given back"), 0..1000, 1).map_err(|refused| {
+                buffer = Some(refused.buffer);
+                refused.error
+            })
+        });
+        let [read, _] = poll_until([&mut a, &mut b], [1, 0]);
+        assert!(read[0].result.is_err(), "memory is read {what}");
+    }
+    let (mut a, mut b) = (port(&domain), port(&domain));
+    let to_b = a.connect(b.name()).expect("a name");
+    let mut buffer = pool.take();
+    let place = Place { address: remote.address, key: remote.key };
+    insist(&mut a, &mut b, |a| {
+        a.write(to_b, place, buffer.take().expect("given back"), 0..8, 1).map_err(|refused| {
+            buffer = Some(refused.buffer);
+            refused.error
+        })
+    });
+    let [written, _] = poll_until([&mut a, &mut b], [1, 0]);
+    assert!(written[0].result.is_err(), "what is only to be read is not written");
+    let mut seen = [0; 8];
+    readable.copy_out(0, &mut seen);
+    assert_eq!(seen, [1; 8]);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_port_that_is_dropped_gives_back_what_its_operations_had() {
+    let domain = domain();
+    let pool = Pool::new(&domain, 8, 4096).expect("a pool");
+    let mut a = port(&domain);
+    for token in 0..8 {
+        a.receive(pool.take().expect("free"), token).expect("posted");
+    }
+    assert_eq!((pool.free(), a.under_way()), (0, 8));
+    drop(a);
+    assert_eq!(pool.free(), 8);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn too_many_operations_unknown_peers_and_long_messages_are_refused() {
+    let domain = domain();
+    let pool = Pool::new(&domain, 8, 4096).expect("a pool");
+    let mut a =
+        Port::open(&domain, PortOptions { operations: 2, peers: 1, waits: false }).expect("an endpoint");
+    let to_self = a.connect(&a.name().to_vec()).expect("a name");
+    for token in 0..2 {
+        a.receive(pool.take().expect("free"), token).expect("posted");
+    }
+    let refused = a.receive(pool.take().expect("free"), 2).expect_err("there are only two");
+    assert!(refused.error.is_again());
+    assert_eq!(
+        a.inject(to_self, &vec![0; 1 << 20]),
+        Err(Error::Size("a message is too long to be injected"))
+    );
+    let refused = a.send(to_self, refused.buffer, 5000, 1).expect_err("it has 4096 bytes");
+    assert!(!refused.error.is_again());
+    a.disconnect(to_self);
+    assert_eq!(a.inject(to_self, b"x"), Err(Error::NoPeer));
+    assert!(a.connect(b"").is_err() || domain.provider().address_format == 9);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn what_is_not_there_is_named() {
+    let library = Library::open().expect("libfabric is there");
+    let error =
+        library.pick(&Wish { provider: Some("no such".into()), ..Wish::default() }).expect_err("none");
+    assert!(error.to_string().contains("no such"), "{error}");
+    let error =
+        library.pick(&Wish { interface: Some("nowhere0".into()), ..wish() }).expect_err("no such interface");
+    assert!(error.to_string().contains("nowhere0"), "{error}");
+    assert!(!library.survey().expect("a list").providers.is_empty());
+}
