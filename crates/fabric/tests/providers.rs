@@ -193,7 +193,8 @@ fn too_many_operations_unknown_peers_and_long_messages_are_refused() {
     let pool = Pool::new(&domain, 8, 4096).expect("a pool");
     let mut a =
         Port::open(&domain, PortOptions { operations: 2, peers: 1, waits: false }).expect("an endpoint");
-    let to_self = a.connect(&a.name().to_vec()).expect("a name");
+    let name = a.name().to_vec();
+    let to_self = a.connect(&name).expect("a name");
     for token in 0..2 {
         a.receive(pool.take().expect("free"), token).expect("posted");
     }
