@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fabcache_fabric::{
     Area, Buffer, Completion, Domain, Error, Kind, Library, Peers, Place, Pool, Port, PortOptions, Wish,
 };
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -222,4 +223,72 @@ fn what_is_not_there_is_named() {
         library.pick(&Wish { interface: Some("nowhere0".into()), ..wish() }).expect_err("no such interface");
     assert!(error.to_string().contains("nowhere0"), "{error}");
     assert!(!library.survey().expect("a list").providers.is_empty());
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
+    let domain = domain();
+    let (mut a, mut b) = (port(&domain), port(&domain));
+    if b.wait_fd().is_none() {
+        eprintln!("not checked: {} has no descriptor to wait on", domain.provider());
+        return;
+    }
+    let pool = Pool::new(&domain, 8, 4096).expect("a pool");
+    let area = Area::new(&domain, 4096, Peers::Read).expect("memory");
+    let name = b.name().to_vec();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let receive = pool.take().expect("free");
+    let sleeper = std::thread::spawn(move || {
+        b.receive(receive, 1).expect("posted");
+        let (mut ended, mut sleeps) = (Vec::new(), 0);
+        while stopped.try_recv().is_err() {
+            b.poll(&mut ended).expect("it polls");
+            if b.may_wait() {
+                let fd = b.wait_fd().expect("there is one");
+                let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+                let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+                let woken = rustix::event::poll(&mut fds, Some(&patience)).expect("it waits");
+                assert_eq!(woken, 1, "nobody woke it");
+                sleeps += 1;
+            }
+        }
+        (ended, sleeps)
+    });
+    let to_b = a.connect(&name).expect("a name");
+    let alone = |a: &mut Port, post: &mut dyn FnMut(&mut Port) -> Result<(), Error>| {
+        let end = Instant::now() + PATIENCE;
+        while let Err(error) = post(a) {
+            assert!(error.is_again() && Instant::now() < end, "{error}");
+            a.poll(&mut Vec::new()).expect("it polls");
+        }
+    };
+    alone(&mut a, &mut |a| a.inject(to_b, b"wake up"));
+    // It sleeps again by then.
+    std::thread::sleep(Duration::from_millis(300));
+    let place = Place { address: area.remote().address, key: area.remote().key };
+    let mut buffer = pool.take();
+    alone(&mut a, &mut |a| {
+        a.read(to_b, place, buffer.take().expect("given back"), 0..100, 2).map_err(|refused| {
+            buffer = Some(refused.buffer);
+            refused.error
+        })
+    });
+    let end = Instant::now() + PATIENCE;
+    let mut read = Vec::new();
+    while read.is_empty() {
+        assert!(Instant::now() < end, "the read does not end");
+        a.poll(&mut read).expect("it polls");
+    }
+    assert_eq!(read[0].result, Ok(100));
+    stop.send(()).expect("it listens");
+    alone(&mut a, &mut |a| a.inject(to_b, b"the end"));
+    let end = Instant::now() + PATIENCE;
+    while !sleeper.is_finished() {
+        assert!(Instant::now() < end, "it sleeps on");
+        a.poll(&mut Vec::new()).expect("it polls");
+    }
+    let (ended, sleeps) = sleeper.join().expect("it found nothing wrong");
+    assert_eq!(ended[0].result, Ok(7));
+    assert!(sleeps > 0, "it slept");
 }
