@@ -25,6 +25,6 @@ mod sys;
 pub use domain::Domain;
 pub use error::Error;
 pub use library::Library;
-pub use memory::{Area, Buffer, Exposed, Peers, Pool, RemoteMemory};
+pub use memory::{Area, Buffer, Exposed, Peers, Pool, REGISTRATION_CACHE, RemoteMemory};
 pub use port::{Completion, Kind, NAME_BYTES_MAX, Peer, Place, Port, PortOptions, Refused};
 pub use provider::{Provider, Rejected, Survey, Wish, ip_of};

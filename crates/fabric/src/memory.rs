@@ -19,6 +19,9 @@ use crate::error::Error;
 use crate::object::Object;
 use crate::sys;
 
+/// The variable that bounds how many registrations libfabric keeps for later ones of the same memory.
+pub const REGISTRATION_CACHE: &str = "FI_MR_CACHE_MAX_COUNT";
+
 /// What a peer needs to read or write memory of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemory {
@@ -347,7 +350,9 @@ impl Exposed {
     /// Lets peers that have its key read `bytes` bytes from `base` on; nothing can be written so.
     ///
     /// # Errors
-    /// It cannot be registered: providers that pin it are bound by the limit of locked memory.
+    /// It cannot be registered: providers that pin it are bound by the limit of locked memory. Or the provider would let
+    /// peers write it as well: registrations in libfabric's cache allow everything, so that has to be off
+    /// ([`REGISTRATION_CACHE`] is `0` in the environment when libfabric is opened).
     ///
     /// # Safety
     /// The memory stays mapped as long as `of` lives, and all who write it meanwhile do so without references to it, as
@@ -358,6 +363,12 @@ impl Exposed {
         bytes: usize,
         of: Arc<dyn Any + Send + Sync>,
     ) -> Result<Exposed, Error> {
+        let has_cache = domain.provider().is_one_sided;
+        if has_cache && std::env::var(REGISTRATION_CACHE).as_deref() != Ok("0") {
+            let why = "would let clients write the memory that they may read, unless libfabric's cache of registrations \
+                       is off: set FI_MR_CACHE_MAX_COUNT=0";
+            return Err(Error::Unfit { provider: domain.provider().to_string(), why });
+        }
         // SAFETY: it stays mapped by this function's own contract, and is only read.
         let registration = unsafe { domain.register(base.as_ptr(), bytes, Access::RemoteRead) }?;
         Ok(Exposed { registration, base: base.as_ptr(), bytes, _of: of })
