@@ -9,10 +9,12 @@
 //! - `domain.rs`, `memory.rs`: registered memory and who owns it.
 //! - `port.rs`: operations; a buffer in flight belongs to its operation.
 //! - `sys.rs`, `object.rs`: the binary interface.
+//! - `channel/`: the messages of a link, without any of this.
 //!
 //! The calls are those of [fi_endpoint(3), fi_msg(3), fi_rma(3), fi_cq(3), fi_av(3),
 //! fi_mr(3)](https://ofiwg.github.io/libfabric/v1.17.0/man/).
 
+pub mod channel;
 mod domain;
 mod error;
 mod library;

@@ -1,0 +1,200 @@
+//! The client's end.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::{Deref, Range};
+
+use super::lane::{Draft, Lane, Next, Piece};
+use super::message::{Body, Kind, SHORT_BYTES};
+use super::ring::{Emptying, Filling};
+use super::{Broken, LONG_BYTES_MIN, Terms};
+
+/// The next bytes of the server's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incoming<'a> {
+    /// Here they are.
+    Bytes(&'a [u8]),
+    /// They lie in landing memory.
+    Landed(Piece),
+}
+
+#[derive(Debug)]
+enum Entry {
+    Data(Range<usize>),
+    /// What is left of so many bytes.
+    Landed(Piece, u64),
+}
+
+/// The client's end of a link.
+#[derive(Debug)]
+pub struct ClientEnd<B> {
+    lane: Lane<B>,
+    staging: Filling,
+    /// Staged, and the server does not know yet.
+    staged: VecDeque<Piece>,
+    landing: Emptying,
+    incoming: VecDeque<(B, Entry)>,
+}
+
+impl<B: Deref<Target = [u8]>> ClientEnd<B> {
+    /// An end that has sent nothing yet. The terms are sound.
+    pub fn new(terms: Terms) -> ClientEnd<B> {
+        debug_assert_eq!(terms.check(), Ok(()));
+        ClientEnd {
+            lane: Lane::new(terms),
+            staging: Filling::new(terms.staging_bytes),
+            staged: VecDeque::new(),
+            landing: Emptying::new(terms.landing_bytes),
+            incoming: VecDeque::new(),
+        }
+    }
+
+    // ---- what comes ----
+
+    /// A message came: the first `len` bytes of the buffer.
+    ///
+    /// # Errors
+    /// The server broke the protocol: the link is of no use any more.
+    pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), Broken> {
+        self.lane.arrived(buffer, len)?;
+        while let Some((buffer, body)) = self.lane.ready.pop_front() {
+            match body {
+                Body::Data(range) => self.incoming.push_back((buffer, Entry::Data(range))),
+                Body::Put { at, bytes } => {
+                    self.landing.came(at, bytes).map_err(|broken| self.lane.fail(broken))?;
+                    let piece = Piece { at: at as usize, bytes: bytes as usize };
+                    self.incoming.push_back((buffer, Entry::Landed(piece, bytes)));
+                }
+                Body::Taken(total) => {
+                    self.staging.give_back(total).map_err(|broken| self.lane.fail(broken))?;
+                    self.lane.consumed(buffer, Kind::Taken);
+                }
+                other => self.lane.take_common(buffer, &other)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A buffer whose message was consumed. It is posted as a receive again before anything is sent, for the next message
+    /// tells the server that it is.
+    pub fn freed(&mut self) -> Option<B> {
+        self.lane.freed()
+    }
+
+    /// The next bytes of the stream, if they have come.
+    pub fn incoming(&self) -> Option<Incoming<'_>> {
+        let (buffer, entry) = self.incoming.front()?;
+        Some(match entry {
+            Entry::Data(range) => Incoming::Bytes(&buffer[range.clone()]),
+            Entry::Landed(piece, _) => Incoming::Landed(*piece),
+        })
+    }
+
+    /// The first `len` bytes of what is [incoming](ClientEnd::incoming) were taken.
+    pub fn consume(&mut self, len: usize) {
+        let Some((_, entry)) = self.incoming.front_mut() else { return };
+        let kind = match entry {
+            Entry::Data(range) => {
+                range.start += len.min(range.len());
+                if range.start < range.end {
+                    return;
+                }
+                Kind::Data
+            }
+            Entry::Landed(piece, whole) => {
+                let len = len.min(piece.bytes);
+                *piece = Piece { at: piece.at + len, bytes: piece.bytes - len };
+                if piece.bytes > 0 {
+                    return;
+                }
+                self.landing.consumed(*whole);
+                Kind::Put
+            }
+        };
+        if let Some((buffer, _)) = self.incoming.pop_front() {
+            self.lane.consumed(buffer, kind);
+        }
+    }
+
+    /// The server's last message has come: behind what is incoming nothing comes.
+    pub fn has_peer_left(&self) -> bool {
+        self.lane.has_peer_left()
+    }
+
+    /// Messages that came with another token than this link's, and were dropped.
+    pub fn strays(&self) -> u64 {
+        self.lane.strays()
+    }
+
+    // ---- what goes ----
+
+    /// How the next of `waiting` bytes can go.
+    pub fn next(&self, waiting: usize) -> Next {
+        if waiting == 0 || self.lane.is_over() || self.lane.stream_credits() <= self.staged.len() {
+            return Next::Later;
+        }
+        if waiting >= LONG_BYTES_MIN && self.staging.piece_bytes() > 0 {
+            let bytes = waiting.min(self.staging.piece_bytes());
+            return match self.staging.room(bytes) {
+                Some(at) => Next::Piece(Piece { at, bytes }),
+                None => Next::Later,
+            };
+        }
+        // What is staged before goes before.
+        if self.staged.is_empty() { Next::Data } else { Next::Later }
+    }
+
+    /// Something can be sent, if not at once much.
+    pub fn can_send(&self) -> bool {
+        self.next(1) == Next::Data && self.next(LONG_BYTES_MIN) != Next::Later
+    }
+
+    /// A message with as many bytes of `parts` as it holds; none unless [`ClientEnd::next`] says [`Next::Data`].
+    pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
+        self.staged.is_empty().then(|| self.lane.data(parts, message)).flatten()
+    }
+
+    /// The next bytes of the stream were copied to where [`ClientEnd::next`] said; a [short](ClientEnd::short) message
+    /// tells the server.
+    ///
+    /// # Panics
+    /// It did not say so.
+    pub fn staged(&mut self, piece: Piece) {
+        self.staging.fill(piece.at, piece.bytes);
+        self.staged.push_back(piece);
+    }
+
+    /// A message without bytes of the stream, if there is something to tell.
+    pub fn short(&self, message: &mut [u8; SHORT_BYTES]) -> Option<Draft> {
+        let stream =
+            self.staged.front().map(|piece| Body::Long { at: piece.at as u64, bytes: piece.bytes as u64 });
+        self.lane.short(message, self.landing.due().map(Body::Room), stream, self.has_unsent())
+    }
+
+    /// Bytes were staged, and the server was not told of them: [`ClientEnd::short`] has more to say, though perhaps not
+    /// now.
+    pub fn has_unsent(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// The fabric has accepted a message.
+    pub fn sent(&mut self, draft: Draft) {
+        self.lane.sent(&draft);
+        match draft.body {
+            Body::Long { .. } => drop(self.staged.pop_front()),
+            Body::Room(total) => self.landing.told(total),
+            _ => {}
+        }
+    }
+
+    /// Nothing more is to be sent: the last message says so. Then the server closes the socket when it has everything;
+    /// what it sends meanwhile is to be taken on, and dropped.
+    pub fn leave(&mut self) {
+        self.lane.leave();
+    }
+
+    /// The last message was sent.
+    pub fn has_said_bye(&self) -> bool {
+        self.lane.has_said_bye()
+    }
+}

@@ -1,0 +1,275 @@
+//! What both ends do alike: numbers, credits, and whose turn it is.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSlice;
+use std::ops::Deref;
+
+use super::message::{self, Body, HEADER_BYTES, Kind, MESSAGE_BYTES, Message, SHORT_BYTES};
+use super::{Broken, CREDITS_MESSAGES_MAX, Terms};
+
+/// How bytes of the stream can go now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Not now: credits or room must come back first, or pieces be written.
+    Later,
+    /// In a message.
+    Data,
+    /// Through memory.
+    Piece(Piece),
+}
+
+/// A part of staging or landing memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it begins.
+    pub at: usize,
+    /// Its bytes, at least one.
+    pub bytes: usize,
+}
+
+/// A message that was made, and counts when the fabric has accepted it: no other is made between.
+#[derive(Debug)]
+#[must_use = "a message that was sent and not told of breaks the link"]
+pub struct Draft {
+    bytes: usize,
+    taken: usize,
+    credits: u16,
+    pub(super) body: Body,
+}
+
+impl Draft {
+    /// Its bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of the stream in it.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+}
+
+/// The part of the credits that only Taken, Room and Bye may use. So many are worth a message.
+pub(super) fn reserve(credits: u16) -> u16 {
+    credits.div_ceil(4)
+}
+
+/// Numbers and credits of both directions.
+#[derive(Debug)]
+pub(super) struct Lane<B> {
+    terms: Terms,
+    // ---- to the peer ----
+    /// The next message's number.
+    sequence: u32,
+    credits: u16,
+    // ---- from the peer ----
+    /// The next message's number.
+    expected: u32,
+    /// Messages that came before their turn.
+    early: BTreeMap<u32, (B, Message)>,
+    /// Messages whose turn it is.
+    pub ready: VecDeque<(B, Body)>,
+    /// Messages that came and whose credits the peer has not back …
+    unreturned: u16,
+    /// … those of them that were consumed.
+    owed: u16,
+    freed: Vec<B>,
+    /// Messages with another link's token, or nobody's.
+    strays: u64,
+    broken: Option<Broken>,
+    /// The peer's last message has come.
+    has_peer_left: bool,
+    is_leaving: bool,
+    has_said_bye: bool,
+}
+
+impl<B: Deref<Target = [u8]>> Lane<B> {
+    pub fn new(terms: Terms) -> Lane<B> {
+        Lane {
+            terms,
+            sequence: 0,
+            credits: terms.peer_credits,
+            expected: 0,
+            early: BTreeMap::new(),
+            ready: VecDeque::new(),
+            unreturned: 0,
+            owed: 0,
+            freed: Vec::new(),
+            strays: 0,
+            broken: None,
+            has_peer_left: false,
+            is_leaving: false,
+            has_said_bye: false,
+        }
+    }
+
+    // ---- what comes ----
+
+    /// A message came: it, and those that waited for it, are ready.
+    pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), Broken> {
+        self.check()?;
+        let arrived = self.try_arrived(buffer, len);
+        arrived.map_err(|broken| self.fail(broken))
+    }
+
+    fn try_arrived(&mut self, buffer: B, len: usize) -> Result<(), Broken> {
+        let bytes = buffer.get(..len).ok_or(Broken::Length(len))?;
+        if message::token_of(bytes) != Some(self.terms.own_token) {
+            self.strays += 1;
+            self.freed.push(buffer);
+            return Ok(());
+        }
+        let message = message::read(bytes)?;
+        let (came, expected) = (message.sequence, self.expected);
+        let window = u32::from(self.terms.own_credits) + u32::from(CREDITS_MESSAGES_MAX);
+        if came.wrapping_sub(expected) >= window || self.early.contains_key(&came) {
+            return Err(Broken::Sequence { came, expected });
+        }
+        if message.body != Body::Credits {
+            if self.unreturned == self.terms.own_credits {
+                return Err(Broken::Overrun);
+            }
+            self.unreturned += 1;
+        }
+        if came != expected {
+            self.early.insert(came, (buffer, message));
+            return Ok(());
+        }
+        self.take_turn(buffer, message)?;
+        while let Some((buffer, message)) = self.early.remove(&self.expected) {
+            self.take_turn(buffer, message)?;
+        }
+        Ok(())
+    }
+
+    fn take_turn(&mut self, buffer: B, message: Message) -> Result<(), Broken> {
+        if self.has_peer_left {
+            return Err(Broken::AfterBye);
+        }
+        self.expected = self.expected.wrapping_add(1);
+        let Message { credits, body, .. } = message;
+        let spent = self.terms.peer_credits - self.credits;
+        if credits > spent || body == Body::Credits && credits < reserve(self.terms.peer_credits) {
+            return Err(Broken::Credits(credits));
+        }
+        self.credits += credits;
+        self.ready.push_back((buffer, body));
+        Ok(())
+    }
+
+    /// A message of another kind than this end takes, or one that is consumed at once.
+    pub fn take_common(&mut self, buffer: B, body: &Body) -> Result<(), Broken> {
+        match body {
+            Body::Credits => {}
+            Body::Bye => self.has_peer_left = true,
+            other => return Err(self.fail(Broken::Kind(other.kind() as u8))),
+        }
+        self.consumed(buffer, body.kind());
+        Ok(())
+    }
+
+    /// A message was consumed, and its buffer can receive another.
+    pub fn consumed(&mut self, buffer: B, kind: Kind) {
+        self.owed += u16::from(kind != Kind::Credits);
+        self.freed.push(buffer);
+    }
+
+    pub fn freed(&mut self) -> Option<B> {
+        self.freed.pop()
+    }
+
+    pub fn check(&self) -> Result<(), Broken> {
+        self.broken.map_or(Ok(()), Err)
+    }
+
+    pub fn fail(&mut self, broken: Broken) -> Broken {
+        self.broken = Some(broken);
+        broken
+    }
+
+    pub fn has_peer_left(&self) -> bool {
+        self.has_peer_left
+    }
+
+    pub fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    // ---- what goes ----
+
+    /// Messages with bytes of the stream that may be sent now.
+    pub fn stream_credits(&self) -> usize {
+        usize::from(self.credits.saturating_sub(reserve(self.terms.peer_credits)))
+    }
+
+    /// Nothing of the stream goes any more.
+    pub fn is_over(&self) -> bool {
+        self.broken.is_some() || self.is_leaving || self.has_peer_left
+    }
+
+    pub fn leave(&mut self) {
+        self.is_leaving = true;
+    }
+
+    pub fn has_said_bye(&self) -> bool {
+        self.has_said_bye
+    }
+
+    /// The message without bytes of the stream that goes next: what the end has to tell of memory, what it has to say of
+    /// the stream, the last one behind that if no more of the stream waits, or else credits.
+    pub fn short(
+        &self,
+        into: &mut [u8; SHORT_BYTES],
+        told: Option<Body>,
+        stream: Option<Body>,
+        waits: bool,
+    ) -> Option<Draft> {
+        if self.broken.is_some() || self.has_said_bye {
+            return None;
+        }
+        let bye = (self.is_leaving && !waits).then_some(Body::Bye);
+        let stream = stream.filter(|_| self.stream_credits() > 0);
+        let spending = told.or(stream).or(bye).filter(|_| self.credits > 0);
+        let is_worth_it = self.owed >= reserve(self.terms.own_credits);
+        let body = spending.or(is_worth_it.then_some(Body::Credits))?;
+        let (token, credits) = (self.terms.peer_token, self.owed);
+        message::write_header(into, token, body.kind(), credits, self.sequence);
+        Some(Draft { bytes: message::write_body(into, &body), taken: 0, credits, body })
+    }
+
+    /// A message with as much of `parts` as it holds, in a buffer for at least one byte of them.
+    pub fn data(&self, parts: &[IoSlice<'_>], into: &mut [u8]) -> Option<Draft> {
+        if self.is_over() || self.stream_credits() == 0 {
+            return None;
+        }
+        let most = into.len().min(MESSAGE_BYTES);
+        let mut end = HEADER_BYTES;
+        for part in parts {
+            let len = part.len().min(most.saturating_sub(end));
+            into[end..end + len].copy_from_slice(&part[..len]);
+            end += len;
+        }
+        if end == HEADER_BYTES {
+            return None;
+        }
+        let credits = self.owed;
+        message::write_header(into, self.terms.peer_token, Kind::Data, credits, self.sequence);
+        Some(Draft { bytes: end, taken: end - HEADER_BYTES, credits, body: Body::Data(HEADER_BYTES..end) })
+    }
+
+    /// The fabric has accepted it.
+    pub fn sent(&mut self, draft: &Draft) {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.owed -= draft.credits;
+        self.unreturned -= draft.credits;
+        self.credits -= u16::from(draft.body != Body::Credits);
+        self.has_said_bye |= draft.body == Body::Bye;
+    }
+
+    /// All buffers that wait or can be had back.
+    pub fn drain(&mut self) -> impl Iterator<Item = B> {
+        let early = std::mem::take(&mut self.early).into_values().map(|(buffer, _)| buffer);
+        let ready = std::mem::take(&mut self.ready).into_iter().map(|(buffer, _)| buffer);
+        std::mem::take(&mut self.freed).into_iter().chain(early).chain(ready)
+    }
+}

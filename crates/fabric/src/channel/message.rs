@@ -1,0 +1,191 @@
+//! The bytes of a message, little endian.
+//!
+//! | bytes | what |
+//! | --- | --- |
+//! | 0–7 | the token of the end that it is sent to |
+//! | 8 | kind |
+//! | 9 | 0 |
+//! | 10–11 | credits given back |
+//! | 12–15 | number of the message in its direction, from 0, modulo 2^32 |
+//! | 16– | Data: bytes of the stream; Long, Put: where and how many, 8 bytes each; Taken, Room: a sum of 8 bytes |
+
+use std::ops::Range;
+
+use super::Broken;
+
+/// Bytes of a message, at most.
+pub const MESSAGE_BYTES: usize = 8192;
+/// Bytes before what it carries.
+pub const HEADER_BYTES: usize = 16;
+/// Bytes of the stream in a message, at most.
+pub const PAYLOAD_BYTES_MAX: usize = MESSAGE_BYTES - HEADER_BYTES;
+/// Bytes of a message that carries none of the stream, at most.
+pub const SHORT_BYTES: usize = HEADER_BYTES + 16;
+
+/// What a message is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Data = 1,
+    Long = 2,
+    Taken = 3,
+    Put = 4,
+    Room = 5,
+    Credits = 6,
+    Bye = 7,
+}
+
+const KINDS: [Kind; 7] =
+    [Kind::Data, Kind::Long, Kind::Taken, Kind::Put, Kind::Room, Kind::Credits, Kind::Bye];
+
+/// What a message carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    /// Bytes of the stream: where in the message.
+    Data(Range<usize>),
+    /// Bytes of the stream lie in staging memory.
+    Long { at: u64, bytes: u64 },
+    /// So many staged bytes were consumed.
+    Taken(u64),
+    /// Bytes of the stream lie in landing memory.
+    Put { at: u64, bytes: u64 },
+    /// So many landed bytes were consumed.
+    Room(u64),
+    /// No more than its header.
+    Credits,
+    /// The last message.
+    Bye,
+}
+
+impl Body {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Body::Data(_) => Kind::Data,
+            Body::Long { .. } => Kind::Long,
+            Body::Taken(_) => Kind::Taken,
+            Body::Put { .. } => Kind::Put,
+            Body::Room(_) => Kind::Room,
+            Body::Credits => Kind::Credits,
+            Body::Bye => Kind::Bye,
+        }
+    }
+}
+
+/// A message but for the token, which is looked at before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub credits: u16,
+    pub sequence: u32,
+    pub body: Body,
+}
+
+/// The token that a message begins with; none if it is too short for one.
+pub fn token_of(message: &[u8]) -> Option<u64> {
+    word(message, 0)
+}
+
+fn word(message: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(message.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// Reads a message.
+pub(super) fn read(message: &[u8]) -> Result<Message, Broken> {
+    let length = Broken::Length(message.len());
+    let header: &[u8; HEADER_BYTES] = message.first_chunk().ok_or(length)?;
+    if message.len() > MESSAGE_BYTES {
+        return Err(length);
+    }
+    let kind = KINDS.into_iter().find(|kind| *kind as u8 == header[8]).ok_or(Broken::Kind(header[8]))?;
+    if header[9] != 0 {
+        return Err(Broken::Kind(header[8]));
+    }
+    let credits = u16::from_le_bytes([header[10], header[11]]);
+    let sequence = u32::from_le_bytes([header[12], header[13], header[14], header[15]]);
+    let numbers = || -> [u64; 2] { [16, 24].map(|at| word(message, at).unwrap_or(0)) };
+    let carried = message.len() - HEADER_BYTES;
+    let (body, is_right) = match kind {
+        Kind::Data => (Body::Data(HEADER_BYTES..message.len()), carried > 0),
+        Kind::Long => {
+            let [at, bytes] = numbers();
+            (Body::Long { at, bytes }, carried == 16)
+        }
+        Kind::Put => {
+            let [at, bytes] = numbers();
+            (Body::Put { at, bytes }, carried == 16)
+        }
+        Kind::Taken => (Body::Taken(numbers()[0]), carried == 8),
+        Kind::Room => (Body::Room(numbers()[0]), carried == 8),
+        Kind::Credits => (Body::Credits, carried == 0),
+        Kind::Bye => (Body::Bye, carried == 0),
+    };
+    if is_right { Ok(Message { credits, sequence, body }) } else { Err(length) }
+}
+
+/// Writes the header of a message.
+pub(super) fn write_header(into: &mut [u8], token: u64, kind: Kind, credits: u16, sequence: u32) {
+    into[..8].copy_from_slice(&token.to_le_bytes());
+    into[8..10].copy_from_slice(&[kind as u8, 0]);
+    into[10..12].copy_from_slice(&credits.to_le_bytes());
+    into[12..16].copy_from_slice(&sequence.to_le_bytes());
+}
+
+/// Writes what a message without bytes of the stream has behind its header; where it ends.
+pub(super) fn write_body(into: &mut [u8; SHORT_BYTES], body: &Body) -> usize {
+    let numbers: &[u64] = match body {
+        Body::Long { at, bytes } | Body::Put { at, bytes } => &[*at, *bytes],
+        Body::Taken(total) | Body::Room(total) => &[*total],
+        Body::Data(_) | Body::Credits | Body::Bye => &[],
+    };
+    for (into, number) in into[HEADER_BYTES..].chunks_mut(8).zip(numbers) {
+        into.copy_from_slice(&number.to_le_bytes());
+    }
+    HEADER_BYTES + 8 * numbers.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_messages_are_read_as_they_were_written() {
+        let bodies = [
+            Body::Long { at: 5, bytes: u64::MAX },
+            Body::Taken(1 << 40),
+            Body::Put { at: u64::MAX, bytes: 1 },
+            Body::Room(0),
+            Body::Credits,
+            Body::Bye,
+        ];
+        for body in bodies {
+            let mut bytes = [0xee; SHORT_BYTES];
+            write_header(&mut bytes, 0x0102_0304_0506_0708, body.kind(), 300, 0xfffe_fdfc);
+            let len = write_body(&mut bytes, &body);
+            assert_eq!(
+                bytes[..16],
+                [8, 7, 6, 5, 4, 3, 2, 1, body.kind() as u8, 0, 44, 1, 0xfc, 0xfd, 0xfe, 0xff]
+            );
+            assert_eq!(token_of(&bytes[..len]), Some(0x0102_0304_0506_0708));
+            let message = read(&bytes[..len]).expect("it is whole");
+            assert_eq!(message, Message { credits: 300, sequence: 0xfffe_fdfc, body });
+            for cut in 0..len {
+                assert_eq!(read(&bytes[..cut]), Err(Broken::Length(cut)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_told() {
+        let mut bytes = vec![0; MESSAGE_BYTES + 1];
+        bytes[8] = Kind::Data as u8;
+        assert_eq!(read(&bytes[..HEADER_BYTES]), Err(Broken::Length(HEADER_BYTES)));
+        assert_eq!(read(&bytes[..17]).map(|message| message.body), Ok(Body::Data(16..17)));
+        assert!(read(&bytes[..MESSAGE_BYTES]).is_ok());
+        assert_eq!(read(&bytes), Err(Broken::Length(MESSAGE_BYTES + 1)));
+        for kind in [0, 8, 255] {
+            bytes[8] = kind;
+            assert_eq!(read(&bytes[..20]), Err(Broken::Kind(kind)));
+        }
+        (bytes[8], bytes[9]) = (1, 1);
+        assert_eq!(read(&bytes[..20]), Err(Broken::Kind(1)));
+    }
+}

@@ -1,0 +1,184 @@
+//! Staging or landing memory, from the end that fills it and from the end that empties it.
+
+use std::collections::VecDeque;
+
+use super::{Broken, PIECE_BYTES_MAX};
+
+/// The end that fills it.
+#[derive(Debug)]
+pub(super) struct Filling {
+    bytes: usize,
+    /// Where the next piece begins, if it fits there.
+    head: usize,
+    /// Bytes of all pieces so far …
+    filled: u64,
+    /// … and of those given back.
+    emptied: u64,
+    /// Pieces that are not given back: where each begins, and what `filled` was behind it.
+    pieces: VecDeque<(usize, u64)>,
+}
+
+impl Filling {
+    pub fn new(bytes: u64) -> Filling {
+        Filling { bytes: bytes as usize, head: 0, filled: 0, emptied: 0, pieces: VecDeque::new() }
+    }
+
+    /// Bytes of a piece, at most; 0 if there is no ring.
+    pub fn piece_bytes(&self) -> usize {
+        PIECE_BYTES_MAX.min(self.bytes / 4)
+    }
+
+    /// Where a piece of so many bytes can begin, if there is room for it.
+    pub fn room(&self, bytes: usize) -> Option<usize> {
+        debug_assert!(bytes > 0);
+        let Some((tail, _)) = self.pieces.front() else {
+            return (bytes <= self.bytes).then_some(0);
+        };
+        if self.head > *tail {
+            // Behind the head, or again from the start.
+            let at = if bytes <= self.bytes - self.head { self.head } else { 0 };
+            (at > 0 || bytes <= *tail).then_some(at)
+        } else {
+            (bytes <= tail - self.head).then_some(self.head)
+        }
+    }
+
+    /// A piece where there was room.
+    pub fn fill(&mut self, at: usize, bytes: usize) {
+        assert!(self.room(bytes) == Some(at), "a piece goes where there is room");
+        self.head = at + bytes;
+        self.filled += bytes as u64;
+        self.pieces.push_back((at, self.filled));
+    }
+
+    /// So many bytes were given back in all.
+    pub fn give_back(&mut self, total: u64) -> Result<(), Broken> {
+        if total < self.emptied || total > self.filled {
+            return Err(Broken::Total(total));
+        }
+        self.emptied = total;
+        while self.pieces.front().is_some_and(|(_, end)| *end <= total) {
+            self.pieces.pop_front();
+        }
+        Ok(())
+    }
+}
+
+/// The end that empties it.
+#[derive(Debug)]
+pub(super) struct Emptying {
+    bytes: u64,
+    /// Bytes that were said to lie there so far …
+    came: u64,
+    /// … those of pieces that were consumed whole …
+    consumed: u64,
+    /// … and those that the other end knows of.
+    told: u64,
+}
+
+impl Emptying {
+    pub fn new(bytes: u64) -> Emptying {
+        Emptying { bytes, came: 0, consumed: 0, told: 0 }
+    }
+
+    /// A piece is said to lie there.
+    pub fn came(&mut self, at: u64, bytes: u64) -> Result<(), Broken> {
+        let end = at.checked_add(bytes).filter(|end| *end <= self.bytes);
+        let under_way = self.came - self.told;
+        if bytes == 0 || end.is_none() || under_way + bytes > self.bytes {
+            return Err(Broken::Range { at, bytes });
+        }
+        self.came += bytes;
+        Ok(())
+    }
+
+    /// A piece was consumed whole.
+    pub fn consumed(&mut self, bytes: u64) {
+        self.consumed += bytes;
+        debug_assert!(self.consumed <= self.came);
+    }
+
+    /// What the other end is to be told now, if it is worth a message.
+    pub fn due(&self) -> Option<u64> {
+        (self.consumed > self.told && self.consumed - self.told >= self.bytes / 4).then_some(self.consumed)
+    }
+
+    /// It was told.
+    pub fn told(&mut self, total: u64) {
+        self.told = total;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_do_not_wrap_and_do_not_overlap() {
+        let mut ring = Filling::new(100);
+        assert_eq!(ring.piece_bytes(), 25);
+        for at in [0, 25, 50] {
+            assert_eq!(ring.room(25), Some(at));
+            ring.fill(at, 25);
+        }
+        ring.fill(75, 20);
+        assert_eq!((ring.room(6), ring.room(5), ring.room(1)), (None, Some(95), Some(95)));
+        ring.give_back(24).expect("it was filled");
+        assert_eq!(ring.room(6), None, "a piece is given back whole");
+        ring.give_back(25).expect("it was filled");
+        assert_eq!((ring.room(26), ring.room(25)), (None, Some(0)));
+        ring.fill(0, 25);
+        assert_eq!((ring.room(1), ring.head), (None, 25));
+        ring.give_back(95).expect("it was filled");
+        assert_eq!((ring.room(75), ring.room(76)), (Some(25), None));
+        for total in [94, 121, u64::MAX] {
+            assert_eq!(ring.give_back(total), Err(Broken::Total(total)));
+        }
+        ring.give_back(120).expect("it was filled");
+        assert_eq!(ring.room(100), Some(0));
+        assert_eq!(Filling::new(0).piece_bytes(), 0);
+    }
+
+    #[test]
+    fn there_is_room_for_a_piece_when_all_was_consumed() {
+        // Any sizes: the ring of the one end, and what the other end tells of it.
+        let mut x = 7u64;
+        let (mut ring, mut other) = (Filling::new(1000), Emptying::new(1000));
+        let mut unconsumed = 0;
+        for _ in 0..20_000 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let bytes = 1 + (x >> 33) as usize % ring.piece_bytes();
+            let Some(at) = ring.room(bytes) else {
+                assert!(unconsumed > 0, "stuck");
+                other.consumed(std::mem::take(&mut unconsumed));
+                if let Some(total) = other.due() {
+                    other.told(total);
+                    ring.give_back(total).expect("it was filled");
+                }
+                assert!(ring.room(bytes).is_some(), "stuck");
+                continue;
+            };
+            ring.fill(at, bytes);
+            other.came(at as u64, bytes as u64).expect("it is in the ring");
+            unconsumed += bytes as u64;
+        }
+    }
+
+    #[test]
+    fn what_cannot_lie_in_the_ring_is_told() {
+        let mut ring = Emptying::new(100);
+        for (at, bytes) in [(0, 0), (0, 101), (100, 1), (u64::MAX, 1), (1, u64::MAX), (99, 2)] {
+            assert_eq!(ring.came(at, bytes), Err(Broken::Range { at, bytes }));
+        }
+        ring.came(10, 90).expect("it is in the ring");
+        assert_eq!(ring.came(0, 11), Err(Broken::Range { at: 0, bytes: 11 }), "more than it holds");
+        ring.consumed(24);
+        assert_eq!(ring.due(), None);
+        ring.consumed(1);
+        assert_eq!(ring.due(), Some(25));
+        ring.told(25);
+        ring.came(0, 35).expect("there is room again");
+        assert_eq!(Emptying::new(0).came(0, 1), Err(Broken::Range { at: 0, bytes: 1 }));
+        assert_eq!(Emptying::new(0).due(), None);
+    }
+}

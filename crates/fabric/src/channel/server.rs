@@ -1,0 +1,336 @@
+//! The server's end.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::{Deref, Range};
+
+use super::lane::{Draft, Lane, Next, Piece};
+use super::message::{Body, Kind, SHORT_BYTES};
+use super::ring::{Emptying, Filling};
+use super::{Broken, LONG_BYTES_MIN, PIECE_BYTES_MAX, READS_MAX, Terms};
+
+/// Which read or write of this end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+impl Ticket {
+    /// As a number, for what the fabric calls operations.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The ticket with this number.
+    pub fn from_number(number: u64) -> Ticket {
+        Ticket(number)
+    }
+}
+
+/// A part of staging memory to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Where it begins.
+    pub at: u64,
+    /// Its bytes, at most [`PIECE_BYTES_MAX`].
+    pub bytes: usize,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Data(Range<usize>),
+    /// Of these bytes of staging memory so many were asked for, and consumed.
+    Long {
+        at: u64,
+        bytes: u64,
+        asked: u64,
+        consumed: u64,
+    },
+}
+
+/// A part of a Long that was asked for. They are of the Longs in their order, and are consumed in it.
+#[derive(Debug)]
+struct Part<R> {
+    bytes: usize,
+    consumed: usize,
+    /// When it has been read.
+    buffer: Option<R>,
+}
+
+#[derive(Debug)]
+struct Put {
+    piece: Piece,
+    is_written: bool,
+}
+
+/// The server's end of a link. `B` is a buffer with a message, `R` one with bytes that were read.
+#[derive(Debug)]
+pub struct ServerEnd<B, R> {
+    lane: Lane<B>,
+    staging: Emptying,
+    incoming: VecDeque<(B, Entry)>,
+    parts: VecDeque<Part<R>>,
+    /// The first part's ticket.
+    first_part: u64,
+    landing: Filling,
+    puts: VecDeque<Put>,
+    /// The first put's ticket.
+    first_put: u64,
+}
+
+impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
+    /// An end that has sent nothing yet. The terms are sound.
+    pub fn new(terms: Terms) -> ServerEnd<B, R> {
+        debug_assert_eq!(terms.check(), Ok(()));
+        ServerEnd {
+            lane: Lane::new(terms),
+            staging: Emptying::new(terms.staging_bytes),
+            incoming: VecDeque::new(),
+            parts: VecDeque::new(),
+            first_part: 0,
+            landing: Filling::new(terms.landing_bytes),
+            puts: VecDeque::new(),
+            first_put: 0,
+        }
+    }
+
+    // ---- what comes ----
+
+    /// A message came: the first `len` bytes of the buffer.
+    ///
+    /// # Errors
+    /// The client broke the protocol: the link is of no use any more.
+    pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), Broken> {
+        self.lane.arrived(buffer, len)?;
+        while let Some((buffer, body)) = self.lane.ready.pop_front() {
+            match body {
+                Body::Data(range) => self.incoming.push_back((buffer, Entry::Data(range))),
+                Body::Long { at, bytes } => {
+                    self.staging.came(at, bytes).map_err(|broken| self.lane.fail(broken))?;
+                    // The buffer stays with it, so that a client names no more parts than it has credits for.
+                    self.incoming.push_back((buffer, Entry::Long { at, bytes, asked: 0, consumed: 0 }));
+                }
+                Body::Room(total) => {
+                    self.landing.give_back(total).map_err(|broken| self.lane.fail(broken))?;
+                    self.lane.consumed(buffer, Kind::Room);
+                }
+                other => self.lane.take_common(buffer, &other)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A buffer whose message was consumed. It, or another, is posted as a receive again before anything is sent, for the
+    /// next message tells the client that it is.
+    pub fn freed(&mut self) -> Option<B> {
+        self.lane.freed()
+    }
+
+    /// What is to be read next, if anything is, and fewer than [`READS_MAX`] parts are held.
+    pub fn next_read(&self) -> Option<Read> {
+        if self.parts.len() >= READS_MAX || self.lane.check().is_err() {
+            return None;
+        }
+        self.incoming.iter().find_map(|(_, entry)| match entry {
+            Entry::Long { at, bytes, asked, .. } if asked < bytes => {
+                let left = usize::try_from(bytes - asked).unwrap_or(usize::MAX);
+                Some(Read { at: at + asked, bytes: left.min(PIECE_BYTES_MAX) })
+            }
+            _ => None,
+        })
+    }
+
+    /// The [next read](ServerEnd::next_read) is under way, under this ticket.
+    ///
+    /// # Panics
+    /// There was none.
+    pub fn read_begun(&mut self) -> Ticket {
+        let read = self.next_read().expect("a read begins that there is");
+        for (_, entry) in &mut self.incoming {
+            if let Entry::Long { bytes, asked, .. } = entry
+                && asked < bytes
+            {
+                *asked += read.bytes as u64;
+                break;
+            }
+        }
+        self.parts.push_back(Part { bytes: read.bytes, consumed: 0, buffer: None });
+        Ticket(self.first_part + self.parts.len() as u64 - 1)
+    }
+
+    /// A read has come to its end: its bytes are at the buffer's start.
+    ///
+    /// # Panics
+    /// The buffer is shorter than what was read.
+    pub fn read_ended(&mut self, ticket: Ticket, buffer: R) {
+        let index = usize::try_from(ticket.0.wrapping_sub(self.first_part)).ok();
+        if let Some(part) = index.and_then(|index| self.parts.get_mut(index)) {
+            assert!(part.bytes <= buffer.len(), "what was read is in the buffer");
+            part.buffer = Some(buffer);
+        }
+    }
+
+    /// Parts that were asked for and are under way.
+    pub fn reads_under_way(&self) -> usize {
+        self.parts.iter().filter(|part| part.buffer.is_none()).count()
+    }
+
+    /// Gives back what was read last and nobody has consumed: it is read again when it is its turn.
+    pub fn unread(&mut self) -> Option<R> {
+        self.parts.back()?.buffer.as_ref()?;
+        let part = self.parts.pop_back()?;
+        let last = self.incoming.iter_mut().rev().find_map(|(_, entry)| match entry {
+            Entry::Long { asked, consumed, .. } if *asked > *consumed => Some(asked),
+            _ => None,
+        });
+        if let Some(asked) = last {
+            *asked -= (part.bytes - part.consumed) as u64;
+        }
+        part.buffer
+    }
+
+    /// The next bytes of the stream, if they are here.
+    pub fn incoming(&self) -> Option<&[u8]> {
+        let (buffer, entry) = self.incoming.front()?;
+        match entry {
+            Entry::Data(range) => Some(&buffer[range.clone()]),
+            Entry::Long { .. } => {
+                let part = self.parts.front()?;
+                part.buffer.as_ref().map(|buffer| &buffer[part.consumed..part.bytes])
+            }
+        }
+    }
+
+    /// Something has come that is not consumed, though it may have to be read first.
+    pub fn has_incoming(&self) -> bool {
+        !self.incoming.is_empty()
+    }
+
+    /// The first `len` bytes of what is [incoming](ServerEnd::incoming) were taken; a buffer of which nothing is left.
+    pub fn consume(&mut self, len: usize) -> Option<R> {
+        let (_, entry) = self.incoming.front_mut()?;
+        let mut spent = None;
+        let kind = match entry {
+            Entry::Data(range) => {
+                range.start += len.min(range.len());
+                if range.start < range.end {
+                    return None;
+                }
+                Kind::Data
+            }
+            Entry::Long { bytes, consumed, .. } => {
+                let part = self.parts.front_mut().filter(|part| part.buffer.is_some())?;
+                let len = len.min(part.bytes - part.consumed);
+                part.consumed += len;
+                *consumed += len as u64;
+                if part.consumed == part.bytes {
+                    spent = self.parts.pop_front().and_then(|part| part.buffer);
+                    self.first_part += 1;
+                }
+                if *consumed < *bytes {
+                    return spent;
+                }
+                self.staging.consumed(*bytes);
+                Kind::Long
+            }
+        };
+        if let Some((buffer, _)) = self.incoming.pop_front() {
+            self.lane.consumed(buffer, kind);
+        }
+        spent
+    }
+
+    /// The client's last message has come: behind what is incoming nothing comes.
+    pub fn has_peer_left(&self) -> bool {
+        self.lane.has_peer_left()
+    }
+
+    // ---- what goes ----
+
+    /// How the next of `waiting` bytes can go.
+    pub fn next(&self, waiting: usize) -> Next {
+        if waiting == 0 || self.lane.is_over() || self.lane.stream_credits() <= self.puts.len() {
+            return Next::Later;
+        }
+        // Behind what is being written no message can go yet, but more can be written.
+        let is_long = waiting >= LONG_BYTES_MIN && self.landing.piece_bytes() > 0;
+        if !is_long && self.puts.is_empty() {
+            return Next::Data;
+        }
+        let bytes = waiting.min(self.landing.piece_bytes());
+        match self.landing.room(bytes) {
+            Some(at) => Next::Piece(Piece { at, bytes }),
+            None => Next::Later,
+        }
+    }
+
+    /// A message with as many bytes of `parts` as it holds; none unless [`ServerEnd::next`] says [`Next::Data`].
+    pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
+        self.puts.is_empty().then(|| self.lane.data(parts, message)).flatten()
+    }
+
+    /// The next bytes of the stream are being written to where [`ServerEnd::next`] said.
+    ///
+    /// # Panics
+    /// It did not say so.
+    pub fn put_begun(&mut self, piece: Piece) -> Ticket {
+        self.landing.fill(piece.at, piece.bytes);
+        self.puts.push_back(Put { piece, is_written: false });
+        Ticket(self.first_put + self.puts.len() as u64 - 1)
+    }
+
+    /// They were written; a [short](ServerEnd::short) message tells the client, when those before were.
+    pub fn put_ended(&mut self, ticket: Ticket) {
+        let index = usize::try_from(ticket.0.wrapping_sub(self.first_put)).ok();
+        if let Some(put) = index.and_then(|index| self.puts.get_mut(index)) {
+            put.is_written = true;
+        }
+    }
+
+    /// Puts that are being written.
+    pub fn puts_under_way(&self) -> usize {
+        self.puts.iter().filter(|put| !put.is_written).count()
+    }
+
+    /// A message without bytes of the stream, if there is something to tell.
+    pub fn short(&self, message: &mut [u8; SHORT_BYTES]) -> Option<Draft> {
+        let stream = self
+            .puts
+            .front()
+            .filter(|put| put.is_written)
+            .map(|Put { piece, .. }| Body::Put { at: piece.at as u64, bytes: piece.bytes as u64 });
+        self.lane.short(message, self.staging.due().map(Body::Taken), stream, self.has_unsent())
+    }
+
+    /// Bytes were taken, and the client was not told of them.
+    pub fn has_unsent(&self) -> bool {
+        !self.puts.is_empty()
+    }
+
+    /// The fabric has accepted a message.
+    pub fn sent(&mut self, draft: Draft) {
+        self.lane.sent(&draft);
+        match draft.body {
+            Body::Put { .. } => {
+                self.puts.pop_front();
+                self.first_put += 1;
+            }
+            Body::Taken(total) => self.staging.told(total),
+            _ => {}
+        }
+    }
+
+    /// Nothing more is to be sent: the last message says so.
+    pub fn leave(&mut self) {
+        self.lane.leave();
+    }
+
+    /// The last message was sent.
+    pub fn has_said_bye(&self) -> bool {
+        self.lane.has_said_bye()
+    }
+
+    /// The buffers of messages, when the link has ended.
+    pub fn drain(&mut self) -> impl Iterator<Item = B> {
+        let incoming = std::mem::take(&mut self.incoming).into_iter().map(|(buffer, _)| buffer);
+        self.lane.drain().chain(incoming)
+    }
+}

@@ -1,0 +1,595 @@
+//! The two ends, joined by a fabric that completes what it likes when it likes.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::rc::Rc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+type Server = ServerEnd<Vec<u8>, Vec<u8>>;
+type Client = ClientEnd<Vec<u8>>;
+
+/// Numbers that follow from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % end.max(1)
+    }
+}
+
+/// Messages on their way to an end, and its free receive buffers.
+struct Wire {
+    messages: VecDeque<Vec<u8>>,
+    receives: usize,
+}
+
+impl Wire {
+    fn new(credits: u16) -> Wire {
+        Wire { messages: VecDeque::new(), receives: receives_for(credits) }
+    }
+
+    /// A message, unless the fabric refuses it now.
+    fn send(&mut self, message: &[u8], refuses: bool) -> bool {
+        if !refuses {
+            self.messages.push_back(message.to_vec());
+            assert!(self.messages.len() <= self.receives, "a message for which nothing is posted");
+        }
+        !refuses
+    }
+
+    /// One of the first few.
+    fn take(&mut self, random: &mut Random) -> Option<Vec<u8>> {
+        let index = random.below(self.messages.len().min(4));
+        let message = self.messages.remove(index)?;
+        self.receives -= 1;
+        Some(message)
+    }
+}
+
+/// One direction as the two applications see it.
+struct Stream {
+    whole: Rc<[u8]>,
+    sent: usize,
+    received: usize,
+}
+
+impl Stream {
+    fn new(len: usize) -> Stream {
+        Stream { whole: (0..len).map(|at| (at * 7 + at / 251) as u8).collect(), sent: 0, received: 0 }
+    }
+
+    /// The whole of it, and what of that is to be sent next.
+    fn next(&self, most: usize) -> (Rc<[u8]>, Range<usize>) {
+        let end = self.whole.len().min(self.sent.saturating_add(most));
+        (Rc::clone(&self.whole), self.sent..end)
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        assert!(self.whole[self.received..self.sent].starts_with(bytes), "changed behind {}", self.received);
+        self.received += bytes.len();
+    }
+
+    fn is_done(&self) -> bool {
+        self.received == self.whole.len()
+    }
+}
+
+struct World {
+    random: Random,
+    /// Of so many tries to send something one is refused.
+    refuses_one_in: usize,
+    client: Client,
+    server: Server,
+    to_client: Wire,
+    to_server: Wire,
+    staging: Vec<u8>,
+    landing: Vec<u8>,
+    reads: Vec<(Ticket, Read)>,
+    writes: Vec<(Ticket, Piece, Vec<u8>)>,
+    up: Stream,
+    down: Stream,
+    /// Things done.
+    moves: usize,
+}
+
+const TOKENS: (u64, u64) = (0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00);
+
+fn terms(own_credits: u16, peer_credits: u16, staging_bytes: u64, landing_bytes: u64) -> Terms {
+    let (own_token, peer_token) = TOKENS;
+    Terms { own_token, peer_token, own_credits, peer_credits, staging_bytes, landing_bytes }
+}
+
+fn mirrored(terms: Terms) -> Terms {
+    Terms {
+        own_token: terms.peer_token,
+        peer_token: terms.own_token,
+        own_credits: terms.peer_credits,
+        peer_credits: terms.own_credits,
+        ..terms
+    }
+}
+
+impl World {
+    fn new(seed: u64, terms: Terms, up: usize, down: usize) -> World {
+        assert_eq!(terms.check(), Ok(()));
+        World {
+            random: Random(seed),
+            refuses_one_in: 5,
+            client: ClientEnd::new(terms),
+            server: ServerEnd::new(mirrored(terms)),
+            to_client: Wire::new(terms.own_credits),
+            to_server: Wire::new(terms.peer_credits),
+            staging: vec![0; terms.staging_bytes as usize],
+            landing: vec![0; terms.landing_bytes as usize],
+            reads: Vec::new(),
+            writes: Vec::new(),
+            up: Stream::new(up),
+            down: Stream::new(down),
+            moves: 0,
+        }
+    }
+
+    fn refuses(&mut self) -> bool {
+        self.random.below(self.refuses_one_in) == 1
+    }
+
+    // ---- what the drivers do ----
+
+    fn settle_client(&mut self) {
+        while self.client.freed().is_some() {
+            self.to_client.receives += 1;
+        }
+        let mut message = [0; SHORT_BYTES];
+        while let Some(draft) = self.client.short(&mut message) {
+            let refuses = self.refuses();
+            if !self.to_server.send(&message[..draft.bytes()], refuses) {
+                return;
+            }
+            self.client.sent(draft);
+            self.moves += 1;
+        }
+    }
+
+    fn settle_server(&mut self) {
+        while self.server.freed().is_some() {
+            self.to_server.receives += 1;
+        }
+        while let Some(read) = self.server.next_read() {
+            if self.refuses() {
+                break;
+            }
+            assert!(
+                read.bytes <= PIECE_BYTES_MAX && read.at + read.bytes as u64 <= self.staging.len() as u64
+            );
+            self.reads.push((self.server.read_begun(), read));
+            assert!(self.server.reads_under_way() <= READS_MAX);
+            self.moves += 1;
+        }
+        let mut message = [0; SHORT_BYTES];
+        while let Some(draft) = self.server.short(&mut message) {
+            let refuses = self.refuses();
+            if !self.to_client.send(&message[..draft.bytes()], refuses) {
+                return;
+            }
+            self.server.sent(draft);
+            self.moves += 1;
+        }
+    }
+
+    fn client_sends(&mut self, most: usize) {
+        loop {
+            let (whole, range) = self.up.next(most);
+            let waiting = &whole[range];
+            let refuses = self.refuses();
+            match self.client.next(waiting.len()) {
+                Next::Later => break,
+                Next::Data => {
+                    let mut message = [0; MESSAGE_BYTES];
+                    let (first, second) = waiting.split_at(waiting.len() / 3);
+                    let parts = [IoSlice::new(first), IoSlice::new(second)];
+                    let draft = self.client.data(&parts, &mut message).expect("data can be sent");
+                    if !self.to_server.send(&message[..draft.bytes()], refuses) {
+                        break;
+                    }
+                    self.up.sent += draft.taken();
+                    self.client.sent(draft);
+                }
+                Next::Piece(piece) => {
+                    self.staging[piece.at..piece.at + piece.bytes].copy_from_slice(&waiting[..piece.bytes]);
+                    self.up.sent += piece.bytes;
+                    self.client.staged(piece);
+                }
+            }
+            self.moves += 1;
+            self.settle_client();
+        }
+        self.settle_client();
+    }
+
+    fn server_sends(&mut self, most: usize) {
+        loop {
+            let (whole, range) = self.down.next(most);
+            let waiting = &whole[range];
+            let refuses = self.refuses();
+            match self.server.next(waiting.len()) {
+                Next::Later => break,
+                Next::Data => {
+                    let mut message = [0; MESSAGE_BYTES];
+                    let parts = [IoSlice::new(waiting)];
+                    let draft = self.server.data(&parts, &mut message).expect("data can be sent");
+                    if !self.to_client.send(&message[..draft.bytes()], refuses) {
+                        break;
+                    }
+                    self.down.sent += draft.taken();
+                    self.server.sent(draft);
+                }
+                Next::Piece(piece) => {
+                    self.down.sent += piece.bytes;
+                    let bytes = waiting[..piece.bytes].to_vec();
+                    self.writes.push((self.server.put_begun(piece), piece, bytes));
+                }
+            }
+            self.moves += 1;
+        }
+        self.settle_server();
+    }
+
+    fn client_receives(&mut self, most: usize) {
+        let mut left = most;
+        while left > 0 {
+            let taken = match self.client.incoming() {
+                None => break,
+                Some(Incoming::Bytes(bytes)) => {
+                    let len = bytes.len().min(left);
+                    self.down.receive(&bytes[..len]);
+                    len
+                }
+                Some(Incoming::Landed(piece)) => {
+                    let len = piece.bytes.min(left);
+                    self.down.receive(&self.landing[piece.at..piece.at + len]);
+                    len
+                }
+            };
+            self.client.consume(taken);
+            left -= taken;
+            self.moves += 1;
+        }
+        self.settle_client();
+    }
+
+    fn server_receives(&mut self, most: usize) {
+        let mut left = most;
+        while left > 0
+            && let Some(bytes) = self.server.incoming()
+        {
+            let len = bytes.len().min(left);
+            self.up.receive(&bytes[..len]);
+            drop(self.server.consume(len));
+            left -= len;
+            self.moves += 1;
+        }
+        self.settle_server();
+    }
+
+    // ---- what the fabric does ----
+
+    fn deliver(&mut self) {
+        if let Some(message) = self.to_client.take(&mut self.random) {
+            let len = message.len();
+            self.client.arrived(message, len).expect("the server keeps the protocol");
+            self.moves += 1;
+            self.settle_client();
+        }
+        if let Some(message) = self.to_server.take(&mut self.random) {
+            let len = message.len();
+            self.server.arrived(message, len).expect("the client keeps the protocol");
+            self.moves += 1;
+            self.settle_server();
+        }
+    }
+
+    fn complete(&mut self) {
+        if !self.reads.is_empty() {
+            let index = self.random.below(self.reads.len());
+            let (ticket, Read { at, bytes }) = self.reads.swap_remove(index);
+            self.server.read_ended(ticket, self.staging[at as usize..][..bytes].to_vec());
+            self.moves += 1;
+        }
+        if !self.writes.is_empty() {
+            let index = self.random.below(self.writes.len());
+            let (ticket, piece, bytes) = self.writes.swap_remove(index);
+            self.landing[piece.at..piece.at + piece.bytes].copy_from_slice(&bytes);
+            self.server.put_ended(ticket);
+            self.moves += 1;
+        }
+        self.settle_server();
+    }
+
+    /// Any of it.
+    fn step(&mut self) {
+        let most = 1 + [10, 9_000, 100_000, 600_000][self.random.below(4)] / (1 + self.random.below(4));
+        match self.random.below(8) {
+            0 => self.client_sends(most),
+            1 => self.server_sends(most),
+            2 => self.client_receives(most),
+            3 => self.server_receives(most),
+            4 => drop(self.server.unread()),
+            5 => self.complete(),
+            _ => self.deliver(),
+        }
+    }
+
+    /// All that can be done, until nothing can: what waits for applications that do not receive stays.
+    fn run(&mut self, client_receives: bool, server_receives: bool) {
+        self.refuses_one_in = usize::MAX;
+        loop {
+            let before = self.moves;
+            self.settle_client();
+            self.settle_server();
+            self.client_sends(usize::MAX);
+            self.server_sends(usize::MAX);
+            self.deliver();
+            self.complete();
+            if client_receives {
+                self.client_receives(usize::MAX);
+            }
+            if server_receives {
+                self.server_receives(usize::MAX);
+            }
+            if self.moves == before {
+                return;
+            }
+        }
+    }
+
+    fn assert_done(&self) {
+        assert!(self.up.is_done(), "{} of {} bytes got to the server", self.up.received, self.up.whole.len());
+        assert!(
+            self.down.is_done(),
+            "{} of {} bytes got to the client",
+            self.down.received,
+            self.down.whole.len()
+        );
+        assert!(!self.client.has_unsent() && !self.server.has_unsent() && !self.server.has_incoming());
+    }
+}
+
+fn any_terms() -> impl Strategy<Value = Terms> {
+    let credits = || prop_oneof![Just(2u16), Just(3), Just(5), 2u16..70];
+    let ring = || prop_oneof![Just(0u64), Just(RING_BYTES_MIN), RING_BYTES_MIN..300_000, Just(1 << 20)];
+    (credits(), credits(), ring(), ring())
+        .prop_map(|(own, peer, staging, landing)| terms(own, peer, staging, landing))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn streams_arrive_unchanged_however_the_fabric_behaves(
+        terms in any_terms(), seed: u64, up in 0usize..1_500_000, down in 0usize..1_500_000, steps in 0usize..2_000,
+    ) {
+        let mut world = World::new(seed, terms, up, down);
+        for _ in 0..steps {
+            world.step();
+        }
+        world.run(true, true);
+        world.assert_done();
+    }
+
+    #[test]
+    fn who_does_not_receive_keeps_nobody_from_sending_to_the_other(
+        terms in any_terms(), seed: u64, bytes in 0usize..1_500_000, client_first: bool,
+    ) {
+        let mut world = World::new(seed, terms, bytes, bytes);
+        world.run(!client_first, client_first);
+        let first = if client_first { &world.up } else { &world.down };
+        assert!(first.is_done(), "{} of {bytes} bytes", first.received);
+        world.run(true, true);
+        world.assert_done();
+    }
+
+    #[test]
+    fn hostile_messages_end_a_link_and_nothing_else(
+        terms in any_terms(), seed: u64, steps in 0usize..300, hostile in prop::collection::vec(any_message(), 1..20),
+    ) {
+        let mut world = World::new(seed, terms, 300_000, 300_000);
+        for _ in 0..steps {
+            world.step();
+        }
+        let mut client = world.client;
+        let mut server = world.server;
+        feed(&hostile, |message, len| client.arrived(message, len), terms.own_token);
+        feed(&hostile, |message, len| server.arrived(message, len), terms.peer_token);
+        let mut short = [0; SHORT_BYTES];
+        while let Some(read) = server.next_read() {
+            assert!(read.at + read.bytes as u64 <= terms.staging_bytes);
+            let ticket = server.read_begun();
+            server.read_ended(ticket, vec![0; read.bytes]);
+        }
+        while let Some(len) = server.incoming().map(<[u8]>::len) {
+            assert!(len > 0);
+            server.consume(len);
+        }
+        while let Some(incoming) = client.incoming() {
+            let len = match incoming {
+                Incoming::Bytes(bytes) => bytes.len(),
+                Incoming::Landed(piece) => {
+                    assert!(piece.at + piece.bytes <= terms.landing_bytes as usize);
+                    piece.bytes
+                }
+            };
+            assert!(len > 0);
+            client.consume(len);
+        }
+        let _ = (client.short(&mut short), server.short(&mut short), server.drain().count());
+    }
+}
+
+/// A message but for its token: kind, credits, how far off its number is, numbers, length.
+type Crafted = (u8, u16, u32, u64, u64, usize);
+
+fn any_message() -> impl Strategy<Value = Crafted> {
+    let small = || prop_oneof![0u64..2_000_000, any::<u64>()];
+    let off = prop_oneof![4 => Just(0u32), 1 => 0u32..5, 1 => any::<u32>()];
+    let len = prop_oneof![Just(16usize), Just(24), Just(32), 0usize..9_000];
+    (0u8..9, prop_oneof![Just(0u16), 0u16..70, any::<u16>()], off, small(), small(), len)
+}
+
+/// Gives messages to an end; one that is broken stays so.
+fn feed(crafted: &[Crafted], mut arrived: impl FnMut(Vec<u8>, usize) -> Result<(), Broken>, token: u64) {
+    let mut broken = None;
+    let mut expected = 0u32;
+    for (kind, credits, off, first, second, len) in crafted {
+        let mut message = vec![0; (*len).max(SHORT_BYTES)];
+        message[..8].copy_from_slice(&token.to_le_bytes());
+        message[8] = *kind;
+        message[10..12].copy_from_slice(&credits.to_le_bytes());
+        message[12..16].copy_from_slice(&expected.wrapping_add(*off).to_le_bytes());
+        message[16..24].copy_from_slice(&first.to_le_bytes());
+        message[24..32].copy_from_slice(&second.to_le_bytes());
+        let result = arrived(message, *len);
+        if let Err(Broken::Sequence { expected: number, .. }) = result
+            && broken.is_none()
+        {
+            // Only where it stands was to be found out.
+            expected = number;
+        }
+        if let Some(before) = broken {
+            assert_eq!(result, Err(before), "a broken link stays broken");
+        }
+        broken = broken.or(result.err());
+        expected = expected.wrapping_add(1);
+    }
+}
+
+// ---- what ends a link, one by one ----
+
+const PLAIN: Terms = Terms {
+    own_token: 5,
+    peer_token: 6,
+    own_credits: 4,
+    peer_credits: 4,
+    staging_bytes: 1 << 16,
+    landing_bytes: 1 << 16,
+};
+
+/// A message to an end of `PLAIN`.
+fn message(kind: u8, credits: u16, sequence: u32, numbers: &[u64]) -> (Vec<u8>, usize) {
+    let mut message = 5u64.to_le_bytes().to_vec();
+    message.extend([kind, 0]);
+    message.extend(credits.to_le_bytes());
+    message.extend(sequence.to_le_bytes());
+    message.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    let len = message.len();
+    (message, len)
+}
+
+/// What the last of these messages comes to at a server's end, and at a client's.
+fn ends_of(messages: &[(u8, u16, u32, &[u64])]) -> [Result<(), Broken>; 2] {
+    let (mut server, mut client) = (Server::new(PLAIN), Client::new(PLAIN));
+    let mut ends = [Ok(()); 2];
+    for (kind, credits, sequence, numbers) in messages {
+        assert!(ends.iter().any(Result::is_ok), "they ended before the last message: {ends:?}");
+        let (bytes, len) = message(*kind, *credits, *sequence, numbers);
+        ends = [server.arrived(bytes.clone(), len), client.arrived(bytes, len)];
+    }
+    ends
+}
+
+const DATA: u8 = 1;
+const LONG: u8 = 2;
+const TAKEN: u8 = 3;
+const PUT: u8 = 4;
+const ROOM: u8 = 5;
+const CREDITS: u8 = 6;
+const BYE: u8 = 7;
+
+#[test]
+fn what_breaks_the_protocol_is_told_from_what_does_not() {
+    let same = |broken: Broken| [Err(broken); 2];
+    assert_eq!(ends_of(&[(DATA, 0, 0, &[1])]), [Ok(()); 2]);
+    assert_eq!(ends_of(&[(DATA, 0, 0, &[1]), (BYE, 0, 1, &[])]), [Ok(()); 2]);
+    assert_eq!(
+        ends_of(&[(DATA, 0, 1, &[1]), (DATA, 0, 1, &[1])]),
+        same(Broken::Sequence { came: 1, expected: 0 })
+    );
+    assert_eq!(
+        ends_of(&[(DATA, 0, 7, &[1])]),
+        [Ok(()); 2],
+        "it may have overtaken as many as are on their way"
+    );
+    assert_eq!(ends_of(&[(DATA, 0, 8, &[1])]), same(Broken::Sequence { came: 8, expected: 0 }));
+    let last = u32::MAX;
+    assert_eq!(ends_of(&[(DATA, 0, last, &[1])]), same(Broken::Sequence { came: last, expected: 0 }));
+    let data: Vec<(u8, u16, u32, &[u64])> = (0..5).map(|i| (DATA, 0, i, &[1][..])).collect();
+    assert_eq!(ends_of(&data[..4]), [Ok(()); 2]);
+    assert_eq!(ends_of(&data), same(Broken::Overrun));
+    assert_eq!(ends_of(&[(DATA, 1, 0, &[1])]), same(Broken::Credits(1)), "none was spent");
+    assert_eq!(ends_of(&[(CREDITS, 0, 0, &[])]), same(Broken::Credits(0)), "it says nothing");
+    assert_eq!(ends_of(&[(BYE, 0, 0, &[]), (DATA, 0, 1, &[1])]), same(Broken::AfterBye));
+    assert_eq!(ends_of(&[(LONG, 0, 0, &[0, 1])]), [Ok(()), Err(Broken::Kind(LONG))]);
+    assert_eq!(ends_of(&[(PUT, 0, 0, &[0, 1])]), [Err(Broken::Kind(PUT)), Ok(())]);
+    assert_eq!(ends_of(&[(TAKEN, 0, 0, &[0])]), [Err(Broken::Kind(TAKEN)), Ok(())]);
+    assert_eq!(ends_of(&[(ROOM, 0, 0, &[0])]), [Ok(()), Err(Broken::Kind(ROOM))]);
+    assert_eq!(ends_of(&[(ROOM, 0, 0, &[1])])[0], Err(Broken::Total(1)));
+    assert_eq!(ends_of(&[(TAKEN, 0, 0, &[1])])[1], Err(Broken::Total(1)));
+    for (at, bytes) in [(0, 0), (0, (1 << 16) + 1), (1 << 16, 1), (u64::MAX, 2)] {
+        let range = Err(Broken::Range { at, bytes });
+        assert_eq!(ends_of(&[(LONG, 0, 0, &[at, bytes])])[0], range);
+        assert_eq!(ends_of(&[(PUT, 0, 0, &[at, bytes])])[1], range);
+    }
+    let twice = Err(Broken::Range { at: 5, bytes: 1 });
+    assert_eq!(ends_of(&[(LONG, 0, 0, &[0, 1 << 16]), (LONG, 0, 1, &[5, 1])])[0], twice);
+}
+
+#[test]
+fn a_stray_message_is_dropped_and_its_buffer_comes_back() {
+    let mut server = Server::new(PLAIN);
+    let (mut bytes, len) = message(DATA, 0, 0, &[1]);
+    bytes[0] = 4;
+    assert_eq!((server.arrived(bytes, len), server.arrived(vec![5; 3], 3)), (Ok(()), Ok(())));
+    assert!(server.freed().is_some() && server.freed().is_some() && server.freed().is_none());
+    let mut client = Client::new(PLAIN);
+    client.arrived(vec![1; 100], 100).expect("it is dropped");
+    assert_eq!(client.strays(), 1);
+    assert_eq!(client.arrived(vec![5; 10], 11), Err(Broken::Length(11)), "more than the buffer holds");
+}
+
+#[test]
+fn an_end_that_leaves_says_so_behind_all_it_took() {
+    let mut world = World::new(1, terms(4, 4, 1 << 16, 1 << 16), 0, 100_000);
+    world.refuses_one_in = usize::MAX;
+    world.server_sends(20_000);
+    world.down.whole = world.down.whole[..world.down.sent].into();
+    assert!(world.down.sent >= LONG_BYTES_MIN && world.server.puts_under_way() > 0);
+    world.server.leave();
+    world.settle_server();
+    assert!(!world.server.has_said_bye(), "some is still to be written");
+    assert_eq!(world.server.next(1), Next::Later);
+    world.run(true, true);
+    world.assert_done();
+    assert!(world.server.has_said_bye() && world.client.has_peer_left());
+    assert_eq!(world.client.next(1), Next::Later);
+    world.client.leave();
+    world.run(true, true);
+    assert!(world.client.has_said_bye() && world.server.has_peer_left());
+    assert_eq!(world.server.freed(), None);
+}
+
+#[test]
+fn terms_out_of_bounds_are_told() {
+    assert_eq!(PLAIN.check(), Ok(()));
+    for credits in [0, 1, CREDITS_MAX + 1] {
+        assert_eq!(Terms { own_credits: credits, ..PLAIN }.check(), Err(Unsound::Credits(credits)));
+        assert_eq!(Terms { peer_credits: credits, ..PLAIN }.check(), Err(Unsound::Credits(credits)));
+    }
+    for bytes in [1, RING_BYTES_MIN - 1, RING_BYTES_MAX + 1, u64::MAX] {
+        assert_eq!(Terms { staging_bytes: bytes, ..PLAIN }.check(), Err(Unsound::Ring(bytes)));
+        assert_eq!(Terms { landing_bytes: bytes, ..PLAIN }.check(), Err(Unsound::Ring(bytes)));
+    }
+}
