@@ -5,7 +5,7 @@
 //! for one here, and a stored value cannot contain an item that does. The secret is not in the region: it is given
 //! to negotiated readers only.
 
-use xxhash_rust::xxh3::xxh3_64_with_secret;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_secret};
 
 /// Bytes of a secret; xxh3 needs at least 136.
 pub const SECRET_BYTES: usize = 192;
@@ -24,12 +24,26 @@ impl std::fmt::Debug for Secret {
 /// and key length that lies before the checksum, `bytes` everything behind it.
 #[inline]
 pub fn checksum(secret: &Secret, generation: u64, offset: u64, kind: u16, bytes: &[u8]) -> u32 {
+    finish(xxh3_64_with_secret(bytes, &secret.0), generation, offset, kind)
+}
+
+/// What is to be known of the bytes for that, which may lie in two parts.
+pub(crate) fn sum_of_parts(secret: &Secret, (first, second): (&[u8], &[u8])) -> u64 {
+    let mut sum = Xxh3::with_secret(secret.0);
+    sum.update(first);
+    sum.update(second);
+    sum.digest()
+}
+
+/// The checksum of bytes of which this is known.
+#[inline]
+pub(crate) fn finish(sum: u64, generation: u64, offset: u64, kind: u16) -> u32 {
     // Odd constants of xxh64's finalisation; any odd numbers with mixed bits would do.
     const P1: u64 = 0x9e37_79b1_85eb_ca87;
     const P2: u64 = 0xc2b2_ae3d_27d4_eb4f;
     const P3: u64 = 0x1656_67b1_9e37_79f9;
     let place = generation.wrapping_mul(P1) ^ offset.wrapping_mul(P2) ^ u64::from(kind).wrapping_mul(P3);
-    let mut x = xxh3_64_with_secret(bytes, &secret.0) ^ place;
+    let mut x = sum ^ place;
     x = (x ^ x >> 33).wrapping_mul(P2);
     x = (x ^ x >> 29).wrapping_mul(P3);
     (x >> 32) as u32
@@ -53,6 +67,17 @@ mod tests {
             checksum(&secret, 1, 64, 2, b"valuf"),
         ] {
             assert_ne!(sum, different);
+        }
+    }
+
+    #[test]
+    fn parts_have_the_checksum_of_the_whole() {
+        let secret = Secret(std::array::from_fn(|i| (i * 7) as u8));
+        let bytes: Vec<u8> = (0..5_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+        for len in (12..300).chain([1_000, 1_036, 5_000]) {
+            let whole = checksum(&secret, 3, 128, 5, &bytes[..len]);
+            let sum = sum_of_parts(&secret, bytes[..len].split_at(12));
+            assert_eq!(finish(sum, 3, 128, 5), whole, "{len}");
         }
     }
 }

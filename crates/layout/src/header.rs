@@ -1,7 +1,8 @@
 //! The header: the region's first page.
 //!
 //! The first line tells what this is and where everything lies; it is written once, the magic last. The published
-//! line changes while the server runs: readers fetch it once a batch, no earlier than the batch's first operation.
+//! line changes while the server runs: readers fetch it once a batch, no earlier than the batch's first operation. Behind it
+//! are counts of emptied segments.
 
 use crate::geometry::Geometry;
 use crate::memory::Memory;
@@ -12,7 +13,7 @@ pub const HEADER_BYTES: u64 = 4096;
 /// "FABCACHE".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FABCACHE");
 /// Version of the format. Readers refuse any other.
-pub const FORMAT_VERSION: u64 = 3;
+pub const FORMAT_VERSION: u64 = 4;
 
 const MAGIC_AT: u64 = 0;
 const FORMAT_AT: u64 = 8;
@@ -40,9 +41,17 @@ pub const LIFE_HOLDER_MASK: u32 = 0x3fff_ffff;
 pub const PUBLISHED_AT: u64 = CLOCK_AT;
 /// Bytes of it that say something.
 pub const PUBLISHED_BYTES: usize = 24;
+/// How often segments were emptied: so many counts, each of the segments whose numbers leave the same remainder. A count
+/// changes behind the generation of the segment, and before anything is written over its items. So one fetch tells a
+/// reader elsewhere, of all segments whose count is the same as before, that their generations still are.
+pub const RECYCLED_COUNTS: usize = if cfg!(loom) { 1 } else { 32 };
+/// Where they stand: on lines of their own, which no reader of the same host looks at.
+pub const RECYCLED_AT: u64 = if cfg!(loom) { CLOCK_AT + 24 } else { CLOCK_AT + 64 };
+/// Bytes of the published line and the counts behind it: what a reader elsewhere fetches at once.
+pub const PUBLISHED_AND_COUNTS_BYTES: usize = (RECYCLED_AT - PUBLISHED_AT) as usize + 8 * RECYCLED_COUNTS;
 /// Nothing else of the region lies before this.
-pub const USED_BYTES: u64 = 192;
-const _: () = assert!(PUBLISHED_AT + PUBLISHED_BYTES as u64 <= USED_BYTES && USED_BYTES <= HEADER_BYTES);
+pub const USED_BYTES: u64 = (PUBLISHED_AT + PUBLISHED_AND_COUNTS_BYTES as u64).next_multiple_of(64);
+const _: () = assert!(PUBLISHED_AT + PUBLISHED_BYTES as u64 <= RECYCLED_AT && USED_BYTES <= HEADER_BYTES);
 
 /// Why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +141,18 @@ impl Published {
             std::array::from_fn(|i| bytes[8 * i..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
         Published { clock: clock as u32, flush_epoch, is_alive: life as u32 & LIFE_HOLDER_MASK != 0 }
     }
+}
+
+/// The counts, from the [`PUBLISHED_AND_COUNTS_BYTES`] at [`PUBLISHED_AT`].
+pub fn recycled_counts(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> [u64; RECYCLED_COUNTS] {
+    let counts = &bytes[(RECYCLED_AT - PUBLISHED_AT) as usize..];
+    std::array::from_fn(|i| counts[8 * i..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)))
+}
+
+/// Counts that a segment was emptied: see [`RECYCLED_COUNTS`].
+pub fn count_recycled(memory: &Memory, segment: u32) {
+    let at = RECYCLED_AT + 8 * (segment as usize % RECYCLED_COUNTS) as u64;
+    memory.fetch_add(at, 1, Ordering::Release);
 }
 
 /// The published clock, in seconds of the region's clock.

@@ -131,6 +131,12 @@ mod real {
             self.u64(offset).store(value, order);
         }
 
+        /// Adds to the word at `offset`; returns what was there.
+        #[inline]
+        pub fn fetch_add(&self, offset: u64, value: u64, order: Ordering) -> u64 {
+            self.u64(offset).fetch_add(value, order)
+        }
+
         /// Replaces the word at `offset` if it is `current`; the error is what was there.
         #[inline]
         pub fn compare_exchange(
@@ -571,6 +577,11 @@ mod model {
         pub fn store(&self, offset: u64, value: u64, order: Ordering) {
             assert!(offset.is_multiple_of(8));
             self.word(offset).store(value, order);
+        }
+
+        pub fn fetch_add(&self, offset: u64, value: u64, order: Ordering) -> u64 {
+            assert!(offset.is_multiple_of(8));
+            self.word(offset).fetch_add(value, order)
         }
 
         pub fn compare_exchange(

@@ -8,9 +8,11 @@
 //! ```
 //! The generation is stored before anything is written over the segment's old items, with a release fence of the
 //! writing thread in between, and readers load it with acquire before and (after an acquire fence) after they copy: if
-//! it is the same, nothing they copied was overwritten.
+//! it is the same, nothing they copied was overwritten. A count in the header (header.rs) changes behind it: where that is
+//! the same, so are the generations of many segments.
 
 use crate::geometry::Geometry;
+use crate::header;
 use crate::memory::Memory;
 use crate::sync::{Ordering, fence};
 
@@ -69,6 +71,7 @@ pub fn advance_generation(memory: &Memory, geometry: &Geometry, segment: u32) {
     // Pairs with the acquire of `generation`. For `still` whoever writes there next has a release fence, after it heard
     // of this and before its first write.
     memory.store(at, next, Ordering::Release);
+    header::count_recycled(memory, segment);
 }
 
 /// Publishes what the segment is used for.

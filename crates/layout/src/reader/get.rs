@@ -26,12 +26,14 @@ const HEAD_BYTES_MAX: u64 = (HEADER_BYTES_MAX + KEY_BYTES_MAX) as u64;
 ///
 /// [`Get::next`] is called with nothing first, then with what it asked for, until it says that it is done.
 #[derive(Debug)]
-pub struct Get<'k> {
-    key: &'k [u8],
+pub struct Get<K> {
+    key: K,
     hash: KeyHash,
     stage: Stage,
     /// Bytes that the last step asked for.
     asked_bytes: usize,
+    /// How often the segment had been emptied, by what was known, when its generation was asked for.
+    asked_count: Option<u64>,
     attempts: u32,
     fetches: u32,
     rejections: Rejections,
@@ -39,6 +41,8 @@ pub struct Get<'k> {
     by_location: bool,
     /// Long values are put where they are wanted.
     places: bool,
+    /// Its line comes later, and the pieces of a long value are for whoever runs it.
+    is_apart: bool,
     search: Search,
     candidate: Candidate,
     judged: Option<Judged>,
@@ -71,7 +75,18 @@ enum Stage {
     Piece,
     PieceValue,
     PieceStill,
+    /// All pieces, by whoever runs it.
+    Pieces,
     Done,
+}
+
+/// Why pieces that were fetched by others come to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PiecesFailed {
+    /// One of them does not count.
+    Rejected(Rejection),
+    /// The table says what cannot be.
+    Damaged,
 }
 
 /// Where a search by key stands.
@@ -139,26 +154,28 @@ struct Assembly {
     whole: usize,
 }
 
-impl<'k> Get<'k> {
+impl<K: AsRef<[u8]>> Get<K> {
     /// A GET by key.
-    pub fn by_key(reader: &Reader, key: &'k [u8]) -> Get<'k> {
-        Get::by_hash(reader, key, reader.hash(key))
+    pub fn by_key(reader: &Reader, key: K) -> Get<K> {
+        let hash = reader.hash(key.as_ref());
+        Get::by_hash(reader, key, hash)
     }
 
     /// The same of a key whose hash is known.
     #[inline]
-    pub(super) fn by_hash(reader: &Reader, key: &'k [u8], hash: KeyHash) -> Get<'k> {
+    pub(super) fn by_hash(reader: &Reader, key: K, hash: KeyHash) -> Get<K> {
         let location = Location { offset: 0, generation: 0, class: 0 };
         Get::new(reader, key, hash, location, false)
     }
 
     /// A GET at the location where the key's item was found before: a hit, or stale.
-    pub fn at(reader: &Reader, key: &'k [u8], location: Location) -> Get<'k> {
-        Get::new(reader, key, reader.hash(key), location, true)
+    pub fn at(reader: &Reader, key: K, location: Location) -> Get<K> {
+        let hash = reader.hash(key.as_ref());
+        Get::new(reader, key, hash, location, true)
     }
 
     #[inline]
-    fn new(reader: &Reader, key: &'k [u8], hash: KeyHash, location: Location, by_location: bool) -> Get<'k> {
+    fn new(reader: &Reader, key: K, hash: KeyHash, location: Location, by_location: bool) -> Get<K> {
         let places = Places { home: 0, neighbour: 0, overflow: 0, overflow_end: 0 };
         Get {
             key,
@@ -170,6 +187,8 @@ impl<'k> Get<'k> {
             rejections: Rejections::default(),
             by_location,
             places: false,
+            is_apart: false,
+            asked_count: None,
             search: Search {
                 partition: hash.partition(reader.geometry.partition_bits),
                 head: 0,
@@ -194,9 +213,65 @@ impl<'k> Get<'k> {
     ///
     /// [`Mode::Remote`]: super::Mode::Remote
     #[inline]
-    pub fn placing(mut self, reader: &Reader) -> Get<'k> {
+    pub fn placing(mut self, reader: &Reader) -> Get<K> {
         self.places = !reader.is_remote();
         self
+    }
+
+    /// It is run by [`Remote`](super::Remote): the published line is known by the time that what [`Get::awaits_line`] is
+    /// handed in, not when it begins, and of a long value it says only which pieces it has ([`Step::Pieces`]).
+    pub(super) fn apart(mut self) -> Get<K> {
+        self.is_apart = true;
+        self
+    }
+
+    /// What it asked for last is judged by the published line.
+    pub(super) fn awaits_line(&self) -> bool {
+        matches!(self.stage, Stage::Item | Stage::HeadStill)
+    }
+
+    /// At a known location, and its item was asked for.
+    pub(super) fn is_at_item(&self) -> bool {
+        self.by_location && self.stage == Stage::Item
+    }
+
+    /// It asked whether the generation is still the same behind its item.
+    pub(super) fn asks_still(&self) -> bool {
+        self.stage == Stage::Still
+    }
+
+    /// The segment where it looks, and the generation that this has if its item counts.
+    pub(super) fn place(&self) -> (u32, u64) {
+        (self.candidate.segment, self.candidate.location.generation)
+    }
+
+    /// The generation that it is handed was asked for before it asked: the segment's count as it was known then.
+    pub(super) fn set_asked_count(&mut self, count: Option<u64>) {
+        self.asked_count = count;
+    }
+
+    /// The key.
+    pub(super) fn key(&self) -> &K {
+        &self.key
+    }
+
+    /// The pieces of the value, after [`Step::Pieces`].
+    pub(super) fn pieces(&self) -> &[PieceEntry] {
+        &self.assembly.pieces
+    }
+
+    /// All pieces are in place, or one did not count, or they cannot be.
+    pub(super) fn end_pieces(
+        &mut self,
+        reader: &Reader,
+        known: &mut Known,
+        end: Result<(), PiecesFailed>,
+    ) -> Step {
+        match end {
+            Ok(()) => self.hit(Value::Placed),
+            Err(PiecesFailed::Rejected(why)) => self.reject(reader, known, why),
+            Err(PiecesFailed::Damaged) => self.ask_server(Reason::Damaged),
+        }
     }
 
     /// The hash of the key, by which the server is told of sampled reads.
@@ -221,10 +296,13 @@ impl<'k> Get<'k> {
             (Stage::Start, Fetched::Nothing) => self.start(reader, known),
             (_, Fetched::Word(word)) => self.take_word(reader, known, word),
             (_, Fetched::Bytes(bytes)) if bytes.len() == self.asked_bytes => {
-                self.take_bytes(reader, known, bytes)
+                self.take_bytes(reader, known, bytes, false)
             }
-            (Stage::Value, Fetched::Placed) => self.ask_still(reader),
-            (Stage::PieceValue, Fetched::Placed) => self.ask_piece_still(reader),
+            (Stage::Item, Fetched::Settled(bytes)) if bytes.len() == self.asked_bytes => {
+                self.take_bytes(reader, known, bytes, true)
+            }
+            (Stage::Value, Fetched::Placed) => self.ask_still(reader, known),
+            (Stage::PieceValue, Fetched::Placed) => self.ask_piece_still(reader, known),
             _ => self.ask_server(Reason::Damaged),
         }
     }
@@ -237,7 +315,7 @@ impl<'k> Get<'k> {
                 self.search(reader, known)
             }
             Stage::Generation => {
-                known.set_generation(self.candidate.segment, word);
+                known.set_generation(self.candidate.segment, word, self.asked_count);
                 self.ask_slot_again(known)
             }
             Stage::SlotAgain if Slot(word).same_item(self.candidate.slot) => {
@@ -249,13 +327,16 @@ impl<'k> Get<'k> {
                 known.set_flush_epoch(word);
                 self.judge_epoch(reader, known, true)
             }
-            Stage::HeadStill if word == self.search.head => self.done(Outcome::Miss(Miss::Absent)),
+            Stage::HeadStill if word == self.search.head && known.published().is_some() => {
+                self.done(Outcome::Miss(Miss::Absent))
+            }
+            Stage::HeadStill if word == self.search.head => self.ask_server(Reason::Clock),
             Stage::HeadStill => {
                 known.set_head(partition, word);
                 self.reject(reader, known, Rejection::HeadChanged)
             }
             Stage::PieceGeneration => {
-                known.set_generation(self.assembly.segment, word);
+                known.set_generation(self.assembly.segment, word, self.asked_count);
                 self.ask_piece(reader, known)
             }
             Stage::PieceStill => self.take_piece_still(reader, known, word),
@@ -263,7 +344,7 @@ impl<'k> Get<'k> {
         }
     }
 
-    fn take_bytes(&mut self, reader: &Reader, known: &mut Known, bytes: &[u8]) -> Step {
+    fn take_bytes(&mut self, reader: &Reader, known: &mut Known, bytes: &[u8], settled: bool) -> Step {
         match self.stage {
             Stage::BlockNumbers => {
                 let search = &self.search;
@@ -295,8 +376,8 @@ impl<'k> Get<'k> {
                 self.search.rest = link.map_or(Rest::Nothing, Rest::Link);
                 self.next_candidate(reader, known)
             }
-            Stage::Item => self.take_item(reader, known, bytes),
-            Stage::ItemHead => self.take_item_head(reader, bytes),
+            Stage::Item => self.take_item(reader, known, bytes, settled),
+            Stage::ItemHead => self.take_item_head(reader, known, bytes),
             Stage::Piece => self.take_piece(reader, known, bytes),
             _ => self.ask_server(Reason::Damaged),
         }
@@ -350,7 +431,7 @@ impl<'k> Get<'k> {
     }
 
     fn start(&mut self, reader: &Reader, known: &mut Known) -> Step {
-        if known.published().is_none() {
+        if known.published().is_none() && !self.is_apart {
             return self.ask_server(Reason::Clock);
         }
         if !self.by_location {
@@ -501,9 +582,14 @@ impl<'k> Get<'k> {
             }
             KnownGeneration::After => self.ask_slot_again(known),
             KnownGeneration::Unknown => {
-                self.ask_word(Stage::Generation, generation_offset(&reader.geometry, self.candidate.segment))
+                self.ask_generation(Stage::Generation, reader, known, self.candidate.segment)
             }
         }
+    }
+
+    fn ask_generation(&mut self, stage: Stage, reader: &Reader, known: &Known, segment: u32) -> Step {
+        self.asked_count = known.count(segment);
+        self.ask_word(stage, generation_offset(&reader.geometry, segment))
     }
 
     fn ask_slot_again(&mut self, known: &Known) -> Step {
@@ -526,19 +612,19 @@ impl<'k> Get<'k> {
         self.ask_bytes(Stage::Item, offset, len)
     }
 
-    fn ask_still(&mut self, reader: &Reader) -> Step {
-        self.ask_word(Stage::Still, generation_offset(&reader.geometry, self.candidate.segment))
+    fn ask_still(&mut self, reader: &Reader, known: &Known) -> Step {
+        self.ask_generation(Stage::Still, reader, known, self.candidate.segment)
     }
 
     /// Puts the value of the key's item in place; of another's no more is fetched. What is wrong is told by the generation.
-    fn take_item_head(&mut self, reader: &Reader, bytes: &[u8]) -> Step {
+    fn take_item_head(&mut self, reader: &Reader, known: &Known, bytes: &[u8]) -> Step {
         let offset = self.candidate.location.offset;
         let item = reader.head_in(bytes, self.item_bytes_max(reader)).ok();
         if item.is_some_and(|item| item.is_chained()) {
             return self.ask_bytes(Stage::Item, offset, self.item_bytes_max(reader));
         }
         self.judged = item.map(|item| Judged {
-            same_key: !item.is_piece() && judge::key(&item, bytes) == self.key,
+            same_key: !item.is_piece() && judge::key(&item, bytes) == self.key.as_ref(),
             value_at: item.payload_at() as usize,
             is_placed: true,
             pieces: Vec::new(),
@@ -550,24 +636,27 @@ impl<'k> Get<'k> {
                 let offset = offset + judged.value_at as u64;
                 self.ask(Stage::Value, Step::Value { at: 0, offset, len, whole: len })
             }
-            _ => self.ask_still(reader),
+            _ => self.ask_still(reader, known),
         }
     }
 
-    fn take_item(&mut self, reader: &Reader, known: &mut Known, bytes: &[u8]) -> Step {
+    fn take_item(&mut self, reader: &Reader, known: &mut Known, bytes: &[u8], settled: bool) -> Step {
         let Location { offset, generation, .. } = self.candidate.location;
         let item = reader.item_in(bytes, offset, generation).ok();
         self.judged = item.map(|item| Judged {
-            same_key: !item.is_piece() && judge::key(&item, bytes) == self.key,
+            same_key: !item.is_piece() && judge::key(&item, bytes) == self.key.as_ref(),
             value_at: item.payload_at() as usize,
             is_placed: false,
             pieces: if item.is_chained() { judge::pieces(&item, bytes) } else { Vec::new() },
             item,
         });
-        if reader.is_remote() && self.is_state_sure(known) {
+        // The generation was the same behind the bytes if no segment that is counted with this was emptied since.
+        let stood = settled && known.stood(self.candidate.segment, generation);
+        let is_its_own = stood || cfg!(fabcache_without = "behind") || self.is_state_sure(known);
+        if reader.is_remote() && item.is_some() && is_its_own {
             return self.judge(reader, known);
         }
-        self.ask_still(reader)
+        self.ask_still(reader, known)
     }
 
     /// Whether the state can be judged without looking at the generation behind it. It is under no checksum, so it may be
@@ -582,9 +671,10 @@ impl<'k> Get<'k> {
 
     fn take_still(&mut self, reader: &Reader, known: &mut Known, word: u64) -> Step {
         if !self.is_still(word, self.candidate.location.generation) {
-            known.set_generation(self.candidate.segment, word);
+            known.set_generation(self.candidate.segment, word, self.asked_count);
             return self.reject(reader, known, Rejection::Recycled);
         }
+        known.set_generation(self.candidate.segment, word, self.asked_count);
         match self.judged {
             Some(_) => self.judge(reader, known),
             None => self.reject(reader, known, Rejection::Torn),
@@ -657,7 +747,12 @@ impl<'k> Get<'k> {
         if sum != u64::from(judged.item.value_len) || sum > reader.geometry.region_bytes {
             return self.ask_server(Reason::Damaged);
         }
-        self.assembly = Assembly { pieces, whole: sum as usize, ..Assembly::default() };
+        let whole = sum as usize;
+        self.assembly = Assembly { pieces, whole, ..Assembly::default() };
+        if self.is_apart {
+            self.stage = Stage::Pieces;
+            return Step::Pieces { whole };
+        }
         self.ask_piece(reader, known)
     }
 
@@ -676,7 +771,7 @@ impl<'k> Get<'k> {
                 return self.reject(reader, known, Rejection::Recycled);
             }
             self.assembly.segment = segment;
-            return self.ask_word(Stage::PieceGeneration, generation_offset(geometry, segment));
+            return self.ask_generation(Stage::PieceGeneration, reader, known, segment);
         };
         let value_len = if self.places { 0 } else { u64::from(piece.len) };
         let len = HEADER_BYTES_MAX as u64 + value_len;
@@ -714,16 +809,16 @@ impl<'k> Get<'k> {
                 return self.next_piece(reader, known);
             }
         }
-        self.ask_piece_still(reader)
+        self.ask_piece_still(reader, known)
     }
 
-    fn ask_piece_still(&mut self, reader: &Reader) -> Step {
-        self.ask_word(Stage::PieceStill, generation_offset(&reader.geometry, self.assembly.segment))
+    fn ask_piece_still(&mut self, reader: &Reader, known: &Known) -> Step {
+        self.ask_generation(Stage::PieceStill, reader, known, self.assembly.segment)
     }
 
     fn take_piece_still(&mut self, reader: &Reader, known: &mut Known, word: u64) -> Step {
         if !self.is_still(word, self.assembly.generation) {
-            known.set_generation(self.assembly.segment, word);
+            known.set_generation(self.assembly.segment, word, self.asked_count);
             return self.reject(reader, known, Rejection::Recycled);
         }
         match self.assembly.is_taken {

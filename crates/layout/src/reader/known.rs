@@ -5,7 +5,9 @@
 
 use crate::bounds::CLOCK_LAG_SECONDS_MAX;
 use crate::geometry::Geometry;
-use crate::header::{PUBLISHED_AT, PUBLISHED_BYTES, Published};
+use crate::header::{
+    self, PUBLISHED_AND_COUNTS_BYTES, PUBLISHED_AT, PUBLISHED_BYTES, Published, RECYCLED_COUNTS,
+};
 
 use super::Step;
 
@@ -18,6 +20,8 @@ pub struct Known {
     stamp: u64,
     published: Option<Published>,
     now: u32,
+    /// How often segments were emptied, as last fetched.
+    counts: Option<[u64; RECYCLED_COUNTS]>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -31,7 +35,12 @@ struct Generation {
     generation: u64,
     /// When it was learned; 0 for never.
     stamp: u64,
+    /// It still was this when the segment's count was so, and the count was fetched first.
+    count: u64,
 }
+
+/// No count had been fetched.
+const UNCOUNTED: u64 = u64::MAX;
 
 /// What is known of a segment's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +62,7 @@ impl Known {
             stamp: 0,
             published: None,
             now: 0,
+            counts: None,
         }
     }
 
@@ -67,6 +77,27 @@ impl Known {
         let published = Published::from_bytes(published);
         self.now = now.max(published.clock);
         self.published = Some(published);
+    }
+
+    /// The same with the counts of emptied segments behind the line. What a later fetch has told stays so.
+    pub(super) fn begin_counted(&mut self, bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES], now: u32) {
+        let epoch = self.published.map_or(0, |line| line.flush_epoch);
+        let line = bytes.first_chunk().expect("the line is the first of these bytes");
+        self.begin(line, now);
+        self.set_flush_epoch(epoch);
+        self.counts = Some(header::recycled_counts(bytes));
+    }
+
+    /// How often segments of this one's count were emptied, if that was fetched.
+    pub(super) fn count(&self, segment: u32) -> Option<u64> {
+        self.counts.map(|counts| counts[segment as usize % RECYCLED_COUNTS])
+    }
+
+    /// Whether the segment had this generation when the counts were fetched last: none that is counted with it was emptied
+    /// since that was fetched.
+    pub(super) fn stood(&self, segment: u32, generation: u64) -> bool {
+        let known = self.generations[segment as usize];
+        known.stamp > 0 && known.generation == generation && self.count(segment) == Some(known.count)
     }
 
     /// The published line, unless the clock in it stands still.
@@ -140,13 +171,16 @@ impl Known {
         (known.stamp > 0).then_some(known.generation)
     }
 
-    /// Notes a generation that was just fetched.
-    pub(super) fn set_generation(&mut self, segment: u32, generation: u64) {
+    /// Notes a generation that was just fetched, and the segment's count as it was known when that was asked for.
+    pub(super) fn set_generation(&mut self, segment: u32, generation: u64, count: Option<u64>) {
         let known = &mut self.generations[segment as usize];
         // What is known for longer is good for more GETs.
         if known.stamp == 0 || known.generation != generation {
             self.stamp += 1;
-            *known = Generation { generation, stamp: self.stamp };
+            *known = Generation { generation, stamp: self.stamp, count: UNCOUNTED };
+        }
+        if let Some(count) = count {
+            known.count = count;
         }
     }
 }

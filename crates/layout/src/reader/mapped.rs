@@ -155,7 +155,7 @@ impl Mapped {
     }
 
     #[inline(never)]
-    fn run(&mut self, get: Get<'_>, value: &mut Vec<u8>) -> (Outcome, Rejections) {
+    fn run(&mut self, get: Get<&[u8]>, value: &mut Vec<u8>) -> (Outcome, Rejections) {
         let mut get = get.placing(&self.reader);
         let mut fetched = Fetched::Nothing;
         value.clear();
@@ -176,6 +176,8 @@ impl Mapped {
                     fence(Ordering::Acquire);
                     Fetched::Placed
                 }
+                // Not for GETs that are run here.
+                Step::Pieces { .. } => Fetched::Nothing,
                 Step::Done(outcome) => {
                     self.put(&mut get, &outcome, value);
                     return (outcome, get.rejections());
@@ -185,7 +187,7 @@ impl Mapped {
     }
 
     /// Puts what a GET came to in place, unless it is there.
-    fn put(&self, get: &mut Get<'_>, outcome: &Outcome, value: &mut Vec<u8>) {
+    fn put(&self, get: &mut Get<&[u8]>, outcome: &Outcome, value: &mut Vec<u8>) {
         let Outcome::Hit(hit) = outcome else { return value.clear() };
         match hit.value {
             Value::Fetched { at, len } => {

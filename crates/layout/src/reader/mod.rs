@@ -45,6 +45,7 @@ mod known;
 pub mod mapped;
 #[cfg(not(loom))]
 mod region;
+pub mod remote;
 
 pub use ahead::KEYS_AHEAD;
 pub use get::Get;
@@ -53,6 +54,7 @@ pub use known::Known;
 pub use mapped::Mapped;
 #[cfg(not(loom))]
 pub use region::Region;
+pub use remote::Remote;
 
 use crate::checksum::Secret;
 use crate::geometry::Geometry;
@@ -130,6 +132,11 @@ pub enum Step {
         /// Bytes of the whole value, if it is what it seems to be.
         whole: usize,
     },
+    /// The pieces of a value of so many bytes, where these are fetched by whoever runs the GET ([`Remote`]).
+    Pieces {
+        /// Bytes of the whole value.
+        whole: usize,
+    },
     /// Nothing: this is what it came to.
     Done(Outcome),
 }
@@ -143,6 +150,9 @@ pub enum Fetched<'a> {
     Word(u64),
     /// The bytes that were asked for.
     Bytes(&'a [u8]),
+    /// The bytes that were asked for, of an item at a known location; and behind them were fetched the counts of emptied
+    /// segments that are known.
+    Settled(&'a [u8]),
     /// The bytes of the value are where they were wanted.
     Placed,
 }
@@ -249,6 +259,8 @@ pub enum Reason {
     OnFlash,
     /// The region says what cannot be, or a fetch was not what was asked for.
     Damaged,
+    /// A fetch failed.
+    NotFetched,
 }
 
 /// Why what was fetched does not count.
@@ -303,5 +315,11 @@ impl Rejections {
 
     fn count(&mut self, kind: Rejection) {
         self.0[kind as usize] += 1;
+    }
+
+    fn add(&mut self, others: &Rejections) {
+        for (sum, count) in self.0.iter_mut().zip(others.0) {
+            *sum += count;
+        }
     }
 }

@@ -1,0 +1,123 @@
+//! When the published line is fetched, with the counts of emptied segments behind it: one fetch for many GETs.
+//!
+//! Each GET needs a line that was asked for after it began. One at a known location is settled by it if it was asked for
+//! behind its item: then, where the segment's count is the same as before, so is the generation. A lone GET is not to wait
+//! for a line, and a full window is not to fetch one for each GET. So a line is asked for when somebody needs one and none
+//! is on its way, or when enough wait for the next.
+
+/// Lines on their way at once at most: with more the last would only be there sooner by part of a fetch's time.
+const LINES_MAX: u32 = 4;
+
+/// What counts the order in which fetches are asked for and come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment(u64);
+
+impl Moment {
+    /// Never.
+    pub(super) const NEVER: Moment = Moment(u64::MAX);
+
+    /// The next.
+    pub(super) fn next(&mut self) -> Moment {
+        self.0 += 1;
+        *self
+    }
+}
+
+/// Lines asked for.
+#[derive(Debug)]
+pub(super) struct Lines {
+    every: u32,
+    /// When the newest was asked for …
+    asked: Moment,
+    /// … and the newest of which is known what it says.
+    known: Moment,
+    on_their_way: u32,
+    /// Somebody needs one that is asked for after this.
+    needed: Moment,
+    /// GETs at known locations that do, since the newest was asked for.
+    waiting: u32,
+}
+
+impl Lines {
+    /// None yet; while some are on their way, one for so many GETs at known locations.
+    pub(super) fn new(every: u32) -> Lines {
+        Lines {
+            every: every.max(1),
+            asked: Moment::default(),
+            known: Moment::default(),
+            on_their_way: 0,
+            needed: Moment::default(),
+            waiting: 0,
+        }
+    }
+
+    /// A GET needs one that is asked for after `moment`; at a known location it does nothing but wait for it.
+    pub(super) fn need(&mut self, moment: Moment, waits: bool) {
+        self.needed = self.needed.max(moment);
+        self.waiting += u32::from(waits);
+    }
+
+    /// Whether one asked for after `moment` is known.
+    pub(super) fn covers(&self, moment: Moment) -> bool {
+        self.known > moment
+    }
+
+    /// Whether one is to be asked for now.
+    pub(super) fn is_wanted(&self) -> bool {
+        let is_due = self.waiting >= self.every && self.on_their_way < LINES_MAX;
+        self.needed > self.asked && (self.on_their_way == 0 || is_due)
+    }
+
+    /// One was asked for.
+    pub(super) fn ask(&mut self, moment: Moment) {
+        self.asked = moment;
+        self.on_their_way += 1;
+        self.waiting = 0;
+    }
+
+    /// One came in that was asked for at this moment. Whether it is the newest.
+    pub(super) fn take(&mut self, asked: Moment) -> bool {
+        self.on_their_way -= 1;
+        let is_newest = asked > self.known;
+        self.known = self.known.max(asked);
+        is_newest
+    }
+
+    /// One failed.
+    pub(super) fn fail(&mut self) {
+        self.on_their_way -= 1;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_for_many_while_another_is_on_its_way() {
+        let mut now = Moment::default();
+        let mut lines = Lines::new(4);
+        assert!(!lines.is_wanted());
+        let first = now.next();
+        lines.need(first, true);
+        assert!(lines.is_wanted() && !lines.covers(first));
+        let asked = now.next();
+        lines.ask(asked);
+        assert!(!lines.is_wanted());
+        for _ in 0..3 {
+            let moment = now.next();
+            lines.need(moment, true);
+            assert!(!lines.is_wanted(), "one is on its way");
+        }
+        lines.need(now.next(), true);
+        assert!(lines.is_wanted(), "enough wait");
+        let second = now.next();
+        lines.ask(second);
+        let behind = now.next();
+        lines.need(behind, false);
+        assert!(lines.take(second) && lines.covers(first) && !lines.covers(behind));
+        assert!(!lines.take(asked) && !lines.covers(behind), "an older one says nothing new");
+        assert!(lines.is_wanted(), "none is on its way");
+        assert!(!lines.covers(Moment::NEVER));
+    }
+}

@@ -1,0 +1,805 @@
+//! Many GETs at a time over fetches that complete later: what a client on a fabric does. It does no I/O.
+//!
+//! [`Remote`] says which bytes of the region to fetch ([`Remote::next_fetch`]); whoever drives it has them fetched, hands in
+//! what came, in any order ([`Remote::take`]), and is told which GETs are over ([`Remote::next_done`]).
+//!
+//! ```text
+//!   get ──► Running ──► next_fetch ──► (the transport) ──► take ──► Running ──► … ──► next_done
+//!              │ waits for a line                                      ▲
+//!              └────────► lines.rs: one fetch for many GETs ───────────┘
+//! ```
+//!
+//! A GET by key costs two fetches, bucket and item, and one at a kept location one. What else is fetched is shared: the
+//! published line with the counts of emptied segments, once for all GETs that were begun (by key), or whose items were
+//! fetched (at kept locations), before it was asked for (`lines.rs`). GETs whose fetches are there before their line wait
+//! for it.
+//!
+//! Why a GET at a kept location is right without a look at its segment's generation: the generation was fetched at a time
+//! when its segment's count was known already, and behind the item the count is the same. The server changes the count
+//! behind the generation and before it writes over the segment's items. So if anything had been written over the item by
+//! the time it was fetched, the count would have changed since it was first fetched: either before the generation was
+//! fetched, which then would be another one, or after, and then the counts differ. Where a count has changed, or none was
+//! known, the generation itself is fetched behind the item.
+//!
+//! *Behind* means: asked for when the item had come in; where the transport reads in order, when it had been asked for.
+
+mod lines;
+mod locations;
+mod pieces;
+mod running;
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+
+use crate::checksum::Secret;
+use crate::hash::KeyHash;
+use crate::header::{Birth, HeaderError, PUBLISHED_AND_COUNTS_BYTES, PUBLISHED_AT};
+use crate::segment::generation_offset;
+
+use self::lines::{Lines, Moment};
+use self::locations::Locations;
+use self::pieces::{Looked, Pieces};
+use self::running::{Behind, Came, Key, Look, Running};
+use super::get::PiecesFailed;
+use super::{
+    Fetched, Hit, Known, Location, Miss, Mode, Outcome, Reader, Reason, Rejection, Rejections, Step,
+};
+use super::{Value, reads_to_tell};
+
+pub use self::locations::LOCATION_BYTES;
+
+/// How a [`Remote`] goes about it.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteOptions {
+    /// GETs under way at most.
+    pub gets: usize,
+    /// Fetches under way at most, without those of the published line, of which there may be four more.
+    pub fetches: usize,
+    /// Bytes that these may have together; one alone may have more (a segment, 2 MiB at most).
+    pub fetched_bytes: usize,
+    /// Reads are carried out in the order in which they were asked for, as far as memory goes: each has read its last byte
+    /// before the next reads its first (FI_ORDER_RAR of a transport that keeps it so at its target).
+    pub in_order: bool,
+    /// The published line is fetched for so many GETs at kept locations together, while others of it are under way.
+    pub gets_per_line: u32,
+    /// Locations kept: [`LOCATION_BYTES`] each, rounded up to a power of two.
+    pub locations: usize,
+}
+
+impl Default for RemoteOptions {
+    fn default() -> RemoteOptions {
+        RemoteOptions {
+            gets: 64,
+            fetches: 64,
+            fetched_bytes: 8 << 20,
+            in_order: false,
+            gets_per_line: 16,
+            locations: 64 << 10,
+        }
+    }
+}
+
+/// What is to be fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// To be given back with what came.
+    pub id: u32,
+    /// Offset in the region.
+    pub offset: u64,
+    /// Bytes.
+    pub len: usize,
+    /// Where to.
+    pub to: To,
+}
+
+/// Where fetched bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// Into a buffer that is handed in.
+    Buffer,
+    /// To `at` of the value of the GET with this token, which has `whole` bytes. If that was said to have another number of
+    /// bytes before, it is made anew: nothing is being fetched into it then. Other parts are fetched at the same time.
+    Value {
+        /// Whose.
+        token: u64,
+        /// Where in the value.
+        at: usize,
+        /// Bytes of the whole value.
+        whole: usize,
+    },
+}
+
+/// What came of a fetch.
+#[derive(Debug)]
+pub enum Arrival<'a, B> {
+    /// The bytes, at the front of a buffer: for [`To::Buffer`].
+    Buffer(B),
+    /// The bytes, where they belong or on their way there: for [`To::Value`].
+    Placed(&'a [u8]),
+    /// Nothing.
+    Failed,
+}
+
+/// A GET that is over.
+#[derive(Debug)]
+pub struct Done<B> {
+    /// The caller's.
+    pub token: u64,
+    /// Of the key.
+    pub hash: KeyHash,
+    /// What it came to.
+    pub found: Found<B>,
+    /// It was answered where the item had been found before.
+    pub was_kept: bool,
+    /// What did not count on the way, and why.
+    pub rejections: Rejections,
+}
+
+/// What a GET came to.
+#[derive(Debug)]
+pub enum Found<B> {
+    /// The item. A value that is [`Value::Fetched`] lies in the buffer; one that is [`Value::Placed`] where it was wanted.
+    Hit(Hit, Option<B>),
+    /// There is none.
+    Miss(Miss),
+    /// Nothing valid is at the location that was named ([`Remote::get_at`]).
+    Stale(Rejection),
+    /// It cannot be told from here.
+    AskServer(Reason),
+    /// No server keeps the region any more: nothing that was read of it counts.
+    Gone,
+}
+
+impl<B> Done<B> {
+    /// How many reads the server is to be told of with this one; 0 if it need not be told. `random` is any number drawn for
+    /// this.
+    pub fn reads_to_tell(&self, random: u32) -> u8 {
+        match &self.found {
+            Found::Hit(hit, _) => reads_to_tell(hit, random),
+            _ => 0,
+        }
+    }
+}
+
+/// A fetch under way, or wanted.
+#[derive(Clone, Copy, Debug)]
+struct Fetching {
+    whose: Whose,
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Whose {
+    /// The published line, asked for at this moment.
+    Line(Moment),
+    /// What a GET asked for.
+    Step(Owner),
+    /// The generation behind its item.
+    Behind(Owner),
+    /// A piece of its value.
+    Piece(Owner, usize),
+    /// The generation of such a piece, the sum of whose bytes is this.
+    PieceGeneration(Owner, usize, u64),
+}
+
+/// A look of a GET.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    at: usize,
+    serial: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    fetching: Fetching,
+    offset: u64,
+    to: To,
+}
+
+/// GETs of one region, many at a time.
+#[derive(Debug)]
+pub struct Remote<B> {
+    reader: Reader,
+    secret: Secret,
+    known: Known,
+    locations: Locations,
+    options: RemoteOptions,
+    now: Moment,
+    lines: Lines,
+    gets: Box<[Option<Running<B>>]>,
+    free: Vec<usize>,
+    serial: u32,
+    wanted: VecDeque<Wanted>,
+    fetches: Vec<Option<Fetching>>,
+    free_fetches: Vec<u32>,
+    under_way: usize,
+    bytes_under_way: usize,
+    done: VecDeque<Done<B>>,
+    is_gone: bool,
+}
+
+impl<B: Deref<Target = [u8]>> Remote<B> {
+    /// Of the region with this header and secret.
+    ///
+    /// # Errors
+    /// The geometry is not sound.
+    pub fn new(birth: &Birth, secret: Secret, options: RemoteOptions) -> Result<Remote<B>, HeaderError> {
+        let reader = Reader::new(birth, Mode::Remote(secret.clone()))?;
+        let count = options.gets.max(1);
+        Ok(Remote {
+            known: Known::new(reader.geometry()),
+            reader,
+            secret,
+            locations: Locations::new(options.locations),
+            now: Moment::default(),
+            lines: Lines::new(options.gets_per_line),
+            gets: (0..count).map(|_| None).collect(),
+            free: (0..count).rev().collect(),
+            serial: 0,
+            wanted: VecDeque::new(),
+            fetches: Vec::new(),
+            free_fetches: Vec::new(),
+            under_way: 0,
+            bytes_under_way: 0,
+            done: VecDeque::new(),
+            is_gone: false,
+            options,
+        })
+    }
+
+    /// What it reads by.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// GETs that may be begun now.
+    pub fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// GETs that are begun and not over.
+    pub fn gets_under_way(&self) -> usize {
+        self.gets.len() - self.free.len()
+    }
+
+    /// Fetches that were asked for and did not come in, those of lines included.
+    pub fn fetches_under_way(&self) -> usize {
+        self.fetches.len() - self.free_fetches.len()
+    }
+
+    /// Whether it turned out that no server keeps the region.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// Begins a GET: where the key's item was found before, if that is known, and else by key. The token is told with what
+    /// it comes to.
+    ///
+    /// # Panics
+    /// There is no room.
+    pub fn get(&mut self, key: &[u8], token: u64) {
+        let hash = self.reader.hash(key);
+        let kept = self.locations.get(hash).filter(|location| {
+            // Generations only grow: of a later one nothing that was before is there.
+            let segment = self.reader.geometry.segment_of(location.offset);
+            let known = segment.and_then(|segment| self.known.last_generation(segment));
+            known.is_none_or(|known| known <= location.generation)
+        });
+        self.begin(key, hash, kept.map_or(Look::ByKey, Look::Kept), token);
+    }
+
+    /// The same by key, whatever is known.
+    ///
+    /// # Panics
+    /// There is no room.
+    pub fn get_by_key(&mut self, key: &[u8], token: u64) {
+        self.begin(key, self.reader.hash(key), Look::ByKey, token);
+    }
+
+    /// The same at this location only.
+    ///
+    /// # Panics
+    /// There is no room.
+    pub fn get_at(&mut self, key: &[u8], location: Location, token: u64) {
+        self.begin(key, self.reader.hash(key), Look::At(location), token);
+    }
+
+    /// Whether it is known where the key's item was found.
+    pub fn is_kept(&mut self, key: &[u8]) -> bool {
+        self.locations.get(self.reader.hash(key)).is_some()
+    }
+
+    fn begin(&mut self, key: &[u8], hash: KeyHash, look: Look, token: u64) {
+        let over = |found| Done { token, hash, found, was_kept: false, rejections: Rejections::default() };
+        if self.is_gone {
+            return self.done.push_back(over(Found::Gone));
+        }
+        let Some(key) = Key::of(key) else {
+            return self.done.push_back(over(Found::AskServer(Reason::Damaged)));
+        };
+        let at = self.free.pop().expect("room for a GET");
+        let serial = self.next_serial();
+        let begun = self.now.next();
+        self.gets[at] = Some(Running::new(&self.reader, key, hash, look, (token, serial, begun)));
+        self.start(at);
+    }
+
+    fn next_serial(&mut self) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        self.serial
+    }
+
+    /// The next fetch to be posted, in this order, if one is to be posted now. One that cannot be posted yet is to be posted
+    /// before others, or handed in as failed.
+    pub fn next_fetch(&mut self) -> Option<Fetch> {
+        while let Some(Wanted { fetching, offset, to }) = self.wanted.front().copied() {
+            if !self.is_wanted(fetching.whose) {
+                self.wanted.pop_front();
+                continue;
+            }
+            let is_full = self.under_way >= self.options.fetches.max(1)
+                || self.bytes_under_way + fetching.len > self.options.fetched_bytes;
+            if is_full && self.under_way > 0 {
+                break;
+            }
+            self.wanted.pop_front();
+            self.under_way += 1;
+            self.bytes_under_way += fetching.len;
+            let moment = self.now.next();
+            self.note_asked(fetching.whose, moment);
+            return Some(Fetch { id: self.id_of(fetching), offset, len: fetching.len, to });
+        }
+        if !self.lines.is_wanted() {
+            return None;
+        }
+        let moment = self.now.next();
+        self.lines.ask(moment);
+        let fetching = Fetching { whose: Whose::Line(moment), len: PUBLISHED_AND_COUNTS_BYTES };
+        Some(Fetch { id: self.id_of(fetching), offset: PUBLISHED_AT, len: fetching.len, to: To::Buffer })
+    }
+
+    fn id_of(&mut self, fetching: Fetching) -> u32 {
+        let id = self.free_fetches.pop().unwrap_or_else(|| {
+            self.fetches.push(None);
+            self.fetches.len() as u32 - 1
+        });
+        self.fetches[id as usize] = Some(fetching);
+        id
+    }
+
+    /// Whether the look for which a fetch is wanted is still under way.
+    fn is_wanted(&self, whose: Whose) -> bool {
+        match whose {
+            Whose::Line(_) => true,
+            Whose::Step(owner)
+            | Whose::Behind(owner)
+            | Whose::Piece(owner, _)
+            | Whose::PieceGeneration(owner, ..) => self.is_running(owner),
+        }
+    }
+
+    fn is_running(&self, owner: Owner) -> bool {
+        self.gets[owner.at].as_ref().is_some_and(|running| running.serial == owner.serial)
+    }
+
+    /// Notes that a fetch is posted now.
+    fn note_asked(&mut self, whose: Whose, moment: Moment) {
+        match whose {
+            // What is asked for from now on is read behind the item.
+            Whose::Step(owner) if self.options.in_order => {
+                let Some(running) = &mut self.gets[owner.at] else { return };
+                if running.get.is_at_item() && running.by_counts {
+                    running.needs_line = moment;
+                    self.lines.need(moment, true);
+                }
+            }
+            Whose::Behind(owner) => {
+                let Some(running) = &mut self.gets[owner.at] else { return };
+                let count = self.known.count(running.get.place().0);
+                running.behind = Some(Behind { count, word: None });
+            }
+            _ => {}
+        }
+    }
+
+    /// Hands in what came of a fetch. `now` is the second of the region's clock that it is by this client's own monotonic
+    /// clock.
+    pub fn take(&mut self, id: u32, arrival: Arrival<'_, B>, now: u32) {
+        let Some(fetching) = self.fetches.get_mut(id as usize).and_then(Option::take) else { return };
+        self.free_fetches.push(id);
+        if !matches!(fetching.whose, Whose::Line(_)) {
+            self.under_way -= 1;
+            self.bytes_under_way -= fetching.len;
+        }
+        match fetching.whose {
+            Whose::Line(asked) => self.take_line(asked, arrival, now),
+            Whose::Step(owner) if self.is_running(owner) => self.take_step(owner.at, arrival, fetching.len),
+            Whose::Behind(owner) if self.is_running(owner) => self.take_behind(owner.at, arrival),
+            Whose::Piece(owner, number) if self.is_running(owner) => {
+                self.take_piece(owner.at, number, arrival, fetching.len);
+            }
+            Whose::PieceGeneration(owner, number, sum) if self.is_running(owner) => {
+                self.take_piece_generation(owner.at, number, sum, arrival);
+            }
+            // Of a GET that is over, or looks elsewhere by now.
+            _ => {}
+        }
+    }
+
+    /// The next GET that is over.
+    pub fn next_done(&mut self) -> Option<Done<B>> {
+        self.done.pop_front()
+    }
+
+    /// Ends all GETs: nothing can be fetched any more, and nothing is being fetched.
+    pub fn abandon(&mut self) {
+        self.wanted.clear();
+        self.lines = Lines::new(self.options.gets_per_line);
+        (self.fetches, self.free_fetches) = (Vec::new(), Vec::new());
+        (self.under_way, self.bytes_under_way) = (0, 0);
+        for at in 0..self.gets.len() {
+            self.end(at, Found::AskServer(Reason::NotFetched));
+        }
+    }
+
+    // ---- lines ----
+
+    fn take_line(&mut self, asked: Moment, arrival: Arrival<'_, B>, now: u32) {
+        let bytes = match &arrival {
+            Arrival::Buffer(bytes) => bytes.first_chunk::<PUBLISHED_AND_COUNTS_BYTES>(),
+            _ => None,
+        };
+        let Some(line) = bytes else {
+            self.lines.fail();
+            for at in 0..self.gets.len() {
+                let Some(running) = &self.gets[at] else { continue };
+                if running.needs_line < asked && !self.lines.covers(running.needs_line) {
+                    self.fail(at, Reason::NotFetched);
+                }
+            }
+            return;
+        };
+        if !self.lines.take(asked) {
+            return;
+        }
+        self.known.begin_counted(line, now);
+        if !self.known.is_alive() {
+            return self.lose();
+        }
+        for at in 0..self.gets.len() {
+            self.go_on(at);
+        }
+    }
+
+    /// No server keeps the region any more.
+    fn lose(&mut self) {
+        self.is_gone = true;
+        for at in 0..self.gets.len() {
+            // Pieces that are on their way are written to its value.
+            self.drop_unasked_pieces(at);
+            if self.gets[at].as_ref().is_some_and(|running| !running.pieces.are_under_way()) {
+                self.end(at, Found::Gone);
+            }
+        }
+        self.wanted.clear();
+    }
+
+    /// Goes on with a GET that waited for the line, if it is there.
+    fn go_on(&mut self, at: usize) {
+        let Some(running) = &mut self.gets[at] else { return };
+        let needed = if cfg!(fabcache_without = "behind") { running.begun } else { running.needs_line };
+        let is_covered = self.lines.covers(needed);
+        if running.came.is_none() || (running.get.awaits_line() && !is_covered) {
+            return;
+        }
+        let Some(came) = running.came.take() else { return };
+        match came {
+            Came::Word(word) => self.hand_in(at, Handed::Word(word)),
+            Came::Bytes(bytes, len) => {
+                let settled = running.by_counts && running.get.is_at_item();
+                running.bytes = Some(bytes);
+                self.hand_in(at, if settled { Handed::Settled(len) } else { Handed::Bytes(len) });
+            }
+        }
+    }
+
+    // ---- steps ----
+
+    /// Begins a look.
+    fn start(&mut self, at: usize) {
+        let Some(running) = &mut self.gets[at] else { return };
+        if running.look == Look::ByKey {
+            self.lines.need(running.needs_line, false);
+        }
+        self.hand_in(at, Handed::Nothing);
+        let Some(running) = &mut self.gets[at] else { return };
+        if !running.get.is_at_item() {
+            return;
+        }
+        let (segment, generation) = running.get.place();
+        running.by_counts = self.known.stood(segment, generation);
+        if !running.by_counts {
+            self.lines.need(running.needs_line, false);
+            if self.options.in_order {
+                self.want_behind(at);
+            }
+        } else if !self.options.in_order {
+            // Not before the item is there.
+            running.needs_line = Moment::NEVER;
+        }
+    }
+
+    fn owner(&self, at: usize) -> Owner {
+        Owner { at, serial: self.gets[at].as_ref().map_or(0, |running| running.serial) }
+    }
+
+    fn want(&mut self, whose: Whose, offset: u64, len: usize, to: To) {
+        self.wanted.push_back(Wanted { fetching: Fetching { whose, len }, offset, to });
+    }
+
+    /// Wants the generation of the segment in which an item is looked at, behind it.
+    fn want_behind(&mut self, at: usize) {
+        let Some(running) = &self.gets[at] else { return };
+        let offset = generation_offset(&self.reader.geometry, running.get.place().0);
+        self.want(Whose::Behind(self.owner(at)), offset, 8, To::Buffer);
+    }
+
+    fn take_step(&mut self, at: usize, arrival: Arrival<'_, B>, len: usize) {
+        let Some(running) = &mut self.gets[at] else { return };
+        let Arrival::Buffer(bytes) = arrival else { return self.fail(at, Reason::NotFetched) };
+        running.came = Some(match running.asked_word {
+            true => match word_in(&bytes) {
+                Some(word) => Came::Word(word),
+                None => return self.fail(at, Reason::Damaged),
+            },
+            false => Came::Bytes(bytes, len),
+        });
+        if running.get.is_at_item() && !self.options.in_order {
+            let (segment, generation) = running.get.place();
+            // Its count may have changed since it was asked for.
+            running.by_counts = running.by_counts && self.known.stood(segment, generation);
+            if running.by_counts {
+                running.needs_line = self.now.next();
+                self.lines.need(running.needs_line, true);
+            } else {
+                if running.needs_line == Moment::NEVER {
+                    running.needs_line = self.now.next();
+                    self.lines.need(running.needs_line, false);
+                }
+                self.want_behind(at);
+            }
+        }
+        self.go_on(at);
+    }
+
+    fn take_behind(&mut self, at: usize, arrival: Arrival<'_, B>) {
+        let Some(running) = &mut self.gets[at] else { return };
+        let word = match &arrival {
+            Arrival::Buffer(bytes) => word_in(bytes),
+            _ => None,
+        };
+        let (Some(word), Some(behind)) = (word, &mut running.behind) else {
+            return self.fail(at, Reason::NotFetched);
+        };
+        behind.word = Some(word);
+        if running.wants_behind {
+            self.hand_in_behind(at, word);
+        }
+    }
+
+    fn hand_in_behind(&mut self, at: usize, word: u64) {
+        let Some(running) = &mut self.gets[at] else { return };
+        running.wants_behind = false;
+        let count = running.behind.take().and_then(|behind| behind.count);
+        running.get.set_asked_count(count);
+        self.hand_in(at, Handed::Word(word));
+    }
+
+    /// Hands in what a GET asked for, and does what it says then.
+    fn hand_in(&mut self, at: usize, handed: Handed) {
+        let Some(running) = &mut self.gets[at] else { return };
+        let bytes = running.bytes.as_deref().unwrap_or_default();
+        let front = |len: usize| bytes.get(..len).unwrap_or_default();
+        let fetched = match handed {
+            Handed::Nothing => Fetched::Nothing,
+            Handed::Word(word) => Fetched::Word(word),
+            Handed::Bytes(len) => Fetched::Bytes(front(len)),
+            Handed::Settled(len) => Fetched::Settled(front(len)),
+        };
+        let step = running.get.next(&self.reader, &mut self.known, fetched);
+        self.take_order(at, step);
+    }
+
+    fn take_order(&mut self, at: usize, step: Step) {
+        let owner = self.owner(at);
+        let Some(running) = &mut self.gets[at] else { return };
+        match step {
+            Step::Word(offset) => {
+                running.asked_word = true;
+                match running.behind {
+                    // The same word is on its way, or there.
+                    Some(Behind { word, .. }) if running.get.asks_still() => match word {
+                        Some(word) => self.hand_in_behind(at, word),
+                        None => running.wants_behind = true,
+                    },
+                    _ => self.want(Whose::Step(owner), offset, 8, To::Buffer),
+                }
+            }
+            Step::Bytes { offset, len } => {
+                running.asked_word = false;
+                self.want(Whose::Step(owner), offset, len, To::Buffer);
+            }
+            Step::Pieces { whole } => {
+                running.pieces = Pieces::of(whole);
+                self.want_pieces(at);
+            }
+            Step::Value { .. } => self.end(at, Found::AskServer(Reason::Damaged)),
+            Step::Done(outcome) => self.conclude(at, outcome),
+        }
+    }
+
+    // ---- pieces ----
+
+    fn want_pieces(&mut self, at: usize) {
+        let owner = self.owner(at);
+        let Some(running) = &mut self.gets[at] else { return };
+        while running.failed.is_none()
+            && !self.is_gone
+            && let Some(wanted) = running.pieces.next(&self.reader, running.get.pieces())
+        {
+            let pieces::Wanted { number, offset, len, at, whole } = wanted;
+            let fetching = Fetching { whose: Whose::Piece(owner, number), len };
+            let to = To::Value { token: running.token, at, whole };
+            self.wanted.push_back(Wanted { fetching, offset, to });
+        }
+        if running.pieces.are_under_way() {
+            return;
+        }
+        if self.is_gone {
+            return self.end(at, Found::Gone);
+        }
+        if let Some(reason) = running.failed {
+            return self.end(at, Found::AskServer(reason));
+        }
+        if let Some(end) = running.pieces.end(running.get.pieces()) {
+            let step = running.get.end_pieces(&self.reader, &mut self.known, end);
+            self.take_order(at, step);
+        }
+    }
+
+    fn take_piece(&mut self, at: usize, number: usize, arrival: Arrival<'_, B>, len: usize) {
+        let owner = self.owner(at);
+        let Some(running) = &mut self.gets[at] else { return };
+        let Some(piece) = running.get.pieces().get(number).copied() else { return };
+        let looked = match &arrival {
+            Arrival::Placed(value) if value.len() == len => {
+                pieces::look(&self.reader, &self.secret, &self.known, running.get.hash(), piece, value)
+            }
+            _ => return self.fail_piece(at),
+        };
+        match (looked, self.reader.geometry.segment_of(piece.offset)) {
+            (Looked::Ask(sum), Some(segment)) if running.failed.is_none() && !self.is_gone => {
+                let offset = generation_offset(&self.reader.geometry, segment);
+                return self.want(Whose::PieceGeneration(owner, number, sum), offset, 8, To::Buffer);
+            }
+            (Looked::Right, _) => running.pieces.end_one(Ok(())),
+            _ => running.pieces.end_one(Err(PiecesFailed::Rejected(Rejection::Torn))),
+        }
+        self.want_pieces(at);
+    }
+
+    fn take_piece_generation(&mut self, at: usize, number: usize, sum: u64, arrival: Arrival<'_, B>) {
+        let Some(running) = &mut self.gets[at] else { return };
+        let Some(piece) = running.get.pieces().get(number).copied() else { return };
+        let word = match &arrival {
+            Arrival::Buffer(bytes) => word_in(bytes),
+            _ => None,
+        };
+        let (Some(word), Some(segment)) = (word, self.reader.geometry.segment_of(piece.offset)) else {
+            return self.fail_piece(at);
+        };
+        self.known.set_generation(segment, word, None);
+        running.pieces.end_one(pieces::look_again(running.get.hash(), piece, sum, word));
+        self.want_pieces(at);
+    }
+
+    /// A piece could not be fetched: the GET ends when nothing is written to its value any more.
+    fn fail_piece(&mut self, at: usize) {
+        let Some(running) = &mut self.gets[at] else { return };
+        running.pieces.end_one(Ok(()));
+        running.failed = Some(Reason::NotFetched);
+        self.drop_unasked_pieces(at);
+        self.want_pieces(at);
+    }
+
+    /// What was not yet posted is not to be.
+    fn drop_unasked_pieces(&mut self, at: usize) {
+        let owner = self.owner(at);
+        let Some(running) = &mut self.gets[at] else { return };
+        self.wanted.retain(|wanted| match wanted.fetching.whose {
+            Whose::Piece(whose, _) | Whose::PieceGeneration(whose, ..) if whose == owner => {
+                running.pieces.end_one(Ok(()));
+                false
+            }
+            _ => true,
+        });
+    }
+
+    // ---- ends ----
+
+    fn conclude(&mut self, at: usize, outcome: Outcome) {
+        let Some(running) = &mut self.gets[at] else { return };
+        let hash = running.get.hash();
+        let found = match outcome {
+            Outcome::Hit(hit) => {
+                self.locations.put(hash, hit.location);
+                let is_in_bytes = matches!(hit.value, Value::Fetched { .. });
+                Found::Hit(hit, running.bytes.take().filter(|_| is_in_bytes))
+            }
+            Outcome::Miss(miss) => Found::Miss(miss),
+            Outcome::AskServer(reason) => Found::AskServer(reason),
+            Outcome::Stale(why) => {
+                if let Look::Kept(location) | Look::At(location) = running.look {
+                    self.locations.remove(hash, location);
+                }
+                if matches!(running.look, Look::Kept(_)) {
+                    return self.begin_by_key(at);
+                }
+                Found::Stale(why)
+            }
+        };
+        self.end(at, found);
+    }
+
+    /// Looks by key where nothing was at the kept location. The line that told so was asked for after the GET had begun.
+    fn begin_by_key(&mut self, at: usize) {
+        let serial = self.next_serial();
+        let moment = self.now.next();
+        let Some(running) = &mut self.gets[at] else { return };
+        running.serial = serial;
+        if running.needs_line == Moment::NEVER {
+            // Nothing came of it before there was a line.
+            running.needs_line = moment;
+        }
+        running.begin_by_key(&self.reader);
+        self.start(at);
+    }
+
+    fn fail(&mut self, at: usize, reason: Reason) {
+        let Some(running) = &mut self.gets[at] else { return };
+        if running.pieces.are_under_way() {
+            running.failed = Some(reason);
+            self.drop_unasked_pieces(at);
+            return self.want_pieces(at);
+        }
+        self.end(at, Found::AskServer(reason));
+    }
+
+    fn end(&mut self, at: usize, found: Found<B>) {
+        let Some(mut running) = self.gets[at].take() else { return };
+        self.free.push(at);
+        running.rejections.add(&running.get.rejections());
+        self.done.push_back(Done {
+            token: running.token,
+            hash: running.get.hash(),
+            was_kept: running.look != Look::ByKey,
+            found,
+            rejections: running.rejections,
+        });
+    }
+}
+
+/// What a GET is handed.
+#[derive(Clone, Copy, Debug)]
+enum Handed {
+    Nothing,
+    Word(u64),
+    /// So many of the bytes that came.
+    Bytes(usize),
+    /// The same, behind which the counts were fetched.
+    Settled(usize),
+}
+
+fn word_in(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
+}

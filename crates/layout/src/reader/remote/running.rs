@@ -1,0 +1,127 @@
+//! One GET under way: what it waits for, and what of it has come.
+
+use crate::hash::KeyHash;
+use crate::item::KEY_BYTES_MAX;
+
+use super::super::{Get, Location, Reader, Reason, Rejections};
+use super::lines::Moment;
+use super::pieces::Pieces;
+
+/// A key of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    len: u8,
+    bytes: [u8; KEY_BYTES_MAX],
+}
+
+impl Key {
+    /// None if it is longer than keys are.
+    pub(super) fn of(key: &[u8]) -> Option<Key> {
+        let mut bytes = [0; KEY_BYTES_MAX];
+        bytes.get_mut(..key.len())?.copy_from_slice(key);
+        Some(Key { len: key.len() as u8, bytes })
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// Where a GET looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Where the item was found before, and by key if it is not there any more.
+    Kept(Location),
+    /// There only.
+    At(Location),
+    /// By key.
+    ByKey,
+}
+
+/// A generation that was asked for behind the item, before the GET asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Behind {
+    /// The segment's count, as it was known when it was asked for.
+    pub(super) count: Option<u64>,
+    pub(super) word: Option<u64>,
+}
+
+/// What came and waits for the published line.
+#[derive(Debug)]
+pub(super) enum Came<B> {
+    /// The bytes that were asked for, so many of these.
+    Bytes(B, usize),
+    Word(u64),
+}
+
+/// A GET under way.
+#[derive(Debug)]
+pub(super) struct Running<B> {
+    pub(super) token: u64,
+    /// Tells fetches of this look from those of an earlier one.
+    pub(super) serial: u32,
+    pub(super) look: Look,
+    pub(super) get: Get<Key>,
+    pub(super) begun: Moment,
+    /// It needs a line that was asked for after this moment.
+    pub(super) needs_line: Moment,
+    /// Its item is to be settled by the counts behind that line, not by a generation of its own.
+    pub(super) by_counts: bool,
+    pub(super) behind: Option<Behind>,
+    /// It has asked for the generation that is on its way.
+    pub(super) wants_behind: bool,
+    pub(super) came: Option<Came<B>>,
+    /// What it asked for is a word.
+    pub(super) asked_word: bool,
+    /// The bytes handed in last: the value of a hit is in them.
+    pub(super) bytes: Option<B>,
+    pub(super) pieces: Pieces,
+    /// A fetch failed while others write to its value.
+    pub(super) failed: Option<Reason>,
+    /// Of looks that came to nothing.
+    pub(super) rejections: Rejections,
+}
+
+impl<B> Running<B> {
+    pub(super) fn new(
+        reader: &Reader,
+        key: Key,
+        hash: KeyHash,
+        look: Look,
+        (token, serial, begun): (u64, u32, Moment),
+    ) -> Running<B> {
+        let get = match look {
+            Look::Kept(location) | Look::At(location) => Get::at(reader, key, location),
+            Look::ByKey => Get::by_hash(reader, key, hash),
+        };
+        Running {
+            token,
+            serial,
+            begun,
+            look,
+            get: get.apart(),
+            needs_line: begun,
+            by_counts: false,
+            behind: None,
+            wants_behind: false,
+            came: None,
+            asked_word: false,
+            bytes: None,
+            pieces: Pieces::default(),
+            failed: None,
+            rejections: Rejections::default(),
+        }
+    }
+
+    /// Begins again, by key.
+    pub(super) fn begin_by_key(&mut self, reader: &Reader) {
+        self.rejections.add(&self.get.rejections());
+        let (key, hash) = (*self.get.key(), self.get.hash());
+        self.look = Look::ByKey;
+        self.get = Get::by_hash(reader, key, hash).apart();
+        (self.by_counts, self.wants_behind) = (false, false);
+        (self.behind, self.came) = (None, None);
+    }
+}
