@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn parts_have_the_checksum_of_the_whole() {
         let secret = Secret(std::array::from_fn(|i| (i * 7) as u8));
-        let bytes: Vec<u8> = (0..5_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..5_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
         for len in (12..300).chain([1_000, 1_036, 5_000]) {
             let whole = checksum(&secret, 3, 128, 5, &bytes[..len]);
             let sum = sum_of_parts(&secret, bytes[..len].split_at(12));
