@@ -11,6 +11,7 @@ mod loom;
 mod process;
 mod protocols;
 mod python;
+mod rdma;
 mod report;
 mod servers;
 mod torture;
@@ -53,6 +54,8 @@ enum Task {
     Protocols(protocols::Args),
     /// Build the Python wheel, and test it beside pymemcache and Django
     Python(python::Args),
+    /// Test the fabric over real providers, with RDMA in an emulated machine
+    Rdma(rdma::Args),
     /// Look at reports of measurements in a browser
     Report(report::Args),
     /// Read a region from another process while it is written at full rate
@@ -73,6 +76,7 @@ fn main() -> Result<()> {
         Task::Loom(args) => loom::run(&args),
         Task::Protocols(args) => protocols::run(&args),
         Task::Python(args) => python::run(&args),
+        Task::Rdma(args) => rdma::run(&args),
         Task::Report(args) => report::run(&args),
         Task::Torture(args) => torture::run(&args),
     }

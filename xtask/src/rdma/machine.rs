@@ -1,0 +1,187 @@
+//! A machine in QEMU's software emulation, with soft-RoCE, that runs commands on this one's files.
+//!
+//! It sees this machine's root, read-only under a file system in memory: what it writes is gone with it. Steps go in, and
+//! their output and status come back, through a folder that both see. It has no network but its own.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::kernel::Kernel;
+use super::last_lines;
+use crate::process::{Guarded, Interrupt, Scratch, describe, read};
+
+const INIT: &str = include_str!("init.sh");
+const GUEST: &str = include_str!("guest.sh");
+const CROSS: &str = include_str!("cross.sh");
+const CHECK: &str = include_str!("check.sh");
+
+/// Processes that spin on completion queues leave soft-RoCE, which works in the kernel's threads, no fewer than two.
+const CPUS: &str = "4";
+
+/// Taken as it is used.
+const MEMORY: &str = "3G";
+
+/// From the start to the first step; seven seconds if nothing else is done.
+const START_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// From the last step to the end.
+const STOP_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Something to be run in the machine.
+pub struct Step {
+    /// For who looks on.
+    pub name: String,
+    /// For bash, as root.
+    pub script: String,
+    /// Packets between the two devices really go from one interface to the other, from this step on.
+    pub crosses: bool,
+}
+
+/// How a step ended.
+pub struct Ended {
+    pub status: i32,
+    pub output: String,
+    pub time: Duration,
+}
+
+/// A machine that is not yet running.
+pub struct Machine<'a> {
+    pub kernel: &'a Kernel,
+    /// What the machine says on its console, which is kept.
+    pub console: PathBuf,
+    pub interrupt: &'a Interrupt,
+}
+
+impl Machine<'_> {
+    /// Starts it, runs the steps, and tells of each as it ends; with `aloud`, also what it prints.
+    ///
+    /// # Errors
+    /// It does not start, or stops before all steps have been run, or they take longer than the time given.
+    pub fn run(
+        &self,
+        steps: &[Step],
+        time_max: Duration,
+        aloud: bool,
+        mut ended: impl FnMut(&Step, Ended) -> Result<()>,
+    ) -> Result<()> {
+        let scratch = Scratch::create()?;
+        let mut qemu = self.start(steps, scratch.path())?;
+        let outcome = self.watch(&mut qemu, steps, scratch.path(), time_max, aloud, &mut ended);
+        if outcome.is_ok() {
+            qemu.wait(STOP_TIME_MAX, self.interrupt)?;
+        }
+        outcome.map_err(|error| {
+            let (console, faults) = (read(&self.console), read(&scratch.path().join("qemu")));
+            let text = last_lines(&format!("{faults}{console}"), 30);
+            error.context(format!("the machine's console, in {}, ends so:\n{text}", self.console.display()))
+        })
+    }
+
+    fn start(&self, steps: &[Step], folder: &Path) -> Result<Guarded> {
+        let shared = folder.join("steps");
+        fs::create_dir(&shared)?;
+        fs::write(shared.join("guest.sh"), GUEST)?;
+        fs::write(shared.join("cross.sh"), CROSS)?;
+        fs::write(shared.join("check.sh"), CHECK)?;
+        for (n, step) in steps.iter().enumerate() {
+            let before = if step.crosses { "/bin/bash /steps/cross.sh || exit\n" } else { "" };
+            fs::write(shared.join(format!("{n}.sh")), format!("{before}{}\n", step.script))?;
+        }
+        let initial = folder.join("initial");
+        fs::write(&initial, self.kernel.initial_files(INIT)?)?;
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", CPUS]);
+        qemu.args(["-m", MEMORY, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        qemu.arg("-kernel").arg(self.kernel.image()).arg("-initrd").arg(&initial);
+        let options = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off tsc=reliable no_timer_check";
+        qemu.args(["-append", options, "-serial"]).arg(format!("file:{}", escaped(&self.console)));
+        let root = "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap";
+        qemu.args(["-fsdev", root, "-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]);
+        let steps = format!("local,id=steps,path={},security_model=none", escaped(&shared));
+        qemu.args(["-fsdev", &steps, "-device", "virtio-9p-pci,fsdev=steps,mount_tag=steps"]);
+        // An old one would be taken for this one's.
+        let _ = fs::remove_file(&self.console);
+        let output = File::create(folder.join("qemu"))?;
+        Guarded::spawn(&mut qemu, output.try_clone()?, output)
+    }
+
+    fn watch(
+        &self,
+        qemu: &mut Guarded,
+        steps: &[Step],
+        folder: &Path,
+        time_max: Duration,
+        aloud: bool,
+        ended: &mut impl FnMut(&Step, Ended) -> Result<()>,
+    ) -> Result<()> {
+        let shared = folder.join("steps");
+        let started = Instant::now();
+        self.wait_for(qemu, &shared.join("up"), started + START_TIME_MAX.min(time_max), || Ok(()))
+            .context("the machine does not start")?;
+        println!(
+            "      the machine is up after {:.1} s, Linux {}",
+            started.elapsed().as_secs_f64(),
+            self.kernel.version()
+        );
+        for (n, step) in steps.iter().enumerate() {
+            let begun = Instant::now();
+            let log = shared.join(format!("{n}.log"));
+            let mut told = 0;
+            let mut tell = || if aloud { tell_more(&log, &mut told) } else { Ok(()) };
+            let status = shared.join(format!("{n}.status"));
+            self.wait_for(qemu, &status, started + time_max, &mut tell)
+                .with_context(|| format!("{}\n{}", step.name, last_lines(&read(&log), 30)))?;
+            tell()?;
+            let status = read(&status).trim().parse().context("a step's status is no number")?;
+            ended(step, Ended { status, output: read(&log), time: begun.elapsed() })?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a file that the machine makes, and does something meanwhile.
+    fn wait_for(
+        &self,
+        qemu: &mut Guarded,
+        file: &Path,
+        deadline: Instant,
+        mut meanwhile: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        loop {
+            // Seen before the file is looked for, which may be the last that it did.
+            let status = qemu.status()?;
+            if file.exists() {
+                return Ok(());
+            }
+            if let Some(status) = status {
+                bail!("the machine stopped: {}", describe(status));
+            }
+            ensure!(Instant::now() < deadline, "it took longer than it may");
+            meanwhile()?;
+            for _ in 0..10 {
+                self.interrupt.pause()?;
+            }
+        }
+    }
+}
+
+/// Prints what a file has more than when it was looked at last.
+fn tell_more(file: &Path, told: &mut u64) -> Result<()> {
+    let Ok(mut file) = File::open(file) else { return Ok(()) };
+    file.seek(SeekFrom::Start(*told))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    *told += bytes.len() as u64;
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(&bytes)?;
+    Ok(stdout.flush()?)
+}
+
+/// A path in QEMU's options, where a comma is written twice.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}

@@ -1,0 +1,239 @@
+//! `cargo xtask rdma`: the fabric over real providers of libfabric.
+//!
+//! On this machine over its software providers. Over verbs in a machine of QEMU's software emulation, whose kernel has
+//! soft-RoCE: first within one device, then between two whose packets really go from one network interface to another.
+//! Times in there are the emulator's.
+
+mod archive;
+mod kernel;
+mod machine;
+mod programs;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::clients::install::make_packages_ready;
+use crate::process::{self, Interrupt, Scratch};
+use crate::workspace;
+
+use kernel::Kernel;
+use machine::{Ended, Machine, Step};
+use programs::Program;
+
+/// The providers of any machine.
+const SOFTWARE: &[&str] = &["tcp;ofi_rxm", "shm"];
+
+/// The provider of a machine with RDMA.
+const VERBS: &str = "verbs;ofi_rxm";
+
+/// For one program of tests on this machine, and in the other.
+const PLAIN_TIME_MAX: Duration = Duration::from_secs(120);
+const STEP_TIME_MAX: Duration = Duration::from_secs(180);
+
+/// What shows that soft-RoCE works, and what it is given.
+const CHECK: &str = "soft-RoCE itself";
+const CHECK_SECONDS_MAX: u32 = 60;
+
+/// Where the two ends of a test are, each a device: FABCACHE_SERVER_INTERFACE, FABCACHE_CLIENT_INTERFACE.
+const WAYS: &[Way] = &[
+    Way { name: "looped", server: "rxe0", client: "rxe0", crosses: false },
+    Way { name: "crossing", server: "rxe0", client: "rxe1", crosses: true },
+];
+
+struct Way {
+    name: &'static str,
+    server: &'static str,
+    client: &'static str,
+    crosses: bool,
+}
+
+/// Runs the tests of the fabric over real providers.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only on this machine, over its software providers
+    #[arg(long, conflicts_with_all = ["machine", "command"])]
+    plain: bool,
+    /// Only in the emulated machine, over verbs
+    #[arg(long)]
+    machine: bool,
+    /// Only this, given to bash in the emulated machine, as root; its status is this one's
+    ///
+    /// It has rxe0 (10.77.0.1) and rxe1 (10.77.0.2), and this machine's files, which it cannot change.
+    #[arg(long, value_name = "CMD", conflicts_with = "machine")]
+    command: Option<String>,
+    /// With --command: packets between rxe0 and rxe1 really cross
+    #[arg(long, requires = "command")]
+    cross: bool,
+    /// The longest that the emulated machine may run
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    limit: u64,
+    /// Keep what every test printed, as is done where one fails
+    #[arg(long)]
+    keep_log: bool,
+}
+
+/// Runs the tests, or the command.
+///
+/// # Errors
+/// Something is missing and cannot be installed, there is no kernel to be had, or a test fails.
+pub fn run(args: &Args) -> Result<()> {
+    let status = Session::new(args)?.run()?;
+    if status != 0 {
+        std::process::exit(status);
+    }
+    Ok(())
+}
+
+struct Session<'a> {
+    args: &'a Args,
+    /// What is kept of one run to the next, and the logs.
+    folder: PathBuf,
+    interrupt: Interrupt,
+}
+
+impl<'a> Session<'a> {
+    fn new(args: &'a Args) -> Result<Self> {
+        ensure!(cfg!(target_arch = "x86_64"), "the emulated machine, and what it runs, are x86-64's");
+        let interrupt = Interrupt::register()?;
+        make_packages_ready(&workspace::folder().join("tests/rdma"), &interrupt)?;
+        let folder = workspace::target().join("rdma");
+        fs::create_dir_all(&folder).with_context(|| format!("{} cannot be created", folder.display()))?;
+        Ok(Self { args, folder, interrupt })
+    }
+
+    /// The status that this program ends with.
+    fn run(&self) -> Result<i32> {
+        if let Some(command) = &self.args.command {
+            return self.run_command(command);
+        }
+        let programs = programs::build(&self.interrupt)?;
+        let mut failed = Vec::new();
+        if !self.args.machine {
+            failed.extend(self.run_plain(&programs)?);
+        }
+        if !self.args.plain {
+            failed.extend(self.run_in_machine(&programs)?);
+        }
+        ensure!(failed.is_empty(), "{} failed: {}", failed.len(), failed.join(", "));
+        Ok(0)
+    }
+
+    /// The names of those that failed.
+    fn run_plain(&self, programs: &[Program]) -> Result<Vec<String>> {
+        let mut failed = Vec::new();
+        for provider in SOFTWARE {
+            for program in programs {
+                let name = format!("{}, {provider}", program.name());
+                let scratch = Scratch::create()?;
+                let mut command = program.command();
+                command.env("FABCACHE_PROVIDER", provider);
+                let begun = Instant::now();
+                let run = process::run(&mut command, scratch.path(), PLAIN_TIME_MAX, &self.interrupt)?;
+                let output = format!("{}{}", run.stdout, run.stderr);
+                failed.extend(self.judge(&name, &output, run.failure, begun.elapsed())?);
+            }
+        }
+        Ok(failed)
+    }
+
+    /// The names of those that failed.
+    fn run_in_machine(&self, programs: &[Program]) -> Result<Vec<String>> {
+        let mut steps = Vec::new();
+        for Way { name, server, client, crosses } in WAYS {
+            let check =
+                format!("exec timeout -k 5 {CHECK_SECONDS_MAX} bash /steps/check.sh {server} {client}");
+            let name = format!("{VERBS} {name}");
+            steps.push(Step { name: format!("{CHECK}, {name}"), script: check, crosses: *crosses });
+            let environment = format!(
+                "export FABCACHE_PROVIDER='{VERBS}' FABCACHE_SERVER_INTERFACE={server} FABCACHE_CLIENT_INTERFACE={client}\n"
+            );
+            steps.extend(programs.iter().map(|program| Step {
+                name: format!("{}, {name}", program.name()),
+                script: environment.clone() + &program.script(STEP_TIME_MAX),
+                crosses: *crosses,
+            }));
+        }
+        let mut failed = Vec::new();
+        self.machine(&self.kernel()?).run(&steps, self.limit(), false, |step, ended| {
+            let Ended { status, output, time } = ended;
+            let failure = match status {
+                0 => None,
+                124 | 137 => Some("it did not end within its time".to_owned()),
+                status => Some(format!("it ended with status {status}")),
+            };
+            failed.extend(self.judge(&step.name, &output, failure, time)?);
+            Ok(())
+        })?;
+        Ok(failed)
+    }
+
+    fn run_command(&self, command: &str) -> Result<i32> {
+        let step = Step { name: command.to_owned(), script: command.to_owned(), crosses: self.args.cross };
+        let mut status = None;
+        self.machine(&self.kernel()?).run(&[step], self.limit(), true, |_, ended| {
+            status = Some(ended.status);
+            Ok(())
+        })?;
+        status.context("the command was not run")
+    }
+
+    fn kernel(&self) -> Result<Kernel> {
+        Kernel::ready(&self.folder, &self.interrupt)
+    }
+
+    fn machine<'k>(&'k self, kernel: &'k Kernel) -> Machine<'k> {
+        Machine { kernel, console: self.folder.join("console.log"), interrupt: &self.interrupt }
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.args.limit)
+    }
+
+    /// Tells how a program ended; its name, if it failed.
+    fn judge(
+        &self,
+        name: &str,
+        output: &str,
+        failure: Option<String>,
+        time: Duration,
+    ) -> Result<Option<String>> {
+        let seconds = time.as_secs_f64();
+        let is_check = name.starts_with(CHECK);
+        let outcome = match failure {
+            Some(failure) => Err(failure),
+            None if is_check => Ok(indented(output)),
+            None => programs::passed(output)
+                .map(|count| format!("{count} tests\n"))
+                .map_err(|error| error.to_string()),
+        };
+        let log = self.folder.join(format!("{}.log", name.replace([' ', ',', ';', '/'], "-")));
+        if self.args.keep_log || outcome.is_err() {
+            fs::write(&log, output).with_context(|| format!("{} cannot be written", log.display()))?;
+        }
+        match outcome {
+            Ok(told) => {
+                let told = if is_check { format!("\n{told}") } else { format!(", {told}") };
+                print!("ok    {name}, {seconds:.1} s{told}");
+                Ok(None)
+            }
+            Err(why) => {
+                println!("FAILED {name}, {seconds:.1} s: {why}; {} ends so:", log.display());
+                print!("{}", indented(&last_lines(output, 60)));
+                Ok(Some(name.to_owned()))
+            }
+        }
+    }
+}
+
+/// The last lines of a text.
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("      {line}\n")).collect()
+}
