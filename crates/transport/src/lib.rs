@@ -7,11 +7,13 @@
 //! - `tls/`: TLS over either.
 //! - `udp/`: memcached's datagrams, each a short-lived link.
 //! - `shm/`: memory shared with a client of this host, reached over a Unix socket.
+//! - `fabric/`: messages and memory over libfabric, beside a TCP socket.
 //! - `memory/`: a fake for tests, in this process.
 #![forbid(unsafe_code)]
 
 pub mod conformance;
 pub mod contract;
+pub mod fabric;
 pub mod memory;
 pub mod shm;
 mod socket;

@@ -152,8 +152,14 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                 break;
             }
         }
+        let ticket = self.read_ticket();
         self.parts.push_back(Part { bytes: read.bytes, consumed: 0, buffer: None });
-        Ticket(self.first_part + self.parts.len() as u64 - 1)
+        ticket
+    }
+
+    /// The ticket of the read that begins next.
+    pub fn read_ticket(&self) -> Ticket {
+        Ticket(self.first_part + self.parts.len() as u64)
     }
 
     /// A read has come to its end: its bytes are at the buffer's start.
@@ -272,9 +278,15 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     /// # Panics
     /// It did not say so.
     pub fn put_begun(&mut self, piece: Piece) -> Ticket {
+        let ticket = self.put_ticket();
         self.landing.fill(piece.at, piece.bytes);
         self.puts.push_back(Put { piece, is_written: false });
-        Ticket(self.first_put + self.puts.len() as u64 - 1)
+        ticket
+    }
+
+    /// The ticket of the put that begins next.
+    pub fn put_ticket(&self) -> Ticket {
+        Ticket(self.first_put + self.puts.len() as u64)
     }
 
     /// They were written; a [short](ServerEnd::short) message tells the client, when those before were.

@@ -1,0 +1,216 @@
+//! One client's link: a place in its worker's port, and the socket beside it.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::Socket;
+
+use super::bounds::LINGER_TIME_MAX;
+use super::port::{Inner, lock};
+use crate::contract::{Kind, Link, Peer, Received, SocketLink};
+
+/// More bells at once than a client has reason to ring: it rings once for each time that it waits.
+const BELLS_MAX: usize = 4 << 10;
+
+/// One client's link.
+#[derive(Debug)]
+pub struct FabricLink {
+    inner: Arc<Mutex<Inner>>,
+    index: u32,
+    socket: Arc<Socket>,
+    peer: SocketAddr,
+    /// This end looks by itself; the socket need not tell.
+    polled: bool,
+    /// The client has closed the socket: what it sent before is still to be had.
+    left: bool,
+    /// It rang like mad.
+    is_flooded: bool,
+}
+
+impl FabricLink {
+    pub(super) fn new(
+        inner: Arc<Mutex<Inner>>,
+        index: u32,
+        socket: Arc<Socket>,
+        peer: SocketAddr,
+    ) -> FabricLink {
+        FabricLink { inner, index, socket, peer, polled: false, left: false, is_flooded: false }
+    }
+
+    /// Sends the answer to the request for this link over the socket, before anything else is done with it.
+    ///
+    /// # Errors
+    /// The client has left, or takes no more than a part: the link is of no use.
+    pub fn answer(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let sent = rustix::net::send(&*self.socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+        if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    fn check(&self, inner: &mut Inner) -> io::Result<()> {
+        if self.is_flooded {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the client rings without end"));
+        }
+        let member = inner.member(self.index).ok_or(io::ErrorKind::NotConnected)?;
+        member.failure.as_ref().map_or(Ok(()), |failure| Err(failure.to_io()))
+    }
+
+    /// Looks at the socket: the client's bells, or its end.
+    fn hear(&mut self) -> bool {
+        // Once: whoever rings faster than this end looks does not keep it looking.
+        let mut bells = [MaybeUninit::uninit(); BELLS_MAX];
+        match rustix::net::recv(&*self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
+            Ok((_, BELLS_MAX..)) => self.is_flooded = true,
+            Ok((_, 1..)) => return true,
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((_, 0)) | Err(_) => self.left = true,
+        }
+        false
+    }
+}
+
+impl Link for FabricLink {
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<Received> {
+        let shared = Arc::clone(&self.inner);
+        let mut inner = lock(&shared);
+        let mut has_looked = false;
+        loop {
+            self.check(&mut inner)?;
+            let (member, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
+            let len = member.receive(shared, into);
+            if len > 0 {
+                inner.note(self.index);
+                inner.hand_out();
+                return Ok(Received::Bytes(len));
+            }
+            let (has_incoming, has_left) = (member.end.has_incoming(), member.end.has_peer_left());
+            if has_left && !has_incoming {
+                return Ok(Received::End);
+            }
+            if has_looked && self.left {
+                // It waits for the end of what it staged, if it goes on living.
+                return if has_incoming {
+                    Err(io::ErrorKind::ConnectionReset.into())
+                } else {
+                    Ok(Received::End)
+                };
+            }
+            if has_looked {
+                return Ok(Received::Nothing);
+            }
+            if !self.polled {
+                let rang = self.hear();
+                if let Some(member) = inner.member(self.index).filter(|_| rang) {
+                    member.rang();
+                }
+            }
+            has_looked = true;
+            // What this fails with, the link fails with.
+            let _ = inner.progress();
+        }
+    }
+
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let shared = Arc::clone(&self.inner);
+        let mut inner = lock(&shared);
+        self.check(&mut inner)?;
+        let (member, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
+        if self.left || member.end.has_peer_left() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut sent = member.send(shared, parts);
+        inner.note(self.index);
+        if sent == 0 {
+            // What has come to an end meanwhile may make room.
+            let _ = inner.progress();
+            let (member, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
+            sent = member.send(shared, parts);
+            inner.note(self.index);
+        }
+        self.check(&mut inner)?;
+        Ok(sent)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        let shared = Arc::clone(&self.inner);
+        let mut inner = lock(&shared);
+        let _ = inner.progress();
+        self.check(&mut inner)?;
+        let member = inner.member(self.index).ok_or(io::ErrorKind::NotConnected)?;
+        member.is_flushing = member.end.has_unsent();
+        if member.is_flushing && self.left {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(!member.is_flushing)
+    }
+
+    fn has_unsent(&self) -> bool {
+        lock(&self.inner).member(self.index).is_some_and(|member| member.end.has_unsent())
+    }
+
+    fn has_unread(&self) -> bool {
+        lock(&self.inner).member(self.index).is_some_and(|member| member.is_ready())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn peer(&self) -> Peer {
+        Peer::Socket(self.peer)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Fabric
+    }
+
+    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
+        Err(self)
+    }
+
+    fn is_rung(&self) -> bool {
+        true
+    }
+
+    fn answer_bell(&mut self) {
+        let rang = self.hear();
+        let mut inner = lock(&self.inner);
+        if let Some(member) = inner.member(self.index).filter(|_| rang) {
+            member.rang();
+        }
+        inner.note(self.index);
+    }
+
+    fn poll(&mut self) {
+        self.polled = true;
+    }
+
+    fn rest(&mut self) -> bool {
+        self.polled = false;
+        let mut inner = lock(&self.inner);
+        let _ = inner.progress();
+        !inner.member(self.index).is_some_and(|member| member.is_ready())
+    }
+}
+
+impl Drop for FabricLink {
+    fn drop(&mut self) {
+        // Where a thread has panicked nothing is of use any more.
+        let Ok(mut inner) = self.inner.lock() else { return };
+        let is_over = self.left
+            || self.is_flooded
+            || inner
+                .member(self.index)
+                .is_none_or(|member| member.failure.is_some() || member.end.has_peer_left());
+        if is_over {
+            inner.end(self.index);
+        } else {
+            inner.leave(self.index, Instant::now() + LINGER_TIME_MAX);
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! One link's place in its port.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::time::Instant;
+
+use fabcache_fabric::channel::{Broken, Draft, HEADER_BYTES, Next, Piece, SHORT_BYTES, ServerEnd, Ticket};
+use fabcache_fabric::{Buffer, Error, Peer, Place, RemoteMemory};
+use rustix::net::SendFlags;
+use socket2::Socket;
+
+use super::bounds::PUTS_MAX;
+use super::resources::Resources;
+
+/// Why a link is broken.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    /// Its client broke the protocol.
+    Protocol(Broken),
+    /// The fabric did.
+    Fabric(Error),
+    /// It takes too long.
+    Stuck,
+}
+
+impl Failure {
+    pub fn to_io(&self) -> io::Error {
+        match self {
+            Failure::Protocol(broken) => io::Error::new(io::ErrorKind::InvalidData, *broken),
+            Failure::Fabric(error) => io::Error::new(io::ErrorKind::ConnectionReset, error.clone()),
+            Failure::Stuck => {
+                let text = "the other end of the link does not answer on the fabric";
+                io::Error::new(io::ErrorKind::TimedOut, text)
+            }
+        }
+    }
+}
+
+/// Why something is not sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// Until something else comes to an end.
+    Later,
+    /// The link is broken.
+    Broken,
+}
+
+/// One link.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub index: u32,
+    pub token: u64,
+    pub tag: u64,
+    pub credits: u16,
+    pub peer: Peer,
+    pub end: ServerEnd<Buffer, Buffer>,
+    pub staging: RemoteMemory,
+    pub landing: RemoteMemory,
+    pub failure: Option<Failure>,
+    /// Operations under way, and sends among them.
+    pub operations: usize,
+    pub sends: usize,
+    /// Bytes that its application has left to send, and that `send` did not take.
+    pub unsent: usize,
+    /// Its application waits for what was taken to be sent.
+    pub is_flushing: bool,
+    /// The fabric took no more, since then.
+    pub blocked_since: Option<Instant>,
+    pub is_blocked: bool,
+    pub waits_for_bounce: bool,
+    pub waits_for_send: bool,
+    /// A bounce buffer that it waited for.
+    pub handed: Option<Buffer>,
+    /// When something of its pieces last came to an end or was received.
+    pub moved: Instant,
+    /// It is in the list of those that are told of.
+    pub is_listed: bool,
+    /// Bytes of the stream were sent since its client last rang.
+    pub has_sent: bool,
+    /// Its client sleeps, and is to be rung for.
+    pub is_ring_wanted: bool,
+    /// The sign of life.
+    pub socket: Arc<Socket>,
+    /// It was dropped, and stays until then.
+    pub lingering: Option<Instant>,
+}
+
+/// What an operation is called: the link in the upper 24 bits, and which it is of it.
+pub(super) fn operation_token(index: u32, number: u64) -> u64 {
+    u64::from(index) << 40 | number & ((1 << 40) - 1)
+}
+
+/// The link of an operation, and which it is of it.
+pub(super) fn operation_of(token: u64) -> (u32, Ticket) {
+    ((token >> 40) as u32, Ticket::from_number(token & ((1 << 40) - 1)))
+}
+
+impl Member {
+    /// There is something for its application to do.
+    pub fn is_ready(&self) -> bool {
+        let can_send = self.unsent > 0
+            && !(self.is_blocked || self.waits_for_bounce || self.waits_for_send)
+            && self.end.puts_under_way() < PUTS_MAX
+            && self.end.next(self.unsent) != Next::Later;
+        self.failure.is_some()
+            || self.end.incoming().is_some()
+            || self.end.has_peer_left()
+            || can_send
+            || self.is_flushing && !self.end.has_unsent()
+    }
+
+    fn fail(&mut self, error: Error) -> Stop {
+        self.failure.get_or_insert(Failure::Fabric(error));
+        Stop::Broken
+    }
+
+    /// The fabric refused something.
+    fn refused(&mut self, error: Error) -> Stop {
+        if !error.is_again() {
+            return self.fail(error);
+        }
+        self.is_blocked = true;
+        self.blocked_since.get_or_insert_with(Instant::now);
+        Stop::Later
+    }
+
+    fn accepted(&mut self) {
+        self.blocked_since = None;
+    }
+
+    /// All that needs nothing of the application: buffers posted again, reads begun, short messages sent.
+    pub fn settle(&mut self, shared: &mut Resources) {
+        while let Some(buffer) = self.end.freed() {
+            shared.repost(buffer);
+        }
+        if self.failure.is_none() && !self.is_blocked {
+            let _ = self.send_shorts(shared).and_then(|()| self.begin_reads(shared));
+        }
+    }
+
+    /// Its client sleeps: it is rung for when bytes were sent, or at once if some were, for it may have missed them.
+    pub fn rang(&mut self) {
+        self.is_ring_wanted = true;
+    }
+
+    /// Rings if its client is to be rung for.
+    pub fn ring(&mut self) {
+        if self.is_ring_wanted && self.has_sent {
+            (self.is_ring_wanted, self.has_sent) = (false, false);
+            // A socket full of bells rings as well, and one that is closed is noticed by its end.
+            let _ = rustix::net::send(&*self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+    }
+
+    // ---- receiving ----
+
+    fn begin_reads(&mut self, shared: &mut Resources) -> Result<(), Stop> {
+        while self.lingering.is_none()
+            && let Some(read) = self.end.next_read()
+        {
+            let buffer = self.take_bounce(shared).ok_or(Stop::Later)?;
+            let from = Place { address: self.staging.address.wrapping_add(read.at), key: self.staging.key };
+            let ticket = self.end.read_ticket();
+            let token = operation_token(self.index, ticket.number());
+            match shared.port.read(self.peer, from, buffer, 0..read.bytes, token) {
+                Ok(()) => {
+                    let begun = self.end.read_begun();
+                    debug_assert_eq!(begun, ticket);
+                    self.operations += 1;
+                    self.accepted();
+                }
+                Err(refused) => {
+                    drop(refused.buffer);
+                    return Err(self.refused(refused.error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A bounce buffer: the one that it was handed, or one that nobody waits for. Else it waits.
+    fn take_bounce(&mut self, shared: &mut Resources) -> Option<Buffer> {
+        if let Some(buffer) = self.handed.take() {
+            return Some(buffer);
+        }
+        let buffer = if shared.bounce_queue.is_empty() { shared.bounces.take() } else { None };
+        if buffer.is_none() && !self.waits_for_bounce {
+            self.waits_for_bounce = true;
+            shared.bounce_queue.push_back(self.index);
+        }
+        buffer
+    }
+
+    /// Takes what has come; how much.
+    pub fn receive(&mut self, shared: &mut Resources, into: &mut [u8]) -> usize {
+        let mut received = 0;
+        while received < into.len()
+            && let Some(bytes) = self.end.incoming()
+        {
+            let len = bytes.len().min(into.len() - received);
+            into[received..received + len].copy_from_slice(&bytes[..len]);
+            received += len;
+            if self.end.consume(len).is_some() {
+                self.moved = Instant::now();
+            }
+        }
+        if received > 0 {
+            self.settle(shared);
+        }
+        received
+    }
+
+    // ---- sending ----
+
+    /// Sends what there is to tell, but for bytes of the stream.
+    fn send_shorts(&mut self, shared: &mut Resources) -> Result<(), Stop> {
+        let mut message = [0; SHORT_BYTES];
+        while let Some(draft) = self.end.short(&mut message) {
+            let bytes = &message[..draft.bytes()];
+            if bytes.len() <= shared.inject_bytes {
+                shared.port.inject(self.peer, bytes).map_err(|error| self.refused(error))?;
+            } else {
+                let mut buffer = self.take_send(shared).ok_or(Stop::Later)?;
+                buffer[..bytes.len()].copy_from_slice(bytes);
+                self.send_buffer(shared, buffer, bytes.len())?;
+            }
+            // What lies in the client's memory now is of the stream.
+            self.sent(draft, self.end.has_unsent());
+        }
+        Ok(())
+    }
+
+    fn sent(&mut self, draft: Draft, is_of_stream: bool) {
+        self.end.sent(draft);
+        self.has_sent |= is_of_stream;
+        self.accepted();
+    }
+
+    fn take_send(&mut self, shared: &mut Resources) -> Option<Buffer> {
+        let buffer = shared.take_send(self.sends);
+        if buffer.is_none() && !self.waits_for_send {
+            self.waits_for_send = true;
+            shared.send_queue.push_back(self.index);
+        }
+        buffer
+    }
+
+    fn send_buffer(&mut self, shared: &mut Resources, buffer: Buffer, len: usize) -> Result<(), Stop> {
+        let token = operation_token(self.index, 0);
+        match shared.port.send(self.peer, buffer, len, token) {
+            Ok(()) => {
+                self.operations += 1;
+                self.sends += 1;
+                Ok(())
+            }
+            Err(refused) => {
+                drop(refused.buffer);
+                Err(self.refused(refused.error))
+            }
+        }
+    }
+
+    /// Takes a beginning of `parts`; how much.
+    pub fn send(&mut self, shared: &mut Resources, parts: &[IoSlice<'_>]) -> usize {
+        let whole: usize = parts.iter().map(|part| part.len()).sum();
+        let mut rest: Vec<IoSlice<'_>> = Vec::new();
+        let mut taken = 0;
+        while taken < whole {
+            let now = if taken == 0 { parts } else { &rest };
+            let more = match self.end.next(whole - taken) {
+                _ if self.is_blocked => break,
+                Next::Later => break,
+                Next::Data => self.send_data(shared, now, whole - taken),
+                Next::Piece(_) if self.end.puts_under_way() >= PUTS_MAX => break,
+                Next::Piece(piece) => self.put(shared, now, piece),
+            };
+            match more {
+                Ok(more) => taken += more,
+                Err(_) => break,
+            }
+            if taken < whole {
+                rest = behind(parts, taken);
+            }
+        }
+        self.unsent = whole - taken;
+        if self.unsent == 0 {
+            // It was handed for this, or for reads.
+            self.handed = None;
+        }
+        taken
+    }
+
+    fn send_data(
+        &mut self,
+        shared: &mut Resources,
+        parts: &[IoSlice<'_>],
+        len: usize,
+    ) -> Result<usize, Stop> {
+        let draft = if HEADER_BYTES + len <= shared.inject_bytes {
+            let draft = self.end.data(parts, &mut shared.scratch[..]).ok_or(Stop::Later)?;
+            let message = &shared.scratch[..draft.bytes()];
+            shared.port.inject(self.peer, message).map_err(|error| self.refused(error))?;
+            draft
+        } else {
+            let mut buffer = self.take_send(shared).ok_or(Stop::Later)?;
+            let draft = self.end.data(parts, &mut buffer).ok_or(Stop::Later)?;
+            self.send_buffer(shared, buffer, draft.bytes())?;
+            draft
+        };
+        let taken = draft.taken();
+        self.sent(draft, true);
+        Ok(taken)
+    }
+
+    /// Writes a piece to the client's memory.
+    fn put(&mut self, shared: &mut Resources, parts: &[IoSlice<'_>], piece: Piece) -> Result<usize, Stop> {
+        let mut buffer = self.take_bounce(shared).ok_or(Stop::Later)?;
+        let mut filled = 0;
+        for part in parts {
+            let len = part.len().min(piece.bytes - filled);
+            buffer[filled..filled + len].copy_from_slice(&part[..len]);
+            filled += len;
+        }
+        let to = Place { address: self.landing.address.wrapping_add(piece.at as u64), key: self.landing.key };
+        let ticket = self.end.put_ticket();
+        let token = operation_token(self.index, ticket.number());
+        match shared.port.write(self.peer, to, buffer, 0..piece.bytes, token) {
+            Ok(()) => {
+                let begun = self.end.put_begun(piece);
+                debug_assert_eq!(begun, ticket);
+                self.operations += 1;
+                self.moved = Instant::now();
+                self.accepted();
+                Ok(piece.bytes)
+            }
+            Err(refused) => {
+                drop(refused.buffer);
+                Err(self.refused(refused.error))
+            }
+        }
+    }
+}
+
+/// What of the parts is behind their first `count` bytes.
+fn behind<'a>(parts: &'a [IoSlice<'a>], mut count: usize) -> Vec<IoSlice<'a>> {
+    let mut rest = Vec::with_capacity(parts.len());
+    for part in parts {
+        let skipped = part.len().min(count);
+        count -= skipped;
+        if skipped < part.len() {
+            rest.push(IoSlice::new(&part[skipped..]));
+        }
+    }
+    rest
+}

@@ -1,0 +1,37 @@
+//! A fabric: RDMA through libfabric, beside a TCP connection.
+//!
+//! A client that came over TCP names its endpoint and its memory, and from then on bytes go over the fabric
+//! ([`fabcache_fabric::channel`]); the socket carries none but bells. It is also the sign of life, in both directions.
+//!
+//! Each worker has one [`FabricPort`] with what all its links share; a [`FabricLink`] is a place in its table. So links of
+//! one port are used by one thread, and the lock between them is never waited for.
+//!
+//! ```text
+//!   completions ─> progress() ─┬─ Received: by its token to a link ─> end.arrived
+//!                              ├─ Read, Written: end.read_ended, end.put_ended ─> short messages
+//!                              └─ links that have something to receive, or can send again, or broke
+//! ```
+//!
+//! # Memory
+//! A port registers, whatever its clients do:
+//! - receive buffers of 8 KiB: as many as it was opened with, and when these are granted away eight more for each client
+//!   ([`bounds::LEAST_CREDITS`] credits, and [`CREDITS_MESSAGES_MAX`](fabcache_fabric::channel::CREDITS_MESSAGES_MAX)), 64
+//!   at a time;
+//! - send buffers of 8 KiB: [`bounds::SENDS`], and beyond half as many clients two for each, 64 at a time;
+//! - [`bounds::BOUNCES`] buffers of 256 KiB for what goes through clients' memory.
+//!
+//! The provider has memory of its own for each endpoint, and for each peer of it.
+//!
+//! # Whose turn it is
+//! Who finds no bounce buffer waits in a queue; one that becomes free is handed to the first in it. Whoever holds some that
+//! were read, and does not receive them, loses them while others wait: they are read again. Whose operations do not end
+//! while others wait is cut off.
+
+pub mod bounds;
+mod link;
+mod member;
+mod port;
+mod resources;
+
+pub use link::FabricLink;
+pub use port::{AttachError, Client, FabricPort, Granted};
