@@ -182,7 +182,7 @@ fn what_was_stored_after_a_flush_within_a_batch_is_a_hit() {
 }
 
 /// Runs a GET that fetches these bytes instead of the item's, and all else from the region as it is now.
-fn get_with(get: Get<'_>, reader: &Reader, known: &mut Known, memory: &Memory, item: &[u8]) -> Outcome {
+fn get_with(get: Get<&[u8]>, reader: &Reader, known: &mut Known, memory: &Memory, item: &[u8]) -> Outcome {
     let mut get = get;
     let mut step = get.next(reader, known, Fetched::Nothing);
     loop {
@@ -190,7 +190,7 @@ fn get_with(get: Get<'_>, reader: &Reader, known: &mut Known, memory: &Memory, i
         let fetched = match step {
             Step::Done(outcome) => return outcome,
             Step::Word(offset) => Fetched::Word(memory.load(offset, Ordering::Acquire)),
-            Step::Value { .. } => unreachable!("no value is to be placed"),
+            Step::Value { .. } | Step::Pieces { .. } => unreachable!("no value is to be placed"),
             Step::Bytes { len, .. } => {
                 bytes.resize(len, 0);
                 Fetched::Bytes(&bytes)
@@ -221,7 +221,7 @@ fn a_state_that_was_written_over_is_not_the_items() {
         let mut line = [0; PUBLISHED_BYTES];
         memory.copy_out(header::PUBLISHED_AT, &mut line);
         known.begin(&line, store.now());
-        let get = Get::at(&reader, b"key", location);
+        let get = Get::at(&reader, &b"key"[..], location);
         let found = get_with(get, &reader, &mut known, &memory, &item);
         assert!(
             matches!(found, Outcome::Hit(_)),
@@ -230,7 +230,7 @@ fn a_state_that_was_written_over_is_not_the_items() {
         for i in 0..40_000 {
             set(&handle, format!("key{i}").as_bytes(), &[b'v'; 200]).expect("something is evicted");
         }
-        let get = Get::at(&reader, b"key", location);
+        let get = Get::at(&reader, &b"key"[..], location);
         let found = get_with(get, &reader, &mut known, &memory, &item);
         assert_eq!(found, Outcome::Stale(Rejection::Recycled));
     }

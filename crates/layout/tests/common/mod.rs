@@ -61,7 +61,7 @@ pub fn run(input: &[u8]) -> Vec<Outcome> {
     outcomes
 }
 
-fn answer_all(reader: &Reader, known: &mut Known, mut get: Get<'_>, input: &mut Input<'_>) -> Outcome {
+fn answer_all(reader: &Reader, known: &mut Known, mut get: Get<&[u8]>, input: &mut Input<'_>) -> Outcome {
     let geometry = *reader.geometry();
     let mut region = Region { hash: get.hash(), geometry, head: head(input), slots: (0, Vec::new()) };
     let (mut bytes, mut placed) = (Vec::new(), 0);
@@ -76,6 +76,7 @@ fn answer_all(reader: &Reader, known: &mut Known, mut get: Get<'_>, input: &mut 
                 }
                 return outcome;
             }
+            Step::Pieces { .. } => unreachable!("pieces are fetched by the GET itself"),
             Step::Value { at, offset, len, whole } => {
                 assert!(at == 0 || at == placed);
                 placed = at + len;

@@ -1,6 +1,7 @@
 //! What the store's tests share: a clock that they set, and short forms of the operations.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod fabric;
 pub mod outside;
 
 use std::sync::Arc;

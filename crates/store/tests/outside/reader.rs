@@ -91,7 +91,7 @@ impl Slow {
                     self.fetch(offset, len);
                     Fetched::Bytes(&self.bytes)
                 }
-                Step::Value { .. } => unreachable!("no value is to be placed"),
+                Step::Value { .. } | Step::Pieces { .. } => unreachable!("no value is to be placed"),
                 Step::Done(outcome) => {
                     self.assembled = get.take_assembled();
                     return (outcome, get.rejections());
