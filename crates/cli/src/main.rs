@@ -1,8 +1,10 @@
-//! The command-line tool: `fabcache bench …`.
+//! The command-line tool: `fabcache bench …`, `fabcache fabric`.
 //!
 //! - `bench/`: measurements, a file for each subcommand; what they do is in the crate `fabcache-bench`.
+//! - `fabric/`: what of fabrics the machine has.
 
 mod bench;
+mod fabric;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -19,12 +21,15 @@ struct Arguments {
 enum Command {
     /// Measures servers and the store
     #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(Box<bench::Command>),
+    /// Lists the fabrics that this machine has (RDMA, by libfabric), and which of them a server would take
+    Fabric(fabric::Arguments),
 }
 
 fn main() -> Result<()> {
     match Arguments::parse().command {
-        Command::Bench(command) => bench::run(command),
+        Command::Bench(command) => bench::run(*command),
+        Command::Fabric(arguments) => fabric::run(&arguments),
     }
 }
 
@@ -62,6 +67,8 @@ mod tests {
             "fabcache bench compare a=/bin/a --no-pin --protocol meta --verify --key-bytes 30",
             "fabcache bench memory a=/bin/a b=/bin/b --json f --plot f",
             "fabcache bench store --threads 1,2 --json f --plot f",
+            "fabcache fabric",
+            "fabcache fabric verbs,mlx5_0 --json --patience 9",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }
@@ -87,6 +94,7 @@ mod tests {
             ("fabcache bench throughput --server tcp://h:1 --arrivals odd", "poisson"),
             ("fabcache bench multiget --server tcp://h:1 --clients many", "--clients"),
             ("fabcache bench memory a", "NAME=PROGRAM"),
+            ("fabcache fabric --patience 0", "--patience"),
             ("fabcache bench report", "FILE"),
             ("fabcache bench policies --quick --scale 2", "--scale"),
             ("fabcache bench compare", "SERVER"),

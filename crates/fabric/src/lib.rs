@@ -5,7 +5,7 @@
 //!                                                             └─ Port: endpoint, completion queue, address vector
 //! ```
 //! - `library.rs`: `libfabric.so.1` and its few functions; everything else is called through tables in its objects.
-//! - `provider.rs`: what the machine has, and what is picked.
+//! - `provider.rs`: what the machine has; `survey.rs`: what of it is picked, and why not the rest.
 //! - `domain.rs`, `memory.rs`: registered memory and who owns it.
 //! - `port.rs`: operations; a buffer in flight belongs to its operation.
 //! - `sys.rs`, `object.rs`: the binary interface.
@@ -22,11 +22,13 @@ mod memory;
 mod object;
 mod port;
 mod provider;
+mod survey;
 mod sys;
 
 pub use domain::Domain;
 pub use error::Error;
-pub use library::Library;
+pub use library::{FILE_VARIABLE, Library};
 pub use memory::{Area, Buffer, Exposed, Peers, Pool, REGISTRATION_CACHE, RemoteMemory};
 pub use port::{Completion, Kind, NAME_BYTES_MAX, Peer, Place, Port, PortOptions, Refused};
-pub use provider::{Provider, Rejected, Survey, Wish, ip_of};
+pub use provider::{Provider, ip_of, name_text};
+pub use survey::{ORDER, Rejected, Survey, Wish};

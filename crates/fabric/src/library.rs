@@ -11,6 +11,9 @@ use crate::sys;
 /// The name of the library for as long as its binary interface is compatible.
 const FILE: &str = "libfabric.so.1";
 
+/// The environment variable that names another file, such as that of a site's own libfabric.
+pub const FILE_VARIABLE: &str = "FABCACHE_LIBFABRIC";
+
 /// libfabric, which stays open to the end of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
@@ -33,9 +36,16 @@ impl Library {
     }
 
     fn load() -> Result<Library, Error> {
-        let told = |error: libloading::Error| Error::Library(error.to_string());
+        let file = std::env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty());
+        let named = file.as_ref().map_or(String::new(), |_| format!(" (as {FILE_VARIABLE} says)"));
+        let file = file.unwrap_or_else(|| FILE.into());
+        let told = |error: libloading::Error| {
+            // The system's words are behind the crate's.
+            let why = std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string);
+            Error::Library(format!("{why}{named}"))
+        };
         // SAFETY: libfabric's initialisation has no precondition of ours; it is what the name stands for on this system.
-        let object = unsafe { Object::open(Some(FILE), RTLD_NOW | RTLD_LOCAL) }.map_err(told)?;
+        let object = unsafe { Object::open(Some(&file), RTLD_NOW | RTLD_LOCAL) }.map_err(told)?;
         // SAFETY: the type is that of the header.
         let version = unsafe { object.get::<sys::FiVersion>(b"fi_version\0") }.map_err(told)?;
         // SAFETY: as for all in this function.
@@ -61,7 +71,7 @@ impl Library {
         // It has threads and handlers of its own: it is never closed, so the functions stay.
         std::mem::forget(object);
         if number < sys::API_VERSION {
-            return Err(Error::Library(format!("this one is {}", library.version())));
+            return Err(Error::Library(format!("{} is version {}", file.display(), library.version())));
         }
         Ok(library)
     }
@@ -80,5 +90,52 @@ impl Library {
         }
         // SAFETY: just made by libfabric, ends with 0 and stays.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::ffi::c_char;
+
+    use super::*;
+
+    unsafe extern "C" fn get_info(
+        _: u32,
+        _: *const c_char,
+        _: *const c_char,
+        _: u64,
+        _: *const sys::FiInfo,
+        _: *mut *mut sys::FiInfo,
+    ) -> c_int {
+        -sys::FI_ENOSYS
+    }
+
+    unsafe extern "C" fn free_info(_: *mut sys::FiInfo) {}
+
+    unsafe extern "C" fn dup_info(_: *const sys::FiInfo) -> *mut sys::FiInfo {
+        std::ptr::null_mut()
+    }
+
+    unsafe extern "C" fn open_fabric(
+        _: *mut sys::FiFabricAttr,
+        _: *mut *mut sys::FidFabric,
+        _: *mut std::ffi::c_void,
+    ) -> c_int {
+        -sys::FI_ENOSYS
+    }
+
+    unsafe extern "C" fn str_error(_: c_int) -> *const c_char {
+        std::ptr::null()
+    }
+
+    /// A library that has nothing.
+    pub static EMPTY: Library = Library { get_info, free_info, dup_info, open_fabric, str_error, version: 0 };
+
+    #[test]
+    fn what_it_does_not_have_is_an_error() {
+        assert_eq!(EMPTY.text(7), "error 7");
+        assert_eq!(EMPTY.version(), "0.0");
+        let error = EMPTY.survey().expect_err("no descriptions can be made");
+        assert!(error.to_string().contains("no memory"), "{error}");
     }
 }

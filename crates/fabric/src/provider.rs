@@ -1,13 +1,14 @@
-//! What the machine has of fabrics, and which of it is picked.
+//! What the machine has of fabrics, as libfabric describes it.
 
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::Error;
 use crate::library::Library;
+use crate::survey::{ORDER, Rejected, Survey, Wish};
 use crate::sys::{self, FiInfo};
 
 /// What is needed of an endpoint: messages, and reading and writing of a peer's memory.
@@ -31,22 +32,6 @@ const MEMORY_MODES: i32 =
 /// target to look at its completion queue, whatever they report of progress (ofi_rxm over verbs reports MANUAL, for its
 /// messages).
 const ONE_SIDED: [&str; 4] = ["verbs", "efa", "cxi", "gni"];
-
-/// The order in which providers are picked: hardware, then kernels' networks.
-const PREFERENCE: [&str; 12] = [
-    "cxi",
-    "efa",
-    "psm3",
-    "opx",
-    "psm2",
-    "gni",
-    "verbs;ofi_rxm",
-    "tcp;ofi_rxm",
-    "tcp",
-    "net;ofi_rxm",
-    "net",
-    "sockets",
-];
 
 /// A provider of libfabric at one of its interfaces, with an endpoint of the kind that is needed.
 #[derive(Clone)]
@@ -75,37 +60,6 @@ pub struct Provider {
     pub receives_max: usize,
     /// Messages reach their peer in order (`FI_ORDER_SAS`); without that it is of no use.
     pub(crate) info: Info,
-}
-
-/// What cannot be picked, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejected {
-    /// As libfabric calls it.
-    pub name: String,
-    /// Its interface.
-    pub interface: String,
-    /// What it lacks.
-    pub why: &'static str,
-}
-
-/// What a machine has.
-#[derive(Clone, Debug, Default)]
-pub struct Survey {
-    /// What can be used, best first.
-    pub providers: Vec<Provider>,
-    /// What cannot.
-    pub rejected: Vec<Rejected>,
-}
-
-/// What is wished for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
-    /// The provider's name; that of the part below ofi_rxm will do (`verbs`).
-    pub provider: Option<String>,
-    /// The interface's name.
-    pub interface: Option<String>,
-    /// Unless an interface is named: one that only this host reaches, where the provider has such.
-    pub only_this_host: bool,
 }
 
 /// One of libfabric's descriptions, shared.
@@ -164,20 +118,8 @@ impl Library {
     /// # Errors
     /// libfabric cannot say.
     pub fn survey(&'static self) -> Result<Survey, Error> {
-        let mut providers = self.list(Some(self.hints()?), None)?;
-        providers.sort_by_key(|provider| {
-            let place = PREFERENCE.iter().position(|name| *name == provider.name);
-            let is_local = provider.is_only_this_host();
-            (place.unwrap_or(PREFERENCE.len()), is_local, provider.address.is_none_or(|at| at.is_ipv6()))
-        });
-        let mut seen: Vec<Provider> = Vec::new();
-        providers.retain(|provider| {
-            let is_new = !seen.iter().any(|other| other.is_same(provider));
-            if is_new {
-                seen.push(provider.clone());
-            }
-            is_new
-        });
+        let providers = self.list(Some(self.hints()?), None)?;
+        let providers = in_order(providers);
         let mut rejected: Vec<Rejected> = Vec::new();
         for info in self.infos(None, None)? {
             let description = Description::of(&info);
@@ -199,7 +141,7 @@ impl Library {
     /// There is none that is as wished for; the error names what there is.
     pub fn pick(&'static self, wish: &Wish) -> Result<Provider, Error> {
         let survey = self.survey()?;
-        survey.pick(wish).cloned().ok_or_else(|| survey.refusal(wish))
+        survey.choose(wish).cloned()
     }
 
     /// The provider through which a peer at `host` is reached that has one of this name.
@@ -215,6 +157,15 @@ impl Library {
             }
         }
         self.pick(wish)
+    }
+
+    /// The one with this [`Provider::identity`], if it is still there.
+    ///
+    /// # Errors
+    /// libfabric cannot say.
+    pub fn find(&'static self, identity: &str) -> Result<Option<Provider>, Error> {
+        let providers = self.list(Some(self.hints()?), None)?;
+        Ok(providers.into_iter().find(|provider| provider.identity() == identity))
     }
 
     /// What is asked for.
@@ -283,49 +234,16 @@ impl Library {
     }
 }
 
-impl Survey {
-    /// What of it is as wished for, best first.
-    pub fn pick(&self, wish: &Wish) -> Option<&Provider> {
-        let mut fit = self.providers.iter().filter(|provider| provider.is_as(wish));
-        if wish.interface.is_none() && wish.only_this_host {
-            let local = fit.clone().find(|provider| provider.is_only_this_host());
-            return local.or_else(|| fit.find(|provider| provider.address.is_none()));
+/// Best first, each once.
+pub(crate) fn in_order(mut providers: Vec<Provider>) -> Vec<Provider> {
+    providers.sort_by_key(Provider::place);
+    let mut seen: Vec<Provider> = Vec::new();
+    for provider in providers {
+        if !seen.iter().any(|other| other.is_same(&provider)) {
+            seen.push(provider);
         }
-        fit.next()
     }
-
-    fn refusal(&self, wish: &Wish) -> Error {
-        let provider = wish.provider.as_deref();
-        let mut text = provider.map_or(String::new(), |name| format!("from provider {name:?} "));
-        match &wish.interface {
-            Some(interface) => text.push_str(&format!("at interface {interface:?} ")),
-            None if wish.only_this_host => text.push_str("that only this host reaches "),
-            None => {}
-        }
-        let named = |name: &str| provider.is_none_or(|wished| is_named(name, wished));
-        let rejected = self.rejected.iter().find(|other| {
-            named(&other.name)
-                && wish.interface.as_ref().is_none_or(|interface| *interface == other.interface)
-        });
-        let why = match rejected {
-            Some(Rejected { name, interface, why }) if provider.is_some() => {
-                format!("{name} at {interface} {why}")
-            }
-            _ if self.providers.is_empty() => "libfabric has no provider that can be used".into(),
-            _ => {
-                let mut names: Vec<String> =
-                    self.providers.iter().map(|fit| format!("{},{}", fit.name, fit.interface)).collect();
-                names.dedup();
-                format!("there are {}", names.join(" "))
-            }
-        };
-        Error::NoProvider { wish: text.trim_end().into(), why }
-    }
-}
-
-/// `verbs` names `verbs;ofi_rxm` as well.
-fn is_named(name: &str, wished: &str) -> bool {
-    name == wished || name.split(';').next() == Some(wished)
+    seen
 }
 
 impl Provider {
@@ -353,21 +271,22 @@ impl Provider {
         })
     }
 
-    fn is_as(&self, wish: &Wish) -> bool {
-        let is_provider = wish.provider.as_ref().is_none_or(|wished| is_named(&self.name, wished));
-        let is_interface = wish.interface.as_ref().is_none_or(|wished| {
-            *wished == self.interface || self.address.is_some_and(|at| at.to_string() == *wished)
-        });
-        // What lies in one host's memory is no fabric for who did not ask for it.
-        let is_network = self.name != "shm" || wish.provider.is_some();
-        is_provider && is_interface && is_network
+    /// Where it comes when one is picked: what sorts first is best.
+    fn place(&self) -> (usize, bool, bool) {
+        let known = ORDER.iter().position(|name| *name == self.name);
+        let is_ipv6 = self.address.is_some_and(|at| at.is_ipv6());
+        (known.unwrap_or(ORDER.len()), self.is_only_this_host(), is_ipv6)
     }
 
-    fn is_same(&self, other: &Provider) -> bool {
-        let what = |provider: &Provider| {
-            (provider.name.clone(), provider.interface.clone(), provider.fabric.clone(), provider.address)
-        };
-        what(self) == what(other)
+    /// What tells it from all others of this host, in one word.
+    pub fn identity(&self) -> String {
+        let Provider { name, interface, fabric, .. } = self;
+        let address = self.address.map_or(String::new(), |at| at.to_string());
+        format!("{name},{interface},{fabric},{address}")
+    }
+
+    pub(crate) fn is_same(&self, other: &Provider) -> bool {
+        self.identity() == other.identity()
     }
 
     /// Nobody on another host reaches it.
@@ -483,6 +402,19 @@ fn ip_address(info: &FiInfo) -> Option<IpAddr> {
     ip_of(bytes)
 }
 
+/// An endpoint's name as people read it: address and port, text, or hexadecimal digits.
+pub fn name_text(name: &[u8]) -> String {
+    if let Some(address) = ip_of(name) {
+        let port = name.get(2..4).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]));
+        return SocketAddr::new(address, port).to_string();
+    }
+    let text = name.strip_suffix(&[0]).unwrap_or(name);
+    match std::str::from_utf8(text) {
+        Ok(text) if !text.is_empty() && text.chars().all(|letter| letter.is_ascii_graphic()) => text.into(),
+        _ => name.iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
+}
+
 /// The IP address in a `struct sockaddr`, as endpoints' names often are.
 pub fn ip_of(name: &[u8]) -> Option<IpAddr> {
     const AF_INET: u16 = 2;
@@ -498,5 +430,46 @@ pub fn ip_of(name: &[u8]) -> Option<IpAddr> {
             Some(IpAddr::V6(Ipv6Addr::from(at)))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::library::tests::EMPTY;
+
+    /// One that is not there.
+    pub fn provider(name: &str, interface: &str, address: Option<&str>) -> Provider {
+        let info = Info(Arc::new(OwnInfo { info: NonNull::dangling(), library: &EMPTY }));
+        Provider {
+            name: name.into(),
+            interface: interface.into(),
+            fabric: String::new(),
+            address_format: 0,
+            protocol: 0,
+            address: address.map(|at| at.parse().expect("an address")),
+            is_one_sided: false,
+            reads_in_order: false,
+            inject_bytes: 0,
+            transmits_max: 0,
+            receives_max: 0,
+            info,
+        }
+    }
+
+    #[test]
+    fn names_of_endpoints_are_read() {
+        let ipv4 = [2, 0, 0x2b, 0xcb, 192, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 0];
+        // The family is in the machine's order.
+        let family = 2u16.to_ne_bytes();
+        let ipv4 = [&family[..], &ipv4[2..]].concat();
+        assert_eq!(name_text(&ipv4), "192.0.2.7:11211");
+        let mut ipv6 = vec![0; 28];
+        ipv6[..2].copy_from_slice(&10u16.to_ne_bytes());
+        ipv6[23] = 1;
+        assert_eq!(name_text(&ipv6), "[::1]:0");
+        assert_eq!(name_text(b"fi_shm://4711:0\0"), "fi_shm://4711:0");
+        assert_eq!(name_text(&[1, 0xff]), "01ff");
+        assert_eq!(name_text(&[]), "");
     }
 }

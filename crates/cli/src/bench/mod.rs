@@ -12,7 +12,7 @@ mod memory;
 mod mixture;
 mod multiget;
 mod nonblocking;
-mod output;
+pub mod output;
 mod policies;
 mod report;
 mod shm;

@@ -1,0 +1,90 @@
+//! `fabcache fabric` as a process: with libfabric, and without it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn fabric(arguments: &[&str], library: Option<&Path>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fabcache"));
+    command.arg("fabric").args(arguments).env_remove("RUST_BACKTRACE");
+    if let Some(library) = library {
+        command.env("FABCACHE_LIBFABRIC", library);
+    }
+    command.output().expect("the program is there")
+}
+
+fn told(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// The provider that the tests are run with, without its interface.
+fn provider() -> String {
+    let named = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
+    named.split(',').next().expect("a text has a first part").to_owned()
+}
+
+#[test]
+fn without_libfabric_it_says_what_to_install() {
+    for arguments in [&[][..], &["--json"], &["verbs,mlx5_0"]] {
+        let output = fabric(arguments, Some(Path::new("/nowhere/libfabric.so.1")));
+        let (listed, error) = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert_eq!(listed, "", "nothing is listed");
+        for culprit in ["/nowhere/libfabric.so.1", "FABCACHE_LIBFABRIC", "libfabric1", "1.17"] {
+            assert!(error.contains(culprit), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_library_that_is_another_is_told() {
+    let file = std::env::temp_dir().join(format!("fabcache-no-library-{}", std::process::id()));
+    std::fs::write(&file, "not a library").expect("a file");
+    let output = fabric(&[], Some(&file));
+    std::fs::remove_file(&file).expect("it was there");
+    let (_, error) = told(&output);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("libfabric cannot be used") && error.contains("fabcache-no-library"), "{error}");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn what_there_is_is_listed_and_opened() {
+    let provider = provider();
+    let output = fabric(&[&provider], None);
+    let (listed, error) = told(&output);
+    assert!(output.status.success(), "{listed}\n{error}");
+    for part in ["libfabric 1.", "Best first: cxi", &format!("takes {provider},"), "is taken", "one-sided"] {
+        assert!(listed.contains(part), "{part}: {listed}");
+    }
+    let output = fabric(&[&provider, "--json"], None);
+    let listing: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let usable = listing["usable"].as_array().expect("a list");
+    let of_it: Vec<_> = usable.iter().filter(|one| one["provider"] == *provider).collect();
+    assert!(!of_it.is_empty(), "{listing}");
+    for one in &of_it {
+        assert!(one["opened"]["name"].is_string(), "{one}");
+        assert_eq!(one["opened"]["waits"], provider != "shm", "{one}");
+        assert_eq!(one["one_sided"], provider.starts_with("verbs"), "{one}");
+    }
+    let taken = of_it.iter().filter(|one| one["why_not_networks"].is_null()).count();
+    assert_eq!(taken, 1, "{listing}");
+    let others = usable.iter().filter(|one| one["provider"] != *provider);
+    assert!(others.clone().all(|one| one["why_not_networks"].is_string()), "{listing}");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn what_there_is_not_is_told() {
+    for (wish, culprits) in [
+        ("nothing-of-the-kind", ["nothing-of-the-kind", "there are"]),
+        ("udp", ["\"udp\"", "only datagrams"]),
+        (&format!("{},nowhere0", provider()), ["nowhere0", "there are"]),
+    ] {
+        let output = fabric(&[wish], None);
+        let (listed, error) = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(listed.contains("takes nothing"), "{listed}");
+        assert!(culprits.iter().all(|culprit| error.contains(culprit)), "{error}");
+    }
+}

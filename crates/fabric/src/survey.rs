@@ -1,0 +1,269 @@
+//! Which of the fabrics that a machine has is picked, and why not the others.
+
+use crate::error::Error;
+use crate::provider::Provider;
+
+/// The order in which providers are picked: hardware, then kernels' networks. Those that are not known come last.
+pub const ORDER: [&str; 12] = [
+    "cxi",
+    "efa",
+    "psm3",
+    "opx",
+    "psm2",
+    "gni",
+    "verbs;ofi_rxm",
+    "tcp;ofi_rxm",
+    "tcp",
+    "net;ofi_rxm",
+    "net",
+    "sockets",
+];
+
+/// What cannot be picked, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejected {
+    /// As libfabric calls it.
+    pub name: String,
+    /// Its interface.
+    pub interface: String,
+    /// What it lacks.
+    pub why: &'static str,
+}
+
+/// What a machine has.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// What can be used, best first.
+    pub providers: Vec<Provider>,
+    /// What cannot.
+    pub rejected: Vec<Rejected>,
+}
+
+/// What is wished for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// The provider's name; that of the part below ofi_rxm will do (`verbs`).
+    pub provider: Option<String>,
+    /// The interface's name.
+    pub interface: Option<String>,
+    /// Unless an interface is named: one that only this host reaches, where the provider has such.
+    pub only_this_host: bool,
+}
+
+impl Survey {
+    /// What of it is as wished for, best first.
+    pub fn pick(&self, wish: &Wish) -> Option<&Provider> {
+        let mut fit = self.providers.iter().filter(|provider| self.excludes(provider, wish).is_none());
+        if !wish.stays_here() {
+            return fit.next();
+        }
+        let local = fit.clone().find(|provider| provider.is_only_this_host());
+        local.or_else(|| fit.next())
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// There is none; the error says what was wished for, and what there is.
+    pub fn choose(&self, wish: &Wish) -> Result<&Provider, Error> {
+        self.pick(wish).ok_or_else(|| self.refusal(wish))
+    }
+
+    /// Why it is not the one that is picked; none if it is.
+    pub fn why_not(&self, provider: &Provider, wish: &Wish) -> Option<String> {
+        if let Some(why) = self.excludes(provider, wish) {
+            return Some(why.into());
+        }
+        let picked = self.pick(wish)?;
+        if picked.is_same(provider) {
+            return None;
+        }
+        Some(if provider.name != picked.name {
+            let is_known = ORDER.contains(&&*provider.name);
+            let which = if is_known { "" } else { "is not known here: " };
+            format!("{which}comes after {}", picked.name)
+        } else if provider.is_only_this_host() && !picked.is_only_this_host() {
+            "only this host reaches it".into()
+        } else if provider.address.is_some_and(|at| at.is_ipv6()) {
+            "IPv4 comes first".into()
+        } else {
+            format!("libfabric names {} first", picked.interface)
+        })
+    }
+
+    fn refusal(&self, wish: &Wish) -> Error {
+        let provider = wish.provider.as_deref();
+        let mut text = provider.map_or(String::new(), |name| format!("from provider {name:?} "));
+        match &wish.interface {
+            Some(interface) => text.push_str(&format!("at interface {interface:?} ")),
+            None if wish.only_this_host => text.push_str("that only this host reaches "),
+            None => {}
+        }
+        let named = |name: &str| provider.is_none_or(|wished| is_named(name, wished));
+        let at =
+            |other: &&Rejected| wish.interface.as_ref().is_none_or(|interface| *interface == other.interface);
+        let rejected = self.rejected.iter().filter(|other| named(&other.name)).filter(at);
+        // Named in full first.
+        let rejected = rejected.min_by_key(|other| Some(&*other.name) != provider);
+        let is_there = self.providers.iter().any(|fit| provider.is_some() && named(&fit.name));
+        let elsewhere = Wish { only_this_host: false, ..wish.clone() };
+        let why = match rejected {
+            _ if wish.stays_here() && self.pick(&elsewhere).is_some() => {
+                "other hosts reach what there is; name its interface, or the networks that may come".into()
+            }
+            Some(Rejected { name, interface, why }) if provider.is_some() && !is_there => {
+                let at = if interface.is_empty() { "" } else { " at " };
+                format!("{name}{at}{interface} {why}")
+            }
+            _ if self.providers.is_empty() => "libfabric has no provider that can be used".into(),
+            _ => {
+                let mut names: Vec<String> =
+                    self.providers.iter().map(|fit| format!("{},{}", fit.name, fit.interface)).collect();
+                names.dedup();
+                format!("there are {}", names.join(" "))
+            }
+        };
+        Error::NoProvider { wish: text.trim_end().into(), why }
+    }
+
+    /// Why a provider is not as wished for; none if it is.
+    fn excludes(&self, provider: &Provider, wish: &Wish) -> Option<&'static str> {
+        if let Some(wished) = &wish.provider {
+            // `net` is one by itself, and names `net;ofi_rxm` only where it is not there.
+            let is_whole = self.providers.iter().any(|other| other.name == *wished);
+            if provider.name != *wished && (is_whole || !is_named(&provider.name, wished)) {
+                return Some("another provider is named");
+            }
+        }
+        let is_interface = |wished: &String| {
+            *wished == provider.interface || provider.address.is_some_and(|at| at.to_string() == *wished)
+        };
+        if wish.interface.as_ref().is_some_and(|wished| !is_interface(wished)) {
+            return Some("another interface is named");
+        }
+        // What lies in one host's memory is no fabric for who did not ask for it.
+        if provider.name == "shm" && wish.provider.is_none() {
+            return Some("is memory of this host, which any process of its user can write: only if named");
+        }
+        let is_elsewhere = wish.stays_here() && !provider.is_only_this_host() && provider.address.is_some();
+        is_elsewhere.then_some("other hosts reach it as well")
+    }
+}
+
+impl Wish {
+    fn stays_here(&self) -> bool {
+        self.only_this_host && self.interface.is_none()
+    }
+}
+
+/// `verbs` names `verbs;ofi_rxm` as well.
+fn is_named(name: &str, wished: &str) -> bool {
+    name == wished || name.split(';').next() == Some(wished)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::in_order;
+    use crate::provider::tests::provider;
+
+    fn survey() -> Survey {
+        let providers = in_order(vec![
+            provider("shm", "shm", None),
+            provider("net", "eth0", Some("192.0.2.2")),
+            provider("tcp;ofi_rxm", "lo", Some("::1")),
+            provider("tcp;ofi_rxm", "lo", Some("127.0.0.1")),
+            provider("tcp;ofi_rxm", "eth0", Some("fd00::2")),
+            provider("tcp;ofi_rxm", "eth0", Some("192.0.2.2")),
+            provider("tcp;ofi_rxm", "eth0", Some("192.0.2.2")),
+            provider("odd", "odd0", Some("192.0.2.3")),
+            provider("net;ofi_rxm", "eth0", Some("192.0.2.2")),
+        ]);
+        let why = "has only datagrams, which may be lost";
+        Survey { providers, rejected: vec![Rejected { name: "udp".into(), interface: "eth0".into(), why }] }
+    }
+
+    fn wish(provider: &str, interface: &str, only_this_host: bool) -> Wish {
+        let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        Wish { provider: given(provider), interface: given(interface), only_this_host }
+    }
+
+    fn picked(survey: &Survey, wish: &Wish) -> String {
+        survey.pick(wish).expect("one is as wished for").identity()
+    }
+
+    #[test]
+    fn the_best_as_wished_for_is_picked() {
+        let survey = survey();
+        assert_eq!(survey.providers.len(), 8, "each once");
+        for (provider, interface, only_this_host, expected) in [
+            ("", "", false, "tcp;ofi_rxm,eth0,,192.0.2.2"),
+            ("", "", true, "tcp;ofi_rxm,lo,,127.0.0.1"),
+            ("tcp", "", false, "tcp;ofi_rxm,eth0,,192.0.2.2"),
+            ("tcp", "eth0", true, "tcp;ofi_rxm,eth0,,192.0.2.2"),
+            ("tcp", "fd00::2", true, "tcp;ofi_rxm,eth0,,fd00::2"),
+            ("net", "", false, "net,eth0,,192.0.2.2"),
+            ("net;ofi_rxm", "", false, "net;ofi_rxm,eth0,,192.0.2.2"),
+            ("shm", "", true, "shm,shm,,"),
+            ("shm", "", false, "shm,shm,,"),
+            ("odd", "", false, "odd,odd0,,192.0.2.3"),
+        ] {
+            let wish = wish(provider, interface, only_this_host);
+            assert_eq!(picked(&survey, &wish), expected, "{wish:?}");
+        }
+        let hardware = in_order(vec![
+            provider("tcp;ofi_rxm", "eth0", Some("192.0.2.2")),
+            provider("verbs;ofi_rxm", "mlx5_0", Some("198.51.100.2")),
+            provider("efa", "rdmap0", None),
+        ]);
+        let survey = Survey { providers: hardware, rejected: Vec::new() };
+        assert_eq!(picked(&survey, &Wish::default()), "efa,rdmap0,,");
+        assert_eq!(picked(&survey, &wish("verbs", "", false)), "verbs;ofi_rxm,mlx5_0,,198.51.100.2");
+        assert_eq!(picked(&survey, &wish("", "", true)), "efa,rdmap0,,", "whom it reaches is not told by it");
+    }
+
+    #[test]
+    fn all_others_are_told_why_not() {
+        let survey = survey();
+        let whys = |wish: Wish| -> Vec<Option<String>> {
+            survey.providers.iter().map(|provider| survey.why_not(provider, &wish)).collect()
+        };
+        let told = |whys: &[Option<String>]| whys.iter().filter(|why| why.is_none()).count();
+        let any = whys(Wish::default());
+        let expected = [
+            "",
+            "IPv4 comes first",
+            "only this host reaches it",
+            "only this host reaches it",
+            "comes after tcp;ofi_rxm",
+            "comes after tcp;ofi_rxm",
+            "is not known here: comes after tcp;ofi_rxm",
+            "is memory of this host, which any process of its user can write: only if named",
+        ];
+        for (provider, expected) in survey.providers.iter().zip(expected) {
+            let why = survey.why_not(provider, &Wish::default()).unwrap_or_default();
+            assert_eq!(why, expected, "{provider:?}");
+        }
+        let local = whys(wish("", "", true));
+        let named = whys(wish("net", "", false));
+        assert_eq!((told(&any), told(&local), told(&named)), (1, 1, 1));
+        assert_eq!(local[0].as_deref(), Some("other hosts reach it as well"));
+        assert_eq!(named[0].as_deref(), Some("another provider is named"));
+        assert!(whys(wish("none", "", false)).iter().all(Option::is_some));
+    }
+
+    #[test]
+    fn who_wishes_for_what_is_not_there_is_told_what_is() {
+        for (wish, culprits) in [
+            (wish("nothing", "", false), ["\"nothing\"", "there are tcp;ofi_rxm,eth0"]),
+            (wish("udp", "", false), ["\"udp\"", "only datagrams"]),
+            (wish("net", "", true), ["only this host", "name its interface"]),
+            (wish("tcp", "eth9", false), ["\"eth9\"", "tcp;ofi_rxm,lo"]),
+        ] {
+            let error = survey().choose(&wish).expect_err("none is so").to_string();
+            assert!(culprits.iter().all(|culprit| error.contains(culprit)), "{error}");
+        }
+        let error = Survey::default().choose(&Wish::default()).expect_err("nothing is there").to_string();
+        assert!(error.contains("no provider that can be used"), "{error}");
+    }
+}
