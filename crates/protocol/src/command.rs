@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use memchr::memchr;
 
 use crate::bounds::WORDS_MAX;
+use crate::fabric::FabricAttach;
 use crate::form::Form;
 use crate::refusal::Refusal;
 
@@ -80,8 +81,17 @@ pub enum Command<'a> {
         /// Version of the region's.
         region: u64,
     },
-    /// `shm accessed`: reads that the server did not see. Not answered.
+    /// `shm accessed`: reads that the server did not see, whatever way. Not answered.
     ShmAccessed(Accesses<'a>),
+    /// `fabric hello`: which provider there is, for clients that know these versions.
+    FabricHello {
+        /// Version of the messages.
+        channel: u64,
+        /// Version of the region's format.
+        region: u64,
+    },
+    /// `fabric attach`: go on over the fabric.
+    FabricAttach(FabricAttach<'a>),
     /// Text authentication (a `set` before the connection is let in): answered by `Stored` or `AuthFailure`. The
     /// decoder stays shut until the server calls [`Decoder::require_auth`](crate::Decoder::require_auth) again.
     Authenticate {

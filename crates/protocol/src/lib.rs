@@ -13,6 +13,7 @@ pub mod binary;
 pub mod bounds;
 pub mod command;
 pub mod decoder;
+pub mod fabric;
 pub mod form;
 mod meta;
 pub mod number;
@@ -25,6 +26,7 @@ pub use command::{
     Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Touch, Value, Words,
 };
 pub use decoder::{Decoded, Decoder, KeysAhead, Limits, Protocol};
+pub use fabric::{FabricAttach, FabricMemory};
 pub use form::{BinaryForm, Form, MetaCommand, MetaForm, SavedForm, TextCommand, TextForm};
 pub use refusal::Refusal;
 pub use reply::{Item, Reply};

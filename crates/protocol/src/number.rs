@@ -62,8 +62,9 @@ pub fn parse_i64(word: &[u8]) -> Option<i64> {
     }
 }
 
+/// Reads all of `word`, which has digits only.
 #[inline]
-fn parse_digits(digits: &[u8]) -> Option<u64> {
+pub(crate) fn parse_digits(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }

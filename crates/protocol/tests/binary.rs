@@ -5,8 +5,8 @@ mod common;
 use common::{ITEM, answers, decoder, packet, request};
 use fabcache_protocol::binary::status;
 use fabcache_protocol::{
-    Arithmetic, BinaryForm, Command, Decoded, Decoder, Delete, Exptime, Form, Get, Limits, Refusal, Reply,
-    Store, StoreMode, Touch, Value, Words,
+    Arithmetic, BinaryForm, Command, Decoded, Decoder, Delete, Exptime, FabricAttach, FabricMemory, Form,
+    Get, Limits, Refusal, Reply, Store, StoreMode, Touch, Value, Words,
 };
 
 const OPAQUE: u32 = 0xdead_beef;
@@ -117,6 +117,18 @@ fn others() {
     decodes_to(&packet(0x20, b"", b"", b"", 0), Command::SaslList);
     let versions = [1u64.to_be_bytes(), 3u64.to_be_bytes()].concat();
     decodes_to(&packet(0xa0, b"", b"", &versions, 0), Command::ShmAttach { channel: 1, region: 3 });
+    decodes_to(&packet(0xa1, b"", b"", b"1 3", 0), Command::FabricHello { channel: 1, region: 3 });
+    let memory = |address| FabricMemory { address, key: 7, bytes: 64 };
+    let attach = FabricAttach::new(b"bmFtZQ==", 0xff, 8, memory(100), memory(200)).expect("sound");
+    let words = b"bmFtZQ== ff 8 100 7 64 200 7 64";
+    decodes_to(&packet(0xa2, b"", b"", words, 0), Command::FabricAttach(attach));
+    for (opcode, wrong) in [(0xa1, &b""[..]), (0xa1, b"1"), (0xa2, b"1 2")] {
+        let (mut decoder, packet) = (decoder(), packet(opcode, b"", b"", wrong, 0));
+        assert_eq!(
+            request(&mut decoder, &packet).command,
+            Command::Refused(Refusal::Status(status::INVALID))
+        );
+    }
     let (mechanism, payload) = (&b"PLAIN"[..], &b"\0user\0pass"[..]);
     decodes_to(&packet(0x21, mechanism, b"", payload, 0), Command::SaslAuth { mechanism, payload });
     decodes_to(&packet(0x22, mechanism, b"", b"", 0), Command::SaslStep { mechanism, payload: b"" });
@@ -127,6 +139,8 @@ fn broken_packets_close() {
     let noop = packet(0x0a, b"", b"", b"", 0);
     let long = [b'k'; 251];
     let mut cases = vec![
+        (packet(0xa1, b"k", b"", b"1 3", 0), status::INVALID),
+        (packet(0xa2, b"", b"1234", b"1 3", 0), status::INVALID),
         (packet(0x00, b"", b"", b"", 0), status::INVALID),
         (packet(0x00, b"k", b"e", b"", 0), status::INVALID),
         (packet(0x0d, b"k", b"", b"v", 0), status::INVALID),
@@ -185,8 +199,21 @@ fn refused_packets_are_swallowed() {
         answers(&[mechanism, noop.clone()].concat()),
         [error(0x21, status::INVALID), done.clone()].concat()
     );
+    let words = packet(0xa2, b"", b"", &[b'1'; 2049], 0);
+    assert_eq!(
+        answers(&[words, noop.clone()].concat()),
+        [error(0xa2, status::INVALID), done.clone()].concat()
+    );
     let payload = packet(0x21, b"PLAIN", b"", &[0; 16385], 0);
     assert_eq!(answers(&[payload, noop].concat()), [error(0x21, status::OUT_OF_MEMORY), done].concat());
+}
+
+#[test]
+fn why_there_is_no_fabric_is_said() {
+    let why = Reply::Refused(Refusal::Client("why"));
+    for opcode in [0xa1, 0xa2] {
+        assert_eq!(says(opcode, why), answer(opcode, status::INVALID, b"", b"", b"why", 0));
+    }
 }
 
 #[test]

@@ -4,9 +4,11 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use common::{Setup, events, packet};
-use fabcache_protocol::bounds::DATAGRAM_MAX;
-use fabcache_protocol::{Protocol, number, udp};
+use fabcache_protocol::bounds::{DATAGRAM_MAX, FABRIC_NAME_MAX};
+use fabcache_protocol::{Command, Decoded, Decoder, FabricMemory, Limits, Protocol, number, udp};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -44,6 +46,10 @@ const COMMANDS: &[&str] = &[
     "slabs",
     "watch",
     "cache_memlimit",
+    "shm attach",
+    "shm accessed",
+    "fabric hello",
+    "fabric attach",
     "GET",
     "foo",
     "",
@@ -102,6 +108,43 @@ fn line_end() -> impl Strategy<Value = &'static [u8]> {
     prop_oneof![8 => Just(&b"\r\n"[..]), 2 => Just(&b"\n"[..]), 1 => Just(&b""[..])]
 }
 
+/// The words of `fabric attach`, and all that they say; some of it cannot be.
+fn attach() -> impl Strategy<Value = (String, Option<Attach>)> {
+    let memory = || (any::<u64>(), any::<u64>(), prop_oneof![3 => 0..1u64 << 21, 1 => any::<u64>()]);
+    let name = vec(any::<u8>(), 0..300);
+    (name, any::<u64>(), 0..70_000u32, memory(), memory()).prop_map(
+        |(name, token, credits, staging, landing)| {
+            let numbers = [staging.0, staging.1, staging.2, landing.0, landing.1, landing.2];
+            let numbers = numbers.map(|number| number.to_string()).join(" ");
+            let words = format!("{} {token:x} {credits} {numbers}", STANDARD.encode(&name));
+            let is_memory = |(at, _, bytes): (u64, u64, u64)| bytes > 0 && at.checked_add(bytes).is_some();
+            let is_sound = (1..=FABRIC_NAME_MAX).contains(&name.len())
+                && (1..=u32::from(u16::MAX)).contains(&credits)
+                && is_memory(staging)
+                && is_memory(landing);
+            (words, is_sound.then_some((name, token, credits, staging, landing)))
+        },
+    )
+}
+
+type Attach = (Vec<u8>, u64, u32, (u64, u64, u64), (u64, u64, u64));
+
+/// What a client that attaches said of itself, in whichever protocol it did.
+fn attached(bytes: &[u8]) -> Option<Attach> {
+    let mut decoder = Decoder::new(None, Limits { inline_value_max: 0 });
+    let Decoded::Request { consumed, request } = decoder.decode(bytes) else { panic!("it is all there") };
+    assert_eq!(consumed, bytes.len());
+    match request.command {
+        Command::FabricAttach(attach) => {
+            let memory = |memory: FabricMemory| (memory.address, memory.key, memory.bytes);
+            let (staging, landing) = (memory(attach.staging), memory(attach.landing));
+            Some((attach.name(), attach.token, attach.credits.into(), staging, landing))
+        }
+        Command::Refused(_) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Any line of words.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     (select(COMMANDS), vec(word(), 0..7), line_end()).prop_map(|(command, words, end)| {
@@ -151,8 +194,10 @@ fn binary_packet() -> impl Strategy<Value = Vec<u8>> {
     let any =
         (any::<u8>(), vec(any::<u8>(), 0..40), select(&[0usize, 4, 8, 20, 255][..]), vec(any::<u8>(), 0..60))
             .prop_map(|(opcode, key, extras, value)| packet(opcode, &key, &vec![1; extras], &value, 0));
+    let words = (0xa0..0xa3u8, prop_oneof![attach().prop_map(|(words, _)| words), Just("1 3".to_owned())])
+        .prop_map(|(opcode, words)| packet(opcode, b"", b"", words.as_bytes(), 0));
     let bare = (0..0x30u8).prop_map(|opcode| packet(opcode, b"", b"", b"", 0));
-    prop_oneof![6 => valid, 1 => any, 2 => bare]
+    prop_oneof![6 => valid, 1 => any, 2 => bare, 1 => words]
 }
 
 /// A stream of mostly sensible pieces, some of them damaged.
@@ -227,6 +272,12 @@ proptest! {
         if !word.starts_with('-') {
             prop_assert_eq!(number::parse_u64(bytes), word.parse().ok());
         }
+    }
+
+    #[test]
+    fn who_attaches_is_understood_in_either_protocol((words, said) in attach()) {
+        prop_assert_eq!(&attached(format!("fabric attach {words}\r\n").as_bytes()), &said);
+        prop_assert_eq!(&attached(&packet(0xa2, b"", b"", words.as_bytes(), 0)), &said);
     }
 
     #[test]

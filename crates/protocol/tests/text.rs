@@ -2,11 +2,13 @@
 
 mod common;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use common::{decoder, request, said};
-use fabcache_protocol::bounds::{LINE_MAX, MULTIGET_LINE_MAX};
+use fabcache_protocol::bounds::{FABRIC_NAME_MAX, LINE_MAX, MULTIGET_LINE_MAX};
 use fabcache_protocol::{
-    Arithmetic, Command, Decoded, Decoder, Delete, Exptime, Form, Get, Limits, Protocol, Refusal, Reply,
-    Request, Store, StoreMode, TextCommand, TextForm, Touch, Value, Words,
+    Arithmetic, Command, Decoded, Decoder, Delete, Exptime, FabricAttach, FabricMemory, Form, Get, Limits,
+    Protocol, Refusal, Reply, Request, Store, StoreMode, TextCommand, TextForm, Touch, Value, Words,
 };
 
 const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
@@ -286,6 +288,50 @@ fn shared_memory() {
     // Nine bytes each: a hash of 1, read 8 times; all ones, read 255 times.
     assert_eq!(accesses(b"shm accessed AQAAAAAAAAAI////////////\r\n"), [(1, 8), (u64::MAX, 255)]);
     assert_eq!(accesses(b"shm accessed AQAAAAAAAAAI!!!!!!!!!!!!AQAAAAAAAAAI\r\n"), [(1, 8)]);
+}
+
+#[test]
+fn the_fabric() {
+    decodes_to(b"fabric hello 1 3\r\n", Command::FabricHello { channel: 1, region: 3 });
+    let staging = FabricMemory { address: 0, key: u64::MAX, bytes: 1 << 20 };
+    let landing = FabricMemory { address: u64::MAX - 7, key: 0, bytes: 7 };
+    let attach = |name, token, credits| {
+        let attach = FabricAttach::new(name, token, credits, staging, landing);
+        Command::FabricAttach(attach.expect("sound"))
+    };
+    let memory = "0 18446744073709551615 1048576 18446744073709551608 0 7";
+    let line = format!("fabric attach AAECAw== 0123456789ABCdef 65535 {memory}\r\n");
+    decodes_to(line.as_bytes(), attach(b"AAECAw==", 0x0123_4567_89ab_cdef, u16::MAX));
+    let longest = STANDARD.encode([7; FABRIC_NAME_MAX]);
+    let line = format!("fabric attach {longest} 0 1 {memory}\r\n");
+    decodes_to(line.as_bytes(), attach(longest.as_bytes(), 0, 1));
+    let too_long = STANDARD.encode([7; FABRIC_NAME_MAX + 1]);
+    for wrong in [
+        "hello".into(),
+        "hello 1".into(),
+        "hello 1 x".into(),
+        "hello -1 3".into(),
+        "hello 1 18446744073709551616".into(),
+        "attach".into(),
+        format!("attach {too_long} 0 1 {memory}"),
+        format!("attach AAECA 0 1 {memory}"),
+        format!("attach AA!CAw== 0 1 {memory}"),
+        format!("attach AA== x 1 {memory}"),
+        format!("attach AA== +1 1 {memory}"),
+        format!("attach AA== 00000000000000000 1 {memory}"),
+        format!("attach AA== 0 0 {memory}"),
+        format!("attach AA== 0 65536 {memory}"),
+        "attach AA== 0 1 0 1 2 3 4".into(),
+        "attach AA== 0 1 0 1 0 3 4 5".into(),
+        "attach AA== 0 1 18446744073709551615 1 1 3 4 5".into(),
+        "attach AA== 0 1 0 1 1 3 4 18446744073709551613".into(),
+        "attach AA== 0 1 0 -1 1 3 4 5".into(),
+    ] {
+        says(&format!("fabric {wrong}\r\n"), "CLIENT_ERROR bad command line format\r\n");
+    }
+    for unknown in ["fabric\r\n", "fabric bye 1 3\r\n"] {
+        says(unknown, "ERROR\r\n");
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Binary packets.
 
 use super::{HEADER, REQUEST, loud, opcode, status};
-use crate::bounds::{KEY_MAX, SASL_MECHANISM_MAX, SASL_PAYLOAD_MAX};
+use crate::bounds::{FABRIC_WORDS_MAX, KEY_MAX, SASL_MECHANISM_MAX, SASL_PAYLOAD_MAX};
 use crate::command::{Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Touch, Words};
+use crate::fabric;
 use crate::form::{BinaryForm, Form};
 use crate::refusal::Refusal;
 
@@ -89,6 +90,7 @@ impl Header {
             opcode::STAT => (self.extras == 0 && no_value, Shape::Whole),
             opcode::SASL_AUTH | opcode::SASL_STEP => (keyed && self.extras == 0, self.sasl_shape()),
             opcode::SHM_ATTACH => (!keyed && self.extras == 0 && self.value() == 16, Shape::Whole),
+            opcode::FABRIC_HELLO | opcode::FABRIC_ATTACH => (!keyed && self.extras == 0, self.fabric_shape()),
             _ => (true, Shape::Swallow(status::UNKNOWN)),
         };
         if valid { shape } else { Shape::Close(status::INVALID) }
@@ -102,6 +104,10 @@ impl Header {
         } else {
             Shape::Whole
         }
+    }
+
+    fn fabric_shape(&self) -> Shape {
+        if self.value() > FABRIC_WORDS_MAX { Shape::Swallow(status::INVALID) } else { Shape::Whole }
     }
 
     fn form<'a>(&self, key: &'a [u8]) -> Form<'a> {
@@ -163,10 +169,17 @@ impl Header {
             opcode::SHM_ATTACH => {
                 Command::ShmAttach { channel: be64(&value[..8]), region: be64(&value[8..16]) }
             }
+            opcode::FABRIC_HELLO => sound(fabric::hello(Words::new(value))),
+            opcode::FABRIC_ATTACH => sound(fabric::attach(Words::new(value))),
             _ => Command::Refused(Refusal::Status(status::UNKNOWN)),
         };
         Request { command, form: self.form(key) }
     }
+}
+
+/// What words ask for, if that is anything.
+fn sound(command: Option<Command<'_>>) -> Command<'_> {
+    command.unwrap_or(Command::Refused(Refusal::Status(status::INVALID)))
 }
 
 /// The key of the packet at the front of `input`, and what is behind the packet; none if it is not all there, or is none.

@@ -89,6 +89,10 @@ fn refused(form: &BinaryForm<'_>, code: u8, refusal: Refusal, out: &mut Vec<u8>)
         // The only client error of a flush is that it is not allowed.
         Refusal::Client(_) if code == opcode::FLUSH => error(form, status::AUTH, out),
         Refusal::Client(_) if code == opcode::STAT => error(form, status::NOT_FOUND, out),
+        // memcached has no words for these.
+        Refusal::Client(text) if matches!(code, opcode::FABRIC_HELLO | opcode::FABRIC_ATTACH) => {
+            worded(form, status::INVALID, text, out);
+        }
         Refusal::Client(_) | Refusal::Error(_) => error(form, status::INVALID, out),
         Refusal::Server(text) => worded(form, status::OUT_OF_MEMORY, text, out),
     }

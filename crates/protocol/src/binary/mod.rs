@@ -63,6 +63,10 @@ pub mod opcode {
     pub const GATK: u8 = 0x23;
     /// fabcache's own: `shm attach`.
     pub const SHM_ATTACH: u8 = 0xa0;
+    /// fabcache's own: `fabric hello`, whose words are its value.
+    pub const FABRIC_HELLO: u8 = 0xa1;
+    /// fabcache's own: `fabric attach`, whose words are its value.
+    pub const FABRIC_ATTACH: u8 = 0xa2;
 }
 
 /// The opcode that does the same and answers, and whether it is another one.

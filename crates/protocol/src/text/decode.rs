@@ -6,6 +6,7 @@ use crate::bounds::{AUTH_TOKEN_MAX, KEY_MAX, VALUE_MAX, WORDS_MAX};
 use crate::command::{
     Accesses, Arithmetic, Command, Delete, Exptime, Request, Store, StoreMode, Touch, Words,
 };
+use crate::fabric;
 use crate::form::{Form, TextCommand, TextForm};
 use crate::meta;
 use crate::number::{parse_i64, parse_u64};
@@ -242,6 +243,7 @@ fn administration<'a>(command: &'a [u8], words: Words<'a>, line: &'a [u8]) -> Li
         b"slabs" => request(Command::Slabs(without_noreply(words)), silent),
         b"extstore" => request(Command::Extstore(without_noreply(words)), silent),
         b"shm" => shm(words, line),
+        b"fabric" => by_fabric(words, line),
         _ => unknown(line),
     }
 }
@@ -257,6 +259,19 @@ fn shm<'a>(mut words: Words<'a>, line: &'a [u8]) -> Line<'a> {
         _ => return unknown(line),
     };
     request(command, TextForm::default())
+}
+
+/// `fabric hello …` or `fabric attach …`: fabcache's own.
+fn by_fabric<'a>(mut words: Words<'a>, line: &'a [u8]) -> Line<'a> {
+    let command = match words.next() {
+        Some(b"hello") => fabric::hello(words),
+        Some(b"attach") => fabric::attach(words),
+        _ => return unknown(line),
+    };
+    match command {
+        Some(command) => request(command, TextForm::default()),
+        None => refused(BAD_FORMAT, TextForm::default()),
+    }
 }
 
 fn flush<'a>(words: Words<'a>, form: TextForm<'a>) -> Line<'a> {
