@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::NonNull;
+use std::sync::RwLock;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -31,6 +32,8 @@ pub struct Backing {
     base: NonNull<u8>,
     len: u64,
     page_bytes: u64,
+    /// Nothing is released any more.
+    kept: RwLock<bool>,
 }
 
 // SAFETY: the base is only handed out as a raw pointer; whoever uses it answers for what it does.
@@ -83,7 +86,7 @@ impl Backing {
         }
         .map_err(failed(advice))?;
         let base = NonNull::new(base.cast()).expect("a mapping is not at address 0");
-        Ok(Backing { fd, base, len: mapped, page_bytes })
+        Ok(Backing { fd, base, len: mapped, page_bytes, kept: RwLock::new(false) })
     }
 
     /// Start of the mapping.
@@ -94,10 +97,19 @@ impl Backing {
     /// Gives the pages that lie wholly in the range back to the system; they read as zeros afterwards. True when the
     /// backing can do that.
     pub fn release(&self, offset: u64, len: u64) -> bool {
+        let kept = self.kept.read().expect("no thread panics while it releases pages");
+        if *kept {
+            return false;
+        }
         let start = offset.next_multiple_of(self.page_bytes);
         let end = (offset + len) / self.page_bytes * self.page_bytes;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         start >= end || rustix::fs::fallocate(&self.fd, flags, start, end - start).is_ok()
+    }
+
+    /// From now on no page is released.
+    pub fn keep(&self) {
+        *self.kept.write().expect("no thread panics while it releases pages") = true;
     }
 
     /// From now on nobody else can write it, or change its size.
@@ -124,5 +136,27 @@ impl Drop for Backing {
         // SAFETY: the mapping is ours, and the store that borrowed it is being dropped.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_are_kept_are_not_released() {
+        let backing = Backing::create(&BackingOptions::default(), 8 << 12).expect("memory");
+        let at = backing.base().as_ptr().wrapping_add(4 << 12);
+        // SAFETY: mapped, nobody else's, and written by nobody at the same time.
+        let byte = || unsafe { at.read() };
+        // SAFETY: as above.
+        let write = || unsafe { at.write(7) };
+        write();
+        assert!(backing.release(0, 8 << 12));
+        assert_eq!(byte(), 0);
+        write();
+        backing.keep();
+        assert!(!backing.release(0, 8 << 12));
+        assert_eq!(byte(), 7);
     }
 }

@@ -265,6 +265,20 @@ impl Store {
         self.backing.seal()
     }
 
+    /// Where the region begins in this process, for who lets others read it through hardware. It stays mapped as long as
+    /// the store lives, and nobody has references into it.
+    #[cfg(not(loom))]
+    pub fn region_base(&self) -> std::ptr::NonNull<u8> {
+        self.backing.base()
+    }
+
+    /// From now on the pages of the region stay as they are: memory that a lower limit frees stays with the process. Who
+    /// pins pages would else go on reading the former ones.
+    #[cfg(not(loom))]
+    pub fn keep_pages(&self) {
+        self.backing.keep();
+    }
+
     /// The secret by which readers elsewhere tell items from other bytes; not for everybody, as who has it can forge
     /// them.
     pub fn secret(&self) -> &Secret {
