@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
+use crate::tcp::TcpLink;
 use crate::unix::UnixLink;
 
 /// What `receive` came to.
@@ -43,6 +44,8 @@ pub enum Kind {
     Udp,
     /// Memory shared with a process on this host.
     Shm,
+    /// A fabric, beside a TCP connection.
+    Fabric,
     /// In this process.
     Memory,
 }
@@ -108,11 +111,17 @@ pub trait Link: Send {
         None
     }
 
-    /// Itself, if it is a Unix socket: with that more can be done than the contract knows. Else the link as it was.
+    /// What passes is not readable on the way.
+    fn is_encrypted(&self) -> bool {
+        false
+    }
+
+    /// Itself, if it is a socket and nothing over it: with that more can be done than the contract knows. Else the link
+    /// as it was.
     ///
     /// # Errors
     /// It is of another kind.
-    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>>;
+    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>>;
 
     // ---- links that can be looked at without a system call ----
 
@@ -132,6 +141,15 @@ pub trait Link: Send {
     fn rest(&mut self) -> bool {
         true
     }
+}
+
+/// A link that is a socket, by its kind.
+#[derive(Debug)]
+pub enum SocketLink {
+    /// TCP.
+    Tcp(TcpLink),
+    /// A Unix socket.
+    Unix(UnixLink),
 }
 
 /// A place where peers arrive.

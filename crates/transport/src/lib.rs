@@ -22,4 +22,4 @@ pub mod tls;
 pub mod udp;
 pub mod unix;
 
-pub use contract::{Credentials, Kind, Link, Listener, Peer, Received};
+pub use contract::{Credentials, Kind, Link, Listener, Peer, Received, SocketLink};

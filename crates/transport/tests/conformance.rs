@@ -18,7 +18,7 @@ use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
 use fabcache_transport::udp::{Framing, UdpListener};
 use fabcache_transport::unix::UnixListener;
-use fabcache_transport::{Kind, Link, Listener, Peer, Received};
+use fabcache_transport::{Kind, Link, Listener, Peer, Received, SocketLink};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 const LOOPBACK_V4: &str = "127.0.0.1:0";
@@ -98,7 +98,9 @@ const SHAPE: Shape = Shape { slots: 8, slot_bytes: 256, staging_bytes: 64 << 10 
 impl Listener for Shm {
     fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
         let Some(link) = self.0.accept()? else { return Ok(None) };
-        let unix = link.into_unix().map_err(|_| io::ErrorKind::Unsupported)?;
+        let Ok(SocketLink::Unix(unix)) = link.into_socket() else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
         let region = std::fs::File::open("/dev/null")?;
         let link = ShmLink::attach(unix, NewChannel::create(&SHAPE)?, region.as_fd(), b"SHM\r\n");
         Ok(Some(Box::new(link.map_err(io::Error::other)?)))

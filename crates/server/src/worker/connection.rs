@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use fabcache_protocol::{Command, Decoded, Decoder, Limits};
 use fabcache_transport::shm::{AttachError, ShmLink};
-use fabcache_transport::{Kind, Link, Received, memory};
+use fabcache_transport::{Kind, Link, Received, SocketLink, memory};
 
 use super::accepting::ListenerEntry;
 use super::input::Input;
@@ -473,8 +473,8 @@ impl Connection {
         let shared = &ctx.shared;
         // Stands in until there is another, and has ended: so does the connection if that does not come.
         let link = std::mem::replace(&mut self.link, Box::new(memory::ended()));
-        let (Some(Offer { channel, refusal }), Ok(unix), true) =
-            (self.session.offer.take(), link.into_unix(), self.input.is_empty())
+        let (Some(Offer { channel, refusal }), Ok(SocketLink::Unix(unix)), true) =
+            (self.session.offer.take(), link.into_socket(), self.input.is_empty())
         else {
             return Err(Ended::Error);
         };
@@ -594,7 +594,7 @@ fn info_of(ctx: &Context, link: &dyn Link, listener: Option<String>) -> Arc<Conn
 /// A line about a connection, as memcached's log has it.
 fn event(kind: &str, info: &ConnectionInfo, ended: Option<Ended>) -> String {
     let transport = match info.kind {
-        Kind::Tcp => "tcp",
+        Kind::Tcp | Kind::Fabric => "tcp",
         Kind::Udp => "udp",
         Kind::Unix | Kind::Shm | Kind::Memory => "local",
     };

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use socket2::Socket;
 
-use crate::contract::{Kind, Link, Peer, Received};
+use crate::contract::{Kind, Link, Peer, Received, SocketLink};
 use crate::unix::UnixLink;
 
 /// What rings: the byte has no meaning.
@@ -198,7 +198,7 @@ impl Link for ShmLink {
         Kind::Shm
     }
 
-    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
+    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
         Err(self)
     }
 

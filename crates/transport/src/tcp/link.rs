@@ -6,15 +6,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::Socket;
 
-use crate::contract::{Kind, Link, Peer, Received};
+use crate::contract::{Kind, Link, Peer, Received, SocketLink};
 use crate::socket;
-use crate::unix::UnixLink;
 
 /// One TCP connection.
 #[derive(Debug)]
 pub struct TcpLink {
-    socket: Socket,
-    peer: SocketAddr,
+    pub(crate) socket: Socket,
+    pub(crate) peer: SocketAddr,
 }
 
 impl TcpLink {
@@ -59,7 +58,7 @@ impl Link for TcpLink {
         Kind::Tcp
     }
 
-    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
-        Err(self)
+    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
+        Ok(SocketLink::Tcp(*self))
     }
 }

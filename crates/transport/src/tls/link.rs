@@ -5,8 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustls::ServerConnection;
 
-use crate::contract::{Kind, Link, Peer, Received};
-use crate::unix::UnixLink;
+use crate::contract::{Kind, Link, Peer, Received, SocketLink};
 
 /// Bytes of answers that wait in the TLS connection before `send` takes no more.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
@@ -108,7 +107,11 @@ impl Link for TlsLink {
         self.inner.kind()
     }
 
-    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
+    fn is_encrypted(&self) -> bool {
+        true
+    }
+
+    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
         Err(self)
     }
 }

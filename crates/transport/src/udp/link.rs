@@ -6,8 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::Framing;
-use crate::contract::{Kind, Link, Peer, Received};
-use crate::unix::UnixLink;
+use crate::contract::{Kind, Link, Peer, Received, SocketLink};
 
 /// One datagram and its answer.
 #[derive(Debug)]
@@ -84,7 +83,7 @@ impl Link for UdpLink {
         Kind::Udp
     }
 
-    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
+    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
         Err(self)
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use socket2::Socket;
 
-use crate::contract::{Credentials, Kind, Link, Peer, Received};
+use crate::contract::{Credentials, Kind, Link, Peer, Received, SocketLink};
 use crate::socket;
 
 /// One connection over a Unix socket.
@@ -61,7 +61,7 @@ impl Link for UnixLink {
         Some(Credentials { user: peer.uid.as_raw(), group: peer.gid.as_raw() })
     }
 
-    fn into_unix(self: Box<Self>) -> Result<UnixLink, Box<dyn Link>> {
-        Ok(*self)
+    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
+        Ok(SocketLink::Unix(*self))
     }
 }

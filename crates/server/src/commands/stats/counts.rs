@@ -18,6 +18,7 @@ pub fn connections(ctx: &Context, mut report: Report<'_>) {
             Kind::Udp => "udp",
             Kind::Unix => "unix",
             Kind::Shm => "shm",
+            Kind::Fabric => "fab",
             Kind::Memory => "memory",
         };
         let fd = info.fd;
