@@ -6,7 +6,7 @@
 //! - `worker/`: the event loop and its connections.
 //! - `commands/`: what each command does.
 //! - `watch.rs`, `prefixes.rs`, `sizes.rs`, `counters.rs`, `connections.rs`: what it can tell.
-//! - `credentials.rs`, `certificates.rs`: who may use it.
+//! - `credentials.rs`, `certificates.rs`, `networks.rs`: who may use it; `shm.rs`, `fabric.rs`: who may read the memory.
 //! - `process/`: the process around it.
 
 pub mod addresses;
@@ -17,7 +17,9 @@ pub mod connections;
 pub mod counters;
 pub mod credentials;
 pub mod extended;
+pub mod fabric;
 pub mod housekeeping;
+pub mod networks;
 pub mod options;
 pub mod prefixes;
 pub mod process;

@@ -238,6 +238,21 @@ options! {
     #[file(deserialize_with = "size_text")]
     shm_staging: Option<String>,
 
+    /// Let clients that come by TCP read the memory, and send the rest, over a fabric such as InfiniBand or RoCE, by
+    /// libfabric's PROVIDER (such as verbs, efa or tcp; auto or none for the best) at INTERFACE
+    #[arg(long, num_args = 0..=1, default_missing_value = "auto", value_name = "PROVIDER[,INTERFACE]", help_heading = "Fabric")]
+    #[file(deserialize_with = "switch_text")]
+    fabric: Option<String>,
+
+    /// Networks, such as 10.1.0.0/16 or fd00::1, whose clients may (--fabric); local stands for this host. May be
+    /// repeated or a comma list [default: local]
+    #[arg(long, value_name = "NETWORK", value_delimiter = ',', help_heading = "Fabric")]
+    fabric_peers: Vec<String>,
+
+    /// Messages of 8 KiB that a worker has room for, of all its clients together [default: 1024]
+    #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Fabric")]
+    fabric_receives: Option<u32>,
+
     /// TLS on all TCP listeners; needs -o ssl_chain_cert and ssl_key
     #[arg(short = 'Z', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Security")]
     enable_ssl: Option<bool>,
@@ -347,6 +362,27 @@ fn size_text<'de, D: Deserializer<'de>>(file: D) -> Result<Option<String>, D::Er
         }
     }
     file.deserialize_any(SizeText).map(Some)
+}
+
+/// Text as on the command line, or true or false in the configuration file.
+fn switch_text<'de, D: Deserializer<'de>>(file: D) -> Result<Option<String>, D::Error> {
+    struct SwitchText;
+    impl Visitor<'_> for SwitchText {
+        type Value = String;
+
+        fn expecting(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+            f.write_str("true, false or a text")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+
+        fn visit_bool<E: Error>(self, is_on: bool) -> Result<String, E> {
+            Ok(if is_on { "auto" } else { "off" }.to_owned())
+        }
+    }
+    file.deserialize_any(SwitchText).map(Some)
 }
 
 /// What was not given here is taken from there.

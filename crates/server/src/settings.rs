@@ -12,6 +12,7 @@ use fabcache_store::backing::BackingOptions;
 use crate::addresses::{self, Place, Tls};
 use crate::bounds::{ITEM_BYTES_MAX_MAX, ITEM_BYTES_MAX_MIN, THREADS_MAX};
 use crate::extended::Extended;
+use crate::fabric::FabricSettings;
 use crate::options::{ListenerTable, Options};
 use crate::shm::ShmSettings;
 
@@ -126,6 +127,8 @@ pub struct Settings {
     pub tls: Option<TlsSettings>,
     /// Clients of this host may read the memory themselves.
     pub shm: Option<ShmSettings>,
+    /// Clients may come by a fabric.
+    pub fabric: Option<FabricSettings>,
     /// Become this user.
     pub user: Option<String>,
     /// Run in the background.
@@ -233,6 +236,7 @@ impl Settings {
             sasl_file,
             tls: None,
             shm: ShmSettings::new(options)?,
+            fabric: FabricSettings::new(options)?,
             user: options.user.clone(),
             daemon: options.daemon.unwrap_or(false),
             pidfile: options.pidfile.clone(),
@@ -249,6 +253,7 @@ impl Settings {
         settings.add_listeners(options)?;
         settings.check_authentication()?;
         settings.check_shm()?;
+        settings.check_fabric()?;
         settings.add_tls(options)?;
         Ok(settings)
     }
@@ -406,6 +411,18 @@ impl Settings {
         let has_unix = self.listeners.iter().any(|listener| matches!(listener.place, Place::Unix(_)));
         if self.shm.is_some() && !has_unix {
             bail!("--shm needs a Unix socket for its clients to come by: give one with -s");
+        }
+        Ok(())
+    }
+
+    /// Who comes by the fabric comes by TCP first, and what is encrypted there would not be any more.
+    fn check_fabric(&self) -> Result<()> {
+        let is_plain =
+            |listener: &ListenerSettings| matches!(listener.place, Place::Tcp(_)) && listener.tls == Tls::Off;
+        if self.fabric.is_some() && !self.listeners.iter().any(is_plain) {
+            bail!(
+                "--fabric needs a TCP address without TLS for its clients to come by: give one with -p or -l (notls:)"
+            );
         }
         Ok(())
     }

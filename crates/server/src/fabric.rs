@@ -1,0 +1,193 @@
+//! Who may come by the fabric, and by which.
+
+use std::net::IpAddr;
+use std::sync::Once;
+
+use anyhow::{Result, bail};
+
+use crate::networks::{self, Network};
+use crate::options::Options;
+
+/// What stands for this host among networks.
+const THIS_HOST: &str = "local";
+/// What stands for the best provider.
+const BEST: &str = "auto";
+/// What stands for none, such as where the configuration file names one.
+const NONE: &str = "off";
+/// Receive buffers of a worker: of a client that waits for each answer one or two are in use.
+const DEFAULT_RECEIVES: u32 = 1024;
+const RECEIVES_MIN: u32 = 16;
+const RECEIVES_MAX: u32 = 1 << 16;
+
+/// What `--fabric` allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricSettings {
+    /// The provider, as libfabric calls it; the best if none.
+    pub provider: Option<String>,
+    /// Its interface; the best if none.
+    pub interface: Option<String>,
+    /// Who may.
+    pub peers: Peers,
+    /// Messages that each worker has room for.
+    pub receives: u32,
+}
+
+/// Clients, by the address that their TCP connection comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// Those of this host.
+    pub own: bool,
+    /// Those of these networks.
+    pub networks: Vec<Network>,
+}
+
+impl FabricSettings {
+    /// Checks the options; none without `--fabric`.
+    ///
+    /// # Errors
+    /// Something given does not make sense; the error names it and says what would.
+    pub fn new(options: &Options) -> Result<Option<FabricSettings>> {
+        let Some(wish) = options.fabric.as_deref().filter(|wish| *wish != NONE) else {
+            let lone = [
+                ("--fabric-peers", !options.fabric_peers.is_empty()),
+                ("--fabric-receives", options.fabric_receives.is_some()),
+            ];
+            // Where it is turned off, the rest may stand in a file.
+            if let (Some((option, _)), None) = (lone.iter().find(|(_, given)| *given), &options.fabric) {
+                bail!("{option} says something about --fabric, which is not given");
+            }
+            return Ok(None);
+        };
+        let (provider, interface) =
+            wish.split_once(',').map_or((wish, None), |(provider, interface)| (provider, Some(interface)));
+        let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
+        if !is_name(provider) || !interface.is_none_or(|name| is_name(name) && !name.is_empty()) {
+            bail!(
+                "--fabric takes PROVIDER or PROVIDER,INTERFACE, such as verbs or tcp,eth0; not {wish:?}. `fabcache \
+                 fabric` lists what there is"
+            );
+        }
+        let receives = options.fabric_receives.unwrap_or(DEFAULT_RECEIVES);
+        if !(RECEIVES_MIN..=RECEIVES_MAX).contains(&receives) {
+            bail!("--fabric-receives takes a number from {RECEIVES_MIN} to {RECEIVES_MAX}, not {receives}");
+        }
+        Ok(Some(FabricSettings {
+            provider: Some(provider).filter(|name| !name.is_empty() && *name != BEST).map(str::to_owned),
+            interface: interface.map(str::to_owned),
+            peers: Peers::new(&options.fabric_peers)?,
+            receives,
+        }))
+    }
+}
+
+impl Peers {
+    fn new(texts: &[String]) -> Result<Peers> {
+        let mut peers = Peers { own: texts.is_empty(), networks: Vec::new() };
+        for text in texts {
+            match text.as_str() {
+                THIS_HOST => peers.own = true,
+                text => match text.parse() {
+                    Ok(network) => peers.networks.push(network),
+                    Err(error) => bail!("--fabric-peers: {error:#}; {THIS_HOST} stands for this host"),
+                },
+            }
+        }
+        Ok(peers)
+    }
+
+    /// Nobody on another host may.
+    pub fn are_local(&self) -> bool {
+        self.networks.is_empty()
+    }
+
+    /// Whether a client that connects from there may.
+    pub fn admit(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|network| network.contains(address)) || self.own && is_own(address)
+    }
+}
+
+impl std::fmt::Display for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let own = self.own.then(|| THIS_HOST.to_owned());
+        let all: Vec<String> = own.into_iter().chain(self.networks.iter().map(Network::to_string)).collect();
+        f.write_str(&all.join(","))
+    }
+}
+
+/// If the system does not tell, loopback is.
+fn is_own(address: IpAddr) -> bool {
+    static TOLD: Once = Once::new();
+    networks::is_own(address).unwrap_or_else(|error| {
+        TOLD.call_once(|| tracing::warn!("cannot tell this host's addresses, but for loopback: {error}"));
+        false
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(fabric: &str, more: Options) -> Result<FabricSettings> {
+        let options = Options { fabric: Some(fabric.to_owned()), ..more };
+        Ok(FabricSettings::new(&options)?.expect("it is on"))
+    }
+
+    #[test]
+    fn a_provider_and_its_interface_can_be_named() {
+        let of = |text| {
+            let settings = settings(text, Options::default()).expect(text);
+            (settings.provider, settings.interface)
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of("auto"), (None, None));
+        assert_eq!(of(""), (None, None));
+        assert_eq!(of(",eth0"), (None, some("eth0")));
+        assert_eq!(of("auto,eth0"), (None, some("eth0")));
+        assert_eq!(of("tcp;ofi_rxm"), (some("tcp;ofi_rxm"), None));
+        assert_eq!(of("verbs,mlx5_0"), (some("verbs"), some("mlx5_0")));
+        assert_eq!(FabricSettings::new(&Options::default()).expect("nothing is wrong"), None);
+        let off = Options { fabric: Some("off".into()), fabric_receives: Some(64), ..Options::default() };
+        assert_eq!(FabricSettings::new(&off).expect("it is off"), None);
+    }
+
+    #[test]
+    fn only_this_host_may_unless_networks_are_named() {
+        let at = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let usual = settings("auto", Options::default()).expect("defaults").peers;
+        assert!(usual.admit(at("127.0.0.1")) && usual.admit(at("::1")) && usual.are_local());
+        assert!(!usual.admit(at("192.0.2.1")));
+        assert_eq!(usual.to_string(), "local");
+        let peers = |named: &[&str]| {
+            let fabric_peers = named.iter().map(|name| (*name).to_owned()).collect();
+            settings("auto", Options { fabric_peers, ..Options::default() }).map(|settings| settings.peers)
+        };
+        let named = peers(&["192.0.2.0/24", "2001:db8::7"]).expect("networks");
+        assert!(named.admit(at("192.0.2.1")) && named.admit(at("2001:db8::7")));
+        assert!(!named.admit(at("192.0.3.1")) && !named.admit(at("127.0.0.1")) && !named.are_local());
+        let both = peers(&["192.0.2.0/24", "local"]).expect("networks");
+        assert!(both.admit(at("192.0.2.1")) && both.admit(at("127.0.0.1")));
+        assert_eq!(both.to_string(), "local,192.0.2.0/24");
+        let error = format!("{:#}", peers(&["192.0.2.1/24"]).expect_err("bits behind"));
+        assert!(error.contains("--fabric-peers") && error.contains("192.0.2.0/24"), "{error}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for wrong in ["verbs,", "tcp,eth0,eth1", "tcp eth0", "a\nb"] {
+            let error = format!("{:#}", settings(wrong, Options::default()).expect_err(wrong));
+            assert!(error.contains("PROVIDER,INTERFACE"), "{error}");
+        }
+        for receives in [0, 15, 65537] {
+            let more = Options { fabric_receives: Some(receives), ..Options::default() };
+            let error = format!("{:#}", settings("auto", more).expect_err("out of range"));
+            assert!(error.contains("--fabric-receives"), "{error}");
+        }
+        for lone in [
+            Options { fabric_peers: vec!["local".into()], ..Options::default() },
+            Options { fabric_receives: Some(64), ..Options::default() },
+        ] {
+            let error = format!("{:#}", FabricSettings::new(&lone).expect_err("without --fabric"));
+            assert!(error.contains("--fabric, which is not given"), "{error}");
+        }
+    }
+}
