@@ -1,8 +1,9 @@
-//! The words of a command line that have a grammar of their own: what precedes an address, and `-o`.
+//! The words of a command line that have a grammar of their own: what precedes an address, networks, and `-o`.
 #![no_main]
 
 use fabcache_server::addresses;
 use fabcache_server::extended::Extended;
+use fabcache_server::networks::Network;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &str| {
@@ -11,6 +12,9 @@ fuzz_target!(|data: &str| {
             assert!(line.ends_with(rest));
         }
         let _ = addresses::mask(line);
+        if let Ok(network) = line.parse::<Network>() {
+            assert_eq!(network.to_string().parse::<Network>().expect("it is one"), network);
+        }
     }
     let words: Vec<String> = data.lines().map(str::to_owned).collect();
     let _ = Extended::parse(&words);

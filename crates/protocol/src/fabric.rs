@@ -15,7 +15,7 @@ pub struct FabricMemory {
     pub address: u64,
     /// What lets one use it.
     pub key: u64,
-    /// Its length; the address of its end is one.
+    /// Its length, 0 if there is none; the address of its end is one.
     pub bytes: u64,
 }
 
@@ -44,8 +44,7 @@ impl<'a> FabricAttach<'a> {
         landing: FabricMemory,
     ) -> Option<FabricAttach<'a>> {
         let attach = FabricAttach { name, token, credits, staging, landing };
-        let is_sound =
-            |memory: FabricMemory| memory.bytes > 0 && memory.address.checked_add(memory.bytes).is_some();
+        let is_sound = |memory: FabricMemory| memory.address.checked_add(memory.bytes).is_some();
         let has_name = !name.is_empty() && name.len() <= encoded_len(FABRIC_NAME_MAX) && attach.is_named();
         (has_name && credits > 0 && is_sound(staging) && is_sound(landing)).then_some(attach)
     }

@@ -117,7 +117,7 @@ fn attach() -> impl Strategy<Value = (String, Option<Attach>)> {
             let numbers = [staging.0, staging.1, staging.2, landing.0, landing.1, landing.2];
             let numbers = numbers.map(|number| number.to_string()).join(" ");
             let words = format!("{} {token:x} {credits} {numbers}", STANDARD.encode(&name));
-            let is_memory = |(at, _, bytes): (u64, u64, u64)| bytes > 0 && at.checked_add(bytes).is_some();
+            let is_memory = |(at, _, bytes): (u64, u64, u64)| at.checked_add(bytes).is_some();
             let is_sound = (1..=FABRIC_NAME_MAX).contains(&name.len())
                 && (1..=u32::from(u16::MAX)).contains(&credits)
                 && is_memory(staging)

@@ -75,6 +75,14 @@ fabcache_store::counter_set! {
         shm_refused,
         /// Clients that broke the protocol of a channel.
         shm_broken,
+        /// Clients that go on over the fabric.
+        fabric_attached,
+        /// Clients that do not, though they asked.
+        fabric_refused,
+        /// Clients that broke the protocol of their link over the fabric.
+        fabric_broken,
+        /// Messages of the fabric that belong to no link.
+        fabric_dropped_messages,
         /// TLS handshakes that failed.
         tls_errors,
         /// Turns of the event loop that found something to do.

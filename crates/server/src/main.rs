@@ -9,7 +9,7 @@ use clap::Parser;
 use fabcache_server::options::{CommandLine, MEMCACHED_VERSION, Options};
 use fabcache_server::process::background::{self, Foreground};
 use fabcache_server::process::pidfile::PidFile;
-use fabcache_server::process::{limits, privileges, signals};
+use fabcache_server::process::{environment, limits, privileges, signals};
 use fabcache_server::{Server, Settings};
 use sd_notify::NotifyState;
 
@@ -36,6 +36,10 @@ fn main() -> ExitCode {
 
 fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
     let mut settings = settings(line)?;
+    if settings.fabric.is_some() {
+        // SAFETY: threads are started below.
+        settings.warnings.extend(unsafe { environment::prepare_for_fabric() });
+    }
     if settings.daemon {
         settings.make_paths_absolute()?;
         *foreground = Some(background::enter()?);

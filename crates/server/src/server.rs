@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use fabcache_protocol::udp;
 use fabcache_store::life::Life;
 use fabcache_store::{Handle, ItemInfo, Observer, Store, StoreOptions};
+use fabcache_transport::fabric::FabricPort;
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
 use fabcache_transport::udp::{Framing, UdpListener};
@@ -22,6 +23,7 @@ use crate::bounds::GRACEFUL_TIME_MAX;
 use crate::commands::ITEM_CLASS;
 use crate::connections::ConnectionInfo;
 use crate::credentials::Credentials;
+use crate::fabric::Fabric;
 use crate::settings::{AcceptMode, ListenerSettings, Settings};
 use crate::shared::{Order, Phase, Shared, TlsContexts};
 use crate::watch::{Watchers, encoded, topic};
@@ -70,7 +72,12 @@ impl Server {
         let sasl_file = settings.sasl_file.as_deref().filter(|_| settings.sasl);
         let sasl_users = sasl_file.map(Credentials::load).transpose()?;
         let store = Arc::new(make_store(&settings)?);
-        let life = settings.shm.as_ref().map(|_| share(&store)).transpose()?;
+        if settings.shm.is_some() {
+            store.seal_region().context("cannot seal the memory so that clients can only read it (--shm)")?;
+        }
+        let (fabric, ports) = Fabric::open(settings.fabric.as_ref(), &store, settings.threads);
+        let is_shared = settings.shm.is_some() || fabric.opened().is_some();
+        let life = is_shared.then(|| keep_life(&store)).transpose()?;
         let watchers = Arc::new(Watchers::default());
         let inboxes: std::io::Result<Box<[Inbox]>> = (0..settings.threads).map(|_| Inbox::new()).collect();
         let (order_sender, orders) = channel();
@@ -78,12 +85,12 @@ impl Server {
         let sender = order_sender.clone();
         let inboxes = inboxes.context("cannot make the workers' inboxes")?;
         let shared =
-            Arc::new(Shared::new(settings, store, inboxes, watchers, users, sasl_users, tls, sender));
+            Arc::new(Shared::new(settings, store, inboxes, watchers, users, sasl_users, tls, fabric, sender));
         shared.store.observe(Box::new(EvictionsToWatchers(Arc::downgrade(&shared))));
         write_port_file(&shared.settings, &listeners)?;
         register(&shared, &listeners);
         let listeners: Arc<[ListenerEntry]> = listeners.into();
-        let workers = start_workers(&shared, Arc::clone(&listeners))?;
+        let workers = start_workers(&shared, Arc::clone(&listeners), ports)?;
         let housekeeper = start_housekeeper(&shared)?;
         Ok(Server { shared, workers, housekeeper, orders, order_sender, local, life, listeners })
     }
@@ -151,6 +158,7 @@ impl Server {
             failed |= worker.join().is_err();
         }
         drop(self.life);
+        self.shared.fabric.close();
         drop(self.listeners);
         self.shared.housekeeping.stop();
         failed |= self.housekeeper.join().is_err();
@@ -200,11 +208,11 @@ fn make_store(settings: &Settings) -> Result<Store> {
     Ok(store)
 }
 
-/// Makes the store's memory such that others may be handed it.
-fn share(store: &Arc<Store>) -> Result<Life> {
-    store.seal_region().context("cannot seal the memory so that clients can only read it (--shm)")?;
+/// Lets those who read the memory see that its server lives.
+fn keep_life(store: &Arc<Store>) -> Result<Life> {
     Life::keep(store).context(
-        "cannot give a sign of life that the system takes away when this process ends (--shm); it takes robust futexes",
+        "cannot give a sign of life that the system takes away when this process ends (--shm, --fabric); it takes robust \
+         futexes",
     )
 }
 
@@ -366,11 +374,17 @@ fn register(shared: &Shared, listeners: &[ListenerEntry]) {
     }
 }
 
-fn start_workers(shared: &Arc<Shared>, listeners: Arc<[ListenerEntry]>) -> Result<Vec<JoinHandle<()>>> {
+/// One for each port of the fabric, or without if there are none.
+fn start_workers(
+    shared: &Arc<Shared>,
+    listeners: Arc<[ListenerEntry]>,
+    ports: Vec<FabricPort>,
+) -> Result<Vec<JoinHandle<()>>> {
+    let mut ports = ports.into_iter();
     let cpus = if shared.settings.pin_workers { process::cpus::usable()? } else { Vec::new() };
     let mut threads = Vec::new();
     for index in 0..shared.settings.threads {
-        let worker = Worker::new(Arc::clone(shared), index, Arc::clone(&listeners))
+        let worker = Worker::new(Arc::clone(shared), index, Arc::clone(&listeners), ports.next())
             .with_context(|| format!("cannot set up worker {index}"))?;
         let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
         let run = move || {

@@ -662,6 +662,33 @@ mod tests {
     }
 
     #[test]
+    fn the_fabric_needs_a_plain_tcp_address() {
+        let settings =
+            of("--fabric tcp,eth0 --fabric-peers 10.0.0.0/8,::1 --fabric-receives 64").expect("valid");
+        let fabric = settings.fabric.expect("it is on");
+        assert_eq!((fabric.wish(), fabric.receives), ("tcp,eth0".into(), 64));
+        assert_eq!(fabric.peers.to_string(), "10.0.0.0/8,::1/128");
+        assert_eq!(of("--fabric -p 5").expect("valid").fabric.expect("it is on").wish(), "auto");
+        assert_eq!(of("--fabric=off").expect("valid").fabric, None);
+        assert!(of("--fabric -e /x").expect("a file can be read over a fabric").fabric.is_some());
+        let tls = "-o ssl_chain_cert=/c,ssl_key=/k";
+        assert!(of(&format!("--fabric -Z {tls} -l 127.0.0.1:1,notls:127.0.0.1:2")).is_ok());
+        for wrong in ["--fabric -s /x", "--fabric -p 0 -U 5", &format!("--fabric -Z {tls}")] {
+            let error = format!("{:#}", of(wrong).expect_err(wrong));
+            assert!(error.contains("TCP address without TLS"), "{error}");
+        }
+        let file = |text: &str| {
+            let options = toml::from_str(text).map_err(anyhow::Error::from)?;
+            Ok::<_, anyhow::Error>(Settings::new(&options, &|_| None)?.fabric.map(|fabric| fabric.wish()))
+        };
+        assert_eq!(file("fabric = true").expect("valid"), Some("auto".into()));
+        assert_eq!(file("fabric = false\nfabric-receives = 64").expect("valid"), None);
+        let all = "fabric = \"verbs,mlx5_0\"\nfabric-peers = [\"10.0.0.0/8\"]\nfabric-receives = 64";
+        assert_eq!(file(all).expect("valid"), Some("verbs,mlx5_0".into()));
+        file("fabric = 5").expect_err("a number is neither");
+    }
+
+    #[test]
     fn tls_needs_certificates() {
         assert!(of("-Z").expect_err("none").to_string().contains("ssl_chain_cert"));
         let settings =
@@ -679,7 +706,7 @@ mod tests {
     fn any_argument() -> impl Strategy<Value = String> {
         let flags = prop::sample::select(
             "-p -U -a -B -c -b -m -I -M -k -L -t -R -C -F -X -W -A -D -Y -S -Z -u -d -P -r -o -f -n -N -v --memory-max \
-             --stall-timeout --accept --log-format --config --threads=1 -M=false -s"
+             --stall-timeout --accept --log-format --config --threads=1 -M=false -s --fabric --fabric=tcp --fabric-peers --fabric-receives"
                 .split_whitespace()
                 .collect::<Vec<_>>(),
         );

@@ -12,6 +12,7 @@ use fabcache_transport::tls::TlsContext;
 use crate::connections::Connections;
 use crate::counters::{ServerCounters, ServerSums};
 use crate::credentials::Credentials;
+use crate::fabric::Fabric;
 use crate::housekeeping::Housekeeping;
 use crate::prefixes::Prefixes;
 use crate::settings::{Settings, TlsSettings};
@@ -101,6 +102,8 @@ pub struct Shared {
     pub sasl_users: Option<Credentials>,
     /// Certificates.
     pub tls: Option<TlsContexts>,
+    /// The fabric, if there is one.
+    pub fabric: Fabric,
     /// Switches.
     pub switches: Switches,
     /// What the housekeeper does.
@@ -131,6 +134,7 @@ impl Shared {
         users: Option<Credentials>,
         sasl_users: Option<Credentials>,
         tls: Option<TlsContexts>,
+        fabric: Fabric,
         orders: Sender<Order>,
     ) -> Shared {
         let given = |name: &str, default: u32| {
@@ -156,6 +160,7 @@ impl Shared {
             users,
             sasl_users,
             tls,
+            fabric,
             switches,
             housekeeping: Housekeeping::default(),
             listen_disabled: AtomicU64::new(0),

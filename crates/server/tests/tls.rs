@@ -90,6 +90,23 @@ fn files(scratch: &Scratch, authority: &Authority) -> String {
 const ALL: &[&SupportedProtocolVersion] = rustls::ALL_VERSIONS;
 
 #[test]
+fn who_comes_by_tls_is_not_sent_to_a_fabric_that_encrypts_nothing() {
+    let scratch = Scratch::new("tls-fabric");
+    let authority = Authority::new();
+    let files = files(&scratch, &authority);
+    let server = serve(&format!("-Z {files} -l 127.0.0.1,notls:127.0.0.1 -p -1 --fabric nobodys"));
+    let [secret, plain] = server.addresses()[..] else { panic!("two addresses") };
+    let mut c = secure(secret, &authority.client(None, ALL));
+    c.ask(
+        "fabric hello 1 1\r\n",
+        "CLIENT_ERROR the fabric is not for clients that come by TLS, as nothing is encrypted on it\r\n",
+    );
+    let mut d = connect(plain);
+    d.say("fabric hello 1 1\r\n");
+    assert!(d.hear_until("\r\n").starts_with("SERVER_ERROR there is no fabric"));
+}
+
+#[test]
 fn requests_of_every_size_go_through() {
     let scratch = Scratch::new("tls-plain");
     let authority = Authority::new();

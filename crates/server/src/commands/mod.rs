@@ -3,18 +3,20 @@
 mod arithmetic;
 mod authentication;
 mod dump;
+pub mod fabric;
 mod orders;
 mod removal;
 mod retrieval;
-mod shm;
+pub mod shm;
 mod stats;
 mod storage;
 
 use std::sync::Arc;
 
-use fabcache_protocol::{Command, Exptime, Form, Item, Protocol, Refusal, Reply, Request};
+use fabcache_protocol::{Command, Exptime, Form, Item, Protocol, Refusal, Reply, Request, SavedForm};
 use fabcache_store::{Expiry, Handle, ItemInfo, NewValue, Write};
 use fabcache_transport::Credentials;
+use fabcache_transport::fabric::{Client, FabricPort};
 use fabcache_transport::shm::NewChannel;
 
 use crate::connections::{ConnectionInfo, State};
@@ -24,7 +26,6 @@ use crate::shared::Shared;
 use crate::worker::output::Queue;
 
 pub use dump::Dump;
-pub use shm::attached;
 pub use storage::{Receiving, receive, received};
 
 /// The slab class of every item: there are no size classes.
@@ -39,6 +40,8 @@ pub struct Context {
     pub handle: Handle,
     /// Which worker this is.
     pub worker: usize,
+    /// Its end of the fabric, if there is one.
+    pub port: Option<FabricPort>,
     /// Answers of the connection being served.
     pub out: Vec<u8>,
 }
@@ -88,17 +91,30 @@ pub struct Session {
     pub credentials: Option<Credentials>,
     /// And its supplementary groups, where `--shm-groups` makes them matter.
     pub groups: Vec<u32>,
+    /// Others can read what it says on its way.
+    pub is_plain: bool,
+    /// It knows which fabric there is.
+    pub knows_fabric: bool,
     /// It goes on in this, once what was answered before is sent.
     pub offer: Option<Offer>,
 }
 
-/// What a client that asked for memory is about to be given.
+/// What a client that asked for another way is about to be given.
 #[derive(Debug)]
 pub struct Offer {
-    /// Its channel.
-    pub channel: NewChannel,
-    /// The answer if that cannot be handed over.
-    pub refusal: Vec<u8>,
+    /// How it is answered.
+    pub form: SavedForm,
+    /// What it is given.
+    pub way: Way,
+}
+
+/// Another way for a connection to go on.
+#[derive(Debug)]
+pub enum Way {
+    /// A channel in memory.
+    Shm(NewChannel),
+    /// The fabric, to the endpoint of this client.
+    Fabric(Box<Client>),
 }
 
 /// What follows a command.
@@ -152,6 +168,8 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
         Command::Watch(words) => orders::watch(ctx, session, words, &form),
         Command::ShmAttach { channel, region } => shm::attach(ctx, session, channel, region, &form),
         Command::ShmAccessed(accesses) => shm::accessed(ctx, session, accesses, &form),
+        Command::FabricHello { channel, region } => fabric::hello(ctx, session, channel, region, &form),
+        Command::FabricAttach(client) => fabric::attach(ctx, session, &client, &form),
         Command::LruCrawler(words) => orders::lru_crawler(ctx, session, words, &form),
         order => return orders::order(ctx, order, &form),
     }
@@ -221,6 +239,13 @@ fn counted_bytes(ctx: &Context, key: &[u8], flags: u32, value_len: u64) -> u64 {
 /// Whether a value can never be stored.
 fn is_too_large(ctx: &Context, key: &[u8], flags: u32, value_len: u64) -> bool {
     counted_bytes(ctx, key, flags, value_len) > ctx.shared.settings.item_bytes_max
+}
+
+/// The form, for an answer that is given later.
+fn saved(form: &Form<'_>) -> SavedForm {
+    let mut saved = SavedForm::new();
+    saved.save(form);
+    saved
 }
 
 fn refused(refusal: Refusal) -> Reply<'static> {

@@ -9,10 +9,11 @@ use fabcache_store::hints::Access;
 use fabcache_transport::Kind;
 use fabcache_transport::shm::NewChannel;
 
-use super::{Context, Offer, Session, refused};
+use super::{Context, Offer, Session, Way, refused, saved};
 
 /// Most likely others of the server's user have sent descriptors to processes that do not take them.
-const NOT_HANDED_OVER: &str = "memory cannot be handed over now; too many descriptors may be on their way";
+pub const NOT_HANDED_OVER: Refusal =
+    Refusal::Server("memory cannot be handed over now; too many descriptors may be on their way");
 
 /// Memory is to be shared with the client, if it may have it and knows these versions of what lies in it.
 pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) {
@@ -29,9 +30,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
         }
         Some(shm) => match NewChannel::create(&shm.shape) {
             Ok(channel) => {
-                let mut refusal = Vec::new();
-                form.reply(&refused(Refusal::Server(NOT_HANDED_OVER)), &mut refusal);
-                session.offer = Some(Offer { channel, refusal });
+                session.offer = Some(Offer { form: saved(form), way: Way::Shm(channel) });
                 return;
             }
             Err(error) => {
@@ -52,7 +51,7 @@ pub fn attached(ctx: &Context) -> String {
 
 /// Reads that the server did not see count as if it had done them.
 pub fn accessed(ctx: &mut Context, session: &Session, accesses: Accesses<'_>, form: &Form<'_>) {
-    if session.info.kind != Kind::Shm {
+    if !matches!(session.info.kind, Kind::Shm | Kind::Fabric) {
         form.reply(&refused(Refusal::Client("only who reads the memory itself tells of that")), &mut ctx.out);
         return;
     }

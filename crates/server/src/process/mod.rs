@@ -2,6 +2,7 @@
 
 pub mod background;
 pub mod cpus;
+pub mod environment;
 pub mod limits;
 pub mod peer;
 pub mod pidfile;

@@ -7,22 +7,22 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fabcache_protocol::{Command, Decoded, Decoder, Limits};
-use fabcache_transport::shm::{AttachError, ShmLink};
-use fabcache_transport::{Kind, Link, Received, SocketLink, memory};
+use fabcache_transport::{Kind, Link, Received};
 
 use super::accepting::ListenerEntry;
 use super::input::Input;
 use super::output::Queue;
+use super::polling::Place;
 use crate::bounds::{
     DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX,
     JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
 };
-use crate::commands::{self, Access, Context, Flow, Offer, Role, Session};
+use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::ConnectionInfo;
 use crate::watch::topic;
 
 /// What decoders take, of whatever protocol.
-const LIMITS: Limits = Limits { inline_value_max: INLINE_VALUE_BYTES_MAX };
+pub(super) const LIMITS: Limits = Limits { inline_value_max: INLINE_VALUE_BYTES_MAX };
 
 /// What follows a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,20 +61,22 @@ pub struct Interest {
 
 /// One connection.
 pub struct Connection {
-    link: Box<dyn Link>,
-    decoder: Decoder,
-    session: Session,
+    pub(super) link: Box<dyn Link>,
+    pub(super) decoder: Decoder,
+    pub(super) session: Session,
     /// Received and not yet consumed.
-    input: Input,
+    pub(super) input: Input,
     /// The input holds no whole request: more must come first.
-    starved: bool,
+    pub(super) starved: bool,
+    /// Where its worker keeps it.
+    pub(super) place: Place,
     /// The client sends no more.
     client_done: bool,
     /// After the answers are sent it ends.
     closing: Option<Ended>,
     waited_for: Interest,
     /// Something was asked for or sent since it was last asked whether more may come.
-    is_active: bool,
+    pub(super) is_active: bool,
     /// When bytes last moved in either direction.
     last_progress: Instant,
 }
@@ -94,6 +96,7 @@ impl Connection {
             shared.tell(topic::CONNEVENTS, || event("conn_new", &info, None));
         }
         let access = Access { required, granted: false };
+        let is_plain = !link.is_encrypted();
         Connection {
             link,
             decoder,
@@ -104,10 +107,13 @@ impl Connection {
                 access,
                 credentials,
                 groups,
+                is_plain,
+                knows_fabric: false,
                 offer: None,
             },
             input: Input::default(),
             starved: false,
+            place: Place::default(),
             client_done: false,
             closing: None,
             waited_for: Interest { receive: true, send: false },
@@ -124,6 +130,11 @@ impl Connection {
     /// What the worker waits for.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.link.descriptor()
+    }
+
+    /// Goes over the fabric.
+    pub fn is_on_fabric(&self) -> bool {
+        self.link.kind() == Kind::Fabric
     }
 
     /// What it wants to be woken for, as last told to the system.
@@ -363,7 +374,7 @@ impl Connection {
             }
             Err(error) => {
                 self.tell_broken(ctx, &error);
-                if error.kind() == std::io::ErrorKind::InvalidData && self.link.kind() != Kind::Shm {
+                if error.kind() == std::io::ErrorKind::InvalidData && self.link.is_encrypted() {
                     ctx.counters().tls_errors.inc();
                 }
                 return Err(Ended::Error);
@@ -467,44 +478,6 @@ impl Connection {
         used
     }
 
-    /// Goes on in memory shared with the client, or over its socket if nothing can be sent to it now. It has waited for
-    /// that: what it sent behind its request has no place.
-    fn attach(&mut self, ctx: &mut Context) -> Result<(), Ended> {
-        let shared = &ctx.shared;
-        // Stands in until there is another, and has ended: so does the connection if that does not come.
-        let link = std::mem::replace(&mut self.link, Box::new(memory::ended()));
-        let (Some(Offer { channel, refusal }), Ok(SocketLink::Unix(unix)), true) =
-            (self.session.offer.take(), link.into_socket(), self.input.is_empty())
-        else {
-            return Err(Ended::Error);
-        };
-        let answer = commands::attached(ctx);
-        let attached = ShmLink::attach(unix, channel, shared.store.region(), answer.as_bytes());
-        let link = match attached {
-            Ok(link) => link,
-            Err(error) => {
-                tracing::warn!("cannot share memory with a client: {error}");
-                ctx.counters().shm_refused.inc();
-                let AttachError::Unsent(unix, _) = error else { return Err(Ended::Error) };
-                self.link = Box::new(unix);
-                ctx.out.extend_from_slice(&refusal);
-                return Ok(());
-            }
-        };
-        ctx.counters().shm_attached.inc();
-        let former = &self.session.info;
-        let info = info_of(ctx, &link, former.listener.clone());
-        shared.connections.remove(former);
-        shared.connections.add(&info);
-        self.session.info = info;
-        self.session.access.granted = true;
-        // Packets for what must be fast, lines for all else.
-        self.decoder = Decoder::mixed(LIMITS);
-        self.link = Box::new(link);
-        self.starved = true;
-        Ok(())
-    }
-
     /// Sends what there is, as far as the client takes it.
     fn send(&mut self, ctx: &mut Context, now: Instant) -> Result<(), Ended> {
         let sent = self.try_send(ctx);
@@ -526,12 +499,18 @@ impl Connection {
 
     fn tell_broken(&self, ctx: &Context, error: &std::io::Error) {
         let peer = &self.session.info.address;
-        if self.link.kind() == Kind::Shm && error.kind() == std::io::ErrorKind::InvalidData {
-            ctx.counters().shm_broken.inc();
-            let user = self.session.credentials.map(|who| who.user);
-            tracing::warn!(%peer, user, "a client that shares memory is cut off: {error}");
-        } else {
-            tracing::debug!(%peer, "connection broke: {error}");
+        let is_protocol = error.kind() == std::io::ErrorKind::InvalidData;
+        match self.link.kind() {
+            Kind::Shm if is_protocol => {
+                ctx.counters().shm_broken.inc();
+                let user = self.session.credentials.map(|who| who.user);
+                tracing::warn!(%peer, user, "a client that shares memory is cut off: {error}");
+            }
+            Kind::Fabric if is_protocol => {
+                ctx.counters().fabric_broken.inc();
+                tracing::warn!(%peer, "a client on the fabric is cut off: {error}");
+            }
+            _ => tracing::debug!(%peer, "connection broke: {error}"),
         }
     }
 
@@ -585,7 +564,7 @@ impl Connection {
 }
 
 /// What others may see of a connection over a link that came in at a listener.
-fn info_of(ctx: &Context, link: &dyn Link, listener: Option<String>) -> Arc<ConnectionInfo> {
+pub(super) fn info_of(ctx: &Context, link: &dyn Link, listener: Option<String>) -> Arc<ConnectionInfo> {
     let fd = link.descriptor().map_or(-1, |fd| fd.as_raw_fd());
     let now = ctx.shared.store.now();
     Arc::new(ConnectionInfo::new(fd, link.kind(), link.peer().to_string(), listener, now))

@@ -8,7 +8,9 @@
 //! that concerns it makes a descriptor ready.
 
 mod accepting;
+mod attach;
 mod connection;
+mod fabric;
 pub mod inbox;
 mod input;
 pub mod output;
@@ -21,6 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fabcache_store::Handle;
+use fabcache_transport::fabric::FabricPort;
 
 use crate::bounds::{DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLS_PER_TURN, RECEIVE_BYTES};
 use crate::commands::Context;
@@ -29,8 +32,9 @@ use accepting::Accepting;
 pub use accepting::ListenerEntry;
 pub use connection::Connection;
 use connection::{Ended, Turn};
+use fabric::OnFabric;
 use polled::Polled;
-use polling::{Poll, Ready};
+use polling::{Place, Poll, Ready};
 
 /// How often connections are looked at for timeouts, while there is one that may time out.
 const TIMEOUT_TICK: Duration = Duration::from_secs(1);
@@ -47,6 +51,7 @@ pub struct Worker {
     runnable: VecDeque<usize>,
     /// Connections that are looked at without waiting for them.
     polled: Polled,
+    fabric: OnFabric,
     buffer: Box<[u8]>,
     now: Instant,
     /// When connections are looked at for timeouts; none while no timeout can strike any.
@@ -65,7 +70,7 @@ struct Slot {
 }
 
 impl Worker {
-    /// A worker that listens at all of `listeners`.
+    /// A worker that listens at all of `listeners`, and has `port` if there is a fabric.
     ///
     /// # Errors
     /// The system's.
@@ -73,20 +78,25 @@ impl Worker {
         shared: Arc<Shared>,
         worker: usize,
         listeners: Arc<[ListenerEntry]>,
+        port: Option<FabricPort>,
     ) -> std::io::Result<Worker> {
         let poll = Poll::new()?;
         poll.add_bell(shared.inboxes[worker].bell())?;
+        if let Some(fd) = port.as_ref().and_then(FabricPort::wait_fd) {
+            poll.add_fabric(fd)?;
+        }
         let accepting = Accepting::new(listeners, worker, &poll)?;
         let handle = Handle::new(&shared.store);
         let now = Instant::now();
         Ok(Worker {
-            ctx: Context { shared, handle, worker, out: Vec::new() },
+            ctx: Context { shared, handle, worker, port, out: Vec::new() },
             poll,
             accepting,
             connections: Vec::new(),
             free: Vec::new(),
             runnable: VecDeque::new(),
             polled: Polled::default(),
+            fabric: OnFabric::default(),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             now,
             next_tick: None,
@@ -99,7 +109,10 @@ impl Worker {
     pub fn run(mut self) {
         let mut ready = Vec::with_capacity(EVENTS_PER_TURN_MAX);
         while !self.is_done() {
-            let timeout = self.timeout();
+            let mut timeout = self.timeout();
+            if timeout != Some(Duration::ZERO) && !self.fabric_may_sleep() {
+                timeout = Some(Duration::ZERO);
+            }
             if let Err(error) = self.poll.wait(&mut ready, timeout) {
                 tracing::error!(worker = self.ctx.worker, "cannot wait for events: {error}");
                 break;
@@ -113,13 +126,11 @@ impl Worker {
                 match event {
                     Ready::Bell => self.take_new_links(),
                     Ready::Listener(index) => self.accept(index),
-                    Ready::Connection { index, generation } => {
-                        if let Some(slot) = self.connections.get_mut(index)
-                            && slot.generation == generation
-                            && let Some(connection) = &mut slot.connection
-                        {
+                    Ready::Fabric => self.fabric.is_stirred = true,
+                    Ready::Connection(place) => {
+                        if let Some(connection) = self.at(place) {
                             connection.answer_bell();
-                            self.serve_unless_queued(index);
+                            self.serve_unless_queued(place.index);
                         }
                     }
                 }
@@ -130,6 +141,7 @@ impl Worker {
                     self.serve(index);
                 }
             }
+            self.serve_fabric();
             self.serve_polled();
             if self.next_tick.is_some_and(|tick| self.now >= tick) {
                 self.drop_timed_out();
@@ -154,6 +166,15 @@ impl Worker {
 
     // ---- connections ----
 
+    /// The connection that is still there.
+    fn at(&mut self, place: Place) -> Option<&mut Connection> {
+        let slot = self.connections.get_mut(place.index)?;
+        if slot.generation != place.generation {
+            return None;
+        }
+        slot.connection.as_deref_mut()
+    }
+
     fn take_new_links(&mut self) {
         for new in self.ctx.shared.inboxes[self.ctx.worker].take() {
             self.add(Connection::new(&self.ctx, new.link, self.accepting.entry(new.listener), self.now));
@@ -174,7 +195,7 @@ impl Worker {
         }
     }
 
-    fn add(&mut self, connection: Connection) {
+    fn add(&mut self, mut connection: Connection) {
         if connection.is_one_shot() {
             // A datagram: answered here and now, and gone.
             connection.serve_whole(&mut self.ctx, &mut self.buffer);
@@ -184,8 +205,8 @@ impl Worker {
             self.connections.push(Slot::default());
             self.connections.len() - 1
         });
-        let generation = self.connections[index].generation;
-        match self.poll.add_connection(&connection, index, generation) {
+        connection.place = Place { index, generation: self.connections[index].generation };
+        match self.poll.add_connection(&connection) {
             Ok(()) => {
                 self.connections[index].connection = Some(Box::new(connection));
                 // What came with the handshake, or before we waited.
@@ -209,7 +230,9 @@ impl Worker {
     /// Gives a connection its turn.
     fn serve(&mut self, index: usize) {
         let Some(mut connection) = self.connections[index].connection.take() else { return };
+        let was_on_fabric = connection.is_on_fabric();
         let turn = connection.serve(&mut self.ctx, &mut self.buffer, self.now);
+        self.fabric.links += usize::from(!was_on_fabric && connection.is_on_fabric());
         debug_assert!(self.ctx.out.is_empty(), "what is left here goes to another connection");
         if self.next_tick.is_none() && connection.may_time_out(&self.ctx) {
             self.next_tick = Some(self.now + TIMEOUT_TICK);
@@ -224,9 +247,7 @@ impl Worker {
                         self.queue(index);
                     }
                 }
-                if let Err(error) =
-                    self.poll.update(&mut connection, index, self.connections[index].generation)
-                {
+                if let Err(error) = self.poll.update(&mut connection) {
                     tracing::warn!("cannot wait for a connection: {error}");
                     return self.close(index, connection, Ended::Error);
                 }
@@ -255,7 +276,7 @@ impl Worker {
             return;
         }
         for _ in 0..POLLS_PER_TURN {
-            let mut served = false;
+            let mut served = self.serve_fabric();
             let mut at = 0;
             // One that ends is not among them any more.
             while at < self.polled.len() {
@@ -290,6 +311,7 @@ impl Worker {
 
     fn close(&mut self, index: usize, connection: Box<Connection>, ended: Ended) {
         self.polled.remove(index);
+        self.fabric.links -= usize::from(connection.is_on_fabric());
         self.poll.remove(&connection);
         connection.close(&self.ctx, ended);
         let slot = &mut self.connections[index];

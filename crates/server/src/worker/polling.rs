@@ -10,9 +10,31 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use super::connection::{Connection, Interest};
 use crate::bounds::EVENTS_PER_TURN_MAX;
 
-/// Tokens of connections are below this: place and generation.
+/// Tokens of connections are below this: their place.
 const LISTENER_BIT: u64 = 1 << 63;
 const BELL: u64 = u64::MAX;
+const FABRIC: u64 = u64::MAX - 1;
+
+/// Where a worker keeps a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Place {
+    /// Its place.
+    pub index: usize,
+    /// Tells apart the connections that had the same.
+    pub generation: u32,
+}
+
+impl Place {
+    /// In one number, below 2^63.
+    pub fn token(self) -> u64 {
+        self.index as u64 | u64::from(self.generation) << 31
+    }
+
+    /// Of the number.
+    pub fn of(token: u64) -> Place {
+        Place { index: (token & 0x7fff_ffff) as usize, generation: (token >> 31) as u32 }
+    }
+}
 
 /// Something is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +43,10 @@ pub enum Ready {
     Bell,
     /// Peers have arrived at a listener.
     Listener(usize),
+    /// Something has come over the fabric.
+    Fabric,
     /// A connection.
-    Connection {
-        /// Its place.
-        index: usize,
-        /// The generation of the place when it was waited for.
-        generation: u32,
-    },
+    Connection(Place),
 }
 
 /// One worker's epoll instance.
@@ -56,10 +75,9 @@ impl Poll {
         };
         ready.extend(events.iter().map(|event| match event.data.u64() {
             BELL => Ready::Bell,
+            FABRIC => Ready::Fabric,
             token if token & LISTENER_BIT != 0 => Ready::Listener((token & !LISTENER_BIT) as usize),
-            token => {
-                Ready::Connection { index: (token & 0x7fff_ffff) as usize, generation: (token >> 31) as u32 }
-            }
+            token => Ready::Connection(Place::of(token)),
         }));
         Ok(())
     }
@@ -79,16 +97,20 @@ impl Poll {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    pub fn add_connection(&self, connection: &Connection, index: usize, generation: u32) -> io::Result<()> {
+    pub fn add_fabric(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(FABRIC), EventFlags::IN)?)
+    }
+
+    pub fn add_connection(&self, connection: &Connection) -> io::Result<()> {
         let Some(fd) = connection.descriptor() else { return Ok(()) };
-        Ok(epoll::add(&self.epoll, fd, token(index, generation), flags(connection.interest()))?)
+        Ok(epoll::add(&self.epoll, fd, token(connection), flags(connection.interest()))?)
     }
 
     /// Waits for what the connection wants now, if that has changed.
-    pub fn update(&self, connection: &mut Connection, index: usize, generation: u32) -> io::Result<()> {
+    pub fn update(&self, connection: &mut Connection) -> io::Result<()> {
         let Some(interest) = connection.changed_interest() else { return Ok(()) };
         let Some(fd) = connection.descriptor() else { return Ok(()) };
-        Ok(epoll::modify(&self.epoll, fd, token(index, generation), flags(interest))?)
+        Ok(epoll::modify(&self.epoll, fd, token(connection), flags(interest))?)
     }
 
     pub fn remove(&self, connection: &Connection) {
@@ -98,8 +120,8 @@ impl Poll {
     }
 }
 
-fn token(index: usize, generation: u32) -> EventData {
-    EventData::new_u64(index as u64 | u64::from(generation) << 31)
+fn token(connection: &Connection) -> EventData {
+    EventData::new_u64(connection.place.token())
 }
 
 fn flags(interest: Interest) -> EventFlags {

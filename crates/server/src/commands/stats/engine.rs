@@ -135,6 +135,12 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         ("shm_attached", sums.shm_attached),
         ("shm_refused", sums.shm_refused),
         ("shm_broken", sums.shm_broken),
+        ("fabric_attached", sums.fabric_attached),
+        ("fabric_refused", sums.fabric_refused),
+        ("fabric_broken", sums.fabric_broken),
+        ("fabric_dropped_messages", sums.fabric_dropped_messages),
+        ("fabric_region_bytes", shared.fabric.region_bytes()),
+        ("fabric_buffer_bytes", shared.fabric.buffer_bytes()),
     ] {
         report.stat(name, value);
     }

@@ -17,6 +17,14 @@ pub fn report(ctx: &Context, mut report: Report<'_>) {
     let file = settings.backing.file.as_ref();
     report.stat("memory_file", file.map_or("(null)".to_owned(), |file| file.display().to_string()));
     report.stat("client_flags_size", 4);
+    match &settings.fabric {
+        None => report.stat("fabric", "no"),
+        Some(fabric) => {
+            report.stat("fabric", fabric.wish());
+            report.stat("fabric_peers", &fabric.peers);
+            report.stat("fabric_receives", fabric.receives);
+        }
+    }
     report.stat("fabcache_version", env!("CARGO_PKG_VERSION"));
     report.end();
 }

@@ -1,4 +1,6 @@
-//! Who may come by the fabric, and by which.
+//! Who may come by the fabric, and by which; `opened.rs`: the fabric itself.
+
+mod opened;
 
 use std::net::IpAddr;
 use std::sync::Once;
@@ -7,6 +9,8 @@ use anyhow::{Result, bail};
 
 use crate::networks::{self, Network};
 use crate::options::Options;
+
+pub use opened::{Fabric, OpenFabric};
 
 /// What stands for this host among networks.
 const THIS_HOST: &str = "local";
@@ -77,6 +81,14 @@ impl FabricSettings {
             peers: Peers::new(&options.fabric_peers)?,
             receives,
         }))
+    }
+}
+
+impl FabricSettings {
+    /// What is wished for, as the option has it.
+    pub fn wish(&self) -> String {
+        let provider = self.provider.as_deref().unwrap_or(BEST);
+        self.interface.as_ref().map_or(provider.to_owned(), |interface| format!("{provider},{interface}"))
     }
 }
 

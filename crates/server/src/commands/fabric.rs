@@ -1,0 +1,116 @@
+//! Clients that go on over the fabric.
+
+use std::net::SocketAddr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fabcache_fabric::channel::CHANNEL_VERSION;
+use fabcache_fabric::{RemoteMemory, ip_of};
+use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_protocol::{FabricAttach, FabricMemory, Form, Refusal, Reply};
+use fabcache_transport::Kind;
+use fabcache_transport::fabric::{Client, Granted};
+
+use super::{Context, Offer, Session, Way, refused, saved};
+use crate::fabric::{Fabric, FabricSettings, OpenFabric};
+use crate::shared::Shared;
+
+/// What it is is in the log: a name or numbers that do not fit, or a provider that cannot.
+pub const NOT_CONNECTED: Refusal =
+    Refusal::Server("the fabric cannot be used with this client; see the server's log");
+
+/// Tells which fabric there is, if the client may come by it and knows these versions of what goes over it.
+pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) {
+    let versions = (channel, region);
+    let told = match open_to(ctx, session) {
+        Ok(_) if versions != (CHANNEL_VERSION, FORMAT_VERSION) => {
+            Err(Refusal::Client("this server's fabric has formats of other versions"))
+        }
+        Ok((fabric, _)) => {
+            let provider = fabric.provider();
+            let (protocol, format) = (provider.protocol, provider.address_format);
+            let one_sided = u8::from(provider.is_one_sided);
+            Ok(format!("FABRIC {} {protocol} {format} {one_sided}", provider.name))
+        }
+        Err(refusal) => Err(refusal),
+    };
+    match told {
+        Ok(line) => {
+            session.knows_fabric = true;
+            form.reply(&Reply::Line(line.as_bytes()), &mut ctx.out);
+        }
+        Err(refusal) => refuse(ctx, refusal, form),
+    }
+}
+
+/// The client is to go on over the fabric.
+pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_>, form: &Form<'_>) {
+    let name = attach.name();
+    let refusal = match open_to(ctx, session) {
+        Err(refusal) => refusal,
+        Ok(_) if !session.knows_fabric => Refusal::Client("fabric hello comes before fabric attach"),
+        // Else clients would have the server send to whom they like.
+        Ok((_, settings)) if !ip_of(&name).is_none_or(|address| settings.peers.admit(address)) => {
+            Refusal::Client("the fabric is not for this endpoint's address; see --fabric-peers")
+        }
+        Ok(_) => {
+            let memory =
+                |FabricMemory { address, key, bytes }: FabricMemory| RemoteMemory { address, key, bytes };
+            let client = Client {
+                name,
+                token: attach.token,
+                credits: attach.credits,
+                staging: memory(attach.staging),
+                landing: memory(attach.landing),
+            };
+            session.offer = Some(Offer { form: saved(form), way: Way::Fabric(Box::new(client)) });
+            return;
+        }
+    };
+    refuse(ctx, refusal, form);
+}
+
+/// What a client that goes on over the fabric is told: of its worker's end, and how to read the items.
+pub fn attached(shared: &Shared, fabric: &OpenFabric, name: &[u8], granted: &Granted) -> String {
+    let (store, region) = (&shared.store, fabric.region());
+    format!(
+        "FABRIC {} {:x} {} {} {} {} {} {}",
+        STANDARD.encode(name),
+        granted.token,
+        granted.credits,
+        store.region_bytes(),
+        store.clock_ns(),
+        region.address,
+        region.key,
+        STANDARD.encode(store.secret().0),
+    )
+}
+
+/// The fabric, if it is for this client.
+fn open_to<'c>(ctx: &'c Context, session: &Session) -> Result<(&'c OpenFabric, &'c FabricSettings), Refusal> {
+    let address = session.info.address.parse::<SocketAddr>();
+    match (&ctx.shared.settings.fabric, &ctx.shared.fabric) {
+        (None, _) | (_, Fabric::Off) => {
+            Err(Refusal::Client("the fabric is off; start the server with --fabric"))
+        }
+        _ if session.info.kind == Kind::Fabric => {
+            Err(Refusal::Client("this connection goes over the fabric already"))
+        }
+        _ if session.info.kind != Kind::Tcp => {
+            Err(Refusal::Client("the fabric is for clients that come by TCP only"))
+        }
+        _ if !session.is_plain => Err(Refusal::Client(
+            "the fabric is not for clients that come by TLS, as nothing is encrypted on it",
+        )),
+        (Some(settings), _) if !address.is_ok_and(|address| settings.peers.admit(address.ip())) => {
+            Err(Refusal::Client("the fabric is not for this address; see --fabric-peers"))
+        }
+        (_, Fabric::Failed(why)) => Err(Refusal::Server(why)),
+        (Some(settings), Fabric::Open(fabric)) => Ok((fabric, settings)),
+    }
+}
+
+fn refuse(ctx: &mut Context, refusal: Refusal, form: &Form<'_>) {
+    ctx.counters().fabric_refused.inc();
+    form.reply(&refused(refusal), &mut ctx.out);
+}

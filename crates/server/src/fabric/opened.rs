@@ -1,0 +1,165 @@
+//! The fabric of a running server: the region as peers may read it, and what workers reach their clients by.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Error, Result};
+use fabcache_fabric::{Domain, Exposed, Library, Provider, RemoteMemory, Wish, ip_of};
+use fabcache_store::Store;
+use fabcache_transport::fabric::FabricPort;
+use rustix::process::{Resource, getrlimit};
+
+use super::FabricSettings;
+
+/// Whether clients can come by a fabric.
+#[derive(Debug)]
+pub enum Fabric {
+    /// Nobody asked for it.
+    Off,
+    /// It cannot be had; clients are told why.
+    Failed(&'static str),
+    /// They can.
+    Open(OpenFabric),
+}
+
+/// A fabric that clients can come by.
+#[derive(Debug)]
+pub struct OpenFabric {
+    provider: Provider,
+    region: RemoteMemory,
+    /// While it is there, peers can read the region.
+    exposed: Mutex<Option<Exposed>>,
+    /// What each worker has registered for messages.
+    buffer_bytes: Box<[AtomicU64]>,
+}
+
+impl Fabric {
+    /// Opens it, if it was asked for, and a port for each worker. If that fails the log says why: the other ways in are
+    /// open nevertheless.
+    pub fn open(
+        settings: Option<&FabricSettings>,
+        store: &Arc<Store>,
+        workers: usize,
+    ) -> (Fabric, Vec<FabricPort>) {
+        let Some(settings) = settings else { return (Fabric::Off, Vec::new()) };
+        match OpenFabric::open(settings, store, workers) {
+            Ok((fabric, ports)) => (Fabric::Open(fabric), ports),
+            Err(error) => {
+                tracing::error!("there is no fabric for clients to come by (--fabric): {error:#}");
+                // Clients are told as long as the server lives, which starts once.
+                (Fabric::Failed(format!("there is no fabric: {error:#}").leak()), Vec::new())
+            }
+        }
+    }
+
+    /// It, if it is open.
+    pub fn opened(&self) -> Option<&OpenFabric> {
+        match self {
+            Fabric::Open(fabric) => Some(fabric),
+            Fabric::Off | Fabric::Failed(_) => None,
+        }
+    }
+
+    /// Bytes of the region, if peers can read it.
+    pub fn region_bytes(&self) -> u64 {
+        self.opened().map_or(0, |fabric| fabric.region.bytes)
+    }
+
+    /// Bytes that are registered for messages.
+    pub fn buffer_bytes(&self) -> u64 {
+        let workers = self.opened().into_iter().flat_map(|fabric| &fabric.buffer_bytes);
+        workers.map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Nobody can read the region any more.
+    pub fn close(&self) {
+        if let Fabric::Open(fabric) = self {
+            fabric.exposed.lock().expect("no thread panics while it closes the region").take();
+        }
+    }
+}
+
+impl OpenFabric {
+    fn open(
+        settings: &FabricSettings,
+        store: &Arc<Store>,
+        workers: usize,
+    ) -> Result<(OpenFabric, Vec<FabricPort>)> {
+        let wish = Wish {
+            provider: settings.provider.clone(),
+            interface: settings.interface.clone(),
+            only_this_host: settings.peers.are_local(),
+        };
+        let provider = Library::open()?.pick(&wish).map_err(|error| match error {
+            fabcache_fabric::Error::NoProvider { .. } if wish.only_this_host => {
+                Error::new(error).context("only clients of this host may, unless --fabric-peers names others")
+            }
+            error => error.into(),
+        })?;
+        let domain = Domain::open(&provider)?;
+        let ports = (0..workers).map(|_| FabricPort::open(&domain, settings.receives));
+        let ports: Vec<FabricPort> = ports.collect::<Result<_, _>>().map_err(explained)?;
+        let exposed =
+            expose(&domain, store).map_err(explained).context("the items cannot be given to read")?;
+        // Pages that are pinned would be those of before.
+        store.keep_pages();
+        let region = exposed.remote();
+        for (worker, port) in ports.iter().enumerate() {
+            tracing::debug!(worker, endpoint = endpoint(port.name()), "a worker's end of the fabric");
+        }
+        tracing::info!(
+            provider = provider.name,
+            interface = provider.interface,
+            endpoint = ports.first().map(|port| endpoint(port.name())),
+            peers = %settings.peers,
+            "clients can come by the fabric; all {} bytes of memory are registered for them to read, which pins them \
+             where hardware reads",
+            region.bytes
+        );
+        let buffer_bytes = ports.iter().map(|port| AtomicU64::new(port.registered_bytes())).collect();
+        Ok((OpenFabric { provider, region, exposed: Mutex::new(Some(exposed)), buffer_bytes }, ports))
+    }
+
+    /// The provider that clients are to take.
+    pub fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
+    /// What allows to read all items.
+    pub fn region(&self) -> RemoteMemory {
+        self.region
+    }
+
+    /// What a worker has registered has changed.
+    pub fn set_buffer_bytes(&self, worker: usize, bytes: u64) {
+        self.buffer_bytes[worker].store(bytes, Ordering::Relaxed);
+    }
+}
+
+fn expose(domain: &Arc<Domain>, store: &Arc<Store>) -> Result<Exposed, fabcache_fabric::Error> {
+    let bytes = usize::try_from(store.region_bytes()).expect("it is mapped");
+    // SAFETY: the region is mapped as long as the store lives, which is given to be kept; it is written by way of
+    // `layout::Memory` alone, which makes no references.
+    unsafe { Exposed::new(domain, store.region_base(), bytes, Arc::clone(store) as _) }
+}
+
+/// With the limit that it is about.
+fn explained(error: fabcache_fabric::Error) -> Error {
+    let is_memory = matches!(error, fabcache_fabric::Error::Register { .. });
+    let error = Error::new(error);
+    match getrlimit(Resource::Memlock).current {
+        Some(limit) if is_memory => error.context(format!("the limit of locked memory is {limit} bytes")),
+        _ => error,
+    }
+}
+
+/// An endpoint's name as people read it.
+fn endpoint(name: &[u8]) -> String {
+    let port = name.get(2..4).map(|port| u16::from_be_bytes([port[0], port[1]]));
+    match (ip_of(name), port) {
+        (Some(IpAddr::V4(host)), Some(port)) => format!("{host}:{port}"),
+        (Some(IpAddr::V6(host)), Some(port)) => format!("[{host}]:{port}"),
+        _ => name.strip_suffix(&[0]).unwrap_or(name).escape_ascii().to_string(),
+    }
+}

@@ -1,0 +1,120 @@
+//! A connection that goes on another way: in memory shared with its client, or over the fabric.
+//!
+//! It begins once all that was answered before is sent, and nothing more has come: what the client sent behind its request
+//! has no place. The socket stays, as the sign that the other end lives.
+
+use std::sync::Arc;
+
+use fabcache_protocol::{Decoder, Refusal, Reply, SavedForm};
+use fabcache_transport::fabric::Client;
+use fabcache_transport::shm::{AttachError, NewChannel, ShmLink};
+use fabcache_transport::tcp::TcpLink;
+use fabcache_transport::unix::UnixLink;
+use fabcache_transport::{Link, SocketLink, memory};
+
+use super::connection::{Connection, Ended, LIMITS, info_of};
+use super::polling::Place;
+use crate::commands::fabric;
+use crate::commands::{Context, Offer, Way, shm};
+
+/// Why a connection does not go on another way.
+enum Failed {
+    /// It goes on as it was, with this answer.
+    Refused(Box<dyn Link>, Refusal),
+    /// A part of the answer was sent: nothing can go on.
+    Torn,
+}
+
+impl Connection {
+    /// Takes up the offer, or answers why not.
+    pub(super) fn attach(&mut self, ctx: &mut Context) -> Result<(), Ended> {
+        // Stands in until there is another, and has ended: so does the connection if that does not come.
+        let link = std::mem::replace(&mut self.link, Box::new(memory::ended()));
+        let (Some(Offer { form, way }), Ok(socket), true) =
+            (self.session.offer.take(), link.into_socket(), self.input.is_empty())
+        else {
+            return Err(Ended::Error);
+        };
+        let attached = match (way, socket) {
+            (Way::Shm(channel), SocketLink::Unix(unix)) => share(ctx, unix, channel),
+            (Way::Fabric(client), SocketLink::Tcp(tcp)) => connect(ctx, tcp, &client, self.place, &form),
+            _ => return Err(Ended::Error),
+        };
+        match attached {
+            Ok(link) => self.go_on(ctx, link),
+            Err(Failed::Torn) => return Err(Ended::Error),
+            Err(Failed::Refused(link, refusal)) => {
+                self.link = link;
+                form.form().reply(&Reply::Refused(refusal), &mut ctx.out);
+            }
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, ctx: &Context, link: Box<dyn Link>) {
+        let former = &self.session.info;
+        let info = info_of(ctx, &*link, former.listener.clone());
+        ctx.shared.connections.remove(former);
+        ctx.shared.connections.add(&info);
+        self.session.info = info;
+        self.session.access.granted = true;
+        // Packets for what must be fast, lines for all else.
+        self.decoder = Decoder::mixed(LIMITS);
+        self.link = link;
+        self.starved = true;
+        self.is_active = true;
+    }
+}
+
+/// Hands the region and a channel over.
+fn share(ctx: &Context, unix: UnixLink, channel: NewChannel) -> Result<Box<dyn Link>, Failed> {
+    let answer = shm::attached(ctx);
+    match ShmLink::attach(unix, channel, ctx.shared.store.region(), answer.as_bytes()) {
+        Ok(link) => {
+            ctx.counters().shm_attached.inc();
+            Ok(Box::new(link))
+        }
+        Err(error) => {
+            tracing::warn!("cannot share memory with a client: {error}");
+            ctx.counters().shm_refused.inc();
+            match error {
+                AttachError::Unsent(unix, _) => Err(Failed::Refused(Box::new(unix), shm::NOT_HANDED_OVER)),
+                AttachError::Torn => Err(Failed::Torn),
+            }
+        }
+    }
+}
+
+/// Connects a client with the worker's end of the fabric.
+fn connect(
+    ctx: &mut Context,
+    tcp: TcpLink,
+    client: &Client,
+    place: Place,
+    form: &SavedForm,
+) -> Result<Box<dyn Link>, Failed> {
+    let shared = Arc::clone(&ctx.shared);
+    let (Some(opened), Some(port)) = (shared.fabric.opened(), &mut ctx.port) else {
+        ctx.counters().fabric_refused.inc();
+        return Err(Failed::Refused(Box::new(tcp), fabric::NOT_CONNECTED));
+    };
+    let attached = port.attach(tcp, place.token(), client);
+    opened.set_buffer_bytes(ctx.worker, port.registered_bytes());
+    let (mut link, granted) = match attached {
+        Ok(attached) => attached,
+        Err((tcp, error)) => {
+            tracing::warn!(peer = %tcp.peer(), "cannot go on over the fabric with a client: {error}");
+            ctx.counters().fabric_refused.inc();
+            return Err(Failed::Refused(Box::new(tcp), fabric::NOT_CONNECTED));
+        }
+    };
+    let line = fabric::attached(&shared, opened, port.name(), &granted);
+    let mut answer = Vec::new();
+    form.form().reply(&Reply::Line(line.as_bytes()), &mut answer);
+    if let Err(error) = link.answer(&answer) {
+        tracing::debug!(peer = %link.peer(), "a client left while it was given the fabric: {error}");
+        return Err(Failed::Torn);
+    }
+    ctx.counters().fabric_attached.inc();
+    Ok(Box::new(link))
+}

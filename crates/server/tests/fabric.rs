@@ -1,0 +1,127 @@
+//! Who is not let to the fabric, and what is said; servers that cannot have one.
+
+mod common;
+
+use std::io::{Read, Write};
+
+use common::process::{fabcached, start, start_command};
+use common::{Client, Scratch, connect, connect_unix, packet, serve, try_serve};
+use fabcache_fabric::channel::CHANNEL_VERSION;
+use fabcache_layout::header::FORMAT_VERSION;
+
+const HELLO: u8 = 0xa1;
+const ATTACH: u8 = 0xa2;
+const INVALID: u16 = 0x04;
+
+/// Something that could be a client's end.
+const END: &str = "AgAAAH8AAAEAAAAAAAAAAA== ff 8 0 1 65536 0 2 65536";
+
+fn hello() -> String {
+    format!("{CHANNEL_VERSION} {FORMAT_VERSION}")
+}
+
+/// Both commands are refused for the same reason, in lines and packets, and the connection goes on.
+#[track_caller]
+fn refused<S: Read + Write>(c: &mut Client<S>, why: &str) {
+    c.ask(format!("fabric hello {}\r\n", hello()), format!("{why}\r\n"));
+    c.ask(format!("fabric attach {END}\r\n"), format!("{why}\r\n"));
+    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn without_the_option_it_is_off() {
+    let server = serve("");
+    let mut c = server.connect();
+    refused(&mut c, "CLIENT_ERROR the fabric is off; start the server with --fabric");
+    let mut d = server.connect();
+    for (opcode, words) in [(HELLO, hello()), (ATTACH, END.to_owned())] {
+        d.say(packet(opcode, b"", b"", words.as_bytes(), 0));
+        let answer = d.hear_packet();
+        assert_eq!((answer.opcode, answer.status), (opcode, INVALID));
+        assert_eq!(answer.value, b"the fabric is off; start the server with --fabric");
+    }
+    assert_eq!(c.count("fabcache", "fabric_refused"), 4);
+    assert_eq!(c.count("fabcache", "fabric_attached"), 0);
+    assert_eq!(
+        (c.count("fabcache", "fabric_region_bytes"), c.count("fabcache", "fabric_buffer_bytes")),
+        (0, 0)
+    );
+    assert_eq!(c.stat("settings", "fabric"), "no");
+    c.ask("fabric hello\r\n", "CLIENT_ERROR bad command line format\r\n");
+    c.ask("fabric\r\n", "ERROR\r\n");
+}
+
+/// With libfabric and without it: there is no such provider.
+const NOBODYS: &str = "--fabric nobodys";
+
+#[test]
+fn only_who_is_named_learns_anything() {
+    let server = serve(&format!("{NOBODYS} --fabric-peers 192.0.2.0/24,2001:db8::1"));
+    let mut c = server.connect();
+    refused(&mut c, "CLIENT_ERROR the fabric is not for this address; see --fabric-peers");
+    assert_eq!(c.stat("settings", "fabric"), "nobodys");
+    assert_eq!(c.stat("settings", "fabric_peers"), "192.0.2.0/24,2001:db8::1/128");
+    assert_eq!(c.stat("settings", "fabric_receives"), "1024");
+}
+
+#[test]
+fn who_comes_another_way_stays_there() {
+    let scratch = Scratch::new("fabric-ways");
+    let path = scratch.path("socket");
+    let server = serve(&format!("{NOBODYS} -s {} -p -1 -l 127.0.0.1", path.display()));
+    refused(&mut connect_unix(&path), "CLIENT_ERROR the fabric is for clients that come by TCP only");
+    let error =
+        format!("{:#}", try_serve(&format!("{NOBODYS} -s {}", path.display())).err().expect("no TCP"));
+    assert!(error.contains("TCP address without TLS"), "{error}");
+    drop(server);
+}
+
+#[test]
+fn who_has_not_authenticated_is_nobody() {
+    let scratch = Scratch::new("fabric-users");
+    let users = scratch.file("users", "ann:secret\n");
+    let server = serve(&format!("{NOBODYS} -Y {0} -S --sasl-pwdb {0}", users.display()));
+    let mut c = server.connect();
+    for line in [format!("fabric hello {}\r\n", hello()), format!("fabric attach {END}\r\n")] {
+        c.ask(line, "CLIENT_ERROR unauthenticated\r\n");
+    }
+    c.ask("set any 0 0 10\r\nann secret\r\n", "STORED\r\n");
+    c.say(format!("fabric hello {}\r\n", hello()));
+    let why = c.hear_until("\r\n");
+    assert!(why.starts_with("SERVER_ERROR there is no fabric: "), "{why}");
+    let mut d = server.connect();
+    d.say(packet(HELLO, b"", b"", hello().as_bytes(), 0));
+    assert_eq!(d.hear_packet().status, 0x20);
+    d.hear_end();
+}
+
+#[test]
+fn a_server_that_has_none_says_why_and_serves_on() {
+    let process = start(NOBODYS);
+    let log = process.log();
+    let error = log.lines().find(|line| line.contains("ERROR")).expect("it says so");
+    assert!(error.contains("there is no fabric for clients to come by (--fabric)"), "{log}");
+    assert!(error.contains("nobodys") || error.contains("libfabric1"), "{log}");
+    let mut c = connect(process.address());
+    c.say(format!("fabric hello {}\r\n", hello()));
+    let why = c.hear_until("\r\n");
+    assert!(why.starts_with("SERVER_ERROR there is no fabric: "), "{why}");
+    assert!(why.contains("nobodys") || why.contains("libfabric1"), "{why}");
+    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn the_file_says_what_the_command_line_says() {
+    let scratch = Scratch::new("fabric-file");
+    let file = scratch.file(
+        "config.toml",
+        "fabric = \"nobodys,none0\"\nfabric-peers = [\"local\", \"10.0.0.0/8\"]\nfabric-receives = 64\n",
+    );
+    let process = start_command(fabcached(&format!("-l 127.0.0.1 -p -1 --config {}", file.display())));
+    let mut c = connect(process.address());
+    for (name, value) in
+        [("fabric", "nobodys,none0"), ("fabric_peers", "local,10.0.0.0/8"), ("fabric_receives", "64")]
+    {
+        assert_eq!(c.stat("settings", name), value, "{name}");
+    }
+}
