@@ -54,6 +54,12 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// A stop waits so long for answers under way.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// A stop waits so long for the last bytes of links over the fabric, whose clients close their sockets then …
+pub const FABRIC_DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
+
+/// … and looks so often.
+pub const FABRIC_DRAIN_PAUSE: Duration = Duration::from_micros(200);
+
 /// A graceful stop (SIGUSR1, `shutdown graceful`) waits so long for clients to leave.
 pub const GRACEFUL_TIME_MAX: Duration = Duration::from_secs(30);
 

@@ -151,6 +151,7 @@ impl Worker {
             self.follow_phase();
         }
         self.close_all();
+        self.drain_fabric();
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -230,9 +231,7 @@ impl Worker {
     /// Gives a connection its turn.
     fn serve(&mut self, index: usize) {
         let Some(mut connection) = self.connections[index].connection.take() else { return };
-        let was_on_fabric = connection.is_on_fabric();
         let turn = connection.serve(&mut self.ctx, &mut self.buffer, self.now);
-        self.fabric.links += usize::from(!was_on_fabric && connection.is_on_fabric());
         debug_assert!(self.ctx.out.is_empty(), "what is left here goes to another connection");
         if self.next_tick.is_none() && connection.may_time_out(&self.ctx) {
             self.next_tick = Some(self.now + TIMEOUT_TICK);
@@ -311,7 +310,6 @@ impl Worker {
 
     fn close(&mut self, index: usize, connection: Box<Connection>, ended: Ended) {
         self.polled.remove(index);
-        self.fabric.links -= usize::from(connection.is_on_fabric());
         self.poll.remove(&connection);
         connection.close(&self.ctx, ended);
         let slot = &mut self.connections[index];

@@ -1,0 +1,377 @@
+//! Clients on the fabric, by themselves: what they are given, and what becomes of those that break the rules or leave.
+//! `FABCACHE_PROVIDER` names the provider, with its interface behind a comma if that matters.
+
+mod common;
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use common::process::{Process, fabcached, start_command};
+use common::{Client, PATIENCE, connect, wait_until};
+use fabcache_fabric::channel::{
+    CHANNEL_VERSION, ClientEnd, Incoming, MESSAGE_BYTES, Next, SHORT_BYTES, Terms, receives_for,
+};
+use fabcache_fabric::{
+    Buffer, Completion, Domain, Kind, Library, Peer, Place, Pool, Port, PortOptions, Wish,
+};
+use fabcache_layout::header::{FORMAT_VERSION, MAGIC};
+use rustix::process::Signal;
+
+/// Messages that the client takes.
+const CREDITS: u16 = 16;
+/// Its token.
+const TOKEN: u64 = 0x1234_5678_9abc_def0;
+/// A client waits so long for the server before it rings: it may have no descriptor to wait for.
+const RINGS_AFTER: Duration = Duration::from_millis(1);
+
+fn provider() -> String {
+    std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into())
+}
+
+/// A server with a fabric.
+fn start(more: &str) -> Process {
+    let provider = provider();
+    // Hardware has no interface that only its own host reaches.
+    let peers = if provider.starts_with("verbs") { "--fabric-peers 0.0.0.0/0,::/0" } else { "" };
+    let mut command = fabcached("-l 127.0.0.1 -p -1 -t 2");
+    command.args(["--fabric", &provider]).args(peers.split_whitespace()).args(more.split_whitespace());
+    start_command(command)
+}
+
+/// The client's end of the fabric.
+struct Reach {
+    port: Port,
+    pool: Pool,
+}
+
+impl Reach {
+    fn open(provider: &str) -> Reach {
+        let named = self::provider();
+        let interface = named.split_once(',').map(|(_, interface)| interface.to_owned());
+        let only_this_host = !provider.starts_with("verbs");
+        let wish = Wish { provider: Some(provider.to_owned()), interface, only_this_host };
+        let provider = Library::open().expect("libfabric is there").pick(&wish).expect("the server has it");
+        let domain = Domain::open(&provider).expect("it opens");
+        let port = Port::open(&domain, PortOptions { operations: 64, peers: 1, waits: false });
+        let pool = Pool::new(&domain, receives_for(CREDITS) + 4, MESSAGE_BYTES).expect("memory");
+        let mut reach = Reach { port: port.expect("an endpoint"), pool };
+        for _ in 0..receives_for(CREDITS) {
+            let buffer = reach.pool.take().expect("there are as many");
+            reach.port.receive(buffer, 0).expect("posted");
+        }
+        reach
+    }
+}
+
+/// A client on the fabric.
+struct OnFabric {
+    tcp: Client<TcpStream>,
+    reach: Reach,
+    peer: Peer,
+    end: ClientEnd<Buffer>,
+    heard: VecDeque<u8>,
+    /// The server's token, the region's bytes, address and key.
+    token: u64,
+    region: (u64, u64, u64),
+}
+
+fn hello(tcp: &mut Client<TcpStream>) -> String {
+    tcp.say(format!("fabric hello {CHANNEL_VERSION} {FORMAT_VERSION}\r\n"));
+    tcp.hear_until("\r\n")
+}
+
+/// The words of `fabric attach`.
+fn words(name: &[u8], credits: u16) -> String {
+    format!("fabric attach {} {TOKEN:x} {credits} 0 0 0 0 0 0\r\n", STANDARD.encode(name))
+}
+
+fn attach(server: SocketAddr) -> OnFabric {
+    let mut tcp = connect(server);
+    let said = hello(&mut tcp);
+    let provider = said.split(' ').nth(1).unwrap_or_else(|| panic!("{said}"));
+    let mut reach = Reach::open(provider);
+    tcp.say(words(reach.port.name(), CREDITS));
+    let said = tcp.hear_until("\r\n");
+    let words: Vec<&str> = said.split_ascii_whitespace().collect();
+    assert_eq!((words.len(), words[0]), (9, "FABRIC"), "{said}");
+    let number = |at: usize| words[at].parse::<u64>().expect("a number");
+    let peer = reach.port.connect(&STANDARD.decode(words[1]).expect("base64")).expect("a peer");
+    let token = u64::from_str_radix(words[2], 16).expect("a token");
+    let terms = Terms {
+        own_token: TOKEN,
+        peer_token: token,
+        own_credits: CREDITS,
+        peer_credits: u16::try_from(number(3)).expect("credits"),
+        staging_bytes: 0,
+        landing_bytes: 0,
+    };
+    assert_eq!(STANDARD.decode(words[8]).expect("base64").len(), 192);
+    let region = (number(4), number(6), number(7));
+    OnFabric { tcp, reach, peer, end: ClientEnd::new(terms), heard: VecDeque::new(), token, region }
+}
+
+impl OnFabric {
+    /// Takes in what has come; other completions are returned.
+    fn pump(&mut self) -> Vec<Completion> {
+        let (mut ended, mut others) = (Vec::new(), Vec::new());
+        self.reach.port.poll(&mut ended).expect("it polls");
+        for completion in ended {
+            if completion.kind != Kind::Received {
+                others.push(completion);
+                continue;
+            }
+            let len = completion.result.expect("received");
+            self.end.arrived(completion.buffer, len).expect("the server keeps to the protocol");
+            loop {
+                let len = match self.end.incoming() {
+                    Some(Incoming::Bytes(bytes)) => {
+                        self.heard.extend(bytes);
+                        bytes.len()
+                    }
+                    Some(Incoming::Landed(piece)) => panic!("there is no memory for {piece:?}"),
+                    None => break,
+                };
+                self.end.consume(len);
+            }
+            while let Some(buffer) = self.end.freed() {
+                self.reach.port.receive(buffer, 0).expect("posted");
+            }
+        }
+        let mut message = [0; SHORT_BYTES];
+        while let Some(draft) = self.end.short(&mut message) {
+            self.send(&message[..draft.bytes()]);
+            self.end.sent(draft);
+        }
+        others
+    }
+
+    /// Polls, and rings now and then.
+    fn until<T>(&mut self, what: &str, mut got: impl FnMut(&mut OnFabric) -> Option<T>) -> T {
+        let (end, mut ring) = (Instant::now() + PATIENCE, Instant::now() + RINGS_AFTER);
+        loop {
+            if let Some(got) = got(self) {
+                return got;
+            }
+            let now = Instant::now();
+            assert!(now < end, "in vain until {what}");
+            if now >= ring {
+                let _ = self.tcp.stream.write(b"!");
+                ring = now + RINGS_AFTER;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Sends a message as it is.
+    fn send(&mut self, message: &[u8]) {
+        self.until("the fabric takes a message", |this| {
+            let mut buffer = this.reach.pool.take()?;
+            buffer[..message.len()].copy_from_slice(message);
+            match this.reach.port.send(this.peer, buffer, message.len(), 0) {
+                Ok(()) => Some(()),
+                Err(refused) if refused.error.is_again() => {
+                    // Nothing is taken in on the way: the caller may be about that.
+                    None
+                }
+                Err(refused) => panic!("{}", refused.error),
+            }
+        });
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        let mut left = bytes;
+        while !left.is_empty() {
+            let mut message = [0; MESSAGE_BYTES];
+            let len = left.len();
+            let draft = self.until("there are credits", |this| {
+                this.pump();
+                (this.end.next(len) == Next::Data).then_some(())?;
+                this.end.data(&[IoSlice::new(left)], &mut message)
+            });
+            self.post(&message[..draft.bytes()]);
+            left = &left[draft.taken()..];
+            self.end.sent(draft);
+        }
+    }
+
+    /// Sends, and polls so that a connection can be made.
+    fn post(&mut self, message: &[u8]) {
+        self.until("the fabric takes a message", |this| {
+            this.pump_sent();
+            let mut buffer = this.reach.pool.take()?;
+            buffer[..message.len()].copy_from_slice(message);
+            match this.reach.port.send(this.peer, buffer, message.len(), 0) {
+                Ok(()) => Some(()),
+                Err(refused) if refused.error.is_again() => None,
+                Err(refused) => panic!("{}", refused.error),
+            }
+        });
+    }
+
+    fn pump_sent(&mut self) {
+        for completion in self.pump() {
+            completion.result.expect("sent");
+        }
+    }
+
+    #[track_caller]
+    fn ask(&mut self, request: &str, expected: &str) {
+        self.say(request.as_bytes());
+        self.until("the answer is there", |this| {
+            this.pump_sent();
+            (this.heard.len() >= expected.len()).then_some(())
+        });
+        let heard: Vec<u8> = self.heard.drain(..expected.len()).collect();
+        assert_eq!(String::from_utf8_lossy(&heard), expected);
+    }
+}
+
+fn count(server: SocketAddr, name: &str) -> u64 {
+    connect(server).count("fabcache", name)
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn requests_go_over_the_fabric_beside_other_ways() {
+    let process = start("-I 8m");
+    let mut a = attach(process.address());
+    let mut b = attach(process.address());
+    a.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    connect(process.address()).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    b.ask("get a\r\nmg a v\r\n", "VALUE a 0 1\r\nx\r\nEND\r\nVA 1\r\nx\r\n");
+    // More than messages hold, and than there are credits for.
+    let value = "v".repeat(1 << 20);
+    b.ask(&format!("set b 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
+    a.ask("get b\r\n", &format!("VALUE b 0 {}\r\n{value}\r\nEND\r\n", value.len()));
+    // Told of reads that it did not see, without an answer.
+    a.ask("shm accessed AQAAAAAAAAAI\r\nmn\r\n", "MN\r\n");
+    let mut c = connect(process.address());
+    assert_eq!((c.count("fabcache", "fabric_attached"), c.count("fabcache", "fabric_refused")), (2, 0));
+    assert!(c.count("fabcache", "accesses_outside") >= 8);
+    assert_eq!(c.count("fabcache", "fabric_region_bytes"), a.region.0);
+    assert!(c.count("fabcache", "fabric_buffer_bytes") >= 2 * 1024 * MESSAGE_BYTES as u64);
+    let conns = c.stats("conns");
+    let on_fabric = conns.iter().filter(|(name, value)| name.ends_with(":addr") && value.starts_with("fab:"));
+    assert_eq!(on_fabric.count(), 2, "{conns:?}");
+    assert!(process.log().contains("clients can come by the fabric"), "{}", process.log());
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn what_is_read_by_key_is_the_region() {
+    let process = start("");
+    let mut a = attach(process.address());
+    a.ask("mn\r\n", "MN\r\n");
+    let (_, address, key) = a.region;
+    let buffer = a.reach.pool.take().expect("one is free");
+    let mut waiting = Some(buffer);
+    let came = a.until("the region is read", |this| {
+        if let Some(buffer) = waiting.take()
+            && let Err(refused) = this.reach.port.read(this.peer, Place { address, key }, buffer, 0..64, 7)
+        {
+            assert!(refused.error.is_again(), "{}", refused.error);
+            waiting = Some(refused.buffer);
+        }
+        this.pump().into_iter().find(|completion| completion.kind == Kind::Read)
+    });
+    assert_eq!(came.result.expect("read"), 64);
+    assert_eq!(came.buffer.first_chunk().map(|word| u64::from_le_bytes(*word)), Some(MAGIC));
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_cannot_be_connected_goes_on_over_tcp() {
+    let process = start("");
+    let mut c = connect(process.address());
+    let name = [2, 0, 0, 80, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+    c.ask(words(&name, 8), "CLIENT_ERROR fabric hello comes before fabric attach\r\n");
+    c.ask("fabric hello 999 1\r\n", "CLIENT_ERROR this server's fabric has formats of other versions\r\n");
+    assert!(hello(&mut c).starts_with(&format!("FABRIC {}", provider().split(',').next().expect("a word"))));
+    if !provider().starts_with("verbs") {
+        let mut foreign = name;
+        foreign[4..8].copy_from_slice(&[192, 0, 2, 1]);
+        let why = "CLIENT_ERROR the fabric is not for this endpoint's address; see --fabric-peers\r\n";
+        c.ask(words(&foreign, 8), why);
+    }
+    let why = "SERVER_ERROR the fabric cannot be used with this client; see the server's log\r\n";
+    c.ask(words(&[7; 3], 8), why);
+    c.ask(words(&name, 1), why);
+    c.ask("mn\r\n", "MN\r\n");
+    assert_eq!(c.count("fabcache", "fabric_attached"), 0);
+    assert!(c.count("fabcache", "fabric_refused") >= 4);
+    assert!(process.log().contains("cannot go on over the fabric with a client"), "{}", process.log());
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_breaks_the_protocol_is_cut_off_alone() {
+    let process = start("-t 1");
+    let (mut good, mut bad) = (attach(process.address()), attach(process.address()));
+    good.ask("mn\r\n", "MN\r\n");
+    bad.ask("mn\r\n", "MN\r\n");
+    let strange = [&0xdead_beef_u64.to_le_bytes()[..], &[0; 8]].concat();
+    bad.send(&strange);
+    wait_until("the message of nobody is counted", || {
+        good.pump_sent();
+        count(process.address(), "fabric_dropped_messages") == 1
+    });
+    let broken = [&bad.token.to_le_bytes()[..], &[0xee; 8]].concat();
+    bad.send(&broken);
+    // With the link goes the socket.
+    bad.tcp.hear_end();
+    assert_eq!(count(process.address(), "fabric_broken"), 1);
+    good.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    let mut another = attach(process.address());
+    another.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn clients_that_go_leave_nothing_behind() {
+    let process = start("");
+    let mut stays = attach(process.address());
+    stays.ask("mn\r\n", "MN\r\n");
+    let before = count(process.address(), "fabric_buffer_bytes");
+    for round in 0..20 {
+        let mut a = attach(process.address());
+        a.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+        if round % 2 == 0 {
+            // With a request that is not whole.
+            a.say(b"set a 0 0 100\r\nxyz");
+        }
+        drop(a);
+    }
+    let mut c = connect(process.address());
+    wait_until("they are gone", || {
+        stays.pump_sent();
+        let conns = c.stats("conns");
+        conns
+            .iter()
+            .filter(|(_, value)| value.starts_with("fab:"))
+            .filter(|(name, _)| name.ends_with(":addr"))
+            .count()
+            == 1
+    });
+    stays.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    assert_eq!(c.count("fabcache", "fabric_attached"), 21);
+    assert_eq!(c.count("fabcache", "fabric_buffer_bytes"), before);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_server_that_stops_lets_go_of_its_clients() {
+    let mut process = start("");
+    let mut clients: Vec<OnFabric> = (0..4).map(|_| attach(process.address())).collect();
+    for client in &mut clients {
+        client.ask("mn\r\n", "MN\r\n");
+    }
+    process.signal(Signal::TERM);
+    for client in &mut clients {
+        client.tcp.hear_end();
+    }
+    assert!(process.wait().success(), "{}", process.log());
+}
