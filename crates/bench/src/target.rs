@@ -50,7 +50,7 @@ pub struct Described {
     pub name: String,
     /// Where its servers are.
     pub urls: Vec<String>,
-    /// `tcp`, `unix` or `shm`.
+    /// `tcp`, `unix`, `shm` or `fab`.
     pub transport: String,
     /// `meta`, `text`, `binary`, or `auto`.
     pub protocol: String,
@@ -117,10 +117,11 @@ impl fmt::Display for Url {
 }
 
 impl Url {
-    /// `tcp`, `unix` or `shm`.
+    /// `tcp`, `unix`, `shm` or `fab`.
     pub fn transport(&self) -> &'static str {
         match self.address.place {
             Place::Tcp { .. } => "tcp",
+            Place::Fabric { .. } => "fab",
             Place::Unix(_) if self.shared_memory => "shm",
             Place::Unix(_) => "unix",
         }

@@ -12,7 +12,7 @@ pub const DEFAULT_PORT: u16 = 11211;
 
 /// Where a server is, and the part of the keys it gets.
 ///
-/// Written `tcp://HOST:PORT`, `HOST:PORT`, `HOST` or `unix:///PATH`; with `?weight=N` behind it.
+/// Written `tcp://HOST:PORT`, `HOST:PORT`, `HOST`, `fab://HOST:PORT` or `unix:///PATH`; with `?weight=N` behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// How it is reached.
@@ -29,6 +29,13 @@ pub enum Place {
         /// Name or address.
         host: String,
         /// Port.
+        port: u16,
+    },
+    /// Over the fabric, on which is agreed by TCP.
+    Fabric {
+        /// Name or address.
+        host: String,
+        /// Port of TCP.
         port: u16,
     },
     /// By a Unix socket.
@@ -52,9 +59,12 @@ impl FromStr for Address {
             }
             return Ok(Address { place: Place::Unix(path.into()), weight });
         }
-        let place = place.strip_prefix("tcp://").unwrap_or(place);
+        let (by_fabric, place) = match place.strip_prefix("fab://") {
+            Some(place) => (true, place),
+            None => (false, place.strip_prefix("tcp://").unwrap_or(place)),
+        };
         if place.contains("://") {
-            return Err(wrong("the ways to a server are tcp:// and unix://"));
+            return Err(wrong("the ways to a server are tcp://, fab:// and unix://"));
         }
         let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, None),
@@ -77,26 +87,41 @@ impl FromStr for Address {
         if host.contains('/') {
             return Err(wrong("a host's name has no slash; a Unix socket is unix:///run/fabcached.sock"));
         }
-        Ok(Address { place: Place::Tcp { host: host.into(), port }, weight })
+        let host = host.into();
+        let place = if by_fabric { Place::Fabric { host, port } } else { Place::Tcp { host, port } };
+        Ok(Address { place, weight })
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Tcp { host, port } if host.contains(':') => write!(f, "tcp://[{host}]:{port}")?,
-            Place::Tcp { host, port } => write!(f, "tcp://{host}:{port}")?,
-            Place::Unix(path) => write!(f, "unix://{}", path.display())?,
+        let (way, host, port) = match &self.place {
+            Place::Tcp { host, port } => ("tcp", host, port),
+            Place::Fabric { host, port } => ("fab", host, port),
+            Place::Unix(path) => {
+                write!(f, "unix://{}", path.display())?;
+                return self.fmt_weight(f);
+            }
+        };
+        if host.contains(':') {
+            write!(f, "{way}://[{host}]:{port}")?;
+        } else {
+            write!(f, "{way}://{host}:{port}")?;
         }
-        if self.weight == 1 { Ok(()) } else { write!(f, "?weight={}", self.weight) }
+        self.fmt_weight(f)
     }
 }
 
 impl Address {
+    fn fmt_weight(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.weight == 1 { Ok(()) } else { write!(f, "?weight={}", self.weight) }
+    }
+
     /// What libmemcached takes for the server's host and port: a Unix socket is a host by its path, with port 0.
+    /// How the host is reached makes no difference.
     pub(crate) fn host_and_port(&self) -> (Cow<'_, str>, u16) {
         match &self.place {
-            Place::Tcp { host, port } => (host.into(), *port),
+            Place::Tcp { host, port } | Place::Fabric { host, port } => (host.into(), *port),
             Place::Unix(path) => (path.to_string_lossy(), 0),
         }
     }
@@ -115,15 +140,29 @@ mod tests {
             ("[::1]:5", "tcp://[::1]:5", "::1", 5),
             ("::1", "tcp://[::1]:11211", "::1", 11211),
             ("unix:///tmp/s", "unix:///tmp/s", "/tmp/s", 0),
+            ("fab://h", "fab://h:11211", "h", 11211),
+            ("fab://[::1]:5?weight=2", "fab://[::1]:5?weight=2", "::1", 5),
         ] {
             let address: Address = text.parse().expect(text);
             assert_eq!(address.to_string(), written);
             assert_eq!(address.host_and_port(), (host.into(), port));
             assert_eq!(written.parse::<Address>().expect(written), address);
         }
-        for wrong in
-            ["", "h:0", "h:70000", "h:x", "unix://s", "ftp://h", "[::1]5", "h?weight=0", "h?w=1", ":1", "/s"]
-        {
+        for wrong in [
+            "",
+            "h:0",
+            "h:70000",
+            "h:x",
+            "unix://s",
+            "ftp://h",
+            "[::1]5",
+            "h?weight=0",
+            "h?w=1",
+            ":1",
+            "/s",
+            "fab://",
+            "fab://tcp://h",
+        ] {
             let error = wrong.parse::<Address>().expect_err(wrong).to_string();
             assert!(error.contains(&format!("{wrong:?}")), "{error}");
         }

@@ -55,3 +55,24 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// Default of [`crate::Options::retry_after`].
 pub const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// Messages of the fabric that a client has room for, of 8 KiB each: a window of short answers.
+pub const LINK_CREDITS: u16 = 32;
+/// Messages that are on their way from it, where the provider does not take them at once: some more would only wait for
+/// the server.
+pub const LINK_SENDS: usize = 16;
+/// Memory of a connection that the server reads long requests from …
+pub const STAGING_BYTES: usize = 1 << 20;
+/// … and writes long answers to: pieces of a quarter of it, two of which are on their way at once.
+pub const LANDING_BYTES: usize = 1 << 20;
+/// How long to leave a provider alone that takes nothing, at first: as long as a connection takes between two hosts …
+pub const REFUSED_RETRY_MIN: Duration = Duration::from_micros(50);
+/// … and at most, where the server does not answer.
+pub const REFUSED_RETRY_MAX: Duration = Duration::from_millis(10);
+/// How long to sleep where the provider cannot wake anybody, at first …
+pub const NAP_MIN: Duration = Duration::from_micros(50);
+/// … and at most: some thousandth of a processor.
+pub const NAP_MAX: Duration = Duration::from_millis(2);
+/// How long to sleep where it can: what it forgot to tell of costs no more than this.
+pub const SLEEP_ON_DESCRIPTOR_MAX: Duration = Duration::from_millis(100);
+/// How long a connection that is closed waits for the server to take what was sent and not answered.
+pub const LEAVE_MAX: Duration = Duration::from_millis(100);

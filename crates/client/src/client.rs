@@ -38,6 +38,8 @@ pub struct Options {
     pub credentials: Option<Credentials>,
     /// Whether memory is shared with servers that are reached by a Unix socket.
     pub shared_memory: SharedMemory,
+    /// How servers are reached whose addresses begin with `fab://`.
+    pub fabric: Fabric,
 }
 
 /// A user of a server.
@@ -87,11 +89,50 @@ pub enum SharedMemory {
     Never,
 }
 
+/// The fabric: what of it is used with servers whose addresses begin with `fab://`. Others are never asked for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fabric {
+    /// How values are got.
+    pub mode: FabricMode,
+    /// Only this provider of libfabric, as `verbs;ofi_rxm`. Otherwise the server's; a server that has another one is told as
+    /// an error.
+    pub provider: Option<String>,
+    /// Only this device or network interface, as `mlx5_0` or `eth0`, or an address of it.
+    pub interface: Option<String>,
+    /// Where the fabric is not to be had, TCP serves instead, and [`Transport::InsteadOfFabric`] says why. Otherwise calls
+    /// fail, and say so.
+    pub or_tcp: bool,
+}
+
+/// How values are got over the fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FabricMode {
+    /// As has taken less time lately; by requests, where the provider needs the server's help with reads.
+    #[default]
+    Auto,
+    /// They are read from the server's memory, without the server. It is asked for what cannot be told so.
+    OneSided,
+    /// The server is asked.
+    Request,
+}
+
 /// How a server is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Over TCP.
     Tcp,
+    /// Over TCP, as the fabric is not to be had ([`Fabric::or_tcp`]).
+    InsteadOfFabric {
+        /// Why not: as the server or libfabric says.
+        why: String,
+    },
+    /// Over the fabric.
+    Fabric {
+        /// The provider's name.
+        provider: String,
+        /// Items are read from the server's memory, without the server.
+        one_sided: bool,
+    },
     /// Over a Unix socket.
     Unix {
         /// Why not through shared memory, if that was asked for: as the server says.
@@ -113,6 +154,7 @@ impl Default for Options {
             protocol: Protocol::Auto,
             credentials: None,
             shared_memory: SharedMemory::Offered,
+            fabric: Fabric::default(),
         }
     }
 }

@@ -91,6 +91,7 @@ mod connection;
 mod counting;
 pub mod distribution;
 mod error;
+mod fabric;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod input;
@@ -110,7 +111,8 @@ mod text;
 
 pub use address::{Address, Place};
 pub use client::{
-    Client, Credentials, Found, Glance, Item, Many, Options, Protocol, SharedMemory, Stored, Transport, Ttl,
+    Client, Credentials, Fabric, FabricMode, Found, Glance, Item, Many, Options, Protocol, SharedMemory,
+    Stored, Transport, Ttl,
 };
 pub use command::Mode;
 pub use distribution::Distribution;

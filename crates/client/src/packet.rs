@@ -160,6 +160,14 @@ pub fn order(order: Order<'_>) -> Vec<u8> {
             put(opcode::SHM_ATTACH, b"", b"", versions.len(), 0, &mut out);
             out.extend_from_slice(&versions);
         }
+        Order::FabricHello(words) => {
+            put(opcode::FABRIC_HELLO, b"", b"", words.len(), 0, &mut out);
+            out.extend_from_slice(words.as_bytes());
+        }
+        Order::FabricAttach(words) => {
+            put(opcode::FABRIC_ATTACH, b"", b"", words.len(), 0, &mut out);
+            out.extend_from_slice(words.as_bytes());
+        }
         Order::Mechanisms => put(opcode::SASL_LIST, b"", b"", 0, 0, &mut out),
         Order::Authenticate { mechanism, token } => {
             put(opcode::SASL_AUTH, b"", mechanism.as_bytes(), token.len(), 0, &mut out);
@@ -180,6 +188,10 @@ pub enum Order<'a> {
     Stats(&'a str),
     /// Share its memory, with these versions of its formats.
     ShareMemory([u8; 16]),
+    /// Say what of the fabric there is; with the words of the line that asks for it.
+    FabricHello(&'a str),
+    /// Go on over the fabric; with the words of the line that asks for it.
+    FabricAttach(&'a str),
     /// Say how clients authenticate.
     Mechanisms,
     /// Let this client in.

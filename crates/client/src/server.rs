@@ -13,6 +13,7 @@ use crate::bounds::{HANG_UPS_MAX, IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEO
 use crate::client::{Credentials, Protocol, SharedMemory, Transport};
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
+use crate::fabric::{self, Remote};
 use crate::input::protocol;
 use crate::message::Form;
 use crate::meta::refusal;
@@ -36,6 +37,10 @@ pub struct Server {
     credentials: Option<Credentials>,
     shared_memory: SharedMemory,
     memory: Memory,
+    /// Where it is reached over the fabric.
+    remote: Option<Box<Remote>>,
+    /// How the last connection was made.
+    transport: Mutex<Option<Transport>>,
     /// Operations in flight that store, of calls that do not wait.
     storing: Arc<AtomicUsize>,
     /// The connection of all calls that do not wait. Held while it is made: who needs it would wait all the same.
@@ -47,14 +52,7 @@ pub struct Server {
 struct Memory {
     /// Readers that nobody uses.
     readers: Readers,
-    state: Mutex<MemoryState>,
-}
-
-#[derive(Debug, Default)]
-struct MemoryState {
-    items: Option<Arc<Items>>,
-    /// How the last connection was made.
-    transport: Option<Transport>,
+    items: Mutex<Option<Arc<Items>>>,
 }
 
 #[derive(Debug)]
@@ -69,17 +67,21 @@ struct State {
     form: Option<Form>,
 }
 
-/// What came of asking for memory.
-enum Shared {
-    Memory(Box<dyn Stream>),
+/// What came of asking for another way than the socket.
+enum Way {
+    /// Requests go there, and are packets mostly.
+    Other(Transport, Box<dyn Stream>),
     /// The socket goes on as it was.
-    Nothing(Transport),
+    Socket(Transport),
 }
 
 impl Server {
     /// A server to which nothing is connected yet.
     pub fn new(address: Address, options: &crate::Options) -> Server {
+        let is_remote = matches!(address.place, Place::Fabric { .. });
         Server {
+            remote: is_remote.then(|| Box::new(Remote::new(options.fabric.clone()))),
+            transport: Mutex::default(),
             address,
             connect_timeout: options.connect_timeout,
             timeout: options.timeout.min(TIMEOUT_MAX),
@@ -200,9 +202,9 @@ impl Server {
 
     fn connect_in(&self, form: Form, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
         let socket = self.socket(form, deadline)?;
-        match self.share_memory(&socket, deadline)? {
-            Shared::Memory(stream) => Ok(self.connected(Transport::SharedMemory, stream)),
-            Shared::Nothing(transport) => Ok(self.connected(transport, Box::new(socket))),
+        match self.other_way(&socket, deadline)? {
+            Way::Other(transport, stream) => Ok(self.connected(transport, stream)),
+            Way::Socket(transport) => Ok(self.connected(transport, Box::new(socket))),
         }
     }
 
@@ -210,15 +212,15 @@ impl Server {
     fn find_out(&self, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
         for _ in 0..HANG_UPS_MAX {
             let mut socket = self.socket(Form::Meta, deadline)?;
-            let shared = self.share_memory(&socket, deadline);
+            let way = self.other_way(&socket, deadline);
             // Nothing but a hang-up says that the next connection may do better.
-            let hung_up = |failure: &Failure| failure.is_hang_up() && !self.must_share_memory();
-            let asked = match shared {
-                Ok(Shared::Memory(stream)) => {
+            let hung_up = |failure: &Failure| failure.is_hang_up() && !self.needs_other_way();
+            let asked = match way {
+                Ok(Way::Other(transport, stream)) => {
                     self.state().form = Some(Form::Meta);
-                    return Ok(self.connected(Transport::SharedMemory, stream));
+                    return Ok(self.connected(transport, stream));
                 }
-                Ok(Shared::Nothing(transport)) => {
+                Ok(Way::Socket(transport)) => {
                     ask_for_line(&socket.socket, "mn\r\n", deadline).map(|(line, _)| (line, transport))
                 }
                 Err(failure) => Err(failure),
@@ -251,31 +253,44 @@ impl Server {
         Ok(socket)
     }
 
-    // ---- shared memory ----
+    // ---- other ways than the socket ----
 
-    /// Asks the server for memory, if this client is to have any.
-    fn share_memory(&self, socket: &Socket, deadline: Instant) -> Result<Shared, Failure> {
-        if matches!(self.address.place, Place::Tcp { .. }) {
-            return Ok(Shared::Nothing(Transport::Tcp));
-        }
-        // Who does not know the meta protocol is no server that has memory to share.
+    /// Asks the server for its memory or the fabric, if this client is to have any.
+    fn other_way(&self, socket: &Socket, deadline: Instant) -> Result<Way, Failure> {
+        // Who does not know the meta protocol is no server that has either.
         let is_other = self.protocol == Protocol::Auto && socket.form == Form::Text;
-        if self.shared_memory == SharedMemory::Never || is_other {
-            return Ok(Shared::Nothing(Transport::Unix { why: None }));
+        match (&self.address.place, &self.remote) {
+            (_, Some(remote)) => self.over_fabric(remote, socket, is_other, deadline),
+            (Place::Unix(_), _) => self.share_memory(socket, is_other, deadline),
+            (Place::Tcp { .. } | Place::Fabric { .. }, _) => Ok(Way::Socket(Transport::Tcp)),
         }
-        let known = self.memory.lock().items.clone();
+    }
+
+    /// The socket alone will not do.
+    fn needs_other_way(&self) -> bool {
+        match &self.remote {
+            Some(remote) => !remote.wanted.or_tcp,
+            None => self.must_share_memory(),
+        }
+    }
+
+    fn share_memory(&self, socket: &Socket, is_other: bool, deadline: Instant) -> Result<Way, Failure> {
+        if self.shared_memory == SharedMemory::Never || is_other {
+            return Ok(Way::Socket(Transport::Unix { why: None }));
+        }
+        let known = self.memory.items().clone();
         match shm::attach(socket, known.as_ref(), deadline)? {
             Ok(Attached { stream, items }) => {
-                let former = self.memory.lock().items.replace(Arc::clone(&items));
+                let former = self.memory.items().replace(Arc::clone(&items));
                 if former.is_some_and(|former| !Arc::ptr_eq(&former, &items)) {
                     self.memory.readers.change_region();
                 }
-                Ok(Shared::Memory(Box::new(stream)))
+                Ok(Way::Other(Transport::SharedMemory, Box::new(stream)))
             }
             Err(Refusal(why)) if self.must_share_memory() => {
                 Err(Failure::Refused(format!("it shares no memory: {why}")))
             }
-            Err(Refusal(why)) => Ok(Shared::Nothing(Transport::Unix { why: Some(why) })),
+            Err(Refusal(why)) => Ok(Way::Socket(Transport::Unix { why: Some(why) })),
         }
     }
 
@@ -283,15 +298,40 @@ impl Server {
         self.shared_memory == SharedMemory::Required && matches!(self.address.place, Place::Unix(_))
     }
 
+    fn over_fabric(
+        &self,
+        remote: &Remote,
+        socket: &Socket,
+        is_other: bool,
+        deadline: Instant,
+    ) -> Result<Way, Failure> {
+        let attached = if is_other {
+            Err(Refusal("it speaks the text protocol only".into()))
+        } else {
+            fabric::attach(socket, remote, deadline)?
+        };
+        match attached {
+            Ok((transport, stream)) => Ok(Way::Other(transport, Box::new(stream))),
+            Err(Refusal(why)) if remote.wanted.or_tcp => Ok(Way::Socket(Transport::InsteadOfFabric { why })),
+            Err(Refusal(why)) => Err(Failure::Refused(format!("not over the fabric: {why}"))),
+        }
+    }
+
     fn connected(&self, transport: Transport, stream: Box<dyn Stream>) -> Box<dyn Stream> {
-        self.memory.lock().transport = Some(transport);
+        *self.known_transport() = Some(transport);
         stream
     }
 
     /// How it was last connected to; none before that.
     pub fn transport(&self) -> Option<Transport> {
-        self.memory.lock().transport.clone()
+        self.known_transport().clone()
     }
+
+    fn known_transport(&self) -> MutexGuard<'_, Option<Transport>> {
+        self.transport.lock().expect("no thread panics while it notes how a server is reached")
+    }
+
+    // ---- reading its memory ----
 
     /// Reads a key from the server's memory, if that is shared; a value replaces what is in `value`.
     pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Read {
@@ -385,7 +425,7 @@ impl Server {
     fn forget_dead(&self) {
         // Those that others use find out themselves; and another server's memory may be there already.
         self.memory.readers.retain(Reader::is_alive);
-        self.memory.lock().items.take_if(|items| !items.is_alive());
+        self.memory.items().take_if(|items| !items.is_alive());
     }
 
     #[inline]
@@ -397,7 +437,7 @@ impl Server {
     fn new_reader(&self) -> Option<Box<Reader>> {
         // Before the items are looked up: at worst it is taken for one of the former.
         let region = self.memory.readers.region();
-        let items = self.memory.lock().items.clone()?;
+        let items = self.memory.items().clone()?;
         items.reader(region).ok()
     }
 
@@ -465,8 +505,8 @@ impl State {
 }
 
 impl Memory {
-    fn lock(&self) -> MutexGuard<'_, MemoryState> {
-        self.state.lock().expect("no thread panics while it holds what is known of memory")
+    fn items(&self) -> MutexGuard<'_, Option<Arc<Items>>> {
+        self.items.lock().expect("no thread panics while it holds what is known of memory")
     }
 }
 

@@ -40,7 +40,9 @@ impl Socket {
     pub fn connect(place: &Place, form: Form, patience: Duration) -> io::Result<Socket> {
         let socket = match place {
             Place::Unix(path) => connect(Domain::UNIX, &SockAddr::unix(path)?, patience)?,
-            Place::Tcp { host, port } => connect_to_host(host, *port, patience)?,
+            Place::Tcp { host, port } | Place::Fabric { host, port } => {
+                connect_to_host(host, *port, patience)?
+            }
         };
         Ok(Socket { socket: Arc::new(socket), form })
     }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use fabcache_client::Place;
 
 use crate::dummy::{ECHO, Overheard};
@@ -59,6 +59,7 @@ impl Raw {
                 stream.set_read_timeout(Some(patience))?;
                 Box::new(stream)
             }
+            Place::Fabric { .. } => bail!("{} is reached over the fabric, where there are no sockets", url),
             Place::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_read_timeout(Some(patience))?;

@@ -100,6 +100,9 @@ impl Link {
                 stream.set_nonblocking(true)?;
                 stream.into()
             }
+            Place::Fabric { .. } => {
+                bail!("{} is reached over the fabric, where there are no sockets", address)
+            }
             Place::Unix(path) => {
                 let stream = UnixStream::connect(path).with_context(cannot)?;
                 stream.set_nonblocking(true)?;

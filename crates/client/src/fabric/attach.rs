@@ -1,0 +1,239 @@
+//! Asking a server for the fabric, over its TCP connection.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::str::{FromStr, SplitAsciiWhitespace};
+use std::sync::Arc;
+use std::time::Instant;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fabcache_fabric::channel::{CHANNEL_VERSION, CREDITS_MAX, Terms};
+use fabcache_fabric::{Domain, NAME_BYTES_MAX, RemoteMemory, Wish};
+use fabcache_layout::checksum::{SECRET_BYTES, Secret};
+use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_protocol::binary::RESPONSE;
+
+use super::domains;
+use super::link::End;
+use super::remote::{Region, Remote};
+use super::stream::FabricStream;
+use crate::client::Transport;
+use crate::error::Failure;
+use crate::input::protocol;
+use crate::message::Form;
+use crate::packet::{self, Order};
+use crate::shm::{Refusal, monotonic_ns};
+use crate::socket::{Socket, ask, ask_for_line};
+
+/// What a server says of its end.
+#[derive(Debug, PartialEq, Eq)]
+struct Offer {
+    provider: String,
+    protocol: u32,
+    address_format: u32,
+    is_one_sided: bool,
+}
+
+/// What it grants to a client.
+#[derive(Debug)]
+struct Granted {
+    name: Vec<u8>,
+    token: u64,
+    credits: u16,
+    clock_ns: u64,
+    memory: RemoteMemory,
+    secret: Secret,
+}
+
+/// Asks for the fabric over a socket on which nothing is under way, in packets where the server is spoken to in these. What is
+/// agreed on is noted in `remote`.
+///
+/// The server refuses, or this machine has no such fabric: then the socket can be used as before.
+///
+/// # Errors
+/// The socket broke, the deadline passed, the server's answer is none, or the fabric failed when it was agreed on.
+pub fn attach(
+    socket: &Socket,
+    remote: &Remote,
+    deadline: Instant,
+) -> Result<Result<(Transport, FabricStream), Refusal>, Failure> {
+    let versions = format!("{CHANNEL_VERSION} {FORMAT_VERSION}");
+    let line = match ask_for_words(socket, "hello", &versions, deadline)? {
+        Ok(line) => line,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let Some(offer) = Offer::of(&line) else { return Ok(Err(Refusal(line))) };
+    let host = socket.socket.peer_addr()?.as_socket().map(|address| address.ip());
+    let end = match domain(&offer, &remote.wanted, host).and_then(|domain| Ok(End::new(&domain)?)) {
+        Ok(end) => end,
+        Err(Cannot(why)) => return Ok(Err(Refusal(why))),
+    };
+    // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
+    let asked_ns = monotonic_ns();
+    let line = match ask_for_words(socket, "attach", &words(&end), deadline)? {
+        Ok(line) => line,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    if !line.starts_with("FABRIC ") {
+        return Ok(Err(Refusal(line)));
+    }
+    let Granted { name, token, credits, clock_ns, memory, secret } =
+        Granted::of(&line).ok_or_else(|| protocol(line.as_bytes()))?;
+    let terms = Terms {
+        own_token: end.token,
+        peer_token: token,
+        own_credits: end.credits(),
+        peer_credits: credits,
+        staging_bytes: end.staging().bytes,
+        landing_bytes: end.landing().bytes,
+    };
+    terms.check().map_err(|unsound| Failure::Protocol(format!("{line:?}: {unsound}")))?;
+    let domain = Arc::clone(end.domain());
+    let provider = domain.provider().name.clone();
+    let one_sided = remote.reads(offer.is_one_sided && domain.provider().is_one_sided);
+    if one_sided {
+        let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
+        let socket = Arc::clone(&socket.socket);
+        let region = Region { domain, name: name.clone(), memory, secret, zero_ns, socket };
+        remote.know(region).map_err(|why| Failure::Protocol(format!("the region: {why:?}")))?;
+    }
+    let stream = FabricStream::new(end, &name, terms, Arc::clone(&socket.socket));
+    let stream = stream.map_err(|error| Failure::Broken(std::io::Error::other(error)))?;
+    Ok(Ok((Transport::Fabric { provider, one_sided }, stream)))
+}
+
+/// Why this machine cannot.
+struct Cannot(String);
+
+impl From<fabcache_fabric::Error> for Cannot {
+    fn from(error: fabcache_fabric::Error) -> Cannot {
+        Cannot(error.to_string())
+    }
+}
+
+/// The interface through which the server is reached as it offers.
+fn domain(offer: &Offer, wanted: &crate::Fabric, host: Option<IpAddr>) -> Result<Arc<Domain>, Cannot> {
+    let Offer { provider, protocol, address_format, .. } = offer;
+    if let Some(name) = wanted.provider.as_deref()
+        && name != provider
+        && provider.split(';').next() != Some(name)
+    {
+        return Err(Cannot(format!("its provider is {provider:?}, and {name:?} is wanted")));
+    }
+    let wish =
+        Wish { provider: Some(provider.clone()), interface: wanted.interface.clone(), only_this_host: false };
+    let domain = domains::domain(host, &wish)?;
+    let own = domain.provider();
+    if (own.protocol, own.address_format) != (*protocol, *address_format) {
+        return Err(Cannot(format!("its {provider} and this machine's do not speak the same")));
+    }
+    Ok(domain)
+}
+
+/// What the server is told of this end.
+fn words(end: &End) -> String {
+    let mut words = STANDARD.encode(end.name());
+    let _ = write!(words, " {:x} {}", end.token, end.credits());
+    for RemoteMemory { address, key, bytes } in [end.staging(), end.landing()] {
+        let _ = write!(words, " {address} {key} {bytes}");
+    }
+    words
+}
+
+impl Offer {
+    /// `FABRIC <provider> <protocol> <address format> <one-sided>`
+    fn of(line: &str) -> Option<Offer> {
+        let mut words = words_of(line)?;
+        let provider = words.next()?.into();
+        let (protocol, address_format) = (next(&mut words)?, next(&mut words)?);
+        let is_one_sided = next::<u8>(&mut words)? == 1;
+        Some(Offer { provider, protocol, address_format, is_one_sided })
+    }
+}
+
+impl Granted {
+    /// `FABRIC <name> <token> <credits> <region bytes> <clock ns> <region address> <region key> <secret>`: the token in
+    /// hexadecimal digits, name and secret in base64.
+    fn of(line: &str) -> Option<Granted> {
+        let mut words = words_of(line)?;
+        let name = base64(&mut words)?;
+        let token = u64::from_str_radix(words.next()?, 16).ok()?;
+        let credits = next(&mut words)?;
+        let (bytes, clock_ns) = (next(&mut words)?, next(&mut words)?);
+        let memory = RemoteMemory { address: next(&mut words)?, key: next(&mut words)?, bytes };
+        let secret: [u8; SECRET_BYTES] = base64(&mut words)?.try_into().ok()?;
+        let is_sound = (1..=NAME_BYTES_MAX).contains(&name.len())
+            && credits <= CREDITS_MAX
+            && memory.address.checked_add(bytes).is_some();
+        let secret = Secret(secret);
+        is_sound.then_some(Granted { name, token, credits, clock_ns, memory, secret })
+    }
+}
+
+fn words_of(line: &str) -> Option<SplitAsciiWhitespace<'_>> {
+    let mut words = line.split_ascii_whitespace();
+    (words.next() == Some("FABRIC")).then_some(words)
+}
+
+fn next<N: FromStr>(words: &mut SplitAsciiWhitespace<'_>) -> Option<N> {
+    words.next()?.parse().ok()
+}
+
+fn base64(words: &mut SplitAsciiWhitespace<'_>) -> Option<Vec<u8>> {
+    STANDARD.decode(words.next()?).ok()
+}
+
+/// The server's words in answer to `fabric WHAT WORDS`; or, where a packet says so, why there are none.
+fn ask_for_words(
+    Socket { socket, form }: &Socket,
+    what: &str,
+    words: &str,
+    deadline: Instant,
+) -> Result<Result<String, Refusal>, Failure> {
+    if *form != Form::Binary {
+        let (line, _) = ask_for_line(socket, &format!("fabric {what} {words}\r\n"), deadline)?;
+        return Ok(Ok(line.trim_end().into()));
+    }
+    let order = if what == "hello" { Order::FabricHello(words) } else { Order::FabricAttach(words) };
+    let (answer, _) = ask(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;
+    if answer.first() != Some(&RESPONSE) {
+        return Err(protocol(&answer));
+    }
+    match packet::said(&answer) {
+        Some((Ok(said), _)) => Ok(Ok(String::from_utf8_lossy(said.value).trim_end().into())),
+        Some((Err(Failure::Refused(why)), _)) => Ok(Err(Refusal(why))),
+        _ => Err(protocol(&answer)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_is_understood_or_is_none() {
+        let offer = Offer::of("FABRIC tcp;ofi_rxm 4 2 0").expect("it is one");
+        let expected =
+            Offer { provider: "tcp;ofi_rxm".into(), protocol: 4, address_format: 2, is_one_sided: false };
+        assert_eq!(offer, expected);
+        for wrong in ["", "FABRIC", "FABRIC tcp 4 2", "FABRIC tcp x 2 0", "CLIENT_ERROR no"] {
+            assert_eq!(Offer::of(wrong), None, "{wrong}");
+        }
+        let secret = STANDARD.encode([7; SECRET_BYTES]);
+        let granted = format!("FABRIC AAEC ff 8 4096 5 100 {} {secret}", u64::MAX);
+        let Granted { name, token, credits, clock_ns, memory, .. } = Granted::of(&granted).expect("sound");
+        assert_eq!((name, token, credits, clock_ns), (vec![0, 1, 2], 255, 8, 5));
+        assert_eq!(memory, RemoteMemory { address: 100, key: u64::MAX, bytes: 4096 });
+        for (sound, wrong) in [
+            ("AAEC", "A!EC"),
+            (" ff ", " xx "),
+            (" 8 ", " 70000 "),
+            (" 8 ", " 5000 "),
+            (" 100 ", " 18446744073709551615 "),
+            (&*secret, "AAAA"),
+        ] {
+            assert!(Granted::of(&granted.replace(sound, wrong)).is_none(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The process' open interfaces of libfabric's providers: what one server's connections use, another's do as well.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, Weak};
+
+use fabcache_fabric::{Domain, Error, Library, Wish};
+use fabcache_layout::process::Process;
+
+/// An interface as it was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    process: Process,
+    host: Option<IpAddr>,
+    wish: Wish,
+}
+
+/// Each as long as anybody uses it.
+static OPEN: Mutex<Vec<(Asked, Weak<Domain>)>> = Mutex::new(Vec::new());
+
+/// The interface through which `host` is reached.
+///
+/// # Errors
+/// There is no libfabric, or nothing in it that is as wished for; it cannot be opened.
+pub fn domain(host: Option<IpAddr>, wish: &Wish) -> Result<Arc<Domain>, Error> {
+    let library = Library::open()?;
+    let asked = Asked { process: Process::current(), host, wish: wish.clone() };
+    // Held while it is opened: who wants the same would only open another.
+    let mut open = OPEN.lock().expect("no thread panics while it opens an interface");
+    open.retain(|(other, domain)| other.process == asked.process && domain.strong_count() > 0);
+    let known = open.iter().find(|(other, _)| *other == asked).and_then(|(_, domain)| domain.upgrade());
+    if let Some(domain) = known {
+        return Ok(domain);
+    }
+    let domain = Domain::open(&library.pick_toward(host, wish)?)?;
+    open.push((asked, Arc::downgrade(&domain)));
+    Ok(domain)
+}

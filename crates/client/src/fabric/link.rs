@@ -1,0 +1,435 @@
+//! The client's end of a link: its port on the fabric, the memory that messages are in, and what drives
+//! [`fabcache_fabric::channel`]. Nothing here blocks.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabcache_fabric::channel::{
+    ClientEnd, HEADER_BYTES, Incoming, MESSAGE_BYTES, Next, Piece, SHORT_BYTES, Terms, receives_for,
+};
+use fabcache_fabric::{
+    Area, Buffer, Completion, Domain, Error, Kind, Peer, Peers, Pool, Port, PortOptions, Refused,
+    RemoteMemory,
+};
+
+use crate::bounds::{
+    LANDING_BYTES, LINK_CREDITS, LINK_SENDS, REFUSED_RETRY_MAX, REFUSED_RETRY_MIN, STAGING_BYTES,
+};
+use crate::stream::Until;
+
+/// An end that no server knows yet.
+#[derive(Debug)]
+pub struct End {
+    /// What messages to it begin with.
+    pub token: u64,
+    // Before the memory that its operations use.
+    port: Port,
+    pool: Pool,
+    staging: Area,
+    landing: Area,
+}
+
+impl End {
+    /// Opens one, which has posted its receives.
+    ///
+    /// # Errors
+    /// The provider cannot, or memory cannot be registered.
+    pub fn new(domain: &Arc<Domain>) -> Result<End, Error> {
+        let token = getrandom::u64().map_err(|error| Error::System(error.to_string()))?;
+        let receives = receives_for(LINK_CREDITS);
+        let operations = receives + LINK_SENDS;
+        let mut port = Port::open(domain, PortOptions { operations, peers: 1, waits: true })?;
+        let pool = Pool::new(domain, operations, MESSAGE_BYTES)?;
+        let staging = Area::new(domain, STAGING_BYTES, Peers::Read)?;
+        let landing = Area::new(domain, LANDING_BYTES, Peers::Write)?;
+        for _ in 0..receives {
+            let buffer = pool.take().expect("nobody else has any of them");
+            port.receive(buffer, 0).map_err(|refused| refused.error)?;
+        }
+        Ok(End { token, port, pool, staging, landing })
+    }
+
+    /// By which the server finds it.
+    pub fn name(&self) -> &[u8] {
+        self.port.name()
+    }
+
+    /// Messages that it has room for.
+    pub fn credits(&self) -> u16 {
+        LINK_CREDITS
+    }
+
+    /// What the server may read.
+    pub fn staging(&self) -> RemoteMemory {
+        self.staging.remote()
+    }
+
+    /// What it may write.
+    pub fn landing(&self) -> RemoteMemory {
+        self.landing.remote()
+    }
+
+    /// What it is registered with.
+    pub fn domain(&self) -> &Arc<Domain> {
+        self.port.domain()
+    }
+}
+
+/// A link to a server.
+#[derive(Debug)]
+pub struct Link {
+    // Before all that its operations use.
+    port: Port,
+    peer: Peer,
+    end: ClientEnd<Buffer>,
+    pool: Pool,
+    staging: Area,
+    landing: Area,
+    ended: Vec<Completion>,
+    /// A receive that was refused, and is posted before anything is sent.
+    unposted: Option<Buffer>,
+    /// Where a message is made that need not be kept until it is sent.
+    scratch: Box<[u8]>,
+    /// The provider takes nothing more since this moment, as long as it does not know the server's end; and how often.
+    refused: Option<(Instant, u32)>,
+    /// Something was sent since the server was rung for.
+    pub is_unrung: bool,
+    /// Nothing has come in so many short sleeps.
+    pub naps: u32,
+    /// The last that went was sent, not received: the server may owe an answer.
+    is_owed: bool,
+    /// Somebody sleeps, and is to be woken when something has come.
+    pub is_asleep: bool,
+    broken: Option<(ErrorKind, String)>,
+}
+
+impl Link {
+    /// To the server's end of this name.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn new(end: End, name: &[u8], terms: Terms) -> Result<Link, Error> {
+        let End { mut port, pool, staging, landing, .. } = end;
+        let peer = port.connect(name)?;
+        let scratch = port.domain().provider().inject_bytes.clamp(SHORT_BYTES, MESSAGE_BYTES);
+        Ok(Link {
+            port,
+            peer,
+            end: ClientEnd::new(terms),
+            pool,
+            staging,
+            landing,
+            ended: Vec::new(),
+            unposted: None,
+            scratch: vec![0; scratch].into(),
+            refused: None,
+            is_unrung: false,
+            naps: 0,
+            is_owed: false,
+            is_asleep: false,
+            broken: None,
+        })
+    }
+
+    /// What tells that something has come, if the provider has that.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        self.port.wait_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose()
+    }
+
+    /// Whether the descriptor will tell of what comes from now on.
+    pub fn may_wait(&mut self) -> bool {
+        self.port.may_wait()
+    }
+
+    // ---- getting on ----
+
+    /// Takes in what has come, and sends what is to be told.
+    ///
+    /// # Errors
+    /// The link is broken.
+    pub fn progress(&mut self) -> io::Result<()> {
+        self.check()?;
+        let done = self.try_progress();
+        done.map_err(|fault| self.fail(fault))
+    }
+
+    fn try_progress(&mut self) -> Result<(), Fault> {
+        let mut ended = std::mem::take(&mut self.ended);
+        let polled = self.port.poll(&mut ended);
+        let has_come = !ended.is_empty();
+        let mut taken = Ok(());
+        for Completion { kind, result, buffer, .. } in ended.drain(..) {
+            let done = match (kind, result) {
+                (_, Err(error)) => Err(Fault::from(error)),
+                (Kind::Received, Ok(len)) => self.end.arrived(buffer, len).map_err(Fault::from),
+                _ => Ok(()),
+            };
+            // The others give their buffers back all the same.
+            taken = taken.and(done);
+        }
+        self.ended = ended;
+        polled?;
+        taken?;
+        if has_come {
+            self.naps = 0;
+            self.refused = None;
+        }
+        self.tell()
+    }
+
+    /// Sends what the server is to be told, as far as that can be.
+    fn tell(&mut self) -> Result<(), Fault> {
+        if !self.repost()? {
+            return Ok(());
+        }
+        let mut message = [0; SHORT_BYTES];
+        while let Some(draft) = self.end.short(&mut message) {
+            if !self.post(&message[..draft.bytes()])? {
+                return Ok(());
+            }
+            self.end.sent(draft);
+        }
+        Ok(())
+    }
+
+    /// Posts again the receives whose messages were consumed. False if not all of them are taken now.
+    fn repost(&mut self) -> Result<bool, Fault> {
+        while let Some(buffer) = self.unposted.take().or_else(|| self.end.freed()) {
+            if let Err(Refused { buffer, error }) = self.port.receive(buffer, 0) {
+                self.unposted = Some(buffer);
+                return if error.is_again() { Ok(false) } else { Err(error.into()) };
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends a short message. False if the provider does not take it now.
+    fn post(&mut self, message: &[u8]) -> Result<bool, Fault> {
+        let posted = if message.len() <= self.port.domain().provider().inject_bytes {
+            self.port.inject(self.peer, message)
+        } else {
+            let Some(mut buffer) = self.pool.take() else { return Ok(false) };
+            buffer[..message.len()].copy_from_slice(message);
+            self.port.send(self.peer, buffer, message.len(), 0).map_err(|refused| refused.error)
+        };
+        self.was_posted(posted)
+    }
+
+    fn was_posted(&mut self, posted: Result<(), Error>) -> Result<bool, Fault> {
+        match posted {
+            Ok(()) => {
+                self.is_unrung = true;
+                self.refused = None;
+                Ok(true)
+            }
+            Err(error) if error.is_again() => {
+                let times = self.refused.map_or(0, |(_, times)| times + 1);
+                self.refused = Some((Instant::now(), times));
+                self.is_unrung = true;
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How long it is until the provider is to be tried again, which has refused. It sets the connection up meanwhile, or its
+    /// queue is full.
+    pub fn refused_for(&self) -> Option<Duration> {
+        let (since, times) = self.refused?;
+        let pause = (REFUSED_RETRY_MIN * (1 << times.min(10))).min(REFUSED_RETRY_MAX);
+        Some(pause.saturating_sub(since.elapsed())).filter(|left| !left.is_zero())
+    }
+
+    /// What is waited for is there; or the link is broken, which is told by what is tried next.
+    pub fn is_ready(&mut self, until: Until) -> bool {
+        if self.progress().is_err() {
+            return true;
+        }
+        let arrived = until.covers(Until::Arrived) && self.has_come();
+        arrived || until.covers(Until::CanSend) && self.can_send()
+    }
+
+    fn can_send(&self) -> bool {
+        self.refused_for().is_none() && self.end.can_send() && self.pool.free() > 0
+    }
+
+    /// There is something to receive, or there will be nothing more.
+    pub fn has_come(&self) -> bool {
+        self.end.incoming().is_some() || self.end.has_peer_left() || self.broken.is_some()
+    }
+
+    /// The server sends no more.
+    pub fn has_peer_left(&self) -> bool {
+        self.end.has_peer_left()
+    }
+
+    // ---- the stream ----
+
+    /// Sends a beginning of the parts: how many bytes.
+    ///
+    /// # Errors
+    /// The link is broken.
+    pub fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.check()?;
+        let whole: usize = parts.iter().map(|part| part.len()).sum();
+        let mut sent = 0;
+        let mut has_looked = false;
+        let mut behind;
+        let mut left = parts;
+        while sent < whole {
+            let taken = self.send_some(left, whole - sent).map_err(|fault| self.fail(fault))?;
+            sent += taken;
+            if taken == 0 {
+                // Credits and buffers may have come back.
+                if std::mem::replace(&mut has_looked, true) {
+                    break;
+                }
+                self.progress()?;
+            } else if sent < whole {
+                behind = behind_of(parts, sent);
+                left = &behind;
+            }
+        }
+        Ok(sent)
+    }
+
+    fn send_some(&mut self, parts: &[IoSlice<'_>], waiting: usize) -> Result<usize, Fault> {
+        if self.refused_for().is_some() || !self.repost()? {
+            return Ok(0);
+        }
+        match self.end.next(waiting) {
+            Next::Later => Ok(0),
+            Next::Data => self.send_message(parts, waiting),
+            Next::Piece(piece) => {
+                self.stage(parts, piece);
+                self.end.staged(piece);
+                self.is_owed = true;
+                self.tell()?;
+                Ok(piece.bytes)
+            }
+        }
+    }
+
+    fn send_message(&mut self, parts: &[IoSlice<'_>], waiting: usize) -> Result<usize, Fault> {
+        let is_short =
+            HEADER_BYTES + waiting <= self.port.domain().provider().inject_bytes.min(self.scratch.len());
+        let (draft, posted) = if is_short {
+            let Some(draft) = self.end.data(parts, &mut self.scratch) else { return Ok(0) };
+            let posted = self.port.inject(self.peer, &self.scratch[..draft.bytes()]);
+            (draft, posted)
+        } else {
+            let Some(mut buffer) = self.pool.take() else { return Ok(0) };
+            let Some(draft) = self.end.data(parts, &mut buffer) else { return Ok(0) };
+            let posted = self.port.send(self.peer, buffer, draft.bytes(), 0);
+            (draft, posted.map_err(|refused| refused.error))
+        };
+        if !self.was_posted(posted)? {
+            return Ok(0);
+        }
+        let taken = draft.taken();
+        self.end.sent(draft);
+        self.is_owed = true;
+        Ok(taken)
+    }
+
+    /// Copies the next bytes of the stream to where the server reads them.
+    fn stage(&self, parts: &[IoSlice<'_>], Piece { mut at, bytes }: Piece) {
+        let mut left = bytes;
+        for part in parts {
+            let part = &part[..left.min(part.len())];
+            self.staging.copy_in(at, part);
+            at += part.len();
+            left -= part.len();
+        }
+        debug_assert_eq!(left, 0);
+    }
+
+    /// Adds what has come to `into`, as far as its spare capacity goes.
+    ///
+    /// # Errors
+    /// The link is broken.
+    pub fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        let before = into.len();
+        loop {
+            let room = into.capacity() - into.len();
+            let taken = match self.end.incoming() {
+                _ if room == 0 => break,
+                None => break,
+                Some(Incoming::Bytes(bytes)) => {
+                    let len = bytes.len().min(room);
+                    into.extend_from_slice(&bytes[..len]);
+                    len
+                }
+                Some(Incoming::Landed(Piece { at, bytes })) => {
+                    let len = bytes.min(room);
+                    self.landing.append_to(at, len, into);
+                    len
+                }
+            };
+            self.end.consume(taken);
+        }
+        let received = into.len() - before;
+        self.is_owed &= received == 0;
+        if received == 0 {
+            self.check()?;
+        } else if self.broken.is_none() {
+            // Room and buffers go back. If that fails, what was received is told all the same.
+            let told = self.tell();
+            let _ = told.map_err(|fault| self.fail(fault));
+        }
+        Ok(received)
+    }
+
+    /// Says that nothing more is sent, if that can be said at once. True if there is a reason to wait until the server has
+    /// closed the socket: it may not have taken all that was sent.
+    pub fn leave(&mut self) -> bool {
+        if self.broken.is_some() {
+            return false;
+        }
+        self.end.leave();
+        // Where it is not said, the socket's end says so.
+        self.progress().is_ok() && self.is_owed
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match &self.broken {
+            None => Ok(()),
+            Some((kind, why)) => Err(io::Error::new(*kind, why.clone())),
+        }
+    }
+
+    fn fail(&mut self, Fault(kind, why): Fault) -> io::Error {
+        let (kind, why) = self.broken.get_or_insert((kind, why));
+        io::Error::new(*kind, why.clone())
+    }
+}
+
+/// Why a link is broken.
+struct Fault(ErrorKind, String);
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        Fault(ErrorKind::Other, error.to_string())
+    }
+}
+
+impl From<fabcache_fabric::channel::Broken> for Fault {
+    fn from(broken: fabcache_fabric::channel::Broken) -> Fault {
+        Fault(ErrorKind::InvalidData, broken.to_string())
+    }
+}
+
+/// The parts behind their first bytes.
+fn behind_of<'a>(parts: &'a [IoSlice<'_>], mut sent: usize) -> Vec<IoSlice<'a>> {
+    let rest = parts.iter().map(|part| {
+        let skipped = sent.min(part.len());
+        sent -= skipped;
+        IoSlice::new(&part[skipped..])
+    });
+    rest.filter(|part| !part.is_empty()).collect()
+}

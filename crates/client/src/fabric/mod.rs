@@ -1,0 +1,17 @@
+//! Servers on the fabric: items are read from their memory by libfabric, and all else goes through messages.
+//!
+//! ```text
+//!   attach ──> FabricStream ──> Link: port, messages          requests, as over a socket
+//!         └──> Remote ──> Reader: port, reads of the region   gets, without the server
+//! ```
+//! The TCP connection on which that was agreed stays: it rings, and its end is the server's.
+
+mod attach;
+mod domains;
+mod link;
+mod own;
+mod remote;
+mod stream;
+
+pub use attach::attach;
+pub use remote::Remote;

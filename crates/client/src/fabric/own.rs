@@ -1,0 +1,49 @@
+//! What belongs to the process that made it: a child of fork(2) neither uses it nor closes it, for what lies behind it in the
+//! kernel and in devices is its parent's.
+
+use std::ops::{Deref, DerefMut};
+
+use fabcache_layout::process::Process;
+
+/// Dropped in the process that made it, and nowhere else.
+#[derive(Debug)]
+pub struct Own<T> {
+    value: Option<T>,
+    process: Process,
+}
+
+impl<T> Own<T> {
+    /// It is this process'.
+    pub fn new(value: T) -> Own<T> {
+        Own { value: Some(value), process: Process::current() }
+    }
+
+    /// This is still the process that made it.
+    pub fn is_current(&self) -> bool {
+        self.process.is_current()
+    }
+}
+
+const HELD: &str = "it is there until this is dropped";
+
+impl<T> Deref for Own<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect(HELD)
+    }
+}
+
+impl<T> DerefMut for Own<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect(HELD)
+    }
+}
+
+impl<T> Drop for Own<T> {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            std::mem::forget(self.value.take());
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! A link over the fabric, as a stream of bytes.
+//!
+//! Whoever waits looks for a while before it sleeps, as long as its [`Patience`] says. It sleeps on the descriptor that the
+//! provider tells by, if it has such, and otherwise in naps; the server's end of the TCP connection wakes it as well.
+//!
+//! ```text
+//!   look ──(in vain)──> ring, if the server may not know ──> sleep: descriptor or nap, socket, own bell ──> look
+//! ```
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::atomic::AtomicCell;
+use fabcache_fabric::Error;
+use fabcache_fabric::channel::Terms;
+use fabcache_layout::channel::Patience;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::link::{End, Link};
+use super::own::Own;
+use crate::bounds::{
+    LEAVE_MAX, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
+};
+use crate::message::Form;
+use crate::shm::monotonic_ns;
+use crate::socket::{Bell, wait_for_any};
+use crate::stream::{Stream, Until, Waiter};
+
+/// A link to a server.
+#[derive(Debug)]
+pub struct FabricStream(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    link: Mutex<Own<Link>>,
+    /// Tells that something has come.
+    descriptor: Option<OwnedFd>,
+    /// Rings, and tells that the server is gone.
+    socket: Arc<socket2::Socket>,
+    /// The server has closed the socket.
+    left: AtomicBool,
+    /// When the socket was last looked at.
+    looked_ns: AtomicU64,
+    /// How long to look before sleeping. Of two threads that learn at once one is not heard.
+    patience: AtomicCell<Patience>,
+    /// That of who waits while others send.
+    bell: OnceLock<Arc<Bell>>,
+}
+
+impl FabricStream {
+    /// Over an end that the server knows by now.
+    ///
+    /// # Errors
+    /// The server's name is none.
+    pub fn new(
+        end: End,
+        name: &[u8],
+        terms: Terms,
+        socket: Arc<socket2::Socket>,
+    ) -> Result<FabricStream, Error> {
+        let link = Link::new(end, name, terms)?;
+        let descriptor = link.descriptor().map_err(|error| Error::System(error.to_string()))?;
+        Ok(FabricStream(Arc::new(Shared {
+            link: Mutex::new(Own::new(link)),
+            descriptor,
+            socket,
+            left: AtomicBool::new(false),
+            looked_ns: AtomicU64::new(monotonic_ns()),
+            patience: AtomicCell::default(),
+            bell: OnceLock::new(),
+        })))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let Ok(link) = self.link.get_mut() else { return };
+        if !link.is_current() || !link.leave() {
+            return;
+        }
+        let end = Instant::now() + LEAVE_MAX;
+        self.ring();
+        while !self.left.load(Ordering::Relaxed) && Instant::now() < end {
+            let mut socket = [PollFd::new(&*self.socket, PollFlags::IN)];
+            if wait_for_any(&mut socket, Instant::now() + NAP_MIN).is_err() || self.link().progress().is_err()
+            {
+                return;
+            }
+            self.answer_bells();
+        }
+    }
+}
+
+impl Shared {
+    fn link(&self) -> MutexGuard<'_, Own<Link>> {
+        self.link.lock().expect("no thread panics while it holds a link")
+    }
+
+    fn ring(&self) {
+        // A socket full of bells rings as well, and one that is closed is noticed by its end.
+        let _ = rustix::net::send(&*self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+
+    /// Takes in the server's bells, or that it is gone.
+    fn answer_bells(&self) {
+        self.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
+        let mut bells = [0; 64];
+        match rustix::net::recv(&*self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
+            Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((_, 0)) | Err(_) => self.left.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// The server has left, as far as is known, or can be found out at little cost.
+    fn has_left(&self) -> bool {
+        let unlooked_ns = monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Relaxed));
+        if u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() {
+            self.answer_bells();
+        }
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Looks for what is waited for, as long as has been of use lately.
+    fn look(&self, patience: Patience, until: Until, deadline: Instant) -> bool {
+        let Some(time) = patience.look() else { return false };
+        let end = deadline.min(Instant::now() + time);
+        loop {
+            if (0..LOOKS_BETWEEN_CLOCKS).any(|_| self.sees(until)) {
+                return true;
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+        }
+    }
+
+    fn sees(&self, until: Until) -> bool {
+        let is_there = self.link.try_lock().is_ok_and(|mut link| link.is_ready(until));
+        if !is_there {
+            std::hint::spin_loop();
+        }
+        is_there
+    }
+
+    /// Waits, also for the bell of the waiter, if there is one.
+    fn wait(&self, until: Until, deadline: Instant, own: Option<&Bell>) -> io::Result<()> {
+        let patience = self.patience.load();
+        if self.look(patience, until, deadline) {
+            self.patience.store(patience.after_success());
+            return Ok(());
+        }
+        let began = Instant::now();
+        let slept = self.sleep(until, deadline, own);
+        self.patience.store(patience.after_sleep(began.elapsed()));
+        slept
+    }
+
+    fn sleep(&self, until: Until, deadline: Instant, own: Option<&Bell>) -> io::Result<()> {
+        let Some(time) = self.prepare_sleep(until) else { return Ok(()) };
+        let deadline = deadline.min(Instant::now() + time);
+        let mut what = [const { None }; 3];
+        what[0] = Some(PollFd::new(&*self.socket, PollFlags::IN));
+        what[1] = own.map(|own| PollFd::new(&own.0, PollFlags::IN));
+        what[2] = self.descriptor.as_ref().map(|descriptor| PollFd::new(descriptor, PollFlags::IN));
+        // Those that there are stand first.
+        what.sort_by_key(Option::is_none);
+        let mut what: Vec<PollFd<'_>> = what.into_iter().flatten().collect();
+        let waited = wait_for_any(&mut what, deadline);
+        let is_rung = !what[0].revents().is_empty();
+        self.link().is_asleep = false;
+        if let Some(own) = own {
+            own.answer();
+        }
+        if is_rung {
+            self.answer_bells();
+        }
+        waited
+    }
+
+    /// How long to sleep at most; none if there is no need to. The server is rung for where it may not know what it was sent.
+    fn prepare_sleep(&self, until: Until) -> Option<Duration> {
+        let mut link = self.link();
+        if link.is_ready(until) || self.descriptor.is_some() && !link.may_wait() {
+            return None;
+        }
+        let refused = link.refused_for();
+        let time = match (&self.descriptor, refused) {
+            // What it would not tell of is seen all the same, if late.
+            (Some(_), None) => SLEEP_ON_DESCRIPTOR_MAX,
+            (Some(_), Some(refused)) => refused,
+            (None, _) => (NAP_MIN * (1 << link.naps.min(10))).min(NAP_MAX),
+        };
+        link.naps = link.naps.saturating_add(1);
+        link.is_asleep = true;
+        // Where this end has no descriptor, the server's has none either; and before the first message it may rest.
+        let must_ring =
+            (self.descriptor.is_none() || refused.is_some()) && std::mem::take(&mut link.is_unrung);
+        drop(link);
+        if must_ring {
+            self.ring();
+        }
+        Some(time)
+    }
+}
+
+impl Stream for FabricStream {
+    fn form(&self) -> Form {
+        Form::Mixed
+    }
+
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let shared = &*self.0;
+        if shared.left.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut link = shared.link();
+        let sent = link.send(parts)?;
+        // Who sleeps would not be told of what was taken in here.
+        if link.is_asleep
+            && link.has_come()
+            && let Some(bell) = shared.bell.get()
+        {
+            bell.ring();
+        }
+        Ok(sent)
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        let shared = &*self.0;
+        let mut has_left = false;
+        loop {
+            let mut link = shared.link();
+            let done = link.progress();
+            let received = link.receive(into)?;
+            if received > 0 {
+                return Ok(Some(received));
+            }
+            done?;
+            if has_left || link.has_peer_left() {
+                return Ok(None);
+            }
+            drop(link);
+            if !shared.has_left() {
+                return Ok(Some(0));
+            }
+            // What it sent before it left is looked for once more.
+            has_left = true;
+        }
+    }
+
+    fn wait(&mut self, until: Until, deadline: Instant) -> io::Result<()> {
+        self.0.wait(until, deadline, None)
+    }
+
+    fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
+        let bell = match self.0.bell.get() {
+            Some(bell) => Arc::clone(bell),
+            None => {
+                let bell = Arc::new(Bell::new()?);
+                Arc::clone(self.0.bell.get_or_init(|| bell))
+            }
+        };
+        Ok(Box::new(FabricWaiter { shared: Arc::clone(&self.0), bell }))
+    }
+}
+
+#[derive(Debug)]
+struct FabricWaiter {
+    shared: Arc<Shared>,
+    bell: Arc<Bell>,
+}
+
+impl Waiter for FabricWaiter {
+    fn wait(&self, until: Until, deadline: Instant) -> io::Result<()> {
+        self.shared.wait(until, deadline, Some(&self.bell))
+    }
+
+    fn wake(&self) {
+        self.bell.ring();
+    }
+}
