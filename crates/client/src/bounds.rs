@@ -76,3 +76,19 @@ pub const NAP_MAX: Duration = Duration::from_millis(2);
 pub const SLEEP_ON_DESCRIPTOR_MAX: Duration = Duration::from_millis(100);
 /// How long a connection that is closed waits for the server to take what was sent and not answered.
 pub const LEAVE_MAX: Duration = Duration::from_millis(100);
+/// GETs under way to one server's memory, and reads of it: a window of most programs, as [`KEYS_READ_AT_ONCE`].
+pub const READS_AT_ONCE: usize = 64;
+/// Buffers for what is mostly read: buckets, short items and the published line, for each read and the lines beside.
+pub const SHORT_READ_BUFFERS: usize = READS_AT_ONCE + 16;
+/// Their bytes.
+pub const SHORT_READ_BYTES: usize = 4096;
+/// Buffers for longer items …
+pub const LONG_READ_BUFFERS: usize = 16;
+/// … and their bytes. What is longer still is read into memory that is registered for it.
+pub const LONG_READ_BYTES: usize = 64 << 10;
+/// Of which so much is kept: pieces of a value on their way at once.
+pub const READ_BUFFERS_KEPT: usize = 8;
+/// How long reads may take before the server is asked instead: far longer than any that succeeds.
+pub const READ_PATIENCE: Duration = Duration::from_millis(500);
+/// How long after reads have failed they are tried again.
+pub const READS_AGAIN_AFTER: Duration = Duration::from_millis(500);

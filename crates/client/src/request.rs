@@ -12,8 +12,8 @@ use crate::error::{Error, Failure};
 use crate::input::protocol;
 use crate::operation::{Held, Operation, Over, Payload, Slot};
 use crate::pipeline::Pipeline;
-use crate::server::Server;
-use crate::shm::{Read, Ticket};
+use crate::server::{Server, Ticket};
+use crate::shm::Read;
 
 /// One operation at a time that nobody need wait for: asked for with [`Request::iset`], [`Request::iget`],
 /// [`Request::bset`] or [`Request::bget`] (or those of [`Client`], which make the object), looked at with
@@ -40,7 +40,7 @@ enum Stage {
     Idle,
     /// It is over: it failed before anything was sent, or nothing need be.
     Over(Completed),
-    /// It is read from the server's memory when somebody wants to know what it came to.
+    /// It is read from the server's memory when somebody wants to know what it came to, or is being read.
     Foreseen(Foreseen),
     InFlight(Arc<Pipeline>, Kind),
 }
@@ -242,6 +242,9 @@ impl Request {
     /// or told of reads, but there is no connection to it, or this one takes no more; makes progress with all that the
     /// connection has in flight.
     pub fn test(&mut self) -> bool {
+        if self.is_being_read() {
+            return false;
+        }
         self.read();
         let Stage::InFlight(pipeline, _) = &self.stage else { return true };
         if self.slot.is_over() {
@@ -262,6 +265,11 @@ impl Request {
             pipeline.wait(&self.slot);
         }
         self.take()
+    }
+
+    /// Reads that nobody need wait for are not over.
+    fn is_being_read(&self) -> bool {
+        matches!(&self.stage, Stage::Foreseen(Foreseen { ticket: Ticket::Afar(begun), .. }) if !begun.test())
     }
 
     /// The last operation is over, or is left to itself.
@@ -394,6 +402,11 @@ impl Future for Request {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completed> {
         let request = self.get_mut();
+        if request.is_being_read() {
+            // It takes as long as to wake another thread.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         request.read();
         if let Stage::InFlight(pipeline, _) = &request.stage
             && !request.slot.is_over()

@@ -1,5 +1,6 @@
 //! One server: its idle connections, and whether it is thought to be up.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,13 +14,13 @@ use crate::bounds::{HANG_UPS_MAX, IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEO
 use crate::client::{Credentials, Protocol, SharedMemory, Transport};
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
-use crate::fabric::{self, Remote};
+use crate::fabric::{self, Begun, Ended, Remote};
 use crate::input::protocol;
 use crate::message::Form;
 use crate::meta::refusal;
 use crate::packet::Order;
 use crate::pipeline::Pipeline;
-use crate::shm::{self, Attached, Items, Read, Reader, Readers, Refusal, Ticket, accesses_lines};
+use crate::shm::{self, Attached, Items, Read, Reader, Readers, Refusal, accesses_lines};
 use crate::socket::{Socket, ask_for_line, ask_for_packet};
 use crate::stream::Stream;
 
@@ -65,6 +66,15 @@ struct State {
     down_until: Option<Instant>,
     /// What it takes, as far as that was found out.
     form: Option<Form>,
+}
+
+/// A key that is to be read from a server's memory soon.
+#[derive(Debug)]
+pub enum Ticket {
+    /// It is read when it is asked for.
+    Memory(shm::Ticket),
+    /// It is being read.
+    Afar(Begun),
 }
 
 /// What came of asking for another way than the socket.
@@ -333,14 +343,34 @@ impl Server {
 
     // ---- reading its memory ----
 
-    /// Reads a key from the server's memory, if that is shared; a value replaces what is in `value`.
+    /// Reads a key from the server's memory, if it is to be read; a value replaces what is in `value`.
     pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Read {
-        self.read_by(|reader| reader.get(key, value))
+        match self.reader() {
+            Some(reader) => self.read_by(reader, |reader| reader.get(key, value)),
+            None => self.read_afar(key, value),
+        }
+    }
+
+    #[cold]
+    fn read_afar(&self, key: &[u8], value: &mut Vec<u8>) -> Read {
+        let Some(begun) = self.remote.as_ref().and_then(|remote| remote.begin(key)) else { return Read::Ask };
+        self.end_afar(begun, value)
+    }
+
+    fn end_afar(&self, begun: Begun, value: &mut Vec<u8>) -> Read {
+        let Some(remote) = &self.remote else { return Read::Ask };
+        let Ended { read, value: found, accesses } = remote.end(begun);
+        if let Read::Hit { .. } = read {
+            *value = found;
+        }
+        if let Some(accesses) = accesses {
+            self.tell(&accesses);
+        }
+        read
     }
 
     #[inline]
-    fn read_by(&self, read: impl FnOnce(&mut Reader) -> Read) -> Read {
-        let Some(mut reader) = self.reader() else { return Read::Ask };
+    fn read_by(&self, mut reader: Box<Reader>, read: impl FnOnce(&mut Reader) -> Read) -> Read {
         let read = read(&mut reader);
         self.keep(reader, matches!(read, Read::Gone));
         read
@@ -364,15 +394,23 @@ impl Server {
         if self.storing.load(Ordering::Acquire) > 0 {
             return None;
         }
-        let mut reader = self.reader()?;
+        let Some(mut reader) = self.reader() else {
+            return self.remote.as_ref()?.begin(key).map(Ticket::Afar);
+        };
         let ticket = reader.foresee(key);
         self.memory.readers.put(reader);
-        Some(ticket)
+        Some(Ticket::Memory(ticket))
     }
 
     /// Reads a key that was foreseen; a value replaces what is in `value`.
     pub fn read_foreseen(&self, key: &[u8], ticket: Ticket, value: &mut Vec<u8>) -> Read {
-        self.read_by(|reader| reader.get_foreseen(key, ticket, value))
+        match (ticket, self.reader()) {
+            (Ticket::Memory(ticket), Some(reader)) => {
+                self.read_by(reader, |reader| reader.get_foreseen(key, ticket, value))
+            }
+            (Ticket::Memory(_), None) => Read::Ask,
+            (Ticket::Afar(begun), _) => self.end_afar(begun, value),
+        }
     }
 
     /// Counts operations in flight that store.
@@ -388,9 +426,7 @@ impl Server {
         key: impl Fn(usize) -> &'k [u8],
         mut take: impl FnMut(usize, Read, &mut Vec<u8>),
     ) {
-        let Some(mut reader) = self.reader() else {
-            return (0..count).for_each(|number| take(number, Read::Ask, &mut Vec::new()));
-        };
+        let Some(mut reader) = self.reader() else { return self.read_many_afar(count, key, take) };
         for from in (0..count).step_by(KEYS_READ_AT_ONCE) {
             let mut is_gone = false;
             reader.get_many(
@@ -409,6 +445,35 @@ impl Server {
             }
         }
         self.keep(reader, false);
+    }
+
+    fn read_many_afar<'k>(
+        &self,
+        count: usize,
+        key: impl Fn(usize) -> &'k [u8],
+        mut take: impl FnMut(usize, Read, &mut Vec<u8>),
+    ) {
+        let mut under_way = VecDeque::new();
+        let mut end = |number, begun: Option<Begun>| {
+            let mut value = Vec::new();
+            let read = begun.map_or(Read::Ask, |begun| self.end_afar(begun, &mut value));
+            take(number, read, &mut value);
+        };
+        for number in 0..count {
+            let begun = loop {
+                let begun = self.remote.as_ref().and_then(|remote| remote.begin(key(number)));
+                // Where there is no room for more, one that is over makes some.
+                match (begun, under_way.pop_front()) {
+                    (None, Some((first, begun))) => end(first, begun),
+                    (begun, first) => {
+                        first.into_iter().for_each(|first| under_way.push_front(first));
+                        break begun;
+                    }
+                }
+            };
+            under_way.push_back((number, begun));
+        }
+        under_way.into_iter().for_each(|(number, begun)| end(number, begun));
     }
 
     /// Gives a reader back, after it found the server there or gone.
@@ -479,6 +544,9 @@ impl Server {
                 // Those made before are likely broken as well.
                 state.idle.clear();
                 state.form = None;
+                if let Some(remote) = self.remote.as_ref().filter(|_| failure.is_hang_up()) {
+                    remote.forget();
+                }
                 if state.failures >= self.failures_max {
                     state.down_until = Some(Instant::now() + self.retry_after);
                 }

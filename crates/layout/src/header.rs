@@ -102,7 +102,20 @@ pub fn read(memory: &Memory) -> Result<Birth, HeaderError> {
     if memory.len() < HEADER_BYTES || memory.load(MAGIC_AT, Ordering::Acquire) != MAGIC {
         return Err(HeaderError::NotARegion);
     }
-    let word = |at| memory.load(at, Ordering::Relaxed);
+    birth(memory.len(), |at| memory.load(at, Ordering::Relaxed))
+}
+
+/// The same of a region that is read from afar: of its first bytes, and its length as its server says.
+pub fn from_bytes(bytes: &[u8; HEADER_BYTES as usize], region_bytes: u64) -> Result<Birth, HeaderError> {
+    let words = bytes.as_chunks().0;
+    let word = |at: u64| u64::from_le_bytes(words[at as usize / 8]);
+    if region_bytes < HEADER_BYTES || word(MAGIC_AT) != MAGIC {
+        return Err(HeaderError::NotARegion);
+    }
+    birth(region_bytes, word)
+}
+
+fn birth(bytes: u64, word: impl Fn(u64) -> u64) -> Result<Birth, HeaderError> {
     if word(FORMAT_AT) != FORMAT_VERSION {
         return Err(HeaderError::Version(word(FORMAT_AT)));
     }
@@ -117,7 +130,7 @@ pub fn read(memory: &Memory) -> Result<Birth, HeaderError> {
         segment_table: word(SEGMENT_TABLE_AT),
         first_segment: word(FIRST_SEGMENT_AT),
     };
-    if geometry.region_bytes > memory.len() || !geometry.is_sound() {
+    if geometry.region_bytes > bytes || !geometry.is_sound() {
         return Err(HeaderError::Geometry);
     }
     Ok(Birth { geometry, hash_seed: word(HASH_SEED_AT), clock_origin: word(CLOCK_ORIGIN_AT) })

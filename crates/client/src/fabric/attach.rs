@@ -94,9 +94,9 @@ pub fn attach(
     let one_sided = remote.reads(offer.is_one_sided && domain.provider().is_one_sided);
     if one_sided {
         let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
-        let socket = Arc::clone(&socket.socket);
+        let socket = Arc::downgrade(&socket.socket);
         let region = Region { domain, name: name.clone(), memory, secret, zero_ns, socket };
-        remote.know(region).map_err(|why| Failure::Protocol(format!("the region: {why:?}")))?;
+        remote.know(region);
     }
     let stream = FabricStream::new(end, &name, terms, Arc::clone(&socket.socket));
     let stream = stream.map_err(|error| Failure::Broken(std::io::Error::other(error)))?;

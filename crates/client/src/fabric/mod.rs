@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!   attach ──> FabricStream ──> Link: port, messages          requests, as over a socket
-//!         └──> Remote ──> Reader: port, reads of the region   gets, without the server
+//!         └──> Remote ──> Gets: port, reads of the region   gets, without the server
 //! ```
 //! The TCP connection on which that was agreed stays: it rings, and its end is the server's.
 
 mod attach;
 mod domains;
+mod gets;
 mod link;
 mod own;
 mod remote;
 mod stream;
 
 pub use attach::attach;
-pub use remote::Remote;
+pub use remote::{Begun, Ended, Remote};

@@ -230,7 +230,7 @@ fn found(
 }
 
 /// xorshift32: any number will do.
-fn next_random(random: &mut u32) -> u32 {
+pub fn next_random(random: &mut u32) -> u32 {
     *random ^= *random << 13;
     *random ^= *random >> 17;
     *random ^= *random << 5;

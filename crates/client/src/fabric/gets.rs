@@ -1,0 +1,362 @@
+//! GETs of one server's region, over a port of their own: it drives [`fabcache_layout::reader::Remote`]. Nothing here blocks
+//! but the making of it.
+//!
+//! ```text
+//!   get ──> Remote ──next_fetch──> port.read ──completion──> Remote ──next_done──> Slot
+//! ```
+//! Whoever waits for a [`Slot`] drives for all. A read that fails, or does not come to an end, ends all: then everything is
+//! asked for by requests, until another of these is made.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use fabcache_fabric::{Buffer, Completion, Error, Peer, Place, Pool, Port, PortOptions, Refused};
+use fabcache_layout::KeyHash;
+use fabcache_layout::header::{self, HEADER_BYTES};
+use fabcache_layout::reader::remote::{Arrival, Done, Fetch, Found, RemoteOptions, To};
+use fabcache_layout::reader::{Remote, Value};
+
+use super::own::Own;
+use super::remote::Region;
+use crate::bounds::{
+    ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_AT_ONCE,
+    SHORT_READ_BUFFERS, SHORT_READ_BYTES, VALUE_BYTES_MAX,
+};
+use crate::shm::{Read, monotonic_ns, next_random};
+
+const NS_PER_SECOND: i64 = 1_000_000_000;
+
+/// Where a GET that was begun leaves what it came to, with the value.
+#[derive(Debug, Default)]
+pub struct Slot(Mutex<Option<(Read, Vec<u8>)>>);
+
+impl Slot {
+    /// What it came to, once.
+    pub fn take(&self) -> Option<(Read, Vec<u8>)> {
+        self.0.lock().expect(NO_PANIC).take()
+    }
+
+    /// It is over, and was not taken.
+    pub fn is_over(&self) -> bool {
+        self.0.lock().expect(NO_PANIC).is_some()
+    }
+
+    fn put(&self, read: Read, value: Vec<u8>) {
+        *self.0.lock().expect(NO_PANIC) = Some((read, value));
+    }
+}
+
+const NO_PANIC: &str = "no thread panics while it holds what a get came to";
+
+/// A GET under way.
+#[derive(Debug)]
+struct Begun {
+    slot: Arc<Slot>,
+    /// A long value, as far as it was fetched.
+    value: Vec<u8>,
+}
+
+/// GETs of one region.
+#[derive(Debug)]
+pub struct Gets {
+    // Before the memory that its operations use.
+    port: Port,
+    peer: Peer,
+    short: Pool,
+    long: Pool,
+    /// Buffers for what is longer still, kept for the next.
+    spare: Vec<Buffer>,
+    remote: Remote<Buffer>,
+    begun: HashMap<u64, Begun>,
+    next_token: u64,
+    /// What is being fetched, by its number.
+    fetching: Vec<Option<Fetch>>,
+    /// The provider did not take this one yet.
+    refused: Option<(Fetch, Buffer)>,
+    ended: Vec<Completion>,
+    /// Reads of which the server is to be told.
+    accesses: Vec<(KeyHash, u8)>,
+    random: u32,
+    /// Reads have failed: nothing more is read here.
+    is_broken: bool,
+    region: Arc<Own<Region>>,
+}
+
+impl Gets {
+    /// Connects to the region, and reads what it is like. The server is rung for meanwhile.
+    ///
+    /// # Errors
+    /// The fabric fails, it takes too long, or there is no region that this version reads.
+    pub fn new(region: &Arc<Own<Region>>, deadline: Instant) -> Result<Gets, String> {
+        let told = |error: Error| error.to_string();
+        let domain = &region.domain;
+        let operations = SHORT_READ_BUFFERS;
+        let mut port = Port::open(domain, PortOptions { operations, peers: 1, waits: true }).map_err(told)?;
+        let peer = port.connect(&region.name).map_err(told)?;
+        let short = Pool::new(domain, SHORT_READ_BUFFERS, SHORT_READ_BYTES).map_err(told)?;
+        let long = Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES).map_err(told)?;
+        let first = read_first(&mut port, peer, region, &short, deadline)?;
+        let bytes = first.first_chunk().ok_or("its header is cut short")?;
+        let birth = header::from_bytes(bytes, region.memory.bytes).map_err(|error| format!("{error:?}"))?;
+        let options = RemoteOptions {
+            gets: READS_AT_ONCE,
+            fetches: READS_AT_ONCE,
+            in_order: domain.provider().reads_in_order,
+            ..RemoteOptions::default()
+        };
+        let remote =
+            Remote::new(&birth, region.secret.clone(), options).map_err(|error| format!("{error:?}"))?;
+        Ok(Gets {
+            port,
+            peer,
+            short,
+            long,
+            spare: Vec::new(),
+            remote,
+            begun: HashMap::new(),
+            next_token: 0,
+            fetching: Vec::new(),
+            refused: None,
+            ended: Vec::new(),
+            accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
+            random: monotonic_ns() as u32 | 1,
+            is_broken: false,
+            region: Arc::clone(region),
+        })
+    }
+
+    /// Its port.
+    pub fn port(&mut self) -> &mut Port {
+        &mut self.port
+    }
+
+    /// It is of no use any more: reads fail, or no server keeps the region.
+    pub fn is_over(&self) -> bool {
+        self.is_broken || self.remote.is_gone()
+    }
+
+    /// Begins a GET, if there is room for one more.
+    pub fn begin(&mut self, key: &[u8]) -> Option<Arc<Slot>> {
+        if self.is_over() || self.remote.room() == 0 {
+            return None;
+        }
+        let token = self.next_token;
+        self.next_token += 1;
+        let slot = Arc::new(Slot::default());
+        self.begun.insert(token, Begun { slot: Arc::clone(&slot), value: Vec::new() });
+        self.remote.get(key, token);
+        Some(slot)
+    }
+
+    /// Takes in what was read, and posts what is to be read. Whether any GET is over since.
+    pub fn drive(&mut self) -> bool {
+        let mut ended = std::mem::take(&mut self.ended);
+        let polled = self.port.poll(&mut ended);
+        if !ended.is_empty() {
+            let now = self.now();
+            for completion in ended.drain(..) {
+                self.take_in(completion, now);
+            }
+        }
+        self.ended = ended;
+        if polled.is_err() {
+            self.is_broken = true;
+        }
+        self.post();
+        if self.is_broken {
+            self.give_up();
+        }
+        self.settle()
+    }
+
+    /// Ends all that is under way: everything is to be asked for.
+    pub fn give_up(&mut self) {
+        self.is_broken = true;
+        self.refused = None;
+        self.remote.abandon();
+        self.settle();
+        for (_, begun) in self.begun.drain() {
+            begun.slot.put(Read::Ask, Vec::new());
+        }
+    }
+
+    fn take_in(&mut self, Completion { token, result, buffer, .. }: Completion, now: u32) {
+        let fetch = self.fetching.get_mut(token as usize).and_then(Option::take);
+        let Some(Fetch { id, len, to, .. }) = fetch else { return };
+        if result.is_err() {
+            // The connection of the two ends is broken with it.
+            self.is_broken = true;
+            return self.remote.take(id, Arrival::Failed, now);
+        }
+        let To::Value { token, at, whole } = to else {
+            return self.remote.take(id, Arrival::Buffer(buffer), now);
+        };
+        if whole > VALUE_BYTES_MAX {
+            return self.remote.take(id, Arrival::Failed, now);
+        }
+        if let Some(begun) = self.begun.get_mut(&token) {
+            if begun.value.len() != whole {
+                begun.value = vec![0; whole];
+            }
+            if let Some(place) = begun.value.get_mut(at..at + len) {
+                place.copy_from_slice(&buffer[..len]);
+            }
+        }
+        self.remote.take(id, Arrival::Placed(&buffer[..len]), now);
+        self.keep(buffer);
+    }
+
+    fn post(&mut self) {
+        while !self.is_broken {
+            let (fetch, buffer) = match self.refused.take() {
+                Some(refused) => refused,
+                None => {
+                    let Some(fetch) = self.remote.next_fetch() else { return };
+                    let Some(buffer) = self.buffer(fetch.len) else {
+                        self.is_broken = true;
+                        return;
+                    };
+                    (fetch, buffer)
+                }
+            };
+            // What the region itself says where to look may be nonsense.
+            let end = fetch.offset.checked_add(fetch.len as u64);
+            if end.is_none_or(|end| end > self.region.memory.bytes) {
+                let now = self.now();
+                self.remote.take(fetch.id, Arrival::Failed, now);
+                continue;
+            }
+            let at = Place {
+                address: self.region.memory.address.wrapping_add(fetch.offset),
+                key: self.region.memory.key,
+            };
+            match self.port.read(self.peer, at, buffer, 0..fetch.len, fetch.id.into()) {
+                Ok(()) => {
+                    let number = fetch.id as usize;
+                    if self.fetching.len() <= number {
+                        self.fetching.resize(number + 1, None);
+                    }
+                    self.fetching[number] = Some(fetch);
+                }
+                Err(Refused { buffer, error }) if error.is_again() => {
+                    self.refused = Some((fetch, buffer));
+                    return;
+                }
+                Err(_) => self.is_broken = true,
+            }
+        }
+    }
+
+    fn settle(&mut self) -> bool {
+        let mut any = false;
+        while let Some(done) = self.remote.next_done() {
+            any = true;
+            let random = next_random(&mut self.random);
+            let reads = done.reads_to_tell(random);
+            let Done { token, hash, found, .. } = done;
+            let Some(Begun { slot, mut value }) = self.begun.remove(&token) else { continue };
+            let (read, buffer) = match found {
+                Found::Hit(hit, buffer) if hit.stale || hit.token_sent => (Read::Ask, buffer),
+                Found::Hit(hit, buffer) => {
+                    let bytes = match (hit.value, &buffer) {
+                        (Value::Fetched { at, len }, Some(buffer)) => buffer.get(at..at + len),
+                        (Value::Placed, _) => Some(&b""[..]),
+                        _ => None,
+                    };
+                    let read = Read::Hit { flags: hit.flags, cas: hit.cas };
+                    let read = bytes.map_or(Read::Ask, |bytes| {
+                        value.extend_from_slice(bytes);
+                        read
+                    });
+                    if reads > 0 && self.accesses.len() < 2 * ACCESSES_TOLD_AT_ONCE {
+                        self.accesses.push((hash, reads));
+                    }
+                    (read, buffer)
+                }
+                Found::Miss(_) => (Read::Miss, None),
+                Found::Stale(_) | Found::AskServer(_) => (Read::Ask, None),
+                Found::Gone => (Read::Gone, None),
+            };
+            if let Some(buffer) = buffer {
+                self.keep(buffer);
+            }
+            slot.put(read, value);
+        }
+        any
+    }
+
+    /// Reads of which the server is to be told now, if there are enough of them.
+    pub fn take_accesses(&mut self) -> Option<Vec<(KeyHash, u8)>> {
+        let next = || Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
+        let must_tell = self.accesses.len() >= ACCESSES_TOLD_AT_ONCE;
+        must_tell.then(|| std::mem::replace(&mut self.accesses, next()))
+    }
+
+    fn buffer(&mut self, len: usize) -> Option<Buffer> {
+        if len <= SHORT_READ_BYTES
+            && let Some(buffer) = self.short.take()
+        {
+            return Some(buffer);
+        }
+        if len <= LONG_READ_BYTES
+            && let Some(buffer) = self.long.take()
+        {
+            return Some(buffer);
+        }
+        if let Some(at) = self.spare.iter().position(|buffer| buffer.len() >= len) {
+            return Some(self.spare.swap_remove(at));
+        }
+        Buffer::own(self.port.domain(), vec![0; len.next_power_of_two()]).ok()
+    }
+
+    /// Long buffers are registered at some cost.
+    fn keep(&mut self, buffer: Buffer) {
+        if buffer.len() > LONG_READ_BYTES && self.spare.len() < READ_BUFFERS_KEPT {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// The second of the region's clock that it is.
+    fn now(&self) -> u32 {
+        let second = (monotonic_ns() as i64).saturating_sub(self.region.zero_ns) / NS_PER_SECOND;
+        second.clamp(0, u32::MAX.into()) as u32
+    }
+}
+
+/// The region's first bytes.
+fn read_first(
+    port: &mut Port,
+    peer: Peer,
+    region: &Region,
+    pool: &Pool,
+    deadline: Instant,
+) -> Result<Buffer, String> {
+    const BYTES: usize = HEADER_BYTES as usize;
+    if region.memory.bytes < HEADER_BYTES {
+        return Err("it is shorter than its header".into());
+    }
+    let mut unposted = Some(pool.take().ok_or("no buffer is left")?);
+    let (mut ended, mut tries) = (Vec::new(), 0);
+    let at = Place { address: region.memory.address, key: region.memory.key };
+    loop {
+        if let Some(buffer) = unposted.take()
+            && let Err(Refused { buffer, error }) = port.read(peer, at, buffer, 0..BYTES, 0)
+        {
+            if !error.is_again() {
+                return Err(error.to_string());
+            }
+            unposted = Some(buffer);
+        }
+        port.poll(&mut ended).map_err(|error| error.to_string())?;
+        if let Some(Completion { result, buffer, .. }) = ended.pop() {
+            return result.map(|_| buffer).map_err(|error| error.to_string());
+        }
+        if Instant::now() >= deadline {
+            return Err("reading it takes too long".into());
+        }
+        // The server may rest, and has to look at its end before the two know each other.
+        region.nudge(tries);
+        tries += 1;
+    }
+}
