@@ -162,13 +162,14 @@ impl BaseClient {
         py.detach(|| drop(before));
     }
 
-    /// How the server is reached: "shared memory", "unix" or "tcp"; None before the first call.
+    /// How the server is reached: "shared memory", "unix", "fabric" or "tcp"; None before the first call.
     fn transport(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         let current = self.current(py)?;
         let transports = cache(&current)?.transports();
         Ok(transports.into_iter().next().flatten().map(|transport| match transport {
             Transport::SharedMemory => "shared memory",
             Transport::Unix { .. } => "unix",
+            Transport::Fabric { .. } => "fabric",
             _ => "tcp",
         }))
     }

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use fabcache_client::distribution::{Hash, Hashing, Names, Placement, Weights};
-use fabcache_client::{Credentials, Distribution, Protocol};
+use fabcache_client::{Credentials, Distribution, Fabric, Protocol};
 
 use super::border;
 use super::code::{Code, Fault, answer};
@@ -32,6 +32,18 @@ pub enum SharedMemory {
     Required = 1,
     /// Never.
     Never = 2,
+}
+
+/// How values are got from servers whose address begins with fab://: fabcache_options_fabric().
+#[repr(C)]
+pub enum FabricMode {
+    /// As has taken less time lately; by requests where the provider needs the server's help with reads. So it is if nothing
+    /// is set.
+    Auto = 0,
+    /// They are read from the server's memory, without the server.
+    OneSided = 1,
+    /// The server is asked.
+    Request = 2,
 }
 
 /// What is spoken with servers over sockets: fabcache_options_protocol().
@@ -173,6 +185,51 @@ pub unsafe extern "C" fn fabcache_options_shared_memory(options: *mut Options, s
     };
     // SAFETY: `options` is the caller's, as `native` says.
     unsafe { change(options, set) }
+}
+
+/// What of the fabric is used with servers whose address begins with fab://. mode is one of FABCACHE_FABRIC_MODE_AUTO,
+/// _ONE_SIDED, _REQUEST. provider and interface are names of libfabric, or NULL for what the server has and what leads there;
+/// both are copied. With or_tcp not 0 TCP serves where the fabric is not to be had, and fabcache_transports() says why; otherwise
+/// calls fail with FABCACHE_REFUSED then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fabcache_options_fabric(
+    options: *mut Options,
+    mode: c_int,
+    provider: *const c_char,
+    interface: *const c_char,
+    or_tcp: c_int,
+) -> Code {
+    const AUTO: c_int = FabricMode::Auto as c_int;
+    const ONE_SIDED: c_int = FabricMode::OneSided as c_int;
+    const REQUEST: c_int = FabricMode::Request as c_int;
+    let set = |options: &mut Options| {
+        let mode = match mode {
+            AUTO => fabcache_client::FabricMode::Auto,
+            ONE_SIDED => fabcache_client::FabricMode::OneSided,
+            REQUEST => fabcache_client::FabricMode::Request,
+            other => return Err(none("a mode of the fabric", other)),
+        };
+        // SAFETY: `provider` is the caller's, as `native` says.
+        let provider = unsafe { name(provider, "provider") }?;
+        // SAFETY: `interface` is the caller's, as `native` says.
+        let interface = unsafe { name(interface, "interface") }?;
+        options.base.fabric = Fabric { mode, provider, interface, or_tcp: or_tcp != 0 };
+        Ok(())
+    };
+    // SAFETY: `options` is the caller's, as `native` says.
+    unsafe { change(options, set) }
+}
+
+/// A name that may be left out.
+///
+/// # Safety
+/// As [`border::text`], unless it is null.
+unsafe fn name(text: *const c_char, what: &'static str) -> Result<Option<String>, Fault> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: as this function's.
+    unsafe { border::text(text, what) }.map(|text| Some(text.into()))
 }
 
 /// What is spoken with servers over sockets: one of FABCACHE_PROTOCOL_AUTO, _META, _BINARY, _TEXT. Through shared memory it

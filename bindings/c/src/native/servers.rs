@@ -24,7 +24,7 @@ pub type VersionCallback =
     Option<unsafe extern "C" fn(context: *mut c_void, server: *const c_char, version: *const c_char)>;
 
 /// Told by fabcache_transports() how each server is reached: transport is one of FABCACHE_TRANSPORT_NONE and so on. why is NULL,
-/// or why memory is not shared though that was asked for. What holds for fabcache_stat_callback does for this.
+/// or why memory is not shared, or the fabric not used, though that was asked for. What holds for fabcache_stat_callback does for this.
 pub type TransportCallback = Option<
     unsafe extern "C" fn(context: *mut c_void, server: *const c_char, transport: c_int, why: *const c_char),
 >;
@@ -41,6 +41,8 @@ pub enum Way {
     Unix = 2,
     /// Items are read from its memory, and requests go through a channel in memory.
     SharedMemory = 3,
+    /// Over the fabric.
+    Fabric = 4,
 }
 
 /// Forgets everything on all servers, after delay seconds. The code is that of the first server that fails or refuses; the
@@ -137,6 +139,8 @@ pub unsafe extern "C" fn fabcache_transports(
                 Some(Transport::Tcp) => (Way::Tcp, None),
                 Some(Transport::Unix { why }) => (Way::Unix, why.map(text)),
                 Some(Transport::SharedMemory) => (Way::SharedMemory, None),
+                Some(Transport::Fabric { .. }) => (Way::Fabric, None),
+                Some(Transport::InsteadOfFabric { why }) => (Way::Tcp, Some(text(why))),
             };
             let why = why.as_deref().map_or(std::ptr::null(), CStr::as_ptr);
             // SAFETY: `transport` is the caller's function of this type, and the texts are valid until it returns; `context`

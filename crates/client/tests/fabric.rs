@@ -1,0 +1,366 @@
+//! Servers that are reached over the fabric. `FABCACHE_PROVIDER` names libfabric's provider.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::calls::{ITEM_BYTES_MAX, Side, call, ttl};
+use common::process::{Leftover, Process, Server, again, at, patient, socket_path, stat, until, until_up};
+use common::{Running, block_on};
+use fabcache_client::{
+    Client, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
+};
+use proptest::collection::vec;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use rustix::process::{Pid, Signal, kill_process};
+
+const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
+
+/// libfabric's provider, and what the server is told of it.
+fn provider() -> String {
+    std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into())
+}
+
+fn flags(rest: &str) -> String {
+    format!("--fabric {} {rest}", provider())
+}
+
+fn options(mode: FabricMode) -> Options {
+    let fabric = Fabric { mode, ..Fabric::default() };
+    // Everything is emulated, and processors are few.
+    Options { fabric, timeout: Duration::from_secs(30), connect_timeout: Duration::from_secs(20), ..Options::default() }
+}
+
+/// A client of the server at this address of TCP, over the fabric.
+fn over(address: &str, options: Options) -> Client {
+    Client::new([address.replace("tcp://", "fab://")], options).expect("an address")
+}
+
+fn is_one_sided(cache: &Client) -> bool {
+    match &cache.transports()[..] {
+        [Some(Transport::Fabric { one_sided, .. })] => *one_sided,
+        other => panic!("not over the fabric: {other:?}"),
+    }
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251 + seed * 7) as u8).collect()
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn calls_come_to_the_same_over_the_fabric_and_over_tcp() {
+    let mut runner = TestRunner::new(Config { cases: 8, failure_persistence: None, ..Config::default() });
+    let served = format!("-m 64 -I {ITEM_BYTES_MAX}");
+    let calls = vec(call(ttl()), 1..40);
+    let alike = runner.run(&calls, |calls| {
+        let tcp = Running::tcp(&served);
+        let mut plain = Side::new(&tcp.address(), Options::default());
+        let mut fabrics: Vec<_> = MODES
+            .into_iter()
+            .map(|mode| {
+                let server = Running::tcp(&flags(&served));
+                let address = server.address().replace("tcp://", "fab://");
+                (server, mode, Side::new(&address, options(mode)))
+            })
+            .collect();
+        for (at, call) in calls.iter().enumerate() {
+            let expected = plain.call(call);
+            for (_, mode, side) in &mut fabrics {
+                let came = side.call(call);
+                if came != expected {
+                    let (came, expected) = (format!("{came:?}"), format!("{expected:?}"));
+                    let why = format!("call {at} {call:?}: {mode:?}\n{came:.1000}\n{expected:.1000}");
+                    return Err(TestCaseError::fail(why));
+                }
+            }
+        }
+        Ok(())
+    });
+    if let Err(why) = alike {
+        panic!("{why}");
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn values_of_all_lengths_come_whole() {
+    let server = Running::tcp(&flags("-m 1024 -I 512m"));
+    let mut lengths: Vec<usize> = vec![0, 1, 63, 64, 100, 4000, 4096, 8159, 8160, 8161, 16 << 10, (16 << 10) + 1];
+    lengths.extend([65 << 10, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20, 64 << 20]);
+    for mode in MODES {
+        let cache = over(&server.address(), options(mode));
+        for (number, len) in lengths.iter().copied().enumerate() {
+            let (key, value) = (format!("{mode:?}{len}"), pattern(number, len));
+            cache.set_with_flags(key.as_bytes(), &value, Ttl::NEVER, 7).expect("stored");
+            // By key, and where it was found.
+            for _ in 0..3 {
+                let item = cache.get(key.as_bytes()).expect("answered").expect("there");
+                assert!(item.value == value && item.flags == 7, "{mode:?}: {len} bytes");
+            }
+        }
+        assert_eq!(cache.get(b"none").expect("answered"), None);
+        assert_eq!(is_one_sided(&cache) || mode != FabricMode::OneSided, true);
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn the_longest_value_comes_whole() {
+    if std::env::var_os("FABCACHE_LONG").is_none() {
+        eprintln!("not checked: FABCACHE_LONG=1 moves a value of 1 GiB");
+        return;
+    }
+    let server = Running::tcp(&flags("-m 3072 -I 1024m"));
+    let value = pattern(3, (1 << 30) - 4096);
+    for mode in [FabricMode::OneSided, FabricMode::Request] {
+        let cache = over(&server.address(), Options { timeout: Duration::from_secs(120), ..options(mode) });
+        cache.set(b"long", &value, Ttl::NEVER).expect("stored");
+        assert!(cache.get(b"long").expect("answered").expect("there").value == value, "{mode:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn windows_of_calls_that_do_not_wait() {
+    let server = Running::tcp(&flags("-m 64"));
+    for mode in MODES {
+        let cache = over(&server.address(), options(mode));
+        let key = |number: usize| format!("{mode:?} {number}");
+        let value = |number: usize| pattern(number, number * 37 % 20_000);
+        let mut window: Vec<Request> = (0..32).map(|_| cache.request()).collect();
+        for number in 0..400 {
+            let request = &mut window[number % 32];
+            if number >= 32 {
+                assert_eq!(request.wait().result.expect("stored"), Outcome::Stored);
+            }
+            request.iset(key(number), value(number), Ttl::NEVER);
+        }
+        window.iter_mut().for_each(|request| assert!(request.wait().result.is_ok()));
+        // More at once than are read at once; some are awaited, and some given up.
+        let mut window: Vec<Request> = (0..100).map(|number| cache.iget(key(number), Vec::new())).collect();
+        for number in 0..400 {
+            let completed = match number % 3 {
+                0 => block_on(&mut window[number % 100]),
+                1 => {
+                    until("it is over", || window[number % 100].test());
+                    window[number % 100].wait()
+                }
+                _ => window[number % 100].wait(),
+            };
+            assert!(matches!(completed.result, Ok(Outcome::Found { .. })), "{mode:?}: {completed:?}");
+            assert!(completed.value == value(number), "{mode:?}: {number}");
+            if number + 100 < 400 {
+                window[number % 100].iget(key(number + 100), completed.value);
+                if number % 7 == 0 {
+                    window[number % 100].iget(key(number + 100), Vec::new());
+                }
+            }
+        }
+        let keys: Vec<String> = (0..400).map(key).collect();
+        let many = cache.get_many(&keys).expect("keys");
+        assert!(many.failed.is_empty(), "{:?}", many.failed);
+        for (number, item) in many.items.into_iter().enumerate() {
+            assert!(item.expect("there").value == value(number), "{mode:?}: {number}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn many_threads_and_writers_beside_readers() {
+    const KEYS: usize = 20;
+    let server = Running::tcp(&flags("-t 2 -m 64"));
+    for mode in MODES {
+        let cache = over(&server.address(), options(mode));
+        let writes = over(&server.address(), options(FabricMode::Request));
+        // All bytes of a value are the same, and its length goes by them.
+        let write = |key: usize, turn: usize| {
+            let byte = (turn % 251) as u8;
+            let value = vec![byte; 1 + usize::from(byte) * 40];
+            writes.set(format!("{mode:?}{key}").as_bytes(), &value, Ttl::NEVER).expect("stored");
+        };
+        (0..KEYS).for_each(|key| write(key, key));
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let readers: Vec<_> = (0..4)
+                .map(|reader| {
+                    let (cache, is_over) = (&cache, &is_over);
+                    scope.spawn(move || {
+                        let mut count = reader;
+                        while !is_over.load(Ordering::Relaxed) {
+                            let key = format!("{mode:?}{}", count % KEYS);
+                            let item = cache.get(key.as_bytes()).expect("answered").expect("there");
+                            let byte = item.value[0];
+                            assert_eq!(item.value.len(), 1 + usize::from(byte) * 40, "{mode:?}");
+                            assert!(item.value.iter().all(|other| *other == byte), "{mode:?}: torn");
+                            count += 1;
+                        }
+                        count
+                    })
+                })
+                .collect();
+            for turn in 0..1500 {
+                write(turn % KEYS, turn);
+                // What was stored before is seen by who asks now.
+                if turn % 10 == 0 {
+                    let item = cache.get(format!("{mode:?}{}", turn % KEYS).as_bytes());
+                    assert_eq!(item.expect("answered").expect("there").value[0], (turn % 251) as u8);
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+            for reader in readers {
+                assert!(reader.join().expect("nothing wrong") > 4, "it read");
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_is_refused_is_told_or_takes_tcp() {
+    let without = Running::tcp("");
+    let cache = over(&without.address(), options(FabricMode::Auto));
+    let error = cache.set(b"key", b"v", Ttl::NEVER).expect_err("there is no fabric");
+    assert!(matches!(&error, Error::Server { failure: Failure::Rejected(_), .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.starts_with("fab://") && text.contains("not over the fabric") && text.contains("--fabric"), "{text}");
+    let or_tcp = Options { fabric: Fabric { or_tcp: true, ..Fabric::default() }, ..Options::default() };
+    let cache = over(&without.address(), or_tcp);
+    cache.set(b"key", b"v", Ttl::NEVER).expect("by TCP");
+    let [Some(Transport::InsteadOfFabric { why })] = &cache.transports()[..] else { panic!("by TCP") };
+    assert!(why.contains("--fabric"), "{why}");
+
+    let server = Running::tcp(&flags(""));
+    let fabric = Fabric { provider: Some("nobodys".into()), ..Fabric::default() };
+    let cache = over(&server.address(), Options { fabric, ..Options::default() });
+    let text = cache.set(b"key", b"v", Ttl::NEVER).expect_err("another provider").to_string();
+    assert!(text.contains("\"nobodys\""), "{text}");
+    let elsewhere = Running::tcp(&flags("--fabric-peers 192.0.2.0/24"));
+    let cache = over(&elsewhere.address(), options(FabricMode::Auto));
+    let text = cache.get(b"key").expect_err("it is not let in").to_string();
+    assert!(text.contains("--fabric-peers"), "{text}");
+}
+
+/// A server in a process of its own, with its TCP address.
+fn served(name: &str, rest: &str) -> (Server, String, Leftover) {
+    let path = socket_path(name);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+    let server = Server::started(&path, &flags(&format!("-l 127.0.0.1 -p {port} {rest}")));
+    (server, format!("tcp://127.0.0.1:{port}"), Leftover(path))
+}
+
+#[test]
+#[ignore = "a server, run by the others"]
+fn serve() {
+    if std::env::var_os("FABCACHE_TEST_SOCKET").is_some() {
+        common::process::serve();
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_killed_server_is_told_and_its_successor_found() {
+    for mode in MODES {
+        let name = format!("fabric-killed-{mode:?}");
+        let (mut server, address, leftover) = served(&name, "");
+        let retry_after = Duration::from_millis(1);
+        let cache = over(&address, Options { retry_after, timeout: Duration::from_secs(5), ..options(mode) });
+        cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
+        assert!(cache.get(b"key").expect("answered").is_some());
+        server.0.kill();
+        let began = Instant::now();
+        let error = cache.get(b"key").expect_err("nobody is there");
+        assert!(began.elapsed() < Duration::from_secs(15), "{error} came late");
+        assert!(matches!(error, Error::Server { .. }), "{error:?}");
+        assert!(cache.set(b"key", b"value", Ttl::NEVER).is_err());
+        let port = address.rsplit(':').next().expect("a port");
+        let _next = Server::started(&leftover.0, &flags(&format!("-l 127.0.0.1 -p {port}")));
+        until_up(|| cache.set(b"next", b"other", Ttl::NEVER).is_ok());
+        assert_eq!(cache.get(b"key").expect("answered"), None, "{mode:?}: it is another server");
+        assert_eq!(cache.get(b"next").expect("answered").expect("there").value, b"other");
+        is_one_sided(&cache);
+    }
+}
+
+const ADDRESS: &str = "FABCACHE_TEST_ADDRESS";
+
+#[test]
+#[ignore = "a client, run by the others"]
+fn be_a_client() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let cache = over(&address, options(FabricMode::OneSided));
+    let value = vec![1; 300_000];
+    for number in 0.. {
+        cache.set(format!("{}", number % 10).as_bytes(), &value, Ttl::NEVER).expect("stored");
+        cache.get(format!("{}", number % 7).as_bytes()).expect("answered");
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn killed_clients_leave_nothing_behind() {
+    let (_server, address, path) = served("fabric-clients", "-m 64");
+    let control = at(&path.0);
+    for _ in 0..4 {
+        let mut client = Process(again("be_a_client").env(ADDRESS, &address).spawn().expect("it starts"));
+        until("it stores", || stat(&control, "", "cmd_set") > 20);
+        control.stats("reset").remove(0).expect("answered");
+        client.kill();
+    }
+    until("all are gone", || stat(&control, "", "curr_connections") <= 2);
+    let cache = over(&address, options(FabricMode::Auto));
+    cache.set(b"after", b"all", Ttl::NEVER).expect("stored");
+    assert_eq!(cache.get(b"after").expect("answered").expect("there").value, b"all");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_stopped_server_is_read_where_reads_are_one_sided() {
+    let (server, address, path) = served("fabric-stopped", "");
+    let pid = Pid::from_child(&server.0.0);
+    let timeout = Duration::from_secs(3);
+    let cache = over(&address, Options { timeout, failures_max: u32::MAX, ..options(FabricMode::OneSided) });
+    for number in 0..100 {
+        cache.set(format!("key{number}").as_bytes(), &pattern(number, number * 100), Ttl::NEVER).expect("stored");
+    }
+    // The two ends know each other by now.
+    assert!(cache.get(b"key1").expect("answered").is_some());
+    let auto = over(&address, options(FabricMode::Auto));
+    auto.get(b"key1").expect("answered");
+    let is_one_sided = is_one_sided(&auto);
+    kill_process(pid, Signal::STOP).expect("ours");
+    thread::sleep(Duration::from_millis(50));
+    let began = Instant::now();
+    if is_one_sided {
+        for number in 0..100 {
+            let item = cache.get(format!("key{number}").as_bytes()).expect("read").expect("there");
+            assert!(item.value == pattern(number, number * 100), "{number}");
+        }
+        assert_eq!(cache.get(b"none").expect("read"), None);
+    } else {
+        let error = cache.get(b"key2").expect_err("nobody answers");
+        let is_timeout = matches!(&error, Error::Server { failure: Failure::Broken(error), .. } if error.kind() == std::io::ErrorKind::TimedOut);
+        assert!(is_timeout, "{error:?}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+    kill_process(pid, Signal::CONT).expect("ours");
+    let later = patient(&path.0);
+    until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
+    until_up(|| cache.set(b"key", b"value", Ttl::NEVER).is_ok());
+    assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn an_idle_connection_costs_nothing_and_serves_on() {
+    let server = Running::tcp(&flags(""));
+    let cache = over(&server.address(), options(FabricMode::Request));
+    for round in 0..3 {
+        cache.set(b"key", &pattern(round, 10), Ttl::NEVER).expect("stored");
+        thread::sleep(Duration::from_millis(400));
+        assert!(cache.get(b"key").expect("answered").expect("there").value == pattern(round, 10));
+    }
+}
