@@ -3,15 +3,22 @@
 #![cfg(not(loom))]
 
 mod common;
+#[path = "outside/value.rs"]
+#[allow(dead_code, reason = "only its random numbers are used")]
+mod value;
 
 use common::fabric::Fabric;
 use common::outside::map_all;
 use common::{SetClock, delete, pattern, set, set_with, store};
 use fabcache_layout::header;
-use fabcache_layout::reader::remote::{Done, Found, RemoteOptions};
+use fabcache_layout::reader::remote::{Arrival, Done, Found, Now, RemoteOptions};
 use fabcache_layout::reader::{Location, Miss, Reason, Rejection, Remote, Value};
 use fabcache_store::life::Life;
 use fabcache_store::{Expiry, Handle};
+use proptest::prelude::*;
+use value::Random;
+
+const GRACE_NS: u64 = 1_000_000;
 
 /// One of a store, with a fabric to it.
 fn remote(handle: &Handle, options: RemoteOptions) -> (Remote<Vec<u8>>, Fabric) {
@@ -26,8 +33,14 @@ fn both_orders() -> [RemoteOptions; 2] {
     [false, true].map(|in_order| RemoteOptions { in_order, ..RemoteOptions::default() })
 }
 
+/// How a GET at a kept location may be settled.
+fn all_ways() -> [RemoteOptions; 3] {
+    let [behind, in_order] = both_orders();
+    [behind, in_order, RemoteOptions { grace_ns: GRACE_NS, ..behind }]
+}
+
 /// The value of a hit.
-fn value(done: &Done<Vec<u8>>, fabric: &mut Fabric) -> Option<Vec<u8>> {
+fn value_of(done: &Done<Vec<u8>>, fabric: &mut Fabric) -> Option<Vec<u8>> {
     match &done.found {
         Found::Hit(hit, bytes) => Some(match (hit.value, bytes) {
             (Value::Fetched { at, len }, Some(bytes)) => bytes[at..at + len].to_vec(),
@@ -42,9 +55,13 @@ fn now(handle: &Handle) -> u32 {
     handle.store().now()
 }
 
+fn at(handle: &Handle) -> Now {
+    Now { second: now(handle), ns: 0 }
+}
+
 #[test]
 fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
-    for options in both_orders() {
+    for options in all_ways() {
         let handle = Handle::new(&store(16 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
         let key = |i: u64| format!("key{i}").into_bytes();
@@ -64,7 +81,7 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
                 fabric.run(&mut remote, now(&handle));
                 let mut seen = 0;
                 while let Some(done) = remote.next_done() {
-                    assert_eq!(value(&done, &mut fabric), Some(content(done.token)), "key {}", done.token);
+                    assert_eq!(value_of(&done, &mut fabric), Some(content(done.token)), "key {}", done.token);
                     let Found::Hit(hit, _) = done.found else { unreachable!("it has a value") };
                     assert_eq!((hit.flags, done.was_kept), (done.token as u32 % 3, round == 2));
                     assert_eq!(hit.frequency.is_none(), done.was_kept);
@@ -90,7 +107,7 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
 
 #[test]
 fn a_lone_get_at_a_kept_location_asks_for_its_line_when_that_is_of_use() {
-    for (options, at_once) in both_orders().into_iter().zip([1, 2]) {
+    for (options, at_once) in all_ways().into_iter().zip([1, 2, 2]) {
         let handle = Handle::new(&store(4 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
         set(&handle, b"key", b"value").expect("memory is free");
@@ -98,7 +115,7 @@ fn a_lone_get_at_a_kept_location_asks_for_its_line_when_that_is_of_use() {
         for _ in 0..3 {
             remote.get(b"key", 0);
             fabric.run(&mut remote, now(&handle));
-            assert_eq!(value(&remote.next_done().expect("over"), &mut fabric), Some(b"value".to_vec()));
+            assert_eq!(value_of(&remote.next_done().expect("over"), &mut fabric), Some(b"value".to_vec()));
         }
         let before = fabric.posted.0;
         remote.get(b"key", 0);
@@ -112,7 +129,7 @@ fn a_lone_get_at_a_kept_location_asks_for_its_line_when_that_is_of_use() {
 
 #[test]
 fn long_values_are_put_together_from_pieces() {
-    for options in both_orders() {
+    for options in all_ways() {
         let handle = Handle::new(&store(64 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
         for len in [40_000, 300_000, 5_000_000, 20_000_000] {
@@ -122,7 +139,7 @@ fn long_values_are_put_together_from_pieces() {
                 remote.get(b"long", 9);
                 fabric.run(&mut remote, now(&handle));
                 let done = remote.next_done().expect("over");
-                assert!(value(&done, &mut fabric).as_ref() == Some(&content), "{len}: {:?}", done.found);
+                assert!(value_of(&done, &mut fabric).as_ref() == Some(&content), "{len}: {:?}", done.found);
                 assert_eq!(done.was_kept, kept);
             }
         }
@@ -131,7 +148,7 @@ fn long_values_are_put_together_from_pieces() {
 
 /// What happens to an item whose location is kept.
 fn a_kept_location(expires: bool, happens: impl Fn(&Handle, &SetClock), expected: Option<&[u8]>) {
-    for options in both_orders() {
+    for options in all_ways() {
         let (store, clock) = store(4 << 20, true, 1);
         let handle = Handle::new(&store);
         let (mut remote, mut fabric) = remote(&handle, options);
@@ -147,7 +164,7 @@ fn a_kept_location(expires: bool, happens: impl Fn(&Handle, &SetClock), expected
         remote.get(b"key", 1);
         fabric.run(&mut remote, now(&handle));
         let done = remote.next_done().expect("over");
-        assert_eq!(value(&done, &mut fabric).as_deref(), expected, "{:?}", done.found);
+        assert_eq!(value_of(&done, &mut fabric).as_deref(), expected, "{:?}", done.found);
         assert!(!done.was_kept && matches!(done.found, Found::Hit(..) | Found::Miss(_)), "{:?}", done.found);
         assert!(remote.is_kept(b"key") == expected.is_some(), "a stale location is dropped");
     }
@@ -197,7 +214,7 @@ fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>>, &m
     let mut item = vec![0; 64];
     map_all(handle.store().region()).copy_out(offset, &mut item);
     remote.get(b"key", 1);
-    let fetch = remote.next_fetch().expect("the item");
+    let fetch = remote.next_fetch(0).expect("the item");
     assert_eq!(fetch.offset, offset);
     fabric.post_one(fetch, &mut |_| 0);
     before(&mut remote, &mut fabric, &handle);
@@ -213,7 +230,7 @@ fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>>, &m
 
 #[test]
 fn a_state_that_was_written_over_is_not_the_items() {
-    for options in both_orders() {
+    for options in all_ways() {
         written_over(options, |_, _, _| {});
     }
 }
@@ -223,21 +240,27 @@ fn a_line_from_before_the_item_came_does_not_settle_it() {
     let line_first = |remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, handle: &Handle| {
         // Another GET wants a line, which is there before the item is.
         remote.get_by_key(b"another", 2);
-        let fetches: Vec<_> = std::iter::from_fn(|| remote.next_fetch()).collect();
+        let fetches: Vec<_> = std::iter::from_fn(|| remote.next_fetch(0)).collect();
         let line = fetches.iter().find(|fetch| fetch.offset < 4096).expect("a line is wanted");
         let mut bytes = vec![0; line.len];
         map_all(handle.store().region()).copy_out(line.offset, &mut bytes);
-        remote.take(line.id, fabcache_layout::reader::remote::Arrival::Buffer(bytes), now(handle));
+        remote.take(line.id, fabcache_layout::reader::remote::Arrival::Buffer(bytes), at(handle));
         fetches.iter().filter(|fetch| fetch.offset >= 4096).for_each(|fetch| {
             fabric.post_one(*fetch, &mut |_| 0);
         });
     };
     written_over(RemoteOptions::default(), line_first);
+    // Nor if the server waits before it writes over anything, but not for as long as the item took.
+    let later = |remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, handle: &Handle| {
+        line_first(remote, fabric, handle);
+        fabric.ns = GRACE_NS / 10 * 9;
+    };
+    written_over(RemoteOptions { grace_ns: GRACE_NS, ..RemoteOptions::default() }, later);
 }
 
 #[test]
 fn a_get_whose_fetch_fails_is_for_the_server() {
-    for options in both_orders() {
+    for options in all_ways() {
         let handle = Handle::new(&store(64 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
         set(&handle, b"short", b"value").expect("memory is free");
@@ -255,7 +278,7 @@ fn a_get_whose_fetch_fails_is_for_the_server() {
                 }
             }
             let done = remote.next_done().expect("over");
-            let is_hit = value(&done, &mut fabric).is_some();
+            let is_hit = value_of(&done, &mut fabric).is_some();
             let has_failed = fetched > failing / 2;
             let is_asking = matches!(done.found, Found::AskServer(Reason::NotFetched));
             assert!(if has_failed { is_asking || is_hit } else { is_hit }, "{failing}: {:?}", done.found);
@@ -272,7 +295,7 @@ fn a_get_whose_fetch_fails_is_for_the_server() {
 
 #[test]
 fn nothing_counts_of_a_region_that_nobody_keeps() {
-    for options in both_orders() {
+    for options in all_ways() {
         let handle = Handle::new(&store(64 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
         set(&handle, b"key", b"value").expect("memory is free");
@@ -291,7 +314,7 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
         let memory = map_all(handle.store().region());
         remote.get(b"key", 1);
         let line = loop {
-            let fetch = remote.next_fetch().expect("a line is wanted");
+            let fetch = remote.next_fetch(0).expect("a line is wanted");
             if fetch.offset < 4096 {
                 break fetch;
             }
@@ -300,7 +323,7 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
         let mut bytes = vec![0; line.len];
         memory.copy_out(line.offset, &mut bytes);
         bytes[16..24].fill(0);
-        remote.take(line.id, fabcache_layout::reader::remote::Arrival::Buffer(bytes), now(&handle));
+        remote.take(line.id, Arrival::Buffer(bytes), at(&handle));
         assert!(remote.is_gone() && matches!(remote.next_done().expect("over").found, Found::Gone));
         assert!(remote.next_done().is_none(), "the value of the other is still being written to");
         fabric.run(&mut remote, now(&handle));
@@ -309,5 +332,201 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
         remote.get(b"key", 2);
         assert!(matches!(remote.next_done().expect("at once").found, Found::Gone));
         assert_eq!((remote.gets_under_way(), remote.fetches_under_way()), (0, 0));
+    }
+}
+
+/// What was there from some moment on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Was {
+    Nothing,
+    Version(u64),
+    /// The same, but it is gone at some later moment.
+    Expiring(u64),
+}
+
+/// A key's past.
+struct Past(Vec<(u64, Was)>);
+
+impl Past {
+    fn note(&mut self, moment: u64, was: Was) {
+        self.0.push((moment, was));
+    }
+
+    /// Whether it was so at some moment from `from` on.
+    fn had(&self, from: u64, is_so: impl Fn(Was) -> bool) -> bool {
+        let first = self.0.iter().rposition(|(moment, _)| *moment <= from).unwrap_or(0);
+        self.0[first..].iter().any(|(_, was)| is_so(*was))
+    }
+}
+
+/// What happens in one run: writes and reads in small parts, in an order that numbers give.
+struct Run<'a> {
+    handle: &'a Handle,
+    clock: &'a SetClock,
+    random: Random,
+    moment: u64,
+    past: Vec<Past>,
+    /// Keys of which all is forgotten at times, as memory is short.
+    evicts: bool,
+    begun: Vec<(usize, u64)>,
+    fails: bool,
+    /// GETs that ended, and how.
+    hits: u64,
+    kept: u64,
+    misses: u64,
+    asked: u64,
+}
+
+const KEYS: usize = 60;
+
+impl Run<'_> {
+    fn key(number: usize) -> Vec<u8> {
+        format!("key-{number}").into_bytes()
+    }
+
+    /// What is stored of a key: it tells version and length all through.
+    fn content(number: usize, version: u64) -> Vec<u8> {
+        let seed = version * KEYS as u64 + number as u64;
+        let len = match seed % 50 {
+            0 => 30_000,
+            1..5 => 3_000,
+            _ => seed as usize * 7 % 300,
+        };
+        let mut content = version.to_le_bytes().to_vec();
+        content.extend(pattern(seed + 1, len));
+        content
+    }
+
+    /// A write, or what comes with time.
+    fn write(&mut self) {
+        self.moment += 1;
+        let (moment, number) = (self.moment, self.random.below(KEYS));
+        let (store, key) = (self.handle.store(), Run::key(number));
+        match self.random.below(40) {
+            0..4 => {
+                delete(self.handle, &key);
+                self.past[number].note(moment, Was::Nothing);
+            }
+            4 if self.random.once_in(6) => {
+                self.handle.flush(Expiry::AT_ONCE);
+                self.past.iter_mut().for_each(|past| past.note(moment, Was::Nothing));
+            }
+            5 if self.random.once_in(3) => {
+                self.clock.advance(1);
+                store.tick();
+                self.handle.maintain();
+            }
+            6..9 if self.evicts => {
+                for _ in 0..30 {
+                    let filler = format!("filler-{}", self.random.below(100_000));
+                    set(self.handle, filler.as_bytes(), &[b'f'; 700]).expect("something is evicted");
+                }
+            }
+            6..9 => {
+                // The index grows.
+                let filler = format!("filler-{moment}");
+                set(self.handle, filler.as_bytes(), b"").expect("memory is free");
+            }
+            kind => {
+                let expires = kind < 12;
+                let expiry = if expires {
+                    Expiry::from_client(2, store.now(), store.clock_origin())
+                } else {
+                    Expiry::NEVER
+                };
+                set_with(self.handle, &key, &Run::content(number, moment), 0, expiry).expect("memory");
+                let was = if expires { Was::Expiring(moment) } else { Was::Version(moment) };
+                self.past[number].note(moment, was);
+            }
+        }
+    }
+
+    fn check(&mut self, done: &Done<Vec<u8>>, fabric: &mut Fabric) {
+        let (number, from) = self.begun[done.token as usize];
+        let past = &self.past[number];
+        match &done.found {
+            Found::Hit(..) => {
+                let found = value_of(done, fabric).expect("a hit has a value");
+                let version = found.first_chunk().map(|version| u64::from_le_bytes(*version));
+                let version = version.expect("every value tells its version");
+                assert!(found == Run::content(number, version), "key {number}: a wrong value");
+                assert!(
+                    past.had(from, |was| was == Was::Version(version) || was == Was::Expiring(version)),
+                    "key {number}: {version} was gone when the GET began"
+                );
+                self.kept += u64::from(done.was_kept);
+                self.hits += 1;
+            }
+            Found::Miss(miss) => {
+                let may_be = self.evicts || past.had(from, |was| !matches!(was, Was::Version(_)));
+                assert!(may_be, "key {number}: {miss:?}, but it was there all the time");
+                self.misses += 1;
+            }
+            Found::AskServer(reason) => {
+                assert!(self.fails || *reason != Reason::NotFetched, "no fetch failed");
+                assert!(*reason != Reason::Damaged, "{done:?}");
+                self.asked += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn go(&mut self, remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, gets: usize) {
+        let mut held = 0;
+        while self.begun.len() < gets || remote.gets_under_way() > 0 {
+            // Fetches take long or not, as it goes.
+            fabric.ns += self.random.below(3_000) as u64;
+            match self.random.below(12) {
+                0 => self.write(),
+                1..4 if self.begun.len() < gets && remote.room() > 0 => {
+                    let number = self.random.below(KEYS);
+                    remote.get(&Run::key(number), self.begun.len() as u64);
+                    self.begun.push((number, self.moment));
+                }
+                4 | 5 => {
+                    let random = &mut self.random;
+                    fabric.post(remote, &mut |n| random.below(n));
+                }
+                6 => held = self.random.below(8),
+                _ if held > 0 => held -= 1,
+                7..10 => {
+                    let parts = 1 + self.random.below(20);
+                    let random = &mut self.random;
+                    fabric.go_on(parts, &mut |n| random.below(n));
+                }
+                _ => {
+                    let fails = self.fails && self.random.once_in(40);
+                    let random = &mut self.random;
+                    fabric.hand_in(remote, self.handle.store().now(), fails, &mut |n| random.below(n));
+                }
+            }
+            while let Some(done) = remote.next_done() {
+                self.check(&done, fabric);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A store that is written to between any two parts of reads, and told of time as it passes. (That nothing is written
+    /// over for a while is not kept here: the third way is for stores that keep it.)
+    #[test]
+    fn gets_come_to_what_was_so_while_they_were_under_way(seed: u64, in_order: bool, evicts: bool, fails: bool, gets in 1usize..65, fetches in 1usize..40) {
+        let (store, clock) = store(if evicts { 2 << 20 } else { 16 << 20 }, true, 1);
+        let handle = Handle::new(&store);
+        let options = RemoteOptions { gets, fetches, in_order, gets_per_line: 4, locations: 40, ..RemoteOptions::default() };
+        let (mut remote, mut fabric) = remote(&handle, options);
+        let past = (0..KEYS).map(|_| Past(vec![(0, Was::Nothing)])).collect();
+        let random = Random::new(seed);
+        let mut run = Run { handle: &handle, clock: &clock, random, moment: 0, past, evicts, begun: Vec::new(), fails, hits: 0, kept: 0, misses: 0, asked: 0 };
+        for _ in 0..200 {
+            run.write();
+        }
+        run.go(&mut remote, &mut fabric, 1_500);
+        prop_assert_eq!(run.hits + run.misses + run.asked, 1_500);
+        prop_assert!(run.hits > 50 && (evicts || run.kept > 0), "{} hits, {} of them at kept locations", run.hits, run.kept);
+        prop_assert!(fails || run.asked < 150, "{} times the server was to be asked", run.asked);
     }
 }

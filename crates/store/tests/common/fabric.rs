@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use fabcache_layout::Memory;
 use fabcache_layout::reader::Remote;
-use fabcache_layout::reader::remote::{Arrival, Fetch, To};
+use fabcache_layout::reader::remote::{Arrival, Fetch, Now, To};
 
 /// Parts that a read is carried out in, at most: short ones word by word.
 const PARTS_MAX: usize = 64;
@@ -22,6 +22,8 @@ pub struct Fabric {
     pub posted: (u64, u64),
     /// What is to live as long as this.
     kept: Option<Box<dyn Any>>,
+    /// What time it is.
+    pub ns: u64,
 }
 
 #[derive(Debug)]
@@ -35,7 +37,15 @@ struct Read {
 impl Fabric {
     /// Of the region that is mapped here. In order: a read begins when the one posted before is over.
     pub fn new(memory: Memory, in_order: bool) -> Fabric {
-        Fabric { memory, in_order, reads: Vec::new(), values: HashMap::new(), posted: (0, 0), kept: None }
+        Fabric {
+            memory,
+            in_order,
+            reads: Vec::new(),
+            values: HashMap::new(),
+            posted: (0, 0),
+            kept: None,
+            ns: 0,
+        }
     }
 
     /// The same with what is to live as long.
@@ -55,7 +65,7 @@ impl Fabric {
 
     /// Posts all that is to be posted; `random` gives numbers below what it is asked for.
     pub fn post(&mut self, remote: &mut Remote<Vec<u8>>, random: &mut impl FnMut(usize) -> usize) {
-        while let Some(fetch) = remote.next_fetch() {
+        while let Some(fetch) = remote.next_fetch(self.ns) {
             self.post_one(fetch, random);
         }
     }
@@ -110,7 +120,7 @@ impl Fabric {
     pub fn hand_in(
         &mut self,
         remote: &mut Remote<Vec<u8>>,
-        now: u32,
+        second: u32,
         fails: bool,
         random: &mut impl FnMut(usize) -> usize,
     ) -> bool {
@@ -119,7 +129,7 @@ impl Fabric {
         if over.is_empty() {
             return false;
         }
-        // In the order of posting, as long as that matters.
+        let now = Now { second, ns: self.ns };
         let Read { fetch, bytes, .. } = self.reads.remove(over[random(over.len())]);
         match fetch.to {
             _ if fails => remote.take(fetch.id, Arrival::Failed, now),
@@ -143,7 +153,7 @@ impl Fabric {
     }
 
     /// Does all that is to be done now, without anything in between.
-    pub fn run(&mut self, remote: &mut Remote<Vec<u8>>, now: u32) {
+    pub fn run(&mut self, remote: &mut Remote<Vec<u8>>, second: u32) {
         let mut first = |_| 0;
         loop {
             self.post(remote, &mut first);
@@ -153,7 +163,7 @@ impl Fabric {
             while self.reads.iter().any(|read| !read.left.is_empty()) {
                 self.go_on(usize::MAX, &mut first);
             }
-            while self.hand_in(remote, now, false, &mut first) {}
+            while self.hand_in(remote, second, false, &mut first) {}
         }
     }
 

@@ -28,9 +28,9 @@ impl Moment {
 pub(super) struct Lines {
     every: u32,
     /// When the newest was asked for …
-    asked: Moment,
+    asked: (Moment, u64),
     /// … and the newest of which is known what it says.
-    known: Moment,
+    known: (Moment, u64),
     on_their_way: u32,
     /// Somebody needs one that is asked for after this.
     needed: Moment,
@@ -43,8 +43,8 @@ impl Lines {
     pub(super) fn new(every: u32) -> Lines {
         Lines {
             every: every.max(1),
-            asked: Moment::default(),
-            known: Moment::default(),
+            asked: Default::default(),
+            known: Default::default(),
             on_their_way: 0,
             needed: Moment::default(),
             waiting: 0,
@@ -59,27 +59,40 @@ impl Lines {
 
     /// Whether one asked for after `moment` is known.
     pub(super) fn covers(&self, moment: Moment) -> bool {
-        self.known > moment
+        self.known.0 > moment
+    }
+
+    /// Whether one that is asked for after `moment` settles what came in at `ns`, as the server writes over nothing for so
+    /// long: it is still to be asked for, or was soon enough before.
+    pub(super) fn is_asked_within(&self, moment: Moment, ns: u64, grace_ns: u64) -> bool {
+        grace_ns > 0 && (self.asked.0 <= moment || is_within(self.asked.1, ns, grace_ns))
+    }
+
+    /// Whether the newest that is known settles what came in at `ns`, though it was not fetched behind it.
+    pub(super) fn is_known_within(&self, ns: u64, grace_ns: u64) -> bool {
+        is_within(self.known.1, ns, grace_ns)
     }
 
     /// Whether one is to be asked for now.
     pub(super) fn is_wanted(&self) -> bool {
         let is_due = self.waiting >= self.every && self.on_their_way < LINES_MAX;
-        self.needed > self.asked && (self.on_their_way == 0 || is_due)
+        self.needed > self.asked.0 && (self.on_their_way == 0 || is_due)
     }
 
     /// One was asked for.
-    pub(super) fn ask(&mut self, moment: Moment) {
-        self.asked = moment;
+    pub(super) fn ask(&mut self, moment: Moment, ns: u64) {
+        self.asked = (moment, ns);
         self.on_their_way += 1;
         self.waiting = 0;
     }
 
     /// One came in that was asked for at this moment. Whether it is the newest.
-    pub(super) fn take(&mut self, asked: Moment) -> bool {
+    pub(super) fn take(&mut self, asked: (Moment, u64)) -> bool {
         self.on_their_way -= 1;
-        let is_newest = asked > self.known;
-        self.known = self.known.max(asked);
+        let is_newest = asked.0 > self.known.0;
+        if is_newest {
+            self.known = asked;
+        }
         is_newest
     }
 
@@ -87,6 +100,11 @@ impl Lines {
     pub(super) fn fail(&mut self) {
         self.on_their_way -= 1;
     }
+}
+
+/// Whether what was over at `to` was within the grace that began at `from`, or later. Clocks do not differ by a tenth.
+fn is_within(from: u64, to: u64, grace_ns: u64) -> bool {
+    grace_ns > 0 && to < from.saturating_add(grace_ns / 10 * 9)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -102,7 +120,7 @@ mod tests {
         lines.need(first, true);
         assert!(lines.is_wanted() && !lines.covers(first));
         let asked = now.next();
-        lines.ask(asked);
+        lines.ask(asked, 1_000);
         assert!(!lines.is_wanted());
         for _ in 0..3 {
             let moment = now.next();
@@ -112,11 +130,11 @@ mod tests {
         lines.need(now.next(), true);
         assert!(lines.is_wanted(), "enough wait");
         let second = now.next();
-        lines.ask(second);
+        lines.ask(second, 2_000);
         let behind = now.next();
         lines.need(behind, false);
-        assert!(lines.take(second) && lines.covers(first) && !lines.covers(behind));
-        assert!(!lines.take(asked) && !lines.covers(behind), "an older one says nothing new");
+        assert!(lines.take((second, 2_000)) && lines.covers(first) && !lines.covers(behind));
+        assert!(!lines.take((asked, 1_000)) && !lines.covers(behind), "an older one says nothing new");
         assert!(lines.is_wanted(), "none is on its way");
         assert!(!lines.covers(Moment::NEVER));
     }

@@ -60,6 +60,10 @@ pub struct RemoteOptions {
     /// Reads are carried out in the order in which they were asked for, as far as memory goes: each has read its last byte
     /// before the next reads its first (FI_ORDER_RAR of a transport that keeps it so at its target).
     pub in_order: bool,
+    /// What the server has promised: nothing is written over a segment for so many nanoseconds after its count has changed
+    /// (0: not a moment). Then a line need not be fetched behind the item, if the item had come in soon after the line was
+    /// asked for.
+    pub grace_ns: u64,
     /// The published line is fetched for so many GETs at kept locations together, while others of it are under way.
     pub gets_per_line: u32,
     /// Locations kept: [`LOCATION_BYTES`] each, rounded up to a power of two.
@@ -73,10 +77,20 @@ impl Default for RemoteOptions {
             fetches: 64,
             fetched_bytes: 8 << 20,
             in_order: false,
+            grace_ns: 0,
             gets_per_line: 16,
             locations: 64 << 10,
         }
     }
+}
+
+/// What time it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// The second of the region's clock, by this client's own monotonic clock.
+    pub second: u32,
+    /// Nanoseconds of that clock (not a coarse one, and one that goes on while the system is suspended).
+    pub ns: u64,
 }
 
 /// What is to be fetched.
@@ -170,8 +184,8 @@ struct Fetching {
 
 #[derive(Clone, Copy, Debug)]
 enum Whose {
-    /// The published line, asked for at this moment.
-    Line(Moment),
+    /// The published line, asked for at this moment and time.
+    Line(Moment, u64),
     /// What a GET asked for.
     Step(Owner),
     /// The generation behind its item.
@@ -331,7 +345,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
 
     /// The next fetch to be posted, in this order, if one is to be posted now. One that cannot be posted yet is to be posted
     /// before others, or handed in as failed.
-    pub fn next_fetch(&mut self) -> Option<Fetch> {
+    /// `ns` is what [`Now`] has, read before this, and not after the fetch is posted.
+    pub fn next_fetch(&mut self, ns: u64) -> Option<Fetch> {
         while let Some(Wanted { fetching, offset, to }) = self.wanted.front().copied() {
             if !self.is_wanted(fetching.whose) {
                 self.wanted.pop_front();
@@ -353,8 +368,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             return None;
         }
         let moment = self.now.next();
-        self.lines.ask(moment);
-        let fetching = Fetching { whose: Whose::Line(moment), len: PUBLISHED_AND_COUNTS_BYTES };
+        self.lines.ask(moment, ns);
+        let fetching = Fetching { whose: Whose::Line(moment, ns), len: PUBLISHED_AND_COUNTS_BYTES };
         Some(Fetch { id: self.id_of(fetching), offset: PUBLISHED_AT, len: fetching.len, to: To::Buffer })
     }
 
@@ -370,7 +385,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// Whether the look for which a fetch is wanted is still under way.
     fn is_wanted(&self, whose: Whose) -> bool {
         match whose {
-            Whose::Line(_) => true,
+            Whose::Line(..) => true,
             Whose::Step(owner)
             | Whose::Behind(owner)
             | Whose::Piece(owner, _)
@@ -385,12 +400,14 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// Notes that a fetch is posted now.
     fn note_asked(&mut self, whose: Whose, moment: Moment) {
         match whose {
-            // What is asked for from now on is read behind the item.
-            Whose::Step(owner) if self.options.in_order => {
+            Whose::Step(owner) if self.options.in_order || self.options.grace_ns > 0 => {
                 let Some(running) = &mut self.gets[owner.at] else { return };
                 if running.get.is_at_item() && running.by_counts {
-                    running.needs_line = moment;
                     self.lines.need(moment, true);
+                    if self.options.in_order {
+                        // What is asked for from now on is read behind the item.
+                        running.needs_line = moment;
+                    }
                 }
             }
             Whose::Behind(owner) => {
@@ -402,18 +419,19 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         }
     }
 
-    /// Hands in what came of a fetch. `now` is the second of the region's clock that it is by this client's own monotonic
-    /// clock.
-    pub fn take(&mut self, id: u32, arrival: Arrival<'_, B>, now: u32) {
+    /// Hands in what came of a fetch. `now` was read after it was over.
+    pub fn take(&mut self, id: u32, arrival: Arrival<'_, B>, now: Now) {
         let Some(fetching) = self.fetches.get_mut(id as usize).and_then(Option::take) else { return };
         self.free_fetches.push(id);
-        if !matches!(fetching.whose, Whose::Line(_)) {
+        if !matches!(fetching.whose, Whose::Line(..)) {
             self.under_way -= 1;
             self.bytes_under_way -= fetching.len;
         }
         match fetching.whose {
-            Whose::Line(asked) => self.take_line(asked, arrival, now),
-            Whose::Step(owner) if self.is_running(owner) => self.take_step(owner.at, arrival, fetching.len),
+            Whose::Line(moment, ns) => self.take_line((moment, ns), arrival, now.second),
+            Whose::Step(owner) if self.is_running(owner) => {
+                self.take_step(owner.at, arrival, fetching.len, now.ns);
+            }
             Whose::Behind(owner) if self.is_running(owner) => self.take_behind(owner.at, arrival),
             Whose::Piece(owner, number) if self.is_running(owner) => {
                 self.take_piece(owner.at, number, arrival, fetching.len);
@@ -444,7 +462,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
 
     // ---- lines ----
 
-    fn take_line(&mut self, asked: Moment, arrival: Arrival<'_, B>, now: u32) {
+    fn take_line(&mut self, asked: (Moment, u64), arrival: Arrival<'_, B>, second: u32) {
         let bytes = match &arrival {
             Arrival::Buffer(bytes) => bytes.first_chunk::<PUBLISHED_AND_COUNTS_BYTES>(),
             _ => None,
@@ -452,8 +470,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let Some(line) = bytes else {
             self.lines.fail();
             for at in 0..self.gets.len() {
-                let Some(running) = &self.gets[at] else { continue };
-                if running.needs_line < asked && !self.lines.covers(running.needs_line) {
+                // Who began later waits for another.
+                if self.gets[at].as_ref().is_some_and(|running| running.begun < asked.0) {
                     self.fail(at, Reason::NotFetched);
                 }
             }
@@ -462,7 +480,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         if !self.lines.take(asked) {
             return;
         }
-        self.known.begin_counted(line, now);
+        self.known.begin_counted(line, second);
         if !self.known.is_alive() {
             return self.lose();
         }
@@ -487,8 +505,11 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// Goes on with a GET that waited for the line, if it is there.
     fn go_on(&mut self, at: usize) {
         let Some(running) = &mut self.gets[at] else { return };
+        let by_grace = running.by_counts
+            && self.lines.covers(running.begun)
+            && self.lines.is_known_within(running.came_ns, self.options.grace_ns);
         let needed = if cfg!(fabcache_without = "behind") { running.begun } else { running.needs_line };
-        let is_covered = self.lines.covers(needed);
+        let is_covered = by_grace || self.lines.covers(needed);
         if running.came.is_none() || (running.get.awaits_line() && !is_covered) {
             return;
         }
@@ -544,8 +565,9 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.want(Whose::Behind(self.owner(at)), offset, 8, To::Buffer);
     }
 
-    fn take_step(&mut self, at: usize, arrival: Arrival<'_, B>, len: usize) {
+    fn take_step(&mut self, at: usize, arrival: Arrival<'_, B>, len: usize, ns: u64) {
         let Some(running) = &mut self.gets[at] else { return };
+        running.came_ns = ns;
         let Arrival::Buffer(bytes) = arrival else { return self.fail(at, Reason::NotFetched) };
         running.came = Some(match running.asked_word {
             true => match word_in(&bytes) {
@@ -560,7 +582,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             running.by_counts = running.by_counts && self.known.stood(segment, generation);
             if running.by_counts {
                 running.needs_line = self.now.next();
-                self.lines.need(running.needs_line, true);
+                // Unless the one that was asked for is good enough.
+                if !self.lines.is_asked_within(running.begun, ns, self.options.grace_ns) {
+                    self.lines.need(running.needs_line, true);
+                }
             } else {
                 if running.needs_line == Moment::NEVER {
                     running.needs_line = self.now.next();
@@ -751,16 +776,11 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.end(at, found);
     }
 
-    /// Looks by key where nothing was at the kept location. The line that told so was asked for after the GET had begun.
+    /// Looks by key where nothing was at the kept location.
     fn begin_by_key(&mut self, at: usize) {
         let serial = self.next_serial();
-        let moment = self.now.next();
         let Some(running) = &mut self.gets[at] else { return };
         running.serial = serial;
-        if running.needs_line == Moment::NEVER {
-            // Nothing came of it before there was a line.
-            running.needs_line = moment;
-        }
         running.begin_by_key(&self.reader);
         self.start(at);
     }

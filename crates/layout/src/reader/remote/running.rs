@@ -73,6 +73,8 @@ pub(super) struct Running<B> {
     /// It has asked for the generation that is on its way.
     pub(super) wants_behind: bool,
     pub(super) came: Option<Came<B>>,
+    /// When that came.
+    pub(super) came_ns: u64,
     /// What it asked for is a word.
     pub(super) asked_word: bool,
     /// The bytes handed in last: the value of a hit is in them.
@@ -107,6 +109,7 @@ impl<B> Running<B> {
             behind: None,
             wants_behind: false,
             came: None,
+            came_ns: 0,
             asked_word: false,
             bytes: None,
             pieces: Pieces::default(),
@@ -121,6 +124,7 @@ impl<B> Running<B> {
         let (key, hash) = (*self.get.key(), self.get.hash());
         self.look = Look::ByKey;
         self.get = Get::by_hash(reader, key, hash).apart();
+        self.needs_line = self.begun;
         (self.by_counts, self.wants_behind) = (false, false);
         (self.behind, self.came) = (None, None);
     }
