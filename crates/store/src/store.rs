@@ -1,6 +1,7 @@
 //! The store: a region and what the server keeps beside it.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use fabcache_layout::header::{self, Birth};
@@ -42,6 +43,9 @@ pub struct StoreOptions {
     pub cas: bool,
     /// Threads that will take a handle.
     pub threads: usize,
+    /// For how long nothing is written over a segment after what was in it is gone: what readers elsewhere are promised,
+    /// who then settle an item by what they read before it. Zero if there are none.
+    pub grace: Duration,
     /// Where time comes from.
     pub time: Box<dyn TimeSource>,
 }
@@ -56,6 +60,7 @@ impl Default for StoreOptions {
             evict: true,
             cas: true,
             threads: 1,
+            grace: Duration::ZERO,
             time: Box::new(SystemTimeSource),
         }
     }
@@ -200,8 +205,14 @@ impl Store {
     ) -> Result<Store, CreateError> {
         let (bytes, region_bytes) = (options.memory_bytes, geometry.region_bytes);
         let too_small = || CreateError::TooSmall { bytes, region_bytes };
-        let segments =
-            Segments::new(memory.clone(), geometry, segments_limit, !options.evict, options.threads.max(1));
+        let segments = Segments::new(
+            memory.clone(),
+            geometry,
+            segments_limit,
+            !options.evict,
+            options.threads.max(1),
+            options.grace,
+        );
         let locks = (options.threads * GROUP_LOCKS_PER_THREAD).clamp(GROUP_LOCKS_MIN, GROUP_LOCKS_MAX);
         let index = Index::new(memory.clone(), geometry, locks, || segments.take_for_index())
             .map_err(|NoBlock| too_small())?;
@@ -415,7 +426,14 @@ impl Store {
     /// Free segments that reclaim keeps ready.
     pub(crate) fn free_segments_wanted(&self) -> usize {
         let wanted = self.segments.limit() as usize / FREE_SEGMENTS_WANTED_DIVISOR;
-        wanted.max(FREE_SEGMENTS_WANTED_MIN) + self.segments.kept_back(Claim::New)
+        // As many again that have to wait first.
+        let waiting = if self.grace().is_zero() { 0 } else { wanted.max(FREE_SEGMENTS_WANTED_MIN) };
+        wanted.max(FREE_SEGMENTS_WANTED_MIN) + waiting + self.segments.kept_back(Claim::New)
+    }
+
+    /// For how long nothing is written over a segment after what was in it is gone ([`StoreOptions::grace`]).
+    pub fn grace(&self) -> Duration {
+        self.segments.grace()
     }
 
     /// The item at `offset`, if it has this key. The caller holds the lock of its slot.

@@ -187,6 +187,9 @@ impl Store {
         let (over, released) = self.segments.set_limit(segments);
         self.set_memory_limit_bytes(bytes);
         for offset in released {
+            if let Some(id) = self.geometry.segment_of(offset) {
+                self.segments.wait_for_grace(id);
+            }
             self.backing.release(offset, self.geometry.segment_bytes());
         }
         over
@@ -196,6 +199,7 @@ impl Store {
     pub(crate) fn release_retired(&self, id: u32) {
         #[cfg(not(loom))]
         if self.segments.kind(id) == fabcache_layout::segment::Kind::Retired {
+            self.segments.wait_for_grace(id);
             self.backing.release(self.geometry.segment_offset(id), self.geometry.segment_bytes());
         }
         #[cfg(loom)]

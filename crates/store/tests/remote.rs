@@ -464,7 +464,7 @@ impl Run<'_> {
             }
             Found::AskServer(reason) => {
                 assert!(self.fails || *reason != Reason::NotFetched, "no fetch failed");
-                assert!(*reason != Reason::Damaged, "{done:?}");
+                assert!(matches!(reason, Reason::NotFetched | Reason::Contended), "{done:?}");
                 self.asked += 1;
             }
             other => panic!("{other:?}"),
@@ -527,6 +527,6 @@ proptest! {
         run.go(&mut remote, &mut fabric, 1_500);
         prop_assert_eq!(run.hits + run.misses + run.asked, 1_500);
         prop_assert!(run.hits > 50 && (evicts || run.kept > 0), "{} hits, {} of them at kept locations", run.hits, run.kept);
-        prop_assert!(fails || run.asked < 150, "{} times the server was to be asked", run.asked);
+        prop_assert!(fails || run.asked < 500, "{} times the server was to be asked", run.asked);
     }
 }

@@ -11,6 +11,7 @@
 //!
 //! What others may read of a segment is in the region (`layout::segment`); what is here is the server's own.
 
+mod grace;
 pub mod marks;
 #[cfg(all(test, loom))]
 mod models;
@@ -19,6 +20,7 @@ pub mod ttl;
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use fabcache_layout::segment::{self, Kind};
@@ -29,6 +31,7 @@ use crate::bounds::{
     LATE_SECONDS_MIN, LATE_TTL_DIVISOR, RECLAIM_RESERVE_SEGMENTS, REWRITE_RESERVE_DIVISOR, STABLE_LOOKS_MAX,
     TAIL_DIVISOR,
 };
+use grace::Grace;
 use marks::Marks;
 use ttl::Classes;
 pub use ttl::Queue;
@@ -188,6 +191,7 @@ pub struct Segments {
     opening: Mutex<()>,
     free: Mutex<VecDeque<u32>>,
     free_count: AtomicUsize,
+    grace: Grace,
     /// Segments in use or free: the memory limit, in segments.
     limit: AtomicU32,
     /// Whether memory may fill up for good: live items are not evicted.
@@ -203,8 +207,16 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// All segments free, but for those beyond `limit`. `fills_up`: live items are not evicted. So many threads write.
-    pub fn new(memory: Memory, geometry: Geometry, limit: u32, fills_up: bool, threads: usize) -> Segments {
+    /// All segments free, but for those beyond `limit`. `fills_up`: live items are not evicted. So many threads write. For
+    /// `grace` nothing is written over a segment whose generation has ended.
+    pub fn new(
+        memory: Memory,
+        geometry: Geometry,
+        limit: u32,
+        fills_up: bool,
+        threads: usize,
+        grace: Duration,
+    ) -> Segments {
         let limit = limit.min(geometry.segments);
         let classes = Classes::new(limit, threads);
         let segments = Segments {
@@ -218,6 +230,7 @@ impl Segments {
             opening: Mutex::new(()),
             free: Mutex::new((0..limit).collect()),
             free_count: AtomicUsize::new(limit as usize),
+            grace: Grace::new(grace, geometry.segments),
             limit: AtomicU32::new(limit),
             fills_up,
             retired: Mutex::new((limit..geometry.segments).collect()),
@@ -601,13 +614,31 @@ impl Segments {
     // ---- free segments ----
 
     fn take_free(&self, claim: Claim) -> Option<u32> {
-        let mut free = self.lock(&self.free);
-        if free.len() <= self.kept_back(claim) {
-            return None;
+        loop {
+            let mut free = self.lock(&self.free);
+            if free.len() <= self.kept_back(claim) {
+                return None;
+            }
+            if let Some(at) = free.iter().position(|id| self.grace.left(*id).is_none()) {
+                let id = free.remove(at);
+                self.free_count.store(free.len(), Ordering::Relaxed);
+                return id;
+            }
+            // All were freed just now: reclaim keeps so many ready that this hardly ever happens.
+            let oldest = free.back().copied();
+            drop(free);
+            oldest.inspect(|id| self.grace.wait(*id));
         }
-        let id = free.pop_front();
-        self.free_count.store(free.len(), Ordering::Relaxed);
-        id
+    }
+
+    /// For how long nothing is written over a segment after its generation has ended.
+    pub fn grace(&self) -> Duration {
+        self.grace.length()
+    }
+
+    /// Waits until a segment may be written over, or given back to the system.
+    pub fn wait_for_grace(&self, id: u32) {
+        self.grace.wait(id);
     }
 
     /// Takes a free segment for the index; its offset.
@@ -719,6 +750,7 @@ impl Segments {
     pub fn retire_generation(&self, id: u32) -> bool {
         self.set_kind(id, Kind::Free, 0);
         segment::advance_generation(&self.memory, &self.geometry, id);
+        self.grace.begin(id);
         self.free_unpinned(id)
     }
 

@@ -2,6 +2,7 @@
 #![expect(clippy::arc_with_non_send_sync, reason = "loom runs its threads one at a time")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabcache_layout::segment::{ENTRY_BYTES, Kind};
 use fabcache_layout::sync::Ordering;
@@ -43,7 +44,10 @@ impl World {
             segment_table: 0,
             first_segment,
         };
-        Arc::new(World { segments: Segments::new(memory.clone(), geometry, SEGMENTS, false, 1), memory })
+        Arc::new(World {
+            segments: Segments::new(memory.clone(), geometry, SEGMENTS, false, 1, Duration::ZERO),
+            memory,
+        })
     }
 
     /// Writes an "item" that never expires; where it lies.

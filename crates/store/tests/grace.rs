@@ -1,0 +1,73 @@
+//! Nothing is written over a segment for a while after its generation has ended, if that was promised.
+#![cfg(not(loom))]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::outside::map_all;
+use common::set;
+use fabcache_layout::segment::{generation, generation_offset};
+use fabcache_layout::{Memory, header};
+use fabcache_store::{Handle, Store, StoreOptions};
+
+fn bytes(memory: &Memory, offset: u64, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
+    memory.copy_out(offset, &mut bytes);
+    bytes
+}
+
+/// Writes until so many segments were emptied; how many of them were looked at while they were still to be left alone.
+fn looked_at(grace: Duration, emptied: usize) -> usize {
+    let memory_bytes = 2 << 20;
+    let options =
+        StoreOptions { memory_bytes, memory_bytes_max: memory_bytes, grace, ..StoreOptions::default() };
+    let store = Arc::new(Store::create(options).expect("memory for a test"));
+    assert_eq!(store.grace(), grace);
+    let handle = Handle::new(&store);
+    let memory = map_all(store.region());
+    let geometry = header::read(&memory).expect("a region").geometry;
+    let count = |segment: u32| memory.load(generation_offset(&geometry, segment), Ordering::Acquire);
+    let mut generations: Vec<u64> = (0..geometry.segments).map(count).collect();
+    // What was in a segment when its generation had ended, and a time before that.
+    let mut waiting: Vec<(u32, Instant, Vec<u8>)> = Vec::new();
+    let (mut seen, mut looks, mut number) = (0, 0, 0u64);
+    let mut before = Instant::now();
+    while seen < emptied {
+        number += 1;
+        set(&handle, format!("key{number}").as_bytes(), &[number as u8; 900]).expect("something is evicted");
+        let now = Instant::now();
+        for segment in 0..geometry.segments {
+            let generation = generation(&memory, &geometry, segment);
+            let known = &mut generations[segment as usize];
+            if std::mem::replace(known, generation) != generation {
+                seen += 1;
+                let (at, len) = (geometry.segment_offset(segment), geometry.segment_bytes());
+                waiting.push((segment, before, bytes(&memory, at, len)));
+            }
+        }
+        before = now;
+        waiting.retain(|(segment, since, old)| {
+            let found = bytes(&memory, geometry.segment_offset(*segment), geometry.segment_bytes());
+            if since.elapsed() > grace {
+                return false;
+            }
+            assert!(found == *old, "segment {segment} was written over too soon");
+            looks += 1;
+            true
+        });
+    }
+    looks
+}
+
+#[test]
+fn what_was_emptied_is_left_alone_for_a_while() {
+    assert!(looked_at(Duration::from_millis(20), 200) > 100);
+}
+
+#[test]
+fn nothing_waits_where_nothing_is_promised() {
+    assert_eq!(looked_at(Duration::ZERO, 50), 0);
+}
