@@ -1,0 +1,393 @@
+//! A small client: it drives its end of the channel, and can be told to behave badly.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fabcache_fabric::channel::{
+    ClientEnd, Incoming, MESSAGE_BYTES, Next, SHORT_BYTES, Terms, receives_for, token_of,
+};
+use fabcache_fabric::{
+    Area, Buffer, Completion, Domain, Kind, Library, Peer, Peers, Place, Pool, Port, PortOptions,
+    RemoteMemory, Wish,
+};
+use fabcache_transport::conformance;
+use fabcache_transport::fabric::Granted;
+
+/// Longest that anything may take.
+pub const END: Duration = Duration::from_secs(60);
+pub const RING_BYTES: usize = 1 << 20;
+const CREDITS: u16 = 16;
+const NAME_BYTES: usize = 256;
+/// Name, token, credits, two memories.
+pub const HELLO_BYTES: usize = 2 + NAME_BYTES + 8 + 2 + 2 * 24;
+const ANSWER_BYTES: usize = 2 + NAME_BYTES + 8 + 2;
+/// Messages that all clients of an endpoint may be sent together.
+const RECEIVES: usize = 1100;
+
+pub fn domain() -> Arc<Domain> {
+    let text = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
+    let (provider, interface) = text.split_once(',').map_or((&*text, None), |(name, at)| (name, Some(at)));
+    let interface = interface.map(str::to_owned);
+    let wish = Wish { provider: Some(provider.into()), interface, only_this_host: false };
+    let library = Library::open().expect("libfabric is there");
+    Domain::open(&library.pick(&wish).expect("a provider")).expect("it opens")
+}
+
+/// Tries until there is something.
+pub fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + END;
+    loop {
+        if let Some(done) = attempt() {
+            return done;
+        }
+        assert!(Instant::now() < end, "it does not come about");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// What clients of one process share.
+pub struct Endpoint {
+    pub inner: Mutex<Inner>,
+    domain: Arc<Domain>,
+}
+
+pub struct Inner {
+    pub port: Port,
+    pub sends: Pool,
+    receives: Pool,
+    /// Messages of clients that have not looked yet, by their tokens.
+    came: Vec<(u64, Buffer, usize)>,
+    pub failed: Vec<fabcache_fabric::Error>,
+    peer: Option<(Vec<u8>, Peer)>,
+}
+
+impl Endpoint {
+    pub fn open(domain: &Arc<Domain>) -> Arc<Endpoint> {
+        let options = PortOptions { operations: RECEIVES + 64, peers: 4, waits: false };
+        let port = Port::open(domain, options).expect("an endpoint");
+        let receives = Pool::new(domain, RECEIVES, MESSAGE_BYTES).expect("memory");
+        let sends = Pool::new(domain, 32, MESSAGE_BYTES).expect("memory");
+        let mut inner = Inner { port, sends, receives, came: Vec::new(), failed: Vec::new(), peer: None };
+        inner.post_receives();
+        Arc::new(Endpoint { inner: Mutex::new(inner), domain: Arc::clone(domain) })
+    }
+}
+
+impl Inner {
+    fn post_receives(&mut self) {
+        while let Some(buffer) = self.receives.take() {
+            if self.port.receive(buffer, 0).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The server.
+    pub fn peer(&mut self, name: &[u8]) -> Peer {
+        match &self.peer {
+            Some((known, peer)) if known == name => *peer,
+            _ => {
+                let peer = self.port.connect(name).expect("a name");
+                self.peer = Some((name.to_vec(), peer));
+                peer
+            }
+        }
+    }
+
+    pub fn poll(&mut self) {
+        let mut completions = Vec::new();
+        self.port.poll(&mut completions).expect("it polls");
+        for Completion { kind, result, buffer, .. } in completions {
+            match (kind, result) {
+                (Kind::Received, Ok(len)) => {
+                    self.came.extend(token_of(&buffer[..len]).map(|token| (token, buffer, len)));
+                }
+                (_, Err(error)) => self.failed.push(error),
+                _ => {}
+            }
+        }
+        self.post_receives();
+    }
+
+    /// The next message for one of the clients.
+    fn take(&mut self, token: u64) -> Option<(Buffer, usize)> {
+        let at = self.came.iter().position(|(to, ..)| *to == token)?;
+        let (_, buffer, len) = self.came.remove(at);
+        Some((buffer, len))
+    }
+}
+
+fn put_memory(into: &mut Vec<u8>, memory: RemoteMemory) {
+    for number in [memory.address, memory.key, memory.bytes] {
+        into.extend(number.to_le_bytes());
+    }
+}
+
+fn put_name(into: &mut Vec<u8>, name: &[u8]) {
+    into.extend((name.len() as u16).to_le_bytes());
+    into.extend_from_slice(name);
+    into.resize(2 + NAME_BYTES, 0);
+}
+
+fn number<const N: usize>(from: &mut &[u8]) -> u64 {
+    let (first, rest) = from.split_at(N);
+    *from = rest;
+    let mut bytes = [0; 8];
+    bytes[..N].copy_from_slice(first);
+    u64::from_le_bytes(bytes)
+}
+
+fn name(from: &mut &[u8]) -> Vec<u8> {
+    let len = number::<2>(from) as usize;
+    let (name, rest) = from.split_at(NAME_BYTES);
+    *from = rest;
+    name[..len].to_vec()
+}
+
+/// What a client says of itself over TCP, in place of the server's command.
+pub fn read_hello(mut from: &[u8]) -> fabcache_transport::fabric::Client {
+    let from = &mut from;
+    let name = name(from);
+    let (token, credits) = (number::<8>(from), number::<2>(from) as u16);
+    let mut memory =
+        || RemoteMemory { address: number::<8>(from), key: number::<8>(from), bytes: number::<8>(from) };
+    fabcache_transport::fabric::Client { name, token, credits, staging: memory(), landing: memory() }
+}
+
+/// And what it is answered.
+pub fn answer(name: &[u8], granted: Granted) -> Vec<u8> {
+    let mut answer = Vec::new();
+    put_name(&mut answer, name);
+    answer.extend(granted.token.to_le_bytes());
+    answer.extend(granted.credits.to_le_bytes());
+    answer
+}
+
+/// One client. It works once it has [finished](Client::finish) connecting.
+pub struct Client {
+    pub endpoint: Arc<Endpoint>,
+    pub socket: TcpStream,
+    pub staging: Area,
+    pub landing: Area,
+    token: u64,
+    pub server: Option<Attached>,
+    /// It says goodbye when it leaves.
+    pub is_polite: bool,
+}
+
+/// What the server has answered.
+pub struct Attached {
+    pub end: ClientEnd<Buffer>,
+    pub granted: Granted,
+    pub peer: Peer,
+}
+
+impl Client {
+    pub fn connect(to: SocketAddr, endpoint: &Arc<Endpoint>) -> Client {
+        let socket = TcpStream::connect(to).expect("it listens");
+        Client::over(socket, endpoint, RING_BYTES)
+    }
+
+    /// A client with so much memory of either kind, over a new connection.
+    pub fn over(mut socket: TcpStream, endpoint: &Arc<Endpoint>, ring_bytes: usize) -> Client {
+        let area = |peers| Area::new(&endpoint.domain, ring_bytes, peers).expect("memory");
+        let (staging, landing) = (area(Peers::Read), area(Peers::Write));
+        static TOKENS: std::sync::atomic::AtomicU64 =
+            std::sync::atomic::AtomicU64::new(0x1234_5678_0000_0000);
+        let token = TOKENS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut hello = Vec::new();
+        put_name(&mut hello, endpoint.inner.lock().expect("no panic").port.name());
+        hello.extend(token.to_le_bytes());
+        hello.extend(CREDITS.to_le_bytes());
+        put_memory(&mut hello, staging.remote());
+        put_memory(&mut hello, landing.remote());
+        assert_eq!(hello.len(), HELLO_BYTES);
+        socket.write_all(&hello).expect("the server is there");
+        Client {
+            endpoint: Arc::clone(endpoint),
+            socket,
+            staging,
+            landing,
+            token,
+            server: None,
+            is_polite: true,
+        }
+    }
+
+    /// Takes the server's answer.
+    pub fn finish(mut self) -> Client {
+        self.attached();
+        self
+    }
+
+    pub fn attached(&mut self) -> &mut Attached {
+        if self.server.is_none() {
+            let mut answer = [0; ANSWER_BYTES];
+            self.socket.read_exact(&mut answer).expect("an answer");
+            self.socket.set_nonblocking(true).expect("a socket");
+            let mut from = &answer[..];
+            let name = name(&mut from);
+            let granted = Granted { token: number::<8>(&mut from), credits: number::<2>(&mut from) as u16 };
+            let end = ClientEnd::new(Terms {
+                own_token: self.token,
+                peer_token: granted.token,
+                own_credits: CREDITS,
+                peer_credits: granted.credits,
+                staging_bytes: self.staging.len() as u64,
+                landing_bytes: self.landing.len() as u64,
+            });
+            assert!(receives_for(CREDITS) <= RECEIVES);
+            let peer = self.endpoint.inner.lock().expect("no panic").peer(&name);
+            self.server = Some(Attached { end, granted, peer });
+        }
+        self.server.as_mut().expect("just put there")
+    }
+
+    /// Takes in what has come, and says what is to be said. False if the socket has ended.
+    pub fn turn(&mut self) -> io::Result<bool> {
+        self.attached();
+        let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
+        let mut inner = self.endpoint.inner.lock().expect("no panic");
+        inner.poll();
+        while let Some((buffer, len)) = inner.take(self.token) {
+            end.arrived(buffer, len).map_err(io::Error::other)?;
+        }
+        while let Some(buffer) = end.freed() {
+            // Those that are dropped are posted again with the others.
+            drop(buffer);
+        }
+        inner.post_receives();
+        let mut message = [0; SHORT_BYTES];
+        while let Some(draft) = end.short(&mut message) {
+            match inner.port.inject(*peer, &message[..draft.bytes()]) {
+                Ok(()) => end.sent(draft),
+                Err(error) if error.is_again() => break,
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        drop(inner);
+        // Bells have no meaning for who does not sleep.
+        match self.socket.read(&mut [0; 64]) {
+            Ok(0) => Ok(false),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Ok(false),
+            _ => Ok(true),
+        }
+    }
+
+    /// Sends a beginning of the bytes.
+    pub fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.attached();
+        let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
+        let mut inner = self.endpoint.inner.lock().expect("no panic");
+        match end.next(bytes.len()) {
+            Next::Later => Ok(0),
+            Next::Data => {
+                let Some(mut buffer) = inner.sends.take() else { return Ok(0) };
+                let draft = end.data(&[IoSlice::new(bytes)], &mut buffer).expect("it said so");
+                match inner.port.send(*peer, buffer, draft.bytes(), 0) {
+                    Ok(()) => {
+                        let taken = draft.taken();
+                        end.sent(draft);
+                        Ok(taken)
+                    }
+                    Err(refused) if refused.error.is_again() => Ok(0),
+                    Err(refused) => Err(io::Error::other(refused.error)),
+                }
+            }
+            Next::Piece(piece) => {
+                self.staging.copy_in(piece.at, &bytes[..piece.bytes]);
+                end.staged(piece);
+                Ok(piece.bytes)
+            }
+        }
+    }
+
+    /// Takes what has come.
+    pub fn receive_some(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.attached();
+        let Some(Attached { end, .. }) = &mut self.server else { unreachable!("it is attached") };
+        while let Some(incoming) = end.incoming() {
+            let len = match incoming {
+                Incoming::Bytes(part) => {
+                    bytes.extend_from_slice(part);
+                    part.len()
+                }
+                Incoming::Landed(piece) => {
+                    self.landing.append_to(piece.at, piece.bytes, &mut bytes);
+                    piece.bytes
+                }
+            };
+            end.consume(len);
+        }
+        bytes
+    }
+
+    /// Sends any message, whatever its end thinks of it.
+    pub fn send_raw(&mut self, message: &[u8]) {
+        let peer = self.attached().peer;
+        wait_until(|| {
+            let mut inner = self.endpoint.inner.lock().expect("no panic");
+            inner.poll();
+            let Some(mut buffer) = inner.sends.take() else { return None };
+            buffer[..message.len()].copy_from_slice(message);
+            inner.port.send(peer, buffer, message.len(), 0).ok()
+        });
+    }
+
+    /// A place in the server's memory.
+    pub fn place(memory: RemoteMemory, at: u64) -> Place {
+        Place { address: memory.address + at, key: memory.key }
+    }
+}
+
+impl conformance::Client for Client {
+    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let end = Instant::now() + END;
+        while !bytes.is_empty() || self.attached().end.has_unsent() {
+            if !self.turn()? {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            let sent = if bytes.is_empty() { 0 } else { self.send_some(bytes)? };
+            bytes = &bytes[sent..];
+            if sent == 0 {
+                assert!(Instant::now() < end, "sending does not get on");
+                std::thread::yield_now();
+            }
+        }
+        self.turn().map(drop)
+    }
+
+    fn receive(&mut self) -> io::Result<Vec<u8>> {
+        wait_until(|| {
+            let turn = self.turn();
+            let bytes = self.receive_some();
+            let has_left = self.attached().end.has_peer_left();
+            match turn {
+                _ if !bytes.is_empty() || has_left => Some(Ok(bytes)),
+                Ok(true) => None,
+                Ok(false) => Some(Ok(bytes)),
+                Err(error) => Some(Err(error)),
+            }
+        })
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.server.is_none() || !self.is_polite || std::thread::panicking() {
+            return;
+        }
+        self.attached().end.leave();
+        let until = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < until
+            && matches!(self.turn(), Ok(true))
+            && !self.attached().end.has_peer_left()
+        {
+            self.receive_some();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
