@@ -3,14 +3,15 @@
 #[path = "fabric/client.rs"]
 mod client;
 
-use std::io::{self, IoSlice, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, IoSlice, Write};
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use client::{Client, END, Endpoint, RING_BYTES, domain, wait_until};
+use client::{Client, END, Endpoint, domain, wait_until};
 use fabcache_fabric::Domain;
-use fabcache_fabric::channel::{MESSAGE_BYTES, PIECE_BYTES_MAX, receives_for};
+use fabcache_fabric::channel::{MESSAGE_BYTES, PIECE_BYTES_MAX, RING_BYTES_MIN, receives_for};
 use fabcache_transport::conformance::{self, Way, run};
 use fabcache_transport::fabric::bounds::{BOUNCES, GROWTH, LEAST_CREDITS, SENDS};
 use fabcache_transport::fabric::{FabricLink, FabricPort};
@@ -99,7 +100,7 @@ impl Listener for Server {
     }
 }
 
-/// Clients of the suite, which drive themselves, and a thread that gets dropped links on.
+/// Clients of the suite, which drive themselves.
 struct Suite {
     server: Server,
     endpoint: Arc<Endpoint>,
@@ -121,6 +122,8 @@ impl Way for Suite {
 fn the_fabric_keeps_the_contract() {
     let server = Server::start(64);
     let endpoint = server.endpoint();
+    // An endpoint is of no more use to a port when its last link there has ended: this one stays.
+    let _anchor = server.pair(&endpoint);
     let suite = Suite { server, endpoint };
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -138,7 +141,390 @@ fn the_fabric_keeps_the_contract() {
     });
     wait_until(|| {
         suite.server.progress();
-        (suite.server.port().links() == 0).then_some(())
+        (suite.server.port().links() == 1).then_some(())
     });
     assert_eq!(suite.server.port().dropped_messages(), 0);
+}
+
+/// Bytes that tell their place.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+/// What the link receives is what its client sends, and goes back.
+fn echo(server: &Server, client: &mut Client, link: &mut FabricLink, len: usize) {
+    let whole = pattern(len);
+    let (mut sent, mut received) = (0, Vec::new());
+    let (mut answered, mut answer) = (0, Vec::new());
+    let mut buffer = vec![0; 64 << 10];
+    wait_until(|| {
+        server.progress();
+        assert!(client.turn().expect("the server keeps the protocol"), "the server has left");
+        // As much as goes: a client has nothing to wait for.
+        loop {
+            let more = client.send_some(&whole[sent..]).expect("it sends");
+            sent += more;
+            if more == 0 {
+                break;
+            }
+        }
+        while let Received::Bytes(more) = link.receive(&mut buffer).expect("it receives") {
+            received.extend_from_slice(&buffer[..more]);
+        }
+        answered += link.send(&[IoSlice::new(&received[answered..])]).expect("it sends");
+        answer.extend(client.receive_some());
+        (answer.len() == len && link.flush().expect("it sends")).then_some(())
+    });
+    assert!(received == whole && answer == whole, "changed on the way");
+}
+
+/// Receives until the link breaks or ends.
+fn until_end(server: &Server, link: &mut FabricLink) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    wait_until(|| {
+        server.progress();
+        match link.receive(&mut buffer) {
+            Ok(Received::End) => Some(Ok(())),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        }
+    })
+}
+
+fn until_no_links(server: &Server) {
+    wait_until(|| {
+        server.progress();
+        (server.port().links() == 0).then_some(())
+    });
+}
+
+// ---- many ----
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn many_links_take_no_more_memory_than_is_documented() {
+    let (receives, clients) = (256, 200);
+    let server = Server::start(receives);
+    let least = receives_for(LEAST_CREDITS) * clients;
+    let messages = receives as usize + least.next_multiple_of(GROWTH) + SENDS.max(2 * clients + GROWTH);
+    let most = messages * MESSAGE_BYTES + BOUNCES * PIECE_BYTES_MAX;
+    let mut before = 0;
+    for round in 0..2 {
+        let endpoints: Vec<_> = (0..4).map(|_| server.endpoint()).collect();
+        let mut pairs: Vec<_> = (0..clients)
+            .map(|i| {
+                let socket = TcpStream::connect(server.listener.address()).expect("it listens");
+                let client = Client::over(socket, &endpoints[i % endpoints.len()], RING_BYTES_MIN as usize);
+                let link = wait_until(|| server.accept(i as u64).expect("accepting works"));
+                (client.finish(), link)
+            })
+            .collect();
+        for len in [1, 100, 50_000] {
+            for (client, link) in &mut pairs {
+                echo(&server, client, link, len);
+            }
+        }
+        let registered = server.port().registered_bytes() as usize;
+        println!("{clients} links: {registered} bytes registered, at most {most}");
+        assert!(registered <= most);
+        assert!(round == 0 || registered == before, "what was given back is used again");
+        before = registered;
+        for (client, _) in &mut pairs {
+            client.is_polite = false;
+        }
+        drop(pairs);
+        until_no_links(&server);
+    }
+    assert_eq!(server.port().dropped_messages(), 0);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_does_not_receive_keeps_no_buffers_from_others() {
+    let server = Server::start(256);
+    let endpoint = server.endpoint();
+    let mut idle: Vec<_> = (0..6).map(|_| server.pair(&endpoint)).collect();
+    let block = pattern(1 << 20);
+    for (client, _) in &mut idle {
+        let mut sent = 0;
+        wait_until(|| {
+            server.progress();
+            client.turn().expect("the server keeps the protocol");
+            sent += client.send_some(&block[sent..]).expect("it sends");
+            (sent == block.len() && !client.attached().end.has_unsent()).then_some(())
+        });
+    }
+    let (mut client, mut link) = server.pair(&endpoint);
+    echo(&server, &mut client, &mut link, 3_000_000);
+    // What was taken from them comes all the same.
+    for (client, link) in &mut idle {
+        let (mut received, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+        wait_until(|| {
+            server.progress();
+            client.turn().expect("the server keeps the protocol");
+            while let Received::Bytes(more) = link.receive(&mut buffer).expect("it receives") {
+                received.extend_from_slice(&buffer[..more]);
+            }
+            (received.len() == block.len()).then_some(())
+        });
+        assert!(received == block, "changed on the way");
+    }
+}
+
+// ---- clients that die ----
+
+/// What a client does until it is killed, given where the server listens.
+const CHILD: &str = "FABCACHE_FABRIC_CHILD";
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn child() {
+    let Ok(what) = std::env::var(CHILD) else { return };
+    let (kind, address) = what.split_once(' ').expect("two words");
+    let endpoint = Endpoint::open(&domain());
+    let mut client = Client::connect(address.parse().expect("an address"), &endpoint).finish();
+    let block = pattern(1 << 20);
+    let mut sent = 0;
+    loop {
+        client.turn().expect("the server keeps the protocol");
+        let most = if kind == "sends" { block.len() } else { 1 };
+        if sent < most || kind == "sends" {
+            sent = (sent + client.send_some(&block[sent % block.len()..most]).expect("it sends")) % (1 << 30);
+        }
+        client.receive_some();
+    }
+}
+
+fn a_client_is_killed(kind: &str) {
+    let server = Server::start(128);
+    let endpoint = server.endpoint();
+    let (mut other, mut others_link) = server.pair(&endpoint);
+    for _ in 0..3 {
+        let mut process = std::process::Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "child", "--ignored"])
+            .env(CHILD, format!("{kind} {}", server.listener.address()))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let mut link = wait_until(|| server.accept(7).expect("accepting works"));
+        let block = pattern(1 << 20);
+        let (mut moved, mut buffer) = (0, vec![0; 64 << 10]);
+        wait_until(|| {
+            server.progress();
+            if let Received::Bytes(len) = link.receive(&mut buffer).expect("it lives") {
+                moved += len;
+            }
+            if kind == "receives" {
+                moved += link.send(&[IoSlice::new(&block)]).expect("it lives");
+            }
+            (moved > 5_000_000).then_some(())
+        });
+        process.kill().expect("it runs");
+        process.wait().expect("it was killed");
+        if kind == "receives" {
+            wait_until(|| {
+                server.progress();
+                link.answer_bell();
+                link.send(&[IoSlice::new(&block)]).is_err().then_some(())
+            });
+        } else {
+            let _ = until_end(&server, &mut link);
+        }
+        drop(link);
+        wait_until(|| {
+            server.progress();
+            (server.port().links() == 1).then_some(())
+        });
+        echo(&server, &mut other, &mut others_link, 2_000_000);
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_client_that_is_killed_while_it_is_read_ends_its_link() {
+    a_client_is_killed("sends");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_client_that_is_killed_while_it_is_written_ends_its_link() {
+    a_client_is_killed("receives");
+}
+
+// ---- hostile clients ----
+
+/// What a client with such a token sends.
+type Messages = fn(u64) -> Vec<Vec<u8>>;
+
+fn header(token: u64, kind: u8, credits: u16, sequence: u32, numbers: &[u64]) -> Vec<u8> {
+    let mut message = token.to_le_bytes().to_vec();
+    message.extend([kind, 0]);
+    message.extend(credits.to_le_bytes());
+    message.extend(sequence.to_le_bytes());
+    message.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    message
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_breaks_the_protocol_ends_its_own_link() {
+    let server = Server::start(128);
+    let endpoint = server.endpoint();
+    let (mut other, mut others_link) = server.pair(&endpoint);
+    let hostile: [(&str, Messages); 7] = [
+        ("no kind", |token| vec![header(token, 99, 0, 0, &[])]),
+        ("a gap", |token| vec![header(token, 1, 0, 5_000, &[1])]),
+        ("twice the same", |token| vec![header(token, 1, 0, 0, &[1]), header(token, 1, 0, 0, &[1])]),
+        ("credits of nothing", |token| vec![header(token, 1, 9, 0, &[1])]),
+        ("beyond its memory", |token| vec![header(token, 2, 0, 0, &[1 << 20, 4096])]),
+        ("beyond all memory", |token| vec![header(token, 2, 0, 0, &[u64::MAX - 5, 4096])]),
+        ("more than it may", |token| (0..200).map(|number| header(token, 1, 0, number, &[1])).collect()),
+    ];
+    for (what, messages) in hostile {
+        let (mut client, mut link) = server.pair(&endpoint);
+        client.is_polite = false;
+        let token = client.attached().granted.token;
+        for message in messages(token) {
+            client.send_raw(&message, || drop(server.progress()));
+        }
+        let error = wait_until(|| {
+            server.progress();
+            // What came before is not asked for: it keeps its credits.
+            client.endpoint.inner.lock().expect("no panic").poll();
+            link.has_unread().then(|| link.flush().err()).flatten()
+        });
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{what}: {error}");
+        assert!(link.receive(&mut [0; 64]).is_err() && link.send(&[IoSlice::new(b"x")]).is_err(), "{what}");
+        drop(link);
+        echo(&server, &mut other, &mut others_link, 100_000);
+    }
+    assert_eq!(server.port().links(), 1, "their places are free");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn messages_for_nobody_are_dropped_and_counted() {
+    let server = Server::start(128);
+    let endpoint = server.endpoint();
+    let (mut client, mut link) = server.pair(&endpoint);
+    let token = client.attached().granted.token;
+    let messages = [
+        header(token ^ 1 << 40, 1, 0, 0, &[1]),
+        header(token + 1, 1, 0, 0, &[1]),
+        vec![7; 5],
+        vec![0xff; MESSAGE_BYTES],
+    ];
+    for round in 1..=100 {
+        for message in &messages {
+            client.send_raw(message, || drop(server.progress()));
+        }
+        wait_until(|| {
+            server.progress();
+            client.turn().expect("the server keeps the protocol");
+            (server.port().dropped_messages() == round * messages.len() as u64).then_some(())
+        });
+    }
+    echo(&server, &mut client, &mut link, 100_000);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn memory_that_is_not_the_clients_breaks_its_link() {
+    let server = Server::start(128);
+    if server.domain.provider().name == "shm" {
+        eprintln!("not checked: shm goes by what the system lets one process do to another, not by keys");
+        return;
+    }
+    let kept = server.endpoint();
+    let (mut other, mut others_link) = server.pair(&kept);
+    for is_read in [true, false] {
+        let endpoint = server.endpoint();
+        let socket = TcpStream::connect(server.listener.address()).expect("it listens");
+        let mut client = Client::with_key(socket, &endpoint, 1 << 20, 0x5555);
+        let mut link = wait_until(|| server.accept(0).expect("accepting works"));
+        client = client.finish();
+        client.is_polite = false;
+        let block = pattern(100_000);
+        let error = wait_until(|| {
+            server.progress();
+            let _ = client.turn();
+            if is_read {
+                let _ = client.send_some(&block);
+            }
+            let sent = if is_read { Ok(0) } else { link.send(&[IoSlice::new(&block)]) };
+            sent.err().or(link.receive(&mut [0; 64]).err())
+        });
+        println!("{error}");
+        drop(link);
+        echo(&server, &mut other, &mut others_link, 1_000_000);
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_rings_without_end_is_cut_off() {
+    let server = Server::start(128);
+    let (mut client, mut link) = server.pair(&server.endpoint());
+    client.is_polite = false;
+    client.socket.write_all(&[b'!'; 100]).expect("the server is there");
+    echo(&server, &mut client, &mut link, 10);
+    while client.socket.write(&[b'!'; 4096]).is_ok() {}
+    let error = until_end(&server, &mut link).expect_err("it rings without end");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+}
+
+// ---- sleeping ----
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut descriptors = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("it can be asked") > 0
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_sleeps_is_told_of_what_comes() {
+    let server = Server::start(128);
+    let (mut client, mut link) = server.pair(&server.endpoint());
+    link.poll();
+    echo(&server, &mut client, &mut link, 100_000);
+    for round in 0..20 {
+        assert!(wait_until(|| link.rest().then_some(true)));
+        wait_until(|| {
+            assert_eq!(server.progress(), [], "nothing has come");
+            server.port().may_sleep().then_some(())
+        });
+        let fd = server.port().wait_fd().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
+        let told = || match &fd {
+            Some(fd) => is_readable(std::os::fd::AsFd::as_fd(fd)),
+            None => is_readable(link.descriptor().expect("it has one")),
+        };
+        assert!(!told(), "round {round}: nothing has come");
+        wait_until(|| {
+            client.turn().expect("the server keeps the protocol");
+            (client.send_some(b"awake?").expect("it sends") > 0).then_some(())
+        });
+        if fd.is_none() {
+            client.socket.write_all(b"!").expect("the server is there");
+        }
+        wait_until(|| {
+            client.turn().expect("the server keeps the protocol");
+            told().then_some(())
+        });
+        if fd.is_none() {
+            link.answer_bell();
+        }
+        // Whoever waits is told by the tag, or receives at once.
+        wait_until(|| (!server.progress().is_empty() || link.has_unread()).then_some(()));
+        assert_eq!(link.receive(&mut [0; 64]).expect("it came"), Received::Bytes(6));
+        assert_eq!(link.send(&[IoSlice::new(b"yes")]).expect("it sends"), 3);
+        if fd.is_none() {
+            wait_until(|| client.socket.peek(&mut [0; 1]).is_ok_and(|len| len > 0).then_some(()));
+        }
+        wait_until(|| {
+            server.progress();
+            client.turn().expect("the server keeps the protocol");
+            (client.receive_some() == b"yes").then_some(())
+        });
+    }
 }

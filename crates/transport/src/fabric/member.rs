@@ -204,7 +204,8 @@ impl Member {
                 self.moved = Instant::now();
             }
         }
-        if received > 0 {
+        if received > 0 || self.end.has_incoming() {
+            // What others took from it is read again.
             self.settle(shared);
         }
         received

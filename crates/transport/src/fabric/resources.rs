@@ -20,6 +20,8 @@ pub(super) struct Resources {
     receives: Vec<Pool>,
     /// Receive buffers that are not promised to any link.
     ungranted: usize,
+    /// Receive buffers that were added.
+    grown: usize,
     /// Receive buffers may be free that should be posted.
     is_short: bool,
     sends: Vec<Pool>,
@@ -44,6 +46,7 @@ impl Resources {
             inject_bytes: domain.provider().inject_bytes,
             receives: vec![receives_pool],
             ungranted: receives,
+            grown: 0,
             is_short: true,
             sends: vec![sends],
             bounces,
@@ -67,13 +70,15 @@ impl Resources {
     /// Credits for one more link, for which there are buffers then.
     pub fn grant(&mut self) -> Result<u16, Error> {
         let domain = Arc::clone(self.port.domain());
-        let part = self.ungranted / GRANTED_PART;
+        // What was made for many is not for few again.
+        let part = self.ungranted.saturating_sub(self.grown) / GRANTED_PART;
         let usual = part.saturating_sub(receives_for(0)).min(USUAL_CREDITS.into());
         let credits = (usual as u16).max(LEAST_CREDITS);
         if self.ungranted < receives_for(credits) {
             let more = Pool::new(&domain, GROWTH, MESSAGE_BYTES)?;
             self.receives.push(more);
             self.ungranted += GROWTH;
+            self.grown += GROWTH;
             self.is_short = true;
             self.post_receives();
         }

@@ -9,15 +9,14 @@ use fabcache_fabric::channel::{
     ClientEnd, Incoming, MESSAGE_BYTES, Next, SHORT_BYTES, Terms, receives_for, token_of,
 };
 use fabcache_fabric::{
-    Area, Buffer, Completion, Domain, Kind, Library, Peer, Peers, Place, Pool, Port, PortOptions,
-    RemoteMemory, Wish,
+    Area, Buffer, Completion, Domain, Kind, Library, Peer, Peers, Pool, Port, PortOptions, RemoteMemory, Wish,
 };
 use fabcache_transport::conformance;
 use fabcache_transport::fabric::Granted;
 
 /// Longest that anything may take.
 pub const END: Duration = Duration::from_secs(60);
-pub const RING_BYTES: usize = 1 << 20;
+const RING_BYTES: usize = 1 << 20;
 const CREDITS: u16 = 16;
 const NAME_BYTES: usize = 256;
 /// Name, token, credits, two memories.
@@ -191,7 +190,17 @@ impl Client {
     }
 
     /// A client with so much memory of either kind, over a new connection.
-    pub fn over(mut socket: TcpStream, endpoint: &Arc<Endpoint>, ring_bytes: usize) -> Client {
+    pub fn over(socket: TcpStream, endpoint: &Arc<Endpoint>, ring_bytes: usize) -> Client {
+        Client::with_key(socket, endpoint, ring_bytes, 0)
+    }
+
+    /// The same, whose memory has other keys than it says, unless `change` is 0.
+    pub fn with_key(
+        mut socket: TcpStream,
+        endpoint: &Arc<Endpoint>,
+        ring_bytes: usize,
+        change: u64,
+    ) -> Client {
         let area = |peers| Area::new(&endpoint.domain, ring_bytes, peers).expect("memory");
         let (staging, landing) = (area(Peers::Read), area(Peers::Write));
         static TOKENS: std::sync::atomic::AtomicU64 =
@@ -201,8 +210,9 @@ impl Client {
         put_name(&mut hello, endpoint.inner.lock().expect("no panic").port.name());
         hello.extend(token.to_le_bytes());
         hello.extend(CREDITS.to_le_bytes());
-        put_memory(&mut hello, staging.remote());
-        put_memory(&mut hello, landing.remote());
+        for memory in [staging.remote(), landing.remote()] {
+            put_memory(&mut hello, RemoteMemory { key: memory.key ^ change, ..memory });
+        }
         assert_eq!(hello.len(), HELLO_BYTES);
         socket.write_all(&hello).expect("the server is there");
         Client {
@@ -325,21 +335,17 @@ impl Client {
         bytes
     }
 
-    /// Sends any message, whatever its end thinks of it.
-    pub fn send_raw(&mut self, message: &[u8]) {
+    /// Sends any message, whatever its end thinks of it. The server gets on meanwhile.
+    pub fn send_raw(&mut self, message: &[u8], mut others: impl FnMut()) {
         let peer = self.attached().peer;
         wait_until(|| {
+            others();
             let mut inner = self.endpoint.inner.lock().expect("no panic");
             inner.poll();
-            let Some(mut buffer) = inner.sends.take() else { return None };
+            let mut buffer = inner.sends.take()?;
             buffer[..message.len()].copy_from_slice(message);
             inner.port.send(peer, buffer, message.len(), 0).ok()
         });
-    }
-
-    /// A place in the server's memory.
-    pub fn place(memory: RemoteMemory, at: u64) -> Place {
-        Place { address: memory.address + at, key: memory.key }
     }
 }
 
