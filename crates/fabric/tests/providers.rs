@@ -1,12 +1,19 @@
-//! Ports over a real provider: `FABCACHE_PROVIDER` names it, with its interface behind a comma if that matters.
+//! Ports over a real provider: `FABCACHE_PROVIDER` names it, with its interface behind a comma if that matters, and
+//! `FABCACHE_CLIENT_INTERFACE` and `FABCACHE_SERVER_INTERFACE` those of the two ends, where they differ.
 
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use fabcache_fabric::{
-    Area, Buffer, Completion, Domain, Error, Kind, Library, Peers, Place, Pool, Port, PortOptions, Wish,
+    Area, Buffer, Completion, Domain, Error, Exposed, Kind, Library, Peers, Place, Pool, Port, PortOptions,
+    RemoteMemory, Wish,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,9 +24,23 @@ fn wish() -> Wish {
     Wish { provider: Some(provider.into()), interface: interface.map(str::to_owned), only_this_host: false }
 }
 
-fn domain() -> Arc<Domain> {
+/// Of both ends; the first one's is the client's.
+fn domains() -> [Arc<Domain>; 2] {
+    let [client, server] = ["FABCACHE_CLIENT_INTERFACE", "FABCACHE_SERVER_INTERFACE"]
+        .map(|name| std::env::var(name).ok().or_else(|| wish().interface));
     let library = Library::open().expect("libfabric is there");
-    Domain::open(&library.pick(&wish()).expect("a provider")).expect("it opens")
+    let open = |interface: &Option<String>| {
+        let wish = Wish { interface: interface.clone(), ..wish() };
+        Domain::open(&library.pick(&wish).expect("a provider")).expect("it opens")
+    };
+    let a = open(&client);
+    let b = if client == server { Arc::clone(&a) } else { open(&server) };
+    [a, b]
+}
+
+fn domain() -> Arc<Domain> {
+    let [a, _] = domains();
+    a
 }
 
 fn port(domain: &Arc<Domain>) -> Port {
@@ -54,13 +75,24 @@ fn insist<T>(a: &mut Port, b: &mut Port, mut post: impl FnMut(&mut Port) -> Resu
     }
 }
 
+/// Tries until it is posted, while somebody else sees to the other end.
+fn alone(a: &mut Port, post: &mut dyn FnMut(&mut Port) -> Result<(), Error>) {
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = post(a) {
+        assert!(error.is_again() && Instant::now() < end, "{error}");
+        a.poll(&mut Vec::new()).expect("it polls");
+        // The other end may need this processor.
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn messages_arrive_and_memory_is_read_and_written() {
-    let domain = domain();
-    let (mut a, mut b) = (port(&domain), port(&domain));
+    let [here, there] = domains();
+    let (mut a, mut b) = (port(&here), port(&there));
     let (pool_a, pool_b) =
-        (Pool::new(&domain, 8, 4096).expect("a pool"), Pool::new(&domain, 8, 4096).expect("a pool"));
+        (Pool::new(&here, 8, 4096).expect("a pool"), Pool::new(&there, 8, 4096).expect("a pool"));
     let to_b = a.connect(b.name()).expect("a name");
     let _to_a = b.connect(a.name()).expect("a name");
 
@@ -82,7 +114,7 @@ fn messages_arrive_and_memory_is_read_and_written() {
     drop((sent, received, first.buffer));
     assert_eq!((pool_a.free(), pool_b.free()), (8, 8), "buffers come back");
 
-    let readable = Area::new(&domain, 10_000, Peers::Read).expect("memory");
+    let readable = Area::new(&there, 10_000, Peers::Read).expect("memory");
     readable.copy_in(100, b"to be read");
     let at = |area: &Area, offset: u64| {
         let remote = area.remote();
@@ -93,7 +125,7 @@ fn messages_arrive_and_memory_is_read_and_written() {
     assert_eq!((read[0].token, read[0].kind, &read[0].result), (3, Kind::Read, &Ok(10)));
     assert_eq!(&read[0].buffer[10..20], b"to be read");
 
-    let writable = Area::new(&domain, 10_000, Peers::Write).expect("memory");
+    let writable = Area::new(&there, 10_000, Peers::Write).expect("memory");
     let mut buffer = pool_a.take().expect("free");
     buffer[..7].copy_from_slice(b"written");
     a.write(to_b, at(&writable, 5000), buffer, 0..7, 4).expect("posted");
@@ -107,15 +139,14 @@ fn messages_arrive_and_memory_is_read_and_written() {
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_callers_memory_is_read_into_and_given_back() {
-    let domain = domain();
-    let (mut a, mut b) = (port(&domain), port(&domain));
+    let [here, there] = domains();
+    let (mut a, mut b) = (port(&here), port(&there));
     let to_b = a.connect(b.name()).expect("a name");
-    let area = Area::new(&domain, 1 << 20, Peers::Read).expect("memory");
+    let area = Area::new(&there, 1 << 20, Peers::Read).expect("memory");
     let bytes: Vec<u8> = (0..1 << 20).map(|i: u32| (i * 7 + i / 251) as u8).collect();
     area.copy_in(0, &bytes);
     let place = Place { address: area.remote().address, key: area.remote().key };
-    let mut own =
-        Some(Buffer::own(&domain, vec![0; 1 << 20]).map_err(|(_, error)| error).expect("registered"));
+    let mut own = Some(Buffer::own(&here, vec![0; 1 << 20]).map_err(|(_, error)| error).expect("registered"));
     insist(&mut a, &mut b, |a| {
         a.read(to_b, place, own.take().expect("given back"), 0..1 << 20, 1).map_err(|refused| {
             own = Some(refused.buffer);
@@ -131,20 +162,20 @@ fn a_callers_memory_is_read_into_and_given_back() {
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn what_may_not_be_read_or_written_is_an_error() {
-    let domain = domain();
-    if domain.provider().name == "shm" {
+    let [here, there] = domains();
+    if here.provider().name == "shm" {
         eprintln!("not checked: shm goes by what the system lets one process do to another, not by keys");
         return;
     }
-    let pool = Pool::new(&domain, 8, 4096).expect("a pool");
-    let readable = Area::new(&domain, 8192, Peers::Read).expect("memory");
+    let pool = Pool::new(&here, 8, 4096).expect("a pool");
+    let readable = Area::new(&there, 8192, Peers::Read).expect("memory");
     readable.copy_in(0, &[1; 8192]);
     let remote = readable.remote();
     for (place, what) in [
         (Place { address: remote.address, key: remote.key ^ 0x5555 }, "with another key"),
         (Place { address: remote.address + 8000, key: remote.key }, "beyond its end"),
     ] {
-        let (mut a, mut b) = (port(&domain), port(&domain));
+        let (mut a, mut b) = (port(&here), port(&there));
         let to_b = a.connect(b.name()).expect("a name");
         let mut buffer = pool.take();
         insist(&mut a, &mut b, |a| {
@@ -156,10 +187,29 @@ fn what_may_not_be_read_or_written_is_an_error() {
         let [read, _] = poll_until([&mut a, &mut b], [1, 0]);
         assert!(read[0].result.is_err(), "memory is read {what}");
     }
-    let (mut a, mut b) = (port(&domain), port(&domain));
+
+    let mut seen = [0; 8];
+    is_not_written(&here, &there, remote);
+    readable.copy_out(0, &mut seen);
+    assert_eq!(seen, [1; 8]);
+
+    let bytes: Arc<Vec<AtomicU8>> = Arc::new((0..8192).map(|_| AtomicU8::new(1)).collect());
+    let base = NonNull::new(bytes.as_ptr().cast_mut().cast::<u8>()).expect("it is somewhere");
+    // SAFETY: the vector has as many bytes, is kept by its count and never grows; atomics may be written through a shared
+    // reference by whoever can.
+    let exposed = unsafe { Exposed::new(&there, base, bytes.len(), Arc::clone(&bytes) as Arc<_>) };
+    let exposed = exposed.expect("it is registered");
+    is_not_written(&here, &there, exposed.remote());
+    assert!(bytes.iter().all(|byte| byte.load(Ordering::Relaxed) == 1));
+}
+
+/// Peers who try to write there get an error. A connection that had one is of no use any more, so each has its own.
+fn is_not_written(here: &Arc<Domain>, there: &Arc<Domain>, remote: RemoteMemory) {
+    let pool = Pool::new(here, 1, 4096).expect("a pool");
+    let (mut a, mut b) = (port(here), port(there));
     let to_b = a.connect(b.name()).expect("a name");
-    let mut buffer = pool.take();
     let place = Place { address: remote.address, key: remote.key };
+    let mut buffer = pool.take();
     insist(&mut a, &mut b, |a| {
         a.write(to_b, place, buffer.take().expect("given back"), 0..8, 1).map_err(|refused| {
             buffer = Some(refused.buffer);
@@ -168,9 +218,6 @@ fn what_may_not_be_read_or_written_is_an_error() {
     });
     let [written, _] = poll_until([&mut a, &mut b], [1, 0]);
     assert!(written[0].result.is_err(), "what is only to be read is not written");
-    let mut seen = [0; 8];
-    readable.copy_out(0, &mut seen);
-    assert_eq!(seen, [1; 8]);
 }
 
 #[test]
@@ -228,17 +275,17 @@ fn what_is_not_there_is_named() {
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
-    let domain = domain();
-    let (mut a, mut b) = (port(&domain), port(&domain));
+    let [here, there] = domains();
+    let (mut a, mut b) = (port(&here), port(&there));
     if b.wait_fd().is_none() {
-        eprintln!("not checked: {} has no descriptor to wait on", domain.provider());
+        eprintln!("not checked: {} has no descriptor to wait on", there.provider());
         return;
     }
-    let pool = Pool::new(&domain, 8, 4096).expect("a pool");
-    let area = Area::new(&domain, 4096, Peers::Read).expect("memory");
+    let pool = Pool::new(&here, 8, 4096).expect("a pool");
+    let area = Area::new(&there, 4096, Peers::Read).expect("memory");
     let name = b.name().to_vec();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let receive = pool.take().expect("free");
+    let receive = Pool::new(&there, 1, 4096).expect("a pool").take().expect("free");
     let sleeper = std::thread::spawn(move || {
         b.receive(receive, 1).expect("posted");
         let (mut ended, mut sleeps) = (Vec::new(), 0);
@@ -256,13 +303,6 @@ fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
         (ended, sleeps)
     });
     let to_b = a.connect(&name).expect("a name");
-    let alone = |a: &mut Port, post: &mut dyn FnMut(&mut Port) -> Result<(), Error>| {
-        let end = Instant::now() + PATIENCE;
-        while let Err(error) = post(a) {
-            assert!(error.is_again() && Instant::now() < end, "{error}");
-            a.poll(&mut Vec::new()).expect("it polls");
-        }
-    };
     alone(&mut a, &mut |a| a.inject(to_b, b"wake up"));
     // It sleeps again by then.
     std::thread::sleep(Duration::from_millis(300));
@@ -291,4 +331,103 @@ fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
     let (ended, sleeps) = sleeper.join().expect("it found nothing wrong");
     assert_eq!(ended[0].result, Ok(7));
     assert!(sleeps > 0, "it slept");
+}
+
+/// Names the file in which the process that is read tells where.
+const WHERE: &str = "FABCACHE_TEST_WHERE";
+
+/// What [`memory_is_read_while_its_process_is_stopped`] starts; by itself it has nothing to do.
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_process_that_is_read() {
+    let Ok(file) = std::env::var(WHERE) else { return };
+    let [_, there] = domains();
+    let mut b = port(&there);
+    let area = Area::new(&there, 4096, Peers::Read).expect("memory");
+    area.copy_in(0, &[7; 4096]);
+    let name: String = b.name().iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = format!("{name} {} {}", area.remote().address, area.remote().key);
+    let unfinished = format!("{file}.unfinished");
+    std::fs::write(&unfinished, text).expect("it is written");
+    std::fs::rename(unfinished, file).expect("it is renamed");
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        b.poll(&mut Vec::new()).expect("it polls");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Killed when this is dropped.
+struct Other(Child, PathBuf);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = std::fs::remove_file(&self.1);
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn memory_is_read_while_its_process_is_stopped() {
+    let [here, _] = domains();
+    if !here.provider().is_one_sided {
+        eprintln!("not checked: {} needs the process whose memory is read", here.provider());
+        return;
+    }
+    let file = std::env::temp_dir().join(format!("fabcache-providers-{}", std::process::id()));
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--ignored", "--exact", "a_process_that_is_read"]).env(WHERE, &file);
+    let other = Other(command.stdout(Stdio::null()).spawn().expect("it starts"), file.clone());
+    let end = Instant::now() + PATIENCE;
+    let text = loop {
+        match std::fs::read_to_string(&file) {
+            Ok(text) => break text,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let words: Vec<&str> = text.split(' ').collect();
+    let byte = |i: usize| u8::from_str_radix(&words[0][i..i + 2], 16).expect("a byte");
+    let name: Vec<u8> = (0..words[0].len()).step_by(2).map(byte).collect();
+    let place =
+        Place { address: words[1].parse().expect("a number"), key: words[2].parse().expect("a number") };
+
+    let mut a = port(&here);
+    let to_b = a.connect(&name).expect("a name");
+    let pool = Pool::new(&here, 1, 4096).expect("a pool");
+    let mut read = |len: usize| {
+        let mut buffer = pool.take();
+        buffer.as_mut().expect("free").fill(0);
+        alone(&mut a, &mut |a| {
+            a.read(to_b, place, buffer.take().expect("given back"), 0..len, 1).map_err(|refused| {
+                buffer = Some(refused.buffer);
+                refused.error
+            })
+        });
+        let end = Instant::now() + PATIENCE;
+        let mut ended = Vec::new();
+        while ended.is_empty() {
+            assert!(Instant::now() < end, "the read does not end");
+            a.poll(&mut ended).expect("it polls");
+        }
+        assert_eq!(ended[0].result, Ok(len));
+        assert!(ended[0].buffer[..len].iter().all(|byte| *byte == 7));
+    };
+    read(64);
+    let id = Pid::from_child(&other.0);
+    kill_process(id, Signal::STOP).expect("it is ours");
+    let is_stopped = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", other.0.id())).expect("it lives");
+        status.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    };
+    while !is_stopped() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for _ in 0..100 {
+        read(64);
+        read(4096);
+    }
+    assert!(is_stopped());
 }

@@ -96,9 +96,13 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(args: &'a Args) -> Result<Self> {
-        ensure!(cfg!(target_arch = "x86_64"), "the emulated machine, and what it runs, are x86-64's");
         let interrupt = Interrupt::register()?;
-        make_packages_ready(&workspace::folder().join("tests/rdma"), &interrupt)?;
+        let packages = workspace::folder().join("tests/rdma");
+        make_packages_ready(&packages, &interrupt)?;
+        if !args.plain {
+            ensure!(cfg!(target_arch = "x86_64"), "the emulated machine, and what it runs, are x86-64's");
+            make_packages_ready(&packages.join("machine"), &interrupt)?;
+        }
         let folder = workspace::target().join("rdma");
         fs::create_dir_all(&folder).with_context(|| format!("{} cannot be created", folder.display()))?;
         Ok(Self { args, folder, interrupt })
