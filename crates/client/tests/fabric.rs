@@ -30,7 +30,12 @@ fn flags(rest: &str) -> String {
 fn options(mode: FabricMode) -> Options {
     let fabric = Fabric { mode, ..Fabric::default() };
     // Everything is emulated, and processors are few.
-    Options { fabric, timeout: Duration::from_secs(30), connect_timeout: Duration::from_secs(20), ..Options::default() }
+    Options {
+        fabric,
+        timeout: Duration::from_secs(30),
+        connect_timeout: Duration::from_secs(20),
+        ..Options::default()
+    }
 }
 
 /// A client of the server at this address of TCP, over the fabric.
@@ -88,7 +93,8 @@ fn calls_come_to_the_same_over_the_fabric_and_over_tcp() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn values_of_all_lengths_come_whole() {
     let server = Running::tcp(&flags("-m 1024 -I 512m"));
-    let mut lengths: Vec<usize> = vec![0, 1, 63, 64, 100, 4000, 4096, 8159, 8160, 8161, 16 << 10, (16 << 10) + 1];
+    let mut lengths: Vec<usize> =
+        vec![0, 1, 63, 64, 100, 4000, 4096, 8159, 8160, 8161, 16 << 10, (16 << 10) + 1];
     lengths.extend([65 << 10, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20, 64 << 20]);
     for mode in MODES {
         let cache = over(&server.address(), options(mode));
@@ -226,7 +232,10 @@ fn who_is_refused_is_told_or_takes_tcp() {
     let error = cache.set(b"key", b"v", Ttl::NEVER).expect_err("there is no fabric");
     assert!(matches!(&error, Error::Server { failure: Failure::Rejected(_), .. }), "{error:?}");
     let text = error.to_string();
-    assert!(text.starts_with("fab://") && text.contains("not over the fabric") && text.contains("--fabric"), "{text}");
+    assert!(
+        text.starts_with("fab://") && text.contains("not over the fabric") && text.contains("--fabric"),
+        "{text}"
+    );
     let or_tcp = Options { fabric: Fabric { or_tcp: true, ..Fabric::default() }, ..Options::default() };
     let cache = over(&without.address(), or_tcp);
     cache.set(b"key", b"v", Ttl::NEVER).expect("by TCP");
@@ -247,7 +256,10 @@ fn who_is_refused_is_told_or_takes_tcp() {
 /// A server in a process of its own, with its TCP address.
 fn served(name: &str, rest: &str) -> (Server, String, Leftover) {
     let path = socket_path(name);
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .expect("a port")
+        .port();
     let server = Server::started(&path, &flags(&format!("-l 127.0.0.1 -p {port} {rest}")));
     (server, format!("tcp://127.0.0.1:{port}"), Leftover(path))
 }
@@ -324,7 +336,9 @@ fn a_stopped_server_is_read_where_reads_are_one_sided() {
     let timeout = Duration::from_secs(3);
     let cache = over(&address, Options { timeout, failures_max: u32::MAX, ..options(FabricMode::OneSided) });
     for number in 0..100 {
-        cache.set(format!("key{number}").as_bytes(), &pattern(number, number * 100), Ttl::NEVER).expect("stored");
+        cache
+            .set(format!("key{number}").as_bytes(), &pattern(number, number * 100), Ttl::NEVER)
+            .expect("stored");
     }
     // The two ends know each other by now.
     assert!(cache.get(b"key1").expect("answered").is_some());

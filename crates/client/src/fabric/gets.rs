@@ -102,7 +102,8 @@ impl Gets {
         let options = RemoteOptions {
             gets: READS_AT_ONCE,
             fetches: READS_AT_ONCE,
-            in_order: domain.provider().reads_in_order,
+            // Hardware is only bound to send them in order, and may carry them out in another.
+            in_order: domain.provider().reads_in_order && !domain.provider().is_one_sided,
             ..RemoteOptions::default()
         };
         let remote =
