@@ -112,7 +112,7 @@ pub struct Offer {
 #[derive(Debug)]
 pub enum Way {
     /// A channel in memory.
-    Shm(NewChannel),
+    Shm(Box<NewChannel>),
     /// The fabric, to the endpoint of this client.
     Fabric(Box<Client>),
 }

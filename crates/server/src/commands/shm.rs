@@ -30,7 +30,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
         }
         Some(shm) => match NewChannel::create(&shm.shape) {
             Ok(channel) => {
-                session.offer = Some(Offer { form: saved(form), way: Way::Shm(channel) });
+                session.offer = Some(Offer { form: saved(form), way: Way::Shm(Box::new(channel)) });
                 return;
             }
             Err(error) => {

@@ -20,7 +20,7 @@ pub enum Fabric {
     /// It cannot be had; clients are told why.
     Failed(&'static str),
     /// They can.
-    Open(OpenFabric),
+    Open(Box<OpenFabric>),
 }
 
 /// A fabric that clients can come by.
@@ -44,7 +44,7 @@ impl Fabric {
     ) -> (Fabric, Vec<FabricPort>) {
         let Some(settings) = settings else { return (Fabric::Off, Vec::new()) };
         match OpenFabric::open(settings, store, workers) {
-            Ok((fabric, ports)) => (Fabric::Open(fabric), ports),
+            Ok((fabric, ports)) => (Fabric::Open(Box::new(fabric)), ports),
             Err(error) => {
                 tracing::error!("there is no fabric for clients to come by (--fabric): {error:#}");
                 // Clients are told as long as the server lives, which starts once.

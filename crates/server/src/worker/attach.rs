@@ -36,7 +36,7 @@ impl Connection {
             return Err(Ended::Error);
         };
         let attached = match (way, socket) {
-            (Way::Shm(channel), SocketLink::Unix(unix)) => share(ctx, unix, channel),
+            (Way::Shm(channel), SocketLink::Unix(unix)) => share(ctx, unix, *channel),
             (Way::Fabric(client), SocketLink::Tcp(tcp)) => connect(ctx, tcp, &client, self.place, &form),
             _ => return Err(Ended::Error),
         };
