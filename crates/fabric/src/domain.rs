@@ -7,6 +7,7 @@ use crate::library::Library;
 use crate::memory::Registration;
 use crate::object::{Object, operation};
 use crate::provider::Provider;
+use crate::signals::Kept;
 use crate::sys;
 
 /// An open interface of a provider. Any thread may use it.
@@ -50,6 +51,7 @@ impl Domain {
     /// The provider cannot.
     pub fn open(provider: &Provider) -> Result<Arc<Domain>, Error> {
         let library = Library::open()?;
+        let _kept = Kept::new();
         let info = provider.info.as_ptr();
         // SAFETY: the description lives, and is only read.
         let fabric_attr = unsafe { (*info).fabric_attr };

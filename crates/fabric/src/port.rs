@@ -14,6 +14,7 @@ use crate::domain::Domain;
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::object::{Object, operation};
+use crate::signals::Kept;
 use crate::sys;
 
 /// The longest name of an endpoint: the formats known have 16 to 64 bytes.
@@ -152,6 +153,7 @@ impl Port {
     /// # Errors
     /// The provider cannot.
     pub fn open(domain: &Arc<Domain>, options: PortOptions) -> Result<Port, Error> {
+        let _kept = Kept::new();
         let failed = |what, result: i32| domain.failure(what, result as isize);
         let missing = |what| failed(what, -sys::FI_ENOSYS);
         let addresses = open_addresses(domain, options.peers)?;

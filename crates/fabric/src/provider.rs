@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::library::Library;
+use crate::signals::Kept;
 use crate::survey::{ORDER, Rejected, Survey, Wish};
 use crate::sys::{self, FiInfo};
 
@@ -200,6 +201,7 @@ impl Library {
 
     /// What libfabric has to offer; no hints: all of it.
     fn infos(&'static self, hints: Option<Info>, toward: Option<IpAddr>) -> Result<Vec<Info>, Error> {
+        let _kept = Kept::new();
         let mut first = std::ptr::null_mut();
         let wanted = hints.as_ref().map_or(std::ptr::null(), |hints| hints.as_ptr().cast_const());
         let node = toward.map(|at| CString::new(at.to_string()).expect("an address has no 0 in it"));

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 
 use common::process::{fabcached, start, start_command};
 use common::{Client, Scratch, connect, connect_unix, packet, serve, try_serve};
+use fabcache_fabric::FILE_VARIABLE;
 use fabcache_fabric::channel::CHANNEL_VERSION;
 use fabcache_layout::header::FORMAT_VERSION;
 
@@ -107,6 +108,19 @@ fn a_server_that_has_none_says_why_and_serves_on() {
     let why = c.hear_until("\r\n");
     assert!(why.starts_with("SERVER_ERROR there is no fabric: "), "{why}");
     assert!(why.contains("nobodys") || why.contains("libfabric1"), "{why}");
+    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn without_libfabric_everything_else_is_there() {
+    let mut command = fabcached("-l 127.0.0.1 -p -1 --fabric");
+    command.env(FILE_VARIABLE, "/none/libfabric.so.1");
+    let process = start_command(command);
+    assert!(process.log().contains("libfabric1"), "{}", process.log());
+    let mut c = connect(process.address());
+    c.say(format!("fabric hello {}\r\n", hello()));
+    let why = c.hear_until("\r\n");
+    assert!(why.starts_with("SERVER_ERROR there is no fabric: ") && why.contains("libfabric1"), "{why}");
     c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
 }
 

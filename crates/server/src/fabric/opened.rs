@@ -105,6 +105,11 @@ impl OpenFabric {
         // Pages that are pinned would be those of before.
         store.keep_pages();
         let region = exposed.remote();
+        if provider.name == "shm" {
+            tracing::warn!(
+                "libfabric's provider shm trusts its peers: clients that come by it can do to this server what they like"
+            );
+        }
         for (worker, port) in ports.iter().enumerate() {
             tracing::debug!(worker, endpoint = endpoint(port.name()), "a worker's end of the fabric");
         }
