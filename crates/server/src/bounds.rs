@@ -91,3 +91,7 @@ pub const THREADS_MAX: usize = 1024;
 pub const ITEM_BYTES_MAX_MAX: u64 = 1 << 30;
 /// Smallest value size that can be configured (memcached's limit).
 pub const ITEM_BYTES_MAX_MIN: u64 = 1 << 10;
+
+/// With the fabric, memory that was freed is not written over for so long: several times what a read of it takes on a busy
+/// network, and little memory at any rate of writing.
+pub const FABRIC_GRACE: Duration = Duration::from_millis(2);

@@ -19,7 +19,7 @@ use fabcache_transport::unix::UnixListener;
 use fabcache_transport::{Listener, Peer};
 
 use crate::addresses::{Place, Tls};
-use crate::bounds::GRACEFUL_TIME_MAX;
+use crate::bounds::{FABRIC_GRACE, GRACEFUL_TIME_MAX};
 use crate::commands::ITEM_CLASS;
 use crate::connections::ConnectionInfo;
 use crate::credentials::Credentials;
@@ -195,6 +195,7 @@ fn make_store(settings: &Settings) -> Result<Store> {
         cas: settings.cas,
         // One for each worker and one for the housekeeper.
         threads: settings.threads + 1,
+        grace: settings.fabric.as_ref().map_or(Duration::ZERO, |_| FABRIC_GRACE),
         ..StoreOptions::default()
     })?;
     if settings.lock_memory {

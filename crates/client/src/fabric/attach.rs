@@ -44,6 +44,7 @@ struct Granted {
     clock_ns: u64,
     memory: RemoteMemory,
     secret: Secret,
+    grace_ns: u64,
 }
 
 /// Asks for the fabric over a socket on which nothing is under way, in packets where the server is spoken to in these. What is
@@ -78,7 +79,7 @@ pub fn attach(
     if !line.starts_with("FABRIC ") {
         return Ok(Err(Refusal(line)));
     }
-    let Granted { name, token, credits, clock_ns, memory, secret } =
+    let Granted { name, token, credits, clock_ns, memory, secret, grace_ns } =
         Granted::of(&line).ok_or_else(|| protocol(line.as_bytes()))?;
     let terms = Terms {
         own_token: end.token,
@@ -95,7 +96,7 @@ pub fn attach(
     if one_sided {
         let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
         let socket = Arc::downgrade(&socket.socket);
-        let region = Region { domain, name: name.clone(), memory, secret, zero_ns, socket };
+        let region = Region { domain, name: name.clone(), memory, secret, zero_ns, grace_ns, socket };
         remote.know(region);
     }
     let stream = FabricStream::new(end, &name, terms, Arc::clone(&socket.socket));
@@ -153,7 +154,7 @@ impl Offer {
 }
 
 impl Granted {
-    /// `FABRIC <name> <token> <credits> <region bytes> <clock ns> <region address> <region key> <secret>`: the token in
+    /// `FABRIC <name> <token> <credits> <region bytes> <clock ns> <region address> <region key> <secret> <grace ns>`: the token in
     /// hexadecimal digits, name and secret in base64.
     fn of(line: &str) -> Option<Granted> {
         let mut words = words_of(line)?;
@@ -163,11 +164,12 @@ impl Granted {
         let (bytes, clock_ns) = (next(&mut words)?, next(&mut words)?);
         let memory = RemoteMemory { address: next(&mut words)?, key: next(&mut words)?, bytes };
         let secret: [u8; SECRET_BYTES] = base64(&mut words)?.try_into().ok()?;
+        let grace_ns = next(&mut words)?;
         let is_sound = (1..=NAME_BYTES_MAX).contains(&name.len())
             && credits <= CREDITS_MAX
             && memory.address.checked_add(bytes).is_some();
         let secret = Secret(secret);
-        is_sound.then_some(Granted { name, token, credits, clock_ns, memory, secret })
+        is_sound.then_some(Granted { name, token, credits, clock_ns, memory, secret, grace_ns })
     }
 }
 
@@ -221,9 +223,10 @@ mod tests {
             assert_eq!(Offer::of(wrong), None, "{wrong}");
         }
         let secret = STANDARD.encode([7; SECRET_BYTES]);
-        let granted = format!("FABRIC AAEC ff 8 4096 5 100 {} {secret}", u64::MAX);
-        let Granted { name, token, credits, clock_ns, memory, .. } = Granted::of(&granted).expect("sound");
-        assert_eq!((name, token, credits, clock_ns), (vec![0, 1, 2], 255, 8, 5));
+        let granted = format!("FABRIC AAEC ff 8 4096 5 100 {} {secret} 9", u64::MAX);
+        let Granted { name, token, credits, clock_ns, memory, grace_ns, .. } =
+            Granted::of(&granted).expect("sound");
+        assert_eq!((name, token, credits, clock_ns, grace_ns), (vec![0, 1, 2], 255, 8, 5, 9));
         assert_eq!(memory, RemoteMemory { address: 100, key: u64::MAX, bytes: 4096 });
         for (sound, wrong) in [
             ("AAEC", "A!EC"),
@@ -232,6 +235,7 @@ mod tests {
             (" 8 ", " 5000 "),
             (" 100 ", " 18446744073709551615 "),
             (&*secret, "AAAA"),
+            (" 9", ""),
         ] {
             assert!(Granted::of(&granted.replace(sound, wrong)).is_none(), "{wrong}");
         }

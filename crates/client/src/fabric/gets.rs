@@ -14,8 +14,10 @@ use std::time::Instant;
 use fabcache_fabric::{Buffer, Completion, Error, Peer, Place, Pool, Port, PortOptions, Refused};
 use fabcache_layout::KeyHash;
 use fabcache_layout::header::{self, HEADER_BYTES};
-use fabcache_layout::reader::remote::{Arrival, Done, Fetch, Found, RemoteOptions, To};
+use fabcache_layout::reader::remote::{Arrival, Done, Fetch, Found, Now, RemoteOptions, To};
 use fabcache_layout::reader::{Remote, Value};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use super::own::Own;
 use super::remote::Region;
@@ -104,6 +106,7 @@ impl Gets {
             fetches: READS_AT_ONCE,
             // Hardware is only bound to send them in order, and may carry them out in another.
             in_order: domain.provider().reads_in_order && !domain.provider().is_one_sided,
+            grace_ns: region.grace_ns,
             ..RemoteOptions::default()
         };
         let remote =
@@ -182,7 +185,7 @@ impl Gets {
         }
     }
 
-    fn take_in(&mut self, Completion { token, result, buffer, .. }: Completion, now: u32) {
+    fn take_in(&mut self, Completion { token, result, buffer, .. }: Completion, now: Now) {
         let fetch = self.fetching.get_mut(token as usize).and_then(Option::take);
         let Some(Fetch { id, len, to, .. }) = fetch else { return };
         if result.is_err() {
@@ -213,7 +216,7 @@ impl Gets {
             let (fetch, buffer) = match self.refused.take() {
                 Some(refused) => refused,
                 None => {
-                    let Some(fetch) = self.remote.next_fetch() else { return };
+                    let Some(fetch) = self.remote.next_fetch(precise_ns()) else { return };
                     let Some(buffer) = self.buffer(fetch.len) else {
                         self.is_broken = true;
                         return;
@@ -318,11 +321,17 @@ impl Gets {
         }
     }
 
-    /// The second of the region's clock that it is.
-    fn now(&self) -> u32 {
+    /// What time it is.
+    fn now(&self) -> Now {
         let second = (monotonic_ns() as i64).saturating_sub(self.region.zero_ns) / NS_PER_SECOND;
-        second.clamp(0, u32::MAX.into()) as u32
+        Now { second: second.clamp(0, u32::MAX.into()) as u32, ns: precise_ns() }
     }
+}
+
+/// Nanoseconds of a clock that goes on while the system is suspended.
+fn precise_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as u64 * NS_PER_SECOND as u64 + now.tv_nsec as u64
 }
 
 /// The region's first bytes.

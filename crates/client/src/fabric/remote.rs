@@ -35,6 +35,8 @@ pub struct Region {
     pub secret: Secret,
     /// The monotonic clock at second 0 of the region's, in nanoseconds: early rather than late.
     pub zero_ns: i64,
+    /// For so long nothing is written over what was freed.
+    pub grace_ns: u64,
     /// Of the connection on which it was told, as long as that is there.
     pub socket: Weak<socket2::Socket>,
 }

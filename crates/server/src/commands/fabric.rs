@@ -19,9 +19,6 @@ use crate::shared::Shared;
 pub const NOT_CONNECTED: Refusal =
     Refusal::Server("the fabric cannot be used with this client; see the server's log");
 
-/// How long what was freed is not written over, at least.
-const GRACE_NS: u64 = 0;
-
 /// Tells which fabric there is, if the client may come by it and knows these versions of what goes over it.
 pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) {
     let versions = (channel, region);
@@ -86,7 +83,7 @@ pub fn attached(shared: &Shared, fabric: &OpenFabric, name: &[u8], granted: &Gra
         region.address,
         region.key,
         STANDARD.encode(store.secret().0),
-        GRACE_NS,
+        store.grace().as_nanos(),
     )
 }
 
