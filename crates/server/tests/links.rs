@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::process::{Process, fabcached, start_command};
-use common::{Client, PATIENCE, connect, wait_until};
+use common::{Client, PATIENCE, Scratch, connect, connect_unix, wait_until};
 use fabcache_fabric::channel::{
     CHANNEL_VERSION, ClientEnd, Incoming, MESSAGE_BYTES, Next, SHORT_BYTES, Terms, receives_for,
 };
@@ -258,11 +258,14 @@ fn count(server: SocketAddr, name: &str) -> u64 {
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn requests_go_over_the_fabric_beside_other_ways() {
-    let process = start("-I 8m");
+    let scratch = Scratch::new("links-ways");
+    let path = scratch.path("socket");
+    let process = start(&format!("-I 8m --shm -s {}", path.display()));
     let mut a = attach(process.address());
     let mut b = attach(process.address());
     a.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     connect(process.address()).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    connect_unix(&path).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     b.ask("get a\r\nmg a v\r\n", "VALUE a 0 1\r\nx\r\nEND\r\nVA 1\r\nx\r\n");
     // More than messages hold, and than there are credits for.
     let value = "v".repeat(1 << 20);

@@ -92,7 +92,7 @@ impl OpenFabric {
             only_this_host: settings.peers.are_local(),
         };
         let provider = Library::open()?.pick(&wish).map_err(|error| match error {
-            fabcache_fabric::Error::NoProvider { .. } if wish.only_this_host => {
+            fabcache_fabric::Error::NoProvider { .. } if wish.only_this_host && wish.interface.is_none() => {
                 Error::new(error).context("only clients of this host may, unless --fabric-peers names others")
             }
             error => error.into(),
