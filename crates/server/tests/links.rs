@@ -1,5 +1,6 @@
 //! Clients on the fabric, by themselves: what they are given, and what becomes of those that break the rules or leave.
-//! `FABCACHE_PROVIDER` names the provider, with its interface behind a comma if that matters.
+//! `FABCACHE_PROVIDER` names the provider, `FABCACHE_SERVER_INTERFACE` and `FABCACHE_CLIENT_INTERFACE` the interfaces if
+//! these matter.
 
 mod common;
 
@@ -34,9 +35,17 @@ fn provider() -> String {
     std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into())
 }
 
+/// The interface of the server, or of the client.
+fn interface(whose: &str) -> Option<String> {
+    std::env::var(format!("FABCACHE_{whose}_INTERFACE")).ok().filter(|name| !name.is_empty())
+}
+
 /// A server with a fabric.
 fn start(more: &str) -> Process {
-    let provider = provider();
+    let mut provider = provider();
+    if let Some(interface) = interface("SERVER") {
+        provider = format!("{provider},{interface}");
+    }
     // Hardware has no interface that only its own host reaches.
     let peers = if provider.starts_with("verbs") { "--fabric-peers 0.0.0.0/0,::/0" } else { "" };
     let mut command = fabcached("-l 127.0.0.1 -p -1 -t 2");
@@ -52,10 +61,9 @@ struct Reach {
 
 impl Reach {
     fn open(provider: &str) -> Reach {
-        let named = self::provider();
-        let interface = named.split_once(',').map(|(_, interface)| interface.to_owned());
         let only_this_host = !provider.starts_with("verbs");
-        let wish = Wish { provider: Some(provider.to_owned()), interface, only_this_host };
+        let wish =
+            Wish { provider: Some(provider.to_owned()), interface: interface("CLIENT"), only_this_host };
         let provider = Library::open().expect("libfabric is there").pick(&wish).expect("the server has it");
         let domain = Domain::open(&provider).expect("it opens");
         let port = Port::open(&domain, PortOptions { operations: 64, peers: 1, waits: false });
@@ -313,7 +321,7 @@ fn who_cannot_be_connected_goes_on_over_tcp() {
     let name = [2, 0, 0, 80, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     c.ask(words(&name, 8), "CLIENT_ERROR fabric hello comes before fabric attach\r\n");
     c.ask("fabric hello 999 1\r\n", "CLIENT_ERROR this server's fabric has formats of other versions\r\n");
-    assert!(hello(&mut c).starts_with(&format!("FABRIC {}", provider().split(',').next().expect("a word"))));
+    assert!(hello(&mut c).starts_with(&format!("FABRIC {}", provider())));
     if !provider().starts_with("verbs") {
         let mut foreign = name;
         foreign[4..8].copy_from_slice(&[192, 0, 2, 1]);
@@ -411,14 +419,14 @@ fn an_idle_server_sleeps_however_many_clients_it_has() {
     wait_until("its workers sleep", || {
         let before = cpu_ns(&process);
         std::thread::sleep(Duration::from_millis(500));
-        cpu_ns(&process) - before < 5_000_000
+        cpu_ns(&process) - before < 50_000_000
     });
     let before = cpu_ns(&process);
     std::thread::sleep(Duration::from_secs(4));
     let spent = Duration::from_nanos(cpu_ns(&process) - before);
     println!("idle with {CROWD} clients: {:?} of CPU a second", spent / 4);
-    // Ten times what it is: nobody knows the machine.
-    assert!(spent / 4 < Duration::from_millis(10), "{spent:?} in four seconds");
+    // A thousand times what it is, on whatever machine; who does not sleep takes all of it.
+    assert!(spent / 4 < Duration::from_millis(100), "{spent:?} in four seconds");
     for client in &mut clients {
         client.ask("mn\r\n", "MN\r\n");
     }

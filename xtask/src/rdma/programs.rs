@@ -12,7 +12,7 @@ use crate::process::{Guarded, Interrupt, Scratch, describe, read};
 use crate::workspace;
 
 /// Each is a package and its test program, of which the ignored tests are run.
-const TESTS: &[(&str, &str)] = &[("fabcache-fabric", "providers")];
+const TESTS: &[(&str, &str)] = &[("fabcache-fabric", "providers"), ("fabcache-server", "links")];
 
 /// For a build from nothing.
 const BUILD_TIME_MAX: Duration = Duration::from_secs(1800);
