@@ -15,7 +15,7 @@ use crate::current::{Current, Ours};
 use crate::errors::{client_error, forked, is_refusal, raised};
 use crate::many::{self, Keys};
 use crate::numbers::{Expire, NO_COMMAND, NO_DELTA, NO_EXPTIME, cas_number, integer};
-use crate::options::options;
+use crate::options::{FabricGiven, options};
 use crate::request::{Request, Shown};
 use crate::settings::{KEY_BYTES_MAX, Serde, Settings, with_cas};
 use crate::value::Value;
@@ -67,10 +67,11 @@ impl BaseClient {
         allow_unicode_keys: bool,
         encoding: Py<PyString>,
         shared_memory: Option<bool>,
+        fabric: FabricGiven,
         protocol: String,
         login: Option<(String, String)>,
     ) -> PyResult<()> {
-        let options = options(connect_timeout, timeout, shared_memory, &protocol, login)?;
+        let options = options(connect_timeout, timeout, shared_memory, fabric, &protocol, login)?;
         // An address that is none is told now.
         made(serde.py(), &address, &options)?;
         let serde = Serde::new(serde)?;

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use fabcache_client::{Credentials, Options, Protocol, SharedMemory};
+use fabcache_client::{Credentials, Fabric, FabricMode, Options, Protocol, SharedMemory};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// A time of which no clock knows the end.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// What is said of the fabric: the mode, provider, interface, and whether TCP will do instead.
+pub type FabricGiven = (String, Option<String>, Option<String>, bool);
 
 /// The client library's options, made of Python's arguments. `login` is a user's name and password.
 ///
@@ -17,6 +20,7 @@ pub fn options(
     connect_timeout: Option<f64>,
     timeout: Option<f64>,
     shared_memory: Option<bool>,
+    (mode, provider, interface, or_tcp): FabricGiven,
     protocol: &str,
     login: Option<(String, String)>,
 ) -> PyResult<Options> {
@@ -42,6 +46,20 @@ pub fn options(
             None => SharedMemory::Offered,
             Some(true) => SharedMemory::Required,
             Some(false) => SharedMemory::Never,
+        },
+        fabric: Fabric {
+            mode: match &*mode {
+                "auto" => FabricMode::Auto,
+                "one-sided" => FabricMode::OneSided,
+                "request" => FabricMode::Request,
+                other => {
+                    let why = format!("fabric is \"auto\", \"one-sided\" or \"request\", not {other:?}");
+                    return Err(PyValueError::new_err(why));
+                }
+            },
+            provider,
+            interface,
+            or_tcp,
         },
         ..Options::default()
     })

@@ -120,6 +120,22 @@ def test_servers_are_named_alike():
                 normalize(wrong)
 
 
+def test_servers_on_the_fabric_are_named_by_text():
+    normalize = fabcache.client.normalize_server_spec
+    for spec, written in [("fab://h", "fab://h:11211"), ("fab://h:1", "fab://h:1"), ("fab://[::1]:5", "fab://[::1]:5")]:
+        assert normalize(spec) == normalize(written) == written
+        fabcache.Client(spec)
+    for wrong in ["fab:///a", "fab://unix:a", "fab://h:port"]:
+        with pytest.raises(ValueError):
+            normalize(wrong)
+    with pytest.raises(ValueError, match="one-sided"):
+        fabcache.Client("fab://h", fabric="both")
+    by_fabric = fabcache.HashClient(["fab://one:1", "fab://two:2"])
+    by_tcp = fabcache.HashClient(["one:1", "two:2"])
+    for number in range(100):
+        assert by_fabric.hasher.get_node(f"key{number}") == by_tcp.hasher.get_node(f"key{number}")
+
+
 def test_keys_go_to_the_same_servers():
     nodes = ["10.0.0.1:11211", "10.0.0.2:11211", "/tmp/s", "ħost:1"]
     for seed in (0, 7, 0xFFFFFFFF):

@@ -92,3 +92,5 @@ pub const READ_BUFFERS_KEPT: usize = 8;
 pub const READ_PATIENCE: Duration = Duration::from_millis(500);
 /// How long after reads have failed they are tried again.
 pub const READS_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Naps after which the server is rung for once more: some milliseconds.
+pub const NAPS_A_BELL: u32 = 8;

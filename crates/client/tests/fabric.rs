@@ -100,7 +100,8 @@ fn values_of_all_lengths_come_whole() {
         let cache = over(&server.address(), options(mode));
         for (number, len) in lengths.iter().copied().enumerate() {
             let (key, value) = (format!("{mode:?}{len}"), pattern(number, len));
-            cache.set_with_flags(key.as_bytes(), &value, Ttl::NEVER, 7).expect("stored");
+            let stored = cache.set_with_flags(key.as_bytes(), &value, Ttl::NEVER, 7);
+            stored.unwrap_or_else(|error| panic!("{mode:?}: {len} bytes: {error}"));
             // By key, and where it was found.
             for _ in 0..3 {
                 let item = cache.get(key.as_bytes()).expect("answered").expect("there");

@@ -6,6 +6,7 @@
 //! While it is in timeout it is not asked. After so many failures as the handle allows it stays there, or, where failed
 //! servers are left out, its keys belong to others.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char};
@@ -53,6 +54,9 @@ pub struct memcached_instance_st {
     /// The newest last.
     pub(crate) errors: RefCell<Vec<Report>>,
 }
+
+/// What stands before the name of a host that is reached over the fabric: this library's own.
+pub(crate) const FABRIC: &str = "fab://";
 
 /// Where libmemcached 1.1.4 has a server's port, and its host.
 const PORT_AT: usize = 16;
@@ -118,6 +122,14 @@ impl memcached_instance_st {
     pub(crate) fn name(&self) -> &CStr {
         // SAFETY: it has an end, which `new` left, and nobody writes it.
         unsafe { CStr::from_ptr(self.host.as_ptr()) }
+    }
+
+    /// Its name as keys are mapped by it: how a host is reached makes no difference.
+    pub(crate) fn host(&self) -> Cow<'_, str> {
+        match self.name().to_string_lossy() {
+            Cow::Borrowed(name) => name.strip_prefix(FABRIC).unwrap_or(name).into(),
+            Cow::Owned(name) => name.strip_prefix(FABRIC).map(str::to_owned).unwrap_or(name).into(),
+        }
     }
 
     /// Where it is, as errors tell it.
@@ -308,11 +320,12 @@ impl memcached_instance_st {
                 format!("unix://{}", path.display())
             }
             _ => {
-                let host = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&name);
+                let (way, name) = name.strip_prefix(FABRIC).map_or(("tcp://", &*name), |host| (FABRIC, host));
+                let host = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
                 if host.contains(':') {
-                    format!("tcp://[{host}]:{}", self.port)
+                    format!("{way}[{host}]:{}", self.port)
                 } else {
-                    format!("tcp://{host}:{}", self.port)
+                    format!("{way}{host}:{}", self.port)
                 }
             }
         };

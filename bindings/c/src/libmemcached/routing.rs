@@ -113,7 +113,7 @@ impl memcached_st {
         let instances = inner.instances.borrow().clone();
         // Only names and weights count for it, and libmemcached calls a socket by its path and the port it was given.
         let place = |server: &memcached_instance_st| Place::Tcp {
-            host: server.name().to_string_lossy().into_owned(),
+            host: server.host().into_owned(),
             port: server.port,
         };
         let addresses: Vec<Address> =

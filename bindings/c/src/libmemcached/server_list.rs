@@ -5,6 +5,7 @@ use std::ptr::null_mut;
 
 use super::border::{Out, put, text};
 use super::constants::*;
+use super::instance::FABRIC;
 use super::types::*;
 use crate::guarded;
 
@@ -203,9 +204,10 @@ fn parse(servers: &[u8]) -> impl Iterator<Item = Named<'_>> {
 }
 
 fn named(server: &[u8]) -> Named<'_> {
+    let start = if server.starts_with(FABRIC.as_bytes()) { FABRIC.len() } else { 0 };
     // An IPv6 address stands in brackets.
-    let from =
-        if server.starts_with(b"[") { server.iter().position(|byte| *byte == b']').unwrap_or(0) } else { 0 };
+    let bracket = server[start..].iter().position(|byte| *byte == b']');
+    let from = start + bracket.filter(|_| server[start..].starts_with(b"[")).unwrap_or(0);
     let Some(colon) = server[from..].iter().position(|byte| *byte == b':').map(|at| from + at) else {
         return Named { host: server, port: 0, weight: 1 };
     };
@@ -245,6 +247,8 @@ mod tests {
             ("::1", vec![("", 0, 1)]),
             ("[::1]:44:3", vec![("[::1]", 44, 3)]),
             ("[::1]", vec![("[::1]", 0, 1)]),
+            ("fab://h:3:2", vec![("fab://h", 3, 2)]),
+            ("fab://[::1]:4,fab://g", vec![("fab://[::1]", 4, 1), ("fab://g", 0, 1)]),
             ("h:1,", vec![("h", 1, 1)]),
             ("  h:2 ,  g:3", vec![("  h", 2, 0), (" g", 3, 1)]),
             ("h:-1", vec![("h", 65535, 1)]),

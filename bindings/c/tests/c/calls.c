@@ -44,6 +44,8 @@ static void options(void) {
   COMES_TO(FABCACHE_OK, fabcache_options_timeout_ms(options, 20000));
   COMES_TO(FABCACHE_OK, fabcache_options_failures(options, 2, 100, 1));
   COMES_TO(FABCACHE_OK, fabcache_options_shared_memory(options, FABCACHE_SHARED_MEMORY_REQUIRED));
+  COMES_TO(FABCACHE_OK, fabcache_options_fabric(options, FABCACHE_FABRIC_MODE_REQUEST, "tcp;ofi_rxm", "lo", 1));
+  COMES_TO(FABCACHE_OK, fabcache_options_fabric(options, FABCACHE_FABRIC_MODE_AUTO, NULL, NULL, 0));
   COMES_TO(FABCACHE_OK, fabcache_options_protocol(options, FABCACHE_PROTOCOL_BINARY));
   COMES_TO(FABCACHE_OK, fabcache_options_protocol(options, FABCACHE_PROTOCOL_AUTO));
   COMES_TO(FABCACHE_OK, fabcache_options_distribution(options, FABCACHE_DISTRIBUTION_KETAMA_WEIGHTED));
@@ -55,6 +57,9 @@ static void options(void) {
   COMES_TO(BAD, fabcache_options_timeout_ms(options, 0));
   COMES_TO(BAD, fabcache_options_failures(options, 0, 100, 1));
   COMES_TO(BAD, fabcache_options_shared_memory(options, 3));
+  COMES_TO(BAD, fabcache_options_fabric(options, 3, NULL, NULL, 0));
+  COMES_TO(BAD, fabcache_options_fabric(options, 0, "\xff", NULL, 0));
+  COMES_TO(BAD, fabcache_options_fabric(NULL, 0, NULL, NULL, 0));
   COMES_TO(BAD, fabcache_options_protocol(options, 4));
   COMES_TO(BAD, fabcache_options_protocol(NULL, 0));
   COMES_TO(BAD, fabcache_options_distribution(options, -1));

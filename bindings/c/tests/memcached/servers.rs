@@ -6,6 +6,7 @@ use std::ptr::{null, null_mut};
 
 use fabcache::libmemcached::create::*;
 use fabcache::libmemcached::flush::memcached_version;
+use fabcache::libmemcached::hash::memcached_generate_hash;
 use fabcache::libmemcached::server::*;
 use fabcache::libmemcached::server_list::*;
 use fabcache::libmemcached::*;
@@ -134,6 +135,27 @@ fn keys_belong_to_the_servers_that_the_client_library_says() {
             let at = mapping.server_of(key.as_bytes()).expect("there are servers");
             assert_eq!(server, std::ptr::from_ref(memc.server(at as u32)), "{key} {hashing:?}");
         }
+    }
+}
+
+#[test]
+fn how_a_host_is_reached_makes_no_difference_to_keys() {
+    let [tcp, fabric] = ["one:1,two:2,[::1]:3", "fab://one:1,fab://two:2,fab://[::1]:3"].map(|servers| {
+        let text = CString::new(servers).expect("no zero");
+        let list = call!(memcached_servers_parse(text.as_ptr()));
+        let memc = Handle::new();
+        memc.behave(MEMCACHED_BEHAVIOR_DISTRIBUTION, u64::from(MEMCACHED_DISTRIBUTION_CONSISTENT_KETAMA));
+        assert_eq!(call!(memcached_server_push(memc.get_ref(), list)), MEMCACHED_SUCCESS);
+        call!(memcached_server_list_free(list));
+        memc
+    });
+    let names = ["fab://one", "fab://two", "fab://[::1]"].map(String::from);
+    assert_eq!(listed(&fabric), names.into_iter().zip([1, 2, 3]).collect::<Vec<_>>());
+    for number in 0..200 {
+        let key = format!("key{number}");
+        let of =
+            |memc: &Handle| call!(memcached_generate_hash(memc.get_ref(), key.as_ptr().cast(), key.len()));
+        assert_eq!(of(&tcp), of(&fabric), "{key}");
     }
 }
 

@@ -505,6 +505,8 @@ fn options_say_what_there_is() {
         call!(fabcache_options_connect_timeout_ms(options, 100)),
         call!(fabcache_options_failures(options, 3, 0, 1)),
         call!(fabcache_options_mapping(options, 2, 1)),
+        call!(fabcache_options_fabric(options, FabricMode::OneSided as c_int, c"verbs".as_ptr(), null(), 1)),
+        call!(fabcache_options_fabric(options, FabricMode::Auto as c_int, null(), c"eth0".as_ptr(), 0)),
         call!(fabcache_options_credentials(options, c"u".as_ptr(), c"p".as_ptr())),
         call!(fabcache_options_credentials(options, null(), null())),
     ] {
@@ -532,6 +534,10 @@ fn options_say_what_there_is() {
         call!(fabcache_options_connect_timeout_ms(options, 0)),
         call!(fabcache_options_failures(options, 0, 0, 0)),
         call!(fabcache_options_credentials(options, c"u".as_ptr(), null())),
+        call!(fabcache_options_fabric(options, 3, null(), null(), 0)),
+        call!(fabcache_options_fabric(options, 0, c"\xff".as_ptr(), null(), 0)),
+        call!(fabcache_options_fabric(options, 0, null(), c"\xff".as_ptr(), 0)),
+        call!(fabcache_options_fabric(null_mut(), 0, null(), null(), 0)),
         call!(fabcache_options_credentials(options, c"\xff".as_ptr(), c"p".as_ptr())),
         call!(fabcache_options_timeout_ms(null_mut(), 1)),
         call!(fabcache_options_connect_timeout_ms(null_mut(), 1)),
@@ -543,6 +549,26 @@ fn options_say_what_there_is() {
     }
     call!(fabcache_options_free(options));
     call!(fabcache_options_free(null_mut()));
+}
+
+#[test]
+fn a_server_that_is_not_on_the_fabric_is_told_of_or_reached_by_tcp() {
+    let tcp = Running::tcp();
+    let address = tcp.address.replace("tcp://", "fab://");
+    let cache = Open::at(&[&address]);
+    assert_eq!(cache.set("key", b"v"), Code::Refused);
+    let told = last_error();
+    assert!(told.starts_with(&address) && told.contains("not over the fabric"), "{told}");
+    let options = fabcache_options_new();
+    assert_eq!(
+        call!(fabcache_options_fabric(options, FabricMode::Auto as c_int, null(), null(), 1)),
+        Code::Ok
+    );
+    let cache = Open::with(&[&address], options);
+    assert_eq!(cache.set("key", b"v"), Code::Ok);
+    let mut ways: Vec<(String, c_int, bool)> = Vec::new();
+    assert_eq!(call!(fabcache_transports(cache.0, Some(way), (&raw mut ways).cast())), Code::Ok);
+    assert_eq!(ways, [(address, Way::Tcp as c_int, false)]);
 }
 
 #[test]

@@ -54,6 +54,7 @@ class BaseClient:
         allow_unicode_keys: bool,
         encoding: str,
         shared_memory: Optional[bool],
+        fabric: Tuple[str, Optional[str], Optional[str], bool],
         protocol: str,
         login: Optional[Tuple[str, str]],
     ) -> None: ...
@@ -64,7 +65,7 @@ class BaseClient:
         """Close the connections to the server. The next call that needs one opens it again."""
 
     def transport(self) -> Optional[str]:
-        """How the server is reached: "shared memory", "unix" or "tcp"; None before the first call."""
+        """How the server is reached: "shared memory", "unix", "fabric" or "tcp"; None before the first call."""
 
     def check_key(self, key: _Key, key_prefix: bytes) -> bytes:
         """The key with a prefix, as the server gets it."""

@@ -14,6 +14,9 @@ from fabcache.exceptions import (
 
 ServerSpec = Union[Tuple[str, int], str]
 
+# What the text of a server begins with that is reached over the fabric.
+FABRIC = "fab://"
+
 _RECEIVE_BYTES = 1 << 16
 
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 from fabcache import serde as _serde
 from fabcache._fabcache import BaseClient
-from fabcache._text import ServerSpec, TextConnection, raise_errors
+from fabcache._text import FABRIC, ServerSpec, TextConnection, raise_errors
 from fabcache.exceptions import MemcacheClientError, MemcacheIllegalInputError, MemcacheUnexpectedCloseError, MemcacheUnknownError
 
 Key = Union[str, bytes]
@@ -19,7 +19,7 @@ _DEFAULT_PORT = 11211
 
 def normalize_server_spec(server: ServerSpec) -> ServerSpec:
     """(host, port), or the path of a Unix socket: of such a pair, "host", "host:port", "[host]:port", "unix:PATH" or "/PATH";
-    "tcp://" and "unix://" may stand before."""
+    "tcp://" and "unix://" may stand before. "fab://host:port" stays a text."""
     if isinstance(server, tuple):
         return server
     if not isinstance(server, str):
@@ -28,6 +28,11 @@ def normalize_server_spec(server: ServerSpec) -> ServerSpec:
         return server[len("unix:") :]
     if server.startswith("/"):
         return server
+    if server.startswith(FABRIC):
+        pair = normalize_server_spec(server[len(FABRIC) :])
+        if isinstance(pair, str):
+            raise ValueError(f"{server!r} is no address of a server: a Unix socket is not on the fabric")
+        return FABRIC + _written(pair)
     server = server.removeprefix("tcp://")
     host, port = server, str(_DEFAULT_PORT)
     if ":" in server and not server.endswith("]"):
@@ -44,12 +49,18 @@ def _address(server: ServerSpec) -> str:
     if isinstance(server, str):
         if not server:
             raise ValueError("a Unix socket has a path")
+        if server.startswith(FABRIC):
+            return server
         return "unix://" + os.path.abspath(server)
+    return "tcp://" + _written(server)
+
+
+def _written(pair: Tuple[str, int]) -> str:
     try:
-        host, port = server
+        host, port = pair
     except ValueError:
-        raise ValueError(f"Unsupported server specification: {server!r}") from None
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        raise ValueError(f"Unsupported server specification: {pair!r}") from None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class KeepaliveOpts:
@@ -125,6 +136,9 @@ class Client(BaseClient):
 
     ``server`` is a pair of host and port, "host:port", or the path of a Unix socket. A fabcached's Unix socket offers its
     memory: then values are read where they lie. ``shared_memory=True`` insists on that, False does without.
+    "fab://host:port" is reached over the fabric: ``fabric`` says how values are got, "one-sided", "request", or as is faster
+    ("auto"). ``fabric_provider`` and ``fabric_interface`` are libfabric's names of what is to be used; with ``fabric_or_tcp=True``
+    TCP serves where there is no fabric.
 
     ``username`` and ``password`` say who this is where clients authenticate: by text, or with ``protocol="binary"`` by SASL PLAIN.
     ``protocol`` is what is spoken over sockets: "meta", "text", "binary", or of the first two what the server takes ("auto").
@@ -152,6 +166,10 @@ class Client(BaseClient):
         tls_context: Optional[ssl.SSLContext] = None,
         *,
         shared_memory: Optional[bool] = None,
+        fabric: str = "auto",
+        fabric_provider: Optional[str] = None,
+        fabric_interface: Optional[str] = None,
+        fabric_or_tcp: bool = False,
         protocol: str = "auto",
         username: Optional[str] = None,
         password: Optional[str] = None,
@@ -182,6 +200,7 @@ class Client(BaseClient):
             bool(allow_unicode_keys),
             encoding,
             shared_memory,
+            (fabric, fabric_provider, fabric_interface, bool(fabric_or_tcp)),
             protocol,
             self._login,
         )
@@ -275,7 +294,11 @@ class Client(BaseClient):
     def _text(self) -> TextConnection:
         if self._speaks_binary and self._login is not None:
             raise MemcacheClientError("this call is one of the text protocol, which a server with SASL does not take")
-        return TextConnection(self.server, self.connect_timeout, self.timeout, self._login)
+        server = self.server
+        if isinstance(server, str) and server.startswith(FABRIC):
+            # Both go to the same port.
+            server = normalize_server_spec(server[len(FABRIC) :])
+        return TextConnection(server, self.connect_timeout, self.timeout, self._login)
 
     def _ask(self, command: bytes, name: bytes, noreply: Optional[bool] = None) -> bytes:
         noreply = self.default_noreply if noreply is None else noreply
@@ -321,6 +344,10 @@ class PooledClient(Client):
         tls_context: Optional[ssl.SSLContext] = None,
         *,
         shared_memory: Optional[bool] = None,
+        fabric: str = "auto",
+        fabric_provider: Optional[str] = None,
+        fabric_interface: Optional[str] = None,
+        fabric_or_tcp: bool = False,
         protocol: str = "auto",
         username: Optional[str] = None,
         password: Optional[str] = None,
@@ -344,6 +371,10 @@ class PooledClient(Client):
             encoding,
             tls_context,
             shared_memory=shared_memory,
+            fabric=fabric,
+            fabric_provider=fabric_provider,
+            fabric_interface=fabric_interface,
+            fabric_or_tcp=fabric_or_tcp,
             protocol=protocol,
             username=username,
             password=password,

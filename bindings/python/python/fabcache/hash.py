@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Tupl
 
 from fabcache import serde as _serde
 from fabcache._fabcache import murmur3_32, rendezvous_score
-from fabcache._text import ServerSpec
+from fabcache._text import FABRIC, ServerSpec
 from fabcache.client import Client, Key, KeepaliveOpts, PooledClient, normalize_server_spec
 from fabcache.exceptions import MemcacheError
 
@@ -117,6 +117,10 @@ class HashClient:
         tls_context: Optional[ssl.SSLContext] = None,
         *,
         shared_memory: Optional[bool] = None,
+        fabric: str = "auto",
+        fabric_provider: Optional[str] = None,
+        fabric_interface: Optional[str] = None,
+        fabric_or_tcp: bool = False,
         protocol: str = "auto",
         username: Optional[str] = None,
         password: Optional[str] = None,
@@ -147,6 +151,10 @@ class HashClient:
             "encoding": encoding,
             "tls_context": tls_context,
             "shared_memory": shared_memory,
+            "fabric": fabric,
+            "fabric_provider": fabric_provider,
+            "fabric_interface": fabric_interface,
+            "fabric_or_tcp": fabric_or_tcp,
             "protocol": protocol,
             "username": username,
             "password": password,
@@ -356,4 +364,5 @@ def _with_port(server: ServerSpec, port: Optional[int]) -> ServerSpec:
 
 
 def _name(server: ServerSpec) -> str:
-    return server if isinstance(server, str) else "%s:%s" % server
+    # How a host is reached makes no difference to its keys.
+    return server.removeprefix(FABRIC) if isinstance(server, str) else "%s:%s" % server

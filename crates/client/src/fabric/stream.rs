@@ -24,7 +24,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::link::{End, Link};
 use super::own::Own;
 use crate::bounds::{
-    LEAVE_MAX, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
+    LEAVE_MAX, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, NAPS_A_BELL, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
 };
 use crate::message::Form;
 use crate::shm::monotonic_ns;
@@ -197,9 +197,11 @@ impl Shared {
         };
         link.naps = link.naps.saturating_add(1);
         link.is_asleep = true;
-        // Where this end has no descriptor, the server's has none either; and before the first message it may rest.
-        let must_ring =
-            (self.descriptor.is_none() || refused.is_some()) && std::mem::take(&mut link.is_unrung);
+        // Where this end has no descriptor, the server's has none either; and before the first message it may rest. It is
+        // rung for again later: it may have looked before the message was there.
+        let is_again = self.descriptor.is_none() && link.naps.is_multiple_of(NAPS_A_BELL);
+        let is_needed = self.descriptor.is_none() || refused.is_some();
+        let must_ring = is_needed && std::mem::take(&mut link.is_unrung) || is_again;
         drop(link);
         if must_ring {
             self.ring();

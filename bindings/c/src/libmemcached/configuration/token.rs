@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::libmemcached::instance::FABRIC;
+
 /// What a piece of a configuration string is. The numbers are those of libmemcached's error texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
@@ -279,6 +281,10 @@ fn number_after(text: &[u8], sign: &[u8]) -> Option<usize> {
 
 /// What begins with a letter or a digit. A name has three and more bytes and ends with one of these, too.
 fn word(text: &[u8], after_server: bool) -> Option<(Token, usize)> {
+    if after_server && let Some(host) = text.strip_prefix(FABRIC.as_bytes()) {
+        let is_host = |(token, _): &(Token, usize)| matches!(token, Token::Hostname | Token::IpAddress);
+        return word(host, true).filter(is_host).map(|(_, length)| (Token::Hostname, FABRIC.len() + length));
+    }
     let letters =
         count(text, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'"'));
     let end = text[..letters].iter().rposition(u8::is_ascii_alphanumeric).map_or(0, |last| last + 1);
