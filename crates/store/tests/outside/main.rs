@@ -10,15 +10,19 @@ mod common;
 mod ledger;
 mod reader;
 mod value;
+mod window;
 mod writers;
 
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use ledger::Ledger;
 use writers::Server;
 
 /// Reads of each scenario when none are asked for.
 const READS: u64 = 100_000;
+/// For how long the server leaves alone what it emptied.
+const GRACE: Duration = Duration::from_micros(300);
 /// Says to the program, when it starts itself again, what to read.
 const READER: &str = "FABCACHE_OUTSIDE_READER";
 

@@ -13,6 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::common::outside::map_all;
 use crate::value::{Random, check, key};
+use crate::window::{self, Way};
 use crate::writers::Server;
 use crate::{Ledger, Scenario};
 
@@ -47,6 +48,10 @@ pub fn run(order: &str) {
         random: Random::new(77 + number),
     };
     outsider.run(reads, number == 0);
+    for (way, part) in Way::ALL.into_iter().zip(0..) {
+        let seed = 5_000 + number * 10 + part;
+        window::run(scenario, way, &outsider.slow.memory, &outsider.ledger, reads / 8, seed);
+    }
 }
 
 /// A reader as over a fabric: fetches come late, and their words in any order.
@@ -132,6 +137,12 @@ impl Slow {
     }
 }
 
+/// The second that it is by this process's clock.
+pub fn second(ledger: &Ledger) -> u32 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    ((now.tv_sec * 1_000_000_000 + now.tv_nsec - ledger.clock_zero_ns()) / 1_000_000_000) as u32
+}
+
 /// What became of reads.
 #[derive(Default)]
 struct Counts {
@@ -206,8 +217,7 @@ impl Outsider {
     }
 
     fn now(&self) -> u32 {
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        ((now.tv_sec * 1_000_000_000 + now.tv_nsec - self.ledger.clock_zero_ns()) / 1_000_000_000) as u32
+        second(&self.ledger)
     }
 
     /// Reads a key as one of the readers: where it was found before, and if that is stale, by key.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fabcache_layout::Memory;
 use fabcache_layout::reader::{Mapped, Mode, Outcome};
+use fabcache_store::life::Life;
 use fabcache_store::{Expiry, Handle, Store, StoreOptions};
 
 use crate::common::outside::map_all;
@@ -23,6 +24,7 @@ const STORED_BETWEEN_FLUSHES: u64 = 25_000;
 pub struct Server {
     pub store: Arc<Store>,
     pub ledger: Arc<Ledger>,
+    _life: Life,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -49,10 +51,12 @@ impl Server {
             memory_bytes,
             memory_bytes_max: memory_bytes,
             threads: WRITERS + 2,
+            grace: crate::GRACE,
             ..StoreOptions::default()
         });
         let store = Arc::new(store.expect("memory for a test"));
         let ledger = Arc::new(Ledger::create(scenario.keys(), store.secret(), store.clock_zero_ns()));
+        let life = Life::keep(&store).expect("a thread, and robust futexes");
         let stop = Arc::new(AtomicBool::new(false));
         let flushing = Arc::new(RwLock::new(()));
         let mut threads = Vec::new();
@@ -71,7 +75,7 @@ impl Server {
                 _ => writer.write(number - 2),
             }));
         }
-        Server { store, ledger, stop, threads }
+        Server { store, ledger, _life: life, stop, threads }
     }
 
     /// Stops, and says what was done.

@@ -1,0 +1,172 @@
+//! Many GETs at a time as over a fabric: reads that are carried out word by word in any order, come in late and in any
+//! order, while the server's process writes.
+
+use std::time::Duration;
+
+use fabcache_layout::reader::remote::{Done, Found, RemoteOptions};
+use fabcache_layout::reader::{Miss, Remote, Value};
+use fabcache_layout::{Memory, header};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::common::fabric::Fabric;
+use crate::value::{Random, check, key};
+use crate::{Ledger, Scenario};
+
+/// GETs at a time.
+const WINDOW: usize = 32;
+
+/// How GETs at kept locations are settled.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// By what is read behind their item.
+    Behind,
+    /// The same, where reads are carried out in order.
+    InOrder,
+    /// By what is read before, as the server leaves alone what it emptied.
+    Grace,
+}
+
+impl Way {
+    pub const ALL: [Way; 3] = [Way::Behind, Way::InOrder, Way::Grace];
+}
+
+/// A GET under way.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    key: usize,
+    answered: u64,
+    flushes: u64,
+}
+
+struct Window<'a> {
+    ledger: &'a Ledger,
+    scenario: Scenario,
+    remote: Remote<Vec<u8>>,
+    fabric: Fabric,
+    begun: [Option<Begun>; WINDOW],
+    random: Random,
+    hits: u64,
+    kept: u64,
+    misses: u64,
+    asked: u64,
+}
+
+/// Reads so many keys, and fails if anything read is wrong.
+pub fn run(scenario: Scenario, way: Way, region: &Memory, ledger: &Ledger, gets: u64, seed: u64) {
+    let options = RemoteOptions {
+        gets: WINDOW,
+        fetches: 40,
+        in_order: matches!(way, Way::InOrder),
+        grace_ns: if matches!(way, Way::Grace) { crate::GRACE.as_nanos() as u64 } else { 0 },
+        gets_per_line: 8,
+        ..RemoteOptions::default()
+    };
+    let birth = header::read(region).expect("a region");
+    let mut window = Window {
+        ledger,
+        scenario,
+        remote: Remote::new(&birth, ledger.secret(), options).expect("a sound one"),
+        fabric: Fabric::new(region.clone(), options.in_order),
+        begun: [None; WINDOW],
+        random: Random::new(seed),
+        hits: 0,
+        kept: 0,
+        misses: 0,
+        asked: 0,
+    };
+    let mut begun = 0;
+    while begun < gets || window.remote.gets_under_way() > 0 {
+        begun += window.begin((gets - begun) as usize);
+        window.go_on();
+    }
+    let Window { hits, kept, misses, asked, fabric, .. } = window;
+    let (fetches, lines) = fabric.posted;
+    println!(
+        "  {way:?}, window of {WINDOW}: {hits} hits, {kept} of them at kept locations, {misses} misses; {asked} times the \
+         server was to be asked; {:.2} fetches a GET, {lines} lines",
+        fetches as f64 / gets as f64
+    );
+    assert!(hits > gets / 100 && kept > gets / 1000, "items are there to be read");
+    assert!(asked * 20 < gets, "readers ask the server too often");
+}
+
+impl Window<'_> {
+    fn ns() -> u64 {
+        let now = clock_gettime(ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+
+    /// Begins GETs, as many as there is room for: those of them.
+    fn begin(&mut self, most: usize) -> u64 {
+        let count = self.random.below(4).min(most).min(self.remote.room());
+        for _ in 0..count {
+            // Few of them often, so that they are found where they were.
+            let keys = [1, 300, self.scenario.keys()][self.random.below(10).min(2)];
+            let number =
+                if self.random.once_in(2) { self.random.below(300) } else { self.random.below(keys) };
+            let token = self.begun.iter().position(Option::is_none).expect("as many as there is room for");
+            let (answered, flushes) = (self.ledger.answered(number), self.ledger.flushes());
+            self.begun[token] = Some(Begun { key: number, answered, flushes });
+            self.remote.get(&key(number), token as u64);
+        }
+        count as u64
+    }
+
+    fn go_on(&mut self) {
+        match self.random.below(8_000) {
+            0 => std::thread::sleep(Duration::from_micros(100)),
+            1..10 => std::thread::yield_now(),
+            _ => {}
+        }
+        let random = &mut self.random;
+        let mut below = |n| random.below(n);
+        self.fabric.ns = Window::ns();
+        self.fabric.post(&mut self.remote, &mut below);
+        for _ in 0..6 {
+            let parts = 1 + below(24);
+            self.fabric.go_on(parts, &mut below);
+        }
+        let came = below(3);
+        for _ in 0..came {
+            let second = crate::reader::second(self.ledger);
+            // After the reads were carried out.
+            self.fabric.ns = Window::ns();
+            self.fabric.hand_in(&mut self.remote, second, false, &mut below);
+        }
+        while let Some(done) = self.remote.next_done() {
+            self.check(&done);
+        }
+    }
+
+    fn check(&mut self, done: &Done<Vec<u8>>) {
+        let begun = self.begun[done.token as usize].take().expect("it was begun");
+        let Begun { key: number, answered, flushes } = begun;
+        match &done.found {
+            Found::Hit(hit, bytes) => {
+                let placed;
+                let value = match (hit.value, bytes) {
+                    (Value::Fetched { at, len }, Some(bytes)) => &bytes[at..at + len],
+                    _ => {
+                        placed = self.fabric.take_value(done.token);
+                        &placed
+                    }
+                };
+                let (version, stored_after) = check(number, value);
+                let last = self.ledger.begun(number);
+                assert!(version >= answered, "key {number}: version {version} after {answered} was answered");
+                assert!(version <= last, "key {number}: version {version}, but {last} is the last begun");
+                assert!(stored_after >= flushes, "key {number}: flushed before the read began");
+                assert!(hit.flags == 7);
+                self.hits += 1;
+                self.kept += u64::from(done.was_kept);
+            }
+            Found::Miss(miss) => {
+                assert!(self.scenario == Scenario::Short || *miss != Miss::Flushed, "nothing is flushed");
+                assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missed");
+                self.misses += 1;
+            }
+            Found::AskServer(_) => self.asked += 1,
+            Found::Stale(_) | Found::Gone => panic!("key {number}: {:?}", done.found),
+        }
+    }
+}
