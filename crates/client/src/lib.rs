@@ -108,6 +108,8 @@ mod shm;
 mod socket;
 mod stream;
 mod text;
+#[allow(dead_code, reason = "for reads through a fabric")]
+mod ways;
 
 pub use address::{Address, Place};
 pub use client::{

@@ -21,7 +21,10 @@
 //! fetched, which then would be another one, or after, and then the counts differ. Where a count has changed, or none was
 //! known, the generation itself is fetched behind the item.
 //!
-//! *Behind* means: asked for when the item had come in; where the transport reads in order, when it had been asked for.
+//! *Behind* means: asked for when the item had come in; where the transport reads in order, when it had been asked for; and
+//! where the server promises to leave alone for a while what it emptied ([`RemoteOptions::grace_ns`]), at any moment after
+//! the GET began, if the item came in before that while was over, counted from when the line was asked for.
+//! docs/region.md tells why.
 
 mod lines;
 mod locations;
@@ -57,8 +60,9 @@ pub struct RemoteOptions {
     pub fetches: usize,
     /// Bytes that these may have together; one alone may have more (a segment, 2 MiB at most).
     pub fetched_bytes: usize,
-    /// Reads are carried out in the order in which they were asked for, as far as memory goes: each has read its last byte
-    /// before the next reads its first (FI_ORDER_RAR of a transport that keeps it so at its target).
+    /// Reads are carried out in the order in which they were asked for, memory included: each has read its last byte before the
+    /// next reads its first. That they are sent in order (FI_ORDER_RAR) is not enough: hardware may read memory for two of
+    /// them in any order. Where the target's processor carries them out it is.
     pub in_order: bool,
     /// What the server has promised: nothing is written over a segment for so many nanoseconds after its count has changed
     /// (0: not a moment). Then a line need not be fetched behind the item, if the item had come in soon after the line was
