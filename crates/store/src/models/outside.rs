@@ -7,8 +7,10 @@
 
 use std::sync::Arc;
 
-use fabcache_layout::reader::{Hit, Location, Mapped, Mode, Outcome};
-use fabcache_layout::sync::{AtomicU64, Ordering};
+use fabcache_layout::header;
+use fabcache_layout::reader::remote::{Arrival, Found, Now, RemoteOptions};
+use fabcache_layout::reader::{Hit, Location, Mapped, Mode, Outcome, Remote, Value};
+use fabcache_layout::sync::{AtomicU64, Ordering, fence};
 use loom::thread;
 
 use super::{Expiry, Handle, LATER, check, expiry_of, get, reclaim, set, store, store_that_uses};
@@ -192,6 +194,76 @@ fn without_generation_fails_a_place_by_key_on_the_same_host() {
 #[test]
 fn a_place_by_key_from_elsewhere() {
     a_place_that_is_used_again(1, 1, false);
+}
+
+/// One that reads by fetches, and settles what it finds at kept places by the count of emptied segments.
+fn fetching(store: &Store, in_order: bool) -> Remote<Vec<u8>> {
+    // As a thread of the server that holds it.
+    store.memory.store_u32(header::LIFE_AT, 1, Ordering::Relaxed);
+    let birth = header::read(&store.memory).expect("a region");
+    let options = RemoteOptions { gets: 1, in_order, locations: 1, ..RemoteOptions::default() };
+    Remote::new(&birth, store.secret().clone(), options).expect("a sound one")
+}
+
+fn fetched(remote: &mut Remote<Vec<u8>>, store: &Store) -> Option<u64> {
+    remote.get(b"a", 0);
+    while let Some(fetch) = remote.next_fetch(0) {
+        let mut bytes = vec![0; fetch.len];
+        store.memory.copy_out(fetch.offset, &mut bytes);
+        // The next fetch comes behind this one.
+        fence(Ordering::Acquire);
+        remote.take(fetch.id, Arrival::Buffer(bytes), Now { second: store.now(), ns: 0 });
+    }
+    match remote.next_done().expect("nothing is left to be fetched").found {
+        Found::Hit(Hit { value: Value::Fetched { at, len }, .. }, Some(bytes)) => {
+            Some(version_of(&bytes[at..at + len]))
+        }
+        Found::Miss(_) => Some(REMOVED),
+        Found::AskServer(_) => None,
+        other => unreachable!("{other:?}"),
+    }
+}
+
+/// The same place, and a reader that is told by counts whether its segment was emptied.
+fn a_place_that_is_used_again_and_counted(preemptions: usize, in_order: bool) {
+    check(preemptions, move || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        let expiry = expiry_of(&store, LATER);
+        set(&main, b"a", &value(1), expiry);
+        store.segments.seal_open(|_| true);
+        let versions = Versions::new();
+        let mut remote = fetching(&store, in_order);
+        // The generation becomes known with its count.
+        for _ in 0..2 {
+            assert_eq!(fetched(&mut remote, &store), Some(1));
+        }
+        let writer = {
+            let (store, versions) = (Arc::clone(&store), Arc::clone(&versions));
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                set(&handle, b"a", &value(2), expiry);
+                versions.note(2);
+                reclaim(&handle);
+                store.segments.seal_open(|_| true);
+                set(&handle, b"a", &value(3), expiry);
+                versions.note(3);
+            })
+        };
+        versions.read(|| fetched(&mut remote, &store));
+        writer.join().expect("written");
+        assert_eq!(fetched(&mut remote, &store), Some(3));
+    });
+}
+
+#[test]
+fn a_kept_place_settled_by_what_is_read_behind() {
+    a_place_that_is_used_again_and_counted(1, false);
+}
+
+#[test]
+fn a_kept_place_settled_by_what_is_read_in_order() {
+    a_place_that_is_used_again_and_counted(1, true);
 }
 
 /// What one reader saw another does not see undone, by whichever way.
