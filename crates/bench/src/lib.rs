@@ -21,7 +21,7 @@
 //! - `trace/`: traces, recorded and synthetic, and their replay on servers; `policies/`: miss ratios of the store and of
 //!   reference policies on them.
 //! - `store/`: the store by itself.
-//! - `shm/`: the client library through shared memory.
+//! - `shm/`: the client library through shared memory; `fabric/`: libfabric, and the client library over it.
 //! - `random.rs`: random sequences; `zipf.rs`: ranks that follow Zipf's law; `statistics.rs`: numbers that stand for many.
 //! - `machine.rs`: what the machine is.
 
@@ -32,6 +32,7 @@ pub mod dissect;
 pub mod dummy;
 pub mod engine;
 pub mod experiment;
+pub mod fabric;
 pub mod fill;
 pub mod histogram;
 pub mod html;

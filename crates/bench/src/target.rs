@@ -18,8 +18,8 @@ const UPTIME_SLACK_S: u64 = 4;
 
 /// Where a server is, and the way to it.
 ///
-/// Written `tcp://HOST:PORT`, `unix:///PATH` (the socket), or `shm:///PATH`: the memory that the server on this Unix socket
-/// shares.
+/// Written `tcp://HOST:PORT`, `unix:///PATH` (the socket), `shm:///PATH`: the memory that the server on this Unix socket
+/// shares; or `fab://HOST:PORT`: the fabric that the server at this port of TCP has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// The socket.
@@ -92,15 +92,14 @@ impl FromStr for Url {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Url> {
-        if text.starts_with("fab://") {
-            bail!("{text}: there is no fabric in this version; the ways are tcp://, unix:// and shm://");
-        }
         let (shared_memory, written) = match text.strip_prefix("shm://") {
             Some(path) => (true, format!("unix://{path}")),
             None => (false, text.to_owned()),
         };
         let address: Address = written.parse().map_err(|error| {
-            anyhow::anyhow!("{error}; a server is tcp://HOST:PORT, unix:///PATH, or shm:///PATH")
+            anyhow::anyhow!(
+                "{error}; a server is tcp://HOST:PORT, fab://HOST:PORT, unix:///PATH, or shm:///PATH"
+            )
         })?;
         Ok(Url { address, shared_memory })
     }
@@ -192,8 +191,11 @@ impl Target {
         for (version, url) in client.versions().into_iter().zip(&self.urls) {
             version.with_context(|| format!("{} at {url} cannot be reached", self.name))?;
         }
-        let through = client.transports().iter().all(|way| *way == Some(Transport::SharedMemory));
+        let transports = client.transports();
+        let through = transports.iter().all(|way| *way == Some(Transport::SharedMemory));
         ensure!(through == shares, "{}: memory is not shared", self.name);
+        let by_fabric = transports.iter().all(|way| matches!(way, Some(Transport::Fabric { .. })));
+        ensure!(by_fabric == (self.urls[0].transport() == "fab"), "{}: not over the fabric", self.name);
         Ok(client)
     }
 
@@ -271,11 +273,12 @@ mod tests {
             ("unix:///tmp/s", "unix"),
             ("shm:///tmp/s", "shm"),
             ("tcp://[::1]:2", "tcp"),
+            ("fab://h:3", "fab"),
         ] {
             let url: Url = text.parse().expect(text);
             assert_eq!((url.to_string().as_str(), url.transport()), (text, transport));
         }
-        for (text, culprit) in [("fab://h", "no fabric"), ("http://h", "http://h"), ("shm://s", "absolute")] {
+        for (text, culprit) in [("fab:///s", "fab:///s"), ("http://h", "http://h"), ("shm://s", "absolute")] {
             let error = text.parse::<Url>().expect_err(text).to_string();
             assert!(error.contains(culprit), "{error}");
         }

@@ -44,7 +44,7 @@ mod tests {
         Arguments::command().debug_assert();
         let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
         for line in [
-            "fabcache bench latency --server tcp://h:1 --server unix:///s -b MIX --quick --verify --json f",
+            "fabcache bench latency --server tcp://h:1 --server unix:///s --server fab://h:1 -b MIX --quick --verify --json f",
             "fabcache bench dissect --server tcp://h:1 --server shm:///s -b get --sizes 64,4096 --quick",
             "fabcache bench dummy --listen tcp://127.0.0.1:0 --listen unix:///s --fault set-dropped@9 --threads 2",
             "fabcache bench nonblocking --server shm:///s --api i --drain wait,test --keys random,zipf -w 8,32 --items 9",
@@ -67,6 +67,8 @@ mod tests {
             "fabcache bench compare a=/bin/a --no-pin --protocol meta --verify --key-bytes 30",
             "fabcache bench memory a=/bin/a b=/bin/b --json f --plot f",
             "fabcache bench store --threads 1,2 --json f --plot f",
+            "fabcache bench fabric --provider shm --quick",
+            "fabcache bench fabric a=/bin/a --against b=/bin/b --provider verbs,mlx5_0 --sizes 4 --windows 1,8 --json f",
             "fabcache fabric",
             "fabcache fabric verbs,mlx5_0 --json --patience 9",
         ] {
@@ -74,7 +76,7 @@ mod tests {
         }
         for (line, culprit) in [
             ("fabcache bench latency", "--server"),
-            ("fabcache bench latency --server fab://h", "no fabric"),
+            ("fabcache bench latency --server fab://", "fab://HOST:PORT"),
             ("fabcache bench latency --server h -b put", "set, get, mix"),
             ("fabcache bench nonblocking --server tcp://h:1 --drain never", "wait and test"),
             ("fabcache bench nonblocking --server tcp://h:1 --window 0", "1..=1024"),
@@ -94,6 +96,7 @@ mod tests {
             ("fabcache bench throughput --server tcp://h:1 --arrivals odd", "poisson"),
             ("fabcache bench multiget --server tcp://h:1 --clients many", "--clients"),
             ("fabcache bench memory a", "NAME=PROGRAM"),
+            ("fabcache bench fabric --against b=/bin/b", "NAME=PROGRAM"),
             ("fabcache fabric --patience 0", "--patience"),
             ("fabcache bench report", "FILE"),
             ("fabcache bench policies --quick --scale 2", "--scale"),

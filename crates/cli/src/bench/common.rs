@@ -21,8 +21,8 @@ const NAME: &str = "server";
 /// Options of every measurement of servers.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// A server that is up: tcp://HOST:PORT, unix:///PATH, or shm:///PATH for the memory that it shares through this
-    /// socket. Several are one cache, among which keys are spread
+    /// A server that is up: tcp://HOST:PORT, unix:///PATH, shm:///PATH for the memory that it shares through this
+    /// socket, or fab://HOST:PORT for the fabric that it has. Several are one cache, among which keys are spread
     #[arg(long = "server", value_name = "URL", required = true)]
     servers: Vec<Url>,
     /// What is spoken over sockets: auto, meta, text or binary

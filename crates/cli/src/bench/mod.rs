@@ -5,6 +5,7 @@ mod common;
 mod compare;
 mod dissect;
 mod dummy;
+mod fabric;
 mod hybrid;
 mod latency;
 mod load;
@@ -66,6 +67,11 @@ pub enum Command {
     Store(store::Arguments),
     /// Measures a server through the memory that it shares with its clients
     Shm(shm::Arguments),
+    /// Measures a fabric (RDMA, by libfabric) by itself, and a server over it
+    Fabric(fabric::Arguments),
+    /// Is the other end of a fabric: what `fabric` starts
+    #[command(hide = true)]
+    FabricPeer(fabric::PeerArguments),
     /// Measures how many items servers hold in the memory they take
     Memory(memory::Arguments),
     /// Makes a page to look at of results that were kept as JSON
@@ -93,6 +99,8 @@ pub fn run(command: Command) -> Result<()> {
         Command::Policies(arguments) => policies::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
         Command::Shm(arguments) => shm::run(&arguments),
+        Command::Fabric(arguments) => fabric::run(&arguments),
+        Command::FabricPeer(arguments) => fabric::peer(&arguments),
         Command::Memory(arguments) => memory::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
     }

@@ -1,0 +1,166 @@
+//! The fabric: what one of libfabric's providers takes by itself, and beside that what the client library and a server take
+//! over it, over TCP, and another server over TCP.
+//!
+//! - `peer.rs`: the other end of what is done by itself, a process of its own; `raw.rs`: this end.
+//! - `servers.rs`: the servers, ways to them, and what is stored there; `ways.rs`: what is done with them.
+//! - `timing.rs`: percentiles of single calls, and calls a second.
+//! - `report.rs`: what came of it.
+
+pub mod peer;
+pub mod raw;
+pub mod report;
+pub mod servers;
+pub mod timing;
+pub mod ways;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fabcache_fabric::{Library, Provider, Wish};
+
+use crate::process::pin;
+use crate::server::Candidate;
+use raw::Raw;
+use report::{Figure, What};
+use servers::Servers;
+
+/// CPU of the servers.
+pub const SERVER_CPU: usize = 0;
+/// CPU of the client.
+pub const CLIENT_CPU: usize = 1;
+/// Keys of what is read again and again.
+pub const HOT_KEYS: u64 = 64;
+/// Bytes of a message that asks for something, or says that it is done: about as many as those of a request for a key.
+pub const SHORT_BYTES: usize = 32;
+/// The name of what is done with libfabric alone.
+pub const RAW: &str = "raw";
+
+/// What is measured, and for how long.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The provider, and its interface.
+    pub wish: Wish,
+    /// Bytes of a value.
+    pub value_bytes: Vec<usize>,
+    /// Those of them of which many are under way at once.
+    pub window_value_bytes: Vec<usize>,
+    /// How many.
+    pub windows: Vec<usize>,
+    /// Interleaved rounds of everything.
+    pub rounds: u32,
+    /// How long each lasts.
+    pub round: Duration,
+    /// The command-line tool, which is the other end of what is done with libfabric alone.
+    pub program: PathBuf,
+}
+
+/// `PROVIDER[,INTERFACE]`.
+///
+/// # Errors
+/// A part is empty.
+pub fn wish(text: &str) -> Result<Wish> {
+    let (provider, interface) = text.split_once(',').map_or((text, None), |(name, at)| (name, Some(at)));
+    if provider.is_empty() || interface.is_some_and(str::is_empty) {
+        bail!("{text:?} is not PROVIDER or PROVIDER,INTERFACE, such as verbs or 'tcp;ofi_rxm,lo'");
+    }
+    let interface = interface.map(str::to_owned);
+    Ok(Wish { provider: Some(provider.to_owned()), interface, only_this_host: false })
+}
+
+/// The provider that is measured: on an interface of this host alone, unless one is named or there is none.
+///
+/// # Errors
+/// There is no libfabric, or nothing in it that is as wished for.
+pub fn provider(wish: &Wish) -> Result<Provider> {
+    let library = Library::open()?;
+    let here = library.pick(&Wish { only_this_host: true, ..wish.clone() });
+    Ok(here.or_else(|_| library.pick(wish))?)
+}
+
+/// Measures everything. Without a server only what libfabric does by itself.
+///
+/// # Errors
+/// There is no such provider, a server does not come up, has no fabric, or answers wrongly.
+pub fn measure(
+    ours: Option<&Candidate>,
+    against: Option<&Candidate>,
+    plan: &Plan,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<Figure>> {
+    let provider = provider(&plan.wish)?;
+    pin(None, &CLIENT_CPU.into())?;
+    progress("the store's own part");
+    let mut figures = Vec::new();
+    if ours.is_some() {
+        for &bytes in &plan.value_bytes {
+            figures.extend(ways::store(bytes, plan)?);
+        }
+    }
+    let largest = plan.value_bytes.iter().chain(&plan.window_value_bytes).max();
+    let most = plan.windows.iter().max().copied().unwrap_or(1);
+    let mut raw = Raw::start(&plan.program, &provider, *largest.context("no size is given")?, most)?;
+    let servers = ours.map(|ours| Servers::start(ours, against, &provider, plan)).transpose()?;
+    let mut clients = servers.as_ref().map(Servers::ways).transpose()?.unwrap_or_default();
+    for round in 0..plan.rounds {
+        for &bytes in &plan.value_bytes {
+            progress(&format!("round {} of {}, {bytes} bytes", round + 1, plan.rounds));
+            let before = figures.len();
+            figures.extend(raw.latencies(bytes, plan)?);
+            for way in turns(&mut clients, round) {
+                figures.extend(way.latencies(bytes, plan)?);
+            }
+            figures[before..].iter_mut().for_each(|figure| figure.round = round);
+        }
+        for &bytes in &plan.window_value_bytes {
+            progress(&format!("round {} of {}, windows of {bytes} bytes", round + 1, plan.rounds));
+            let before = figures.len();
+            for &window in &plan.windows {
+                figures.extend(raw.rates(bytes, window, plan)?);
+                for way in turns(&mut clients, round) {
+                    figures.extend(way.rates(bytes, window, plan)?);
+                }
+            }
+            figures[before..].iter_mut().for_each(|figure| figure.round = round);
+        }
+    }
+    Ok(figures)
+}
+
+/// There and back, so that none always comes first.
+fn turns<T>(all: &mut [T], round: u32) -> impl Iterator<Item = &mut T> {
+    let (mut forth, mut back) = (None, None);
+    if round.is_multiple_of(2) {
+        forth = Some(all.iter_mut());
+    } else {
+        back = Some(all.iter_mut().rev());
+    }
+    forth.into_iter().flatten().chain(back.into_iter().flatten())
+}
+
+/// A figure of libfabric alone.
+fn of_raw(what: What, bytes: usize) -> Figure {
+    Figure { way: RAW.into(), what, bytes, ..Figure::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn providers_are_named_with_their_interface_or_without() {
+        let both = wish("tcp;ofi_rxm,lo").expect("it is one");
+        assert_eq!((both.provider.as_deref(), both.interface.as_deref()), (Some("tcp;ofi_rxm"), Some("lo")));
+        assert_eq!(wish("verbs").expect("it is one").interface, None);
+        for text in ["", ",lo", "verbs,"] {
+            assert!(wish(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_other_round_goes_back() {
+        let mut all = [1, 2, 3];
+        assert_eq!(turns(&mut all, 0).map(|one| *one).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(turns(&mut all, 1).map(|one| *one).collect::<Vec<_>>(), [3, 2, 1]);
+    }
+}

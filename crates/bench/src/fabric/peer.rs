@@ -1,0 +1,282 @@
+//! The other end of what is done with libfabric alone: a process that lets its memory be read and written, and answers
+//! messages with as many bytes as they ask for.
+//!
+//! It is told what to do by lines on its input, and says lines on its output:
+//! `NAME READ-ADDRESS READ-KEY WRITE-ADDRESS WRITE-KEY` first (the name in hexadecimal digits); after `connect NAME`,
+//! `connected`; after `serve`, `serving`, and then it polls, without a pause, until a message says to stop. It ends with its
+//! input.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use fabcache_fabric::{
+    Area, Completion, Domain, Kind, Library, Peer, Peers, Place, Pool, Port, PortOptions, Provider,
+};
+
+use crate::leftovers;
+use crate::process::Process;
+use crate::target::PATIENCE;
+
+/// A message that asks for so many bytes stops the peer once it is answered.
+pub const STOP: u32 = u32::MAX;
+/// Receives that are posted.
+const RECEIVES: usize = 4;
+/// Operations under way at once.
+pub const OPERATIONS: usize = 128;
+/// Polls between looks at the clock.
+const POLLS: u32 = 1 << 12;
+
+/// Bytes as digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Digits as bytes.
+///
+/// # Errors
+/// They are none.
+pub fn unhex(text: &str) -> Result<Vec<u8>> {
+    let pair = |at| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(pair).collect();
+    bytes.with_context(|| format!("{text:?} is not hexadecimal"))
+}
+
+/// Is the peer: until the input ends.
+///
+/// # Errors
+/// The provider cannot be opened, or fails; the input is not understood.
+pub fn run(identity: &str, bytes: usize, input: &mut dyn BufRead, output: &mut dyn Write) -> Result<()> {
+    let provider = Library::open()?.find(identity)?;
+    let provider = provider.with_context(|| format!("there is no {identity} any more"))?;
+    let mut served = Served::open(&provider, bytes)?;
+    writeln!(output, "{}", served.introduction())?;
+    output.flush()?;
+    let mut line = String::new();
+    while input.read_line(&mut line)? > 0 {
+        let said = match line.trim_end().split_once(' ') {
+            Some(("connect", name)) => {
+                served.client = Some(served.port.connect(&unhex(name)?)?);
+                "connected"
+            }
+            None if line.trim_end() == "serve" => "serving",
+            _ => bail!("{line:?} is no order"),
+        };
+        writeln!(output, "{said}")?;
+        output.flush()?;
+        if said == "serving" {
+            served.serve()?;
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+/// What is served.
+struct Served {
+    port: Port,
+    /// Buffers for messages, and for answers.
+    pool: Pool,
+    readable: Area,
+    writable: Area,
+    client: Option<Peer>,
+}
+
+impl Served {
+    fn open(provider: &Provider, bytes: usize) -> Result<Served> {
+        let domain = Domain::open(provider)?;
+        let mut port = Port::open(&domain, PortOptions { operations: OPERATIONS, peers: 1, waits: false })?;
+        let pool = Pool::new(&domain, 2 * RECEIVES, bytes)?;
+        for token in 0..RECEIVES {
+            let buffer = pool.take().context("buffers are as many as receives")?;
+            port.receive(buffer, token as u64).map_err(|refused| refused.error)?;
+        }
+        let readable = Area::new(&domain, bytes, Peers::Read)?;
+        let writable = Area::new(&domain, bytes, Peers::Write)?;
+        Ok(Served { port, pool, readable, writable, client: None })
+    }
+
+    fn introduction(&self) -> String {
+        let (read, write) = (self.readable.remote(), self.writable.remote());
+        let name = hex(self.port.name());
+        format!("{name} {} {} {} {}", read.address, read.key, write.address, write.key)
+    }
+
+    /// Answers, until a message says to stop.
+    fn serve(&mut self) -> Result<()> {
+        let mut ended: Vec<Completion> = Vec::new();
+        let (mut polls, mut last) = (0u32, Instant::now());
+        loop {
+            self.port.poll(&mut ended)?;
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(POLLS) {
+                ensure!(last.elapsed() < 6 * PATIENCE, "nobody asks for anything");
+            }
+            for done in ended.drain(..) {
+                let bytes = done.result?;
+                if done.kind != Kind::Received {
+                    continue;
+                }
+                last = Instant::now();
+                ensure!(bytes >= 4, "a message is too short");
+                let wanted = u32::from_le_bytes(done.buffer[..4].try_into().expect("four bytes"));
+                self.port.receive(done.buffer, done.token).map_err(|refused| refused.error)?;
+                let answer = if wanted == STOP { 4 } else { wanted as usize };
+                let client = self.client.context("nobody is connected")?;
+                let _sent = insist_to_send(&mut self.port, &self.pool, client, answer, |_| {})?;
+                if wanted == STOP {
+                    self.settle()?;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The last answer is on its way: nobody polls from now on.
+    fn settle(&mut self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while self.port.under_way() > RECEIVES {
+            ensure!(Instant::now() < until, "an answer is not sent");
+            self.port.poll(&mut Vec::new())?;
+        }
+        Ok(())
+    }
+}
+
+/// Sends a message, short ones injected. What came to an end meanwhile would be lost, so there is nothing but sends.
+///
+/// # Errors
+/// It is not sent.
+pub fn insist_to_send(
+    port: &mut Port,
+    pool: &Pool,
+    peer: Peer,
+    bytes: usize,
+    fill: impl Fn(&mut [u8]),
+) -> Result<Vec<Completion>> {
+    let mut ended = Vec::new();
+    let until = Instant::now() + PATIENCE;
+    if bytes <= port.domain().provider().inject_bytes {
+        let mut message = [0; 1 << 14];
+        let message = message.get_mut(..bytes).context("a short message is too long")?;
+        fill(message);
+        while let Err(error) = port.inject(peer, message) {
+            ensure!(error.is_again() && Instant::now() < until, error);
+            port.poll(&mut ended)?;
+        }
+        return Ok(ended);
+    }
+    let mut buffer = loop {
+        // Those of answers that were sent come back.
+        match pool.take() {
+            Some(buffer) => break buffer,
+            None => port.poll(&mut Vec::new())?,
+        }
+        ensure!(Instant::now() < until, "no buffer comes back");
+    };
+    fill(&mut buffer);
+    while let Err(refused) = port.send(peer, buffer, bytes, 0) {
+        ensure!(refused.error.is_again() && Instant::now() < until, refused.error);
+        buffer = refused.buffer;
+        port.poll(&mut ended)?;
+    }
+    Ok(ended)
+}
+
+/// The peer as its client sees it. It ends when dropped.
+#[derive(Debug)]
+pub struct PeerProcess {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    /// The name of its endpoint.
+    pub name: Vec<u8>,
+    /// Memory to read.
+    pub readable: Place,
+    /// Memory to write.
+    pub writable: Place,
+}
+
+impl PeerProcess {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn start(program: &Path, provider: &Provider, bytes: usize) -> Result<PeerProcess> {
+        let mut command = Command::new(program);
+        command.args(["bench", "fabric-peer", &provider.identity(), &bytes.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = leftovers::start_server(&mut command)
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().context("its output is a pipe")?);
+        let none = Place { address: 0, key: 0 };
+        let mut peer = PeerProcess { child, input, output, name: Vec::new(), readable: none, writable: none };
+        let line = peer.hear()?;
+        let mut words = line.split(' ');
+        peer.name = unhex(words.next().unwrap_or_default())?;
+        let mut number = || -> Result<u64> { Ok(words.next().context("a short introduction")?.parse()?) };
+        peer.readable = Place { address: number()?, key: number()? };
+        peer.writable = Place { address: number()?, key: number()? };
+        Ok(peer)
+    }
+
+    /// Its process.
+    pub fn process(&self) -> Process {
+        Process(self.child.id())
+    }
+
+    /// Gives an order, and waits for it to be taken.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn order(&mut self, order: &str, expected: &str) -> Result<()> {
+        let input = self.input.as_mut().context("it is there until it is dropped")?;
+        writeln!(input, "{order}").and_then(|()| input.flush()).context("the peer has ended")?;
+        let said = self.hear()?;
+        ensure!(said == expected, "the peer says {said:?}, not {expected:?}");
+        Ok(())
+    }
+
+    fn hear(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line).context("cannot hear the peer")?;
+        ensure!(line.ends_with('\n'), "the peer has ended");
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Drop for PeerProcess {
+    fn drop(&mut self) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        drop(self.input.take());
+        // It may be polling, and would not see that its input has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        leftovers::forget_server(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_written_as_digits_and_read() {
+        assert_eq!(hex(&[0, 0xab, 7]), "00ab07");
+        assert_eq!(unhex("00ab07").expect("digits"), [0, 0xab, 7]);
+        for text in ["0", "0g", "é"] {
+            assert!(unhex(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_provider_that_is_not_there_is_an_error() {
+        let error =
+            run("no,such,provider,", 64, &mut &b""[..], &mut Vec::new()).expect_err("it is not there");
+        let text = format!("{error:#}");
+        assert!(text.contains("no,such,provider") || text.contains("libfabric"), "{text}");
+    }
+}

@@ -1,0 +1,199 @@
+//! What libfabric does by itself, through the wrapper that the server and the client library use.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use fabcache_fabric::{Buffer, Completion, Domain, Kind, Peer, Pool, Port, PortOptions, Provider, Refused};
+
+use super::peer::{OPERATIONS, PeerProcess, STOP, hex, insist_to_send};
+use super::report::{Figure, What};
+use super::timing::{Times, times};
+use super::{Plan, SERVER_CPU, SHORT_BYTES, of_raw};
+use crate::target::PATIENCE;
+
+/// Polls between looks at the clock.
+const POLLS: u32 = 1 << 12;
+/// Receives that are posted.
+const RECEIVES: usize = 2;
+
+/// A port, and a peer that serves it.
+#[derive(Debug)]
+pub struct Raw {
+    port: Port,
+    pool: Pool,
+    peer: Peer,
+    process: PeerProcess,
+    ended: Vec<Completion>,
+}
+
+impl Raw {
+    /// Opens a port, and starts a peer. Values have at most so many bytes.
+    ///
+    /// # Errors
+    /// The provider cannot be opened, or does not connect.
+    pub fn start(program: &Path, provider: &Provider, largest: usize, window: usize) -> Result<Raw> {
+        let bytes = largest + SHORT_BYTES;
+        let mut process = PeerProcess::start(program, provider, bytes)?;
+        process.process().pin(&SERVER_CPU.into())?;
+        let domain = Domain::open(provider)?;
+        let mut port = Port::open(&domain, PortOptions { operations: OPERATIONS, peers: 1, waits: false })?;
+        let pool = Pool::new(&domain, window + RECEIVES + 2, bytes)?;
+        for _ in 0..RECEIVES {
+            let buffer = pool.take().context("there are enough")?;
+            port.receive(buffer, 0).map_err(|refused| refused.error)?;
+        }
+        process.order(&format!("connect {}", hex(port.name())), "connected")?;
+        let peer = port.connect(&process.name)?;
+        Ok(Raw { port, pool, peer, process, ended: Vec::new() })
+    }
+
+    /// Times of messages, reads and writes of values of so many bytes.
+    ///
+    /// # Errors
+    /// The provider fails.
+    pub fn latencies(&mut self, bytes: usize, plan: &Plan) -> Result<Vec<Figure>> {
+        self.serve()?;
+        let mut figures = Vec::new();
+        for what in [What::RawGet, What::RawSet, What::Read, What::Write] {
+            let times = times(plan.round, |_| match what {
+                What::RawGet => self.message(SHORT_BYTES, bytes),
+                What::RawSet => self.message(SHORT_BYTES + bytes, SHORT_BYTES),
+                What::Read => self.one(bytes, true),
+                _ => self.one(bytes, false),
+            })?;
+            let Times { p50_ns, p99_ns, .. } = times;
+            figures.push(Figure { p50_ns, p99_ns, ..of_raw(what, bytes) });
+        }
+        self.rest()?;
+        Ok(figures)
+    }
+
+    /// Reads and writes a second, so many under way.
+    ///
+    /// # Errors
+    /// The provider fails.
+    pub fn rates(&mut self, bytes: usize, window: usize, plan: &Plan) -> Result<Vec<Figure>> {
+        self.serve()?;
+        let mut figures = Vec::new();
+        for (what, reads) in [(What::Read, true), (What::Write, false)] {
+            let per_s = self.rate(bytes, window, reads, plan.round)?;
+            figures.push(Figure { per_s, window, ..of_raw(what, bytes) });
+        }
+        self.rest()?;
+        Ok(figures)
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        self.process.order("serve", "serving")?;
+        // The connection is made with the first message.
+        self.message(SHORT_BYTES, SHORT_BYTES)
+    }
+
+    /// The peer waits for orders, and takes no CPU.
+    fn rest(&mut self) -> Result<()> {
+        self.ask(SHORT_BYTES, STOP)?;
+        self.answer(4)
+    }
+
+    /// A message of so many bytes, and an answer of so many.
+    fn message(&mut self, there: usize, back: usize) -> Result<()> {
+        self.ask(there, u32::try_from(back)?)?;
+        self.answer(back)
+    }
+
+    fn ask(&mut self, bytes: usize, wanted: u32) -> Result<()> {
+        let fill = |message: &mut [u8]| message[..4].copy_from_slice(&wanted.to_le_bytes());
+        let ended = insist_to_send(&mut self.port, &self.pool, self.peer, bytes, fill)?;
+        self.ended.extend(ended);
+        Ok(())
+    }
+
+    fn answer(&mut self, bytes: usize) -> Result<()> {
+        let (mut polls, started) = (0u32, Instant::now());
+        loop {
+            for done in std::mem::take(&mut self.ended) {
+                let len = done.result?;
+                if done.kind == Kind::Received {
+                    ensure!(len == bytes, "an answer has {len} bytes, not {bytes}");
+                    self.port.receive(done.buffer, 0).map_err(|refused| refused.error)?;
+                    return Ok(());
+                }
+            }
+            self.port.poll(&mut self.ended)?;
+            polls += 1;
+            ensure!(!polls.is_multiple_of(POLLS) || started.elapsed() < PATIENCE, "the peer does not answer");
+        }
+    }
+
+    fn post(&mut self, buffer: Buffer, bytes: usize, reads: bool) -> Result<(), Refused> {
+        if reads {
+            self.port.read(self.peer, self.process.readable, buffer, 0..bytes, 1)
+        } else {
+            self.port.write(self.peer, self.process.writable, buffer, 0..bytes, 1)
+        }
+    }
+
+    /// Posts it, as soon as that can be; what has ended meanwhile is kept.
+    fn insist(&mut self, mut buffer: Buffer, bytes: usize, reads: bool) -> Result<()> {
+        let started = Instant::now();
+        while let Err(refused) = self.post(buffer, bytes, reads) {
+            ensure!(refused.error.is_again() && started.elapsed() < PATIENCE, refused.error);
+            buffer = refused.buffer;
+            self.port.poll(&mut self.ended)?;
+        }
+        Ok(())
+    }
+
+    /// Reads or writes once.
+    fn one(&mut self, bytes: usize, reads: bool) -> Result<()> {
+        let buffer = self.pool.take().context("there are enough")?;
+        self.insist(buffer, bytes, reads)?;
+        let (mut polls, started) = (0u32, Instant::now());
+        loop {
+            for done in self.ended.drain(..) {
+                done.result?;
+                if done.kind != Kind::Sent {
+                    return Ok(());
+                }
+            }
+            self.port.poll(&mut self.ended)?;
+            polls += 1;
+            ensure!(!polls.is_multiple_of(POLLS) || started.elapsed() < PATIENCE, "nothing comes to an end");
+        }
+    }
+
+    fn rate(&mut self, bytes: usize, window: usize, reads: bool, round: Duration) -> Result<f64> {
+        for _ in 0..window {
+            let buffer = self.pool.take().context("there are enough")?;
+            self.insist(buffer, bytes, reads)?;
+        }
+        // A quarter of a round is not counted.
+        let (mut started, mut count, mut last) = (Instant::now(), 0u64, Instant::now());
+        let mut is_counted = false;
+        let end = loop {
+            self.port.poll(&mut self.ended)?;
+            let now = Instant::now();
+            for done in std::mem::take(&mut self.ended) {
+                done.result?;
+                if done.kind == Kind::Sent {
+                    continue;
+                }
+                (count, last) = (count + 1, now);
+                self.insist(done.buffer, bytes, reads)?;
+            }
+            ensure!(now - last < PATIENCE, "nothing comes to an end");
+            if !is_counted && now - started >= round / 4 && count > 0 {
+                (is_counted, started, count) = (true, now, 0);
+            } else if is_counted && now - started >= round && count > 0 {
+                break now;
+            }
+        };
+        while self.port.under_way() > RECEIVES {
+            self.port.poll(&mut self.ended)?;
+            ensure!(end.elapsed() < PATIENCE, "nothing comes to an end");
+        }
+        self.ended.drain(..).try_for_each(|done| done.result.map(drop))?;
+        Ok(count as f64 / (end - started).as_secs_f64())
+    }
+}

@@ -1,0 +1,418 @@
+//! Figures of the fabric as tables and as JSON.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::RAW;
+use super::ways::{BY_KEY, LOCATED, REQUEST, STORE};
+use crate::report::ServersHeader;
+use crate::statistics::median;
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// A short message, and one of a value's size back: what a GET by request takes at least.
+    RawGet,
+    /// A message of a value's size, and a short one back: the same of a SET.
+    RawSet,
+    /// A read of the peer's memory.
+    Read,
+    /// A write to it.
+    Write,
+    /// A GET.
+    #[default]
+    Get,
+    /// A SET.
+    Set,
+}
+
+/// What one round of it came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// The way: `raw`, or how a server is asked.
+    pub way: String,
+    /// What was done.
+    pub what: What,
+    /// Bytes of the value.
+    pub bytes: usize,
+    /// How many were under way; 0 where each was waited for and timed.
+    pub window: usize,
+    /// Which round.
+    pub round: u32,
+    /// The middle one's time.
+    pub p50_ns: f64,
+    /// One in a hundred takes longer.
+    pub p99_ns: f64,
+    /// How many a second, where many were under way.
+    pub per_s: f64,
+    /// The server's CPU time for one, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_cpu_ns: Option<f64>,
+}
+
+/// Everything of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    /// When, where, of what and how.
+    #[serde(flatten)]
+    pub header: ServersHeader,
+    /// The provider, with its interface and network.
+    pub provider: String,
+    /// Reads are served without the server's help.
+    pub is_one_sided: bool,
+    /// All rounds of everything.
+    pub figures: Vec<Figure>,
+}
+
+/// Times that a request may take by the round trip and the store.
+const REQUEST_GOAL: f64 = 1.3;
+/// Times that a value at a known place may take by one read.
+const LOCATED_GOAL: f64 = 1.2;
+/// Parts of the rate of reads, of values at known places and of those by key.
+const RATE_GOALS: (f64, f64) = (0.8, 0.45);
+
+impl Results {
+    /// All figures as tables.
+    pub fn table(&self) -> String {
+        let mut text = self.header.text();
+        let helps = if self.is_one_sided { "without" } else { "with" };
+        let _ = writeln!(text, "{}: reads are served {helps} the server's help\n", self.provider);
+        self.raw(&mut text);
+        if self.ways().is_empty() {
+            return text;
+        }
+        self.gets(&mut text);
+        self.sets(&mut text);
+        self.windows(&mut text);
+        self.crossover(&mut text);
+        self.cpu(&mut text);
+        text
+    }
+
+    /// What was done over and over, by the round: the values of one figure.
+    fn rounds<'r>(
+        &'r self,
+        way: &'r str,
+        what: What,
+        bytes: usize,
+        window: usize,
+    ) -> impl Iterator<Item = &'r Figure> {
+        self.figures.iter().filter(move |figure| {
+            (&*figure.way, figure.what, figure.bytes, figure.window) == (way, what, bytes, window)
+        })
+    }
+
+    fn median(
+        &self,
+        way: &str,
+        what: What,
+        bytes: usize,
+        window: usize,
+        of: fn(&Figure) -> f64,
+    ) -> Option<f64> {
+        let found = median(self.rounds(way, what, bytes, window).map(of));
+        (!found.is_nan()).then_some(found)
+    }
+
+    /// The middle call in microseconds.
+    fn us(&self, way: &str, what: What, bytes: usize) -> Option<f64> {
+        self.median(way, what, bytes, 0, |figure| figure.p50_ns / 1e3)
+    }
+
+    /// Of each round one figure by another; the middle of these.
+    fn ratio(
+        &self,
+        (way, what): (&str, What),
+        bytes: usize,
+        window: usize,
+        of: fn(&Figure) -> f64,
+        by: impl Fn(u32) -> f64,
+    ) -> Option<f64> {
+        let found = median(self.rounds(way, what, bytes, window).map(|figure| of(figure) / by(figure.round)));
+        (!found.is_nan()).then_some(found)
+    }
+
+    /// A figure of libfabric alone, of one round.
+    fn raw_of(&self, what: What, bytes: usize, window: usize, round: u32, of: fn(&Figure) -> f64) -> f64 {
+        let mut found = self.rounds(RAW, what, bytes, window).filter(|figure| figure.round == round);
+        found.next().map_or(f64::NAN, of)
+    }
+
+    fn store_ns(&self, what: What, bytes: usize) -> f64 {
+        self.median(STORE, what, bytes, 0, |figure| figure.p50_ns).unwrap_or(f64::NAN)
+    }
+
+    fn sizes(&self, is_window: bool) -> Vec<usize> {
+        let fit = self.figures.iter().filter(|figure| (figure.window > 0) == is_window);
+        fit.map(|figure| figure.bytes).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Ways to servers, in the order in which they were measured first.
+    fn ways(&self) -> Vec<&str> {
+        let mut ways: Vec<&str> = Vec::new();
+        for figure in &self.figures {
+            if ![RAW, STORE].contains(&&*figure.way) && !ways.contains(&&*figure.way) {
+                ways.push(&figure.way);
+            }
+        }
+        ways
+    }
+
+    fn raw(&self, text: &mut String) {
+        let _ = writeln!(
+            text,
+            "libfabric alone, through the wrapper that server and client use; p50/p99 in us\n{:>9}{:>18}{:>18}{:>18}{:>18}",
+            "value", "short, value back", "value, short back", "read", "write"
+        );
+        for bytes in self.sizes(false) {
+            let _ = write!(text, "{bytes:>9}");
+            for what in [What::RawGet, What::RawSet, What::Read, What::Write] {
+                let p99 = self.median(RAW, what, bytes, 0, |figure| figure.p99_ns / 1e3);
+                let both = format!("{}/{}", number(self.us(RAW, what, bytes)), number(p99));
+                let _ = write!(text, "{both:>18}");
+            }
+            text.push('\n');
+        }
+        if self.sizes(true).is_empty() {
+            return;
+        }
+        let _ = writeln!(
+            text,
+            "\nthe same a second, in thousands\n{:>9}{:>8}{:>10}{:>10}",
+            "value", "window", "read", "write"
+        );
+        for bytes in self.sizes(true) {
+            for window in self.all_windows() {
+                let rate = |what| self.median(RAW, what, bytes, window, |figure| figure.per_s / 1e3);
+                let (read, write) = (number(rate(What::Read)), number(rate(What::Write)));
+                let _ = writeln!(text, "{bytes:>9}{window:>8}{read:>10}{write:>10}");
+            }
+        }
+    }
+
+    fn all_windows(&self) -> Vec<usize> {
+        let windows = self.figures.iter().map(|figure| figure.window).filter(|window| *window > 0);
+        windows.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The middle call of each way, with what its goal says of it.
+    fn gets(&self, text: &mut String) {
+        let _ = writeln!(
+            text,
+            "\nGET, p50 in us. {LOCATED}: the place is known from an earlier GET; x: times one raw read (goal {LOCATED_GOAL}). \
+             {BY_KEY}: bucket,\nthen item; x: times one raw read. {REQUEST}: the server is asked; x: times the raw round \
+             trip and the store's own time (goal {REQUEST_GOAL})"
+        );
+        self.calls(text, What::Get, |way, bytes, round| match way {
+            LOCATED | BY_KEY => self.raw_of(What::Read, bytes, 0, round, |figure| figure.p50_ns),
+            REQUEST => {
+                let trip = self.raw_of(What::RawGet, bytes, 0, round, |figure| figure.p50_ns);
+                trip + self.store_ns(What::Get, bytes)
+            }
+            _ => f64::NAN,
+        });
+    }
+
+    fn sets(&self, text: &mut String) {
+        let _ = writeln!(text, "\nSET, p50 in us; x: times the raw round trip and the store's own time");
+        self.calls(text, What::Set, |way, bytes, round| match way {
+            REQUEST => {
+                let trip = self.raw_of(What::RawSet, bytes, 0, round, |figure| figure.p50_ns);
+                trip + self.store_ns(What::Set, bytes)
+            }
+            _ => f64::NAN,
+        });
+    }
+
+    fn calls(&self, text: &mut String, what: What, floor: impl Fn(&str, usize, u32) -> f64) {
+        let did = |way: &&str| self.figures.iter().any(|figure| figure.way == **way && figure.what == what);
+        let ways: Vec<&str> = self.ways().into_iter().filter(did).collect();
+        let _ = write!(text, "{:>9}{:>9}", "value", "store");
+        for way in &ways {
+            let _ = write!(text, "{way:>16}");
+        }
+        text.push('\n');
+        for bytes in self.sizes(false) {
+            let store = Some(self.store_ns(what, bytes) / 1e3).filter(|us| !us.is_nan());
+            let _ = write!(text, "{bytes:>9}{:>9}", number(store));
+            for way in &ways {
+                let ratio = self.ratio(
+                    (way, what),
+                    bytes,
+                    0,
+                    |figure| figure.p50_ns,
+                    |round| floor(way, bytes, round),
+                );
+                let ratio = ratio.map_or(String::new(), |ratio| format!(" x{ratio:.2}"));
+                let _ = write!(text, "{:>16}", number(self.us(way, what, bytes)) + &ratio);
+            }
+            text.push('\n');
+        }
+    }
+
+    fn windows(&self, text: &mut String) {
+        if self.sizes(true).is_empty() {
+            return;
+        }
+        let (located, by_key) = (RATE_GOALS.0 * 100.0, RATE_GOALS.1 * 100.0);
+        let _ = writeln!(
+            text,
+            "\nthousands a second with so many under way; %: of raw reads with as many under way (goals: {LOCATED} \
+             {located:.0}, {BY_KEY} {by_key:.0})"
+        );
+        let ways = self.ways();
+        let _ = write!(text, "{:>4}{:>9}{:>8}{:>10}", "", "value", "window", "raw read");
+        for way in &ways {
+            let _ = write!(text, "{way:>16}");
+        }
+        text.push('\n');
+        for (what, name) in [(What::Get, "GET"), (What::Set, "SET")] {
+            for bytes in self.sizes(true) {
+                for window in self.all_windows() {
+                    let read = self.median(RAW, What::Read, bytes, window, |figure| figure.per_s / 1e3);
+                    let read = if what == What::Get { number(read) } else { String::new() };
+                    let _ = write!(text, "{name:>4}{bytes:>9}{window:>8}{read:>10}");
+                    for way in &ways {
+                        let rate = self.median(way, what, bytes, window, |figure| figure.per_s / 1e3);
+                        let raw =
+                            |round| self.raw_of(What::Read, bytes, window, round, |figure| figure.per_s);
+                        let part = self.ratio((way, what), bytes, window, |figure| figure.per_s, raw);
+                        let part = part.filter(|_| what == What::Get && [LOCATED, BY_KEY].contains(way));
+                        let part = part.map_or(String::new(), |part| format!(" {:.0}%", part * 100.0));
+                        let _ = write!(text, "{:>16}", number(rate) + &part);
+                    }
+                    text.push('\n');
+                }
+            }
+        }
+    }
+
+    /// From which size on one-sided reads by key are quicker than requests.
+    fn crossover(&self, text: &mut String) {
+        let _ = writeln!(text, "\none-sided by key against by request: the time of one by that of the other");
+        let mut quicker = Vec::new();
+        for bytes in self.sizes(false) {
+            let of = |figure: &Figure| figure.p50_ns;
+            let request = |round| {
+                let mut found =
+                    self.rounds(REQUEST, What::Get, bytes, 0).filter(|figure| figure.round == round);
+                found.next().map_or(f64::NAN, of)
+            };
+            let Some(ratio) = self.ratio((BY_KEY, What::Get), bytes, 0, of, request) else { continue };
+            let which = if ratio < 1.0 { "one-sided" } else { "request" };
+            quicker.push((bytes, ratio < 1.0));
+            let _ = writeln!(text, "{bytes:>9}{ratio:>8.2}  {which}");
+        }
+        // The least from which on it is so throughout.
+        let from = quicker.iter().rev().take_while(|(_, is_one_sided)| *is_one_sided).last();
+        let _ = match from {
+            Some((bytes, _)) => writeln!(text, "one-sided by key is quicker from values of {bytes} bytes on"),
+            None => writeln!(text, "requests are quicker, or as quick, with the largest values"),
+        };
+    }
+
+    fn cpu(&self, text: &mut String) {
+        let ways = self.ways();
+        let _ = write!(text, "\nthe server's CPU time for a GET that is waited for, us\n{:>9}", "value");
+        for way in &ways {
+            let _ = write!(text, "{way:>16}");
+        }
+        text.push('\n');
+        for bytes in self.sizes(false) {
+            let _ = write!(text, "{bytes:>9}");
+            for way in &ways {
+                let of = |figure: &Figure| figure.server_cpu_ns.unwrap_or(f64::NAN) / 1e3;
+                let _ = write!(text, "{:>16}", number(self.median(way, What::Get, bytes, 0, of)));
+            }
+            text.push('\n');
+        }
+    }
+}
+
+/// Three digits that count.
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".into(),
+        Some(value) if value < 10.0 => format!("{value:.2}"),
+        Some(value) if value < 100.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Header;
+
+    fn results() -> Results {
+        let mut figures = Vec::new();
+        let mut add = |way: &str, what, bytes, window, round, p50_ns: f64, per_s| {
+            let server_cpu_ns = (way == REQUEST).then_some(1_500.0);
+            let p99_ns = 2.0 * p50_ns;
+            let way = way.into();
+            figures.push(Figure { way, what, bytes, window, round, p50_ns, p99_ns, per_s, server_cpu_ns });
+        };
+        for bytes in [64, 4096] {
+            add(STORE, What::Get, bytes, 0, 0, 1_000.0, 0.0);
+            add(STORE, What::Set, bytes, 0, 0, 2_000.0, 0.0);
+            for round in 0..3 {
+                let slow = f64::from(round + 1);
+                add(RAW, What::RawGet, bytes, 0, round, 19_000.0, 0.0);
+                add(RAW, What::RawSet, bytes, 0, round, 28_000.0, 0.0);
+                add(RAW, What::Read, bytes, 0, round, 10_000.0 * slow, 0.0);
+                add(RAW, What::Write, bytes, 0, round, 11_000.0, 0.0);
+                add(LOCATED, What::Get, bytes, 0, round, 11_000.0 * slow, 0.0);
+                let by_key = if bytes == 64 { 30_000.0 } else { 20_000.0 };
+                add(BY_KEY, What::Get, bytes, 0, round, by_key, 0.0);
+                add(REQUEST, What::Get, bytes, 0, round, 25_000.0, 0.0);
+                add(REQUEST, What::Set, bytes, 0, round, 45_000.0, 0.0);
+            }
+        }
+        for (way, what, per_s) in [
+            (RAW, What::Read, 100e3),
+            (RAW, What::Write, 90e3),
+            (LOCATED, What::Get, 85e3),
+            (BY_KEY, What::Get, 50e3),
+            (REQUEST, What::Get, 70e3),
+            (REQUEST, What::Set, 60e3),
+        ] {
+            add(way, what, 64, 8, 0, 0.0, per_s);
+        }
+        let header = ServersHeader {
+            run: Header { machine: "a machine".into(), ..Header::default() },
+            servers: vec![("ours".into(), "1".into())],
+            method: "somehow".into(),
+        };
+        Results { header, provider: "tcp;ofi_rxm at lo".into(), is_one_sided: false, figures }
+    }
+
+    #[test]
+    fn figures_and_ratios_of_the_same_rounds_are_in_the_tables() {
+        let table = results().table();
+        let table = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        for text in [
+            "with the server's help",
+            "64 19.0/38.0 28.0/56.0 20.0/40.0 11.0/22.0",
+            "64 8 100 90.0",
+            "64 1.00 22.0 x1.10 30.0 x1.50 25.0 x1.25",
+            "64 2.00 45.0 x1.50",
+            "GET 64 8 100 85.0 85% 50.0 50% 70.0",
+            "SET 64 8 - - 60.0",
+            "64 1.20 request 4096 0.80 one-sided one-sided by key is quicker from values of 4096 bytes on",
+            "64 - - 1.50",
+        ] {
+            assert!(table.contains(text), "{text:?} in\n{table}");
+        }
+    }
+
+    #[test]
+    fn without_a_server_there_is_what_libfabric_does() {
+        let mut results = results();
+        results.figures.retain(|figure| figure.way == RAW);
+        let table = results.table();
+        assert!(table.contains("libfabric alone") && !table.contains("GET"), "{table}");
+    }
+}

@@ -1,0 +1,178 @@
+//! The servers that are measured, and the ways to them.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use fabcache_client::{Client, Fabric, FabricMode, Options, Protocol, Request, Transport, Ttl};
+use fabcache_fabric::Provider;
+
+use super::ways::{BY_KEY, LOCATED, REQUEST, Way};
+use super::{HOT_KEYS, Plan, SERVER_CPU};
+use crate::process::Process;
+use crate::server::{Candidate, Server};
+use crate::shm::servers::value;
+use crate::store::keys::{KEY_BYTES, key};
+use crate::target::PATIENCE;
+
+/// Values of each size hold so many bytes at most, so that all sizes fit a small server.
+const BYTES_OF_A_SIZE: usize = 32 << 20;
+/// Keys of each size: as many GETs by key can be timed in a round.
+const KEYS_MAX: u64 = 4096;
+/// Bytes that an item takes beside key and value, with much to spare.
+const OVERHEAD_BYTES: u64 = 100;
+/// Requests under way while servers are filled.
+const FILL_WINDOW: usize = 32;
+
+/// Keys whose values have so many bytes.
+pub fn keys_of(bytes: usize) -> u64 {
+    (BYTES_OF_A_SIZE as u64 / bytes.max(1) as u64).clamp(HOT_KEYS / 2, KEYS_MAX)
+}
+
+/// The key with this number, of values of this size: others have other keys.
+pub fn sized_key(number: u64, bytes: usize) -> [u8; KEY_BYTES] {
+    key((bytes as u64) << 32 | number)
+}
+
+/// Ours with a fabric, and the one it is compared with.
+#[derive(Debug)]
+pub struct Servers {
+    ours: (Server, SocketAddr),
+    against: Option<(String, Server, SocketAddr)>,
+    provider: Provider,
+}
+
+impl Servers {
+    /// Starts them, and stores what will be read.
+    ///
+    /// # Errors
+    /// One does not come up, or does not store.
+    pub fn start(
+        ours: &Candidate,
+        against: Option<&Candidate>,
+        provider: &Provider,
+        plan: &Plan,
+    ) -> Result<Servers> {
+        let mut sizes: Vec<usize> =
+            plan.value_bytes.iter().chain(&plan.window_value_bytes).copied().collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let of = |bytes: usize| keys_of(bytes) * (bytes as u64 + KEY_BYTES as u64 + OVERHEAD_BYTES);
+        let megabytes = (sizes.iter().copied().map(of).sum::<u64>() * 3 / 2 >> 20) + 128;
+        let megabytes = megabytes.to_string();
+        let flags = ["-t", "1", "-m", &megabytes, "-I", "2m"];
+        let fabric = provider.identity();
+        let at = provider.address.map_or(provider.interface.clone(), |at| at.to_string());
+        let fabric = fabric.split(',').next().map_or(String::new(), |name| format!("{name},{at}"));
+        let flags_of_ours = [&flags[..], &["--fabric", &fabric]].concat();
+        let ours = Server::start(ours, &flags_of_ours)?;
+        let start = |against: &Candidate| -> Result<_> {
+            let (server, address) = Server::start(against, &flags)?;
+            Ok((against.name.clone(), server, address))
+        };
+        let servers = Servers { ours, against: against.map(start).transpose()?, provider: provider.clone() };
+        let cpu = SERVER_CPU.into();
+        servers.ours.0.pin(&cpu)?;
+        fill(&tcp(servers.ours.1)?, &sizes)?;
+        if let Some((_, server, address)) = &servers.against {
+            server.pin(&cpu)?;
+            fill(&tcp(*address)?, &sizes)?;
+        }
+        Ok(servers)
+    }
+
+    /// All ways to them: over the fabric first, then over TCP.
+    ///
+    /// # Errors
+    /// A server cannot be reached, or not in this way.
+    pub fn ways(&self) -> Result<Vec<Way>> {
+        let (server, address) = &self.ours;
+        let process = server.process();
+        let fabric = |name: &str, mode| -> Result<Way> {
+            let connect =
+                Connect { address: *address, mode: Some(mode), provider: Some(self.provider.clone()) };
+            Way::new(name, connect, process)
+        };
+        let mut ways = vec![
+            fabric(LOCATED, FabricMode::OneSided)?,
+            fabric(BY_KEY, FabricMode::OneSided)?,
+            fabric(REQUEST, FabricMode::Request)?,
+        ];
+        let over_tcp = |name: &str, address: SocketAddr, process: Process| {
+            Way::new(name, Connect { address, mode: None, provider: None }, process)
+        };
+        ways.push(over_tcp("TCP", *address, process)?);
+        if let Some((name, server, address)) = &self.against {
+            ways.push(over_tcp(name, *address, server.process())?);
+        }
+        Ok(ways)
+    }
+}
+
+/// How a server is reached.
+#[derive(Clone, Debug)]
+pub struct Connect {
+    address: SocketAddr,
+    mode: Option<FabricMode>,
+    provider: Option<Provider>,
+}
+
+impl Connect {
+    /// A client, connected.
+    ///
+    /// # Errors
+    /// It cannot be reached, or not in this way.
+    pub fn client(&self) -> Result<Client> {
+        let Connect { address, mode, provider } = self;
+        let Some(mode) = *mode else { return tcp(*address) };
+        let provider = provider.as_ref().context("it has a provider")?;
+        let at = provider.address.map_or(provider.interface.clone(), |at| at.to_string());
+        let fabric =
+            Fabric { mode, provider: Some(provider.name.clone()), interface: Some(at), ..Fabric::default() };
+        let options = Options { fabric, timeout: PATIENCE, ..Options::default() };
+        let client = Client::new([format!("fab://{address}")], options)?;
+        client.set(b"connected", b"", Ttl::seconds(1))?;
+        let ways = client.transports();
+        let is_so = matches!(&ways[..], [Some(Transport::Fabric { .. })]);
+        ensure!(is_so, "the client took another way: {ways:?}");
+        Ok(client)
+    }
+}
+
+fn tcp(address: SocketAddr) -> Result<Client> {
+    let options = Options { protocol: Protocol::Meta, timeout: PATIENCE, ..Options::default() };
+    let client = Client::new([format!("tcp://{address}")], options)?;
+    client.set(b"connected", b"", Ttl::seconds(1))?;
+    Ok(client)
+}
+
+/// Stores the values of every size.
+fn fill(client: &Client, sizes: &[usize]) -> Result<()> {
+    for &bytes in sizes {
+        let items = keys_of(bytes);
+        let window = FILL_WINDOW.min(items as usize);
+        let mut requests: Vec<Request> = (0..window).map(|_| client.request()).collect();
+        for number in 0..items {
+            let request = &mut requests[number as usize % window];
+            if number >= window as u64 {
+                request.wait().result?;
+            }
+            request.iset(sized_key(number, bytes), value(number, bytes), Ttl::NEVER);
+        }
+        for request in &mut requests {
+            request.wait().result?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_values_are_fewer_and_no_key_is_of_two_sizes() {
+        assert_eq!((keys_of(4), keys_of(1 << 20), keys_of(64 << 20)), (KEYS_MAX, 32, HOT_KEYS / 2));
+        assert_ne!(sized_key(7, 64), sized_key(7, 65));
+        assert_ne!(sized_key(7, 64), sized_key(8, 64));
+    }
+}

@@ -1,0 +1,83 @@
+//! Percentiles of single calls, and calls a second, of calls that take between a microsecond and many milliseconds.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+
+/// Calls before a round that are not counted, unless they take as long as a quarter of it.
+const CALLS_TO_WARM_UP: u64 = 200;
+/// Nanoseconds up to which calls are told apart.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// Calls of a round, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// The middle one, in nanoseconds.
+    pub p50_ns: f64,
+    /// One in a hundred takes longer.
+    pub p99_ns: f64,
+    /// How many were timed.
+    pub calls: u64,
+    /// How many there were, with those that warm up.
+    pub all_calls: u64,
+}
+
+/// Times calls one by one for a round. `call` is told its number.
+///
+/// # Errors
+/// A call fails.
+pub fn times(round: Duration, call: impl FnMut(u64) -> Result<()>) -> Result<Times> {
+    limited_times(round, u64::MAX, CALLS_TO_WARM_UP, call)
+}
+
+/// The same of at most so many calls, of which some warm up.
+///
+/// # Errors
+/// A call fails.
+pub fn limited_times(
+    round: Duration,
+    most: u64,
+    warm_up: u64,
+    mut call: impl FnMut(u64) -> Result<()>,
+) -> Result<Times> {
+    let mut times = Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3).context("a histogram")?;
+    let mut number = 0;
+    let started = Instant::now();
+    while number < warm_up.min(most / 2) && (number == 0 || started.elapsed() < round / 4) {
+        call(number)?;
+        number += 1;
+    }
+    let mut before = Instant::now();
+    let started = before;
+    while number < most && (times.is_empty() || before - started < round) {
+        call(number)?;
+        // What checks the answer is in the time of the next call's clock, so it is the cheap kind.
+        let now = Instant::now();
+        times.saturating_record((now - before).as_nanos() as u64);
+        before = now;
+        number += 1;
+    }
+    let at = |percent: f64| times.value_at_percentile(percent) as f64;
+    Ok(Times { p50_ns: at(50.0), p99_ns: at(99.0), calls: times.len(), all_calls: number })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_timed_one_by_one() {
+        let mut numbers = Vec::new();
+        let call = |number: u64| {
+            numbers.push(number);
+            std::thread::sleep(Duration::from_millis(if number.is_multiple_of(2) { 1 } else { 0 }));
+            Ok(())
+        };
+        let found = limited_times(Duration::from_secs(60), 21, 4, call).expect("no call fails");
+        assert_eq!((found.calls, found.all_calls, numbers.len()), (17, 21, 21));
+        assert!(found.p99_ns >= 1e6 && found.p50_ns <= found.p99_ns, "{found:?}");
+        let once = times(Duration::ZERO, |_| Ok(())).expect("no call fails");
+        assert_eq!(once.calls, 1, "one is timed however short the round");
+    }
+}

@@ -1,0 +1,266 @@
+//! What is done with the servers: GETs and SETs one at a time, and many under way.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use fabcache_client::{Client, Outcome, Request, Ttl};
+use fabcache_store::{Expiry, Handle};
+
+use super::report::{Figure, What};
+use super::servers::{Connect, keys_of, sized_key};
+use super::timing::{Times, limited_times, times};
+use super::{HOT_KEYS, Plan};
+use crate::process::Process;
+use crate::shm::servers::{check, is_value, value};
+use crate::store::keys;
+
+/// GETs of values whose place the client knows.
+pub const LOCATED: &str = "located";
+/// GETs of values of which it knows the key alone.
+pub const BY_KEY: &str = "by key";
+/// GETs, and SETs, that the server is asked for over the fabric.
+pub const REQUEST: &str = "request";
+/// The store, in this process.
+pub const STORE: &str = "store";
+
+/// Calls before GETs by key are timed, each of another key: they connect.
+const CALLS_TO_CONNECT: u64 = 8;
+/// Clients of a round by key, each of which asks for every key once.
+const CLIENTS_A_ROUND: u32 = 4;
+
+/// A client, and the way it takes.
+#[derive(Debug)]
+pub struct Way {
+    /// Its name in tables.
+    pub name: String,
+    connect: Connect,
+    client: Client,
+    process: Process,
+}
+
+impl Way {
+    /// A client of a server, connected.
+    ///
+    /// # Errors
+    /// It cannot be reached, or not in this way.
+    pub fn new(name: &str, connect: Connect, process: Process) -> Result<Way> {
+        let client = connect.client().with_context(|| name.to_owned())?;
+        Ok(Way { name: name.into(), connect, client, process })
+    }
+
+    /// Times of GETs, and of SETs where this way has its own.
+    ///
+    /// # Errors
+    /// The server fails, or answers wrongly.
+    pub fn latencies(&mut self, bytes: usize, plan: &Plan) -> Result<Vec<Figure>> {
+        let get = self.cpu_of(|way| {
+            if way.name == BY_KEY { way.gets_by_key(bytes, plan) } else { way.gets(bytes, plan) }
+        });
+        let mut figures = vec![self.figure(What::Get, bytes, get?)];
+        if self.has_sets() {
+            let set = self.cpu_of(|way| way.sets(bytes, plan))?;
+            figures.push(self.figure(What::Set, bytes, set));
+        }
+        Ok(figures)
+    }
+
+    /// Calls a second, so many under way.
+    ///
+    /// # Errors
+    /// The server fails, or answers wrongly.
+    pub fn rates(&mut self, bytes: usize, window: usize, plan: &Plan) -> Result<Vec<Figure>> {
+        let get = if self.name == BY_KEY {
+            self.rate_by_key(bytes, window, plan)?
+        } else {
+            let keys = HOT_KEYS.min(keys_of(bytes));
+            rate(&self.client, bytes, window, plan.round, |number| number % keys, u64::MAX, false)?.per_s()
+        };
+        let of =
+            |what, per_s| Figure { way: self.name.clone(), what, bytes, window, per_s, ..Figure::default() };
+        let mut figures = vec![of(What::Get, get)];
+        if self.has_sets() {
+            let keys = HOT_KEYS.min(keys_of(bytes));
+            let set = rate(&self.client, bytes, window, plan.round, |number| number % keys, u64::MAX, true)?;
+            figures.push(of(What::Set, set.per_s()));
+        }
+        Ok(figures)
+    }
+
+    /// One-sided clients send SETs as those do that ask for everything.
+    fn has_sets(&self) -> bool {
+        ![LOCATED, BY_KEY].contains(&&*self.name)
+    }
+
+    fn figure(&self, what: What, bytes: usize, (times, cpu): (Times, Option<f64>)) -> Figure {
+        let Times { p50_ns, p99_ns, .. } = times;
+        let way = self.name.clone();
+        Figure { way, what, bytes, p50_ns, p99_ns, server_cpu_ns: cpu, ..Figure::default() }
+    }
+
+    /// What it takes, and the server's CPU time for a call.
+    fn cpu_of(&mut self, calls: impl FnOnce(&mut Way) -> Result<Times>) -> Result<(Times, Option<f64>)> {
+        let before = self.process.cpu_time().ok();
+        let times = calls(self)?;
+        let now = self.process.cpu_time().ok();
+        let taken = now.zip(before).map(|(now, before)| now.saturating_sub(before));
+        Ok((times, taken.map(|taken| taken.as_nanos() as f64 / times.all_calls as f64)))
+    }
+
+    fn gets(&mut self, bytes: usize, plan: &Plan) -> Result<Times> {
+        let keys = HOT_KEYS.min(keys_of(bytes));
+        for number in 0..keys {
+            check(self.client.get(&sized_key(number, bytes))?.as_ref(), number, bytes)?;
+        }
+        times(plan.round, |call| {
+            let number = call % keys;
+            check(self.client.get(&sized_key(number, bytes))?.as_ref(), number, bytes)
+        })
+    }
+
+    /// Each key once to a client, which knows no place then.
+    fn gets_by_key(&mut self, bytes: usize, plan: &Plan) -> Result<Times> {
+        let mut all: Vec<Times> = Vec::new();
+        let mut left = plan.round;
+        for _ in 0..CLIENTS_A_ROUND {
+            let client = self.connect.client()?;
+            let started = Instant::now();
+            all.push(limited_times(left, keys_of(bytes), CALLS_TO_CONNECT, |number| {
+                check(client.get(&sized_key(number, bytes))?.as_ref(), number, bytes)
+            })?);
+            left = left.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                break;
+            }
+        }
+        // Those that timed more calls say more.
+        let calls: u64 = all.iter().map(|times| times.calls).sum();
+        let weighted = |of: fn(&Times) -> f64| {
+            all.iter().map(|times| of(times) * times.calls as f64).sum::<f64>() / calls as f64
+        };
+        let all_calls = all.iter().map(|times| times.all_calls).sum();
+        Ok(Times { p50_ns: weighted(|t| t.p50_ns), p99_ns: weighted(|t| t.p99_ns), calls, all_calls })
+    }
+
+    fn sets(&mut self, bytes: usize, plan: &Plan) -> Result<Times> {
+        let keys = HOT_KEYS.min(keys_of(bytes));
+        let values: Vec<Vec<u8>> = (0..keys).map(|number| value(number, bytes)).collect();
+        times(plan.round, |call| {
+            let number = call % keys;
+            Ok(self.client.set(&sized_key(number, bytes), &values[number as usize], Ttl::NEVER)?)
+        })
+    }
+
+    fn rate_by_key(&mut self, bytes: usize, window: usize, plan: &Plan) -> Result<f64> {
+        let mut all = Rate { calls: 0, time: Duration::ZERO };
+        for _ in 0..CLIENTS_A_ROUND {
+            let client = self.connect.client()?;
+            // Connected, and its window grown.
+            let keys = keys_of(bytes);
+            let warm = CALLS_TO_CONNECT.min(keys / 4);
+            rate(&client, bytes, window, Duration::from_secs(60), |number| number, warm, false)?;
+            let left = plan.round.saturating_sub(all.time);
+            let found = rate(&client, bytes, window, left, |number| warm + number, keys - warm, false)?;
+            all = Rate { calls: all.calls + found.calls, time: all.time + found.time };
+            if all.time >= plan.round {
+                break;
+            }
+        }
+        Ok(all.per_s())
+    }
+}
+
+/// Calls, and the time that they took.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    calls: u64,
+    time: Duration,
+}
+
+impl Rate {
+    fn per_s(self) -> f64 {
+        self.calls as f64 / self.time.as_secs_f64()
+    }
+}
+
+/// Calls with `window` under way, for a round, at most so many; of the keys that `key_of` says.
+fn rate(
+    client: &Client,
+    bytes: usize,
+    window: usize,
+    round: Duration,
+    key_of: impl Fn(u64) -> u64,
+    most: u64,
+    sets: bool,
+) -> Result<Rate> {
+    let mut requests: Vec<Request> = (0..window).map(|_| client.request()).collect();
+    let started = Instant::now();
+    let (mut asked, mut ended) = (0u64, 0u64);
+    loop {
+        let more = asked < most && (asked == 0 || started.elapsed() < round);
+        let at = (if more { asked } else { ended }) as usize % window;
+        let mut buffers = (Vec::new(), Vec::new());
+        if !more && ended == asked {
+            break;
+        }
+        if !more || asked - ended == window as u64 {
+            let number = key_of(ended);
+            let done = requests[at].wait();
+            match done.result? {
+                Outcome::Found { .. } => {
+                    ensure!(is_value(&done.value, number, bytes), "a wrong value of number {number}");
+                }
+                Outcome::Stored if sets => {}
+                other => anyhow::bail!("number {number}: {other:?}"),
+            }
+            buffers = (done.key, done.value);
+            ended += 1;
+        }
+        if more {
+            let number = key_of(asked);
+            let (mut key, mut kept) = buffers;
+            key.clear();
+            key.extend_from_slice(&sized_key(number, bytes));
+            if sets {
+                if kept.len() != bytes || !is_value(&kept, number, bytes) {
+                    kept = value(number, bytes);
+                }
+                requests[at].iset(key, kept, Ttl::NEVER);
+            } else {
+                requests[at].iget(key, kept);
+            }
+            asked += 1;
+        }
+    }
+    Ok(Rate { calls: ended, time: started.elapsed() })
+}
+
+/// The store's own time for a GET and a SET.
+///
+/// # Errors
+/// There is no memory for it.
+pub fn store(bytes: usize, plan: &Plan) -> Result<Vec<Figure>> {
+    let items = keys_of(bytes);
+    let (store, _clock) = keys::store(keys::memory_for(items, bytes) + (64 << 20), 1)?;
+    let handle = Handle::new(&store);
+    for number in 0..items {
+        keys::set(&handle, &sized_key(number, bytes), &value(number, bytes), Expiry::NEVER);
+    }
+    let hot = HOT_KEYS.min(items);
+    let values: Vec<Vec<u8>> = (0..hot).map(|number| value(number, bytes)).collect();
+    let mut out = Vec::with_capacity(bytes);
+    let round = plan.round / 4;
+    let get = times(round, |call| {
+        ensure!(keys::get(&handle, &sized_key(call % hot, bytes), &mut out), "an item is missing");
+        Ok(())
+    })?;
+    let set = times(round, |call| {
+        let number = call % hot;
+        keys::set(&handle, &sized_key(number, bytes), &values[number as usize], Expiry::NEVER);
+        Ok(())
+    })?;
+    let of = |what, times: Times| {
+        let Times { p50_ns, p99_ns, .. } = times;
+        Figure { way: STORE.into(), what, bytes, p50_ns, p99_ns, ..Figure::default() }
+    };
+    Ok(vec![of(What::Get, get), of(What::Set, set)])
+}

@@ -1,0 +1,148 @@
+//! Measures the fabric: `fabcache bench fabric ours=target/release/fabcached --against memcached=/usr/bin/memcached`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use fabcache_bench::fabric::report::Results;
+use fabcache_bench::fabric::{self, Plan};
+use fabcache_bench::report::{Header, ServersHeader, save};
+use fabcache_bench::server::Candidate;
+
+use super::common::this_program;
+use super::{candidate, output};
+
+/// Which provider, which servers, how many bytes, and how long.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The server, as NAME=PROGRAM; without one, libfabric is measured by itself
+    #[arg(value_name = "NAME=PROGRAM", value_parser = candidate)]
+    server: Option<Candidate>,
+    /// memcached, over TCP; left out where there is no such program
+    #[arg(long, value_name = "NAME=PROGRAM", value_parser = candidate, requires = "server")]
+    against: Option<Candidate>,
+    /// Which of libfabric's providers, at which interface: of this host alone unless that is named
+    #[arg(long, value_name = "PROVIDER[,INTERFACE]", default_value = "tcp;ofi_rxm")]
+    provider: String,
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", value_delimiter = ',',
+        default_values_t = [4, 64, 512, 4096, 16_384, 65_536, 262_144, 1_048_576])]
+    sizes: Vec<usize>,
+    /// Bytes of a value of which many are under way
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [64, 4096, 65_536])]
+    window_sizes: Vec<usize>,
+    /// How many are under way
+    #[arg(long, short, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1, 8, 32])]
+    windows: Vec<usize>,
+    /// Interleaved rounds of everything
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds of a round
+    #[arg(long, default_value_t = 0.2)]
+    seconds: f64,
+    /// Few sizes and short rounds, done in seconds: a check that it works
+    #[arg(long, conflicts_with_all = ["sizes", "window_sizes", "rounds", "seconds"])]
+    quick: bool,
+    /// Where the results go as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Is the other end of what libfabric does by itself.
+#[derive(Debug, Args)]
+pub struct PeerArguments {
+    /// The provider, as one word
+    identity: String,
+    /// Bytes of what is read, written and sent
+    bytes: usize,
+}
+
+/// Values of no more bytes are measured: servers take them by default, or nearly.
+const BYTES_MAX: usize = 1 << 20;
+/// As many are under way at most: an endpoint has room for as many.
+const WINDOW_MAX: usize = 64;
+
+impl Arguments {
+    fn plan(&self) -> Result<Plan> {
+        let sizes = self.sizes.iter().chain(&self.window_sizes);
+        for bytes in sizes {
+            ensure!((1..=BYTES_MAX).contains(bytes), "a size is from 1 to {BYTES_MAX} bytes, not {bytes}");
+        }
+        for window in &self.windows {
+            ensure!((1..=WINDOW_MAX).contains(window), "a window is from 1 to {WINDOW_MAX}, not {window}");
+        }
+        ensure!(
+            self.seconds.is_finite() && self.seconds > 0.0 && self.seconds <= 60.0,
+            "--seconds is more than 0 and at most 60"
+        );
+        let plan = Plan {
+            wish: fabric::wish(&self.provider)?,
+            value_bytes: self.sizes.clone(),
+            window_value_bytes: self.window_sizes.clone(),
+            windows: self.windows.clone(),
+            rounds: self.rounds,
+            round: Duration::from_secs_f64(self.seconds),
+            program: this_program()?,
+        };
+        if !self.quick {
+            return Ok(plan);
+        }
+        let (value_bytes, window_value_bytes) = (vec![64, 4096, 65_536], vec![64]);
+        Ok(Plan { value_bytes, window_value_bytes, rounds: 1, round: Duration::from_millis(20), ..plan })
+    }
+}
+
+/// Measures it, and prints tables.
+///
+/// # Errors
+/// There is no such provider, a server does not come up, has no fabric or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let plan = arguments.plan()?;
+    let provider = fabric::provider(&plan.wish)?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    ensure!(cpus >= 2, "two CPUs are needed, one for the server and one for the client");
+    let against = arguments.against.as_ref().filter(|against| {
+        let found = std::process::Command::new(&against.program).arg("-V").output().is_ok();
+        if !found {
+            eprintln!("not compared with {}: there is no {}", against.name, against.program.display());
+        }
+        found
+    });
+    output::check(&[("--json", arguments.json.as_deref())])?;
+    let mut progress = super::progress();
+    let figures = fabric::measure(arguments.server.as_ref(), against, &plan, &mut progress)?;
+    progress("");
+    let servers: Vec<Candidate> =
+        [arguments.server.as_ref(), against].into_iter().flatten().cloned().collect();
+    let results = Results {
+        header: ServersHeader {
+            run: Header::now(),
+            servers: super::versions(&servers),
+            method: format!(
+                "{provider}, network {}; peer and servers (-t 1) on CPU {} and client on CPU {}, one thread, keys of 20 bytes; \
+                 the peer polls without a pause; medians of {} interleaved rounds of {:?}, ratios of the same rounds",
+                provider.fabric,
+                fabric::SERVER_CPU,
+                fabric::CLIENT_CPU,
+                plan.rounds,
+                plan.round
+            ),
+        },
+        provider: provider.to_string(),
+        is_one_sided: provider.is_one_sided,
+        figures,
+    };
+    let kept = arguments.json.as_deref().map_or(Ok(()), |path| save(&results, path));
+    output::print(&results.table())?;
+    kept
+}
+
+/// Is the peer.
+///
+/// # Errors
+/// The provider cannot be opened, or fails.
+pub fn peer(arguments: &PeerArguments) -> Result<()> {
+    let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    fabric::peer::run(&arguments.identity, arguments.bytes, &mut input, &mut output)
+}
