@@ -20,6 +20,9 @@ use crate::sys;
 /// The longest name of an endpoint: the formats known have 16 to 64 bytes.
 pub const NAME_BYTES_MAX: usize = 256;
 
+/// A message that has come is seen by the first of them, and what it leads to by the next.
+const POLLS_BEFORE_CLOSE: usize = 8;
+
 /// Completions taken at once.
 const COMPLETIONS_AT_ONCE: usize = 32;
 
@@ -531,6 +534,13 @@ struct Posted {
 
 impl Drop for Port {
     fn drop(&mut self) {
+        // ofi_rxm of 1.17 without a shared receive context crashes where it finds a message as it closes.
+        let mut ended = Vec::new();
+        for _ in 0..POLLS_BEFORE_CLOSE {
+            if self.poll(&mut ended).is_err() {
+                break;
+            }
+        }
         let is_closed = self.endpoint.take().is_none_or(Object::close);
         if !is_closed {
             // The provider may still write to what its operations use.

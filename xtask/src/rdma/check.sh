@@ -24,9 +24,9 @@ pair() { # PORT SERVER'S COMMAND -- CLIENT'S COMMAND
         shift
     done
     shift
-    timeout 20 "${words[@]}" >/run/server 2>&1 &
+    timeout 40 "${words[@]}" >/run/server 2>&1 &
     listens "$port"
-    timeout 20 "$@" || { status=$?; echo "the server:"; cat /run/server; return $status; }
+    timeout 40 "$@" || { status=$?; echo "the server:"; cat /run/server; return $status; }
     wait $! || { status=$?; echo "the server:"; cat /run/server; return $status; }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::kernel::Kernel;
-use super::last_lines;
+use super::{indented, last_lines};
 use crate::process::{Guarded, Interrupt, Scratch, describe, read};
 
 const INIT: &str = include_str!("init.sh");
@@ -75,11 +75,12 @@ impl Machine<'_> {
         if outcome.is_ok() {
             qemu.wait(STOP_TIME_MAX, self.interrupt)?;
         }
-        outcome.map_err(|error| {
+        if outcome.is_err() {
             let (console, faults) = (read(&self.console), read(&scratch.path().join("qemu")));
-            let text = last_lines(&format!("{faults}{console}"), 30);
-            error.context(format!("the machine's console, in {}, ends so:\n{text}", self.console.display()))
-        })
+            println!("      the machine's console, in {}, ends so:", self.console.display());
+            print!("{}", indented(&last_lines(&format!("{faults}{console}"), 30)));
+        }
+        outcome
     }
 
     fn start(&self, steps: &[Step], folder: &Path) -> Result<Guarded> {
@@ -135,7 +136,10 @@ impl Machine<'_> {
             let mut tell = || if aloud { tell_more(&log, &mut told) } else { Ok(()) };
             let status = shared.join(format!("{n}.status"));
             self.wait_for(qemu, &status, started + time_max, &mut tell)
-                .with_context(|| format!("{}\n{}", step.name, last_lines(&read(&log), 30)))?;
+                .inspect_err(|_| {
+                    print!("      {} went so far:\n{}", step.name, indented(&last_lines(&read(&log), 30)))
+                })
+                .with_context(|| step.name.clone())?;
             tell()?;
             let status = read(&status).trim().parse().context("a step's status is no number")?;
             ended(step, Ended { status, output: read(&log), time: begun.elapsed() })?;
@@ -160,7 +164,7 @@ impl Machine<'_> {
             if let Some(status) = status {
                 bail!("the machine stopped: {}", describe(status));
             }
-            ensure!(Instant::now() < deadline, "it took longer than it may");
+            ensure!(Instant::now() < deadline, "all of it took longer than it may");
             meanwhile()?;
             for _ in 0..10 {
                 self.interrupt.pause()?;

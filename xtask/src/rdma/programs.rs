@@ -11,19 +11,42 @@ use serde_json::Value;
 use crate::process::{Guarded, Interrupt, Scratch, describe, read};
 use crate::workspace;
 
-/// Each is a package and its test program, of which the ignored tests are run.
-const TESTS: &[(&str, &str)] = &[("fabcache-fabric", "providers"), ("fabcache-server", "links")];
+/// The programs, of which the ignored tests are run.
+const TESTS: &[Test] = &[
+    Test { package: "fabcache-fabric", name: "providers", place: Place::Everywhere },
+    Test { package: "fabcache-transport", name: "fabric", place: Place::Everywhere },
+    Test { package: "fabcache-server", name: "links", place: Place::Everywhere },
+    Test { package: "fabcache-client", name: "fabric", place: Place::Everywhere },
+    // Opens all that there is, which takes the emulator minutes.
+    Test { package: "fabcache-cli", name: "fabric", place: Place::Plain },
+];
+
+struct Test {
+    package: &'static str,
+    name: &'static str,
+    place: Place,
+}
+
+/// Where a program is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On this machine only.
+    Plain,
+    /// On this machine, and in the emulated one.
+    Everywhere,
+}
 
 /// For a build from nothing.
 const BUILD_TIME_MAX: Duration = Duration::from_secs(1800);
 
 /// A program of tests.
 pub struct Program {
-    pub package: &'static str,
-    pub test: &'static str,
-    pub path: PathBuf,
+    package: &'static str,
+    test: &'static str,
+    path: PathBuf,
     /// Where cargo would run it.
-    pub folder: PathBuf,
+    folder: PathBuf,
+    pub place: Place,
 }
 
 impl Program {
@@ -59,7 +82,7 @@ pub fn build(interrupt: &Interrupt) -> Result<Vec<Program>> {
     let mut cargo = workspace::cargo();
     // As a part of all: what the workspace's tests were built with is used.
     cargo.args(["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);
-    let mut names: Vec<&str> = TESTS.iter().map(|(_, test)| *test).collect();
+    let mut names: Vec<&str> = TESTS.iter().map(|test| test.name).collect();
     names.sort_unstable();
     names.dedup();
     for name in names {
@@ -75,23 +98,24 @@ pub fn build(interrupt: &Interrupt) -> Result<Vec<Program>> {
     let list = read(&list);
     TESTS
         .iter()
-        .map(|(package, test)| {
-            let program = list.lines().find_map(|line| found(line, package, test));
-            program.with_context(|| format!("cargo built no test {test} of {package}"))
+        .map(|test| {
+            let program = list.lines().find_map(|line| found(line, test));
+            program.with_context(|| format!("cargo built no test {} of {}", test.name, test.package))
         })
         .collect()
 }
 
 /// The program, if this is cargo's line about it.
-fn found(line: &str, package: &'static str, test: &'static str) -> Option<Program> {
+fn found(line: &str, test: &Test) -> Option<Program> {
+    let Test { package, name, place } = *test;
     let message: Value = serde_json::from_str(line).ok()?;
     let manifest = PathBuf::from(message["manifest_path"].as_str()?);
     let id = message["package_id"].as_str()?;
     let is_package = id.contains(&format!("/{package}#")) || id.contains(&format!("#{package}@"));
-    let is_test = message["target"]["name"] == test && message["target"]["kind"][0] == "test";
+    let is_test = message["target"]["name"] == name && message["target"]["kind"][0] == "test";
     let path = PathBuf::from(message["executable"].as_str()?);
     let folder = manifest.parent()?.to_owned();
-    (is_package && is_test).then_some(Program { package, test, path, folder })
+    (is_package && is_test).then_some(Program { package, test: name, path, folder, place })
 }
 
 /// How many tests passed, of what a program of tests printed.
@@ -130,7 +154,8 @@ mod tests {
                 "target":{{"kind":["{kind}"],"name":"providers"}},"executable":{executable}}}"#
             )
         };
-        let find = |line: &str| found(line, "fabcache-fabric", "providers");
+        let test = Test { package: "fabcache-fabric", name: "providers", place: Place::Plain };
+        let find = |line: &str| found(line, &test);
         for id in
             ["path+file:///w/crates/fabric#fabcache-fabric@0.1.0", "path+file:///w/fabcache-fabric#0.1.0"]
         {
