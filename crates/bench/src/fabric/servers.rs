@@ -57,7 +57,7 @@ impl Servers {
         sizes.sort_unstable();
         sizes.dedup();
         let of = |bytes: usize| keys_of(bytes) * (bytes as u64 + KEY_BYTES as u64 + OVERHEAD_BYTES);
-        let megabytes = (sizes.iter().copied().map(of).sum::<u64>() * 3 / 2 >> 20) + 128;
+        let megabytes = ((sizes.iter().copied().map(of).sum::<u64>() * 3 / 2) >> 20) + 128;
         let megabytes = megabytes.to_string();
         let flags = ["-t", "1", "-m", &megabytes, "-I", "2m"];
         let fabric = provider.identity();
