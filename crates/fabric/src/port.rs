@@ -99,6 +99,8 @@ pub struct Refused {
 
 #[derive(Debug)]
 struct Operation {
+    /// Those that were posted before have smaller numbers.
+    number: u64,
     token: u64,
     kind: Kind,
     bytes: usize,
@@ -137,6 +139,10 @@ pub struct Port {
     /// Where the provider keeps what it likes of an operation under way: never moved.
     contexts: Box<[Context]>,
     operations: Vec<Option<Operation>>,
+    /// Operations so far.
+    posted: u64,
+    /// Peers' memory is read and written within the call, as shm does.
+    is_at_once: bool,
     free: Vec<u32>,
     peers: Vec<PeerSlot>,
     free_peers: Vec<u32>,
@@ -197,6 +203,8 @@ impl Port {
             calls,
             contexts: (0..count).map(|_| UnsafeCell::new([std::ptr::null_mut(); 8])).collect(),
             operations: (0..count).map(|_| None).collect(),
+            posted: 0,
+            is_at_once: domain.provider().name == "shm",
             free: (0..count as u32).rev().collect(),
             peers: Vec::new(),
             free_peers: Vec::new(),
@@ -359,6 +367,9 @@ impl Port {
         token: u64,
     ) -> Result<(), Refused> {
         let (call, len) = (self.calls.write, range.len());
+        // A write that shm does at once is seen when it ends. One whose end the peer has to confirm would keep all others'
+        // from being told, if the peer was killed or stopped.
+        let flags = if self.is_at_once { 0 } else { sys::FI_DELIVERY_COMPLETE };
         let remote = sys::FiRmaIov { addr: to.address, len, key: to.key };
         self.post(buffer, range, token, Kind::Written, Some(peer), |mut posted, address| {
             let local = sys::IoVec { base: posted.base, len };
@@ -374,7 +385,7 @@ impl Port {
             };
             // SAFETY: the endpoint is enabled, the peer known, the lists live through the call; buffer and context are
             // the operation's until it ends.
-            unsafe { call(posted.endpoint, &raw const message, sys::FI_DELIVERY_COMPLETE) }
+            unsafe { call(posted.endpoint, &raw const message, flags) }
         })
     }
 
@@ -404,7 +415,9 @@ impl Port {
             context: self.contexts[index as usize].get().cast(),
         };
         // Kept before it is posted: another thread of the provider's may work on it at once.
-        self.operations[index as usize] = Some(Operation { token, kind, bytes: range.len(), buffer });
+        self.operations[index as usize] =
+            Some(Operation { number: self.posted, token, kind, bytes: range.len(), buffer });
+        self.posted += 1;
         let result = call(posted, address);
         if result == 0 {
             return Ok(());
@@ -486,8 +499,22 @@ impl Port {
             // Some providers say it as a negative number.
             Err(domain.failure(what, -(entry.err as isize).abs()))
         };
-        into.extend(self.complete(entry.op_context, error));
+        let context = match entry.op_context {
+            // What shm cannot do at once it does not name; all before it have ended, and were told of.
+            context if context.is_null() && self.is_at_once => self.first_of_memory(),
+            context => context,
+        };
+        into.extend(self.complete(context, error));
         Ok(())
+    }
+
+    /// The context of the first read or write under way; null if there is none.
+    fn first_of_memory(&self) -> *mut c_void {
+        let under_way = self.operations.iter().enumerate().filter_map(|(index, operation)| {
+            let operation = operation.as_ref()?;
+            matches!(operation.kind, Kind::Read | Kind::Written).then_some((operation.number, index))
+        });
+        under_way.min().map_or(std::ptr::null_mut(), |(_, index)| self.contexts[index].get().cast())
     }
 
     /// The operation with this context has come to an end; none if there is none such (what was injected has no context).

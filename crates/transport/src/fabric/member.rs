@@ -4,7 +4,9 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fabcache_fabric::channel::{Broken, Draft, HEADER_BYTES, Next, Piece, SHORT_BYTES, ServerEnd, Ticket};
+use fabcache_fabric::channel::{
+    Broken, Draft, HEADER_BYTES, MESSAGE_BYTES, Next, Piece, SHORT_BYTES, ServerEnd, Ticket,
+};
 use fabcache_fabric::{Buffer, Error, Peer, Place, RemoteMemory};
 use rustix::net::SendFlags;
 use socket2::Socket;
@@ -297,8 +299,11 @@ impl Member {
         parts: &[IoSlice<'_>],
         len: usize,
     ) -> Result<usize, Stop> {
-        let draft = if HEADER_BYTES + len <= shared.inject_bytes {
-            let draft = self.end.data(parts, &mut shared.scratch[..]).ok_or(Stop::Later)?;
+        let injected = shared.inject_bytes.min(MESSAGE_BYTES);
+        // Where as much is injected, nothing is sent otherwise: with shm the end of a send waits for its peer, and those of
+        // all others behind it.
+        let draft = if HEADER_BYTES + len <= injected || injected >= MESSAGE_BYTES / 2 {
+            let draft = self.end.data(parts, &mut shared.scratch[..injected]).ok_or(Stop::Later)?;
             let message = &shared.scratch[..draft.bytes()];
             shared.port.inject(self.peer, message).map_err(|error| self.refused(error))?;
             draft
