@@ -320,6 +320,13 @@ fn a_client_is_killed(kind: &str) {
             }
             (moved > 5_000_000).then_some(())
         });
+        // One that stands still keeps what it has, and nobody else waits for it.
+        let pid = rustix::process::Pid::from_child(&process);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it runs");
+        if kind == "receives" {
+            while link.send(&[IoSlice::new(&block)]).expect("it lives") > 0 {}
+        }
+        echo(&server, &mut other, &mut others_link, 2_000_000);
         process.kill().expect("it runs");
         process.wait().expect("it was killed");
         if kind == "receives" {
