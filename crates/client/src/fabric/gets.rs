@@ -264,7 +264,11 @@ impl Gets {
                 Found::Hit(hit, buffer) if hit.stale || hit.token_sent => (Read::Ask, buffer),
                 Found::Hit(hit, buffer) => {
                     let bytes = match (hit.value, &buffer) {
-                        (Value::Fetched { at, len }, Some(buffer)) => buffer.get(at..at + len),
+                        (Value::Fetched { at, len }, Some(buffer)) => {
+                            // Pieces of a value that was replaced meanwhile.
+                            value.clear();
+                            buffer.get(at..at + len)
+                        }
                         (Value::Placed, _) => Some(&b""[..]),
                         _ => None,
                     };
