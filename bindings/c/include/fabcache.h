@@ -144,7 +144,9 @@ typedef enum {
   /* Over a Unix socket. */
   FABCACHE_TRANSPORT_UNIX = 2,
   /* Items are read from its memory, and requests go through a channel in memory. */
-  FABCACHE_TRANSPORT_SHARED_MEMORY = 3
+  FABCACHE_TRANSPORT_SHARED_MEMORY = 3,
+  /* Over the fabric. */
+  FABCACHE_TRANSPORT_FABRIC = 4
 } fabcache_transport;
 
 /* Many servers as one cache. It may be shared among threads, all of which may call at once. */
@@ -196,7 +198,7 @@ typedef void (*fabcache_version_callback)(void *context, const char *server, con
 
 /*
  Told by fabcache_transports() how each server is reached: transport is one of FABCACHE_TRANSPORT_NONE and so on. why is NULL,
- or why memory is not shared though that was asked for. What holds for fabcache_stat_callback does for this.
+ or why memory is not shared, or the fabric not used, though that was asked for. What holds for fabcache_stat_callback does for this.
  */
 typedef void (*fabcache_transport_callback)(void *context,
                                             const char *server,
@@ -246,6 +248,18 @@ fabcache_code fabcache_options_failures(fabcache_options *options,
  */
 fabcache_code fabcache_options_shared_memory(fabcache_options *options,
                                              int shared_memory);
+
+/*
+ What of the fabric is used with servers whose address begins with fab://. mode is one of FABCACHE_FABRIC_MODE_AUTO,
+ _ONE_SIDED, _REQUEST. provider and interface are names of libfabric, or NULL for what the server has and what leads there;
+ both are copied. With or_tcp not 0 TCP serves where the fabric is not to be had, and fabcache_transports() says why; otherwise
+ calls fail with FABCACHE_REFUSED then.
+ */
+fabcache_code fabcache_options_fabric(fabcache_options *options,
+                                      int mode,
+                                      const char *provider,
+                                      const char *interface,
+                                      int or_tcp);
 
 /*
  What is spoken with servers over sockets: one of FABCACHE_PROTOCOL_AUTO, _META, _BINARY, _TEXT. Through shared memory it

@@ -68,12 +68,13 @@ fn calls_come_to_the_same_over_the_fabric_and_over_tcp() {
             .map(|mode| {
                 let server = Running::tcp(&flags(&served));
                 let address = server.address().replace("tcp://", "fab://");
-                (server, mode, Side::new(&address, options(mode)))
+                // Clients go before their servers.
+                (Side::new(&address, options(mode)), mode, server)
             })
             .collect();
         for (at, call) in calls.iter().enumerate() {
             let expected = plain.call(call);
-            for (_, mode, side) in &mut fabrics {
+            for (side, mode, _) in &mut fabrics {
                 let came = side.call(call);
                 if came != expected {
                     let (came, expected) = (format!("{came:?}"), format!("{expected:?}"));
