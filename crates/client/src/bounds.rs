@@ -89,7 +89,7 @@ pub const LONG_READ_BYTES: usize = 64 << 10;
 /// Of which so much is kept: pieces of a value on their way at once.
 pub const READ_BUFFERS_KEPT: usize = 8;
 /// How long reads may take before the server is asked instead: far longer than any that succeeds.
-pub const READ_PATIENCE: Duration = Duration::from_millis(500);
+pub const READ_PATIENCE: Duration = Duration::from_secs(2);
 /// How long after reads have failed they are tried again.
 pub const READS_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Naps after which the server is rung for once more: some milliseconds.
