@@ -365,11 +365,15 @@ impl Client {
             }
         }
         let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
+        let watch = if ttl.is_none() { server.watch() } else { None };
         let asked = server.call(|connection| match connection.ask(&command, b"", value)? {
             Answer::Value(flags) => Ok(Some(flags)),
             Answer::Miss => Ok(None),
             other => Err(unexpected(&other)),
         })?;
+        if let Some(began) = watch {
+            server.note_asked(began, asked.as_ref().map(|_| value.len()));
+        }
         Ok(asked.map(|Flags { flags, cas, .. }| Found { value, flags, cas }))
     }
 

@@ -108,7 +108,6 @@ mod shm;
 mod socket;
 mod stream;
 mod text;
-#[allow(dead_code, reason = "for reads through a fabric")]
 mod ways;
 
 pub use address::{Address, Place};

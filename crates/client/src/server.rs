@@ -353,8 +353,22 @@ impl Server {
 
     #[cold]
     fn read_afar(&self, key: &[u8], value: &mut Vec<u8>) -> Read {
-        let Some(begun) = self.remote.as_ref().and_then(|remote| remote.begin(key)) else { return Read::Ask };
+        let Some(begun) = self.remote.as_ref().and_then(|remote| remote.begin_alone(key)) else {
+            return Read::Ask;
+        };
         self.end_afar(begun, value)
+    }
+
+    /// When a request for a value begins, where it is to be known how long it takes.
+    pub fn watch(&self) -> Option<Instant> {
+        self.remote.as_ref()?.watch()
+    }
+
+    /// The server was asked for a value since then, which has so many bytes if there is one.
+    pub fn note_asked(&self, began: Instant, value_bytes: Option<usize>) {
+        if let Some(remote) = &self.remote {
+            remote.note_asked(began, value_bytes);
+        }
     }
 
     fn end_afar(&self, begun: Begun, value: &mut Vec<u8>) -> Read {

@@ -140,6 +140,11 @@ impl Gets {
         self.is_broken || self.remote.is_gone()
     }
 
+    /// Where the key's item was found is known.
+    pub fn is_kept(&mut self, key: &[u8]) -> bool {
+        self.remote.is_kept(key)
+    }
+
     /// Begins a GET, if there is room for one more.
     pub fn begin(&mut self, key: &[u8]) -> Option<Arc<Slot>> {
         if self.is_over() || self.remote.room() == 0 {

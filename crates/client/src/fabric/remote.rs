@@ -19,8 +19,9 @@ use super::gets::{Gets, Slot};
 use super::own::Own;
 use crate::bounds::{LOOKS_BETWEEN_CLOCKS, NAP_MAX, READ_PATIENCE, READS_AGAIN_AFTER};
 use crate::client::{Fabric, FabricMode};
-use crate::shm::Read;
+use crate::shm::{Read, monotonic_ns, next_random};
 use crate::socket::{Bell, wait_for_any};
+use crate::ways::{Way, Ways};
 
 /// A server's region, as it is read from afar.
 #[derive(Debug)]
@@ -69,6 +70,9 @@ pub struct Remote {
     pub wanted: Fabric,
     region: Mutex<Option<Arc<Own<Region>>>>,
     reading: Mutex<Option<Arc<Reading>>>,
+    /// Which way was faster lately.
+    ways: Mutex<Ways>,
+    random: AtomicCell<u32>,
     /// Reads failed; they are not tried before this.
     again_at: AtomicCell<Option<Instant>>,
 }
@@ -100,6 +104,8 @@ impl Remote {
             wanted,
             region: Mutex::default(),
             reading: Mutex::default(),
+            ways: Mutex::default(),
+            random: AtomicCell::new(monotonic_ns() as u32 | 1),
             again_at: AtomicCell::new(None),
         }
     }
@@ -122,6 +128,7 @@ impl Remote {
             .is_some_and(|known| known.is_current() && known.is(&region) && known.socket.strong_count() > 0);
         if !is_known {
             *known = Some(Arc::new(Own::new(region)));
+            lock(&self.ways).forget();
             self.again_at.store(None);
         }
     }
@@ -137,26 +144,66 @@ impl Remote {
 
     /// Begins a GET; none if the server is to be asked.
     pub fn begin(&self, key: &[u8]) -> Option<Begun> {
+        self.begin_by(key, false)
+    }
+
+    /// The same for who waits for it at once: the server is also to be asked where that is faster.
+    pub fn begin_alone(&self, key: &[u8]) -> Option<Begun> {
+        self.begin_by(key, self.wanted.mode == FabricMode::Auto)
+    }
+
+    fn begin_by(&self, key: &[u8], chooses: bool) -> Option<Begun> {
         let reading = self.reading()?;
         let mut gets = reading.gets();
+        let way = if chooses { Some(self.choose(gets.is_kept(key))) } else { None };
+        if way == Some(Way::Request) {
+            return None;
+        }
+        let began = Instant::now();
         let slot = gets.begin(key)?;
         if gets.drive() {
             reading.wake();
         }
         drop(gets);
-        Some(Begun { slot, reading, deadline: Instant::now() + READ_PATIENCE })
+        Some(Begun { slot, reading, way, began })
+    }
+
+    fn choose(&self, is_kept: bool) -> Way {
+        let mut random = self.random.load();
+        let drawn = next_random(&mut random);
+        self.random.store(random);
+        lock(&self.ways).choose(is_kept, None, drawn)
+    }
+
+    /// When a request begins whose time is to be noted; none if nobody asks for that.
+    pub fn watch(&self) -> Option<Instant> {
+        let learns = self.wanted.mode == FabricMode::Auto && lock(&self.region).is_some();
+        learns.then(Instant::now)
+    }
+
+    /// The server was asked for a value since then, which has so many bytes if there is one.
+    pub fn note_asked(&self, began: Instant, value_bytes: Option<usize>) {
+        self.note_way(Way::Request, began, value_bytes);
+    }
+
+    fn note_way(&self, way: Way, began: Instant, value_bytes: Option<usize>) {
+        lock(&self.ways).note(way, value_bytes, began.elapsed().as_nanos() as u64);
     }
 
     /// What a GET came to; waits for it.
-    pub fn end(&self, Begun { slot, reading, deadline }: Begun) -> Ended {
+    pub fn end(&self, Begun { slot, reading, way, began }: Begun) -> Ended {
         if !reading.is_current() {
             // A parent's.
             return Ended { read: Read::Ask, value: Vec::new(), accesses: None };
         }
-        if !slot.is_over() && !reading.wait(&slot, deadline) {
+        if !slot.is_over() && !reading.wait(&slot, began + READ_PATIENCE) {
             reading.give_up();
         }
         let (read, value) = slot.take().unwrap_or((Read::Ask, Vec::new()));
+        if let Some(way) = way {
+            let is_hit = matches!(read, Read::Hit { .. });
+            self.note_way(way, began, is_hit.then_some(value.len()));
+        }
         let accesses = self.note(&reading, matches!(read, Read::Gone));
         Ended { read, value, accesses }
     }
@@ -213,7 +260,9 @@ impl Remote {
 pub struct Begun {
     slot: Arc<Slot>,
     reading: Arc<Reading>,
-    deadline: Instant,
+    /// Chosen for its time, which is to be noted.
+    way: Option<Way>,
+    began: Instant,
 }
 
 /// A GET that is over.
@@ -233,7 +282,7 @@ impl Begun {
         if self.slot.is_over() || !self.reading.is_current() || self.reading.drive(&self.slot) {
             return true;
         }
-        if Instant::now() >= self.deadline {
+        if self.began.elapsed() >= READ_PATIENCE {
             self.reading.give_up();
         }
         self.slot.is_over()
