@@ -5,10 +5,6 @@
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 # Soft-RoCE's completion queues are too short for what ofi_rxm makes by default, for 256 peers.
 export FI_UNIVERSE_SIZE=64
-# With its cache of registrations, libfabric lets peers write what was registered for reading.
-export FI_MR_CACHE_MAX_COUNT=0
-# ofi_rxm of 1.17 without it crashes where a message arrives as an endpoint is closed.
-export FI_OFI_RXM_USE_SRX=1
 ulimit -l unlimited
 ulimit -c 0
 ip link set lo up
