@@ -255,6 +255,10 @@ impl Provider {
         if description.name.contains("ofi_rxd") || description.name.contains("ofi_hook") {
             return None;
         }
+        // The same devices come with addresses of IP, by which servers know who may come.
+        if description.address_format == sys::FI_SOCKADDR_IB {
+            return None;
+        }
         let core = description.name.split(';').next().unwrap_or_default();
         let is_one_sided = ONE_SIDED.contains(&core);
         Some(Provider {
@@ -381,6 +385,9 @@ impl Description {
         }
         if self.memory_modes & !MEMORY_MODES & !3 != 0 {
             return "asks for registrations of memory of a kind that is not known here";
+        }
+        if self.address_format == sys::FI_SOCKADDR_IB {
+            return "has no address of IP, by which servers know who may come";
         }
         "does not keep messages in order, or lacks something else"
     }

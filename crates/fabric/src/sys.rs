@@ -38,6 +38,7 @@ pub const FI_RM_ENABLED: c_int = 2;
 pub const FI_EP_MSG: c_int = 1;
 pub const FI_EP_DGRAM: c_int = 2;
 pub const FI_EP_RDM: c_int = 3;
+pub const FI_SOCKADDR_IB: u32 = 4;
 pub const FI_WAIT_NONE: c_int = 0;
 pub const FI_WAIT_FD: c_int = 3;
 pub const FI_ADDR_STR: u32 = 9;

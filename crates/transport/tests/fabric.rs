@@ -21,19 +21,24 @@ use fabcache_transport::{Kind, Link, Listener, Peer, Received, SocketLink};
 /// A port, and where clients come to it.
 struct Server {
     domain: Arc<Domain>,
+    /// Where the endpoints of clients are.
+    clients: Arc<Domain>,
     listener: TcpListener,
     port: Mutex<FabricPort>,
 }
 
 impl Server {
     fn start(receives: u32) -> Server {
-        let domain = domain();
+        let domain = domain("SERVER");
+        let [here, there] = ["FABCACHE_SERVER_INTERFACE", "FABCACHE_CLIENT_INTERFACE"].map(std::env::var_os);
+        let clients = if here == there { Arc::clone(&domain) } else { self::domain("CLIENT") };
         let options = TcpOptions { backlog: 256, share_address: false };
         Server {
             listener: TcpListener::bind("127.0.0.1:0".parse().expect("an address"), &options)
                 .expect("loopback"),
             port: Mutex::new(FabricPort::open(&domain, receives).expect("a port")),
             domain,
+            clients,
         }
     }
 
@@ -76,7 +81,7 @@ impl Server {
     }
 
     fn endpoint(&self) -> Arc<Endpoint> {
-        Endpoint::open(&self.domain)
+        Endpoint::open(&self.clients)
     }
 }
 
@@ -281,7 +286,7 @@ const CHILD: &str = "FABCACHE_FABRIC_CHILD";
 fn child() {
     let Ok(what) = std::env::var(CHILD) else { return };
     let (kind, address) = what.split_once(' ').expect("two words");
-    let endpoint = Endpoint::open(&domain());
+    let endpoint = Endpoint::open(&domain("CLIENT"));
     let mut client = Client::connect(address.parse().expect("an address"), &endpoint).finish();
     let block = pattern(1 << 20);
     let mut sent = 0;

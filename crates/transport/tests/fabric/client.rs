@@ -25,10 +25,12 @@ const ANSWER_BYTES: usize = 2 + NAME_BYTES + 8 + 2;
 /// Messages that all clients of an endpoint may be sent together.
 const RECEIVES: usize = 1100;
 
-pub fn domain() -> Arc<Domain> {
+/// The domain of the server's end or the client's: `FABCACHE_SERVER_INTERFACE`, `FABCACHE_CLIENT_INTERFACE`.
+pub fn domain(whose: &str) -> Arc<Domain> {
     let text = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
     let (provider, interface) = text.split_once(',').map_or((&*text, None), |(name, at)| (name, Some(at)));
-    let interface = interface.map(str::to_owned);
+    let own = std::env::var(format!("FABCACHE_{whose}_INTERFACE")).ok();
+    let interface = own.or(interface.map(str::to_owned));
     let wish = Wish { provider: Some(provider.into()), interface, only_this_host: false };
     let library = Library::open().expect("libfabric is there");
     Domain::open(&library.pick(&wish).expect("a provider")).expect("it opens")
