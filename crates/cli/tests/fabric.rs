@@ -75,6 +75,28 @@ fn what_there_is_is_listed_and_opened() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_provider_is_measured_by_itself() {
+    let file = std::env::temp_dir().join(format!("fabcache-fabric-{}.json", std::process::id()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fabcache"));
+    let named = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
+    command.args(["bench", "fabric", "--quick", "--provider", &named, "--json"]).arg(&file);
+    let (table, error) = told(&command.output().expect("the program is there"));
+    assert!(table.contains("libfabric alone"), "{table}\n{error}");
+    let text = std::fs::read(&file).expect("results");
+    std::fs::remove_file(&file).expect("it was there");
+    let results: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let figures = results["figures"].as_array().expect("a list");
+    // Three sizes one at a time, four things with each; one size in three windows, two things with each.
+    assert_eq!(figures.len(), 3 * 4 + 3 * 2, "{figures:?}");
+    let measured = |figure: &serde_json::Value| {
+        let is_window = figure["window"] != 0;
+        figure[if is_window { "per_s" } else { "p50_ns" }].as_f64().is_some_and(|number| number > 0.0)
+    };
+    assert!(figures.iter().all(|figure| figure["way"] == "raw" && measured(figure)), "{figures:?}");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
 fn what_there_is_not_is_told() {
     for (wish, culprits) in [
         ("nothing-of-the-kind", ["nothing-of-the-kind", "there are"]),
