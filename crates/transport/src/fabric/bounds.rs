@@ -35,6 +35,9 @@ pub const PEERS: usize = 256;
 /// Batches of completions taken before links get their turn.
 pub const POLLS_PER_TURN: usize = 8;
 
+/// A batch of so many completions is full: there may be more.
+pub const FULL_BATCH: usize = 32;
+
 /// Bounce buffers that were read and not received for so long are given to others that wait. An application receives what
 /// it was told of within microseconds, unless it waits for its client.
 pub const HELD_TIME_MAX: Duration = Duration::from_millis(50);

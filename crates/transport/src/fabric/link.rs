@@ -12,6 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use socket2::Socket;
 
 use super::bounds::LINGER_TIME_MAX;
+use super::member::Member;
 use super::port::{Inner, lock};
 use crate::contract::{Kind, Link, Peer, Received, SocketLink};
 
@@ -202,11 +203,11 @@ impl Drop for FabricLink {
     fn drop(&mut self) {
         // Where a thread has panicked nothing is of use any more.
         let Ok(mut inner) = self.inner.lock() else { return };
+        // A client that has said goodbye keeps its memory until the socket is closed.
+        let is_quiet = |member: &mut Member| member.end.has_peer_left() && !member.is_on_memory();
         let is_over = self.left
             || self.is_flooded
-            || inner
-                .member(self.index)
-                .is_none_or(|member| member.failure.is_some() || member.end.has_peer_left());
+            || inner.member(self.index).is_none_or(|member| member.failure.is_some() || is_quiet(member));
         if is_over {
             inner.end(self.index);
         } else {

@@ -111,6 +111,11 @@ impl Member {
             || self.is_flushing && !self.end.has_unsent()
     }
 
+    /// Reads or writes of its client's memory are under way.
+    pub fn is_on_memory(&self) -> bool {
+        self.operations > self.sends
+    }
+
     fn fail(&mut self, error: Error) -> Stop {
         self.failure.get_or_insert(Failure::Fabric(error));
         Stop::Broken

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::Socket;
 
-use super::bounds::{BLOCKED_TIME_MAX, HELD_TIME_MAX, LINKS_MAX, POLLS_PER_TURN, STUCK_TIME_MAX};
+use super::bounds::{BLOCKED_TIME_MAX, FULL_BATCH, HELD_TIME_MAX, LINKS_MAX, POLLS_PER_TURN, STUCK_TIME_MAX};
 use super::link::FabricLink;
 use super::member::{Failure, Member, operation_of};
 use super::resources::Resources;
@@ -373,7 +373,8 @@ impl Inner {
             let mut bells = [0; 64];
             let heard = rustix::net::recv(&*member.socket, &mut bells[..], RecvFlags::DONTWAIT);
             let is_there = matches!(heard, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR));
-            let is_over = member.lingering.is_none_or(|until| now >= until);
+            let is_over = member.lingering.is_none_or(|until| now >= until)
+                || member.end.has_peer_left() && !member.is_on_memory() && !member.end.has_unsent();
             if is_over || !is_there || member.failure.is_some() {
                 self.end(index);
             }
@@ -390,7 +391,8 @@ impl Inner {
         for _ in 0..POLLS_PER_TURN {
             let mut completions = std::mem::take(&mut self.completions);
             let polled = self.shared.port.poll(&mut completions);
-            let is_empty = completions.is_empty();
+            // Another poll would only say that there is no more, and takes as long as an answer.
+            let is_all = completions.len() < FULL_BATCH;
             for completion in completions.drain(..) {
                 self.complete(completion);
             }
@@ -399,7 +401,7 @@ impl Inner {
                 self.fail(&error);
                 return Err(error);
             }
-            if is_empty {
+            if is_all {
                 break;
             }
         }
@@ -523,6 +525,9 @@ impl Inner {
                 member.handed = None;
             }
             self.note(index);
+        }
+        if self.shared.send_queue.is_empty() {
+            return;
         }
         let mut free = self.shared.free_sends();
         while free > 0

@@ -263,6 +263,9 @@ impl Client {
         let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
         let mut inner = self.endpoint.inner.lock().expect("no panic");
         inner.poll();
+        if let Some(error) = inner.failed.first() {
+            return Err(io::Error::other(error.clone()));
+        }
         while let Some((buffer, len)) = inner.take(self.token) {
             end.arrived(buffer, len).map_err(io::Error::other)?;
         }
