@@ -276,7 +276,15 @@ impl Client {
         inner.post_receives();
         let mut message = [0; SHORT_BYTES];
         while let Some(draft) = end.short(&mut message) {
-            match inner.port.inject(*peer, &message[..draft.bytes()]) {
+            let message = &message[..draft.bytes()];
+            let posted = if message.len() <= inner.port.domain().provider().inject_bytes {
+                inner.port.inject(*peer, message)
+            } else {
+                let Some(mut buffer) = inner.sends.take() else { break };
+                buffer[..message.len()].copy_from_slice(message);
+                inner.port.send(*peer, buffer, message.len(), 0).map_err(|refused| refused.error)
+            };
+            match posted {
                 Ok(()) => end.sent(draft),
                 Err(error) if error.is_again() => break,
                 Err(error) => return Err(io::Error::other(error)),
