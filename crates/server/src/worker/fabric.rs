@@ -1,10 +1,13 @@
 //! A worker's end of the fabric, among the other things that it waits for.
 //!
-//! Only who asks the fabric learns what has come, and some fabrics go on only while they are asked. So a worker that has
-//! clients there asks in every turn, and all the time while it looks at its connections. It sleeps where a descriptor of
-//! the fabric will tell; where there is none, clients that wait ring by their sockets.
+//! Only who asks the fabric learns what has come, and some fabrics go on only while they are asked: with reads of the
+//! region, too, of which nobody is told. So a worker that has clients there asks in every turn. It sleeps where a
+//! descriptor of the fabric will tell; where there is none, clients that wait ring by their sockets. After the descriptor
+//! has told of something the worker looks for more, as long as its [`Patience`] says.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use fabcache_layout::channel::Patience;
 
 use super::Worker;
 use super::connection::Ended;
@@ -16,10 +19,49 @@ use crate::bounds::{FABRIC_DRAIN_PAUSE, FABRIC_DRAIN_TIME_MAX};
 pub struct OnFabric {
     /// Its descriptor became ready, and nobody has seen yet that there is nothing more.
     pub is_stirred: bool,
+    patience: Patience,
+    /// It looks until then, instead of sleeping.
+    looks_until: Option<Instant>,
+    /// Something came while it did.
+    has_come: bool,
+    /// When it went to sleep.
+    slept_at: Option<Instant>,
     /// Connections to be served; kept for its room.
     ready: Vec<u64>,
     /// Messages of nobody that are counted already.
     dropped: u64,
+}
+
+impl OnFabric {
+    /// The descriptor has told, at `now`.
+    pub fn stir(&mut self, now: Instant) {
+        self.is_stirred = true;
+        if self.looks_until.is_some() {
+            self.has_come = true;
+            return;
+        }
+        if self.patience.look().is_none() {
+            let slept = self.slept_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+            self.patience = self.patience.after_sleep(slept);
+        }
+        self.looks_until = self.patience.look().map(|time| now + time);
+    }
+
+    /// Whether it goes on looking, at `now`.
+    fn looks_on(&mut self, now: Instant) -> bool {
+        let Some(until) = self.looks_until else { return false };
+        if std::mem::take(&mut self.has_come) {
+            self.patience = self.patience.after_success();
+            self.looks_until = self.patience.look().map(|time| now + time);
+            return true;
+        }
+        if now < until {
+            return true;
+        }
+        self.patience = self.patience.after_sleep(Duration::ZERO);
+        self.looks_until = None;
+        false
+    }
 }
 
 impl Worker {
@@ -60,8 +102,16 @@ impl Worker {
         if port.links() == 0 && !self.fabric.is_stirred {
             return true;
         }
+        let now = Instant::now();
+        let looks_on = self.fabric.looks_on(now);
+        if looks_on && !self.fabric.is_stirred {
+            return false;
+        }
+        // Also, the descriptor that has told falls silent by that.
         let may = port.may_sleep();
         self.fabric.is_stirred &= !may;
+        let may = may && !looks_on;
+        self.fabric.slept_at = may.then_some(now);
         may
     }
 
@@ -87,5 +137,36 @@ impl Worker {
             }
         }
         self.ctx.port = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_looks_as_long_as_that_is_of_use() {
+        let mut fabric = OnFabric::default();
+        let mut now = Instant::now();
+        assert!(!fabric.looks_on(now), "nothing has told");
+        fabric.stir(now);
+        for _ in 0..100 {
+            assert!(fabric.looks_on(now));
+            now += Duration::from_micros(100);
+            fabric.stir(now);
+        }
+        // Nothing comes while it looks, however soon it is woken.
+        let mut looks = 0;
+        for _ in 0..1000 {
+            fabric.slept_at = Some(now);
+            now += Duration::from_micros(20);
+            fabric.stir(now);
+            fabric.has_come = false;
+            while fabric.looks_on(now) {
+                now += Duration::from_micros(10);
+                looks += 1;
+            }
+        }
+        assert!(looks < 1000, "{looks} in vain");
     }
 }

@@ -126,7 +126,7 @@ impl Worker {
                 match event {
                     Ready::Bell => self.take_new_links(),
                     Ready::Listener(index) => self.accept(index),
-                    Ready::Fabric => self.fabric.is_stirred = true,
+                    Ready::Fabric => self.fabric.stir(self.now),
                     Ready::Connection(place) => {
                         if let Some(connection) = self.at(place) {
                             connection.answer_bell();
