@@ -130,6 +130,9 @@ impl<B: Deref<Target = [u8]>> Lane<B> {
                 return Err(Broken::Overrun);
             }
             self.unreturned += 1;
+        } else if came != expected && self.early_credits() == usize::from(CREDITS_MESSAGES_MAX) {
+            // They hold receive buffers that were not granted for them.
+            return Err(Broken::Overrun);
         }
         if came != expected {
             self.early.insert(came, (buffer, message));
@@ -140,6 +143,11 @@ impl<B: Deref<Target = [u8]>> Lane<B> {
             self.take_turn(buffer, message)?;
         }
         Ok(())
+    }
+
+    /// Credits that came before their turn.
+    fn early_credits(&self) -> usize {
+        self.early.values().filter(|(_, message)| message.body == Body::Credits).count()
     }
 
     fn take_turn(&mut self, buffer: B, message: Message) -> Result<(), Broken> {

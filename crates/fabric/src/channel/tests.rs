@@ -529,6 +529,9 @@ fn what_breaks_the_protocol_is_told_from_what_does_not() {
     let data: Vec<(u8, u16, u32, &[u64])> = (0..5).map(|i| (DATA, 0, i, &[1][..])).collect();
     assert_eq!(ends_of(&data[..4]), [Ok(()); 2]);
     assert_eq!(ends_of(&data), same(Broken::Overrun));
+    let early: Vec<(u8, u16, u32, &[u64])> = (1..6).map(|i| (CREDITS, 1, i, &[][..])).collect();
+    assert_eq!(ends_of(&early[..4]), [Ok(()); 2]);
+    assert_eq!(ends_of(&early), same(Broken::Overrun), "they hold buffers as long as they wait");
     assert_eq!(ends_of(&[(DATA, 1, 0, &[1])]), same(Broken::Credits(1)), "none was spent");
     assert_eq!(ends_of(&[(CREDITS, 0, 0, &[])]), same(Broken::Credits(0)), "it says nothing");
     assert_eq!(ends_of(&[(BYE, 0, 0, &[]), (DATA, 0, 1, &[1])]), same(Broken::AfterBye));
