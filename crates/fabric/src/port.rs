@@ -14,6 +14,7 @@ use crate::domain::Domain;
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::object::{Object, operation};
+use crate::provider::ip_of;
 use crate::signals::Kept;
 use crate::sys;
 
@@ -241,6 +242,10 @@ impl Port {
         let is_whole = if is_text { name.len() < NAME_BYTES_MAX } else { name.len() == self.name.len() };
         if !is_whole {
             return Err(Error::Size("an endpoint's name is as long as those of its provider"));
+        }
+        // libfabric's vectors of IP addresses may take no more at all once they have refused one.
+        if !is_of_kind(&self.name, name) {
+            return Err(Error::Size("an endpoint's name is an address of its provider's kind"));
         }
         let what = "learn a peer's name";
         // SAFETY: the object lives, and begins so.
@@ -669,6 +674,20 @@ fn open_queue(
     Ok((try_open(sys::FI_WAIT_NONE)?, None))
 }
 
+/// Whether the other can be the name of an endpoint that one of this name reaches, as far as can be told.
+fn is_of_kind(own: &[u8], other: &[u8]) -> bool {
+    match (ip_of(own), ip_of(other)) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(own), Some(other_ip)) => {
+            own.is_ipv4() == other_ip.is_ipv4()
+                && !other_ip.is_unspecified()
+                && !other_ip.is_multicast()
+                && other.get(2..4) != Some(&[0; 2])
+        }
+    }
+}
+
 fn name_of(domain: &Arc<Domain>, endpoint: &Object<sys::FidEp>) -> Result<Vec<u8>, Error> {
     let what = "tell an endpoint's name";
     // SAFETY: the object lives, and begins so.
@@ -687,4 +706,29 @@ fn name_of(domain: &Arc<Domain>, endpoint: &Object<sys::FidEp>) -> Result<Vec<u8
     }
     name.truncate(len);
     Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_of_one_kind() {
+        let name = |family: u16, port: u16, at: [u8; 4]| -> Vec<u8> {
+            [&family.to_ne_bytes()[..], &port.to_be_bytes(), &at, &[0; 8]].concat()
+        };
+        let own = name(2, 7, [192, 0, 2, 1]);
+        assert!(is_of_kind(&own, &name(2, 8, [127, 0, 0, 1])));
+        for other in [
+            name(0, 8, [127, 0, 0, 1]),
+            name(10, 8, [127, 0, 0, 1]),
+            name(2, 0, [127, 0, 0, 1]),
+            name(2, 8, [0; 4]),
+            name(2, 8, [224, 0, 0, 1]),
+            vec![0xff; 16],
+        ] {
+            assert!(!is_of_kind(&own, &other), "{other:?}");
+        }
+        assert!(is_of_kind(b"fi_shm://1:0\0", b"fi_shm://2:0\0"), "of others nothing is known");
+    }
 }

@@ -284,6 +284,32 @@ fn too_many_operations_unknown_peers_and_long_messages_are_refused() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
+fn names_that_are_none_keep_no_others_out() {
+    let [here, there] = domains();
+    let (mut a, mut b) = (port(&here), port(&there));
+    if fabcache_fabric::ip_of(a.name()).is_none() {
+        eprintln!("not checked: names of this provider say nothing that could be checked before");
+        return;
+    }
+    let len = a.name().len();
+    let mut names = [vec![0; len], vec![0xff; len], a.name().to_vec(), a.name().to_vec(), a.name().to_vec()];
+    // No port, no address, another family.
+    names[2][2..4].fill(0);
+    names[3][4..].fill(0);
+    names[4][..2].copy_from_slice(&27u16.to_ne_bytes());
+    for name in &names {
+        assert!(matches!(a.connect(name), Err(Error::Size(_))), "{name:?}");
+    }
+    let pool = Pool::new(&there, 1, 4096).expect("a pool");
+    b.receive(pool.take().expect("free"), 1).expect("posted");
+    let to_b = a.connect(b.name()).expect("a name");
+    insist(&mut a, &mut b, |a| a.inject(to_b, b"short"));
+    let [_, received] = poll_until([&mut a, &mut b], [0, 1]);
+    assert_eq!(received[0].result, Ok(5));
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
 fn what_is_not_there_is_named() {
     let library = Library::open().expect("libfabric is there");
     let error =
