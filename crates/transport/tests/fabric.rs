@@ -275,6 +275,54 @@ fn who_does_not_receive_keeps_no_buffers_from_others() {
     }
 }
 
+/// Bytes that are on their way through an endpoint which is not looked at do not come to an end.
+fn is_served_unasked(server: &Server) -> bool {
+    let is_it = server.domain.provider().name == "shm" || server.domain.provider().is_one_sided;
+    if is_it {
+        eprintln!("not checked: this provider reads and writes memory of clients that do not look");
+    }
+    is_it
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_takes_no_messages_keeps_no_buffers_from_others() {
+    let server = Server::start(1024);
+    if is_served_unasked(&server) {
+        return;
+    }
+    let (silent, endpoint) = (server.endpoint(), server.endpoint());
+    let (mut client, mut link) = server.pair(&endpoint);
+    echo(&server, &mut client, &mut link, 10_000);
+    let mut greedy: Vec<_> = (0..20)
+        .map(|_| {
+            let socket = TcpStream::connect(server.listener.address()).expect("it listens");
+            let client = Client::with_credits(socket, &silent, 4096);
+            let link = wait_until(|| server.accept(0).expect("accepting works"));
+            let mut client = client.finish();
+            client.is_polite = false;
+            (client, link)
+        })
+        .collect();
+    // They connect, and look no more.
+    wait_until(|| {
+        server.progress();
+        silent.inner.lock().expect("no panic").poll();
+        greedy[0].1.send(&[IoSlice::new(b"x")]).is_ok_and(|sent| sent > 0).then_some(())
+    });
+    let block = pattern(1 << 20);
+    let until = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < until {
+        server.progress();
+        for (_, link) in &mut greedy {
+            let _ = link.send(&[IoSlice::new(&block)]);
+        }
+    }
+    for _ in 0..20 {
+        echo(&server, &mut client, &mut link, 10_000);
+    }
+}
+
 // ---- clients that die ----
 
 /// What a client does until it is killed, given where the server listens.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fabcache_fabric::channel::{
-    ClientEnd, Incoming, MESSAGE_BYTES, Next, SHORT_BYTES, Terms, receives_for, token_of,
+    ClientEnd, Incoming, MESSAGE_BYTES, Next, RING_BYTES_MIN, SHORT_BYTES, Terms, receives_for, token_of,
 };
 use fabcache_fabric::{
     Area, Buffer, Completion, Domain, Kind, Library, Peer, Peers, Pool, Port, PortOptions, RemoteMemory, Wish,
@@ -196,12 +196,22 @@ impl Client {
         Client::with_key(socket, endpoint, ring_bytes, 0)
     }
 
+    /// A client without memory for bytes of the stream, which says that it has room for so many messages.
+    pub fn with_credits(socket: TcpStream, endpoint: &Arc<Endpoint>, credits: u16) -> Client {
+        Client::with(socket, endpoint, 0, 0, credits)
+    }
+
     /// The same, whose memory has other keys than it says, unless `change` is 0.
-    pub fn with_key(
+    pub fn with_key(socket: TcpStream, endpoint: &Arc<Endpoint>, ring_bytes: usize, change: u64) -> Client {
+        Client::with(socket, endpoint, ring_bytes, change, CREDITS)
+    }
+
+    fn with(
         mut socket: TcpStream,
         endpoint: &Arc<Endpoint>,
         ring_bytes: usize,
         change: u64,
+        credits: u16,
     ) -> Client {
         let area = |peers| Area::new(&endpoint.domain, ring_bytes, peers).expect("memory");
         let (staging, landing) = (area(Peers::Read), area(Peers::Write));
@@ -211,9 +221,10 @@ impl Client {
         let mut hello = Vec::new();
         put_name(&mut hello, endpoint.inner.lock().expect("no panic").port.name());
         hello.extend(token.to_le_bytes());
-        hello.extend(CREDITS.to_le_bytes());
+        hello.extend(credits.to_le_bytes());
         for memory in [staging.remote(), landing.remote()] {
-            put_memory(&mut hello, RemoteMemory { key: memory.key ^ change, ..memory });
+            let bytes = if ring_bytes == 0 { 0 } else { memory.bytes };
+            put_memory(&mut hello, RemoteMemory { key: memory.key ^ change, bytes, ..memory });
         }
         assert_eq!(hello.len(), HELLO_BYTES);
         socket.write_all(&hello).expect("the server is there");
@@ -242,13 +253,14 @@ impl Client {
             let mut from = &answer[..];
             let name = name(&mut from);
             let granted = Granted { token: number::<8>(&mut from), credits: number::<2>(&mut from) as u16 };
+            let ring = |area: &Area| if area.len() < RING_BYTES_MIN as usize { 0 } else { area.len() as u64 };
             let end = ClientEnd::new(Terms {
                 own_token: self.token,
                 peer_token: granted.token,
                 own_credits: CREDITS,
                 peer_credits: granted.credits,
-                staging_bytes: self.staging.len() as u64,
-                landing_bytes: self.landing.len() as u64,
+                staging_bytes: ring(&self.staging),
+                landing_bytes: ring(&self.landing),
             });
             assert!(receives_for(CREDITS) <= RECEIVES);
             let peer = self.endpoint.inner.lock().expect("no panic").peer(&name);
