@@ -94,9 +94,11 @@ impl Survey {
     fn refusal(&self, wish: &Wish) -> Error {
         let provider = wish.provider.as_deref();
         let mut text = provider.map_or(String::new(), |name| format!("from provider {name:?} "));
+        let elsewhere = Wish { only_this_host: false, ..wish.clone() };
+        let is_elsewhere = wish.stays_here() && self.pick(&elsewhere).is_some();
         match &wish.interface {
             Some(interface) => text.push_str(&format!("at interface {interface:?} ")),
-            None if wish.only_this_host => text.push_str("that only this host reaches "),
+            None if is_elsewhere => text.push_str("that only this host reaches "),
             None => {}
         }
         let named = |name: &str| provider.is_none_or(|wished| is_named(name, wished));
@@ -106,9 +108,8 @@ impl Survey {
         // Named in full first.
         let rejected = rejected.min_by_key(|other| Some(&*other.name) != provider);
         let is_there = self.providers.iter().any(|fit| provider.is_some() && named(&fit.name));
-        let elsewhere = Wish { only_this_host: false, ..wish.clone() };
         let why = match rejected {
-            _ if wish.stays_here() && self.pick(&elsewhere).is_some() => {
+            _ if is_elsewhere => {
                 "other hosts reach what there is; name its interface, or the networks that may come".into()
             }
             Some(Rejected { name, interface, why }) if provider.is_some() && !is_there => {
@@ -263,6 +264,8 @@ mod tests {
             let error = survey().choose(&wish).expect_err("none is so").to_string();
             assert!(culprits.iter().all(|culprit| error.contains(culprit)), "{error}");
         }
+        let error = survey().choose(&wish("nothing", "", true)).expect_err("none is so").to_string();
+        assert!(!error.contains("only this host"), "{error}");
         let error = Survey::default().choose(&Wish::default()).expect_err("nothing is there").to_string();
         assert!(error.contains("no provider that can be used"), "{error}");
     }

@@ -91,11 +91,15 @@ impl OpenFabric {
             interface: settings.interface.clone(),
             only_this_host: settings.peers.are_local(),
         };
-        let provider = Library::open()?.pick(&wish).map_err(|error| match error {
-            fabcache_fabric::Error::NoProvider { .. } if wish.only_this_host && wish.interface.is_none() => {
-                Error::new(error).context("only clients of this host may, unless --fabric-peers names others")
+        let library = Library::open()?;
+        let provider = library.pick(&wish).map_err(|error| {
+            let elsewhere = Wish { only_this_host: false, ..wish.clone() };
+            // It would be of no use to name networks where they do not have it either.
+            if wish.only_this_host && library.pick(&elsewhere).is_ok() {
+                let who = "only clients of this host may, unless --fabric-peers names others";
+                return Error::new(error).context(who);
             }
-            error => error.into(),
+            error.into()
         })?;
         let domain = Domain::open(&provider)?;
         let ports = (0..workers).map(|_| FabricPort::open(&domain, settings.receives));
