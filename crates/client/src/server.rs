@@ -89,12 +89,13 @@ impl Server {
     /// A server to which nothing is connected yet.
     pub fn new(address: Address, options: &crate::Options) -> Server {
         let is_remote = matches!(address.place, Place::Fabric { .. });
+        let timeout = options.timeout.min(TIMEOUT_MAX);
         Server {
-            remote: is_remote.then(|| Box::new(Remote::new(options.fabric.clone()))),
+            remote: is_remote.then(|| Box::new(Remote::new(options.fabric.clone(), timeout))),
             transport: Mutex::default(),
             address,
             connect_timeout: options.connect_timeout,
-            timeout: options.timeout.min(TIMEOUT_MAX),
+            timeout,
             failures_max: options.failures_max.max(1),
             retry_after: options.retry_after,
             protocol: options.protocol,

@@ -68,6 +68,8 @@ impl Region {
 pub struct Remote {
     /// How it is to be used.
     pub wanted: Fabric,
+    /// How long reads may take before the server is asked, which may then take a call's time.
+    read_patience: Duration,
     region: Mutex<Option<Arc<Own<Region>>>>,
     reading: Mutex<Option<Arc<Reading>>>,
     /// Which way was faster lately.
@@ -98,10 +100,11 @@ struct Waiting {
 }
 
 impl Remote {
-    /// One that was not asked yet.
-    pub fn new(wanted: Fabric) -> Remote {
+    /// One that was not asked yet. A call is to take so long at most: half of it is for reads.
+    pub fn new(wanted: Fabric, timeout: Duration) -> Remote {
         Remote {
             wanted,
+            read_patience: READ_PATIENCE.min(timeout / 2),
             region: Mutex::default(),
             reading: Mutex::default(),
             ways: Mutex::default(),
@@ -165,7 +168,7 @@ impl Remote {
             reading.wake();
         }
         drop(gets);
-        Some(Begun { slot, reading, way, began })
+        Some(Begun { slot, reading, way, began, patience: self.read_patience })
     }
 
     fn choose(&self, is_kept: bool) -> Way {
@@ -191,12 +194,12 @@ impl Remote {
     }
 
     /// What a GET came to; waits for it.
-    pub fn end(&self, Begun { slot, reading, way, began }: Begun) -> Ended {
+    pub fn end(&self, Begun { slot, reading, way, began, .. }: Begun) -> Ended {
         if !reading.is_current() {
             // A parent's.
             return Ended { read: Read::Ask, value: Vec::new(), accesses: None };
         }
-        if !slot.is_over() && !reading.wait(&slot, began + READ_PATIENCE) {
+        if !slot.is_over() && !reading.wait(&slot, began + self.read_patience) {
             reading.give_up();
         }
         let (read, value) = slot.take().unwrap_or((Read::Ask, Vec::new()));
@@ -242,7 +245,7 @@ impl Remote {
             return None;
         }
         // Held meanwhile: who reads as well would only make another.
-        match Reading::new(region) {
+        match Reading::new(region, self.read_patience) {
             Some(reading) => {
                 self.again_at.store(None);
                 Some(Arc::clone(current.insert(Arc::new(reading))))
@@ -263,6 +266,8 @@ pub struct Begun {
     /// Chosen for its time, which is to be noted.
     way: Option<Way>,
     began: Instant,
+    /// It may take so long.
+    patience: Duration,
 }
 
 /// A GET that is over.
@@ -282,7 +287,7 @@ impl Begun {
         if self.slot.is_over() || !self.reading.is_current() || self.reading.drive(&self.slot) {
             return true;
         }
-        if self.began.elapsed() >= READ_PATIENCE {
+        if self.began.elapsed() >= self.patience {
             self.reading.give_up();
         }
         self.slot.is_over()
@@ -290,8 +295,8 @@ impl Begun {
 }
 
 impl Reading {
-    fn new(region: Arc<Own<Region>>) -> Option<Reading> {
-        let mut gets = Gets::new(&region, Instant::now() + READ_PATIENCE).ok()?;
+    fn new(region: Arc<Own<Region>>, patience: Duration) -> Option<Reading> {
+        let mut gets = Gets::new(&region, Instant::now() + patience).ok()?;
         let descriptor = gets.port().wait_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose();
         Some(Reading {
             gets: Mutex::new(Own::new(gets)),
@@ -417,3 +422,16 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 const NO_PANIC: &str = "no thread panics while it reads from afar";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_that_do_not_end_leave_time_to_ask() {
+        for (timeout, patience) in [(200, 100), (0, 0), (60_000, READ_PATIENCE.as_millis())] {
+            let remote = Remote::new(Fabric::default(), Duration::from_millis(timeout));
+            assert_eq!(remote.read_patience.as_millis(), patience, "{timeout} ms");
+        }
+    }
+}
