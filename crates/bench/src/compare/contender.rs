@@ -320,6 +320,7 @@ mod tests {
         assert_eq!(ways("r=redis-like --port {port}", ""), ["tcp"]);
         assert_eq!(ways("r=x --socket={socket} -p 3", ""), ["unix"]);
         assert_eq!(ways("u=shm:///s", ""), ["shm"]);
+        assert_eq!(ways("u=fab://h", ""), ["fab"]);
         assert_eq!(ways("u=tcp://a:1 tcp://b:2", ""), ["tcp"]);
         for (text, culprit) in [
             ("memcached", "NAME=PROGRAM"),
@@ -328,7 +329,7 @@ mod tests {
             ("m=", "names no program"),
             ("m='x", "not closed"),
             ("m=tcp://a:1 unix:///s", "one way"),
-            ("m=fab://h", "no fabric"),
+            ("m=http://h", "http://h"),
         ] {
             let error = format!("{:#}", text.parse::<Contender>().expect_err(text));
             assert!(error.contains(culprit), "{error}");
