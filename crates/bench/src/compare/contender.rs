@@ -23,6 +23,8 @@ const PORT: &str = "{port}";
 const SOCKET: &str = "{socket}";
 /// A program with this flag shares its memory.
 const SHARES_MEMORY: &str = "--shm";
+/// The flag of a server that has a fabric.
+const HAS_FABRIC: &str = "--fabric";
 /// How long a program may take to tell its version.
 const VERSION_PATIENCE: Duration = Duration::from_secs(2);
 /// No version is longer.
@@ -35,6 +37,8 @@ const CHOSEN_FLAGS: [&str; 8] = ["-p", "-l", "-s", "-d", "--port", "--listen", "
 pub enum Way {
     /// TCP on this host, or wherever a URL says.
     Tcp,
+    /// The fabric that the server has.
+    Fabric,
     /// A Unix socket.
     Unix,
     /// The memory that the server shares.
@@ -76,12 +80,13 @@ pub struct Running {
 
 impl Way {
     /// All, the best last.
-    pub const ALL: [Way; 3] = [Way::Tcp, Way::Unix, Way::Shm];
+    pub const ALL: [Way; 4] = [Way::Tcp, Way::Fabric, Way::Unix, Way::Shm];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Way::Tcp => "tcp",
+            Way::Fabric => "fab",
             Way::Unix => "unix",
             Way::Shm => "shm",
         }
@@ -93,7 +98,7 @@ impl FromStr for Way {
 
     fn from_str(text: &str) -> Result<Way> {
         let known = Way::ALL.into_iter().find(|way| way.name() == text);
-        known.with_context(|| format!("there is no way {text:?}; there are tcp, unix and shm"))
+        known.with_context(|| format!("there is no way {text:?}; there are tcp, fab, unix and shm"))
     }
 }
 
@@ -155,6 +160,9 @@ impl Contender {
         if port || as_memcached {
             ways.push(Way::Tcp);
         }
+        if as_memcached && has_fabric(&flags) {
+            ways.push(Way::Fabric);
+        }
         if socket || as_memcached {
             ways.push(Way::Unix);
             if flags.iter().any(|flag| flag == SHARES_MEMORY) {
@@ -186,12 +194,12 @@ impl Contender {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         let is_up = || match way {
-            Way::Tcp => TcpStream::connect(address).is_ok(),
+            Way::Tcp | Way::Fabric => TcpStream::connect(address).is_ok(),
             Way::Unix | Way::Shm => UnixStream::connect(&socket).is_ok(),
         };
         let mut server = Server::launch(&name, command, &is_up)?;
         let url: Url = match way {
-            Way::Tcp => format!("tcp://{address}"),
+            Way::Tcp | Way::Fabric => format!("{}://{address}", way.name()),
             Way::Unix | Way::Shm => format!("{}://{}", way.name(), socket.display()),
         }
         .parse()?;
@@ -230,15 +238,20 @@ impl Contender {
         }
         let shares = all.iter().any(|word| word == SHARES_MEMORY);
         let mut words = vec![all[0].clone(), "-u".into(), "root".into()];
-        if way == Way::Tcp {
+        // Whoever comes by a fabric comes by TCP first.
+        if matches!(way, Way::Tcp | Way::Fabric) || has_fabric(&all) {
             words.extend(["-l".into(), address.ip().to_string(), "-p".into(), port]);
         }
-        if way != Way::Tcp || shares {
+        if matches!(way, Way::Unix | Way::Shm) || shares {
             words.extend(["-s".into(), path.into()]);
         }
         words.extend_from_slice(&all[1..]);
         Ok(words)
     }
+}
+
+fn has_fabric(flags: &[String]) -> bool {
+    flags.iter().any(|flag| flag.split('=').next() == Some(HAS_FABRIC))
 }
 
 /// The target, with the server's process as its own.
@@ -317,6 +330,7 @@ mod tests {
         assert_eq!(ways("m=memcached", ""), ["tcp", "unix"]);
         assert_eq!(ways("f=fabcached --shm -t 1", ""), ["tcp", "unix", "shm"]);
         assert_eq!(ways("f=fabcached", "--shm"), ["tcp", "unix", "shm"]);
+        assert_eq!(ways("f=fabcached --fabric=shm", "--shm"), ["tcp", "fab", "unix", "shm"]);
         assert_eq!(ways("r=redis-like --port {port}", ""), ["tcp"]);
         assert_eq!(ways("r=x --socket={socket} -p 3", ""), ["unix"]);
         assert_eq!(ways("u=shm:///s", ""), ["shm"]);
@@ -329,7 +343,7 @@ mod tests {
             ("m=", "names no program"),
             ("m='x", "not closed"),
             ("m=tcp://a:1 unix:///s", "one way"),
-            ("m=http://h", "http://h"),
+            ("m=tcp://a:1 fab://b", "one way"),
         ] {
             let error = format!("{:#}", text.parse::<Contender>().expect_err(text));
             assert!(error.contains(culprit), "{error}");
@@ -354,6 +368,8 @@ mod tests {
         assert_eq!(command("m=mc", "", Way::Unix), "mc -u root -s /s");
         assert_eq!(command("m=mc --shm", "", Way::Tcp), "mc -u root -l 127.0.0.1 -p 9 -s /s --shm");
         assert_eq!(command("m=mc --shm", "", Way::Shm), "mc -u root -s /s --shm");
+        assert_eq!(command("m=mc --fabric", "", Way::Fabric), "mc -u root -l 127.0.0.1 -p 9 --fabric");
+        assert_eq!(command("m=mc --fabric", "", Way::Unix), "mc -u root -l 127.0.0.1 -p 9 -s /s --fabric");
         assert_eq!(command("r=rd --port {port}", "-t 1", Way::Tcp), "rd --port 9 -t 1");
     }
 

@@ -30,7 +30,7 @@ pub struct Arguments {
     /// hybrid, blocks, trace, or all of these
     #[arg(long = "set", value_name = "NAMES", value_delimiter = ',', default_value = "quick")]
     sets: Vec<String>,
-    /// The ways to the servers, separated by commas: tcp, unix, and shm for those started with --shm. All that they have,
+    /// The ways to the servers, separated by commas: tcp, unix, shm for those started with --shm, and fab for those started with --fabric. All that they have,
     /// unless given
     #[arg(long, value_name = "WAYS", value_delimiter = ',')]
     over: Vec<Way>,
