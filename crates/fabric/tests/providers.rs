@@ -303,7 +303,8 @@ fn names_that_are_none_keep_no_others_out() {
     let pool = Pool::new(&there, 1, 4096).expect("a pool");
     b.receive(pool.take().expect("free"), 1).expect("posted");
     let to_b = a.connect(b.name()).expect("a name");
-    insist(&mut a, &mut b, |a| a.inject(to_b, b"short"));
+    let mut message = Pool::new(&here, 1, 4096).expect("a pool").take();
+    insist(&mut a, &mut b, |a| say(a, to_b, b"short", &mut message));
     let [_, received] = poll_until([&mut a, &mut b], [0, 1]);
     assert_eq!(received[0].result, Ok(5));
 }

@@ -30,8 +30,8 @@ pub struct Arguments {
     /// hybrid, blocks, trace, or all of these
     #[arg(long = "set", value_name = "NAMES", value_delimiter = ',', default_value = "quick")]
     sets: Vec<String>,
-    /// The ways to the servers, separated by commas: tcp, unix, shm for those started with --shm, and fab for those started with --fabric. All that they have,
-    /// unless given
+    /// The ways to the servers, separated by commas: tcp, unix, shm for those started with --shm, and fab for those
+    /// started with --fabric. All that they have, unless given
     #[arg(long, value_name = "WAYS", value_delimiter = ',')]
     over: Vec<Way>,
     /// Flags of every server that is started, beside its own, as '-t 1 -m 1024'
