@@ -21,7 +21,7 @@ use crate::workspace;
 
 use kernel::Kernel;
 use machine::{Ended, Machine, Step};
-use programs::{Place, Program};
+use programs::Program;
 
 /// The providers of any machine.
 const SOFTWARE: &[&str] = &["tcp;ofi_rxm", "shm"];
@@ -141,6 +141,10 @@ impl<'a> Session<'a> {
         for provider in SOFTWARE {
             for program in programs {
                 let name = format!("{}, {provider}", program.name());
+                if let Some(why) = program.is_left_out(provider) {
+                    println!("NOT RUN {name}: {why}");
+                    continue;
+                }
                 let scratch = Scratch::create()?;
                 let mut command = program.command();
                 command.envs(ENVIRONMENT.iter().copied()).env("FABCACHE_PROVIDER", provider);
@@ -157,6 +161,7 @@ impl<'a> Session<'a> {
     fn run_in_machine(&self, programs: &[Program]) -> Result<Vec<String>> {
         let mut steps = Vec::new();
         for Way { name, server, client, crosses } in WAYS {
+            let way = *name;
             let check =
                 format!("exec timeout -k 5 {CHECK_SECONDS_MAX} bash /steps/check.sh {server} {client}");
             let name = format!("{VERBS} {name}");
@@ -165,12 +170,16 @@ impl<'a> Session<'a> {
                 + &format!(
                     "export FABCACHE_PROVIDER='{VERBS}' FABCACHE_SERVER_INTERFACE={server} FABCACHE_CLIENT_INTERFACE={client}\n"
                 );
-            let inside = programs.iter().filter(|program| program.place == Place::Everywhere);
-            steps.extend(inside.map(|program| Step {
-                name: format!("{}, {name}", program.name()),
-                script: environment.clone() + &program.script(STEP_TIME_MAX),
-                crosses: *crosses,
-            }));
+            for program in programs {
+                let name = format!("{}, {name}", program.name());
+                match program.is_left_out(way) {
+                    Some(why) => println!("NOT RUN {name}: {why}"),
+                    None => {
+                        let script = environment.clone() + &program.script(STEP_TIME_MAX);
+                        steps.push(Step { name, script, crosses: *crosses });
+                    }
+                }
+            }
         }
         let mut failed = Vec::new();
         self.machine(&self.kernel()?).run(&steps, self.limit(), false, |step, ended| {
