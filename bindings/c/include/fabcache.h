@@ -85,6 +85,19 @@ typedef enum {
   FABCACHE_SHARED_MEMORY_NEVER = 2
 } fabcache_shared_memory;
 
+/* How values are got from servers whose address begins with fab://: fabcache_options_fabric(). */
+typedef enum {
+  /*
+   As has taken less time lately; by requests where the provider needs the server's help with reads. So it is if nothing
+   is set.
+   */
+  FABCACHE_FABRIC_MODE_AUTO = 0,
+  /* They are read from the server's memory, without the server. */
+  FABCACHE_FABRIC_MODE_ONE_SIDED = 1,
+  /* The server is asked. */
+  FABCACHE_FABRIC_MODE_REQUEST = 2
+} fabcache_fabric_mode;
+
 /* How keys are mapped to servers, as libmemcached does: fabcache_options_distribution(). */
 typedef enum {
   /* The hash modulo the number of servers. So it is if nothing is set. */
