@@ -21,6 +21,12 @@ impl Network {
         let address = address.to_canonical();
         address.is_ipv4() == self.first.is_ipv4() && masked(address, self.prefix) == self.first
     }
+
+    /// Only a host itself has addresses in it.
+    pub fn is_loopback(&self) -> bool {
+        self.first.is_loopback()
+            && (self.first.is_ipv6() && self.prefix == 128 || self.first.is_ipv4() && self.prefix >= 8)
+    }
 }
 
 impl FromStr for Network {

@@ -109,7 +109,7 @@ impl Peers {
 
     /// Nobody on another host may.
     pub fn are_local(&self) -> bool {
-        self.networks.is_empty()
+        self.networks.iter().all(Network::is_loopback)
     }
 
     /// Whether a client that connects from there may.
@@ -176,6 +176,11 @@ mod tests {
         let named = peers(&["192.0.2.0/24", "2001:db8::7"]).expect("networks");
         assert!(named.admit(at("192.0.2.1")) && named.admit(at("2001:db8::7")));
         assert!(!named.admit(at("192.0.3.1")) && !named.admit(at("127.0.0.1")) && !named.are_local());
+        for (loopback, local) in
+            [("127.0.0.0/8", true), ("::1", true), ("127.0.0.1", true), ("126.0.0.0/7", false)]
+        {
+            assert_eq!(peers(&[loopback]).expect("a network").are_local(), local, "{loopback}");
+        }
         let both = peers(&["192.0.2.0/24", "local"]).expect("networks");
         assert!(both.admit(at("192.0.2.1")) && both.admit(at("127.0.0.1")));
         assert_eq!(both.to_string(), "local,192.0.2.0/24");
