@@ -36,25 +36,34 @@ pub struct RemoteMemory {
 /// A registration, which ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    // Before the domain, to which it belongs.
-    object: Object<sys::FidMr>,
+    /// There until it is ended. Before the domain, to which it belongs.
+    object: Option<Object<sys::FidMr>>,
     domain: Arc<Domain>,
 }
 
 impl Registration {
     pub fn new(object: Object<sys::FidMr>, domain: Arc<Domain>) -> Registration {
-        Registration { object, domain }
+        Registration { object: Some(object), domain }
+    }
+
+    /// Ends it. If false the provider has not let go of the memory, which then stays as it is for good.
+    fn end(&mut self) -> bool {
+        self.object.take().is_none_or(Object::close)
+    }
+
+    fn object(&self) -> *mut sys::FidMr {
+        self.object.as_ref().expect("it is there until it is ended").as_ptr()
     }
 
     pub fn key(&self) -> u64 {
         // SAFETY: the object lives.
-        unsafe { (*self.object.as_ptr()).key }
+        unsafe { (*self.object()).key }
     }
 
     /// What local operations say which registration their memory is in.
     fn descriptor(&self) -> *mut std::ffi::c_void {
         // SAFETY: the object lives.
-        unsafe { (*self.object.as_ptr()).mem_desc }
+        unsafe { (*self.object()).mem_desc }
     }
 
     fn remote(&self, base: *const u8, bytes: usize) -> RemoteMemory {
@@ -67,6 +76,8 @@ impl Registration {
 struct Pages {
     base: NonNull<u8>,
     bytes: usize,
+    /// Somebody may use it that nobody can stop: it is not given back.
+    is_kept: bool,
 }
 
 // SAFETY: only an address; who may do what with the memory is said by who holds it.
@@ -81,12 +92,19 @@ impl Pages {
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let base = unsafe { rustix::mm::mmap_anonymous(anywhere, bytes, access, flags) };
         let base = base.map_err(|error| Error::System(format!("no {bytes} bytes of memory: {error}")))?;
-        Ok(Pages { base: NonNull::new(base.cast()).expect("a mapping is not at address 0"), bytes })
+        Ok(Pages {
+            base: NonNull::new(base.cast()).expect("a mapping is not at address 0"),
+            bytes,
+            is_kept: false,
+        })
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
         // SAFETY: the mapping is ours, and whoever used it is gone.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
@@ -206,11 +224,16 @@ impl Buffer {
     pub fn into_own(mut self) -> Option<Vec<u8>> {
         let Home::Own(own) = &mut self.home else { return None };
         // SAFETY: it is taken once: this value is forgotten below.
-        let own = unsafe { ManuallyDrop::take(own) };
-        let Own { registration, memory } = *own;
-        drop(registration);
+        let mut own = unsafe { ManuallyDrop::take(own) };
         std::mem::forget(self);
-        Some(memory)
+        let is_over = own.registration.end();
+        let memory = std::mem::take(&mut own.memory);
+        if is_over {
+            return Some(memory);
+        }
+        let copy = memory.clone();
+        std::mem::forget(memory);
+        Some(copy)
     }
 
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
@@ -251,6 +274,34 @@ impl Drop for Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({} bytes)", self.bytes)
+    }
+}
+
+impl Drop for OwnPool {
+    fn drop(&mut self) {
+        self.pages.is_kept = !self.registration.end();
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if !self.registration.end() {
+            std::mem::forget(std::mem::take(&mut self.memory));
+        }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        self.pages.is_kept = !self.registration.end();
+    }
+}
+
+impl Drop for Exposed {
+    fn drop(&mut self) {
+        if !self.registration.end() {
+            std::mem::forget(Arc::clone(&self.of));
+        }
     }
 }
 
@@ -338,7 +389,7 @@ pub struct Exposed {
     registration: Registration,
     base: *const u8,
     bytes: usize,
-    _of: Arc<dyn Any + Send + Sync>,
+    of: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: the address is only told to peers.
@@ -371,7 +422,7 @@ impl Exposed {
         }
         // SAFETY: it stays mapped by this function's own contract, and is only read.
         let registration = unsafe { domain.register(base.as_ptr(), bytes, Access::RemoteRead) }?;
-        Ok(Exposed { registration, base: base.as_ptr(), bytes, _of: of })
+        Ok(Exposed { registration, base: base.as_ptr(), bytes, of })
     }
 
     /// What peers need.
