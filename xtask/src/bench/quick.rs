@@ -67,6 +67,7 @@ const MEASUREMENTS: &[Measurement] = &[
     nothing("dummy", "it is a server, and measured beside every other"),
     nothing("memory", "it fills servers, which takes minutes"),
     nothing("store", "it has no brief form"),
+    nothing("fabric", "it needs libfabric; cargo xtask rdma runs its brief form"),
     nothing("report", "it shows what others measured"),
     nothing("help", "it is no measurement"),
 ];

@@ -23,7 +23,7 @@ const TESTS: &[Test] = &[
             "shm",
             "long answers stall there for seconds now and then, and who dies may hold its locks",
         )],
-        in_machine: &["a_stopped_server_is_read", "calls_come_to_the_same"],
+        in_machine: &["a_stopped_server_is_read"],
     },
     Test {
         package: "fabcache-cli",
