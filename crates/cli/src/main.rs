@@ -102,7 +102,7 @@ mod tests {
             ("fabcache bench policies --quick --scale 2", "--scale"),
             ("fabcache bench compare", "SERVER"),
             ("fabcache bench compare a", "NAME=PROGRAM"),
-            ("fabcache bench compare a=b --over udp", "tcp, unix and shm"),
+            ("fabcache bench compare a=b --over udp", "tcp, fab, unix and shm"),
             ("fabcache bench compare a=b --server-cpus 3-1", "3-1"),
             ("fabcache bench compare a=b --no-pin --server-cpus 1", "--no-pin"),
         ] {

@@ -126,7 +126,7 @@ fn servers_are_started_compared_and_stopped() {
     let cases = results.cases().len();
     assert_eq!(results.samples.len(), 3 * cases);
     assert!(
-        out.contains("not measured, for there is no such way: ours over tcp; base over tcp, shm"),
+        out.contains("not measured, for there is no such way: ours over tcp, fab; base over tcp, fab, shm"),
         "{out}"
     );
     for case in results.cases() {
