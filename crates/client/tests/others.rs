@@ -5,7 +5,7 @@ mod common;
 use common::calls::{Call, Compare, Done, Side, call, plain_ttl};
 use fabcache_client::{Client, Credentials, Error, Failure, Options, Protocol, Transport, Ttl};
 use proptest::collection::vec;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 /// As long a run as the differential ones of the workspace.
 const CASES: u32 = 200;
@@ -37,6 +37,45 @@ fn is_of_one_server(call: &Call) -> bool {
     matches!(call, Call::GetAndTouch(..) | Call::Flush | Call::Stats | Call::Verbosity)
 }
 
+/// memcached takes a number of 2^63 and more for none if a `-` comes behind it, in memory that is not its own.
+fn is_big_number(found: &Done) -> bool {
+    let Done::Items(items) = found else { return false };
+    let texts = items.iter().flatten().filter_map(|(value, ..)| std::str::from_utf8(value).ok());
+    texts
+        .filter_map(|digits| digits.trim_end().parse::<u64>().ok())
+        .any(|number| i64::try_from(number).is_err())
+}
+
+/// A name, who calls, and who calls the server that is behind a proxy.
+type Caller = (&'static str, Side, Option<Side>);
+
+/// Makes a call on each side, and tells what it came to.
+///
+/// # Errors
+/// It came to something else on one.
+fn on_all(sides: &mut [Caller], call: &Call) -> Result<Done, TestCaseError> {
+    let mut first = None;
+    for (name, side, behind) in sides {
+        let done = match behind.as_mut().filter(|_| is_of_one_server(call)) {
+            None => side.call(call),
+            Some(behind) => {
+                let done = behind.call(call);
+                side.learn(behind);
+                done
+            }
+        };
+        let done = in_common(call, done);
+        let expected = first.get_or_insert_with(|| done.clone());
+        proptest::prop_assert!(
+            done == *expected,
+            "{call:?}: {name}\n{:.1000}\n{:.1000}",
+            format!("{expected:?}"),
+            format!("{done:?}")
+        );
+    }
+    Ok(first.expect("there are sides"))
+}
+
 #[test]
 #[ignore = "cargo xtask protocols"]
 fn calls_come_to_the_same_of_memcached_in_all_protocols_and_through_a_proxy() {
@@ -59,26 +98,13 @@ fn calls_come_to_the_same_of_memcached_in_all_protocols_and_through_a_proxy() {
     let done = runner.run(&vec(call(plain_ttl()), 1..60), |calls| {
         let mut sides = sides();
         sides.iter().for_each(|(_, side, behind)| behind.as_ref().unwrap_or(side).flush());
-        for (at, call) in calls.iter().enumerate().filter(|(_, call)| !is_by_chance(call)) {
-            let mut first = None;
-            for (name, side, behind) in &mut sides {
-                let done = match behind.as_mut().filter(|_| is_of_one_server(call)) {
-                    None => side.call(call),
-                    Some(behind) => {
-                        let done = behind.call(call);
-                        side.learn(behind);
-                        done
-                    }
-                };
-                let done = in_common(call, done);
-                let expected = first.get_or_insert_with(|| done.clone());
-                proptest::prop_assert!(
-                    done == *expected,
-                    "call {at} {call:?}: {name}\n{:.1000}\n{:.1000}",
-                    format!("{expected:?}"),
-                    format!("{done:?}")
-                );
+        for call in calls.iter().filter(|call| !is_by_chance(call)) {
+            if let Call::Arithmetic(key, ..) | Call::ArithmeticOrSet(key, ..) = call
+                && is_big_number(&on_all(&mut sides, &Call::Get(*key))?)
+            {
+                continue;
             }
+            on_all(&mut sides, call)?;
         }
         Ok(())
     });
