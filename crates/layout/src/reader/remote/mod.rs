@@ -28,6 +28,7 @@
 
 mod lines;
 mod locations;
+mod long;
 mod pieces;
 mod running;
 
@@ -41,9 +42,8 @@ use crate::segment::generation_offset;
 
 use self::lines::{Lines, Moment};
 use self::locations::Locations;
-use self::pieces::{Looked, Pieces};
+use self::pieces::Pieces;
 use self::running::{Behind, Came, Key, Look, Running};
-use super::get::PiecesFailed;
 use super::{
     Fetched, Hit, Known, Location, Miss, Mode, Outcome, Reader, Reason, Rejection, Rejections, Step,
 };
@@ -665,93 +665,6 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             Step::Value { .. } => self.end(at, Found::AskServer(Reason::Damaged)),
             Step::Done(outcome) => self.conclude(at, outcome),
         }
-    }
-
-    // ---- pieces ----
-
-    fn want_pieces(&mut self, at: usize) {
-        let owner = self.owner(at);
-        let Some(running) = &mut self.gets[at] else { return };
-        while running.failed.is_none()
-            && !self.is_gone
-            && let Some(wanted) = running.pieces.next(&self.reader, running.get.pieces())
-        {
-            let pieces::Wanted { number, offset, len, at, whole } = wanted;
-            let fetching = Fetching { whose: Whose::Piece(owner, number), len };
-            let to = To::Value { token: running.token, at, whole };
-            self.wanted.push_back(Wanted { fetching, offset, to });
-        }
-        if running.pieces.are_under_way() {
-            return;
-        }
-        if self.is_gone {
-            return self.end(at, Found::Gone);
-        }
-        if let Some(reason) = running.failed {
-            return self.end(at, Found::AskServer(reason));
-        }
-        if let Some(end) = running.pieces.end(running.get.pieces()) {
-            let step = running.get.end_pieces(&self.reader, &mut self.known, end);
-            self.take_order(at, step);
-        }
-    }
-
-    fn take_piece(&mut self, at: usize, number: usize, arrival: Arrival<'_, B>, len: usize) {
-        let owner = self.owner(at);
-        let Some(running) = &mut self.gets[at] else { return };
-        let Some(piece) = running.get.pieces().get(number).copied() else { return };
-        let looked = match &arrival {
-            Arrival::Placed(value) if value.len() == len => {
-                pieces::look(&self.reader, &self.secret, &self.known, running.get.hash(), piece, value)
-            }
-            _ => return self.fail_piece(at),
-        };
-        match (looked, self.reader.geometry.segment_of(piece.offset)) {
-            (Looked::Ask(sum), Some(segment)) if running.failed.is_none() && !self.is_gone => {
-                let offset = generation_offset(&self.reader.geometry, segment);
-                return self.want(Whose::PieceGeneration(owner, number, sum), offset, 8, To::Buffer);
-            }
-            (Looked::Right, _) => running.pieces.end_one(Ok(())),
-            _ => running.pieces.end_one(Err(PiecesFailed::Rejected(Rejection::Torn))),
-        }
-        self.want_pieces(at);
-    }
-
-    fn take_piece_generation(&mut self, at: usize, number: usize, sum: u64, arrival: Arrival<'_, B>) {
-        let Some(running) = &mut self.gets[at] else { return };
-        let Some(piece) = running.get.pieces().get(number).copied() else { return };
-        let word = match &arrival {
-            Arrival::Buffer(bytes) => word_in(bytes),
-            _ => None,
-        };
-        let (Some(word), Some(segment)) = (word, self.reader.geometry.segment_of(piece.offset)) else {
-            return self.fail_piece(at);
-        };
-        self.known.set_generation(segment, word, None);
-        running.pieces.end_one(pieces::look_again(running.get.hash(), piece, sum, word));
-        self.want_pieces(at);
-    }
-
-    /// A piece could not be fetched: the GET ends when nothing is written to its value any more.
-    fn fail_piece(&mut self, at: usize) {
-        let Some(running) = &mut self.gets[at] else { return };
-        running.pieces.end_one(Ok(()));
-        running.failed = Some(Reason::NotFetched);
-        self.drop_unasked_pieces(at);
-        self.want_pieces(at);
-    }
-
-    /// What was not yet posted is not to be.
-    fn drop_unasked_pieces(&mut self, at: usize) {
-        let owner = self.owner(at);
-        let Some(running) = &mut self.gets[at] else { return };
-        self.wanted.retain(|wanted| match wanted.fetching.whose {
-            Whose::Piece(whose, _) | Whose::PieceGeneration(whose, ..) if whose == owner => {
-                running.pieces.end_one(Ok(()));
-                false
-            }
-            _ => true,
-        });
     }
 
     // ---- ends ----
