@@ -37,7 +37,7 @@ pub struct PortOptions {
     pub operations: usize,
     /// Peers that are expected; more will do.
     pub peers: usize,
-    /// There is to be a descriptor that tells of completions, if the provider has such.
+    /// There is to be a descriptor that tells of completions, if the provider has one that is of use.
     pub waits: bool,
 }
 
@@ -662,6 +662,7 @@ fn open_queue(
         unsafe { Object::<sys::FidCq>::new(made) }.ok_or_else(missing)
     };
     if options.waits
+        && domain.provider().may_rest()
         && let Ok(queue) = try_open(sys::FI_WAIT_FD)
     {
         let mut fd: RawFd = -1;

@@ -34,6 +34,9 @@ const MEMORY_MODES: i32 =
 /// messages).
 const ONE_SIDED: [&str; 4] = ["verbs", "efa", "cxi", "gni"];
 
+/// Providers whose descriptor is of no use: that of net stays readable for ever once a peer is known (libfabric 1.17).
+const RESTLESS: [&str; 1] = ["net"];
+
 /// A provider of libfabric at one of its interfaces, with an endpoint of the kind that is needed.
 #[derive(Clone)]
 pub struct Provider {
@@ -51,6 +54,8 @@ pub struct Provider {
     pub address: Option<IpAddr>,
     /// Reads of a peer's memory need nothing of the peer's process.
     pub is_one_sided: bool,
+    /// Memory that is registered stays where it is, all of it in use from then on (`FI_MR_ALLOCATED`).
+    pub pins_memory: bool,
     /// Reads are carried out in the order in which they were posted (`FI_ORDER_RAR`).
     pub reads_in_order: bool,
     /// Messages of so many bytes are sent without keeping their buffer.
@@ -263,6 +268,7 @@ impl Provider {
         let is_one_sided = ONE_SIDED.contains(&core);
         Some(Provider {
             is_one_sided,
+            pins_memory: description.memory_modes & sys::FI_MR_ALLOCATED != 0,
             reads_in_order: description.order & (sys::FI_ORDER_RAR | sys::FI_ORDER_RMA_RAR) != 0,
             inject_bytes: injected_bytes(&description),
             transmits_max: description.transmits,
@@ -295,9 +301,18 @@ impl Provider {
         self.identity() == other.identity()
     }
 
-    /// Nobody on another host reaches it.
+    /// Nobody on another host reaches it. A name that is no address of IP is one of some other network, but for that of
+    /// memory.
     pub fn is_only_this_host(&self) -> bool {
-        self.name == "shm" || self.address.is_some_and(|at| at.is_loopback())
+        match self.address {
+            Some(address) => address.is_loopback(),
+            None => self.name == "shm",
+        }
+    }
+
+    /// Its descriptor, if it has one, falls silent when nothing is left to be told.
+    pub(crate) fn may_rest(&self) -> bool {
+        !RESTLESS.contains(&&*self.name)
     }
 }
 
@@ -464,6 +479,7 @@ pub mod tests {
             protocol: 0,
             address: address.map(|at| at.parse().expect("an address")),
             is_one_sided: false,
+            pins_memory: false,
             reads_in_order: false,
             inject_bytes: 0,
             transmits_max: 0,

@@ -46,19 +46,14 @@ pub struct Wish {
     pub provider: Option<String>,
     /// The interface's name.
     pub interface: Option<String>,
-    /// Unless an interface is named: one that only this host reaches, where the provider has such.
+    /// Unless an interface is named: one that only this host reaches.
     pub only_this_host: bool,
 }
 
 impl Survey {
     /// What of it is as wished for, best first.
     pub fn pick(&self, wish: &Wish) -> Option<&Provider> {
-        let mut fit = self.providers.iter().filter(|provider| self.excludes(provider, wish).is_none());
-        if !wish.stays_here() {
-            return fit.next();
-        }
-        let local = fit.clone().find(|provider| provider.is_only_this_host());
-        local.or_else(|| fit.next())
+        self.providers.iter().find(|provider| self.excludes(provider, wish).is_none())
     }
 
     /// The same.
@@ -146,7 +141,7 @@ impl Survey {
         if provider.name == "shm" && wish.provider.is_none() {
             return Some("is memory of this host, which any process of its user can write: only if named");
         }
-        let is_elsewhere = wish.stays_here() && !provider.is_only_this_host() && provider.address.is_some();
+        let is_elsewhere = wish.stays_here() && !provider.is_only_this_host();
         is_elsewhere.then_some("other hosts reach it as well")
     }
 }
@@ -220,7 +215,19 @@ mod tests {
         let survey = Survey { providers: hardware, rejected: Vec::new() };
         assert_eq!(picked(&survey, &Wish::default()), "efa,rdmap0,,");
         assert_eq!(picked(&survey, &wish("verbs", "", false)), "verbs;ofi_rxm,mlx5_0,,198.51.100.2");
-        assert_eq!(picked(&survey, &wish("", "", true)), "efa,rdmap0,,", "whom it reaches is not told by it");
+        // None of these says whom it reaches; all but memory are networks.
+        for (name, interface) in [("efa", "rdmap0"), ("cxi", "cxi0"), ("psm3", "mlx5_0"), ("opx", "hfi1_0")] {
+            let only = |providers| Survey { providers, rejected: Vec::new() };
+            let alone = only(vec![provider(name, interface, None)]);
+            assert_eq!(alone.pick(&wish("", "", true)).map(Provider::identity), None, "{name}");
+            let error = alone.choose(&wish(name, "", true)).expect_err(name).to_string();
+            assert!(error.contains("the networks that may come"), "{error}");
+            assert_eq!(picked(&alone, &wish(name, interface, true)), format!("{name},{interface},,"));
+            let both = [provider(name, interface, None), provider("tcp;ofi_rxm", "lo", Some("127.0.0.1"))];
+            let both = only(in_order(both.into()));
+            assert_eq!(picked(&both, &wish("", "", true)), "tcp;ofi_rxm,lo,,127.0.0.1");
+            assert_eq!(picked(&both, &wish("", "", false)), format!("{name},{interface},,"));
+        }
     }
 
     #[test]

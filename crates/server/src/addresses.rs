@@ -28,6 +28,16 @@ pub enum Place {
     Unix(PathBuf),
 }
 
+impl Place {
+    /// The address, if TCP connections arrive there.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Place::Tcp(address) => Some(*address),
+            Place::Udp(_) | Place::Unix(_) => None,
+        }
+    }
+}
+
 /// The options that may precede an address.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Prefixes {

@@ -22,6 +22,13 @@ impl Network {
         address.is_ipv4() == self.first.is_ipv4() && masked(address, self.prefix) == self.first
     }
 
+    /// Its addresses can reach one that is listened on: both of IP's same version, and neither or both this host's alone.
+    pub fn reaches(&self, listening: IpAddr) -> bool {
+        let listening = listening.to_canonical();
+        listening.is_ipv4() == self.first.is_ipv4()
+            && (listening.is_unspecified() || self.is_loopback() || !listening.is_loopback())
+    }
+
     /// Only a host itself has addresses in it.
     pub fn is_loopback(&self) -> bool {
         self.first.is_loopback()
@@ -124,6 +131,22 @@ mod tests {
             assert!(is_in(inside) && !is_in(outside), "{text}");
         }
         assert_eq!(network("10.1.0.0/16").to_string(), "10.1.0.0/16");
+    }
+
+    #[test]
+    fn who_is_elsewhere_does_not_reach_loopback() {
+        for (text, reached, unreached) in [
+            ("10.1.0.0/16", "10.1.0.5", "127.0.0.1"),
+            ("10.1.0.0/16", "192.0.2.5", "fd00::5"),
+            ("10.1.0.0/16", "0.0.0.0", "::"),
+            ("fd00::/64", "::", "::1"),
+            ("0.0.0.0/0", "10.1.0.5", "127.0.0.1"),
+            ("127.0.0.0/8", "127.0.0.1", "::1"),
+            ("10.1.2.3", "::ffff:10.1.0.5", "::ffff:127.0.0.1"),
+        ] {
+            let reaches = |address: &str| network(text).reaches(address.parse().expect("an address"));
+            assert!(reaches(reached) && !reaches(unreached), "{text}");
+        }
     }
 
     #[test]

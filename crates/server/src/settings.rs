@@ -416,13 +416,24 @@ impl Settings {
     }
 
     /// Who comes by the fabric comes by TCP first, and what is encrypted there would not be any more.
-    fn check_fabric(&self) -> Result<()> {
+    fn check_fabric(&mut self) -> Result<()> {
         let is_plain =
             |listener: &ListenerSettings| matches!(listener.place, Place::Tcp(_)) && listener.tls == Tls::Off;
         if self.fabric.is_some() && !self.listeners.iter().any(is_plain) {
             bail!(
                 "--fabric needs a TCP address without TLS for its clients to come by: give one with -p or -l (notls:)"
             );
+        }
+        let plain = self.listeners.iter().filter(|listener| is_plain(listener));
+        let plain: Vec<SocketAddr> = plain.filter_map(|listener| listener.place.tcp()).collect();
+        let unheard = self.fabric.iter().flat_map(|fabric| fabric.peers.unheard(&plain));
+        let unheard: Vec<String> = unheard.map(|network| network.to_string()).collect();
+        if !unheard.is_empty() {
+            self.warnings.push(format!(
+                "--fabric-peers lets clients of {} come, who connect by TCP first, and reach no address that is listened on: \
+                 give one of this host's in that network with -l, such as -l 10.0.0.5, or all with -l '*'",
+                unheard.join(",")
+            ));
         }
         Ok(())
     }
@@ -686,6 +697,38 @@ mod tests {
         let all = "fabric = \"verbs,mlx5_0\"\nfabric-peers = [\"10.0.0.0/8\"]\nfabric-receives = 64";
         assert_eq!(file(all).expect("valid"), Some("verbs,mlx5_0".into()));
         file("fabric = 5").expect_err("a number is neither");
+    }
+
+    #[test]
+    fn networks_that_may_come_by_the_fabric_need_an_address_to_come_to() {
+        let warned = |line: &str| {
+            let warnings = of(&format!("--fabric {line}")).expect(line).warnings;
+            warnings.into_iter().find(|warning| warning.contains("--fabric-peers"))
+        };
+        for heard in [
+            "",
+            "--fabric-peers local,127.0.0.0/8,::1",
+            "--fabric-peers 10.0.0.0/8 -l 10.0.0.5",
+            "--fabric-peers 10.0.0.0/8,fd00::/8 -l *",
+            "--fabric-peers 10.0.0.0/8,fd00::/8 -l 127.0.0.1 -l 192.0.2.5 -l [::]",
+        ] {
+            assert_eq!(warned(heard), None, "{heard}");
+        }
+        for (unheard, which) in [
+            ("--fabric-peers 10.0.0.0/8", "clients of 10.0.0.0/8 come"),
+            (
+                "--fabric-peers 127.0.0.1,10.0.0.0/8,fd00::/8 -l 127.0.0.1",
+                "clients of 10.0.0.0/8,fd00::/8 come",
+            ),
+            ("--fabric-peers 10.0.0.0/8,fd00::/8 -l 10.0.0.5", "clients of fd00::/8 come"),
+            ("--fabric-peers 10.0.0.0/8 -s /x -p 7 -U 8", "clients of 10.0.0.0/8 come"),
+        ] {
+            let warning = warned(unheard).expect(unheard);
+            assert!(warning.contains(which) && warning.contains("-l 10.0.0.5"), "{warning}");
+        }
+        let tls = "-Z -o ssl_chain_cert=/c,ssl_key=/k --fabric-peers 10.0.0.0/8";
+        assert!(warned(&format!("{tls} -l 10.0.0.5,notls:127.0.0.1")).is_some(), "encrypted is not fit");
+        assert_eq!(warned(&format!("{tls} -l 127.0.0.1,notls:10.0.0.5")), None);
     }
 
     #[test]

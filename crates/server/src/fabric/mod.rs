@@ -2,7 +2,7 @@
 
 mod opened;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Once;
 
 use anyhow::{Result, bail};
@@ -110,6 +110,12 @@ impl Peers {
     /// Nobody on another host may.
     pub fn are_local(&self) -> bool {
         self.networks.iter().all(Network::is_loopback)
+    }
+
+    /// The networks whose clients may come, and reach none of these addresses.
+    pub fn unheard<'a>(&'a self, listening: &'a [SocketAddr]) -> impl Iterator<Item = &'a Network> {
+        let is_heard = |network: &&Network| listening.iter().any(|address| network.reaches(address.ip()));
+        self.networks.iter().filter(move |network| !is_heard(network))
     }
 
     /// Whether a client that connects from there may.

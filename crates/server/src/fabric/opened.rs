@@ -106,8 +106,10 @@ impl OpenFabric {
         let ports: Vec<FabricPort> = ports.collect::<Result<_, _>>().map_err(explained)?;
         let exposed =
             expose(&domain, store).map_err(explained).context("the items cannot be given to read")?;
-        // Pages that are pinned would be those of before.
-        store.keep_pages();
+        if provider.pins_memory {
+            // What hardware reads would be the pages of before.
+            store.keep_pages();
+        }
         let region = exposed.remote();
         if provider.name == "shm" {
             tracing::warn!(
@@ -122,9 +124,9 @@ impl OpenFabric {
             interface = provider.interface,
             endpoint = ports.first().map(|port| endpoint(port.name())),
             peers = %settings.peers,
-            "clients can come by the fabric; all {} bytes of memory are registered for them to read, which pins them \
-             where hardware reads",
-            region.bytes
+            "clients can come by the fabric, and read all {} bytes of memory, {}",
+            region.bytes,
+            if provider.pins_memory { "which are pinned" } else { "none of which is pinned" }
         );
         let buffer_bytes = ports.iter().map(|port| AtomicU64::new(port.registered_bytes())).collect();
         Ok((OpenFabric { provider, region, exposed: Mutex::new(Some(exposed)), buffer_bytes }, ports))
