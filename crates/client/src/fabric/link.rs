@@ -94,6 +94,8 @@ pub struct Link {
     scratch: Box<[u8]>,
     /// The provider takes nothing more since this moment, as long as it does not know the server's end; and how often.
     refused: Option<(Instant, u32)>,
+    /// Bytes that [`Link::send`] did not take.
+    unsent: usize,
     /// Something was sent since the server was rung for.
     pub is_unrung: bool,
     /// Nothing has come in so many short sleeps.
@@ -125,6 +127,7 @@ impl Link {
             unposted: None,
             scratch: vec![0; scratch].into(),
             refused: None,
+            unsent: 0,
             is_unrung: false,
             naps: 0,
             is_owed: false,
@@ -254,8 +257,11 @@ impl Link {
         arrived || until.covers(Until::CanSend) && self.can_send()
     }
 
+    /// What waits can go on: exactly what [`Link::send`] would find, for who is told so does not sleep, and does not ring.
     fn can_send(&self) -> bool {
-        self.refused_for().is_none() && self.end.can_send() && self.pool.free() > 0
+        let next = self.end.next(self.unsent.max(1));
+        let has_buffer = next != Next::Data || self.pool.free() > 0;
+        self.refused_for().is_none() && self.unposted.is_none() && next != Next::Later && has_buffer
     }
 
     /// There is something to receive, or there will be nothing more.
@@ -277,6 +283,7 @@ impl Link {
     pub fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         self.check()?;
         let whole: usize = parts.iter().map(|part| part.len()).sum();
+        self.unsent = whole;
         let mut sent = 0;
         let mut has_looked = false;
         let mut behind;
@@ -295,6 +302,7 @@ impl Link {
                 left = &behind;
             }
         }
+        self.unsent = whole - sent;
         Ok(sent)
     }
 

@@ -144,11 +144,6 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         if self.staged.is_empty() { Next::Data } else { Next::Later }
     }
 
-    /// Something can be sent, if not at once much.
-    pub fn can_send(&self) -> bool {
-        self.next(1) == Next::Data && self.next(LONG_BYTES_MIN) != Next::Later
-    }
-
     /// A message with as many bytes of `parts` as it holds; none unless [`ClientEnd::next`] says [`Next::Data`].
     pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
         self.staged.is_empty().then(|| self.lane.data(parts, message)).flatten()
