@@ -7,51 +7,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::calls::{ITEM_BYTES_MAX, Side, call, ttl};
-use common::process::{Leftover, Process, Server, again, at, patient, socket_path, stat, until, until_up};
+use common::fabric::{flags, is_one_sided, options, over, provider, served};
+use common::process::{Process, Server, again, at, patient, stat, until, until_up};
 use common::{Running, block_on};
-use fabcache_client::{
-    Client, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
-};
+use fabcache_client::{Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rustix::process::{Pid, Signal, kill_process};
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
-
-/// libfabric's provider, and what the server is told of it.
-fn provider() -> String {
-    std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into())
-}
-
-fn flags(rest: &str) -> String {
-    let interface =
-        std::env::var("FABCACHE_SERVER_INTERFACE").map_or(String::new(), |name| format!(",{name}"));
-    format!("--fabric {}{interface} {rest}", provider())
-}
-
-fn options(mode: FabricMode) -> Options {
-    let interface = std::env::var("FABCACHE_CLIENT_INTERFACE").ok();
-    let fabric = Fabric { mode, interface, ..Fabric::default() };
-    // Everything is emulated, and processors are few.
-    Options {
-        fabric,
-        timeout: Duration::from_secs(30),
-        connect_timeout: Duration::from_secs(20),
-        ..Options::default()
-    }
-}
-
-/// A client of the server at this address of TCP, over the fabric.
-fn over(address: &str, options: Options) -> Client {
-    Client::new([address.replace("tcp://", "fab://")], options).expect("an address")
-}
-
-fn is_one_sided(cache: &Client) -> bool {
-    match &cache.transports()[..] {
-        [Some(Transport::Fabric { one_sided, .. })] => *one_sided,
-        other => panic!("not over the fabric: {other:?}"),
-    }
-}
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251 + seed * 7) as u8).collect()
@@ -255,18 +219,6 @@ fn who_is_refused_is_told_or_takes_tcp() {
     let cache = over(&elsewhere.address(), options(FabricMode::Auto));
     let text = cache.get(b"key").expect_err("it is not let in").to_string();
     assert!(text.contains("--fabric-peers"), "{text}");
-}
-
-/// A server in a process of its own, with its TCP address: where two ends are in one process, providers for one host let the
-/// one write to what was the other's memory.
-fn served(name: &str, rest: &str) -> (Server, String, Leftover) {
-    let path = socket_path(name);
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|socket| socket.local_addr())
-        .expect("a port")
-        .port();
-    let server = Server::started(&path, &flags(&format!("-l 127.0.0.1 -p {port} {rest}")));
-    (server, format!("tcp://127.0.0.1:{port}"), Leftover(path))
 }
 
 #[test]

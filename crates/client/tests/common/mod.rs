@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod calls;
+pub mod fabric;
 pub mod process;
 pub mod raw;
 

@@ -1,0 +1,59 @@
+//! Servers and clients on the fabric. `FABCACHE_PROVIDER` names libfabric's provider, `FABCACHE_SERVER_INTERFACE` and
+//! `FABCACHE_CLIENT_INTERFACE` where the two ends are.
+
+use std::time::Duration;
+
+use fabcache_client::{Client, Fabric, FabricMode, Options, Transport};
+
+use super::process::{Leftover, Server, socket_path};
+
+/// libfabric's provider.
+pub fn provider() -> String {
+    std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into())
+}
+
+/// What a server is told of it.
+pub fn flags(rest: &str) -> String {
+    let interface =
+        std::env::var("FABCACHE_SERVER_INTERFACE").map_or(String::new(), |name| format!(",{name}"));
+    format!("--fabric {}{interface} {rest}", provider())
+}
+
+pub fn options(mode: FabricMode) -> Options {
+    let interface = std::env::var("FABCACHE_CLIENT_INTERFACE").ok();
+    let fabric = Fabric { mode, interface, ..Fabric::default() };
+    // Everything is emulated, and processors are few.
+    Options {
+        fabric,
+        timeout: Duration::from_secs(30),
+        connect_timeout: Duration::from_secs(20),
+        ..Options::default()
+    }
+}
+
+/// A client of the server at this address of TCP, over the fabric.
+pub fn over(address: &str, options: Options) -> Client {
+    Client::new([address.replace("tcp://", "fab://")], options).expect("an address")
+}
+
+pub fn is_one_sided(cache: &Client) -> bool {
+    match &cache.transports()[..] {
+        [Some(Transport::Fabric { one_sided, .. })] => *one_sided,
+        other => panic!("not over the fabric: {other:?}"),
+    }
+}
+
+/// A port of TCP that is free at this moment.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0");
+    listener.and_then(|socket| socket.local_addr()).expect("a port").port()
+}
+
+/// A server in a process of its own, with its TCP address: where two ends are in one process, providers for one host let the
+/// one write to what was the other's memory.
+pub fn served(name: &str, rest: &str) -> (Server, String, Leftover) {
+    let path = socket_path(name);
+    let port = free_port();
+    let server = Server::started(&path, &flags(&format!("-l 127.0.0.1 -p {port} {rest}")));
+    (server, format!("tcp://127.0.0.1:{port}"), Leftover(path))
+}

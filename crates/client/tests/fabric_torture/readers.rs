@@ -1,0 +1,166 @@
+//! Those who read, and check what they get.
+
+use fabcache_client::{Client, Completed, FabricMode, Item, Outcome, Request};
+
+use crate::Scenario;
+use crate::ledger::{Before, COUNTERS, Ledger};
+use crate::value::{Random, check, key};
+use crate::writers::{FLAGS, counter_key};
+
+const WINDOW: usize = 32;
+/// Keys that are read often, so that they are found again where they were.
+const HOT_KEYS: usize = 300;
+
+/// A way to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// One after the other, without the server.
+    Alone,
+    /// Many at a time, without the server.
+    Windows,
+    /// Many in one call, without the server.
+    Many,
+    /// As it is done unless somebody asks for more.
+    Auto,
+    /// The server is asked.
+    Asking,
+}
+
+impl Sort {
+    pub const ALL: [Sort; 5] = [Sort::Alone, Sort::Windows, Sort::Many, Sort::Auto, Sort::Asking];
+
+    pub fn mode(self) -> FabricMode {
+        match self {
+            Sort::Alone | Sort::Windows | Sort::Many => FabricMode::OneSided,
+            Sort::Auto => FabricMode::Auto,
+            Sort::Asking => FabricMode::Request,
+        }
+    }
+}
+
+/// What was read.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub hits: u64,
+    pub misses: u64,
+    pub counters: u64,
+}
+
+impl Tally {
+    pub fn reads(&self) -> u64 {
+        self.hits + self.misses + self.counters
+    }
+}
+
+struct Reader<'a> {
+    scenario: Scenario,
+    sort: Sort,
+    cache: &'a Client,
+    ledger: &'a Ledger,
+    random: Random,
+    tally: Tally,
+}
+
+/// Reads until it is over, and fails if anything read is wrong; then the others stop as well.
+pub fn read(scenario: Scenario, sort: Sort, seed: u64, cache: &Client, ledger: &Ledger) -> Tally {
+    let _stop = ledger.stop_when_dropped();
+    let random = Random::new(1_000 + seed);
+    let mut reader = Reader { scenario, sort, cache, ledger, random, tally: Tally::default() };
+    let mut window: Vec<(Request, Option<(usize, Before)>)> =
+        (0..WINDOW).map(|_| (cache.request(), None)).collect();
+    let mut next = 0;
+    while ledger.goes_on() {
+        if reader.random.once_in(50) {
+            reader.read_counter();
+        }
+        match sort {
+            Sort::Windows => {
+                reader.read_in_window(&mut window[next]);
+                next = (next + 1) % WINDOW;
+            }
+            Sort::Many => reader.read_many(),
+            _ => reader.read_one(),
+        }
+    }
+    for (mut request, begun) in window {
+        if begun.is_some() {
+            request.wait().result.expect("answered");
+        }
+    }
+    reader.tally
+}
+
+impl Reader<'_> {
+    fn key(&mut self) -> usize {
+        match self.random.below(10) {
+            0 => 0,
+            1..6 => self.random.below(HOT_KEYS),
+            _ => self.random.below(self.scenario.keys()),
+        }
+    }
+
+    fn read_one(&mut self) {
+        let number = self.key();
+        let before = self.ledger.before(number);
+        let item = self.cache.get(&key(number)).expect("answered");
+        self.check(number, before, item);
+    }
+
+    fn read_in_window(&mut self, (request, begun): &mut (Request, Option<(usize, Before)>)) {
+        if let Some((number, before)) = begun.take() {
+            let Completed { value, result, .. } = request.wait();
+            let item = match result.expect("answered") {
+                Outcome::Found { flags, cas } => Some(Item { value, flags, cas }),
+                _ => None,
+            };
+            self.check(number, before, item);
+        }
+        let number = self.key();
+        *begun = Some((number, self.ledger.before(number)));
+        request.iget(key(number), Vec::new());
+    }
+
+    fn read_many(&mut self) {
+        let numbers: Vec<usize> = (0..WINDOW).map(|_| self.key()).collect();
+        let keys: Vec<Vec<u8>> = numbers.iter().map(|number| key(*number)).collect();
+        let before: Vec<Before> = numbers.iter().map(|number| self.ledger.before(*number)).collect();
+        let many = self.cache.get_many(&keys).expect("keys");
+        assert!(many.failed.is_empty(), "{:?}", many.failed);
+        for ((number, before), item) in numbers.into_iter().zip(before).zip(many.items) {
+            self.check(number, before, item);
+        }
+    }
+
+    fn check(&mut self, number: usize, before: Before, item: Option<Item>) {
+        if self.sort.mode() == FabricMode::OneSided {
+            self.ledger.count_read();
+        }
+        match item {
+            Some(item) => {
+                let (version, stored_after) = check(number, &item.value);
+                self.ledger.check(number, before, version, stored_after);
+                assert_eq!(item.flags, FLAGS, "key {number}");
+                self.tally.hits += 1;
+            }
+            None => {
+                self.ledger.check_missed(self.scenario, number, before);
+                self.tally.misses += 1;
+            }
+        }
+    }
+
+    /// A counter is no less than it was, and no more than it is.
+    fn read_counter(&mut self) {
+        let counter = self.random.below(COUNTERS);
+        let counted = self.ledger.counted(counter);
+        let item = self.cache.get(&counter_key(counter)).expect("answered");
+        let counting = self.ledger.counting(counter);
+        let Some(item) = item else {
+            return assert!(self.scenario == Scenario::Short, "counter {counter} is missed");
+        };
+        let text = String::from_utf8(item.value).expect("digits");
+        let number: u64 = text.trim_end().parse().unwrap_or_else(|_| panic!("counter {counter}: {text:?}"));
+        assert!((counted..=counting).contains(&number), "counter {counter}: {number}, not {counted} to {counting}");
+        self.tally.counters += 1;
+    }
+}

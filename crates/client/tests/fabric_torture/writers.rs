@@ -1,0 +1,156 @@
+//! Those who write: over the fabric, and over a socket.
+
+use fabcache_client::{Client, Outcome, Request, Ttl};
+
+use crate::Scenario;
+use crate::ledger::{COUNTERS, Ledger};
+use crate::value::{Random, key, value};
+
+pub const WRITERS: usize = 3;
+/// Of the last writer.
+const WINDOW: usize = 16;
+/// What all values are stored with.
+pub const FLAGS: u32 = 7;
+
+/// Each key once.
+pub fn fill(scenario: Scenario, cache: &Client, ledger: &Ledger) {
+    for number in 0..scenario.keys() {
+        let version = ledger.begin(number);
+        let value = value(number, version, ledger.flushes(), number % 300);
+        cache.set_with_flags(&key(number), &value, Ttl::NEVER, FLAGS).expect("stored");
+        ledger.answer(number, version);
+    }
+    for counter in 0..COUNTERS {
+        count(cache, ledger, counter, 1);
+    }
+}
+
+pub fn counter_key(counter: usize) -> Vec<u8> {
+    format!("counter-{counter}").into_bytes()
+}
+
+/// Adds to a counter, which is made if it is not there: memory may be short.
+fn count(cache: &Client, ledger: &Ledger, counter: usize, by: u64) {
+    let number = ledger.counted(counter) + by;
+    ledger.begin_counter(counter, number);
+    let came = cache.incr_or_set(&counter_key(counter), by, number, Ttl::NEVER).expect("counted");
+    assert_eq!(came, number, "counter {counter}");
+    ledger.answer_counter(counter, number);
+}
+
+struct Writer<'a> {
+    scenario: Scenario,
+    number: usize,
+    cache: &'a Client,
+    ledger: &'a Ledger,
+    random: Random,
+    fillers: u64,
+}
+
+/// Writes the keys that are this writer's, one of them far more often than all others.
+pub fn write(scenario: Scenario, number: usize, cache: &Client, ledger: &Ledger) {
+    let random = Random::new(number as u64 + 1);
+    let mut writer = Writer { scenario, number, cache, ledger, random, fillers: 0 };
+    let mut window: Vec<(Request, Option<(usize, u64)>)> =
+        (0..WINDOW).map(|_| (cache.request(), None)).collect();
+    while ledger.goes_on() {
+        let _guard = ledger.flushing.read().expect("no thread panics while it flushes");
+        if number == WRITERS - 1 {
+            writer.write_window(&mut window);
+        } else {
+            writer.write_one();
+        }
+    }
+}
+
+impl Writer<'_> {
+    fn key(&mut self) -> usize {
+        if self.number == 0 && self.random.once_in(4) {
+            return 0;
+        }
+        loop {
+            let number = self.random.below(self.scenario.keys() / WRITERS) * WRITERS + self.number;
+            if !self.scenario.ends(number) || self.random.once_in(100) {
+                return number;
+            }
+        }
+    }
+
+    fn value(&mut self, number: usize, version: u64) -> Vec<u8> {
+        let len = match self.random.below(400) {
+            0 if self.scenario == Scenario::Roomy => self.random.below(2 << 20),
+            0..8 => self.random.below(60_000),
+            8..40 => self.random.below(6_000),
+            _ => self.random.below(300),
+        };
+        value(number, version, self.ledger.flushes(), len)
+    }
+
+    fn write_one(&mut self) {
+        let Writer { scenario, cache, ledger, .. } = *self;
+        match self.random.below(20) {
+            0 => return self.count(),
+            1 => return self.touch(),
+            2 if scenario == Scenario::Roomy => return self.fill_up(),
+            _ => {}
+        }
+        let number = self.key();
+        let version = ledger.begin(number);
+        let name = key(number);
+        if scenario.ends(number) {
+            let value = self.value(number, version);
+            cache.set_with_flags(&name, &value, Ttl::seconds(1), FLAGS).expect("stored");
+            return ledger.answer_ending(number, version, 1);
+        }
+        if scenario.may_miss(number) && self.random.once_in(10) {
+            cache.delete(&name).expect("answered");
+        } else {
+            let value = self.value(number, version);
+            cache.set_with_flags(&name, &value, Ttl::NEVER, FLAGS).expect("stored");
+        }
+        ledger.answer(number, version);
+    }
+
+    /// One of this writer's counters.
+    fn count(&mut self) {
+        let counter = self.random.below(COUNTERS / WRITERS) * WRITERS + self.number;
+        let by = 1 + self.random.below(1000) as u64;
+        count(self.cache, self.ledger, counter, by);
+    }
+
+    /// Where the item lies, more of its bytes change than its value's.
+    fn touch(&mut self) {
+        let number = self.key();
+        if !self.scenario.ends(number) {
+            self.cache.touch(&key(number), Ttl::seconds(100_000)).expect("answered");
+        }
+    }
+
+    /// Other keys, for which the index grows.
+    fn fill_up(&mut self) {
+        self.fillers += 1;
+        let filler = format!("filler-{}-{}", self.number, self.fillers);
+        self.cache.set(filler.as_bytes(), b"", Ttl::NEVER).expect("stored");
+    }
+
+    /// Many at a time, without waiting for each.
+    fn write_window(&mut self, window: &mut [(Request, Option<(usize, u64)>)]) {
+        for at in 0..window.len() {
+            let number = self.key();
+            let is_under_way = window.iter().any(|(_, begun)| begun.is_some_and(|(other, _)| other == number));
+            if self.scenario.ends(number) || is_under_way {
+                continue;
+            }
+            let version = self.ledger.begin(number);
+            let value = self.value(number, version);
+            window[at].0.iset_with_flags(key(number), value, Ttl::NEVER, FLAGS);
+            window[at].1 = Some((number, version));
+        }
+        for (request, begun) in window {
+            if let Some((number, version)) = begun.take() {
+                assert!(matches!(request.wait().result, Ok(Outcome::Stored)), "key {number}");
+                self.ledger.answer(number, version);
+            }
+        }
+    }
+}
