@@ -106,8 +106,10 @@ struct Search {
     slots: [(u64, Slot); CANDIDATES_MAX],
     slots_len: usize,
     slots_done: usize,
-    /// What was known when these were fetched.
+    /// What was known when these were fetched …
     stamp: u64,
+    /// … and when they were asked for, in nanoseconds, where that is told.
+    asked_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -122,8 +124,9 @@ enum Rest {
 struct Candidate {
     slot_at: u64,
     slot: Slot,
-    /// What was known when its slot was fetched.
+    /// What was known when its slot was fetched, and when that was asked for.
     stamp: u64,
+    asked_ns: u64,
     segment: u32,
     location: Location,
 }
@@ -201,8 +204,16 @@ impl<K: AsRef<[u8]>> Get<K> {
                 slots_len: 0,
                 slots_done: 0,
                 stamp: 0,
+                asked_ns: 0,
             },
-            candidate: Candidate { slot_at: 0, slot: Slot::EMPTY, stamp: 0, segment: 0, location },
+            candidate: Candidate {
+                slot_at: 0,
+                slot: Slot::EMPTY,
+                stamp: 0,
+                asked_ns: 0,
+                segment: 0,
+                location,
+            },
             judged: None,
             assembly: Assembly::default(),
         }
@@ -233,6 +244,25 @@ impl<K: AsRef<[u8]>> Get<K> {
     /// At a known location, and its item was asked for.
     pub(super) fn is_at_item(&self) -> bool {
         self.by_location && self.stage == Stage::Item
+    }
+
+    /// By key, and an item was asked for.
+    pub(super) fn is_at_slots_item(&self) -> bool {
+        !self.by_location && self.stage == Stage::Item
+    }
+
+    /// What it asked for is asked for now.
+    pub(super) fn note_asked(&mut self, ns: u64) {
+        match self.stage {
+            Stage::Home | Stage::Overflow | Stage::Link => self.search.asked_ns = ns,
+            Stage::SlotAgain => self.candidate.asked_ns = ns,
+            _ => {}
+        }
+    }
+
+    /// When the slot was asked for that says that the item is there.
+    pub(super) fn slot_asked_ns(&self) -> u64 {
+        self.candidate.asked_ns
     }
 
     /// It asked whether the generation is still the same behind its item.
@@ -536,7 +566,8 @@ impl<K: AsRef<[u8]>> Get<K> {
                 return self.reject(reader, known, Rejection::Torn);
             };
             let location = Location { offset: slot.offset(), generation: 0, class: slot.class() };
-            self.candidate = Candidate { slot_at, slot, stamp: search.stamp, segment, location };
+            let (stamp, asked_ns) = (search.stamp, search.asked_ns);
+            self.candidate = Candidate { slot_at, slot, stamp, asked_ns, segment, location };
             return self.look_at_candidate(reader, known);
         }
         match search.rest {
@@ -650,9 +681,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             pieces: if item.is_chained() { judge::pieces(&item, bytes) } else { Vec::new() },
             item,
         });
-        // The generation was the same behind the bytes if no segment that is counted with this was emptied since.
-        let stood = settled && known.stood(self.candidate.segment, generation);
-        let is_its_own = stood || cfg!(fabcache_without = "behind") || self.is_state_sure(known);
+        let is_its_own = cfg!(fabcache_without = "behind") || self.is_state_sure(known, settled);
         if reader.is_remote() && item.is_some() && is_its_own {
             return self.judge(reader, known);
         }
@@ -660,13 +689,14 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// Whether the state can be judged without looking at the generation behind it. It is under no checksum, so it may be
-    /// what has been written over it since, of which nothing else need have been seen. At a known location it must
-    /// not be; by key, where the slot says that the item was there, only if it says more than that.
-    fn is_state_sure(&self, known: &Known) -> bool {
-        let (Some(judged), Some(line)) = (&self.judged, known.published()) else { return false };
-        let state = judged.item.state;
-        let is_plain = state.in_epoch(line.flush_epoch) && state.0 & (State::STALE | State::TOKEN_SENT) == 0;
-        !self.by_location && (is_plain || state.has(State::DEAD))
+    /// what has been written over it since, of which nothing else need have been seen.
+    fn is_state_sure(&self, known: &Known, settled: bool) -> bool {
+        if self.by_location {
+            // The generation was the same behind the bytes if no segment that is counted with this was emptied since.
+            return settled && known.stood(self.candidate.segment, self.candidate.location.generation);
+        }
+        // The state says nothing of another key's item; and one that is dead is only looked for again.
+        settled || self.judged.as_ref().is_some_and(|it| !it.same_key || it.item.state.has(State::DEAD))
     }
 
     fn take_still(&mut self, reader: &Reader, known: &mut Known, word: u64) -> Step {

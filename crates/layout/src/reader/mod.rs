@@ -25,8 +25,8 @@
 //!   earlier GET had it from a slot, with its generation.
 //! - It was not overwritten or deleted before the GET began: writers mark the old item dead before they publish the new
 //!   one and before they are answered, and the state was fetched after the GET began. That the state is this item's own,
-//!   not what was written over it since, follows by key from the slot, and at a known location from the generation,
-//!   fetched after it. (The checksum does not cover the state; nor does it say that the two are of the same time, though
+//!   not what was written over it since, follows from the generation, fetched after it; or by key from the slot, where
+//!   nothing is written over for a while and the item was fetched within that of the slot. (The checksum does not cover the state; nor does it say that the two are of the same time, though
 //!   they lie in one word: a later value is copied there in parts of any size.)
 //! - It was not flushed or expired: the flush epoch was fetched after the GET began, or the item is of a later one.
 //!
@@ -150,8 +150,8 @@ pub enum Fetched<'a> {
     Word(u64),
     /// The bytes that were asked for.
     Bytes(&'a [u8]),
-    /// The bytes that were asked for, of an item at a known location; and behind them were fetched the counts of emptied
-    /// segments that are known.
+    /// The bytes that were asked for, of an item. At a known location: behind them were fetched the counts of emptied
+    /// segments that are known. By key: nothing was written over since the slot said that the item was there.
     Settled(&'a [u8]),
     /// The bytes of the value are where they were wanted.
     Placed,

@@ -103,7 +103,7 @@ impl Lines {
 }
 
 /// Whether what was over at `to` was within the grace that began at `from`, or later. Clocks do not differ by a tenth.
-fn is_within(from: u64, to: u64, grace_ns: u64) -> bool {
+pub(super) fn is_within(from: u64, to: u64, grace_ns: u64) -> bool {
     grace_ns > 0 && to < from.saturating_add(grace_ns / 10 * 9)
 }
 

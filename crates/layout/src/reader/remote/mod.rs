@@ -40,7 +40,7 @@ use crate::hash::KeyHash;
 use crate::header::{Birth, HeaderError, PUBLISHED_AND_COUNTS_BYTES, PUBLISHED_AT};
 use crate::segment::generation_offset;
 
-use self::lines::{Lines, Moment};
+use self::lines::{Lines, Moment, is_within};
 use self::locations::Locations;
 use self::pieces::Pieces;
 use self::running::{Behind, Came, Key, Look, Running};
@@ -365,7 +365,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             self.under_way += 1;
             self.bytes_under_way += fetching.len;
             let moment = self.now.next();
-            self.note_asked(fetching.whose, moment);
+            self.note_asked(fetching.whose, moment, ns);
             return Some(Fetch { id: self.id_of(fetching), offset, len: fetching.len, to });
         }
         if !self.lines.is_wanted() {
@@ -402,11 +402,13 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     /// Notes that a fetch is posted now.
-    fn note_asked(&mut self, whose: Whose, moment: Moment) {
+    fn note_asked(&mut self, whose: Whose, moment: Moment, ns: u64) {
         match whose {
-            Whose::Step(owner) if self.options.in_order || self.options.grace_ns > 0 => {
+            Whose::Step(owner) => {
                 let Some(running) = &mut self.gets[owner.at] else { return };
-                if running.get.is_at_item() && running.by_counts {
+                running.get.note_asked(ns);
+                let is_of_use = self.options.in_order || self.options.grace_ns > 0;
+                if is_of_use && running.get.is_at_item() && running.by_counts {
                     self.lines.need(moment, true);
                     if self.options.in_order {
                         // What is asked for from now on is read behind the item.
@@ -521,7 +523,9 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         match came {
             Came::Word(word) => self.hand_in(at, Handed::Word(word)),
             Came::Bytes(bytes, len) => {
-                let settled = running.by_counts && running.get.is_at_item();
+                let by_slot = running.get.is_at_slots_item()
+                    && is_within(running.get.slot_asked_ns(), running.came_ns, self.options.grace_ns);
+                let settled = by_slot || running.by_counts && running.get.is_at_item();
                 running.bytes = Some(bytes);
                 self.hand_in(at, if settled { Handed::Settled(len) } else { Handed::Bytes(len) });
             }
