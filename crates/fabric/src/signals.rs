@@ -1,24 +1,36 @@
 //! The process' own signal handlers, which some of libfabric's providers replace when they are loaded or opened, by such as
 //! end the process.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use libc::{c_int, sigaction};
 
 /// Standard signals are below; no provider has been seen to take another.
 const SIGNALS_END: c_int = 32;
 
-/// What is done on each signal, put back when dropped. A handler that another thread sets meanwhile is lost.
-pub(crate) struct Kept(Vec<(c_int, sigaction)>);
+/// Held while handlers are kept: who looked at them while another thread calls the library would take a provider's for the
+/// process' own, and put that back last.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// What is done on each signal, put back when dropped. A handler that another thread sets meanwhile is lost. A thread has one
+/// at a time.
+pub(crate) struct Kept {
+    former: Vec<(c_int, sigaction)>,
+    _alone: MutexGuard<'static, ()>,
+}
 
 impl Kept {
     /// As it is now.
     pub fn new() -> Kept {
-        Kept((1..SIGNALS_END).filter_map(|signal| Some((signal, current(signal)?))).collect())
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let former = (1..SIGNALS_END).filter_map(|signal| Some((signal, current(signal)?))).collect();
+        Kept { former, _alone: alone }
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        for (signal, former) in &self.0 {
+        for (signal, former) in &self.former {
             let is_same = current(*signal)
                 .is_none_or(|now| now.sa_sigaction == former.sa_sigaction && now.sa_flags == former.sa_flags);
             if !is_same {
@@ -43,6 +55,34 @@ mod tests {
     use super::*;
 
     extern "C" fn nothing(_: c_int) {}
+
+    extern "C" fn another(_: c_int) {}
+
+    #[test]
+    fn who_opens_meanwhile_does_not_put_a_providers_handler_back() {
+        // Nobody else in this process uses it.
+        let signal = libc::SIGURG;
+        let before = current(signal).expect("a signal").sa_sigaction;
+        let kept = Kept::new();
+        let handler = another as extern "C" fn(c_int) as libc::sighandler_t;
+        // SAFETY: the handler does nothing.
+        unsafe { libc::signal(signal, handler) };
+        let (begin, begun) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            begin.send(()).expect("somebody waits");
+            let kept = Kept::new();
+            ended.recv().expect("somebody says so");
+            drop(kept);
+        });
+        begun.recv().expect("it has begun");
+        // It would have looked by then.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(kept);
+        end.send(()).expect("it waits");
+        other.join().expect("it has put back what was there");
+        assert_eq!(current(signal).expect("a signal").sa_sigaction, before);
+    }
 
     #[test]
     fn handlers_are_put_back() {
