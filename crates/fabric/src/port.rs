@@ -55,7 +55,7 @@ struct PeerSlot {
 }
 
 /// Memory of a peer, from one of its bytes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// What the peer calls the byte.
     pub address: u64,
@@ -484,6 +484,7 @@ impl Port {
             prov_errno: 0,
             err_data: std::ptr::null_mut(),
             err_data_size: 0,
+            later: [0; 8],
         };
         // SAFETY: the queue lives; the entry is where it is put.
         let count = unsafe { (self.calls.poll_error)(queue, &raw mut entry, 0) };

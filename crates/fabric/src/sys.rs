@@ -307,6 +307,9 @@ pub struct FiCqErrEntry {
     pub prov_errno: c_int,
     pub err_data: *mut c_void,
     pub err_data_size: usize,
+    /// Room for what later versions have behind it (1.20: the source's address). Most providers write no more of it than the
+    /// version has that was asked for, but some write all.
+    pub later: [u64; 8],
 }
 
 #[repr(C)]
@@ -402,7 +405,7 @@ const _: () = assert!(size_of::<FiRxAttr>() == 64);
 const _: () = assert!(size_of::<FiEpAttr>() == 96);
 const _: () = assert!(size_of::<FiDomainAttr>() == 192);
 const _: () = assert!(size_of::<FiFabricAttr>() == 32);
-const _: () = assert!(size_of::<FiCqErrEntry>() == 80);
+const _: () = assert!(std::mem::offset_of!(FiCqErrEntry, later) == 80);
 const _: () = assert!(size_of::<FiMsgRma>() == 64);
 const _: () = assert!(size_of::<FiAvAttr>() == 48);
 const _: () = assert!(size_of::<FiCqAttr>() == 40);
