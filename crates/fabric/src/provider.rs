@@ -37,6 +37,11 @@ const ONE_SIDED: [&str; 4] = ["verbs", "efa", "cxi", "gni"];
 /// Providers whose descriptor is of no use: that of net stays readable for ever once a peer is known (libfabric 1.17).
 const RESTLESS: [&str; 1] = ["net"];
 
+/// Providers that have one connection with a peer, and whose target's processor sends the answer of one read after the other:
+/// what is read first is read whole before the next. Of others FI_ORDER_RAR says no more than that reads are sent in order;
+/// they may read memory for them in another, as long ones are often read by other means than short ones.
+const READS_MEMORY_IN_ORDER: [&str; 3] = ["tcp", "net", "sockets"];
+
 /// A provider of libfabric at one of its interfaces, with an endpoint of the kind that is needed.
 #[derive(Clone)]
 pub struct Provider {
@@ -56,7 +61,7 @@ pub struct Provider {
     pub is_one_sided: bool,
     /// Memory that is registered stays where it is, all of it in use from then on (`FI_MR_ALLOCATED`).
     pub pins_memory: bool,
-    /// Reads are carried out in the order in which they were posted (`FI_ORDER_RAR`).
+    /// Reads are sent in the order in which they were posted (`FI_ORDER_RAR`).
     pub reads_in_order: bool,
     /// Messages of so many bytes are sent without keeping their buffer.
     pub inject_bytes: usize,
@@ -100,7 +105,7 @@ impl Info {
         let copy = Info::copy(library, self.as_ptr())?;
         // SAFETY: just made with all its parts, and ours alone.
         let info = unsafe { &mut *copy.as_ptr() };
-        // SAFETY: the parts of a description that was made by fi_dupinfo are there.
+        // SAFETY: copies have all their parts.
         let transmit = unsafe { &mut *info.tx_attr };
         transmit.size = transmit.size.min(operations);
         // SAFETY: as above.
@@ -109,13 +114,23 @@ impl Info {
         Ok(copy)
     }
 
-    /// A copy that may be changed, or an empty one of none.
+    /// A copy that may be changed, or an empty one of none. It has all its parts.
     fn copy(library: &'static Library, of: *const FiInfo) -> Result<Info, Error> {
         // SAFETY: null makes an empty one, else it is one that lives.
         let info = unsafe { (library.dup_info)(of) };
         let info = NonNull::new(info).ok_or_else(|| Error::System("no memory for libfabric".into()))?;
-        Ok(Info(Arc::new(OwnInfo { info, library })))
+        let own = OwnInfo { info, library };
+        // SAFETY: just made, and ours alone.
+        if !has_all_parts(unsafe { own.info.as_ref() }) {
+            return Err(Error::System("libfabric describes a provider only in part".into()));
+        }
+        Ok(Info(Arc::new(own)))
     }
+}
+
+fn has_all_parts(info: &FiInfo) -> bool {
+    let attributes = !(info.tx_attr.is_null() || info.rx_attr.is_null() || info.ep_attr.is_null());
+    attributes && !(info.domain_attr.is_null() || info.fabric_attr.is_null())
 }
 
 impl Library {
@@ -182,7 +197,7 @@ impl Library {
         let info = unsafe { &mut *info };
         info.caps = CAPABILITIES;
         info.mode = MODES;
-        // SAFETY: the parts of a description that was made by fi_dupinfo are there.
+        // SAFETY: copies have all their parts.
         let endpoint = unsafe { &mut *info.ep_attr };
         endpoint.kind = sys::FI_EP_RDM;
         // SAFETY: as for the endpoint.
@@ -233,9 +248,13 @@ impl Library {
         let mut infos = Vec::new();
         let mut next = list.info.as_ptr();
         while !next.is_null() {
-            infos.push(Info::copy(self, next)?);
-            // SAFETY: a part of the list, which lives.
-            next = unsafe { (*next).next };
+            // SAFETY: a part of the list, which lives, and is only read.
+            let info = unsafe { &*next };
+            // What is described only in part is none of use, and nothing is known of it.
+            if has_all_parts(info) {
+                infos.push(Info::copy(self, next)?);
+            }
+            next = info.next;
         }
         Ok(infos)
     }
@@ -301,6 +320,13 @@ impl Provider {
         self.identity() == other.identity()
     }
 
+    /// Reads are carried out in the order in which they were posted, and each is over in the target's memory before the next
+    /// begins.
+    pub fn reads_memory_in_order(&self) -> bool {
+        let core = self.name.split(';').next().unwrap_or_default();
+        self.reads_in_order && READS_MEMORY_IN_ORDER.contains(&core)
+    }
+
     /// Nobody on another host reaches it. A name that is no address of IP is one of some other network, but for that of
     /// memory.
     pub fn is_only_this_host(&self) -> bool {
@@ -356,7 +382,7 @@ impl Description {
     fn of(info: &Info) -> Description {
         // SAFETY: it lives, and is not changed.
         let info = unsafe { &*info.as_ptr() };
-        // SAFETY: descriptions made by libfabric have all their parts.
+        // SAFETY: copies have all their parts.
         let endpoint = unsafe { &*info.ep_attr };
         // SAFETY: as for the endpoint.
         let domain = unsafe { &*info.domain_attr };
@@ -486,6 +512,31 @@ pub mod tests {
             receives_max: 0,
             info,
         }
+    }
+
+    #[test]
+    fn what_is_described_only_in_part_is_left_out() {
+        // SAFETY: numbers and addresses, for which zeros are a value.
+        let mut info: FiInfo = unsafe { std::mem::zeroed() };
+        assert!(!has_all_parts(&info));
+        info.tx_attr = NonNull::dangling().as_ptr();
+        info.rx_attr = NonNull::dangling().as_ptr();
+        info.ep_attr = NonNull::dangling().as_ptr();
+        info.domain_attr = NonNull::dangling().as_ptr();
+        assert!(!has_all_parts(&info));
+        info.fabric_attr = NonNull::dangling().as_ptr();
+        assert!(has_all_parts(&info));
+    }
+
+    #[test]
+    fn only_known_providers_read_memory_in_order() {
+        for (name, expected) in
+            [("tcp;ofi_rxm", true), ("net", true), ("verbs;ofi_rxm", false), ("psm3", false)]
+        {
+            let provider = Provider { reads_in_order: true, ..provider(name, "eth0", None) };
+            assert_eq!(provider.reads_memory_in_order(), expected, "{name}");
+        }
+        assert!(!provider("tcp;ofi_rxm", "eth0", None).reads_memory_in_order(), "it does not say so");
     }
 
     #[test]

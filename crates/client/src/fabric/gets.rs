@@ -104,8 +104,7 @@ impl Gets {
         let options = RemoteOptions {
             gets: READS_AT_ONCE,
             fetches: READS_AT_ONCE,
-            // Hardware is only bound to send them in order, and may carry them out in another.
-            in_order: domain.provider().reads_in_order && !domain.provider().is_one_sided,
+            in_order: domain.provider().reads_memory_in_order(),
             grace_ns: region.grace_ns,
             ..RemoteOptions::default()
         };

@@ -160,7 +160,10 @@ impl Reader<'_> {
         };
         let text = String::from_utf8(item.value).expect("digits");
         let number: u64 = text.trim_end().parse().unwrap_or_else(|_| panic!("counter {counter}: {text:?}"));
-        assert!((counted..=counting).contains(&number), "counter {counter}: {number}, not {counted} to {counting}");
+        assert!(
+            (counted..=counting).contains(&number),
+            "counter {counter}: {number}, not {counted} to {counting}"
+        );
         self.tally.counters += 1;
     }
 }

@@ -137,7 +137,8 @@ impl Writer<'_> {
     fn write_window(&mut self, window: &mut [(Request, Option<(usize, u64)>)]) {
         for at in 0..window.len() {
             let number = self.key();
-            let is_under_way = window.iter().any(|(_, begun)| begun.is_some_and(|(other, _)| other == number));
+            let is_under_way =
+                window.iter().any(|(_, begun)| begun.is_some_and(|(other, _)| other == number));
             if self.scenario.ends(number) || is_under_way {
                 continue;
             }
