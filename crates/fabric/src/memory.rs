@@ -23,7 +23,7 @@ use crate::sys;
 pub const REGISTRATION_CACHE: &str = "FI_MR_CACHE_MAX_COUNT";
 
 /// What a peer needs to read or write memory of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RemoteMemory {
     /// What its first byte is called.
     pub address: u64,
@@ -31,6 +31,13 @@ pub struct RemoteMemory {
     pub key: u64,
     /// Its bytes.
     pub bytes: u64,
+}
+
+impl fmt::Debug for RemoteMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without what allows to: it would be in the log of whoever prints what holds this.
+        write!(f, "RemoteMemory({} bytes)", self.bytes)
+    }
 }
 
 /// A registration, which ends when dropped.
@@ -435,5 +442,27 @@ impl fmt::Debug for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the key, which opens all of it.
         write!(f, "Exposed({} bytes)", self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::Terms;
+
+    #[test]
+    fn what_opens_memory_or_a_link_is_not_printed() {
+        let number = 0x5ec2_e75e_c2e7_u64;
+        let memory = RemoteMemory { address: number, key: number, bytes: 4096 };
+        assert_eq!(format!("{memory:?}"), "RemoteMemory(4096 bytes)");
+        let terms = Terms {
+            own_token: number,
+            peer_token: number,
+            own_credits: 2,
+            peer_credits: 3,
+            staging_bytes: 4,
+            landing_bytes: 5,
+        };
+        assert_eq!(format!("{terms:?}"), "Terms(credits 2, 3; bytes 4, 5)");
     }
 }

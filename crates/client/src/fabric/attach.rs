@@ -36,7 +36,6 @@ struct Offer {
 }
 
 /// What it grants to a client.
-#[derive(Debug)]
 struct Granted {
     name: Vec<u8>,
     token: u64,
@@ -80,7 +79,7 @@ pub fn attach(
         return Ok(Err(Refusal(line)));
     }
     let Granted { name, token, credits, clock_ns, memory, secret, grace_ns } =
-        Granted::of(&line).ok_or_else(|| protocol(line.as_bytes()))?;
+        Granted::of(&line).ok_or_else(|| Failure::Protocol(UNSOUND.into()))?;
     let terms = Terms {
         own_token: end.token,
         peer_token: token,
@@ -89,7 +88,7 @@ pub fn attach(
         staging_bytes: end.staging().bytes,
         landing_bytes: end.landing().bytes,
     };
-    terms.check().map_err(|unsound| Failure::Protocol(format!("{line:?}: {unsound}")))?;
+    terms.check().map_err(|unsound| Failure::Protocol(format!("{UNSOUND}: {unsound}")))?;
     let domain = Arc::clone(end.domain());
     let provider = domain.provider().name.clone();
     let one_sided = remote.reads(offer.is_one_sided && domain.provider().is_one_sided);
@@ -103,6 +102,9 @@ pub fn attach(
     let stream = stream.map_err(|error| Failure::Broken(std::io::Error::other(error)))?;
     Ok(Ok((Transport::Fabric { provider, one_sided }, stream)))
 }
+
+/// What is said of an answer that makes no sense. Not the answer itself: what is in it opens the server's memory.
+const UNSOUND: &str = "an answer to fabric attach that makes no sense";
 
 /// Why this machine cannot.
 struct Cannot(String);
