@@ -76,6 +76,10 @@ pub const NAP_MAX: Duration = Duration::from_millis(2);
 pub const SLEEP_ON_DESCRIPTOR_MAX: Duration = Duration::from_millis(100);
 /// How long a connection that is closed waits for the server to take what was sent and not answered.
 pub const LEAVE_MAX: Duration = Duration::from_millis(100);
+/// How long a link whose server may still write to it is waited for when it is closed, before it is kept …
+pub const KEPT_WAIT: Duration = Duration::from_millis(2);
+/// … and how many are kept: their servers stand still.
+pub const KEPT_LINKS_MAX: usize = 64;
 /// GETs under way to one server's memory, and reads of it: a window of most programs, as [`KEYS_READ_AT_ONCE`].
 pub const READS_AT_ONCE: usize = 64;
 /// Buffers for what is mostly read: buckets, short items and the published line, for each read and the lines beside.

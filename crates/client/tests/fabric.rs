@@ -345,3 +345,91 @@ fn an_idle_connection_costs_nothing_and_serves_on() {
         assert!(cache.get(b"key").expect("answered").expect("there").value == pattern(round, 10));
     }
 }
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_only_tests_is_answered() {
+    let (_server, address, _path) = served("fabric-tests", "-m 64");
+    for mode in MODES {
+        let cache = over(&address, options(mode));
+        let value = pattern(1, 100_000);
+        let mut request = cache.request();
+        for round in 0..6 {
+            // The server sleeps by now, and nobody here does.
+            thread::sleep(Duration::from_millis(20));
+            match round % 2 {
+                0 => request.iset("key", value.clone(), Ttl::NEVER),
+                _ => request.iget("key", Vec::new()),
+            };
+            until("it is over", || request.test());
+            let completed = request.wait();
+            assert!(
+                completed.result.is_ok() && (round % 2 == 0 || completed.value == value),
+                "{mode:?}: {round}"
+            );
+        }
+    }
+}
+
+/// Processor time of this thread.
+fn own_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_waits_for_room_sleeps() {
+    let (server, address, path) = served("fabric-room", "-m 64 -I 32m");
+    let pid = Pid::from_child(&server.0.0);
+    let timeout = Duration::from_secs(2);
+    let cache = over(&address, Options { timeout, failures_max: u32::MAX, ..options(FabricMode::Request) });
+    // The two ends know each other by then.
+    cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
+    kill_process(pid, Signal::STOP).expect("ours");
+    let (began, before) = (Instant::now(), own_time());
+    // More than lies in the memory that the server reads, by an odd number of bytes.
+    let value = pattern(5, (16 << 20) + 12_345);
+    let made = own_time() - before;
+    cache.set(b"key", &value, Ttl::NEVER).expect_err("nobody takes it");
+    let (worked, waited) = (own_time() - before - made, began.elapsed());
+    kill_process(pid, Signal::CONT).expect("ours");
+    assert!(waited >= timeout && worked < timeout / 4, "{worked:?} of {waited:?} were spent on waiting");
+    let later = patient(&path.0);
+    until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
+    const BYTES: usize = 1 << 20;
+    let (server, address, path) = served("fabric-late", "-m 256 -I 128m");
+    let pid = Pid::from_child(&server.0.0);
+    let control = patient(&path.0);
+    // No byte of it is 0.
+    let value = vec![0xee; 100 << 20];
+    control.set(b"long", &value, Ttl::NEVER).expect("stored");
+    for round in 0..12 {
+        let timeout = Duration::from_millis(300);
+        let cache = over(
+            &address,
+            Options { timeout, connect_timeout: Duration::from_secs(20), ..options(FabricMode::Request) },
+        );
+        until_up(|| cache.set(b"key", b"value", Ttl::NEVER).is_ok());
+        let got = thread::scope(|scope| {
+            let getting = scope.spawn(|| cache.get(b"long").map(drop));
+            thread::sleep(Duration::from_millis(10 + round));
+            // In the middle of an answer, mostly.
+            kill_process(pid, Signal::STOP).expect("ours");
+            getting.join().expect("no panic")
+        });
+        drop(cache);
+        // What was free is used again, as programs do.
+        let memory: Vec<Vec<u8>> = (0..32).map(|_| vec![0; BYTES]).collect();
+        memory.iter().for_each(|block| assert!(block[0] == 0));
+        kill_process(pid, Signal::CONT).expect("ours");
+        until("its links have ended", || stat(&control, "", "curr_connections") <= 3);
+        let is_written = memory.iter().any(|block| block.iter().any(|byte| *byte != 0));
+        assert!(!is_written, "round {round}: the server wrote to what is the program's by now; get: {got:?}");
+    }
+}

@@ -309,6 +309,12 @@ impl Provider {
         (known.unwrap_or(ORDER.len()), self.is_only_this_host(), is_ipv6)
     }
 
+    /// Peers reach any of this process' memory by its address, whatever they were given, and whether or not it is still what
+    /// they were given.
+    pub fn trusts_peers(&self) -> bool {
+        self.name == "shm"
+    }
+
     /// What tells it from all others of this host, in one word.
     pub fn identity(&self) -> String {
         let Provider { name, interface, fabric, .. } = self;

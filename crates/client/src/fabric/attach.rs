@@ -14,10 +14,11 @@ use fabcache_layout::checksum::{SECRET_BYTES, Secret};
 use fabcache_layout::header::FORMAT_VERSION;
 use fabcache_protocol::binary::RESPONSE;
 
-use super::domains;
 use super::link::End;
 use super::remote::{Region, Remote};
 use super::stream::FabricStream;
+use super::{domains, kept};
+use crate::bounds::KEPT_LINKS_MAX;
 use crate::client::Transport;
 use crate::error::Failure;
 use crate::input::protocol;
@@ -65,7 +66,7 @@ pub fn attach(
     };
     let Some(offer) = Offer::of(&line) else { return Ok(Err(Refusal(line))) };
     let host = socket.socket.peer_addr()?.as_socket().map(|address| address.ip());
-    let end = match domain(&offer, &remote.wanted, host).and_then(|domain| Ok(End::new(&domain)?)) {
+    let end = match domain(&offer, &remote.wanted, host).and_then(|domain| new_end(&domain)) {
         Ok(end) => end,
         Err(Cannot(why)) => return Ok(Err(Refusal(why))),
     };
@@ -132,6 +133,16 @@ fn domain(offer: &Offer, wanted: &crate::Fabric, host: Option<IpAddr>) -> Result
         return Err(Cannot(format!("its {provider} and this machine's do not speak the same")));
     }
     Ok(domain)
+}
+
+/// An end that no server knows yet.
+fn new_end(domain: &Arc<Domain>) -> Result<End, Cannot> {
+    if !kept::has_room() {
+        return Err(Cannot(format!(
+            "{KEPT_LINKS_MAX} links have ended here whose servers stand still, and may write to them"
+        )));
+    }
+    Ok(End::new(domain)?)
 }
 
 /// What the server is told of this end.

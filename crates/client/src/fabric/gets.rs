@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use fabcache_fabric::channel::bells::ClientBells;
 use fabcache_fabric::{Buffer, Completion, Error, Peer, Place, Pool, Port, PortOptions, Refused};
 use fabcache_layout::KeyHash;
 use fabcache_layout::header::{self, HEADER_BYTES};
@@ -76,6 +77,8 @@ pub struct Gets {
     fetching: Vec<Option<Fetch>>,
     /// The provider did not take this one yet.
     refused: Option<(Fetch, Buffer)>,
+    /// For a server that may sleep while its queue is full.
+    bells: ClientBells,
     ended: Vec<Completion>,
     /// Reads of which the server is to be told.
     accesses: Vec<(KeyHash, u8)>,
@@ -121,6 +124,7 @@ impl Gets {
             next_token: 0,
             fetching: Vec::new(),
             refused: None,
+            bells: ClientBells::default(),
             ended: Vec::new(),
             accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
             random: monotonic_ns() as u32 | 1,
@@ -249,6 +253,12 @@ impl Gets {
                 }
                 Err(Refused { buffer, error }) if error.is_again() => {
                     self.refused = Some((fetch, buffer));
+                    if self.port.wait_fd().is_none() {
+                        self.bells.posted(Instant::now());
+                        if self.bells.rings_awake(Instant::now) {
+                            self.region.ring();
+                        }
+                    }
                     return;
                 }
                 Err(_) => self.is_broken = true,

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fabcache_fabric::channel::bells::ClientBells;
 use fabcache_fabric::channel::{
     ClientEnd, HEADER_BYTES, Incoming, MESSAGE_BYTES, Next, Piece, SHORT_BYTES, Terms, receives_for,
 };
@@ -96,8 +97,7 @@ pub struct Link {
     refused: Option<(Instant, u32)>,
     /// Bytes that [`Link::send`] did not take.
     unsent: usize,
-    /// Something was sent since the server was rung for.
-    pub is_unrung: bool,
+    pub bells: ClientBells,
     /// Nothing has come in so many short sleeps.
     pub naps: u32,
     /// The last that went was sent, not received: the server may owe an answer.
@@ -128,7 +128,7 @@ impl Link {
             scratch: vec![0; scratch].into(),
             refused: None,
             unsent: 0,
-            is_unrung: false,
+            bells: ClientBells::default(),
             naps: 0,
             is_owed: false,
             is_asleep: false,
@@ -226,18 +226,27 @@ impl Link {
     fn was_posted(&mut self, posted: Result<(), Error>) -> Result<bool, Fault> {
         match posted {
             Ok(()) => {
-                self.is_unrung = true;
+                if self.port.wait_fd().is_none() {
+                    self.bells.posted(Instant::now());
+                }
                 self.refused = None;
                 Ok(true)
             }
             Err(error) if error.is_again() => {
                 let times = self.refused.map_or(0, |(_, times)| times + 1);
-                self.refused = Some((Instant::now(), times));
-                self.is_unrung = true;
+                let now = Instant::now();
+                self.refused = Some((now, times));
+                // The two ends may have to get to know each other.
+                self.bells.posted(now);
                 Ok(false)
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether the server is to be rung for, when nothing has come and this end does not sleep.
+    pub fn rings_awake(&mut self) -> bool {
+        self.port.wait_fd().is_none() && self.bells.rings_awake(Instant::now)
     }
 
     /// How long it is until the provider is to be tried again, which has refused. It sets the connection up meanwhile, or its
@@ -402,6 +411,11 @@ impl Link {
         self.end.leave();
         // Where it is not said, the socket's end says so.
         self.progress().is_ok() && self.is_owed
+    }
+
+    /// The server may write to its memory after it has ended here.
+    pub fn may_be_written_late(&self) -> bool {
+        self.port.domain().provider().trusts_peers()
     }
 
     fn check(&self) -> io::Result<()> {

@@ -9,6 +9,7 @@
 mod attach;
 mod domains;
 mod gets;
+mod kept;
 mod link;
 mod own;
 mod remote;

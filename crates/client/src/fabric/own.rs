@@ -18,6 +18,11 @@ impl<T> Own<T> {
         Own { value: Some(value), process: Process::current() }
     }
 
+    /// Moves it out of what is being dropped.
+    pub fn take(&mut self) -> Own<T> {
+        Own { value: self.value.take(), process: self.process }
+    }
+
     /// This is still the process that made it.
     pub fn is_current(&self) -> bool {
         self.process.is_current()

@@ -50,12 +50,18 @@ impl Region {
             && Arc::ptr_eq(&self.domain, &other.domain)
     }
 
+    /// Rings for the server.
+    pub fn ring(&self) {
+        if let Some(socket) = self.socket.upgrade() {
+            // A socket full of bells rings as well.
+            let _ = rustix::net::send(&*socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+    }
+
     /// Rings for the server now and then, with naps between.
     pub fn nudge(&self, tries: u32) {
-        if tries % 64 == 63
-            && let Some(socket) = self.socket.upgrade()
-        {
-            let _ = rustix::net::send(&*socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        if tries % 64 == 63 {
+            self.ring();
         }
         if tries > 64 {
             std::thread::sleep(Duration::from_micros(50));

@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::kept;
 use super::link::{End, Link};
 use super::own::Own;
 use crate::bounds::{
@@ -85,9 +86,22 @@ impl Drop for Shared {
         // Nothing is said to a server that is gone: where it was in this process, as tests have it, providers write to what
         // was its memory.
         self.answer_bells();
-        if self.left.load(Ordering::Relaxed) || !self.link().leave() {
+        if self.left.load(Ordering::Relaxed) {
             return;
         }
+        if self.link().leave() {
+            self.wait_until_taken();
+        }
+        let Ok(link) = self.link.get_mut() else { return };
+        if link.may_be_written_late() && !self.left.load(Ordering::Relaxed) {
+            kept::keep(link.take(), Arc::clone(&self.socket));
+        }
+    }
+}
+
+impl Shared {
+    /// Waits for a while until the server has taken what was sent: it closes the socket then.
+    fn wait_until_taken(&self) {
         let end = Instant::now() + LEAVE_MAX;
         self.ring();
         while !self.left.load(Ordering::Relaxed) && Instant::now() < end {
@@ -99,9 +113,7 @@ impl Drop for Shared {
             self.answer_bells();
         }
     }
-}
 
-impl Shared {
     fn link(&self) -> MutexGuard<'_, Own<Link>> {
         self.link.lock().expect("no thread panics while it holds a link")
     }
@@ -111,23 +123,23 @@ impl Shared {
         let _ = rustix::net::send(&*self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
-    /// Takes in the server's bells, or that it is gone.
-    fn answer_bells(&self) {
+    /// Takes in the server's bells, or that it is gone. If it is so, what is there is to be looked for afterwards.
+    fn answer_bells(&self) -> bool {
         self.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
         let mut bells = [0; 64];
         match rustix::net::recv(&*self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
-            Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((_, 1..)) => self.link().bells.heard(),
+            Err(Errno::AGAIN | Errno::INTR) => return false,
             Ok((_, 0)) | Err(_) => self.left.store(true, Ordering::Relaxed),
         }
+        true
     }
 
-    /// The server has left, as far as is known, or can be found out at little cost.
-    fn has_left(&self) -> bool {
+    /// The server has rung or left, as far as can be found out at little cost.
+    fn has_rung_or_left(&self) -> bool {
         let unlooked_ns = monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Relaxed));
-        if u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() {
-            self.answer_bells();
-        }
-        self.left.load(Ordering::Relaxed)
+        let is_new = u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() && self.answer_bells();
+        is_new || self.left.load(Ordering::Relaxed)
     }
 
     /// Looks for what is waited for, as long as has been of use lately.
@@ -202,11 +214,12 @@ impl Shared {
         };
         link.naps = link.naps.saturating_add(1);
         link.is_asleep = true;
-        // Where this end has no descriptor, the server's has none either; and before the first message it may rest. It is
-        // rung for again later: it may have looked before the message was there.
-        let is_again = self.descriptor.is_none() && link.naps.is_multiple_of(NAPS_A_BELL);
-        let is_needed = self.descriptor.is_none() || refused.is_some();
-        let must_ring = is_needed && std::mem::take(&mut link.is_unrung) || is_again;
+        let must_ring = match &self.descriptor {
+            // The server's end has one as well, but before the first message it may rest.
+            Some(_) => refused.is_some() && link.bells.rings_to_sleep(),
+            // No bell is lost, but some providers get on only while both ends poll.
+            None => link.bells.rings_to_sleep() || link.naps.is_multiple_of(NAPS_A_BELL),
+        };
         drop(link);
         if must_ring {
             self.ring();
@@ -227,6 +240,9 @@ impl Stream for FabricStream {
         }
         let mut link = shared.link();
         let sent = link.send(parts)?;
+        if sent == 0 && link.rings_awake() {
+            shared.ring();
+        }
         // Who sleeps would not be told of what was taken in here.
         if link.is_asleep
             && link.has_come()
@@ -239,7 +255,7 @@ impl Stream for FabricStream {
 
     fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Option<usize>> {
         let shared = &*self.0;
-        let mut has_left = false;
+        let mut is_again = false;
         loop {
             let mut link = shared.link();
             let done = link.progress();
@@ -248,15 +264,20 @@ impl Stream for FabricStream {
                 return Ok(Some(received));
             }
             done?;
-            if has_left || link.has_peer_left() {
+            let has_left = link.has_peer_left() || is_again && shared.left.load(Ordering::Relaxed);
+            if has_left {
                 return Ok(None);
             }
+            let must_ring = link.rings_awake();
             drop(link);
-            if !shared.has_left() {
+            if must_ring {
+                shared.ring();
+            }
+            if is_again || !shared.has_rung_or_left() {
                 return Ok(Some(0));
             }
-            // What it sent before it left is looked for once more.
-            has_left = true;
+            // What it sent before it rang or left is looked for once more.
+            is_again = true;
         }
     }
 

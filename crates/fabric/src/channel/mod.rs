@@ -44,6 +44,7 @@
 //!   to leave                     end.leave(), and end.short() until end.has_said_bye()
 //! ```
 
+pub mod bells;
 mod client;
 mod lane;
 mod message;

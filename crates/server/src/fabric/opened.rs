@@ -111,7 +111,7 @@ impl OpenFabric {
             store.keep_pages();
         }
         let region = exposed.remote();
-        if provider.name == "shm" {
+        if provider.trusts_peers() {
             tracing::warn!(
                 "libfabric's provider shm trusts its peers: clients that come by it can do to this server what they like"
             );

@@ -61,6 +61,14 @@ impl FabricLink {
         member.failure.as_ref().map_or(Ok(()), |failure| Err(failure.to_io()))
     }
 
+    /// Answers the client's bells, if it rang: at once, if it was sent something that it may not have seen.
+    fn take_bell(&self, inner: &mut Inner, rang: bool) {
+        if let Some(member) = inner.member(self.index).filter(|_| rang) {
+            member.bells.heard();
+        }
+        inner.note(self.index);
+    }
+
     /// Looks at the socket: the client's bells, or its end.
     fn hear(&mut self) -> bool {
         // Once: whoever rings faster than this end looks does not keep it looking.
@@ -106,9 +114,7 @@ impl Link for FabricLink {
             }
             if !self.polled {
                 let rang = self.hear();
-                if let Some(member) = inner.member(self.index).filter(|_| rang) {
-                    member.rang();
-                }
+                self.take_bell(&mut inner, rang);
             }
             has_looked = true;
             // What this fails with, the link fails with.
@@ -180,11 +186,7 @@ impl Link for FabricLink {
 
     fn answer_bell(&mut self) {
         let rang = self.hear();
-        let mut inner = lock(&self.inner);
-        if let Some(member) = inner.member(self.index).filter(|_| rang) {
-            member.rang();
-        }
-        inner.note(self.index);
+        self.take_bell(&mut lock(&self.inner), rang);
     }
 
     fn poll(&mut self) {

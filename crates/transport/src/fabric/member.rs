@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Instant;
 
+use fabcache_fabric::channel::bells::ServerBells;
 use fabcache_fabric::channel::{
     Broken, Draft, HEADER_BYTES, MESSAGE_BYTES, Next, Piece, SHORT_BYTES, ServerEnd, Ticket,
 };
@@ -77,10 +78,7 @@ pub(super) struct Member {
     pub moved: Instant,
     /// It is in the list of those that are told of.
     pub is_listed: bool,
-    /// Bytes of the stream were sent since its client last rang.
-    pub has_sent: bool,
-    /// Its client sleeps, and is to be rung for.
-    pub is_ring_wanted: bool,
+    pub bells: ServerBells,
     /// The sign of life.
     pub socket: Arc<Socket>,
     /// It was dropped, and stays until then.
@@ -145,15 +143,9 @@ impl Member {
         }
     }
 
-    /// Its client sleeps: it is rung for when bytes were sent, or at once if some were, for it may have missed them.
-    pub fn rang(&mut self) {
-        self.is_ring_wanted = true;
-    }
-
     /// Rings if its client is to be rung for.
     pub fn ring(&mut self) {
-        if self.is_ring_wanted && self.has_sent {
-            (self.is_ring_wanted, self.has_sent) = (false, false);
+        if self.bells.rings() {
             // A socket full of bells rings as well, and one that is closed is noticed by its end.
             let _ = rustix::net::send(&*self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
@@ -232,15 +224,14 @@ impl Member {
                 buffer[..bytes.len()].copy_from_slice(bytes);
                 self.send_buffer(shared, buffer, bytes.len())?;
             }
-            // What lies in the client's memory now is of the stream.
-            self.sent(draft, self.end.has_unsent());
+            self.sent(draft);
         }
         Ok(())
     }
 
-    fn sent(&mut self, draft: Draft, is_of_stream: bool) {
+    fn sent(&mut self, draft: Draft) {
         self.end.sent(draft);
-        self.has_sent |= is_of_stream;
+        self.bells.posted();
         self.accepted();
     }
 
@@ -319,7 +310,7 @@ impl Member {
             draft
         };
         let taken = draft.taken();
-        self.sent(draft, true);
+        self.sent(draft);
         Ok(taken)
     }
 

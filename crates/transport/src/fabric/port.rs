@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use fabcache_fabric::channel::bells::ServerBells;
 use fabcache_fabric::channel::{ServerEnd, Terms, Unsound, token_of};
 use fabcache_fabric::{Buffer, Completion, Domain, Error, Kind, Peer, RemoteMemory};
 use rustix::io::Errno;
@@ -98,6 +99,8 @@ pub(super) struct Inner {
     /// Links that were dropped and stay for their last bytes.
     lingering: Vec<u32>,
     completions: Vec<Completion>,
+    /// The last poll found all that there was.
+    is_drained: bool,
     dropped: u64,
     failed: Option<Error>,
 }
@@ -136,6 +139,7 @@ impl FabricPort {
             blocked: Vec::new(),
             lingering: Vec::new(),
             completions: Vec::new(),
+            is_drained: true,
             dropped: 0,
             failed: None,
         };
@@ -293,8 +297,7 @@ impl Inner {
             handed: None,
             moved: Instant::now(),
             is_listed: false,
-            has_sent: false,
-            is_ring_wanted: false,
+            bells: ServerBells::default(),
             socket: Arc::clone(socket),
             lingering: None,
         };
@@ -392,7 +395,7 @@ impl Inner {
             let mut completions = std::mem::take(&mut self.completions);
             let polled = self.shared.port.poll(&mut completions);
             // Another poll would only say that there is no more, and takes as long as an answer.
-            let is_all = completions.len() < FULL_BATCH;
+            self.is_drained = completions.len() < FULL_BATCH;
             for completion in completions.drain(..) {
                 self.complete(completion);
             }
@@ -401,7 +404,7 @@ impl Inner {
                 self.fail(&error);
                 return Err(error);
             }
-            if is_all {
+            if self.is_drained {
                 break;
             }
         }
@@ -576,7 +579,7 @@ impl Inner {
         if has_wait_fd {
             return self.shared.port.may_wait();
         }
-        // Nobody tells when they end, and some end only while they are polled for.
-        self.members.iter().flatten().all(|member| member.operations == 0)
+        // Nobody tells of what was not taken in, nor when operations end; some end only while they are polled for.
+        self.is_drained && self.members.iter().flatten().all(|member| member.operations == 0)
     }
 }

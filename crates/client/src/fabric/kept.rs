@@ -1,0 +1,68 @@
+//! Links that have ended at this end, while their servers may not know.
+//!
+//! By some providers a server writes to this process' memory at an address, whatever has become of what was there: with shm
+//! the system copies, and asks nobody. What belongs to a link there must not be given back to the program before the server
+//! writes no more. It does not once it has closed its end of the link's socket, for it ends the link before that; and it
+//! closes it when it sees that this end is shut. One that stands still sees that when it goes on. Until then the link is
+//! kept, for as long as that takes: the program is never waited for, nor written to.
+
+use std::net::Shutdown;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use super::link::Link;
+use super::own::Own;
+use crate::bounds::{KEPT_LINKS_MAX, KEPT_WAIT};
+use crate::socket::wait_for_any;
+
+struct Kept {
+    _link: Own<Link>,
+    socket: Arc<socket2::Socket>,
+}
+
+static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+
+fn kept() -> MutexGuard<'static, Vec<Kept>> {
+    KEPT.lock().expect("no thread panics while it looks after links that have ended")
+}
+
+/// Keeps a link until its server has closed the socket.
+pub fn keep(link: Own<Link>, socket: Arc<socket2::Socket>) {
+    // Where it fails the socket has ended already.
+    let _ = socket.shutdown(Shutdown::Write);
+    // As good as every server closes its end at once.
+    let deadline = Instant::now() + KEPT_WAIT;
+    while !has_ended(&socket) {
+        let mut what = [PollFd::new(&*socket, PollFlags::IN)];
+        if Instant::now() >= deadline || wait_for_any(&mut what, deadline).is_err() {
+            kept().push(Kept { _link: link, socket });
+            return;
+        }
+    }
+}
+
+/// Lets go of those whose servers have ended them. Whether there may be one more.
+pub fn has_room() -> bool {
+    let mut kept = kept();
+    let ended: Vec<Kept> = kept.extract_if(.., |kept| has_ended(&kept.socket)).collect();
+    let has_room = kept.len() < KEPT_LINKS_MAX;
+    drop(kept);
+    drop(ended);
+    has_room
+}
+
+/// The server has closed its end, or is gone.
+fn has_ended(socket: &socket2::Socket) -> bool {
+    let mut bells = [0; 64];
+    loop {
+        match rustix::net::recv(socket, &mut bells[..], RecvFlags::DONTWAIT) {
+            Ok((_, 1..)) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return false,
+            Ok((_, 0)) | Err(_) => return true,
+        }
+    }
+}
