@@ -573,7 +573,8 @@ proptest! {
         }
         run.go(&mut remote, &mut fabric, 1_500);
         prop_assert_eq!(run.hits + run.misses + run.asked, 1_500);
-        prop_assert!(run.hits > 50 && (evicts || run.kept > 0), "{} hits, {} of them at kept locations", run.hits, run.kept);
+        let few = if fails { 10 } else { 50 };
+        prop_assert!(run.hits > few && (evicts || run.kept > 0), "{} hits, {} of them at kept locations", run.hits, run.kept);
         prop_assert!(fails || run.asked < 500, "{} times the server was to be asked", run.asked);
     }
 }
