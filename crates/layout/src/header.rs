@@ -156,6 +156,11 @@ impl Published {
     }
 }
 
+/// The published clock, from the same bytes as the counts.
+pub fn clock_of(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> u32 {
+    bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word) as u32)
+}
+
 /// The counts, from the [`PUBLISHED_AND_COUNTS_BYTES`] at [`PUBLISHED_AT`].
 pub fn recycled_counts(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> [u64; RECYCLED_COUNTS] {
     let counts = &bytes[(RECYCLED_AT - PUBLISHED_AT) as usize..];

@@ -26,6 +26,7 @@
 //! the GET began, if the item came in before that while was over, counted from when the line was asked for.
 //! docs/region.md tells why.
 
+mod ahead;
 mod lines;
 mod locations;
 mod long;
@@ -37,9 +38,10 @@ use std::ops::Deref;
 
 use crate::checksum::Secret;
 use crate::hash::KeyHash;
-use crate::header::{Birth, HeaderError, PUBLISHED_AND_COUNTS_BYTES, PUBLISHED_AT};
+use crate::header::{self, Birth, HeaderError, PUBLISHED_AND_COUNTS_BYTES, PUBLISHED_AT};
 use crate::segment::generation_offset;
 
+use self::ahead::Ahead;
 use self::lines::{Lines, Moment, is_within};
 use self::locations::Locations;
 use self::pieces::Pieces;
@@ -224,6 +226,7 @@ pub struct Remote<B> {
     options: RemoteOptions,
     now: Moment,
     lines: Lines,
+    ahead: Ahead,
     gets: Box<[Option<Running<B>>]>,
     free: Vec<usize>,
     serial: u32,
@@ -251,6 +254,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             locations: Locations::new(options.locations),
             now: Moment::default(),
             lines: Lines::new(options.gets_per_line),
+            ahead: Ahead::default(),
             gets: (0..count).map(|_| None).collect(),
             free: (0..count).rev().collect(),
             serial: 0,
@@ -486,7 +490,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         if !self.lines.take(asked) {
             return;
         }
-        self.known.begin_counted(line, second);
+        let clock = header::clock_of(line);
+        self.known.begin_counted(line, self.ahead.second(second, clock));
         if !self.known.is_alive() {
             return self.lose();
         }
