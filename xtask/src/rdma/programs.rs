@@ -14,32 +14,56 @@ use crate::workspace;
 /// The programs, of which the ignored tests are run.
 const TESTS: &[Test] = &[
     Test { package: "fabcache-fabric", name: "providers", left_out: &[], in_machine: &[] },
-    Test { package: "fabcache-transport", name: "fabric", left_out: &[("crossing", SLOW)], in_machine: &[] },
-    Test { package: "fabcache-server", name: "links", left_out: &[("crossing", SLOW)], in_machine: &[] },
+    Test { package: "fabcache-transport", name: "fabric", left_out: &[slow("crossing")], in_machine: &[] },
+    Test { package: "fabcache-server", name: "links", left_out: &[slow("crossing")], in_machine: &[] },
     Test {
         package: "fabcache-client",
         name: "fabric",
-        left_out: &[(
-            "shm",
-            "long answers stall there for seconds now and then, and who dies may hold its locks",
-        )],
+        left_out: &[LeftOut {
+            there: "shm",
+            tests: "killed_clients",
+            why: "a client that is killed while it sends or reads holds the lock of the server's queue in libfabric 1.17, \
+                  whose calls then never return",
+        }],
         in_machine: &["a_stopped_server_is_read"],
     },
     Test {
         package: "fabcache-cli",
         name: "fabric",
-        left_out: &[("looped", SLOW), ("crossing", SLOW)],
+        left_out: &[slow("looped"), slow("crossing")],
         in_machine: &[],
     },
 ];
 
-const SLOW: &str = "takes the emulator minutes";
+/// What is not run, and why.
+pub struct LeftOut {
+    /// A provider, or a way.
+    there: &'static str,
+    /// What the names of the tests begin with; empty: all.
+    tests: &'static str,
+    pub why: &'static str,
+}
+
+const fn slow(there: &'static str) -> LeftOut {
+    LeftOut { there, tests: "", why: "takes the emulator minutes" }
+}
+
+impl LeftOut {
+    /// The whole program.
+    pub fn is_all(&self) -> bool {
+        self.tests.is_empty()
+    }
+
+    /// For who looks on.
+    pub fn name(&self) -> &'static str {
+        if self.is_all() { "all" } else { self.tests }
+    }
+}
 
 struct Test {
     package: &'static str,
     name: &'static str,
-    /// Where it is not run, a provider or a way, and why.
-    left_out: &'static [(&'static str, &'static str)],
+    left_out: &'static [LeftOut],
     /// The tests that are run in the emulated machine, by what their names begin with; none: all.
     in_machine: &'static [&'static str],
 }
@@ -54,7 +78,7 @@ pub struct Program {
     path: PathBuf,
     /// Where cargo would run it.
     folder: PathBuf,
-    left_out: &'static [(&'static str, &'static str)],
+    left_out: &'static [LeftOut],
     in_machine: &'static [&'static str],
 }
 
@@ -64,22 +88,28 @@ impl Program {
         format!("{} {}", self.package, self.test)
     }
 
-    /// Why it is not run over this provider, or in this way.
-    pub fn is_left_out(&self, there: &str) -> Option<&'static str> {
-        self.left_out.iter().find(|(left_out, _)| *left_out == there).map(|(_, why)| *why)
+    /// What is not run of it over this provider, or in this way.
+    pub fn left_out(&self, there: &str) -> impl Iterator<Item = &'static LeftOut> {
+        self.left_out.iter().filter(move |left_out| left_out.there == there)
     }
 
-    /// What runs it.
-    pub fn command(&self) -> Command {
+    fn arguments(&self, there: &str) -> Vec<&'static str> {
+        let skipped = self.left_out(there).flat_map(|left_out| ["--skip", left_out.tests]);
+        ARGUMENTS.iter().copied().chain(skipped).collect()
+    }
+
+    /// What runs it over a provider.
+    pub fn command(&self, provider: &str) -> Command {
         let mut command = Command::new(&self.path);
-        command.args(ARGUMENTS).current_dir(&self.folder);
+        command.args(self.arguments(provider)).current_dir(&self.folder);
         command
     }
 
-    /// For bash: runs it within a time.
-    pub fn script(&self, time_max: Duration) -> String {
+    /// For bash: runs it in a way, within a time.
+    pub fn script(&self, way: &str, time_max: Duration) -> String {
         let (folder, path) = (quoted(&self.folder.display()), quoted(&self.path.display()));
-        let (seconds, arguments) = (time_max.as_secs(), [ARGUMENTS, self.in_machine].concat().join(" "));
+        let arguments = [&self.arguments(way), self.in_machine].concat().join(" ");
+        let seconds = time_max.as_secs();
         format!("cd {folder} && exec timeout -k 5 {seconds} {path} {arguments}")
     }
 }
