@@ -22,3 +22,7 @@ pub const CLOCK_LAG_SECONDS_MAX: u32 = 3;
 /// Of the later reads of an item one of so many is told of, counted as so many; the first two always. Measured:
 /// ARCHITECTURE.md.
 pub const TOLD_ONE_IN: u8 = 8;
+
+/// Segments of a region that is read from afar: a reader keeps 24 bytes of each, and whoever serves the region says how many
+/// there are. A region of 4 TiB, the most, has half as many, unless it is to grow to more than 8192 times what it began with.
+pub const SEGMENTS_FROM_AFAR_MAX: u32 = 1 << 22;

@@ -3,7 +3,11 @@
 
 mod common;
 
-use fabcache_layout::reader::{Outcome, Value};
+use fabcache_layout::checksum::{SECRET_BYTES, Secret};
+use fabcache_layout::geometry::Geometry;
+use fabcache_layout::header::{Birth, HEADER_BYTES};
+use fabcache_layout::reader::remote::RemoteOptions;
+use fabcache_layout::reader::{Outcome, Remote, Value};
 use proptest::prelude::*;
 
 proptest! {
@@ -40,4 +44,27 @@ fn inputs_reach_every_end() {
     }
     println!("values, long values, misses, stale, ask the server: {ends:?}");
     assert!(ends.iter().all(|end| *end > 0), "{ends:?}");
+}
+
+/// A reader from afar keeps something of each segment, and has only the server's word for how many there are.
+#[test]
+fn segments_without_end_are_not_read_from_afar() {
+    let refuses = |segments: u32| {
+        let geometry = Geometry {
+            region_bytes: 1 << 42,
+            partition_bits: 3,
+            block_shift: 0,
+            segment_shift: 12,
+            segments,
+            directory: HEADER_BYTES,
+            segment_table: 1 << 20,
+            first_segment: 1 << 38,
+        };
+        assert!(geometry.is_sound());
+        let birth = Birth { geometry, hash_seed: 0, clock_origin: 0 };
+        let secret = Secret([0; SECRET_BYTES]);
+        Remote::<Vec<u8>>::new(&birth, secret, RemoteOptions::default()).is_err()
+    };
+    assert!(refuses(1 << 29) && refuses((1 << 22) + 1));
+    assert!(!refuses(1 << 22));
 }

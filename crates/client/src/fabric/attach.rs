@@ -224,7 +224,61 @@ fn ask_for_words(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Words as they are, nearly are, or are not.
+    fn word() -> impl Strategy<Value = String> {
+        prop_oneof![
+            any::<u64>().prop_map(|number| number.to_string()),
+            any::<u16>().prop_map(|number| format!("{number:x}")),
+            prop::collection::vec(any::<u8>(), 0..300).prop_map(|bytes| STANDARD.encode(bytes)),
+            Just(STANDARD.encode([7; SECRET_BYTES])),
+            Just("18446744073709551615".into()),
+            Just("FABRIC".into()),
+            "[ -~]{0,30}",
+            any::<String>(),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_understood_or_is_none(words in prop::collection::vec(word(), 0..12), sound in any::<bool>()) {
+            let line = if sound { format!("FABRIC {}", words.join(" ")) } else { words.join(" ") };
+            let _ = Offer::of(&line);
+            prop_assert!(Granted::of(&line).is_none_or(|granted| is_kept_to(&granted)));
+        }
+
+        #[test]
+        fn of_a_sound_line_one_word_is_another(
+            name in prop::collection::vec(any::<u8>(), 1..=NAME_BYTES_MAX),
+            numbers in any::<(u64, u64, u64, u64)>(),
+            credits in 0..=CREDITS_MAX,
+            bytes in 0..1u64 << 42,
+            at in 0usize..12,
+            other in word(),
+        ) {
+            let (token, clock_ns, key, grace_ns) = numbers;
+            let (name_text, secret) = (STANDARD.encode(&name), STANDARD.encode([3; SECRET_BYTES]));
+            let line = format!("FABRIC {name_text} {token:x} {credits} {bytes} {clock_ns} 77 {key} {secret} {grace_ns}");
+            let granted = Granted::of(&line).expect("it is sound");
+            prop_assert_eq!((&granted.name, granted.token, granted.credits), (&name, token, credits));
+            prop_assert_eq!(granted.memory, RemoteMemory { address: 77, key, bytes });
+            prop_assert_eq!((granted.clock_ns, granted.grace_ns), (clock_ns, grace_ns));
+            let mut words: Vec<&str> = line.split(' ').collect();
+            if at < words.len() {
+                words[at] = &other;
+            }
+            prop_assert!(Granted::of(&words.join(" ")).is_none_or(|granted| is_kept_to(&granted)));
+        }
+    }
+
+    /// What is used of it without a further look.
+    fn is_kept_to(Granted { name, credits, memory, .. }: &Granted) -> bool {
+        let ends = memory.address.checked_add(memory.bytes).is_some();
+        (1..=NAME_BYTES_MAX).contains(&name.len()) && *credits <= CREDITS_MAX && ends
+    }
 
     #[test]
     fn what_a_server_says_is_understood_or_is_none() {

@@ -56,6 +56,7 @@ pub use mapped::Mapped;
 pub use region::Region;
 pub use remote::Remote;
 
+use crate::bounds::SEGMENTS_FROM_AFAR_MAX;
 use crate::checksum::Secret;
 use crate::geometry::Geometry;
 use crate::hash::KeyHash;
@@ -84,9 +85,10 @@ impl Reader {
     /// A reader of the region with this header.
     ///
     /// # Errors
-    /// The geometry is not sound.
+    /// The geometry is not sound, or has more segments than are read from afar.
     pub fn new(birth: &Birth, mode: Mode) -> Result<Reader, HeaderError> {
-        if !birth.geometry.is_sound() {
+        let is_too_much = matches!(mode, Mode::Remote(_)) && birth.geometry.segments > SEGMENTS_FROM_AFAR_MAX;
+        if !birth.geometry.is_sound() || is_too_much {
             return Err(HeaderError::Geometry);
         }
         Ok(Reader { geometry: birth.geometry, hash_seed: birth.hash_seed, mode })
