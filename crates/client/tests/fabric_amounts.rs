@@ -1,0 +1,266 @@
+//! Many bytes over the fabric, and many clients. `FABCACHE_PROVIDER` names libfabric's provider; `FABCACHE_LONG=1` has all of it.
+
+mod common;
+
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use common::fabric::{options, over, served};
+use common::process::{Process, Server, again, patient, stat, until};
+use fabcache_client::{Client, FabricMode, Options, Outcome, Request, Ttl};
+
+const MIB: usize = 1 << 20;
+
+fn is_long() -> bool {
+    std::env::var_os("FABCACHE_LONG").is_some()
+}
+
+#[test]
+#[ignore = "a server, run by the others"]
+fn serve() {
+    if std::env::var_os("FABCACHE_TEST_SOCKET").is_some() {
+        common::process::serve();
+    }
+}
+
+// ---- many bytes ----
+
+/// The word at this place of a value: no other place or value has it.
+fn word(value: usize, at: usize) -> u64 {
+    ((value as u64) << 32 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn fill(value: usize, bytes: &mut [u8]) {
+    for (at, chunk) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *chunk = word(value, at).to_le_bytes();
+    }
+}
+
+fn is_value(value: usize, bytes: &[u8]) -> bool {
+    bytes.as_chunks::<8>().0.iter().enumerate().all(|(at, chunk)| *chunk == word(value, at).to_le_bytes())
+}
+
+/// Pairs of so many bytes that are written and read back.
+struct Pairs {
+    name: String,
+    mode: FabricMode,
+    count: usize,
+    bytes: usize,
+    /// So many at a time; one: each is waited for.
+    window: usize,
+}
+
+impl Pairs {
+    fn move_over(&self, address: &str) {
+        let Pairs { name, mode, count, bytes, window } = self;
+        let cache = over(address, Options { timeout: Duration::from_secs(300), ..options(*mode) });
+        let (mut wrote, mut read) = (Duration::ZERO, Duration::ZERO);
+        let mut values = vec![vec![0; *bytes]; *window];
+        for first in (0..*count).step_by(*window) {
+            let numbers = first..(first + window).min(*count);
+            let keys: Vec<String> = numbers.clone().map(|number| format!("{name}-{number}")).collect();
+            numbers.clone().zip(&mut values).for_each(|(number, value)| fill(number, value));
+            let began = Instant::now();
+            if *window == 1 {
+                cache.set(keys[0].as_bytes(), &values[0], Ttl::NEVER).expect("stored");
+            } else {
+                let given = keys.iter().zip(std::mem::take(&mut values));
+                let mut requests: Vec<Request> =
+                    given.map(|(key, value)| cache.iset(key.as_str(), value, Ttl::NEVER)).collect();
+                for request in &mut requests {
+                    let completed = request.wait();
+                    assert_eq!(completed.result.expect("stored"), Outcome::Stored);
+                    values.push(completed.value);
+                }
+            }
+            wrote += began.elapsed();
+            // What is read is nothing that was there before.
+            values.iter_mut().for_each(|value| value.fill(0));
+            let began = Instant::now();
+            if *window == 1 {
+                let item = cache.get(keys[0].as_bytes()).expect("answered").expect("there");
+                values[0] = item.value;
+            } else {
+                let given = keys.iter().zip(std::mem::take(&mut values));
+                let mut requests: Vec<Request> =
+                    given.map(|(key, value)| cache.iget(key.as_str(), value)).collect();
+                for request in &mut requests {
+                    let completed = request.wait();
+                    assert!(matches!(completed.result, Ok(Outcome::Found { .. })), "{:?}", completed.result);
+                    values.push(completed.value);
+                }
+            }
+            read += began.elapsed();
+            for (number, value) in numbers.zip(&mut values) {
+                assert!(value.len() == *bytes && is_value(number, value), "{name}: pair {number}");
+            }
+            for key in &keys {
+                assert!(cache.delete(key.as_bytes()).expect("answered"));
+            }
+            values.resize_with(*window, || vec![0; *bytes]);
+        }
+        let rate = |time: Duration| (count * bytes) as f64 / MIB as f64 / time.as_secs_f64();
+        println!(
+            "{name}: {count} pairs of {} KiB, {window} at a time: written at {:.0}, read at {:.0} MiB/s",
+            bytes >> 10,
+            rate(wrote),
+            rate(read)
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn megabytes_are_written_and_read_back() {
+    let (_server, address, _path) = served("fabric-megabytes", "-m 256 -I 4m");
+    let (count, rounds) = if is_long() { (512, 5) } else { (24, 1) };
+    for round in 0..rounds {
+        for (mode, window) in [(FabricMode::Auto, 1), (FabricMode::OneSided, 8)] {
+            let name = format!("round-{round}-{mode:?}");
+            Pairs { name, mode, count, bytes: MIB, window }.move_over(&address);
+        }
+    }
+}
+
+/// Five gigabytes in all.
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn pairs_of_512_megabytes_are_written_and_read_back() {
+    if !is_long() {
+        eprintln!("not checked: FABCACHE_LONG=1 moves 5 GB");
+        return;
+    }
+    let (_server, address, _path) = served("fabric-pairs", "-m 1536 -I 1024m");
+    for (mode, count, window) in [
+        (FabricMode::Request, 3, 1),
+        (FabricMode::OneSided, 3, 1),
+        (FabricMode::Request, 2, 2),
+        (FabricMode::OneSided, 2, 2),
+    ] {
+        let name = format!("{mode:?}-{window}");
+        Pairs { name, mode, count, bytes: 512 * MIB, window }.move_over(&address);
+    }
+}
+
+// ---- many clients ----
+
+const ADDRESS: &str = "FABCACHE_TEST_ADDRESS";
+const CLIENTS: &str = "FABCACHE_TEST_CLIENTS";
+const PROCESSES: usize = 4;
+/// What all clients together may cost the server that has none yet: of each worker its buffers, of which nothing was touched
+/// before …
+const BUFFERS_KB: u64 = 14 << 10;
+/// … and of each client its connection and what libfabric keeps of a peer.
+const CLIENT_KB: u64 = 192;
+const WORKERS: u64 = 2;
+/// Memory that is free again stays with the allocator.
+const KEPT_KB: u64 = 8 << 10;
+
+#[test]
+#[ignore = "clients, run by the others"]
+fn be_clients() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let count: usize = std::env::var(CLIENTS).expect("run by another test").parse().expect("a number");
+    let pid = std::process::id();
+    let clients: Vec<Client> = (0..count).map(|_| over(&address, options(FabricMode::Request))).collect();
+    let key = |number: usize| format!("{pid}-{number}");
+    for (number, cache) in clients.iter().enumerate() {
+        // Some in messages, some through memory.
+        cache.set(key(number).as_bytes(), &value(number), Ttl::NEVER).expect("stored");
+    }
+    clients[0].incr_or_set(b"here", count as u64, count as u64, Ttl::NEVER).expect("counted");
+    // All are there at once, and each is served.
+    while clients[0].get(b"leave").expect("answered").is_none() {
+        for (number, cache) in clients.iter().enumerate() {
+            let item = cache.get(key(number).as_bytes()).expect("answered").expect("there");
+            assert!(item.value == value(number), "{number}");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn value(number: usize) -> Vec<u8> {
+    let mut value = vec![0; if number.is_multiple_of(4) { 160_000 } else { 800 }];
+    fill(number, &mut value);
+    value
+}
+
+/// Kilobytes that a process has in memory.
+fn resident_kb(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.0.0.id())).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("RssAnon")).expect("on Linux");
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).expect("a number")
+}
+
+fn start_clients(address: &str, count: usize) -> Vec<Process> {
+    let start = |_| -> Child {
+        let mut command = again("be_clients");
+        command.env(ADDRESS, address).env(CLIENTS, (count / PROCESSES).to_string());
+        // By default a client's end takes megabytes, of which two hundred are too much for small machines.
+        command.env("FI_OFI_RXM_MSG_TX_SIZE", "8").env("FI_OFI_RXM_MSG_RX_SIZE", "8");
+        command.spawn().expect("it starts")
+    };
+    (0..PROCESSES).map(|number| Process(start(number))).collect()
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn two_hundred_clients_cost_what_is_documented_and_leave_nothing() {
+    let clients = if is_long() { 200 } else { 40 };
+    let (server, address, path) = served("fabric-many", &format!("-t {WORKERS} -m 64"));
+    let control = patient(&path.0);
+    let one = over(&address, options(FabricMode::Request));
+    one.set(b"one", &value(0), Ttl::NEVER).expect("stored");
+    let buffers = || stat(&control, "fabcache", "fabric_buffer_bytes") >> 10;
+    let (before_kb, before_buffers_kb) = (resident_kb(&server), buffers());
+    let mut peaks = Vec::new();
+    for round in 0..2 {
+        control.delete(b"leave").expect("answered");
+        control.delete(b"here").expect("answered");
+        let began = Instant::now();
+        let mut processes = start_clients(&address, clients);
+        until_patiently("all are there", || {
+            assert!(
+                processes.iter_mut().all(|process| process.0.try_wait().expect("a child").is_none()),
+                "a client failed"
+            );
+            let here = control.get(b"here").expect("answered");
+            here.is_some_and(|item| String::from_utf8_lossy(&item.value).trim() == clients.to_string())
+        });
+        let attached = stat(&control, "", "curr_connections");
+        assert!(attached >= clients as u64, "{attached} connections");
+        let (peak_kb, buffers_kb) = (resident_kb(&server), buffers());
+        control.set(b"leave", b"", Ttl::NEVER).expect("stored");
+        for process in &mut processes {
+            // Half of them just go.
+            let leaves = round == 0;
+            let status = if leaves { process.0.wait().expect("a child") } else { process.kill() };
+            assert!(status.success() || !leaves, "{status}");
+        }
+        until("all have left", || stat(&control, "", "curr_connections") <= 4);
+        let granted_kb = buffers_kb.saturating_sub(before_buffers_kb);
+        let allowed_kb = before_kb + granted_kb + WORKERS * BUFFERS_KB + clients as u64 * CLIENT_KB;
+        until("buffers are back", || buffers() == before_buffers_kb);
+        let after_kb = resident_kb(&server);
+        println!(
+            "{clients} clients in {:.1?}: the server had {before_kb} kB, has {peak_kb} kB with them, and {after_kb} kB after; \
+             registered {before_buffers_kb} and {buffers_kb} kB",
+            began.elapsed()
+        );
+        assert!(peak_kb <= allowed_kb, "{peak_kb} kB with {clients} clients, not {allowed_kb}");
+        peaks.push(peak_kb);
+        // Buffers that were used once stay touched; of the clients nothing stays.
+        let kept_kb = before_kb + WORKERS * BUFFERS_KB + KEPT_KB;
+        assert!(after_kb <= kept_kb, "{after_kb} kB after they have left, not {kept_kb}");
+    }
+    assert!(peaks[1] <= peaks[0] + KEPT_KB, "it grows with those that come and go: {peaks:?} kB");
+    assert!(one.get(b"one").expect("answered").expect("there").value == value(0));
+}
+
+fn until_patiently(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(240);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
