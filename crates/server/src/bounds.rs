@@ -58,6 +58,16 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// A stop waits so long for answers under way.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// A worker's end of the fabric that has failed is opened again this long after it was opened, or at once if that is longer
+/// ago; after each failure that comes sooner than [`FABRIC_STEADY`] it is twice as long …
+pub const FABRIC_REOPEN_PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// … up to this.
+pub const FABRIC_REOPEN_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Who has worked for so long begins with the shortest pause again.
+pub const FABRIC_STEADY: Duration = Duration::from_secs(60);
+
 /// A stop waits so long for the last bytes of links over the fabric, whose clients close their sockets then …
 pub const FABRIC_DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
 

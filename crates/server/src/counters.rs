@@ -81,6 +81,8 @@ fabcache_store::counter_set! {
         fabric_refused,
         /// Clients that broke the protocol of their link over the fabric.
         fabric_broken,
+        /// Workers' ends of the fabric that failed.
+        fabric_failures,
         /// Messages of the fabric that belong to no link.
         fabric_dropped_messages,
         /// TLS handshakes that failed.

@@ -75,7 +75,8 @@ impl Server {
         if settings.shm.is_some() {
             store.seal_region().context("cannot seal the memory so that clients can only read it (--shm)")?;
         }
-        let (fabric, ports) = Fabric::open(settings.fabric.as_ref(), &store, settings.threads);
+        let clients = settings.connections_max as usize;
+        let (fabric, ports) = Fabric::open(settings.fabric.as_ref(), &store, settings.threads, clients);
         let is_shared = settings.shm.is_some() || fabric.opened().is_some();
         let life = is_shared.then(|| keep_life(&store)).transpose()?;
         let watchers = Arc::new(Watchers::default());

@@ -13,8 +13,10 @@ use client::{Client, END, Endpoint, domain, wait_until};
 use fabcache_fabric::Domain;
 use fabcache_fabric::channel::{MESSAGE_BYTES, PIECE_BYTES_MAX, RING_BYTES_MIN, receives_for};
 use fabcache_transport::conformance::{self, Way, run};
-use fabcache_transport::fabric::bounds::{BOUNCES, GROWTH, LEAST_CREDITS, SENDS};
-use fabcache_transport::fabric::{FabricLink, FabricPort};
+use fabcache_transport::fabric::bounds::{
+    BOUNCES, GROWTH, LEAST_CREDITS, OWN_BYTES, OWN_GROWTH, RETRY_MAX, SENDS,
+};
+use fabcache_transport::fabric::{FabricLink, FabricPort, Rest};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::{Kind, Link, Listener, Peer, Received, SocketLink};
 
@@ -284,6 +286,140 @@ fn is_served_unasked(server: &Server) -> bool {
     is_it
 }
 
+/// Links of one endpoint that nobody looks at any more: each has a MiB under way to be read.
+fn stuck(server: &Server, silent: &Arc<Endpoint>, links: usize) -> Vec<(Client, FabricLink)> {
+    let mut stuck: Vec<_> = (0..links).map(|_| server.pair(silent)).collect();
+    let (first, firsts_link) = &mut stuck[0];
+    // While it is there their endpoint is known.
+    echo(server, first, firsts_link, 10);
+    let block = pattern(1 << 20);
+    for (client, _) in &mut stuck {
+        client.is_polite = false;
+        let mut sent = 0;
+        wait_until(|| {
+            sent += client.send_some(&block[sent..]).expect("it sends");
+            client.turn().expect("the server keeps the protocol");
+            (sent == block.len() && !client.attached().end.has_unsent()).then_some(())
+        });
+    }
+    for _ in 0..100 {
+        server.progress();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    stuck
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn reads_that_do_not_end_keep_no_buffers_from_others() {
+    let server = Server::start(256);
+    if is_served_unasked(&server) {
+        return;
+    }
+    assert_eq!(std::env::var(CLEANUP).as_deref(), Ok("1"), "as servers set it");
+    let (silent, endpoint) = (server.endpoint(), server.endpoint());
+    let (idle, mut idles_link) = server.pair(&silent);
+    let mut stuck = stuck(&server, &silent, 5);
+    let (mut client, mut link) = server.pair(&endpoint);
+    echo(&server, &mut client, &mut link, 2_000_000);
+    let own = OWN_GROWTH * OWN_BYTES;
+    let most = (256 + SENDS + OWN_GROWTH) * MESSAGE_BYTES + BOUNCES * PIECE_BYTES_MAX + own;
+    assert!(server.port().registered_bytes() as usize <= most, "one that waits in vain has a small buffer");
+    // Those that end leave their reads behind, as long as the port knows their endpoint.
+    stuck.clear();
+    wait_until(|| {
+        server.progress();
+        (server.port().links() == 2).then_some(())
+    });
+    assert!(server.port().left_over() > 0);
+    let error = wait_until(|| {
+        server.progress();
+        idles_link.flush().err()
+    });
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    drop((idle, idles_link));
+    wait_until(|| {
+        server.progress();
+        (server.port().left_over() == 0).then_some(())
+    });
+    echo(&server, &mut client, &mut link, 2_000_000);
+}
+
+/// Makes libfabric end what is under way with an endpoint that a port forgets.
+const CLEANUP: &str = "FI_AV_REMOVE_CLEANUP";
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_port_that_is_not_rid_of_its_clients_fails() {
+    if std::env::var_os(CLEANUP).is_some() {
+        // It is taken from the environment when libfabric is opened.
+        let run = std::process::Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "a_port_that_is_not_rid_of_its_clients_fails", "--ignored", "--nocapture"])
+            .env_remove(CLEANUP)
+            .status();
+        assert!(run.expect("it starts").success());
+        return;
+    }
+    let server = Server::start(256);
+    if is_served_unasked(&server) {
+        return;
+    }
+    let (silent, endpoint) = (server.endpoint(), server.endpoint());
+    let mut stuck = stuck(&server, &silent, 3);
+    let (mut client, mut link) = server.pair(&endpoint);
+    echo(&server, &mut client, &mut link, 10);
+    client.is_polite = false;
+    stuck.clear();
+    let error = wait_until(|| server.port().progress(&mut Vec::new()).err());
+    assert!(error.to_string().contains("does not end what is under way"), "{error}");
+    assert!(link.flush().is_err(), "its links are of no use");
+    // Another can be opened in its place.
+    drop((link, client));
+    let other = FabricPort::open(&server.domain, 256).expect("a port");
+    drop(std::mem::replace(&mut *server.port(), other));
+    let (mut client, mut link) = server.pair(&server.endpoint());
+    echo(&server, &mut client, &mut link, 2_000_000);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn more_clients_than_there_are_buffers_for_are_refused() {
+    let server = Server::start(16);
+    *server.port() = FabricPort::open_for(&server.domain, 16, 40).expect("a port");
+    let endpoint = server.endpoint();
+    let attach = || {
+        let socket = TcpStream::connect(server.listener.address()).expect("it listens");
+        let client = Client::over(socket, &endpoint, RING_BYTES_MIN as usize);
+        let link = server.accept(0).map(|link| link.expect("it came"));
+        (client, link)
+    };
+    let mut pairs: Vec<_> = (0..40)
+        .map(|_| {
+            let (client, link) = attach();
+            (client.finish(), link.expect("there is room"))
+        })
+        .collect();
+    let (refused, error) = attach();
+    assert_eq!(
+        error.expect_err("it is one too many").to_string(),
+        "there are 40 links already, for which there are buffers"
+    );
+    drop(refused);
+    for (client, link) in &mut pairs {
+        echo(&server, client, link, 50_000);
+        client.is_polite = false;
+    }
+    pairs.pop();
+    wait_until(|| {
+        server.progress();
+        (server.port().links() == 39).then_some(())
+    });
+    let (client, link) = attach();
+    let (mut client, mut link) = (client.finish(), link.expect("there is room again"));
+    echo(&server, &mut client, &mut link, 50_000);
+    client.is_polite = false;
+}
+
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn who_takes_no_messages_keeps_no_buffers_from_others() {
@@ -321,6 +457,21 @@ fn who_takes_no_messages_keeps_no_buffers_from_others() {
     for _ in 0..20 {
         echo(&server, &mut client, &mut link, 10_000);
     }
+    // Nor from sleeping.
+    if server.port().wait_fd().is_some() {
+        wait_until(|| {
+            server.progress();
+            let rest = server.port().rest();
+            (rest != Rest::No).then_some(rest)
+        });
+    }
+    client.is_polite = false;
+    drop(link);
+    wait_until(|| {
+        server.progress();
+        assert!(server.port().links() > greedy.len(), "it stays for its last bytes");
+        matches!(server.port().rest(), Rest::For(time) if time <= RETRY_MAX).then_some(())
+    });
 }
 
 // ---- clients that die ----
@@ -552,7 +703,7 @@ fn who_sleeps_is_told_of_what_comes() {
         assert!(wait_until(|| link.rest().then_some(true)));
         wait_until(|| {
             assert_eq!(server.progress(), [], "nothing has come");
-            server.port().may_sleep().then_some(())
+            (server.port().rest() == Rest::Long).then_some(())
         });
         let fd = server.port().wait_fd().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
         let told = || match &fd {

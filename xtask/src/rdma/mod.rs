@@ -32,6 +32,7 @@ const SOFTWARE: &[&str] = &["tcp;ofi_rxm", "shm"];
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("FI_MR_CACHE_MAX_COUNT", "0"),
     ("FI_OFI_RXM_USE_SRX", "1"),
+    ("FI_AV_REMOVE_CLEANUP", "1"),
     ("FI_OFI_RXM_MSG_TX_SIZE", "64"),
     ("FI_OFI_RXM_MSG_RX_SIZE", "64"),
 ];

@@ -33,7 +33,7 @@
 //!   then, and after consuming    while let Some(buffer) = end.freed()      post it as a receive again, before anything is sent
 //!   then, and after sending      while let Some(draft) = end.short(&mut m) send m[..draft.bytes()], if accepted: end.sent(draft)
 //!   to receive, client           end.incoming(): bytes, or a part of landing memory; end.consume(len)
-//!   to receive, server           end.next_read(), end.read_begun(), end.read_ended(..); end.incoming(), end.consume(len)
+//!   to receive, server           end.next_read(..), end.read_begun(..), end.read_ended(..); end.incoming(), end.consume(len)
 //!   to send                      match end.next(waiting) {
 //!                                    Later  => not now
 //!                                    Data   => draft = end.data(parts, message); send it, if accepted: end.sent(draft)

@@ -124,26 +124,26 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.lane.freed()
     }
 
-    /// What is to be read next, if anything is, and fewer than [`READS_MAX`] parts are held.
-    pub fn next_read(&self) -> Option<Read> {
+    /// What is to be read next into a buffer of `most` bytes, if anything is, and fewer than [`READS_MAX`] parts are held.
+    pub fn next_read(&self, most: usize) -> Option<Read> {
         if self.parts.len() >= READS_MAX || self.lane.check().is_err() {
             return None;
         }
         self.incoming.iter().find_map(|(_, entry)| match entry {
             Entry::Long { at, bytes, asked, .. } if asked < bytes => {
                 let left = usize::try_from(bytes - asked).unwrap_or(usize::MAX);
-                Some(Read { at: at + asked, bytes: left.min(PIECE_BYTES_MAX) })
+                Some(Read { at: at + asked, bytes: left.min(most).min(PIECE_BYTES_MAX) })
             }
             _ => None,
         })
     }
 
-    /// The [next read](ServerEnd::next_read) is under way, under this ticket.
+    /// This [next read](ServerEnd::next_read) is under way, under this ticket.
     ///
     /// # Panics
-    /// There was none.
-    pub fn read_begun(&mut self) -> Ticket {
-        let read = self.next_read().expect("a read begins that there is");
+    /// It was not the next.
+    pub fn read_begun(&mut self, read: Read) -> Ticket {
+        assert_eq!(self.next_read(read.bytes), Some(read), "a read begins that there is");
         for (_, entry) in &mut self.incoming {
             if let Entry::Long { bytes, asked, .. } = entry
                 && asked < bytes
@@ -177,6 +177,11 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     /// Parts that were asked for and are under way.
     pub fn reads_under_way(&self) -> usize {
         self.parts.iter().filter(|part| part.buffer.is_none()).count()
+    }
+
+    /// No part is under way or held.
+    pub fn is_off_memory(&self) -> bool {
+        self.parts.is_empty() && self.puts_under_way() == 0
     }
 
     /// Gives back what was read last and nobody has consumed: it is read again when it is its turn.

@@ -159,14 +159,15 @@ impl World {
         while self.server.freed().is_some() {
             self.to_server.receives += 1;
         }
-        while let Some(read) = self.server.next_read() {
+        let most = if self.random.below(2) == 0 { PIECE_BYTES_MAX / 4 } else { PIECE_BYTES_MAX };
+        while let Some(read) = self.server.next_read(most) {
             if self.refuses() {
                 break;
             }
             assert!(
                 read.bytes <= PIECE_BYTES_MAX && read.at + read.bytes as u64 <= self.staging.len() as u64
             );
-            self.reads.push((self.server.read_begun(), read));
+            self.reads.push((self.server.read_begun(read), read));
             assert!(self.server.reads_under_way() <= READS_MAX);
             self.moves += 1;
         }
@@ -406,9 +407,9 @@ proptest! {
         feed(&hostile, |message, len| client.arrived(message, len), terms.own_token);
         feed(&hostile, |message, len| server.arrived(message, len), terms.peer_token);
         let mut short = [0; SHORT_BYTES];
-        while let Some(read) = server.next_read() {
+        while let Some(read) = server.next_read(PIECE_BYTES_MAX) {
             assert!(read.at + read.bytes as u64 <= terms.staging_bytes);
-            let ticket = server.read_begun();
+            let ticket = server.read_begun(read);
             server.read_ended(ticket, vec![0; read.bytes]);
         }
         while let Some(len) = server.incoming().map(<[u8]>::len) {

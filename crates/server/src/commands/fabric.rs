@@ -19,6 +19,14 @@ use crate::shared::Shared;
 pub const NOT_CONNECTED: Refusal =
     Refusal::Server("the fabric cannot be used with this client; see the server's log");
 
+/// The worker's end failed.
+pub const BETWEEN: Refusal = Refusal::Server(
+    "the fabric has failed and is being opened again; try in a while, or on another connection",
+);
+
+/// All places are taken.
+pub const FULL: Refusal = Refusal::Server("the fabric has as many clients here as it has buffers for");
+
 /// Tells which fabric there is, if the client may come by it and knows these versions of what goes over it.
 pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) {
     let versions = (channel, region);
@@ -107,6 +115,7 @@ fn open_to<'c>(ctx: &'c Context, session: &Session) -> Result<(&'c OpenFabric, &
             Err(Refusal::Client("the fabric is not for this address; see --fabric-peers"))
         }
         (_, Fabric::Failed(why)) => Err(Refusal::Server(why)),
+        (_, Fabric::Open(_)) if ctx.port.is_none() => Err(BETWEEN),
         (Some(settings), Fabric::Open(fabric)) => Ok((fabric, settings)),
     }
 }

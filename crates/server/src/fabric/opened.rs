@@ -27,6 +27,10 @@ pub enum Fabric {
 #[derive(Debug)]
 pub struct OpenFabric {
     provider: Provider,
+    // What workers' ends are opened with, and opened anew.
+    domain: Arc<Domain>,
+    receives: u32,
+    clients: usize,
     region: RemoteMemory,
     /// While it is there, peers can read the region.
     exposed: Mutex<Option<Exposed>>,
@@ -35,15 +39,16 @@ pub struct OpenFabric {
 }
 
 impl Fabric {
-    /// Opens it, if it was asked for, and a port for each worker. If that fails the log says why: the other ways in are
+    /// Opens it, if it was asked for, and a port for each worker, which may have so many clients. If that fails the log says why: the other ways in are
     /// open nevertheless.
     pub fn open(
         settings: Option<&FabricSettings>,
         store: &Arc<Store>,
         workers: usize,
+        clients: usize,
     ) -> (Fabric, Vec<FabricPort>) {
         let Some(settings) = settings else { return (Fabric::Off, Vec::new()) };
-        match OpenFabric::open(settings, store, workers) {
+        match OpenFabric::open(settings, store, workers, clients) {
             Ok((fabric, ports)) => (Fabric::Open(Box::new(fabric)), ports),
             Err(error) => {
                 tracing::error!("there is no fabric for clients to come by (--fabric): {error:#}");
@@ -66,6 +71,12 @@ impl Fabric {
         self.opened().map_or(0, |fabric| fabric.region.bytes)
     }
 
+    /// Workers that have a port.
+    pub fn ports(&self) -> u64 {
+        let workers = self.opened().into_iter().flat_map(|fabric| &fabric.buffer_bytes);
+        workers.filter(|bytes| bytes.load(Ordering::Relaxed) > 0).count() as u64
+    }
+
     /// Bytes that are registered for messages.
     pub fn buffer_bytes(&self) -> u64 {
         let workers = self.opened().into_iter().flat_map(|fabric| &fabric.buffer_bytes);
@@ -85,6 +96,7 @@ impl OpenFabric {
         settings: &FabricSettings,
         store: &Arc<Store>,
         workers: usize,
+        clients: usize,
     ) -> Result<(OpenFabric, Vec<FabricPort>)> {
         let wish = Wish {
             provider: settings.provider.clone(),
@@ -102,7 +114,7 @@ impl OpenFabric {
             error.into()
         })?;
         let domain = Domain::open(&provider)?;
-        let ports = (0..workers).map(|_| FabricPort::open(&domain, settings.receives));
+        let ports = (0..workers).map(|_| FabricPort::open_for(&domain, settings.receives, clients));
         let ports: Vec<FabricPort> = ports.collect::<Result<_, _>>().map_err(explained)?;
         let exposed =
             expose(&domain, store).map_err(explained).context("the items cannot be given to read")?;
@@ -129,7 +141,16 @@ impl OpenFabric {
             if provider.pins_memory { "which are pinned" } else { "none of which is pinned" }
         );
         let buffer_bytes = ports.iter().map(|port| AtomicU64::new(port.registered_bytes())).collect();
-        Ok((OpenFabric { provider, region, exposed: Mutex::new(Some(exposed)), buffer_bytes }, ports))
+        let (receives, exposed) = (settings.receives, Mutex::new(Some(exposed)));
+        Ok((OpenFabric { provider, domain, receives, clients, region, exposed, buffer_bytes }, ports))
+    }
+
+    /// Opens a worker's port anew.
+    ///
+    /// # Errors
+    /// The provider cannot, or there is no memory that can be registered.
+    pub fn open_port(&self) -> Result<FabricPort> {
+        FabricPort::open_for(&self.domain, self.receives, self.clients).map_err(explained)
     }
 
     /// The provider that clients are to take.
@@ -142,7 +163,7 @@ impl OpenFabric {
         self.region
     }
 
-    /// What a worker has registered has changed.
+    /// What a worker has registered has changed; nothing if it has no port.
     pub fn set_buffer_bytes(&self, worker: usize, bytes: u64) {
         self.buffer_bytes[worker].store(bytes, Ordering::Relaxed);
     }

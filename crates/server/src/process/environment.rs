@@ -3,10 +3,15 @@
 use fabcache_fabric::REGISTRATION_CACHE;
 
 /// What a server cannot do without, and why.
-const NEEDED: [(&str, &str, &str); 2] = [
+const NEEDED: [(&str, &str, &str); 3] = [
     (REGISTRATION_CACHE, "0", "clients could write the memory that they may read"),
     // One queue for the messages of all peers.
     ("FI_OFI_RXM_USE_SRX", "1", "who sends more than it may could end the server"),
+    (
+        "FI_AV_REMOVE_CLEANUP",
+        "1",
+        "what is under way with clients that do nothing stays so when they were cut off",
+    ),
 ];
 
 /// What becomes a server, unless the user has set it. Queues toward peers hold what is under way between two looks at

@@ -96,7 +96,7 @@ fn connect(
     let shared = Arc::clone(&ctx.shared);
     let (Some(opened), Some(port)) = (shared.fabric.opened(), &mut ctx.port) else {
         ctx.counters().fabric_refused.inc();
-        return Err(Failed::Refused(Box::new(tcp), fabric::NOT_CONNECTED));
+        return Err(Failed::Refused(Box::new(tcp), fabric::BETWEEN));
     };
     let attached = port.attach(tcp, place.token(), client);
     opened.set_buffer_bytes(ctx.worker, port.registered_bytes());
@@ -105,7 +105,11 @@ fn connect(
         Err((tcp, error)) => {
             tracing::warn!(peer = %tcp.peer(), "cannot go on over the fabric with a client: {error}");
             ctx.counters().fabric_refused.inc();
-            return Err(Failed::Refused(Box::new(tcp), fabric::NOT_CONNECTED));
+            let refusal = match error {
+                fabcache_transport::fabric::AttachError::Links(_) => fabric::FULL,
+                _ => fabric::NOT_CONNECTED,
+            };
+            return Err(Failed::Refused(Box::new(tcp), refusal));
         }
     };
     let line = fabric::attached(&shared, opened, port.name(), &granted);

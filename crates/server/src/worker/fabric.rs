@@ -8,15 +8,56 @@
 use std::time::{Duration, Instant};
 
 use fabcache_layout::channel::Patience;
+use fabcache_transport::fabric::Rest;
 
 use super::Worker;
 use super::connection::Ended;
 use super::polling::Place;
-use crate::bounds::{FABRIC_DRAIN_PAUSE, FABRIC_DRAIN_TIME_MAX};
+use crate::bounds::{
+    FABRIC_DRAIN_PAUSE, FABRIC_DRAIN_TIME_MAX, FABRIC_REOPEN_PAUSE_MAX, FABRIC_REOPEN_PAUSE_MIN,
+    FABRIC_STEADY,
+};
+use crate::shared::Phase;
+
+/// When an end that has failed is opened again.
+#[derive(Debug)]
+struct Reopening {
+    /// When it was opened, or that was tried.
+    opened: Instant,
+    /// The least time from one opening to the next.
+    pause: Duration,
+    /// It has failed, and is opened again then.
+    at: Option<Instant>,
+}
+
+impl Reopening {
+    fn new(now: Instant) -> Reopening {
+        Reopening { opened: now, pause: FABRIC_REOPEN_PAUSE_MIN, at: None }
+    }
+
+    /// It has failed, or could not be opened.
+    fn failed(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.opened) >= FABRIC_STEADY {
+            self.pause = FABRIC_REOPEN_PAUSE_MIN;
+        }
+        self.at = Some(now.max(self.opened + self.pause));
+        self.pause = (2 * self.pause).min(FABRIC_REOPEN_PAUSE_MAX);
+    }
+
+    /// It is to be opened now.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.at.is_some_and(|at| now >= at);
+        if is_due {
+            (self.at, self.opened) = (None, now);
+        }
+        is_due
+    }
+}
 
 /// What a worker knows of its end.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OnFabric {
+    reopening: Reopening,
     /// Its descriptor became ready, and nobody has seen yet that there is nothing more.
     pub is_stirred: bool,
     patience: Patience,
@@ -33,6 +74,25 @@ pub struct OnFabric {
 }
 
 impl OnFabric {
+    /// Of an end that was just opened.
+    pub fn new(now: Instant) -> OnFabric {
+        OnFabric {
+            reopening: Reopening::new(now),
+            is_stirred: false,
+            patience: Patience::default(),
+            looks_until: None,
+            has_come: false,
+            slept_at: None,
+            ready: Vec::new(),
+            dropped: 0,
+        }
+    }
+
+    /// When it is to be opened again, if it has failed.
+    pub fn reopens_at(&self) -> Option<Instant> {
+        self.reopening.at
+    }
+
     /// The descriptor has told, at `now`.
     pub fn stir(&mut self, now: Instant) {
         self.is_stirred = true;
@@ -89,30 +149,57 @@ impl Worker {
         if let Err(error) = progress {
             tracing::error!(
                 worker = self.ctx.worker,
-                "the fabric failed, and its clients are cut off: {error}"
+                "the fabric failed, its clients are cut off, and it is opened again: {error}"
             );
             self.leave_fabric();
         }
         is_for_some
     }
 
-    /// Whether what comes over the fabric makes a descriptor ready from now on, or need not be waited for.
-    pub(super) fn fabric_may_sleep(&mut self) -> bool {
-        let Some(port) = &mut self.ctx.port else { return true };
+    /// How long the fabric need not be looked at, unless a descriptor tells.
+    pub(super) fn fabric_rest(&mut self) -> Rest {
+        let Some(port) = &mut self.ctx.port else { return Rest::Long };
         if port.links() == 0 && !self.fabric.is_stirred {
-            return true;
+            return Rest::Long;
         }
         let now = Instant::now();
         let looks_on = self.fabric.looks_on(now);
         if looks_on && !self.fabric.is_stirred {
-            return false;
+            return Rest::No;
         }
         // Also, the descriptor that has told falls silent by that.
-        let may = port.may_sleep();
-        self.fabric.is_stirred &= !may;
-        let may = may && !looks_on;
-        self.fabric.slept_at = may.then_some(now);
-        may
+        let rest = port.rest();
+        self.fabric.is_stirred &= rest == Rest::No;
+        let rest = if looks_on { Rest::No } else { rest };
+        self.fabric.slept_at = (rest != Rest::No).then_some(now);
+        rest
+    }
+
+    /// Opens an end that has failed again, when it is time.
+    pub(super) fn reopen_fabric(&mut self) {
+        if !self.fabric.reopening.is_due(self.now) || self.ctx.shared.phase() >= Phase::Leaving {
+            return;
+        }
+        let Some(opened) = self.ctx.shared.fabric.opened() else { return };
+        let worker = self.ctx.worker;
+        let port = opened.open_port().and_then(|port| {
+            port.wait_fd().map_or(Ok(()), |fd| self.poll.add_fabric(fd))?;
+            Ok(port)
+        });
+        match port {
+            Ok(port) => {
+                tracing::info!(worker, "the fabric is open again");
+                opened.set_buffer_bytes(worker, port.registered_bytes());
+                let fresh = OnFabric::new(self.now);
+                let former = std::mem::replace(&mut self.fabric, fresh);
+                self.fabric.reopening = former.reopening;
+                self.ctx.port = Some(port);
+            }
+            Err(error) => {
+                tracing::error!(worker, "the fabric cannot be opened again: {error:#}");
+                self.fabric.reopening.failed(self.now);
+            }
+        }
     }
 
     /// Lets the last bytes of links that were closed arrive, while their clients are there to take them.
@@ -136,7 +223,14 @@ impl Worker {
                 self.close(index, connection, Ended::Error);
             }
         }
-        self.ctx.port = None;
+        if let Some(port) = self.ctx.port.take() {
+            port.wait_fd().into_iter().for_each(|fd| self.poll.remove_fabric(fd));
+        }
+        if let Some(opened) = self.ctx.shared.fabric.opened() {
+            opened.set_buffer_bytes(self.ctx.worker, 0);
+        }
+        self.ctx.counters().fabric_failures.inc();
+        self.fabric.reopening.failed(self.now);
     }
 }
 
@@ -145,9 +239,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_fails_is_opened_again_at_once_and_ever_more_seldom() {
+        let start = Instant::now();
+        let mut reopening = Reopening::new(start);
+        let mut now = start + FABRIC_STEADY;
+        reopening.failed(now);
+        assert!(reopening.is_due(now), "it has worked for long");
+        let mut pause = FABRIC_REOPEN_PAUSE_MIN;
+        for _ in 0..20 {
+            pause = (2 * pause).min(FABRIC_REOPEN_PAUSE_MAX);
+            reopening.failed(now);
+            assert!(!reopening.is_due(now + pause - Duration::from_nanos(1)));
+            now += pause;
+            assert!(reopening.is_due(now) && !reopening.is_due(now), "once");
+        }
+        reopening.failed(now + 2 * FABRIC_STEADY);
+        assert!(reopening.is_due(now + 2 * FABRIC_STEADY));
+    }
+
+    #[test]
     fn it_looks_as_long_as_that_is_of_use() {
-        let mut fabric = OnFabric::default();
         let mut now = Instant::now();
+        let mut fabric = OnFabric::new(now);
         assert!(!fabric.looks_on(now), "nothing has told");
         fabric.stir(now);
         for _ in 0..100 {

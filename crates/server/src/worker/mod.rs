@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fabcache_store::Handle;
-use fabcache_transport::fabric::FabricPort;
+use fabcache_transport::fabric::{FabricPort, Rest};
 
 use crate::bounds::{DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLS_PER_TURN, RECEIVE_BYTES};
 use crate::commands::Context;
@@ -96,7 +96,7 @@ impl Worker {
             free: Vec::new(),
             runnable: VecDeque::new(),
             polled: Polled::default(),
-            fabric: OnFabric::default(),
+            fabric: OnFabric::new(now),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             now,
             next_tick: None,
@@ -110,8 +110,12 @@ impl Worker {
         let mut ready = Vec::with_capacity(EVENTS_PER_TURN_MAX);
         while !self.is_done() {
             let mut timeout = self.timeout();
-            if timeout != Some(Duration::ZERO) && !self.fabric_may_sleep() {
-                timeout = Some(Duration::ZERO);
+            if timeout != Some(Duration::ZERO) {
+                timeout = match self.fabric_rest() {
+                    Rest::Long => timeout,
+                    Rest::For(time) => Some(timeout.map_or(time, |timeout| timeout.min(time))),
+                    Rest::No => Some(Duration::ZERO),
+                };
             }
             if let Err(error) = self.poll.wait(&mut ready, timeout) {
                 tracing::error!(worker = self.ctx.worker, "cannot wait for events: {error}");
@@ -143,6 +147,7 @@ impl Worker {
             }
             self.serve_fabric();
             self.serve_polled();
+            self.reopen_fabric();
             if self.next_tick.is_some_and(|tick| self.now >= tick) {
                 self.drop_timed_out();
             }
@@ -159,7 +164,7 @@ impl Worker {
             return Some(Duration::ZERO);
         }
         let mut until = self.drain_until;
-        for at in [self.accepting.resumes_at(), self.next_tick] {
+        for at in [self.accepting.resumes_at(), self.next_tick, self.fabric.reopens_at()] {
             until = [until, at].into_iter().flatten().min();
         }
         until.map(|until| until.saturating_duration_since(Instant::now()))

@@ -101,6 +101,11 @@ impl Poll {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(FABRIC), EventFlags::IN)?)
     }
 
+    pub fn remove_fabric(&self, fd: BorrowedFd<'_>) {
+        // It is closed next.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
     pub fn add_connection(&self, connection: &Connection) -> io::Result<()> {
         let Some(fd) = connection.descriptor() else { return Ok(()) };
         Ok(epoll::add(&self.epoll, fd, token(connection), flags(connection.interest()))?)

@@ -23,11 +23,25 @@ pub const LINK_SENDS_MAX: usize = 16;
 /// Bounce buffers: 4 MiB. A few links with four pieces under way each keep any network busy.
 pub const BOUNCES: usize = 16;
 
+/// A bounce buffer for a link that waited for one in vain: it goes on, if slower, whatever others do …
+pub const OWN_BYTES: usize = 64 << 10;
+
+/// … and so many of these are made at once: 1 MiB.
+pub const OWN_GROWTH: usize = 16;
+
 /// Pieces of one link that are written at once.
 pub const PUTS_MAX: usize = 4;
 
-/// Operations under way beyond those of the pools that a port opens with: for pools that grow.
-pub const MORE_OPERATIONS: usize = 2048;
+/// Clients of a port at once, at most; another is refused.
+pub const CLIENTS_MAX: usize = 1024;
+
+/// Operations that a port has for each client, beyond those of the pools that it opens with: eight receives, two sends, and
+/// one of either sort of buffer that a link gets when others hold all.
+pub const CLIENT_OPERATIONS: usize = 12;
+
+/// Operations with clients that are gone, and that their provider has not ended in [`STUCK_TIME_MAX`]: with more of them the
+/// port is closed, which ends them all.
+pub const LEFT_OVER_MAX: usize = 8;
 
 /// Peers that a provider is told to expect; more will do.
 pub const PEERS: usize = 256;
@@ -39,14 +53,27 @@ pub const POLLS_PER_TURN: usize = 8;
 pub const FULL_BATCH: usize = 32;
 
 /// Bounce buffers that were read and not received for so long are given to others that wait. An application receives what
-/// it was told of within microseconds, unless it waits for its client.
+/// it was told of within microseconds, unless it waits for its client. Whoever waits for longer gets a buffer of its own.
 pub const HELD_TIME_MAX: Duration = Duration::from_millis(50);
 
-/// Operations of a link that have not come to an end for so long break it, if others wait for their buffers …
+/// Operations of a link that have not come to an end for so long break it, if others wait for their buffers, and all links
+/// of its endpoint, if it has ended itself …
 pub const STUCK_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// … or if the fabric takes no more of it for so long: its client does not even let it connect.
 pub const BLOCKED_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Where nothing tells when it is of use to try again, it is tried after a part (1/n) of the time that it was in vain …
+pub const RETRY_PART: u32 = 16;
+
+/// … but not sooner …
+pub const RETRY_MIN: Duration = Duration::from_micros(50);
+
+/// … nor later.
+pub const RETRY_MAX: Duration = Duration::from_millis(10);
+
+/// Operations of a link that has ended are over within so long, or its endpoint gets no other link until they are.
+pub const ENDING_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A link that was dropped stays so long at most for its last bytes to arrive: its client closes the socket then.
 pub const LINGER_TIME_MAX: Duration = Duration::from_millis(500);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fabcache_fabric::channel::bells::ServerBells;
 use fabcache_fabric::channel::{
-    Broken, Draft, HEADER_BYTES, MESSAGE_BYTES, Next, Piece, SHORT_BYTES, ServerEnd, Ticket,
+    Broken, Draft, HEADER_BYTES, MESSAGE_BYTES, Next, PIECE_BYTES_MAX, SHORT_BYTES, ServerEnd, Ticket,
 };
 use fabcache_fabric::{Buffer, Error, Peer, Place, RemoteMemory};
 use rustix::net::SendFlags;
@@ -71,6 +71,10 @@ pub(super) struct Member {
     pub blocked_since: Option<Instant>,
     pub is_blocked: bool,
     pub waits_for_bounce: bool,
+    /// Since then.
+    pub waits_since: Instant,
+    /// It waited in vain: it has a buffer of its own until it is handed one.
+    pub is_starved: bool,
     pub waits_for_send: bool,
     /// A bounce buffer that it waited for.
     pub handed: Option<Buffer>,
@@ -99,7 +103,8 @@ impl Member {
     /// There is something for its application to do.
     pub fn is_ready(&self) -> bool {
         let can_send = self.unsent > 0
-            && !(self.is_blocked || self.waits_for_bounce || self.waits_for_send)
+            && !(self.is_blocked || self.waits_for_send)
+            && (!self.waits_for_bounce || self.may_take_own())
             && self.end.puts_under_way() < PUTS_MAX
             && self.end.next(self.unsent) != Next::Later;
         self.failure.is_some()
@@ -112,6 +117,11 @@ impl Member {
     /// Reads or writes of its client's memory are under way.
     pub fn is_on_memory(&self) -> bool {
         self.operations > self.sends
+    }
+
+    /// It may have a bounce buffer of its own.
+    fn may_take_own(&self) -> bool {
+        self.is_starved && self.end.is_off_memory()
     }
 
     fn fail(&mut self, error: Error) -> Stop {
@@ -154,16 +164,18 @@ impl Member {
     // ---- receiving ----
 
     fn begin_reads(&mut self, shared: &mut Resources) -> Result<(), Stop> {
-        while self.lingering.is_none()
-            && let Some(read) = self.end.next_read()
-        {
+        while self.lingering.is_none() && self.end.next_read(PIECE_BYTES_MAX).is_some() {
             let buffer = self.take_bounce(shared).ok_or(Stop::Later)?;
+            let Some(read) = self.end.next_read(buffer.len()) else { break };
             let from = Place { address: self.staging.address.wrapping_add(read.at), key: self.staging.key };
             let ticket = self.end.read_ticket();
             let token = operation_token(self.index, ticket.number());
             match shared.port.read(self.peer, from, buffer, 0..read.bytes, token) {
                 Ok(()) => {
-                    let begun = self.end.read_begun();
+                    if self.end.is_off_memory() {
+                        self.moved = Instant::now();
+                    }
+                    let begun = self.end.read_begun(read);
                     debug_assert_eq!(begun, ticket);
                     self.operations += 1;
                     self.accepted();
@@ -182,12 +194,16 @@ impl Member {
         if let Some(buffer) = self.handed.take() {
             return Some(buffer);
         }
-        let buffer = if shared.bounce_queue.is_empty() { shared.bounces.take() } else { None };
-        if buffer.is_none() && !self.waits_for_bounce {
-            self.waits_for_bounce = true;
+        if shared.bounce_queue.is_empty()
+            && let Some(buffer) = shared.bounces.take()
+        {
+            return Some(buffer);
+        }
+        if !self.waits_for_bounce {
+            (self.waits_for_bounce, self.waits_since) = (true, Instant::now());
             shared.bounce_queue.push_back(self.index);
         }
-        buffer
+        if self.may_take_own() { shared.take_own_bounce() } else { None }
     }
 
     /// Takes what has come; how much.
@@ -271,7 +287,7 @@ impl Member {
                 Next::Later => break,
                 Next::Data => self.send_data(shared, now, whole - taken),
                 Next::Piece(_) if self.end.puts_under_way() >= PUTS_MAX => break,
-                Next::Piece(piece) => self.put(shared, now, piece),
+                Next::Piece(_) => self.put(shared, now, whole - taken),
             };
             match more {
                 Ok(more) => taken += more,
@@ -314,9 +330,10 @@ impl Member {
         Ok(taken)
     }
 
-    /// Writes a piece to the client's memory.
-    fn put(&mut self, shared: &mut Resources, parts: &[IoSlice<'_>], piece: Piece) -> Result<usize, Stop> {
+    /// Writes a piece of the parts, which have so many bytes, to the client's memory.
+    fn put(&mut self, shared: &mut Resources, parts: &[IoSlice<'_>], len: usize) -> Result<usize, Stop> {
         let mut buffer = self.take_bounce(shared).ok_or(Stop::Later)?;
+        let Next::Piece(piece) = self.end.next(len.min(buffer.len())) else { return Err(Stop::Later) };
         let mut filled = 0;
         for part in parts {
             let len = part.len().min(piece.bytes - filled);

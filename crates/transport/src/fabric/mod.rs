@@ -18,14 +18,21 @@
 //!   ([`bounds::LEAST_CREDITS`] credits, and [`CREDITS_MESSAGES_MAX`](fabcache_fabric::channel::CREDITS_MESSAGES_MAX)), 64
 //!   at a time;
 //! - send buffers of 8 KiB: [`bounds::SENDS`], and beyond half as many clients two for each, 64 at a time;
-//! - [`bounds::BOUNCES`] buffers of 256 KiB for what goes through clients' memory.
+//! - [`bounds::BOUNCES`] buffers of 256 KiB for what goes through clients' memory;
+//! - for links that find all of these taken by others, a send buffer each, and a bounce buffer of 64 KiB
+//!   ([`bounds::OWN_BYTES`]), 16 at a time.
 //!
 //! The provider has memory of its own for each endpoint, and for each peer of it.
 //!
 //! # Whose turn it is
 //! Who finds no bounce buffer waits in a queue; one that becomes free is handed to the first in it. Whoever holds some that
 //! were read, and does not receive them, loses them while others wait: they are read again. Whose operations do not end
-//! while others wait is cut off.
+//! while others wait is cut off. Nobody waits for any of that longer than [`bounds::HELD_TIME_MAX`]: then a link goes on with
+//! a buffer of its own.
+//!
+//! What does not end with its link ends when the port forgets the endpoint (`FI_AV_REMOVE_CLEANUP=1` in the environment).
+//! As long as it has not, the endpoint gets no other link, and those that it has are cut off. Where that is of no use either,
+//! the port fails.
 
 pub mod bounds;
 mod link;
@@ -34,4 +41,4 @@ mod port;
 mod resources;
 
 pub use link::FabricLink;
-pub use port::{AttachError, Client, FabricPort, Granted};
+pub use port::{AttachError, Client, FabricPort, Granted, Rest};

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fabcache_fabric::channel::bells::ServerBells;
 use fabcache_fabric::channel::{ServerEnd, Terms, Unsound, token_of};
@@ -12,7 +12,10 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::Socket;
 
-use super::bounds::{BLOCKED_TIME_MAX, FULL_BATCH, HELD_TIME_MAX, LINKS_MAX, POLLS_PER_TURN, STUCK_TIME_MAX};
+use super::bounds::{
+    BLOCKED_TIME_MAX, CLIENTS_MAX, ENDING_TIME_MAX, FULL_BATCH, HELD_TIME_MAX, LEFT_OVER_MAX,
+    LINGER_TIME_MAX, LINKS_MAX, POLLS_PER_TURN, RETRY_MAX, RETRY_MIN, RETRY_PART, STUCK_TIME_MAX,
+};
 use super::link::FabricLink;
 use super::member::{Failure, Member, operation_of};
 use super::resources::Resources;
@@ -51,8 +54,10 @@ pub enum AttachError {
     Range,
     /// A client of another host has the same endpoint.
     Taken,
-    /// A port has no more places.
-    Links,
+    /// Operations of a former link of the same endpoint do not come to an end.
+    Busy,
+    /// A port has no more places than this.
+    Links(usize),
     /// The fabric does not know its endpoint, or there is no memory left.
     Fabric(Error),
     /// The system has no randomness.
@@ -65,7 +70,12 @@ impl std::fmt::Display for AttachError {
             AttachError::Unsound(unsound) => unsound.fmt(f),
             AttachError::Range => f.write_str("the client's memory goes beyond the last address"),
             AttachError::Taken => f.write_str("a client of another host has the same endpoint"),
-            AttachError::Links => write!(f, "there are {LINKS_MAX} links already"),
+            AttachError::Busy => {
+                f.write_str("the client's endpoint does not end what a former link of it began")
+            }
+            AttachError::Links(most) => {
+                write!(f, "there are {most} links already, for which there are buffers")
+            }
             AttachError::Fabric(error) => error.fmt(f),
             AttachError::Random(error) => error.fmt(f),
         }
@@ -73,6 +83,17 @@ impl std::fmt::Display for AttachError {
 }
 
 impl std::error::Error for AttachError {}
+
+/// How long [progress](FabricPort::progress) need not be made, unless a descriptor tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Not at all.
+    No,
+    /// So long: of something that is waited for no descriptor tells.
+    For(Duration),
+    /// Until it does.
+    Long,
+}
 
 /// A worker's end of the fabric.
 #[derive(Debug)]
@@ -88,8 +109,10 @@ pub struct FabricPort {
 pub(super) struct Inner {
     pub shared: Resources,
     members: Vec<Option<Box<Member>>>,
-    /// For each place: operations under way of a link that had it. It is free when they have come to an end.
-    left_over: Vec<usize>,
+    /// For each place: what is under way of a link that had it. It is free when that has come to an end.
+    left_over: Vec<Option<LeftOver>>,
+    /// Places where there is such.
+    left_overs: usize,
     free: Vec<u32>,
     endpoints: Vec<Endpoint>,
     /// Links that are told of next.
@@ -103,6 +126,14 @@ pub(super) struct Inner {
     is_drained: bool,
     dropped: u64,
     failed: Option<Error>,
+}
+
+/// Operations of a link that has ended.
+#[derive(Clone, Copy, Debug)]
+struct LeftOver {
+    operations: usize,
+    peer: Peer,
+    since: Instant,
 }
 
 /// A client's endpoint, of one or more links.
@@ -125,7 +156,15 @@ impl FabricPort {
     /// # Errors
     /// The provider cannot, or there is no memory that can be registered.
     pub fn open(domain: &Arc<Domain>, receives: u32) -> Result<FabricPort, Error> {
-        let shared = Resources::open(domain, receives as usize)?;
+        FabricPort::open_for(domain, receives, CLIENTS_MAX)
+    }
+
+    /// Opens one for so many clients at once, at most [`CLIENTS_MAX`].
+    ///
+    /// # Errors
+    /// As for [`FabricPort::open`].
+    pub fn open_for(domain: &Arc<Domain>, receives: u32, clients: usize) -> Result<FabricPort, Error> {
+        let shared = Resources::open(domain, receives as usize, clients)?;
         let wait_fd = shared.port.wait_fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let wait_fd = wait_fd.map_err(|error| Error::System(error.to_string()))?;
         let name = shared.port.name().to_vec();
@@ -133,6 +172,7 @@ impl FabricPort {
             shared,
             members: Vec::new(),
             left_over: Vec::new(),
+            left_overs: 0,
             free: Vec::new(),
             endpoints: Vec::new(),
             listed: Vec::new(),
@@ -159,6 +199,11 @@ impl FabricPort {
     /// Messages for no link, since it was opened.
     pub fn dropped_messages(&self) -> u64 {
         lock(&self.inner).dropped
+    }
+
+    /// Operations under way of links that have ended.
+    pub fn left_over(&self) -> usize {
+        lock(&self.inner).left_over.iter().flatten().map(|left| left.operations).sum()
     }
 
     /// Links, also those that were dropped and stay for their last bytes.
@@ -192,16 +237,15 @@ impl FabricPort {
         progress
     }
 
-    /// Becomes readable when [`FabricPort::progress`] is worth it, if [`FabricPort::may_sleep`] said so just before; none
+    /// Becomes readable when [`FabricPort::progress`] is worth it, if [`FabricPort::rest`] said so just before; none
     /// if the provider has no such thing: then clients that wait ring.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.wait_fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether a descriptor will tell of what comes from now on, the port's or a link's. If not,
-    /// [progress](FabricPort::progress) is to be made instead.
-    pub fn may_sleep(&mut self) -> bool {
-        lock(&self.inner).may_sleep(self.wait_fd.is_some())
+    /// Whether a descriptor will tell of what comes from now on, the port's or a link's.
+    pub fn rest(&mut self) -> Rest {
+        lock(&self.inner).rest(self.wait_fd.is_some())
     }
 
     /// Makes a link of a TCP connection whose client has named its endpoint. `tag` stands for it in
@@ -254,8 +298,9 @@ impl Inner {
         }
         let random = getrandom::u64().map_err(AttachError::Random)?;
         let index = self.free.last().copied().unwrap_or(self.members.len() as u32);
-        if index as usize >= LINKS_MAX {
-            return Err(AttachError::Links);
+        let most = self.shared.links_max.min(LINKS_MAX);
+        if index as usize >= LINKS_MAX || self.shared.links >= most {
+            return Err(AttachError::Links(most));
         }
         let token = random & !(LINKS_MAX as u64 - 1) | u64::from(index);
         let mut terms = Terms {
@@ -293,6 +338,8 @@ impl Inner {
             blocked_since: None,
             is_blocked: false,
             waits_for_bounce: false,
+            waits_since: Instant::now(),
+            is_starved: false,
             waits_for_send: false,
             handed: None,
             moved: Instant::now(),
@@ -303,7 +350,7 @@ impl Inner {
         };
         if self.free.pop().is_none() {
             self.members.push(None);
-            self.left_over.push(0);
+            self.left_over.push(None);
         }
         self.members[index as usize] = Some(Box::new(member));
         Ok((index, Granted { token, credits }))
@@ -315,6 +362,11 @@ impl Inner {
             // What goes wrong with one link of an endpoint may break the others: they are to be of one host at least.
             if endpoint.from != from {
                 return Err(AttachError::Taken);
+            }
+            let (peer, now) = (endpoint.peer, Instant::now());
+            let is_stuck = |left: &LeftOver| left.peer == peer && now - left.since >= ENDING_TIME_MAX;
+            if self.left_over.iter().flatten().any(is_stuck) {
+                return Err(AttachError::Busy);
             }
             endpoint.links += 1;
             return Ok(endpoint.peer);
@@ -330,6 +382,10 @@ impl Inner {
         if self.endpoints[at].links == 0 {
             self.endpoints.swap_remove(at);
             self.shared.port.disconnect(peer);
+            // Now that ends.
+            for left in self.left_over.iter_mut().flatten().filter(|left| left.peer == peer) {
+                left.since = Instant::now();
+            }
         }
     }
 
@@ -348,7 +404,11 @@ impl Inner {
         self.listed.retain(|listed| *listed != index);
         match member.operations {
             0 => self.free.push(index),
-            operations => self.left_over[index as usize] = operations,
+            operations => {
+                let left = LeftOver { operations, peer: member.peer, since: Instant::now() };
+                self.left_over[index as usize] = Some(left);
+                self.left_overs += 1;
+            }
         }
         drop(member);
         self.hand_out();
@@ -413,7 +473,7 @@ impl Inner {
         self.hand_out();
         self.take_from_idle();
         self.finish_lingering();
-        Ok(())
+        self.cut_off_left_over()
     }
 
     fn fail(&mut self, error: &Error) {
@@ -432,9 +492,12 @@ impl Inner {
         let (index, ticket) = operation_of(token);
         let Some((member, shared)) = self.parts(index) else {
             drop(buffer);
-            let left_over = &mut self.left_over[index as usize];
-            *left_over -= 1;
-            if *left_over == 0 {
+            let place = &mut self.left_over[index as usize];
+            let Some(left) = place else { return };
+            left.operations -= 1;
+            if left.operations == 0 {
+                *place = None;
+                self.left_overs -= 1;
                 self.free.push(index);
             }
             return;
@@ -519,7 +582,7 @@ impl Inner {
             let Some(buffer) = self.shared.bounces.take() else { break };
             self.shared.bounce_queue.pop_front();
             let Some((member, shared)) = self.parts(index) else { continue };
-            member.waits_for_bounce = false;
+            (member.waits_for_bounce, member.is_starved) = (false, false);
             member.handed = Some(buffer);
             member.moved = Instant::now();
             member.settle(shared);
@@ -544,7 +607,8 @@ impl Inner {
         }
     }
 
-    /// While links wait for bounce buffers, those that hold some for nothing lose them.
+    /// While links wait for bounce buffers, those that hold some for nothing lose them. Who waits for long gets on with a
+    /// small one.
     fn take_from_idle(&mut self) {
         if self.shared.bounce_queue.is_empty() {
             return;
@@ -565,21 +629,79 @@ impl Inner {
             }
         }
         self.hand_out();
+        for index in self.shared.bounce_queue.clone() {
+            let Some((member, shared)) = self.parts(index) else { continue };
+            if !member.is_starved && now.saturating_duration_since(member.waits_since) >= HELD_TIME_MAX {
+                member.is_starved = true;
+                member.settle(shared);
+                self.note(index);
+            }
+        }
     }
 
-    fn may_sleep(&mut self, has_wait_fd: bool) -> bool {
-        let is_busy = !self.listed.is_empty()
-            || !self.blocked.is_empty()
-            || !self.lingering.is_empty()
-            || !self.shared.bounce_queue.is_empty()
-            || self.failed.is_some();
-        if is_busy {
-            return false;
+    /// Operations end with their peer, which is there as long as it has links: these are cut off, if what another began does
+    /// not end.
+    fn cut_off_left_over(&mut self) -> Result<(), Error> {
+        if self.left_overs == 0 {
+            return Ok(());
         }
-        if has_wait_fd {
-            return self.shared.port.may_wait();
+        let (now, mut lost) = (Instant::now(), 0);
+        for at in 0..self.left_over.len() {
+            let left = self.left_over[at].filter(|left| now - left.since >= STUCK_TIME_MAX);
+            let Some(LeftOver { operations, peer, .. }) = left else { continue };
+            if !self.endpoints.iter().any(|endpoint| endpoint.peer == peer) {
+                lost += operations;
+                continue;
+            }
+            for index in 0..self.members.len() as u32 {
+                if let Some(member) = self.member(index).filter(|member| member.peer == peer) {
+                    member.failure.get_or_insert(Failure::Stuck);
+                    self.note(index);
+                }
+            }
         }
-        // Nobody tells of what was not taken in, nor when operations end; some end only while they are polled for.
-        self.is_drained && self.members.iter().flatten().all(|member| member.operations == 0)
+        if lost <= LEFT_OVER_MAX {
+            return Ok(());
+        }
+        let provider = self.shared.port.domain().provider().to_string();
+        let why = "does not end what is under way with clients that are gone";
+        let error = Error::Unfit { provider, why };
+        self.fail(&error);
+        Err(error)
+    }
+
+    fn rest(&mut self, has_wait_fd: bool) -> Rest {
+        if !self.listed.is_empty() || self.failed.is_some() {
+            return Rest::No;
+        }
+        let may = if has_wait_fd {
+            self.shared.port.may_wait()
+        } else {
+            // Nobody tells of what was not taken in, nor when operations end; some end only while they are polled for.
+            self.is_drained && self.members.iter().flatten().all(|member| member.operations == 0)
+        };
+        match self.next_look() {
+            _ if !may => Rest::No,
+            Some(time) => Rest::For(time),
+            None => Rest::Long,
+        }
+    }
+
+    /// When to look again for what no descriptor tells of.
+    fn next_look(&mut self) -> Option<Duration> {
+        let queued = (!self.shared.bounce_queue.is_empty()).then_some(RETRY_MAX);
+        let left_over = (self.left_overs > 0).then_some(ENDING_TIME_MAX);
+        if self.blocked.is_empty() && self.lingering.is_empty() {
+            return queued.or(left_over);
+        }
+        let now = Instant::now();
+        let of = |index: &u32| self.members.get(*index as usize)?.as_deref();
+        let blocked = self.blocked.iter().filter_map(|index| of(index)?.blocked_since);
+        let lingering =
+            self.lingering.iter().filter_map(|index| of(index)?.lingering?.checked_sub(LINGER_TIME_MAX));
+        // The youngest is the most impatient.
+        let youngest = blocked.chain(lingering).max().unwrap_or(now);
+        let retry = (now.saturating_duration_since(youngest) / RETRY_PART).clamp(RETRY_MIN, RETRY_MAX);
+        Some(queued.map_or(retry, |queued| queued.min(retry)))
     }
 }

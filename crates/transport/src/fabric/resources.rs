@@ -7,8 +7,8 @@ use fabcache_fabric::channel::{MESSAGE_BYTES, PIECE_BYTES_MAX, receives_for};
 use fabcache_fabric::{Buffer, Domain, Error, Pool, Port, PortOptions};
 
 use super::bounds::{
-    BOUNCES, GRANTED_PART, GROWTH, LEAST_CREDITS, LINK_SENDS_MAX, MORE_OPERATIONS, PEERS, SENDS,
-    USUAL_CREDITS,
+    BOUNCES, CLIENT_OPERATIONS, CLIENTS_MAX, GRANTED_PART, GROWTH, LEAST_CREDITS, LINK_SENDS_MAX, OWN_BYTES,
+    OWN_GROWTH, PEERS, SENDS, USUAL_CREDITS,
 };
 
 /// A port and its buffers.
@@ -26,20 +26,26 @@ pub(super) struct Resources {
     is_short: bool,
     sends: Vec<Pool>,
     pub bounces: Pool,
+    /// For links that waited for a bounce buffer in vain, or find no send buffer and have none under way: one for each.
+    own_bounces: Vec<Pool>,
+    own_sends: Vec<Pool>,
     /// Links that wait for a bounce buffer, and for a send buffer.
     pub bounce_queue: VecDeque<u32>,
     pub send_queue: VecDeque<u32>,
     /// Where messages are made that are injected.
     pub scratch: Box<[u8; MESSAGE_BYTES]>,
     pub links: usize,
+    pub links_max: usize,
 }
 
 impl Resources {
-    pub fn open(domain: &Arc<Domain>, receives: usize) -> Result<Resources, Error> {
+    pub fn open(domain: &Arc<Domain>, receives: usize, links_max: usize) -> Result<Resources, Error> {
+        let links_max = links_max.clamp(1, CLIENTS_MAX);
         let receives_pool = Pool::new(domain, receives, MESSAGE_BYTES)?;
         let sends = Pool::new(domain, SENDS, MESSAGE_BYTES)?;
         let bounces = Pool::new(domain, BOUNCES, PIECE_BYTES_MAX)?;
-        let operations = receives + SENDS + BOUNCES + MORE_OPERATIONS;
+        let own = CLIENT_OPERATIONS * links_max + 2 * GROWTH + 2 * OWN_GROWTH;
+        let operations = receives + SENDS + BOUNCES + own;
         let port = Port::open(domain, PortOptions { operations, peers: PEERS, waits: true })?;
         let mut resources = Resources {
             port,
@@ -50,10 +56,13 @@ impl Resources {
             is_short: true,
             sends: vec![sends],
             bounces,
+            own_bounces: Vec::new(),
+            own_sends: Vec::new(),
             bounce_queue: VecDeque::new(),
             send_queue: VecDeque::new(),
             scratch: Box::new([0; MESSAGE_BYTES]),
             links: 0,
+            links_max,
         };
         resources.post_receives();
         Ok(resources)
@@ -61,7 +70,8 @@ impl Resources {
 
     /// Bytes of all buffers.
     pub fn registered_bytes(&self) -> u64 {
-        let pools = self.receives.iter().chain(&self.sends).chain([&self.bounces]);
+        let own = self.own_bounces.iter().chain(&self.own_sends);
+        let pools = self.receives.iter().chain(&self.sends).chain([&self.bounces]).chain(own);
         pools.map(|pool| pool.bytes() as u64).sum()
     }
 
@@ -123,13 +133,39 @@ impl Resources {
     // ---- send buffers ----
 
     /// A send buffer, for a link that has so many under way.
-    pub fn take_send(&self, under_way: usize) -> Option<Buffer> {
+    pub fn take_send(&mut self, under_way: usize) -> Option<Buffer> {
         let whole: usize = self.sends.iter().map(|pool| pool.bytes() / MESSAGE_BYTES).sum();
         let most = (whole / self.links.max(1)).clamp(2, LINK_SENDS_MAX);
-        if under_way >= most { None } else { self.sends.iter().find_map(Pool::take) }
+        if under_way >= most {
+            return None;
+        }
+        let buffer = self.sends.iter().find_map(Pool::take);
+        if buffer.is_some() || under_way > 0 {
+            return buffer;
+        }
+        own(&mut self.own_sends, self.port.domain(), MESSAGE_BYTES, self.links_max)
     }
 
     pub fn free_sends(&self) -> usize {
         self.sends.iter().map(Pool::free).sum()
     }
+
+    // ---- bounce buffers ----
+
+    /// A bounce buffer, though a small one, for a link that waited in vain and has no other.
+    pub fn take_own_bounce(&mut self) -> Option<Buffer> {
+        own(&mut self.own_bounces, self.port.domain(), OWN_BYTES, self.links_max)
+    }
+}
+
+/// A buffer of pools that grow up to so many. If there is no memory for more, who asks goes on waiting.
+fn own(pools: &mut Vec<Pool>, domain: &Arc<Domain>, bytes: usize, most: usize) -> Option<Buffer> {
+    let free = pools.iter().find_map(Pool::take);
+    if free.is_some() || pools.len() * OWN_GROWTH >= most {
+        return free;
+    }
+    let pool = Pool::new(domain, OWN_GROWTH, bytes).ok()?;
+    let buffer = pool.take();
+    pools.push(pool);
+    buffer
 }

@@ -139,6 +139,8 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         ("fabric_refused", sums.fabric_refused),
         ("fabric_broken", sums.fabric_broken),
         ("fabric_dropped_messages", sums.fabric_dropped_messages),
+        ("fabric_ports", shared.fabric.ports()),
+        ("fabric_failures", sums.fabric_failures),
         ("fabric_region_bytes", shared.fabric.region_bytes()),
         ("fabric_buffer_bytes", shared.fabric.buffer_bytes()),
     ] {
