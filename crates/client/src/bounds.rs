@@ -97,6 +97,9 @@ pub const READ_BUFFERS_KEPT: usize = 8;
 pub const READ_SEGMENTS_MAX: u32 = 8 << 20;
 /// How long reads may take before the server is asked instead: far longer than any that succeeds.
 pub const READ_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a GET that is awaited is looked at whenever somebody asks, before a thread sleeps for it: a few of those that
+/// succeed.
+pub const AWAITED_LOOK: Duration = Duration::from_micros(100);
 /// How long after reads have failed they are tried again.
 pub const READS_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Naps after which the server is rung for once more: some milliseconds.

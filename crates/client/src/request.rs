@@ -402,9 +402,9 @@ impl Future for Request {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completed> {
         let request = self.get_mut();
-        if request.is_being_read() {
-            // It takes as long as to wake another thread.
-            context.waker().wake_by_ref();
+        if let Stage::Foreseen(Foreseen { ticket: Ticket::Afar(begun), .. }) = &request.stage
+            && !begun.watch(context.waker())
+        {
             return Poll::Pending;
         }
         request.read();

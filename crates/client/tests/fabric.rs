@@ -2,7 +2,11 @@
 
 mod common;
 
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +14,9 @@ use common::calls::{ITEM_BYTES_MAX, Side, call, ttl};
 use common::fabric::{flags, is_one_sided, options, over, provider, served};
 use common::process::{Process, Server, again, at, patient, stat, until, until_up};
 use common::{Running, block_on};
-use fabcache_client::{Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl};
+use fabcache_client::{
+    Completed, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
+};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rustix::process::{Pid, Signal, kill_process};
@@ -332,6 +338,150 @@ fn a_stopped_server_is_read_where_reads_are_one_sided() {
     until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
     until_up(|| cache.set(b"key", b"value", Ttl::NEVER).is_ok());
     assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");
+}
+
+/// What a server is reached through by TCP, and can be cut off from.
+struct Passage {
+    address: String,
+    is_cut: Arc<AtomicBool>,
+    sockets: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Passage {
+    /// To a server at this address of TCP.
+    fn to(address: &str) -> Passage {
+        let to = address.trim_start_matches("tcp://").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("tcp://{}", listener.local_addr().expect("it listens"));
+        let (is_cut, sockets) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<TcpStream>>>::default());
+        let passage = Passage { address, is_cut: Arc::clone(&is_cut), sockets: Arc::clone(&sockets) };
+        thread::spawn(move || {
+            for client in listener.incoming().flatten().filter(|_| !is_cut.load(Ordering::Relaxed)) {
+                let Ok(server) = TcpStream::connect(&to) else { continue };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let mut from = from.try_clone().expect("a descriptor");
+                    let mut to = to.try_clone().expect("a descriptor");
+                    thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                sockets.lock().expect("no panic").push(client);
+            }
+        });
+        passage
+    }
+
+    /// Ends the connections of clients, and lets no more come.
+    fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+        for socket in self.sockets.lock().expect("no panic").drain(..) {
+            // It may have ended.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Calls a server that is stopped, and lets it go on when `meanwhile` has returned, which can tell whether the call is over.
+fn while_stopped<R: Send>(
+    server: &Server,
+    call: impl FnOnce() -> R + Send,
+    meanwhile: impl FnOnce(&dyn Fn() -> bool),
+) -> R {
+    let pid = Pid::from_child(&server.0.0);
+    kill_process(pid, Signal::STOP).expect("ours");
+    thread::scope(|scope| {
+        let called = scope.spawn(call);
+        thread::sleep(Duration::from_millis(100));
+        meanwhile(&|| called.is_finished());
+        kill_process(pid, Signal::CONT).expect("ours");
+        called.join().expect("no panic")
+    })
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn reads_end_with_the_servers_connections() {
+    let (server, address, _path) = served("fabric-cut", "");
+    let passage = Passage::to(&address);
+    let retry_after = Duration::from_millis(1);
+    let cache = over(&passage.address, Options { retry_after, ..options(FabricMode::OneSided) });
+    for asks_again in [true, false] {
+        passage.is_cut.store(false, Ordering::Relaxed);
+        until_up(|| cache.set(b"key", b"value", Ttl::NEVER).is_ok());
+        assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");
+        let get = || {
+            let began = Instant::now();
+            let mut request = cache.iget("key", Vec::new());
+            while asks_again && !request.test() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            (request.wait().result, began.elapsed())
+        };
+        let (result, took) = while_stopped(&server, get, |is_over| {
+            passage.cut();
+            until("it is over", is_over);
+        });
+        // Where it is read all the same, that was before. Reads alone would be waited for as long as two seconds.
+        assert!(result.is_err() || took < Duration::from_millis(100), "{result:?} after {took:?}");
+        assert!(took < Duration::from_millis(1800), "{took:?}");
+    }
+    passage.is_cut.store(false, Ordering::Relaxed);
+    until_up(|| cache.get(b"key").is_ok_and(|item| item.is_some_and(|item| item.value == b"value")));
+}
+
+/// Awaits it, and counts how often it was looked at.
+fn block_on_counting(mut request: Request) -> (Completed, u64) {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    for looks in 1.. {
+        if let Poll::Ready(completed) = Pin::new(&mut request).poll(&mut context) {
+            return (completed, looks);
+        }
+        thread::park();
+    }
+    unreachable!("it is looked at until it is over")
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_awaits_a_read_sleeps_while_nothing_comes() {
+    let (server, address, _path) = served("fabric-awaited", "");
+    let cache = over(&address, options(FabricMode::OneSided));
+    for number in 0..40 {
+        cache.set(format!("key{number}").as_bytes(), &pattern(number, 300), Ttl::NEVER).expect("stored");
+    }
+    assert!(cache.get(b"key1").expect("answered").is_some());
+    let (completed, looks) = while_stopped(
+        &server,
+        || block_on_counting(cache.iget("key2", Vec::new())),
+        |_| thread::sleep(Duration::from_millis(500)),
+    );
+    assert!(completed.value == pattern(2, 300), "{completed:?}");
+    assert!(looks < 10_000, "it was looked at {looks} times");
+    // Many at once, beside one that blocks.
+    thread::scope(|scope| {
+        for reader in 0..4 {
+            let cache = &cache;
+            scope.spawn(move || {
+                for number in 0..200 {
+                    let number = (reader * 7 + number) % 40;
+                    let key = format!("key{number}");
+                    let value = match reader {
+                        0 => cache.get(key.as_bytes()).expect("answered").expect("there").value,
+                        _ => block_on(&mut cache.iget(key, Vec::new())).value,
+                    };
+                    assert!(value == pattern(number, 300), "{number}");
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -16,6 +16,7 @@ use fabcache_protocol::binary::RESPONSE;
 
 use super::link::End;
 use super::remote::{Region, Remote};
+use super::sockets::Sockets;
 use super::stream::FabricStream;
 use super::{domains, kept};
 use crate::bounds::KEPT_LINKS_MAX;
@@ -95,8 +96,8 @@ pub fn attach(
     let one_sided = remote.reads(offer.is_one_sided && domain.provider().is_one_sided);
     if one_sided {
         let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
-        let socket = Arc::downgrade(&socket.socket);
-        let region = Region { domain, name: name.clone(), memory, secret, zero_ns, grace_ns, socket };
+        let sockets = Sockets::new(&socket.socket);
+        let region = Region { domain, name: name.clone(), memory, secret, zero_ns, grace_ns, sockets };
         remote.know(region);
     }
     let stream = FabricStream::new(end, &name, terms, Arc::clone(&socket.socket));

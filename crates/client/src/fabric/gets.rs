@@ -8,7 +8,8 @@
 //! asked for by requests, until another of these is made.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
 use std::time::Instant;
 
 use fabcache_fabric::channel::bells::ClientBells;
@@ -30,23 +31,64 @@ use crate::shm::{Read, monotonic_ns, next_random};
 
 const NS_PER_SECOND: i64 = 1_000_000_000;
 
-/// Where a GET that was begun leaves what it came to, with the value.
+/// Where a GET that was begun leaves what it came to. Its lock is held for a moment only, and no other is taken meanwhile.
+#[derive(Debug)]
+pub struct Slot {
+    state: Mutex<State>,
+    /// Until then it may take.
+    deadline: Instant,
+}
+
 #[derive(Debug, Default)]
-pub struct Slot(Mutex<Option<(Read, Vec<u8>)>>);
+struct State {
+    over: Option<Over>,
+    /// Told when it is over.
+    waker: Option<Waker>,
+}
+
+/// What a GET came to.
+#[derive(Debug)]
+pub struct Over {
+    /// It …
+    pub read: Read,
+    /// … and the value.
+    pub value: Vec<u8>,
+}
 
 impl Slot {
+    fn new(deadline: Instant) -> Slot {
+        Slot { state: Mutex::default(), deadline }
+    }
+
     /// What it came to, once.
-    pub fn take(&self) -> Option<(Read, Vec<u8>)> {
-        self.0.lock().expect(NO_PANIC).take()
+    pub fn take(&self) -> Option<Over> {
+        self.lock().over.take()
     }
 
     /// It is over, and was not taken.
     pub fn is_over(&self) -> bool {
-        self.0.lock().expect(NO_PANIC).is_some()
+        self.lock().over.is_some()
     }
 
-    fn put(&self, read: Read, value: Vec<u8>) {
-        *self.0.lock().expect(NO_PANIC) = Some((read, value));
+    /// If it is not over, this one is told when it is, and handed back is whom it takes the place of.
+    pub fn watch(&self, waker: Waker) -> Option<Waker> {
+        let mut state = self.lock();
+        if state.over.is_some() { Some(waker) } else { state.waker.replace(waker) }
+    }
+
+    /// When it is to be given up, if somebody is to be told of it.
+    fn awaited_until(&self) -> Option<Instant> {
+        self.lock().waker.as_ref().map(|_| self.deadline)
+    }
+
+    fn put(&self, read: Read, value: Vec<u8>) -> Option<Waker> {
+        let mut state = self.lock();
+        state.over = Some(Over { read, value });
+        state.waker.take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect(NO_PANIC)
     }
 }
 
@@ -83,6 +125,8 @@ pub struct Gets {
     /// Reads of which the server is to be told.
     accesses: Vec<(KeyHash, u8)>,
     random: u32,
+    /// To be woken once nothing is locked.
+    wakers: Vec<Waker>,
     /// Reads have failed: nothing more is read here.
     is_broken: bool,
     region: Arc<Own<Region>>,
@@ -127,6 +171,7 @@ impl Gets {
             ended: Vec::new(),
             accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
             random: monotonic_ns() as u32 | 1,
+            wakers: Vec::new(),
             is_broken: false,
             region: Arc::clone(region),
         })
@@ -147,14 +192,14 @@ impl Gets {
         self.remote.is_kept(key)
     }
 
-    /// Begins a GET, if there is room for one more.
-    pub fn begin(&mut self, key: &[u8]) -> Option<Arc<Slot>> {
+    /// Begins a GET, if there is room for one more. It may take until the deadline.
+    pub fn begin(&mut self, key: &[u8], deadline: Instant) -> Option<Arc<Slot>> {
         if self.is_over() || self.remote.room() == 0 {
             return None;
         }
         let token = self.next_token;
         self.next_token += 1;
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(Slot::new(deadline));
         self.begun.insert(token, Begun { slot: Arc::clone(&slot), value: Vec::new() });
         self.remote.get(key, token);
         Some(slot)
@@ -188,8 +233,23 @@ impl Gets {
         self.remote.abandon();
         self.settle();
         for (_, begun) in self.begun.drain() {
-            begun.slot.put(Read::Ask, Vec::new());
+            self.wakers.extend(begun.slot.put(Read::Ask, Vec::new()));
         }
+    }
+
+    /// Who is to be woken, by a caller that has locked nothing any more.
+    pub fn take_wakers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.wakers)
+    }
+
+    /// When the first is to be given up of the GETs that somebody is told of; none if there are none.
+    pub fn awaited_until(&self) -> Option<Instant> {
+        self.begun.values().filter_map(|begun| begun.slot.awaited_until()).min()
+    }
+
+    /// A read waits for the provider to take it.
+    pub fn is_refused(&self) -> bool {
+        self.refused.is_some()
     }
 
     fn take_in(&mut self, Completion { token, result, buffer, .. }: Completion, now: Now) {
@@ -255,7 +315,7 @@ impl Gets {
                     if self.port.wait_fd().is_none() {
                         self.bells.posted(Instant::now());
                         if self.bells.rings_awake(Instant::now) {
-                            self.region.ring();
+                            self.region.sockets.ring();
                         }
                     }
                     return;
@@ -302,7 +362,7 @@ impl Gets {
             if let Some(buffer) = buffer {
                 self.keep(buffer);
             }
-            slot.put(read, value);
+            self.wakers.extend(slot.put(read, value));
         }
         any
     }
@@ -362,6 +422,9 @@ fn birth_of(first: &[u8], bytes: u64) -> Result<Birth, String> {
     Ok(birth)
 }
 
+/// Tries of the first read after each of which it is looked whether the server is there.
+const CONNECTING_LOOKS: u32 = 64;
+
 /// The region's first bytes.
 fn read_first(
     port: &mut Port,
@@ -392,6 +455,9 @@ fn read_first(
         }
         if Instant::now() >= deadline {
             return Err("reading it takes too long".into());
+        }
+        if tries % CONNECTING_LOOKS == CONNECTING_LOOKS - 1 && region.sockets.have_ended() {
+            return Err("the server has ended its connections".into());
         }
         // The server may rest, and has to look at its end before the two know each other.
         region.nudge(tries);

@@ -13,6 +13,7 @@ mod kept;
 mod link;
 mod own;
 mod remote;
+mod sockets;
 mod stream;
 
 pub use attach::attach;

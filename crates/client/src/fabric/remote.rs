@@ -1,10 +1,13 @@
 //! What is known of a server that is reached over the fabric: how it is to be used, where its items lie, and who reads them.
 //!
 //! All threads share the GETs under way to a server. Whoever waits for one drives for all, looking for a while; then the first
-//! of those that wait sleeps for what comes, and the others for it.
+//! of those that wait sleeps for what comes, and the others for it. For those that are awaited a thread does as one that waits:
+//! the driver. Who sleeps is woken as well when the server ends its TCP connections.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::atomic::AtomicCell;
@@ -13,11 +16,14 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::channel::Patience;
 use fabcache_layout::checksum::Secret;
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::SendFlags;
 
-use super::gets::{Gets, Slot};
+use super::gets::{Gets, Over, Slot};
 use super::own::Own;
-use crate::bounds::{LOOKS_BETWEEN_CLOCKS, NAP_MAX, READ_PATIENCE, READS_AGAIN_AFTER};
+use super::sockets::{HAS_ENDED, Sockets};
+use crate::bounds::{
+    AWAITED_LOOK, DRIVER_LINGER, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, READ_PATIENCE, READS_AGAIN_AFTER,
+    SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
+};
 use crate::client::{Fabric, FabricMode};
 use crate::shm::{Read, monotonic_ns, next_random};
 use crate::socket::{Bell, wait_for_any};
@@ -38,8 +44,8 @@ pub struct Region {
     pub zero_ns: i64,
     /// For so long nothing is written over what was freed.
     pub grace_ns: u64,
-    /// Of the connection on which it was told, as long as that is there.
-    pub socket: Weak<socket2::Socket>,
+    /// Of the connections on which it was told.
+    pub sockets: Sockets,
 }
 
 impl Region {
@@ -50,18 +56,10 @@ impl Region {
             && Arc::ptr_eq(&self.domain, &other.domain)
     }
 
-    /// Rings for the server.
-    pub fn ring(&self) {
-        if let Some(socket) = self.socket.upgrade() {
-            // A socket full of bells rings as well.
-            let _ = rustix::net::send(&*socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
-        }
-    }
-
     /// Rings for the server now and then, with naps between.
     pub fn nudge(&self, tries: u32) {
         if tries % 64 == 63 {
-            self.ring();
+            self.sockets.ring();
         }
         if tries > 64 {
             std::thread::sleep(Duration::from_micros(50));
@@ -78,6 +76,8 @@ pub struct Remote {
     read_patience: Duration,
     region: Mutex<Option<Arc<Own<Region>>>>,
     reading: Mutex<Option<Arc<Reading>>>,
+    /// Held while one is made.
+    making: Mutex<()>,
     /// Which way was faster lately.
     ways: Mutex<Ways>,
     random: AtomicCell<u32>,
@@ -97,6 +97,11 @@ struct Reading {
     /// Who waits, under the lock of the GETs.
     waiting: AtomicCell<Waiting>,
     patience: AtomicCell<Patience>,
+    /// A thread drives for those who are to be told. Changes under the lock of the GETs.
+    has_driver: AtomicBool,
+    /// When it was last looked whether the server is there.
+    looked_ns: AtomicU64,
+    has_server_left: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,6 +118,7 @@ impl Remote {
             read_patience: READ_PATIENCE.min(timeout / 2),
             region: Mutex::default(),
             reading: Mutex::default(),
+            making: Mutex::default(),
             ways: Mutex::default(),
             random: AtomicCell::new(monotonic_ns() as u32 | 1),
             again_at: AtomicCell::new(None),
@@ -132,14 +138,12 @@ impl Remote {
     pub fn know(&self, region: Region) {
         let mut known = lock(&self.region);
         // Of many connections one after the other tells the same.
-        let is_known = known
-            .as_ref()
-            .is_some_and(|known| known.is_current() && known.is(&region) && known.socket.strong_count() > 0);
-        if !is_known {
-            *known = Some(Arc::new(Own::new(region)));
-            lock(&self.ways).forget();
-            self.again_at.store(None);
+        if let Some(known) = known.as_ref().filter(|known| known.is_current() && known.is(&region)) {
+            return known.sockets.add(&region.sockets);
         }
+        *known = Some(Arc::new(Own::new(region)));
+        lock(&self.ways).forget();
+        self.again_at.store(None);
     }
 
     /// The server is gone, as far as is known.
@@ -162,19 +166,17 @@ impl Remote {
     }
 
     fn begin_by(&self, key: &[u8], chooses: bool) -> Option<Begun> {
-        let reading = self.reading()?;
+        let began = Instant::now();
+        let deadline = began + self.read_patience;
+        let reading = self.reading(deadline)?;
         let mut gets = reading.gets();
         let way = if chooses { Some(self.choose(gets.is_kept(key))) } else { None };
         if way == Some(Way::Request) {
             return None;
         }
-        let began = Instant::now();
-        let slot = gets.begin(key)?;
-        if gets.drive() {
-            reading.wake();
-        }
-        drop(gets);
-        Some(Begun { slot, reading, way, began, patience: self.read_patience })
+        let slot = gets.begin(key, deadline)?;
+        reading.turn(gets, Gets::drive);
+        Some(Begun { slot, reading, way, began, deadline })
     }
 
     fn choose(&self, is_kept: bool) -> Way {
@@ -200,20 +202,22 @@ impl Remote {
     }
 
     /// What a GET came to; waits for it.
-    pub fn end(&self, Begun { slot, reading, way, began, .. }: Begun) -> Ended {
+    pub fn end(&self, Begun { slot, reading, way, began, deadline }: Begun) -> Ended {
         if !reading.is_current() {
             // A parent's.
             return Ended { read: Read::Ask, value: Vec::new(), accesses: None };
         }
-        if !slot.is_over() && !reading.wait(&slot, began + self.read_patience) {
+        if !slot.is_over() && !reading.wait(&slot, deadline) {
             reading.give_up();
         }
-        let (read, value) = slot.take().unwrap_or((Read::Ask, Vec::new()));
+        let over = slot.take();
+        let (read, value) = over.map_or((Read::Ask, Vec::new()), |Over { read, value }| (read, value));
         if let Some(way) = way {
             let is_hit = matches!(read, Read::Hit { .. });
             self.note_way(way, began, is_hit.then_some(value.len()));
         }
-        let accesses = self.note(&reading, matches!(read, Read::Gone));
+        let is_gone = matches!(read, Read::Gone) || reading.has_server_left.load(Ordering::Relaxed);
+        let accesses = self.note(&reading, is_gone);
         Ended { read, value, accesses }
     }
 
@@ -237,30 +241,32 @@ impl Remote {
         None
     }
 
-    fn reading(&self) -> Option<Arc<Reading>> {
-        let mut current = lock(&self.reading);
-        if let Some(reading) = current.as_ref() {
-            if reading.is_current() {
-                return Some(Arc::clone(reading));
-            }
-            // A parent's.
-            *current = None;
+    fn reading(&self, deadline: Instant) -> Option<Arc<Reading>> {
+        if let Some(reading) = self.current() {
+            return Some(reading);
+        }
+        // Who reads meanwhile asks the server: another would only make the same.
+        let _making = self.making.try_lock().ok()?;
+        if let Some(reading) = self.current() {
+            return Some(reading);
         }
         let region = lock(&self.region).clone().filter(|region| region.is_current())?;
         if self.again_at.load().is_some_and(|at| Instant::now() < at) {
             return None;
         }
-        // Held meanwhile: who reads as well would only make another.
-        match Reading::new(region, self.read_patience) {
-            Some(reading) => {
-                self.again_at.store(None);
-                Some(Arc::clone(current.insert(Arc::new(reading))))
-            }
-            None => {
-                self.again_at.store(Some(Instant::now() + READS_AGAIN_AFTER));
-                None
-            }
-        }
+        let Some(reading) = Reading::new(region, deadline) else {
+            self.again_at.store(Some(Instant::now() + READS_AGAIN_AFTER));
+            return None;
+        };
+        self.again_at.store(None);
+        Some(Arc::clone(lock(&self.reading).insert(Arc::new(reading))))
+    }
+
+    fn current(&self) -> Option<Arc<Reading>> {
+        let mut current = lock(&self.reading);
+        // Not a parent's.
+        current.take_if(|reading| !reading.is_current());
+        current.clone()
     }
 }
 
@@ -272,8 +278,8 @@ pub struct Begun {
     /// Chosen for its time, which is to be noted.
     way: Option<Way>,
     began: Instant,
-    /// It may take so long.
-    patience: Duration,
+    /// Then it is given up.
+    deadline: Instant,
 }
 
 /// A GET that is over.
@@ -293,16 +299,29 @@ impl Begun {
         if self.slot.is_over() || !self.reading.is_current() || self.reading.drive(&self.slot) {
             return true;
         }
-        if self.began.elapsed() >= self.patience {
+        if Instant::now() >= self.deadline || self.reading.misses_server() {
             self.reading.give_up();
         }
         self.slot.is_over()
     }
+
+    /// The same; if it is not over, the waker is told when it is.
+    pub fn watch(&self, waker: &Waker) -> bool {
+        if self.test() {
+            return true;
+        }
+        if self.began.elapsed() < AWAITED_LOOK {
+            // It takes as long as to wake another thread.
+            waker.wake_by_ref();
+            return false;
+        }
+        self.reading.watch(&self.slot, waker)
+    }
 }
 
 impl Reading {
-    fn new(region: Arc<Own<Region>>, patience: Duration) -> Option<Reading> {
-        let mut gets = Gets::new(&region, Instant::now() + patience).ok()?;
+    fn new(region: Arc<Own<Region>>, deadline: Instant) -> Option<Reading> {
+        let mut gets = Gets::new(&region, deadline).ok()?;
         let descriptor = gets.port().wait_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose();
         Some(Reading {
             gets: Mutex::new(Own::new(gets)),
@@ -312,6 +331,9 @@ impl Reading {
             bell: Bell::new().ok()?,
             waiting: AtomicCell::default(),
             patience: AtomicCell::default(),
+            has_driver: AtomicBool::new(false),
+            looked_ns: AtomicU64::new(monotonic_ns()),
+            has_server_left: AtomicBool::new(false),
         })
     }
 
@@ -325,28 +347,88 @@ impl Reading {
 
     fn give_up(&self) {
         if self.is_current() {
-            self.gets().give_up();
-            self.wake();
+            self.turn(self.gets(), |gets| {
+                gets.give_up();
+                true
+            });
         }
     }
 
-    /// Some GETs are over, perhaps those of others. Under the lock of the GETs.
-    fn wake(&self) {
-        let Waiting { leads, followers } = self.waiting.load();
-        if leads {
-            self.bell.ring();
+    /// The server has ended its connections; looked at now and then.
+    fn misses_server(&self) -> bool {
+        let unlooked_ns = monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Relaxed));
+        u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() && self.has_lost_server()
+    }
+
+    fn has_lost_server(&self) -> bool {
+        self.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
+        if self.region.sockets.have_ended() {
+            self.has_server_left.store(true, Ordering::Relaxed);
         }
-        if followers > 0 {
-            self.turned.notify_all();
+        self.has_server_left.load(Ordering::Relaxed)
+    }
+
+    /// Does something after which GETs may be over, and tells those that wait if so, or if there is something new to wait for.
+    fn turn(&self, mut gets: MutexGuard<'_, Own<Gets>>, what: impl FnOnce(&mut Gets) -> bool) {
+        if what(&mut gets) || gets.is_refused() {
+            let Waiting { leads, followers } = self.waiting.load();
+            if leads {
+                self.bell.ring();
+            }
+            if followers > 0 {
+                self.turned.notify_all();
+            }
         }
+        let wakers = gets.take_wakers();
+        drop(gets);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     fn drive(&self, slot: &Slot) -> bool {
-        let mut gets = self.gets();
-        if gets.drive() {
-            self.wake();
+        self.turn(self.gets(), Gets::drive);
+        slot.is_over()
+    }
+
+    /// Whether the GET is over; if not, the waker is told when it is.
+    fn watch(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> bool {
+        // Cloned before anything is locked, and what it replaces is dropped behind that: both may be anybody's code.
+        let waker = waker.clone();
+        let gets = self.gets();
+        let replaced = slot.watch(waker);
+        let is_driven = slot.is_over() || self.has_driver.swap(true, Ordering::Relaxed);
+        // The driver may be about to end.
+        self.turned.notify_all();
+        drop(gets);
+        drop(replaced);
+        if !is_driven {
+            let reading = Arc::clone(self);
+            let driver = std::thread::Builder::new().name("fabcache-reader".into());
+            if driver.spawn(move || reading.drive_while_awaited()).is_err() {
+                self.has_driver.store(false, Ordering::Relaxed);
+                self.give_up();
+            }
         }
         slot.is_over()
+    }
+
+    /// What the driver does.
+    fn drive_while_awaited(&self) {
+        loop {
+            self.turn(self.gets(), Gets::drive);
+            // What is awaited next often follows what was just told.
+            let is_idle = |gets: &mut Own<Gets>| gets.awaited_until().is_none();
+            let (gets, _) =
+                self.turned.wait_timeout_while(self.gets(), DRIVER_LINGER, is_idle).expect(NO_PANIC);
+            let Some(deadline) = gets.awaited_until() else {
+                self.has_driver.store(false, Ordering::Relaxed);
+                return;
+            };
+            drop(gets);
+            if Instant::now() >= deadline {
+                self.give_up();
+            }
+            self.sleep(|gets| gets.awaited_until() != Some(deadline), deadline);
+        }
     }
 
     /// Waits until a GET is over. False if that takes too long.
@@ -361,7 +443,7 @@ impl Reading {
             if now >= deadline {
                 return false;
             }
-            if self.sleep(slot, deadline) {
+            if self.sleep(|_| slot.is_over(), deadline) {
                 self.patience.store(patience.after_sleep(now.elapsed()));
                 return true;
             }
@@ -384,10 +466,10 @@ impl Reading {
         }
     }
 
-    /// Sleeps once, for what comes or for who does. Whether the GET is over then.
-    fn sleep(&self, slot: &Slot, deadline: Instant) -> bool {
+    /// Sleeps for what comes, or for who does so. Whether it is done then; if not, it is time for something else.
+    fn sleep(&self, is_done: impl Fn(&Gets) -> bool, deadline: Instant) -> bool {
         let mut gets = self.gets();
-        if slot.is_over() {
+        if is_done(&gets) {
             return true;
         }
         let waiting = self.waiting.load();
@@ -397,31 +479,52 @@ impl Reading {
             let (gets, _) = self.turned.wait_timeout(gets, left).expect(NO_PANIC);
             let waiting = self.waiting.load();
             self.waiting.store(Waiting { followers: waiting.followers - 1, ..waiting });
-            drop(gets);
-            return slot.is_over();
-        }
-        if self.descriptor.is_some() && !gets.port().may_wait() {
-            return false;
+            return is_done(&gets);
         }
         self.waiting.store(Waiting { leads: true, ..waiting });
-        drop(gets);
+        let mut naps = 0;
+        while !is_done(&gets)
+            && Instant::now() < deadline
+            && (self.descriptor.is_none() || gets.port().may_wait())
+        {
+            // What a descriptor forgets to tell of takes twice as long at most; it does not tell of room for what was refused.
+            let tells = self.descriptor.is_some() && !gets.is_refused();
+            let (first, longest) =
+                if tells { (NAP_MAX, SLEEP_ON_DESCRIPTOR_MAX) } else { (NAP_MIN, NAP_MAX) };
+            drop(gets);
+            let until = Instant::now() + (first * (1 << naps)).min(longest);
+            let has_slept = self.nap(deadline.min(until));
+            gets = self.gets();
+            if !has_slept {
+                gets.give_up();
+            }
+            if gets.drive() {
+                break;
+            }
+            naps = NAPS_GROWING.min(naps + 1);
+        }
+        self.waiting.store(Waiting { leads: false, ..self.waiting.load() });
+        let is_done = is_done(&gets);
+        // Another is to lead.
+        self.turn(gets, |_| true);
+        is_done
+    }
+
+    /// Sleeps once. False if there is nothing to be waited for.
+    fn nap(&self, until: Instant) -> bool {
+        let socket = self.region.sockets.newest();
         let mut what = vec![PollFd::new(&self.bell.0, PollFlags::IN)];
         what.extend(self.descriptor.as_ref().map(|descriptor| PollFd::new(descriptor, PollFlags::IN)));
-        // What a descriptor forgets to tell of costs no more than that.
-        let slept = wait_for_any(&mut what, deadline.min(Instant::now() + NAP_MAX));
+        what.extend(socket.as_ref().map(|socket| PollFd::new(&**socket, HAS_ENDED)));
+        let slept = wait_for_any(&mut what, until);
+        let may_have_ended = socket.is_some() && what.last().is_some_and(|last| !last.revents().is_empty());
         self.bell.answer();
-        let mut gets = self.gets();
-        self.waiting.store(Waiting { leads: false, ..self.waiting.load() });
-        gets.drive();
-        if self.waiting.load().followers > 0 {
-            self.turned.notify_all();
-        }
-        if slept.is_err() {
-            gets.give_up();
-        }
-        slot.is_over()
+        slept.is_ok() && !(may_have_ended && self.has_lost_server())
     }
 }
+
+/// Naps after which they get no longer: the longest are some hundred of the first.
+const NAPS_GROWING: u32 = 8;
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().expect(NO_PANIC)
