@@ -84,8 +84,8 @@ pub const KEPT_LINKS_MAX: usize = 64;
 pub const READS_AT_ONCE: usize = 64;
 /// Buffers for what is mostly read: buckets, short items and the published line, for each read and the lines beside.
 pub const SHORT_READ_BUFFERS: usize = READS_AT_ONCE + 16;
-/// Their bytes.
-pub const SHORT_READ_BYTES: usize = 4096;
+/// Their bytes: a value of 4096, with what else is in its item, and the published line.
+pub const SHORT_READ_BYTES: usize = 6 << 10;
 /// Buffers for longer items …
 pub const LONG_READ_BUFFERS: usize = 16;
 /// … and their bytes. What is longer still is read into memory that is registered for it.

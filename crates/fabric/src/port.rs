@@ -14,7 +14,7 @@ use crate::domain::Domain;
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::object::{Object, operation};
-use crate::provider::ip_of;
+use crate::provider::{PLACES_MAX, ip_of};
 use crate::signals::Kept;
 use crate::sys;
 
@@ -132,6 +132,7 @@ struct Calls {
         u64,
         *mut c_void,
     ) -> isize,
+    read_places: unsafe extern "C" fn(*mut sys::FidEp, *const sys::FiMsgRma, u64) -> isize,
     write: unsafe extern "C" fn(*mut sys::FidEp, *const sys::FiMsgRma, u64) -> isize,
     poll: unsafe extern "C" fn(*mut sys::FidCq, *mut c_void, usize) -> isize,
     poll_error: unsafe extern "C" fn(*mut sys::FidCq, *mut sys::FiCqErrEntry, u64) -> isize,
@@ -363,6 +364,47 @@ impl Port {
             let Posted { endpoint, base, descriptor, context } = posted;
             // SAFETY: the endpoint is enabled, the peer known; buffer and context are the operation's until it ends.
             unsafe { call(endpoint, base, len, descriptor, address, place, key, context) }
+        })
+    }
+
+    /// Reads several places of a peer's memory by one operation, one behind the other into a buffer: at most
+    /// [`crate::Provider::places_at_once`].
+    ///
+    /// # Errors
+    /// It is not posted.
+    pub fn read_places(
+        &mut self,
+        peer: Peer,
+        from: &[(Place, usize)],
+        buffer: Buffer,
+        token: u64,
+    ) -> Result<(), Refused> {
+        if from.is_empty() || from.len() > self.domain.provider().places_at_once.min(PLACES_MAX) {
+            let error = Error::Size("so many places are not read at once");
+            return Err(Refused { buffer, error });
+        }
+        let call = self.calls.read_places;
+        let mut remote = [sys::FiRmaIov { addr: 0, len: 0, key: 0 }; PLACES_MAX];
+        let mut bytes = 0usize;
+        for (remote, (place, len)) in remote.iter_mut().zip(from) {
+            *remote = sys::FiRmaIov { addr: place.address, len: *len, key: place.key };
+            bytes = bytes.saturating_add(*len);
+        }
+        self.post(buffer, 0..bytes, token, Kind::Read, Some(peer), |mut posted, address| {
+            let local = sys::IoVec { base: posted.base, len: bytes };
+            let message = sys::FiMsgRma {
+                msg_iov: &raw const local,
+                desc: &raw mut posted.descriptor,
+                iov_count: 1,
+                addr: address,
+                rma_iov: remote.as_ptr(),
+                rma_iov_count: from.len(),
+                context: posted.context,
+                data: 0,
+            };
+            // SAFETY: the endpoint is enabled, the peer known, the lists live through the call, and name as many bytes of the
+            // peer as there are here; buffer and context are the operation's until it ends.
+            unsafe { call(posted.endpoint, &raw const message, 0) }
         })
     }
 
@@ -611,6 +653,7 @@ impl Calls {
             send: operation!(messages, FiOpsMsg::send)?,
             inject: operation!(messages, FiOpsMsg::inject)?,
             read: operation!(memory, FiOpsRma::read)?,
+            read_places: operation!(memory, FiOpsRma::readmsg)?,
             write: operation!(memory, FiOpsRma::writemsg)?,
             poll: operation!(completions, FiOpsCq::read)?,
             poll_error: operation!(completions, FiOpsCq::readerr)?,

@@ -22,6 +22,9 @@ const CAPABILITIES: u64 = sys::FI_MSG
     | sys::FI_REMOTE_READ
     | sys::FI_REMOTE_WRITE;
 
+/// Places of a peer's memory that are read at once, at most.
+pub const PLACES_MAX: usize = 4;
+
 /// What providers may ask of us.
 const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2;
 
@@ -63,6 +66,8 @@ pub struct Provider {
     pub pins_memory: bool,
     /// Reads are sent in the order in which they were posted (`FI_ORDER_RAR`).
     pub reads_in_order: bool,
+    /// So many places of a peer's memory are read by one operation at the price of one.
+    pub places_at_once: usize,
     /// Messages of so many bytes are sent without keeping their buffer.
     pub inject_bytes: usize,
     /// Sends and the like that an endpoint can have under way.
@@ -289,6 +294,7 @@ impl Provider {
             is_one_sided,
             pins_memory: description.memory_modes & sys::FI_MR_ALLOCATED != 0,
             reads_in_order: description.order & (sys::FI_ORDER_RAR | sys::FI_ORDER_RMA_RAR) != 0,
+            places_at_once: places_at_once(&description, is_one_sided),
             inject_bytes: injected_bytes(&description),
             transmits_max: description.transmits,
             receives_max: description.receives,
@@ -366,6 +372,11 @@ fn injected_bytes(description: &Description) -> usize {
     if description.name.ends_with(";ofi_rxm") { 0 } else { description.inject_bytes }
 }
 
+/// How many places are read at once. Hardware reads them one by one, and shm more than one only with the peer's help.
+fn places_at_once(description: &Description, is_one_sided: bool) -> usize {
+    if is_one_sided || description.name == "shm" { 1 } else { description.places.clamp(1, PLACES_MAX) }
+}
+
 /// What a description says, in Rust's types.
 struct Description {
     name: String,
@@ -380,6 +391,7 @@ struct Description {
     memory_modes: i32,
     order: u64,
     inject_bytes: usize,
+    places: usize,
     transmits: usize,
     receives: usize,
 }
@@ -411,6 +423,7 @@ impl Description {
             memory_modes: domain.mr_mode,
             order: transmit.msg_order,
             inject_bytes: transmit.inject_size,
+            places: transmit.rma_iov_limit,
             transmits: transmit.size,
             receives: receive.size,
         }
@@ -513,6 +526,7 @@ pub mod tests {
             is_one_sided: false,
             pins_memory: false,
             reads_in_order: false,
+            places_at_once: 1,
             inject_bytes: 0,
             transmits_max: 0,
             receives_max: 0,

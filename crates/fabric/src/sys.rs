@@ -359,7 +359,7 @@ pub struct FiOpsRma {
         ) -> isize,
     >,
     pub readv: Unused,
-    pub readmsg: Unused,
+    pub readmsg: Option<unsafe extern "C" fn(*mut FidEp, *const FiMsgRma, u64) -> isize>,
     pub write: Unused,
     pub writev: Unused,
     pub writemsg: Option<unsafe extern "C" fn(*mut FidEp, *const FiMsgRma, u64) -> isize>,
@@ -371,6 +371,7 @@ pub struct IoVec {
     pub len: usize,
 }
 
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct FiRmaIov {
     pub addr: u64,

@@ -30,7 +30,7 @@ const SEGMENT_BYTES_WANTED: u64 = 16 << 10;
 /// No smaller segments: an item's header and key must fit many times.
 const SEGMENT_BYTES_MIN: u64 = 8 << 10;
 /// No larger segments: one huge page, and what the largest size class can tell.
-const SEGMENT_BYTES_MAX: u64 = 2 << 20;
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 2 << 20;
 /// Memory for each partition until there are [`PARTITIONS_WANTED`]: a table of several groups, so that one group more or
 /// less matters little, where items have a kilobyte.
 const PARTITION_MEMORY_BYTES: u64 = 2 << 20;

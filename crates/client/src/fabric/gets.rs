@@ -102,6 +102,14 @@ struct Begun {
     value: Vec<u8>,
 }
 
+/// A read under way.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    fetch: Fetch,
+    /// What is fetched by the same operation, behind it in its buffer.
+    behind: Option<Fetch>,
+}
+
 /// GETs of one region.
 #[derive(Debug)]
 pub struct Gets {
@@ -116,9 +124,13 @@ pub struct Gets {
     begun: HashMap<u64, Begun>,
     next_token: u64,
     /// What is being fetched, by its number.
-    fetching: Vec<Option<Fetch>>,
+    fetching: Vec<Option<Posted>>,
     /// The provider did not take this one yet.
-    refused: Option<(Fetch, Buffer)>,
+    refused: Option<(Posted, Buffer)>,
+    /// To be fetched next.
+    next: Option<Fetch>,
+    /// One operation reads two places for the price of one.
+    joins: bool,
     /// For a server that may sleep while its queue is full.
     bells: ClientBells,
     ended: Vec<Completion>,
@@ -167,6 +179,8 @@ impl Gets {
             next_token: 0,
             fetching: Vec::new(),
             refused: None,
+            next: None,
+            joins: domain.provider().places_at_once >= 2,
             bells: ClientBells::default(),
             ended: Vec::new(),
             accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
@@ -192,9 +206,16 @@ impl Gets {
         self.remote.is_kept(key)
     }
 
-    /// Begins a GET, if there is room for one more. It may take until the deadline.
-    pub fn begin(&mut self, key: &[u8], deadline: Instant) -> Option<Arc<Slot>> {
-        if self.is_over() || self.remote.room() == 0 {
+    /// Whether there is room for one more GET.
+    pub fn has_room(&self) -> bool {
+        self.remote.room() > 0
+    }
+
+    /// Begins a GET, if there is room for one more. What is to be read for it is posted, and nothing is taken in: of many that
+    /// are begun one behind the other each would ask for what came of the one before. Whether any GET is over since. It may
+    /// take until the deadline.
+    pub fn begin(&mut self, key: &[u8], deadline: Instant) -> Option<(Arc<Slot>, bool)> {
+        if self.is_over() || !self.has_room() {
             return None;
         }
         let token = self.next_token;
@@ -202,7 +223,7 @@ impl Gets {
         let slot = Arc::new(Slot::new(deadline));
         self.begun.insert(token, Begun { slot: Arc::clone(&slot), value: Vec::new() });
         self.remote.get(key, token);
-        Some(slot)
+        Some((slot, self.go_on()))
     }
 
     /// Takes in what was read, and posts what is to be read. Whether any GET is over since.
@@ -216,9 +237,11 @@ impl Gets {
             }
         }
         self.ended = ended;
-        if polled.is_err() {
-            self.is_broken = true;
-        }
+        self.is_broken |= polled.is_err();
+        self.go_on()
+    }
+
+    fn go_on(&mut self) -> bool {
         self.post();
         if self.is_broken {
             self.give_up();
@@ -229,7 +252,7 @@ impl Gets {
     /// Ends all that is under way: everything is to be asked for.
     pub fn give_up(&mut self) {
         self.is_broken = true;
-        self.refused = None;
+        (self.refused, self.next) = (None, None);
         self.remote.abandon();
         self.settle();
         for (_, begun) in self.begun.drain() {
@@ -253,65 +276,70 @@ impl Gets {
     }
 
     fn take_in(&mut self, Completion { token, result, buffer, .. }: Completion, now: Now) {
-        let fetch = self.fetching.get_mut(token as usize).and_then(Option::take);
-        let Some(Fetch { id, len, to, .. }) = fetch else { return };
-        if result.is_err() {
-            // The connection of the two ends is broken with it.
-            self.is_broken = true;
-            return self.remote.take(id, Arrival::Failed, now);
+        let posted = self.fetching.get_mut(token as usize).and_then(Option::take);
+        let Some(Posted { fetch: Fetch { id, len, to, .. }, behind }) = posted else { return };
+        // The connection of the two ends is broken with one that fails.
+        self.is_broken |= result.is_err();
+        let came = result.ok().map(|_| &buffer[..]);
+        if let Some(behind) = behind {
+            let bytes = came.and_then(|bytes| bytes.get(len..len + behind.len));
+            self.remote.take(behind.id, bytes.map_or(Arrival::Failed, Arrival::Placed), now);
         }
-        let To::Value { token, at, whole } = to else {
-            return self.remote.take(id, Arrival::Buffer(buffer), now);
-        };
-        if whole > VALUE_BYTES_MAX {
-            return self.remote.take(id, Arrival::Failed, now);
-        }
-        if let Some(begun) = self.begun.get_mut(&token) {
-            if begun.value.len() != whole {
-                begun.value = vec![0; whole];
+        let Some(came) = came else { return self.remote.take(id, Arrival::Failed, now) };
+        match to {
+            To::Buffer => return self.remote.take(id, Arrival::Buffer(buffer), now),
+            To::Glance => return self.remote.take(id, Arrival::Placed(&came[..len]), now),
+            To::Value { whole, .. } if whole > VALUE_BYTES_MAX => {
+                return self.remote.take(id, Arrival::Failed, now);
             }
-            if let Some(place) = begun.value.get_mut(at..at + len) {
-                place.copy_from_slice(&buffer[..len]);
+            To::Value { token, at, whole } => {
+                if let Some(begun) = self.begun.get_mut(&token) {
+                    if begun.value.len() != whole {
+                        begun.value = vec![0; whole];
+                    }
+                    if let Some(place) = begun.value.get_mut(at..at + len) {
+                        place.copy_from_slice(&came[..len]);
+                    }
+                }
+                self.remote.take(id, Arrival::Placed(&came[..len]), now);
             }
         }
-        self.remote.take(id, Arrival::Placed(&buffer[..len]), now);
         self.keep(buffer);
     }
 
     fn post(&mut self) {
         while !self.is_broken {
-            let (fetch, buffer) = match self.refused.take() {
+            let (posted, buffer) = match self.refused.take() {
                 Some(refused) => refused,
                 None => {
-                    let Some(fetch) = self.remote.next_fetch(precise_ns()) else { return };
-                    let Some(buffer) = self.buffer(fetch.len) else {
+                    let Some(posted) = self.next_read() else { return };
+                    let bytes = posted.fetch.len + posted.behind.map_or(0, |behind| behind.len);
+                    let Some(buffer) = self.buffer(bytes) else {
                         self.is_broken = true;
                         return;
                     };
-                    (fetch, buffer)
+                    (posted, buffer)
                 }
             };
-            // What the region itself says where to look may be nonsense.
-            let end = fetch.offset.checked_add(fetch.len as u64);
-            if end.is_none_or(|end| end > self.region.memory.bytes) {
-                let now = self.now();
-                self.remote.take(fetch.id, Arrival::Failed, now);
-                continue;
-            }
-            let at = Place {
-                address: self.region.memory.address.wrapping_add(fetch.offset),
-                key: self.region.memory.key,
+            let Posted { fetch, behind } = posted;
+            let (place, token) = (self.place(fetch.offset), fetch.id.into());
+            let read = match behind {
+                None => self.port.read(self.peer, place, buffer, 0..fetch.len, token),
+                Some(behind) => {
+                    let places = [(place, fetch.len), (self.place(behind.offset), behind.len)];
+                    self.port.read_places(self.peer, &places, buffer, token)
+                }
             };
-            match self.port.read(self.peer, at, buffer, 0..fetch.len, fetch.id.into()) {
+            match read {
                 Ok(()) => {
                     let number = fetch.id as usize;
                     if self.fetching.len() <= number {
                         self.fetching.resize(number + 1, None);
                     }
-                    self.fetching[number] = Some(fetch);
+                    self.fetching[number] = Some(posted);
                 }
                 Err(Refused { buffer, error }) if error.is_again() => {
-                    self.refused = Some((fetch, buffer));
+                    self.refused = Some((posted, buffer));
                     if self.port.wait_fd().is_none() {
                         self.bells.posted(Instant::now());
                         if self.bells.rings_awake(Instant::now) {
@@ -323,6 +351,44 @@ impl Gets {
                 Err(_) => self.is_broken = true,
             }
         }
+    }
+
+    /// What one operation is to read next.
+    fn next_read(&mut self) -> Option<Posted> {
+        let fetch = match self.next.take() {
+            Some(next) => next,
+            None => self.next_fetch()?,
+        };
+        let is_alone = !self.joins || matches!(fetch.to, To::Value { .. });
+        if is_alone {
+            return Some(Posted { fetch, behind: None });
+        }
+        let next = self.next_fetch();
+        let behind = next.filter(|next| next.to == To::Glance && fetch.len + next.len <= LONG_READ_BYTES);
+        if behind.is_none() {
+            self.next = next;
+        }
+        Some(Posted { fetch, behind })
+    }
+
+    /// What is to be fetched next, and can be.
+    fn next_fetch(&mut self) -> Option<Fetch> {
+        while self.remote.wants_fetch() {
+            let fetch = self.remote.next_fetch(precise_ns())?;
+            // What the region itself says where to look may be nonsense.
+            let end = fetch.offset.checked_add(fetch.len as u64);
+            if end.is_some_and(|end| end <= self.region.memory.bytes) {
+                return Some(fetch);
+            }
+            let now = self.now();
+            self.remote.take(fetch.id, Arrival::Failed, now);
+        }
+        None
+    }
+
+    fn place(&self, offset: u64) -> Place {
+        let memory = &self.region.memory;
+        Place { address: memory.address.wrapping_add(offset), key: memory.key }
     }
 
     fn settle(&mut self) -> bool {

@@ -174,9 +174,15 @@ impl Remote {
         if way == Some(Way::Request) {
             return None;
         }
-        let slot = gets.begin(key, deadline)?;
-        reading.turn(gets, Gets::drive);
-        Some(Begun { slot, reading, way, began, deadline })
+        let mut slot = None;
+        reading.turn(gets, |gets| {
+            let makes_room = !gets.has_room() && gets.drive();
+            let begun = gets.begin(key, deadline);
+            let any_over = makes_room || begun.as_ref().is_some_and(|(_, any_over)| *any_over);
+            slot = begun.map(|(slot, _)| slot);
+            any_over
+        });
+        Some(Begun { slot: slot?, reading, way, began, deadline })
     }
 
     fn choose(&self, is_kept: bool) -> Way {

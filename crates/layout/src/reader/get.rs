@@ -167,7 +167,7 @@ impl<K: AsRef<[u8]>> Get<K> {
     /// The same of a key whose hash is known.
     #[inline]
     pub(super) fn by_hash(reader: &Reader, key: K, hash: KeyHash) -> Get<K> {
-        let location = Location { offset: 0, generation: 0, class: 0 };
+        let location = Location { offset: 0, generation: 0, bytes: 0 };
         Get::new(reader, key, hash, location, false)
     }
 
@@ -565,7 +565,8 @@ impl<K: AsRef<[u8]>> Get<K> {
             let Some(segment) = reader.geometry.segment_of(slot.offset()) else {
                 return self.reject(reader, known, Rejection::Torn);
             };
-            let location = Location { offset: slot.offset(), generation: 0, class: slot.class() };
+            let bytes = size_class::bytes_max(slot.class()).try_into().unwrap_or(u32::MAX);
+            let location = Location { offset: slot.offset(), generation: 0, bytes };
             let (stamp, asked_ns) = (search.stamp, search.asked_ns);
             self.candidate = Candidate { slot_at, slot, stamp, asked_ns, segment, location };
             return self.look_at_candidate(reader, known);
@@ -632,7 +633,7 @@ impl<K: AsRef<[u8]>> Get<K> {
     fn item_bytes_max(&self, reader: &Reader) -> u64 {
         let Candidate { segment, location, .. } = self.candidate;
         let left = reader.geometry.segment_end(segment) - location.offset;
-        size_class::bytes_max(location.class).min(left)
+        u64::from(location.bytes).min(left)
     }
 
     fn ask_item(&mut self, reader: &Reader) -> Step {
@@ -764,7 +765,8 @@ impl<K: AsRef<[u8]>> Get<K> {
     fn hit(&mut self, value: Value) -> Step {
         let Some(Judged { item, .. }) = self.judged else { return self.ask_server(Reason::Damaged) };
         let frequency = (!self.by_location).then(|| self.candidate.slot.frequency());
-        let hit = Hit::of(&item, frequency, value, self.candidate.location);
+        let location = Location { bytes: item.bytes() as u32, ..self.candidate.location };
+        let hit = Hit::of(&item, frequency, value, location);
         self.done(Outcome::Hit(hit))
     }
 

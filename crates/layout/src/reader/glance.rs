@@ -167,7 +167,7 @@ impl Reader {
         if is_dead || !item.state.in_epoch(flush_epoch) || item.is_expired(known.now()) {
             return Glimpse::NotPlain;
         }
-        let location = Location { offset, generation, class: slot.class() };
+        let location = Location { offset, generation, bytes: item.bytes() as u32 };
         Glimpse::Hit(Hit::of(&item, Some(slot.frequency()), Value::Placed, location))
     }
 }

@@ -235,8 +235,8 @@ pub struct Location {
     pub offset: u64,
     /// The generation of its segment.
     pub generation: u64,
-    /// Its size class: how many bytes to fetch.
-    pub class: u8,
+    /// Bytes to fetch: all that it has, where it was found, or may have.
+    pub bytes: u32,
 }
 
 /// Why there is nothing.

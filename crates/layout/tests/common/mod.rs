@@ -47,7 +47,7 @@ pub fn run(input: &[u8]) -> Vec<Outcome> {
         let get = if input.byte().is_multiple_of(4) {
             let offset = offset(&geometry, &mut input);
             let generation = input.byte().into();
-            Get::at(&reader, KEY, Location { offset, generation, class: input.byte() % 64 })
+            Get::at(&reader, KEY, Location { offset, generation, bytes: 4 << (input.byte() % 20) })
         } else {
             Get::by_key(&reader, KEY)
         };

@@ -1,30 +1,36 @@
 //! Where items were found last, so that a GET looks there at once: bounded, and nothing hangs on its being right.
 //!
 //! Sets of four, the one used last first; a fifth takes the place of the last. An entry has 24 bytes: the key's hash, the
-//! generation, and offset and size class in a word. Two keys of one hash, and what changed meanwhile, are found out by
+//! generation, and offset and length in a word. Two keys of one hash, and what changed meanwhile, are found out by
 //! the GET, which compares the key and the generation.
 
+use crate::geometry::SEGMENT_BYTES_MAX;
 use crate::hash::KeyHash;
-use crate::slot::Slot;
+use crate::item::ALIGN_BYTES;
 
 use super::super::Location;
 
 /// Locations that are looked through for a key.
 const WAYS: usize = 4;
 
-/// An entry; the slot is empty if there is none.
+/// An entry; the word is 0 if there is none.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u64,
     generation: u64,
-    slot: Slot,
+    /// Offset and length, in units of what items are aligned to.
+    place: u64,
 }
 
 /// Bytes that an entry takes.
 pub const LOCATION_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(LOCATION_BYTES == 24);
 
-const NONE: Entry = Entry { hash: 0, generation: 0, slot: Slot::EMPTY };
+const NONE: Entry = Entry { hash: 0, generation: 0, place: 0 };
+
+/// Bits of the length.
+const LENGTH_BITS: u32 = 20;
+const _: () = assert!(SEGMENT_BYTES_MAX.div_ceil(ALIGN_BYTES) < 1 << LENGTH_BITS);
 
 /// Locations by the hashes of keys.
 #[derive(Clone, Debug)]
@@ -44,8 +50,11 @@ impl Locations {
         let set = self.set(hash)?;
         let at = Locations::position(set, hash)?;
         set[..=at].rotate_right(1);
-        let Entry { generation, slot, .. } = set[0];
-        Some(Location { offset: slot.offset(), generation, class: slot.class() })
+        let Entry { generation, place, .. } = set[0];
+        let units = place & ((1 << LENGTH_BITS) - 1);
+        let (offset, bytes) = (place >> LENGTH_BITS, units as u32);
+        let unit = ALIGN_BYTES;
+        Some(Location { offset: offset * unit, generation, bytes: bytes * unit as u32 })
     }
 
     /// Notes where it was found now.
@@ -53,22 +62,25 @@ impl Locations {
         let Some(set) = self.set(hash) else { return };
         let at = Locations::position(set, hash).unwrap_or(WAYS - 1);
         set[..=at].rotate_right(1);
-        let slot = Slot::item(0, location.offset, location.class, 0);
-        set[0] = Entry { hash: hash.0, generation: location.generation, slot };
+        let Location { offset, generation, bytes } = location;
+        let units = u64::from(bytes).min(SEGMENT_BYTES_MAX).div_ceil(ALIGN_BYTES);
+        set[0] = Entry { hash: hash.0, generation, place: ((offset / ALIGN_BYTES) << LENGTH_BITS) | units };
     }
 
     /// Forgets it, unless something else was noted since.
     pub(super) fn remove(&mut self, hash: KeyHash, location: Location) {
         let Some(set) = self.set(hash) else { return };
         let Some(at) = Locations::position(set, hash) else { return };
-        if (set[at].slot.offset(), set[at].generation) == (location.offset, location.generation) {
+        if (set[at].place >> LENGTH_BITS, set[at].generation)
+            == (location.offset / ALIGN_BYTES, location.generation)
+        {
             set[at] = NONE;
             set[at..].rotate_left(1);
         }
     }
 
     fn position(set: &[Entry; WAYS], hash: KeyHash) -> Option<usize> {
-        set.iter().position(|entry| entry.hash == hash.0 && !entry.slot.is_empty())
+        set.iter().position(|entry| entry.hash == hash.0 && entry.place != 0)
     }
 
     fn set(&mut self, hash: KeyHash) -> Option<&mut [Entry; WAYS]> {
@@ -83,7 +95,7 @@ mod tests {
     use super::*;
 
     fn location(offset: u64, generation: u64) -> Location {
-        Location { offset, generation, class: (offset / 4 % 64) as u8 }
+        Location { offset, generation, bytes: offset as u32 % 4096 * 4 + 4 }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::pieces::{self, Looked};
-use super::{Arrival, Fetching, Found, Remote, To, Wanted, Whose, word_in};
+use super::{Arrival, Fetching, Found, Remote, To, Wanted, Whose};
 use crate::reader::get::PiecesFailed;
 use crate::reader::{Reason, Rejection};
 use crate::segment::generation_offset;
@@ -49,7 +49,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         match (looked, self.reader.geometry.segment_of(piece.offset)) {
             (Looked::Ask(sum), Some(segment)) if running.failed.is_none() && !self.is_gone => {
                 let offset = generation_offset(&self.reader.geometry, segment);
-                return self.want(Whose::PieceGeneration(owner, number, sum), offset, 8, To::Buffer);
+                return self.want(Whose::PieceGeneration(owner, number, sum), offset, 8, To::Glance);
             }
             (Looked::Right, _) => running.pieces.end_one(Ok(())),
             _ => running.pieces.end_one(Err(PiecesFailed::Rejected(Rejection::Torn))),
@@ -66,11 +66,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     ) {
         let Some(running) = &mut self.gets[at] else { return };
         let Some(piece) = running.get.pieces().get(number).copied() else { return };
-        let word = match &arrival {
-            Arrival::Buffer(bytes) => word_in(bytes),
-            _ => None,
-        };
-        let (Some(word), Some(segment)) = (word, self.reader.geometry.segment_of(piece.offset)) else {
+        let (Some(word), Some(segment)) = (arrival.word(), self.reader.geometry.segment_of(piece.offset))
+        else {
             return self.fail_piece(at);
         };
         self.known.set_generation(segment, word, None);

@@ -117,6 +117,9 @@ pub struct Fetch {
 pub enum To {
     /// Into a buffer that is handed in.
     Buffer,
+    /// Anywhere, behind other bytes perhaps: they are looked at as they are handed in, and not again. So they may be fetched by
+    /// one operation with what is asked for before them.
+    Glance,
     /// To `at` of the value of the GET with this token, which has `whole` bytes. If that was said to have another number of
     /// bytes before, it is made anew: nothing is being fetched into it then. Other parts are fetched at the same time.
     Value {
@@ -132,12 +135,26 @@ pub enum To {
 /// What came of a fetch.
 #[derive(Debug)]
 pub enum Arrival<'a, B> {
-    /// The bytes, at the front of a buffer: for [`To::Buffer`].
+    /// The bytes, at the front of a buffer: for [`To::Buffer`], and for [`To::Glance`] if that is easier.
     Buffer(B),
-    /// The bytes, where they belong or on their way there: for [`To::Value`].
+    /// The bytes, where they belong or on their way there: for [`To::Glance`] and [`To::Value`].
     Placed(&'a [u8]),
     /// Nothing.
     Failed,
+}
+
+impl<B: Deref<Target = [u8]>> Arrival<'_, B> {
+    fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Arrival::Buffer(bytes) => Some(bytes),
+            Arrival::Placed(bytes) => Some(bytes),
+            Arrival::Failed => None,
+        }
+    }
+
+    fn word(&self) -> Option<u64> {
+        self.bytes()?.first_chunk().map(|word| u64::from_le_bytes(*word))
+    }
 }
 
 /// A GET that is over.
@@ -351,6 +368,11 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.serial
     }
 
+    /// Whether there may be a next fetch to be posted now.
+    pub fn wants_fetch(&self) -> bool {
+        !self.wanted.is_empty() || self.lines.is_wanted()
+    }
+
     /// The next fetch to be posted, in this order, if one is to be posted now. One that cannot be posted yet is to be posted
     /// before others, or handed in as failed.
     /// `ns` is what [`Now`] has, read before this, and not after the fetch is posted.
@@ -378,7 +400,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let moment = self.now.next();
         self.lines.ask(moment, ns);
         let fetching = Fetching { whose: Whose::Line(moment, ns), len: PUBLISHED_AND_COUNTS_BYTES };
-        Some(Fetch { id: self.id_of(fetching), offset: PUBLISHED_AT, len: fetching.len, to: To::Buffer })
+        Some(Fetch { id: self.id_of(fetching), offset: PUBLISHED_AT, len: fetching.len, to: To::Glance })
     }
 
     fn id_of(&mut self, fetching: Fetching) -> u32 {
@@ -473,10 +495,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     // ---- lines ----
 
     fn take_line(&mut self, asked: (Moment, u64), arrival: Arrival<'_, B>, second: u32) {
-        let bytes = match &arrival {
-            Arrival::Buffer(bytes) => bytes.first_chunk::<PUBLISHED_AND_COUNTS_BYTES>(),
-            _ => None,
-        };
+        let bytes = arrival.bytes().and_then(<[u8]>::first_chunk::<PUBLISHED_AND_COUNTS_BYTES>);
         let Some(line) = bytes else {
             self.lines.fail();
             for at in 0..self.gets.len() {
@@ -575,19 +594,19 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     fn want_behind(&mut self, at: usize) {
         let Some(running) = &self.gets[at] else { return };
         let offset = generation_offset(&self.reader.geometry, running.get.place().0);
-        self.want(Whose::Behind(self.owner(at)), offset, 8, To::Buffer);
+        self.want(Whose::Behind(self.owner(at)), offset, 8, To::Glance);
     }
 
     fn take_step(&mut self, at: usize, arrival: Arrival<'_, B>, len: usize, ns: u64) {
         let Some(running) = &mut self.gets[at] else { return };
         running.came_ns = ns;
-        let Arrival::Buffer(bytes) = arrival else { return self.fail(at, Reason::NotFetched) };
-        running.came = Some(match running.asked_word {
-            true => match word_in(&bytes) {
+        running.came = Some(match (running.asked_word, arrival) {
+            (true, arrival) => match arrival.word() {
                 Some(word) => Came::Word(word),
-                None => return self.fail(at, Reason::Damaged),
+                None => return self.fail(at, Reason::NotFetched),
             },
-            false => Came::Bytes(bytes, len),
+            (false, Arrival::Buffer(bytes)) => Came::Bytes(bytes, len),
+            (false, _) => return self.fail(at, Reason::NotFetched),
         });
         if running.get.is_at_item() && !self.options.in_order {
             let (segment, generation) = running.get.place();
@@ -612,11 +631,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
 
     fn take_behind(&mut self, at: usize, arrival: Arrival<'_, B>) {
         let Some(running) = &mut self.gets[at] else { return };
-        let word = match &arrival {
-            Arrival::Buffer(bytes) => word_in(bytes),
-            _ => None,
-        };
-        let (Some(word), Some(behind)) = (word, &mut running.behind) else {
+        let (Some(word), Some(behind)) = (arrival.word(), &mut running.behind) else {
             return self.fail(at, Reason::NotFetched);
         };
         behind.word = Some(word);
@@ -660,7 +675,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
                         Some(word) => self.hand_in_behind(at, word),
                         None => running.wants_behind = true,
                     },
-                    _ => self.want(Whose::Step(owner), offset, 8, To::Buffer),
+                    _ => self.want(Whose::Step(owner), offset, 8, To::Glance),
                 }
             }
             Step::Bytes { offset, len } => {
@@ -744,8 +759,4 @@ enum Handed {
     Bytes(usize),
     /// The same, behind which the counts were fetched.
     Settled(usize),
-}
-
-fn word_in(bytes: &[u8]) -> Option<u64> {
-    bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
 }
