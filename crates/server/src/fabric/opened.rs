@@ -125,7 +125,8 @@ impl OpenFabric {
         let region = exposed.remote();
         if provider.trusts_peers() {
             tracing::warn!(
-                "libfabric's provider shm trusts its peers: clients that come by it can do to this server what they like"
+                "libfabric's provider shm trusts its peers: clients that come by it can do to this server what they like, and \
+                 one that is killed can stop a worker for good"
             );
         }
         for (worker, port) in ports.iter().enumerate() {
