@@ -130,7 +130,7 @@ fn pairs_of_512_megabytes_are_written_and_read_back() {
         eprintln!("not checked: FABCACHE_LONG=1 moves 5 GB");
         return;
     }
-    let (_server, address, _path) = served("fabric-pairs", "-m 1536 -I 1024m");
+    let (_server, address, _path) = served("fabric-pairs", "-m 1536 -I 600m");
     for (mode, count, window) in [
         (FabricMode::Request, 3, 1),
         (FabricMode::OneSided, 3, 1),
@@ -240,7 +240,6 @@ fn two_hundred_clients_cost_what_is_documented_and_leave_nothing() {
         until("all have left", || stat(&control, "", "curr_connections") <= 4);
         let granted_kb = buffers_kb.saturating_sub(before_buffers_kb);
         let allowed_kb = before_kb + granted_kb + WORKERS * BUFFERS_KB + clients as u64 * CLIENT_KB;
-        until("buffers are back", || buffers() == before_buffers_kb);
         let after_kb = resident_kb(&server);
         println!(
             "{clients} clients in {:.1?}: the server had {before_kb} kB, has {peak_kb} kB with them, and {after_kb} kB after; \
@@ -248,12 +247,20 @@ fn two_hundred_clients_cost_what_is_documented_and_leave_nothing() {
             began.elapsed()
         );
         assert!(peak_kb <= allowed_kb, "{peak_kb} kB with {clients} clients, not {allowed_kb}");
-        peaks.push(peak_kb);
-        // Buffers that were used once stay touched; of the clients nothing stays.
-        let kept_kb = before_kb + WORKERS * BUFFERS_KB + KEPT_KB;
+        peaks.push((peak_kb, buffers_kb));
+        // Buffers that were used stay, for the next; of the clients nothing does.
+        let kept_kb = before_kb + granted_kb + WORKERS * BUFFERS_KB + KEPT_KB;
         assert!(after_kb <= kept_kb, "{after_kb} kB after they have left, not {kept_kb}");
     }
-    assert!(peaks[1] <= peaks[0] + KEPT_KB, "it grows with those that come and go: {peaks:?} kB");
+    let [(first_kb, first_buffers_kb), (second_kb, second_buffers_kb)] = peaks[..] else {
+        panic!("two rounds")
+    };
+    assert!(second_kb <= first_kb + KEPT_KB, "it grows with those that come and go: {peaks:?} kB");
+    // How clients are spread over the workers differs by some.
+    assert!(
+        second_buffers_kb <= first_buffers_kb + (WORKERS << 10),
+        "buffers are not used again: {peaks:?} kB"
+    );
     assert!(one.get(b"one").expect("answered").expect("there").value == value(0));
 }
 
