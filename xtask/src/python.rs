@@ -1,6 +1,7 @@
 //! `cargo xtask python`: the wheel is built, put into a virtual environment of its own, and tested there beside pymemcache and Django.
 //!
-//! It needs python3 with venv (on Debian python3-venv), and PyPI within reach of pip.
+//! It needs python3 with venv (on Debian python3-venv), and PyPI within reach of pip. Some tests are over the fabric, for which
+//! libfabric is installed if it is not there.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::clients::install::make_packages_ready;
+use crate::process::Interrupt;
 use crate::workspace;
 
 /// The oldest Python whose stable functions the wheel uses.
@@ -53,6 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     form(&package)?;
     types(&environment, &package)?;
+    make_packages_ready(&workspace::folder().join("tests/rdma"), &Interrupt::register()?)?;
     let mut tests = environment.program("python");
     tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
     if let Some(filter) = &args.filter {

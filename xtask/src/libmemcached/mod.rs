@@ -100,7 +100,7 @@ pub fn run(args: &Args) -> Result<()> {
         functions::run(&subject.library, false)?;
     }
     if wanted(Part::Requests) {
-        requests::run(&subject.library)?;
+        requests::run(&subject.library, &interrupt)?;
     }
     let mut differences = 0;
     if wanted(Part::Differential) {

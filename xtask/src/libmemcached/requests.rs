@@ -1,5 +1,6 @@
-//! A program of RDMA-Memcached, linked with libfabcache.so: over shared memory, and over TCP to memcached; under valgrind,
-//! which finds no invalid access and no leak.
+//! A program of RDMA-Memcached, linked with libfabcache.so: over shared memory, and over TCP to memcached, under valgrind,
+//! which finds no invalid access and no leak; and over the fabric. Then a program of libmemcached over the fabric, which forks,
+//! and whose server dies.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -14,7 +15,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::recorded;
 use crate::capi::install::soname;
+use crate::clients::install::make_packages_ready;
+use crate::process::Interrupt;
 use crate::workspace;
+
+/// Of libfabric, on any machine.
+const PROVIDER: &str = "tcp;ofi_rxm";
 
 /// For a server to answer after its start.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
@@ -23,7 +29,8 @@ const START_TIME_MAX: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Something that it needs is missing, or it found something wrong.
-pub fn run(library: &Path) -> Result<()> {
+pub fn run(library: &Path, interrupt: &Interrupt) -> Result<()> {
+    make_packages_ready(&workspace::folder().join("tests/rdma"), interrupt)?;
     let scratch = workspace::target().join("libmemcached");
     std::fs::create_dir_all(&scratch).with_context(|| format!("{} cannot be made", scratch.display()))?;
     // By the names that the linker and the loader look for.
@@ -60,7 +67,29 @@ pub fn run(library: &Path) -> Result<()> {
     memcached.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]);
     let _memcached =
         Server::start(&mut memcached, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
-    ask(&program, OsStr::new(&format!("127.0.0.1:{port}")), "memcached over TCP")
+    ask(&program, OsStr::new(&format!("127.0.0.1:{port}")), "memcached over TCP")?;
+    over_fabric(&program, &recorded::build("fabric", &[OsStr::new("-L"), scratch.as_os_str(), OsStr::new("-lfabcache"), &path])?)
+}
+
+/// Not under valgrind: libfabric has findings of its own.
+fn over_fabric(requests: &Path, program: &Path) -> Result<()> {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    let mut fabcached = Command::new(workspace::build_server()?);
+    fabcached.args(["-l", "127.0.0.1", "-p", &port.to_string(), "--fabric", PROVIDER]);
+    let server = Server::start(&mut fabcached, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
+    let address = format!("127.0.0.1:{port}");
+    succeeds(Command::new(requests).arg(format!("fab://{address}")), "requests over the fabric")?;
+    let mut command = Command::new(program);
+    command.arg(&address).arg(server.0.id().to_string());
+    succeeds(&mut command, "a program over the fabric, which forks, and whose server dies")
+}
+
+fn succeeds(command: &mut Command, what: &str) -> Result<()> {
+    let output = command.output().with_context(|| format!("{what}: it cannot be started"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{what}: {}\n{errors}", output.status);
+    println!("{what}");
+    Ok(())
 }
 
 fn ask(program: &Path, servers: &OsStr, what: &str) -> Result<()> {
