@@ -19,7 +19,8 @@ use fabcache_client::{
 };
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
 
@@ -272,6 +273,40 @@ fn be_a_client() {
         cache.set(format!("{}", number % 10).as_bytes(), &value, Ttl::NEVER).expect("stored");
         cache.get(format!("{}", number % 7).as_bytes()).expect("answered");
     }
+}
+
+#[test]
+#[ignore = "a client, run by the others"]
+fn be_a_client_that_may_not_pin_memory() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    // Root may pin what it likes, by a capability.
+    let mut sets = capabilities(None).expect("it may know its own");
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).expect("it may have less");
+    let limit = Rlimit { current: Some(64 << 10), maximum: Some(64 << 10) };
+    prlimit(None, Resource::Memlock, limit).expect("it may have less");
+    let error = over(&address, options(FabricMode::Auto)).set(b"key", b"v", Ttl::NEVER);
+    let text = error.expect_err("the fabric is required").to_string();
+    assert!(text.contains("not over the fabric") && text.contains("ulimit -l"), "{text}");
+    let mut or_tcp = options(FabricMode::Auto);
+    or_tcp.fabric.or_tcp = true;
+    let cache = over(&address, or_tcp);
+    cache.set(b"key", b"value", Ttl::NEVER).expect("by TCP");
+    assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");
+    let [Some(Transport::InsteadOfFabric { why })] = &cache.transports()[..] else { panic!("by TCP") };
+    assert!(why.contains("ulimit -l"), "{why}");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_may_not_pin_memory_is_told_or_takes_tcp() {
+    if !provider().starts_with("verbs") {
+        eprintln!("not checked: {} pins no memory", provider());
+        return;
+    }
+    let (_server, address, _path) = served("fabric-pin", "-m 64");
+    let status = again("be_a_client_that_may_not_pin_memory").env(ADDRESS, &address).status();
+    assert!(status.expect("it starts").success(), "it says why");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::error::Error;
+use crate::error::{Error, MAY_BE_LIMIT};
 use crate::library::Library;
 use crate::memory::Registration;
 use crate::object::{Object, operation};
@@ -144,7 +144,7 @@ impl Domain {
                 bytes,
                 provider: self.provider.to_string(),
                 code: -result,
-                text: self.library.text(-result),
+                text: self.library.text(-result) + MAY_BE_LIMIT,
             });
         }
         // SAFETY: just made, and nobody else's.
@@ -172,5 +172,10 @@ impl Domain {
 
 fn failure(library: &'static Library, provider: &Provider, what: &'static str, result: i32) -> Error {
     let code = result.saturating_neg();
-    Error::Call { what, provider: provider.to_string(), code, text: library.text(code) }
+    let mut text = library.text(code);
+    if code == sys::FI_ENOMEM && provider.pins_memory {
+        // It registers memory of its own.
+        text.push_str(MAY_BE_LIMIT);
+    }
+    Error::Call { what, provider: provider.to_string(), code, text }
 }

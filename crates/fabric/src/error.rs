@@ -2,6 +2,10 @@
 
 use crate::sys;
 
+/// Why memory is often refused.
+pub(crate) const MAY_BE_LIMIT: &str =
+    ". The limit of locked memory may be too low (`ulimit -l`, LimitMEMLOCK= of systemd)";
+
 /// Why something on the fabric cannot be done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -29,10 +33,7 @@ pub enum Error {
         text: String,
     },
     /// Memory cannot be registered.
-    #[error(
-        "cannot register {bytes} bytes of memory ({provider}): {text}. The limit of locked memory may be too low \
-         (`ulimit -l`, LimitMEMLOCK= of systemd)"
-    )]
+    #[error("cannot register {bytes} bytes of memory ({provider}): {text}")]
     Register {
         /// How much.
         bytes: usize,
@@ -66,6 +67,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Memory was refused, to this process or to the provider in it.
+    pub fn is_memory(&self) -> bool {
+        match self {
+            Error::Register { .. } => true,
+            Error::Call { code, .. } => *code == sys::FI_ENOMEM,
+            _ => false,
+        }
+    }
+
     /// The same may succeed once completions were polled for.
     pub fn is_again(&self) -> bool {
         match self {

@@ -7,6 +7,7 @@ mod common;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -42,15 +43,18 @@ fn interface(whose: &str) -> Option<String> {
 
 /// A server with a fabric.
 fn start(more: &str) -> Process {
+    start_command(command(fabcached("-l 127.0.0.1 -p -1 -t 2"), more))
+}
+
+fn command(mut command: Command, more: &str) -> Command {
     let mut provider = provider();
     if let Some(interface) = interface("SERVER") {
         provider = format!("{provider},{interface}");
     }
     // Hardware has no interface that only its own host reaches.
     let peers = if provider.starts_with("verbs") { "--fabric-peers 0.0.0.0/0,::/0" } else { "" };
-    let mut command = fabcached("-l 127.0.0.1 -p -1 -t 2");
     command.args(["--fabric", &provider]).args(peers.split_whitespace()).args(more.split_whitespace());
-    start_command(command)
+    command
 }
 
 /// The client's end of the fabric.
@@ -261,6 +265,32 @@ impl OnFabric {
 
 fn count(server: SocketAddr, name: &str) -> u64 {
     connect(server).count("fabcache", name)
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_server_that_may_not_pin_memory_says_so_and_serves_on() {
+    if !provider().starts_with("verbs") {
+        eprintln!("not checked: {} pins no memory", provider());
+        return;
+    }
+    for (limit, items) in [("65536", 16u64 << 20), ("16777216", 64 << 20)] {
+        // Root may pin what it likes, by a capability.
+        let mut limited = Command::new("setpriv");
+        limited.args(["--bounding-set", "-ipc_lock", "prlimit", &format!("--memlock={limit}:{limit}")]);
+        limited.arg(env!("CARGO_BIN_EXE_fabcached"));
+        limited.args("-l 127.0.0.1 -p -1 -t 1".split(' '));
+        let server = start_command(command(limited, &format!("-m {}", items >> 20)));
+        let log = server.log();
+        let why = log.lines().find(|line| line.contains("there is no fabric")).expect("it says so");
+        for told in [limit, &items.to_string(), "ulimit -l", "LimitMEMLOCK="] {
+            assert!(why.contains(told), "{told}: {why}");
+        }
+        let mut tcp = connect(server.address());
+        let said = hello(&mut tcp);
+        assert!(said.starts_with("SERVER_ERROR there is no fabric") && said.contains("ulimit -l"), "{said}");
+        tcp.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    }
 }
 
 #[test]

@@ -68,7 +68,13 @@ pub fn run(library: &Path, interrupt: &Interrupt) -> Result<()> {
     let _memcached =
         Server::start(&mut memcached, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
     ask(&program, OsStr::new(&format!("127.0.0.1:{port}")), "memcached over TCP")?;
-    over_fabric(&program, &recorded::build("fabric", &[OsStr::new("-L"), scratch.as_os_str(), OsStr::new("-lfabcache"), &path])?)
+    over_fabric(
+        &program,
+        &recorded::build(
+            "fabric",
+            &[OsStr::new("-L"), scratch.as_os_str(), OsStr::new("-lfabcache"), &path],
+        )?,
+    )
 }
 
 /// Not under valgrind: libfabric has findings of its own.

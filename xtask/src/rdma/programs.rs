@@ -25,7 +25,7 @@ const TESTS: &[Test] = &[
             why: "a client that is killed while it sends or reads holds the lock of the server's queue in libfabric 1.17, \
                   whose calls then never return",
         }],
-        in_machine: &["a_stopped_server_is_read"],
+        in_machine: &["a_stopped_server_is_read", "who_may_not_pin_memory"],
     },
     Test {
         package: "fabcache-cli",

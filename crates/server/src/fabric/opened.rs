@@ -115,9 +115,9 @@ impl OpenFabric {
         })?;
         let domain = Domain::open(&provider)?;
         let ports = (0..workers).map(|_| FabricPort::open_for(&domain, settings.receives, clients));
-        let ports: Vec<FabricPort> = ports.collect::<Result<_, _>>().map_err(explained)?;
-        let exposed =
-            expose(&domain, store).map_err(explained).context("the items cannot be given to read")?;
+        let told = |error| explained(error, &provider, store, workers);
+        let ports: Vec<FabricPort> = ports.collect::<Result<_, _>>().map_err(told)?;
+        let exposed = expose(&domain, store).map_err(told).context("the items cannot be given to read")?;
         if provider.pins_memory {
             // What hardware reads would be the pages of before.
             store.keep_pages();
@@ -177,12 +177,16 @@ fn expose(domain: &Arc<Domain>, store: &Arc<Store>) -> Result<Exposed, fabcache_
     unsafe { Exposed::new(domain, store.region_base(), bytes, Arc::clone(store) as _) }
 }
 
-/// With the limit that it is about.
-fn explained(error: fabcache_fabric::Error) -> Error {
-    let is_memory = matches!(error, fabcache_fabric::Error::Register { .. });
+/// With the limit that it is about, and what has to fit.
+fn explained(error: fabcache_fabric::Error, provider: &Provider, store: &Store, workers: usize) -> Error {
+    let is_memory = error.is_memory() && provider.pins_memory;
     let error = Error::new(error);
     match getrlimit(Resource::Memlock).current {
-        Some(limit) if is_memory => error.context(format!("the limit of locked memory is {limit} bytes")),
+        Some(limit) if is_memory => error.context(format!(
+            "memory cannot be pinned, of which this process may have {limit} bytes: {} of items, the buffers of {workers} \
+             worker(s), some 14 MiB each, and as much again of libfabric's own",
+            store.region_bytes()
+        )),
         _ => error,
     }
 }
