@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::address::Address;
 use crate::answer::{Answer, Flags};
@@ -357,22 +357,22 @@ impl Client {
         value: &'a mut Vec<u8>,
     ) -> Result<Option<Found<'a>>, Error> {
         let server = self.server_of(checked(key)?)?;
+        let mut timed = None;
         if ttl.is_none() {
-            match server.read(key, value) {
-                Read::Hit { flags, cas } => return Ok(Some(Found { value, flags, cas })),
-                Read::Miss => return Ok(None),
-                Read::Ask | Read::Gone => {}
-            }
+            timed = match server.read(key, value) {
+                (Read::Hit { flags, cas }, _) => return Ok(Some(Found { value, flags, cas })),
+                (Read::Miss, _) => return Ok(None),
+                (Read::Ask | Read::Gone, timed) => timed,
+            };
         }
         let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
-        let watch = if ttl.is_none() { server.watch() } else { None };
         let asked = server.call(|connection| match connection.ask(&command, b"", value)? {
             Answer::Value(flags) => Ok(Some(flags)),
             Answer::Miss => Ok(None),
             other => Err(unexpected(&other)),
         })?;
-        if let Some(began) = watch {
-            server.note_asked(began, asked.as_ref().map(|_| value.len()));
+        if let Some(timed) = timed {
+            server.note_time(timed, Instant::now(), asked.as_ref().map(|_| value.len()));
         }
         Ok(asked.map(|Flags { flags, cas, .. }| Found { value, flags, cas }))
     }
@@ -389,7 +389,7 @@ impl Client {
     /// As for [`Client::get`].
     pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
         let server = self.server_of(checked(key)?)?;
-        match server.read(key, &mut Vec::new()) {
+        match server.read(key, &mut Vec::new()).0 {
             Read::Hit { .. } => return Ok(true),
             Read::Miss => return Ok(false),
             Read::Ask | Read::Gone => {}
@@ -431,9 +431,10 @@ impl Client {
             let server = mapping.server_of(checked(key.as_ref())?).ok_or(Error::AllDown)?;
             wanted[server].push(i);
         }
+        let mut timed = Vec::new();
         for (server, wanted) in self.shared.servers.iter().zip(&mut wanted) {
             let mut unread = Vec::new();
-            server.read_many(
+            timed.push(server.read_many(
                 wanted.len(),
                 |at| keys[wanted[at]].as_ref(),
                 |at, read, value| match read {
@@ -441,11 +442,11 @@ impl Client {
                     Read::Miss => {}
                     Read::Ask | Read::Gone => unread.push(wanted[at]),
                 },
-            );
+            ));
             *wanted = unread;
         }
         let mut asked = Vec::new();
-        for (server, wanted) in self.shared.servers.iter().zip(&wanted) {
+        for ((server, wanted), timed) in self.shared.servers.iter().zip(&wanted).zip(timed) {
             if wanted.is_empty() {
                 continue;
             }
@@ -460,12 +461,19 @@ impl Client {
                 }
             });
             match sent {
-                Ok(connection) => asked.push((server, connection, wanted)),
+                Ok(connection) => asked.push((server, connection, wanted, timed)),
                 Err(failure) => failed.push(server.error(failure)),
             }
         }
-        for (server, mut connection, wanted) in asked {
-            let done = many::read(&mut connection, keys, wanted, &mut take);
+        for (server, mut connection, wanted, timed) in asked {
+            let mut value_bytes = None;
+            let done = many::read(&mut connection, keys, wanted, |number, found| {
+                value_bytes = Some(found.value.len());
+                take(number, found);
+            });
+            if let (Some(timed), Ok(())) = (timed, &done) {
+                server.note_time(timed, Instant::now(), value_bytes);
+            }
             server.give_back(connection, &done);
             failed.extend(done.err().map(|failure| server.error(failure)));
         }

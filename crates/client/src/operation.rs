@@ -9,6 +9,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
+use std::time::Instant;
 
 use crate::answer::Answer;
 use crate::error::Failure;
@@ -33,6 +34,8 @@ pub struct Operation {
     pub slot: Arc<Slot>,
     /// What its answer is marked with.
     pub opaque: u32,
+    /// It is to be known when it is over.
+    pub is_timed: bool,
 }
 
 /// What an operation sends behind its request.
@@ -112,6 +115,8 @@ pub struct Over {
     pub value: Vec<u8>,
     /// The answer.
     pub result: Result<Answer, Failure>,
+    /// When it was over, if that is to be known.
+    pub at: Option<Instant>,
 }
 
 impl Slot {
@@ -136,9 +141,10 @@ impl Operation {
         self.copy.clear();
         // Whoever learns that it is over has it back.
         drop(self.held.take());
+        let at = self.is_timed.then(Instant::now);
         let mut state = self.slot.lock();
         state.spare = (self.message, self.copy);
-        state.over = Some(Over { key: self.key, value: self.value, result });
+        state.over = Some(Over { key: self.key, value: self.value, result, at });
         (state.waker.take(), std::mem::take(&mut state.is_awaited))
     }
 }

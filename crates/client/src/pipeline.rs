@@ -25,6 +25,7 @@ use crate::bounds::{
 };
 use crate::connection::is_quiet;
 use crate::error::{Error, Failure};
+use crate::fabric::Timed;
 use crate::input::{Input, Received, protocol};
 use crate::message::Form;
 use crate::operation::{Operation, Payload, Slot};
@@ -130,6 +131,13 @@ impl Pipeline {
     /// The failure, told with the server's name.
     pub fn error(&self, failure: Failure) -> Error {
         Error::Server { server: self.name.clone(), failure }
+    }
+
+    /// The server answered then what was asked for as the faster way; the value has so many bytes if there is one.
+    pub fn note_time(&self, timed: Timed, ended: Instant, value_bytes: Option<usize>) {
+        if let Some(server) = self.server.upgrade() {
+            server.note_time(timed, ended, value_bytes);
+        }
     }
 
     /// It is not broken; and if nothing is in flight, the server has neither closed it nor said anything.

@@ -9,6 +9,7 @@ use crate::bounds::VALUE_BYTES_MAX;
 use crate::client::{Client, Item, Ttl, checked};
 use crate::command::{Action, Command, Mode};
 use crate::error::{Error, Failure};
+use crate::fabric::{Asked, Timed};
 use crate::input::protocol;
 use crate::operation::{Held, Operation, Over, Payload, Slot};
 use crate::pipeline::Pipeline;
@@ -30,6 +31,8 @@ pub struct Request {
     client: Client,
     slot: Arc<Slot>,
     stage: Stage,
+    /// What is in flight is a get that was to be asked for, and whose time is to be told.
+    timed: Option<Timed>,
     /// Memory for a copy of the next key.
     spare_key: Vec<u8>,
 }
@@ -105,7 +108,8 @@ impl Completed {
 impl Client {
     /// A request object with which nothing is asked for yet.
     pub fn request(&self) -> Request {
-        Request { client: self.clone(), slot: Arc::default(), stage: Stage::Idle, spare_key: Vec::new() }
+        let (client, slot) = (self.clone(), Arc::default());
+        Request { client, slot, stage: Stage::Idle, timed: None, spare_key: Vec::new() }
     }
 
     /// [`Request::iset`] with an object of its own.
@@ -283,7 +287,8 @@ impl Request {
 
     fn operation(&mut self, key: Vec<u8>, value: Vec<u8>, payload: Payload) -> Operation {
         let (message, copy) = std::mem::take(&mut self.slot.lock().spare);
-        Operation { message, key, value, copy, held: None, payload, slot: Arc::clone(&self.slot), opaque: 0 }
+        let slot = Arc::clone(&self.slot);
+        Operation { message, key, value, copy, held: None, payload, slot, opaque: 0, is_timed: false }
     }
 
     /// Asks for a value: to be read from memory, or from the server.
@@ -292,10 +297,16 @@ impl Request {
         let foreseen = checked(&key)
             .and_then(|key| self.client.server_of(key))
             .map(|server| server.foresee(&key).map(|ticket| (Arc::clone(server), ticket)));
-        if let Ok(Some((server, ticket))) = foreseen {
-            self.stage = Stage::Foreseen(Foreseen { server, ticket, key, is_given, value });
-        } else {
-            self.ask(key, is_given, value);
+        self.timed = None;
+        match foreseen {
+            Ok(Ok((server, ticket))) => {
+                self.stage = Stage::Foreseen(Foreseen { server, ticket, key, is_given, value });
+            }
+            Ok(Err(Asked { timed })) => {
+                self.timed = timed;
+                self.ask(key, is_given, value);
+            }
+            Err(_) => self.ask(key, is_given, value),
         }
     }
 
@@ -318,6 +329,7 @@ impl Request {
     fn ask(&mut self, key: Vec<u8>, is_given: bool, value: Vec<u8>) {
         let asked = self.checked(&key, 0);
         let mut operation = self.operation(Vec::new(), value, Payload::None);
+        operation.is_timed = self.timed.is_some();
         if let Ok(pipeline) = &asked {
             operation.message.write(&Command { key: &key, action: GET }, pipeline.form());
         }
@@ -386,7 +398,11 @@ impl Request {
             Stage::InFlight(pipeline, kind) => (pipeline, kind),
         };
         let over = self.slot.lock().over.take();
-        let Over { key, value, result } = over.expect("it is taken only when it is over");
+        let Over { key, value, result, at } = over.expect("it is taken only when it is over");
+        if let (Some(timed), Some(at), Ok(answer)) = (self.timed.take(), at, &result) {
+            let is_hit = matches!(answer, Answer::Value(_));
+            pipeline.note_time(timed, at, is_hit.then_some(value.len()));
+        }
         let outcome = result.and_then(|answer| match (kind, answer) {
             (Kind::Get, Answer::Value(flags)) => Ok(Outcome::Found { flags: flags.flags, cas: flags.cas }),
             (Kind::Get, Answer::Miss) => Ok(Outcome::NotFound),

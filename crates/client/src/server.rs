@@ -14,7 +14,7 @@ use crate::bounds::{HANG_UPS_MAX, IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEO
 use crate::client::{Credentials, Protocol, SharedMemory, Transport};
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
-use crate::fabric::{self, Begun, Ended, Remote};
+use crate::fabric::{self, Among, Asked, Begun, Ended, Remote, Timed};
 use crate::input::protocol;
 use crate::message::Form;
 use crate::meta::refusal;
@@ -23,6 +23,7 @@ use crate::pipeline::Pipeline;
 use crate::shm::{self, Attached, Items, Read, Reader, Readers, Refusal, accesses_lines};
 use crate::socket::{Socket, ask_for_line, ask_for_packet};
 use crate::stream::Stream;
+use crate::ways;
 
 /// One server.
 #[derive(Debug)]
@@ -344,31 +345,31 @@ impl Server {
 
     // ---- reading its memory ----
 
-    /// Reads a key from the server's memory, if it is to be read; a value replaces what is in `value`.
-    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Read {
+    /// Reads a key from the server's memory, if it is to be read; a value replaces what is in `value`. Where the server is to be
+    /// asked, with what [`Server::note_time`] is to be told then.
+    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> (Read, Option<Timed>) {
         match self.reader() {
-            Some(reader) => self.read_by(reader, |reader| reader.get(key, value)),
+            Some(reader) => (self.read_by(reader, |reader| reader.get(key, value)), None),
             None => self.read_afar(key, value),
         }
     }
 
     #[cold]
-    fn read_afar(&self, key: &[u8], value: &mut Vec<u8>) -> Read {
-        let Some(begun) = self.remote.as_ref().and_then(|remote| remote.begin_alone(key)) else {
-            return Read::Ask;
-        };
-        self.end_afar(begun, value)
+    fn read_afar(&self, key: &[u8], value: &mut Vec<u8>) -> (Read, Option<Timed>) {
+        match self.begin_afar(key, Among::None) {
+            Ok(begun) => (self.end_afar(begun, value), None),
+            Err(Asked { timed }) => (Read::Ask, timed),
+        }
     }
 
-    /// When a request for a value begins, where it is to be known how long it takes.
-    pub fn watch(&self) -> Option<Instant> {
-        self.remote.as_ref()?.watch()
+    fn begin_afar(&self, key: &[u8], among: Among) -> Result<Begun, Asked> {
+        self.remote.as_ref().ok_or(Asked { timed: None })?.begin(key, among)
     }
 
-    /// The server was asked for a value since then, which has so many bytes if there is one.
-    pub fn note_asked(&self, began: Instant, value_bytes: Option<usize>) {
+    /// The server was asked until then, and a value has so many bytes if there is one.
+    pub fn note_time(&self, timed: Timed, ended: Instant, value_bytes: Option<usize>) {
         if let Some(remote) = &self.remote {
-            remote.note_asked(began, value_bytes);
+            remote.note_time(timed, ended, value_bytes);
         }
     }
 
@@ -403,18 +404,21 @@ impl Server {
         read
     }
 
-    /// A key that is to be read from the server's memory soon. None if that is not shared, or if a value is on its way to be
-    /// stored: a get sees what was to be stored before it.
-    pub fn foresee(&self, key: &[u8]) -> Option<Ticket> {
+    /// A key that is to be read from the server's memory soon.
+    ///
+    /// # Errors
+    /// The server is to be asked: its memory is not shared, that is faster, or a value is on its way to be stored, and a get
+    /// sees what was to be stored before it.
+    pub fn foresee(&self, key: &[u8]) -> Result<Ticket, Asked> {
         if self.storing.load(Ordering::Acquire) > 0 {
-            return None;
+            return Err(Asked { timed: None });
         }
         let Some(mut reader) = self.reader() else {
-            return self.remote.as_ref()?.begin(key).map(Ticket::Afar);
+            return self.begin_afar(key, Among::Window).map(Ticket::Afar);
         };
         let ticket = reader.foresee(key);
         self.memory.readers.put(reader);
-        Some(Ticket::Memory(ticket))
+        Ok(Ticket::Memory(ticket))
     }
 
     /// Reads a key that was foreseen; a value replaces what is in `value`.
@@ -434,13 +438,14 @@ impl Server {
     }
 
     /// Reads many keys from the server's memory, if that is shared, with their memory misses overlapped. `take` is told of
-    /// each in order, and may take its value.
+    /// each in order, and may take its value. Returns what [`Server::note_time`] is to be told, if all are to be asked for because
+    /// that is faster.
     pub fn read_many<'k>(
         &self,
         count: usize,
         key: impl Fn(usize) -> &'k [u8],
         mut take: impl FnMut(usize, Read, &mut Vec<u8>),
-    ) {
+    ) -> Option<Timed> {
         let Some(mut reader) = self.reader() else { return self.read_many_afar(count, key, take) };
         for from in (0..count).step_by(KEYS_READ_AT_ONCE) {
             let mut is_gone = false;
@@ -456,10 +461,12 @@ impl Server {
             if is_gone {
                 (from + KEYS_READ_AT_ONCE..count)
                     .for_each(|number| take(number, Read::Gone, &mut Vec::new()));
-                return self.keep(reader, true);
+                self.keep(reader, true);
+                return None;
             }
         }
         self.keep(reader, false);
+        None
     }
 
     fn read_many_afar<'k>(
@@ -467,16 +474,24 @@ impl Server {
         count: usize,
         key: impl Fn(usize) -> &'k [u8],
         mut take: impl FnMut(usize, Read, &mut Vec<u8>),
-    ) {
-        let mut under_way = VecDeque::new();
+    ) -> Option<Timed> {
+        let timed = self.remote.as_ref().and_then(|remote| remote.choose_many(count, &key));
+        if timed.is_some_and(|timed| timed.way == ways::Way::Request) {
+            (0..count).for_each(|number| take(number, Read::Ask, &mut Vec::new()));
+            return timed;
+        }
+        let (mut under_way, mut value_bytes) = (VecDeque::new(), None);
         let mut end = |number, begun: Option<Begun>| {
             let mut value = Vec::new();
             let read = begun.map_or(Read::Ask, |begun| self.end_afar(begun, &mut value));
+            if matches!(read, Read::Hit { .. }) {
+                value_bytes = Some(value.len());
+            }
             take(number, read, &mut value);
         };
         for number in 0..count {
             let begun = loop {
-                let begun = self.remote.as_ref().and_then(|remote| remote.begin(key(number)));
+                let begun = self.begin_afar(key(number), Among::Chosen).ok();
                 // Where there is no room for more, one that is over makes some.
                 match (begun, under_way.pop_front()) {
                     (None, Some((first, begun))) => end(first, begun),
@@ -489,6 +504,10 @@ impl Server {
             under_way.push_back((number, begun));
         }
         under_way.into_iter().for_each(|(number, begun)| end(number, begun));
+        if let Some(timed) = timed {
+            self.note_time(timed, Instant::now(), value_bytes);
+        }
+        None
     }
 
     /// Gives a reader back, after it found the server there or gone.

@@ -4,6 +4,9 @@
 //! must carry out the reads anyway, or a key's place is not known, a request may be faster. Nothing is assumed of that: the
 //! times of both are kept as moving averages, for values of about the same size each, and now and then the other way is
 //! tried. This has no clock and no randomness of its own.
+//!
+//! How long a key takes depends on how many are under way with it, so there are averages for keys that are waited for alone
+//! ([`Learned::alone`]), for windows of them ([`Runs`]) and for many at once ([`Learned::many`]).
 
 /// Answers of a way after which its average is believed.
 const BELIEVED_AFTER: u32 = 8;
@@ -18,6 +21,11 @@ const PROBED_ONE_IN: u32 = 64;
 /// … and once in so many, if it was slower by so much that a probe costs as much as many reads.
 const PROBED_RARELY_ONE_IN: u32 = 1024;
 const MUCH_SLOWER_TIMES: u64 = 4;
+/// Keys of a window that go one way before it is chosen anew, a few windows of most programs. The first half of them has those
+/// beside it that went the way before, and says nothing of this one.
+const KEYS_OF_A_RUN: u32 = 128;
+/// So many keys at once share the round trips.
+const MANY: usize = 8;
 /// Values of up to so many bytes are alike, the last any longer ones.
 const SIZES: [usize; 3] = [512, 8 << 10, 128 << 10];
 const CLASSES: usize = SIZES.len() + 1;
@@ -95,10 +103,61 @@ impl Ways {
         }
         self.classes[class_of(self.last)][way as usize].add(ns);
     }
+}
 
-    /// Nothing is known any more: another server, or another way to it.
-    pub fn forget(&mut self) {
-        *self = Ways::default();
+/// Keys of which many are under way at a time.
+#[derive(Clone, Debug, Default)]
+pub struct Runs {
+    ways: Ways,
+    /// Of keys whose place is not known, and of those whose place is.
+    runs: [Run; 2],
+}
+
+/// Keys one after the other that go one way.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    way: Way,
+    left: u32,
+}
+
+impl Default for Run {
+    fn default() -> Run {
+        Run { way: Way::Request, left: 0 }
+    }
+}
+
+impl Runs {
+    /// The way to read a key, and whether the time that it takes is to be noted.
+    pub fn choose(&mut self, is_kept: bool, random: u32) -> (Way, bool) {
+        let run = &mut self.runs[usize::from(is_kept)];
+        if run.left == 0 {
+            *run = Run { way: self.ways.choose(is_kept, None, random), left: KEYS_OF_A_RUN };
+        }
+        run.left -= 1;
+        (run.way, run.left < KEYS_OF_A_RUN / 2)
+    }
+
+    /// See [`Ways::note`]: from when it was asked for until it was there.
+    pub fn note(&mut self, way: Way, value_bytes: Option<usize>, ns: u64) {
+        self.ways.note(way, value_bytes, ns);
+    }
+}
+
+/// All that is known of one server.
+#[derive(Clone, Debug, Default)]
+pub struct Learned {
+    /// Keys that are waited for one by one.
+    pub alone: Ways,
+    /// Those of which many are under way.
+    pub window: Runs,
+    /// Those that are asked for in one call, few or many: the time is that of the call, for each of them.
+    calls: [Ways; 2],
+}
+
+impl Learned {
+    /// Of so many keys in one call.
+    pub fn many(&mut self, count: usize) -> &mut Ways {
+        &mut self.calls[usize::from(count >= MANY)]
     }
 }
 
@@ -171,6 +230,55 @@ mod tests {
         assert_eq!(ways.choose(false, None, 1), Way::Request);
     }
 
+    /// A window of 32 keys, of which the server answers one in `asked_ns`, and reads take `read_ns` each: one after the other in
+    /// either case, so that how long one takes is what those before it take. How many keys were asked for.
+    fn window(runs: &mut Runs, keys: u32, asked_ns: u64, read_ns: u64) -> u32 {
+        let mut under_way = std::collections::VecDeque::new();
+        let (mut now, mut free) = (0u64, [0u64; 2]);
+        let mut asked = 0;
+        for key in 0..keys {
+            if under_way.len() == 32 {
+                let (way, counts, began, ended) = under_way.pop_front().expect("it is full");
+                now = now.max(ended);
+                if counts {
+                    runs.note(way, Some(100), ended - began);
+                }
+            }
+            let (way, counts) = runs.choose(false, key.wrapping_mul(0x9e37_79b1) >> 7);
+            let is_asked = way == Way::Request;
+            asked += u32::from(is_asked);
+            let queue = &mut free[usize::from(is_asked)];
+            *queue = now.max(*queue) + if is_asked { asked_ns } else { read_ns };
+            under_way.push_back((way, counts, now, *queue));
+        }
+        asked
+    }
+
+    #[test]
+    fn a_window_takes_the_way_that_gets_on_faster() {
+        for (asked_ns, read_ns, share) in [(10, 40, 85..=100), (40, 10, 0..=15), (20, 21, 0..=15)] {
+            let asked = window(&mut Runs::default(), 100_000, asked_ns * 1000, read_ns * 1000);
+            assert!(share.contains(&(asked / 1000)), "{asked_ns} {read_ns}: {asked} of 100000");
+        }
+        // What changes is noticed.
+        let mut runs = Runs::default();
+        window(&mut runs, 20_000, 10_000, 40_000);
+        let asked = window(&mut runs, 100_000, 40_000, 10_000);
+        assert!(asked < 40_000, "{asked}");
+    }
+
+    #[test]
+    fn keys_of_a_run_go_one_way_and_half_of_them_count() {
+        let mut runs = Runs::default();
+        for _ in 0..50 {
+            let run: Vec<_> = (0..KEYS_OF_A_RUN).map(|random| runs.choose(true, random)).collect();
+            assert!(run.iter().all(|(way, _)| *way == run[0].0), "{run:?}");
+            assert_eq!(run.iter().filter(|(_, counts)| *counts).count() as u32, KEYS_OF_A_RUN / 2);
+            assert!(!run[0].1 && run[run.len() - 1].1);
+            run.iter().for_each(|(way, _)| runs.note(*way, Some(100), 10_000));
+        }
+    }
+
     #[test]
     fn one_stall_changes_nothing_and_no_time_breaks_it() {
         let mut ways = Ways::default();
@@ -182,7 +290,5 @@ mod tests {
             ways.note(Way::Request, Some(100), 0);
         }
         assert_eq!(ways.choose(true, Some(100), 1), Way::Request);
-        ways.forget();
-        assert_eq!(ways.choose(true, Some(100), 1), Way::Kept);
     }
 }

@@ -51,8 +51,10 @@ struct State {
 pub struct Over {
     /// It …
     pub read: Read,
-    /// … and the value.
+    /// … the value …
     pub value: Vec<u8>,
+    /// … and when that was there.
+    pub at: Instant,
 }
 
 impl Slot {
@@ -82,8 +84,9 @@ impl Slot {
     }
 
     fn put(&self, read: Read, value: Vec<u8>) -> Option<Waker> {
+        let at = Instant::now();
         let mut state = self.lock();
-        state.over = Some(Over { read, value });
+        state.over = Some(Over { read, value, at });
         state.waker.take()
     }
 

@@ -17,4 +17,4 @@ mod sockets;
 mod stream;
 
 pub use attach::attach;
-pub use remote::{Begun, Ended, Remote};
+pub use remote::{Among, Asked, Begun, Ended, Remote, Timed};

@@ -22,12 +22,12 @@ use super::own::Own;
 use super::sockets::{HAS_ENDED, Sockets};
 use crate::bounds::{
     AWAITED_LOOK, DRIVER_LINGER, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, READ_PATIENCE, READS_AGAIN_AFTER,
-    SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
+    READS_AT_ONCE, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
 };
 use crate::client::{Fabric, FabricMode};
 use crate::shm::{Read, monotonic_ns, next_random};
 use crate::socket::{Bell, wait_for_any};
-use crate::ways::{Way, Ways};
+use crate::ways::{Learned, Way};
 
 /// A server's region, as it is read from afar.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub struct Remote {
     /// Held while one is made.
     making: Mutex<()>,
     /// Which way was faster lately.
-    ways: Mutex<Ways>,
+    learned: Mutex<Learned>,
     random: AtomicCell<u32>,
     /// Reads failed; they are not tried before this.
     again_at: AtomicCell<Option<Instant>>,
@@ -119,7 +119,7 @@ impl Remote {
             region: Mutex::default(),
             reading: Mutex::default(),
             making: Mutex::default(),
-            ways: Mutex::default(),
+            learned: Mutex::default(),
             random: AtomicCell::new(monotonic_ns() as u32 | 1),
             again_at: AtomicCell::new(None),
         }
@@ -142,7 +142,7 @@ impl Remote {
             return known.sockets.add(&region.sockets);
         }
         *known = Some(Arc::new(Own::new(region)));
-        lock(&self.ways).forget();
+        *lock(&self.learned) = Learned::default();
         self.again_at.store(None);
     }
 
@@ -155,24 +155,23 @@ impl Remote {
         }
     }
 
-    /// Begins a GET; none if the server is to be asked.
-    pub fn begin(&self, key: &[u8]) -> Option<Begun> {
-        self.begin_by(key, false)
-    }
-
-    /// The same for who waits for it at once: the server is also to be asked where that is faster.
-    pub fn begin_alone(&self, key: &[u8]) -> Option<Begun> {
-        self.begin_by(key, self.wanted.mode == FabricMode::Auto)
-    }
-
-    fn begin_by(&self, key: &[u8], chooses: bool) -> Option<Begun> {
+    /// Begins a GET.
+    ///
+    /// # Errors
+    /// The server is to be asked.
+    pub fn begin(&self, key: &[u8], among: Among) -> Result<Begun, Asked> {
         let began = Instant::now();
         let deadline = began + self.read_patience;
-        let reading = self.reading(deadline)?;
+        let asked = Asked { timed: None };
+        let reading = self.reading(deadline).ok_or(asked)?;
         let mut gets = reading.gets();
-        let way = if chooses { Some(self.choose(gets.is_kept(key))) } else { None };
-        if way == Some(Way::Request) {
-            return None;
+        let mut timed = None;
+        if self.wanted.mode == FabricMode::Auto && among != Among::Chosen {
+            let (way, counts) = self.choose(gets.is_kept(key), among);
+            timed = counts.then_some(Timed { way, among, began });
+            if way == Way::Request {
+                return Err(Asked { timed });
+            }
         }
         let mut slot = None;
         reading.turn(gets, |gets| {
@@ -182,33 +181,56 @@ impl Remote {
             slot = begun.map(|(slot, _)| slot);
             any_over
         });
-        Some(Begun { slot: slot?, reading, way, began, deadline })
+        Ok(Begun { slot: slot.ok_or(asked)?, reading, timed, began, deadline })
     }
 
-    fn choose(&self, is_kept: bool) -> Way {
+    fn choose(&self, is_kept: bool, among: Among) -> (Way, bool) {
+        let random = self.draw();
+        let mut learned = lock(&self.learned);
+        match among {
+            Among::Window => learned.window.choose(is_kept, random),
+            Among::Many(count) => (learned.many(count).choose(is_kept, None, random), true),
+            Among::None | Among::Chosen => (learned.alone.choose(is_kept, None, random), true),
+        }
+    }
+
+    /// Chooses the way for so many keys that are read in one call; none if there is no choice.
+    pub fn choose_many<'k>(&self, count: usize, key: impl Fn(usize) -> &'k [u8]) -> Option<Timed> {
+        if self.wanted.mode != FabricMode::Auto || count == 0 {
+            return None;
+        }
+        let began = Instant::now();
+        let reading = self.reading(began + self.read_patience)?;
+        let mut gets = reading.gets();
+        // Some of them stand for all.
+        let looked = count.min(READS_AT_ONCE);
+        let kept = (0..looked).filter(|number| gets.is_kept(key(*number))).count();
+        drop(gets);
+        let among = Among::Many(count);
+        let (way, _) = self.choose(2 * kept >= looked, among);
+        Some(Timed { way, among, began })
+    }
+
+    fn draw(&self) -> u32 {
         let mut random = self.random.load();
         let drawn = next_random(&mut random);
         self.random.store(random);
-        lock(&self.ways).choose(is_kept, None, drawn)
+        drawn
     }
 
-    /// When a request begins whose time is to be noted; none if nobody asks for that.
-    pub fn watch(&self) -> Option<Instant> {
-        let learns = self.wanted.mode == FabricMode::Auto && lock(&self.region).is_some();
-        learns.then(Instant::now)
-    }
-
-    /// The server was asked for a value since then, which has so many bytes if there is one.
-    pub fn note_asked(&self, began: Instant, value_bytes: Option<usize>) {
-        self.note_way(Way::Request, began, value_bytes);
-    }
-
-    fn note_way(&self, way: Way, began: Instant, value_bytes: Option<usize>) {
-        lock(&self.ways).note(way, value_bytes, began.elapsed().as_nanos() as u64);
+    /// Notes how long that took; the value, or one of the values, has so many bytes if there is one.
+    pub fn note_time(&self, Timed { way, among, began }: Timed, ended: Instant, value_bytes: Option<usize>) {
+        let ns = ended.saturating_duration_since(began).as_nanos() as u64;
+        let mut learned = lock(&self.learned);
+        match among {
+            Among::Window => learned.window.note(way, value_bytes, ns),
+            Among::Many(count) => learned.many(count).note(way, value_bytes, ns / count.max(1) as u64),
+            Among::None | Among::Chosen => learned.alone.note(way, value_bytes, ns),
+        }
     }
 
     /// What a GET came to; waits for it.
-    pub fn end(&self, Begun { slot, reading, way, began, deadline }: Begun) -> Ended {
+    pub fn end(&self, Begun { slot, reading, timed, deadline, .. }: Begun) -> Ended {
         if !reading.is_current() {
             // A parent's.
             return Ended { read: Read::Ask, value: Vec::new(), accesses: None };
@@ -216,11 +238,12 @@ impl Remote {
         if !slot.is_over() && !reading.wait(&slot, deadline) {
             reading.give_up();
         }
-        let over = slot.take();
-        let (read, value) = over.map_or((Read::Ask, Vec::new()), |Over { read, value }| (read, value));
-        if let Some(way) = way {
+        let over =
+            slot.take().unwrap_or_else(|| Over { read: Read::Ask, value: Vec::new(), at: Instant::now() });
+        let Over { read, value, at } = over;
+        if let Some(timed) = timed {
             let is_hit = matches!(read, Read::Hit { .. });
-            self.note_way(way, began, is_hit.then_some(value.len()));
+            self.note_time(timed, at, is_hit.then_some(value.len()));
         }
         let is_gone = matches!(read, Read::Gone) || reading.has_server_left.load(Ordering::Relaxed);
         let accesses = self.note(&reading, is_gone);
@@ -276,13 +299,41 @@ impl Remote {
     }
 }
 
+/// What a GET is one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Among {
+    /// It is alone.
+    None,
+    /// Others are under way meanwhile, perhaps.
+    Window,
+    /// It is one of so many in a call.
+    Many(usize),
+    /// One of those whose way was chosen, which is one-sided.
+    Chosen,
+}
+
+/// A way whose time is to be noted.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    /// Which.
+    pub way: Way,
+    among: Among,
+    began: Instant,
+}
+
+/// The server is to be asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Because that was chosen, and is to be noted.
+    pub timed: Option<Timed>,
+}
+
 /// A GET that was begun.
 #[derive(Debug)]
 pub struct Begun {
     slot: Arc<Slot>,
     reading: Arc<Reading>,
-    /// Chosen for its time, which is to be noted.
-    way: Option<Way>,
+    timed: Option<Timed>,
     began: Instant,
     /// Then it is given up.
     deadline: Instant,
@@ -363,7 +414,18 @@ impl Reading {
     /// The server has ended its connections; looked at now and then.
     fn misses_server(&self) -> bool {
         let unlooked_ns = monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Relaxed));
-        u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() && self.has_lost_server()
+        if u128::from(unlooked_ns) <= TRUSTED_IDLE.as_nanos() {
+            return false;
+        }
+        self.wake_server();
+        self.has_lost_server()
+    }
+
+    /// Where this end has no descriptor, the server's has none either: it may have to be woken to serve reads.
+    fn wake_server(&self) {
+        if self.descriptor.is_none() {
+            self.region.sockets.ring();
+        }
     }
 
     fn has_lost_server(&self) -> bool {
@@ -498,6 +560,9 @@ impl Reading {
             let (first, longest) =
                 if tells { (NAP_MAX, SLEEP_ON_DESCRIPTOR_MAX) } else { (NAP_MIN, NAP_MAX) };
             drop(gets);
+            if naps == 0 || naps == NAPS_GROWING {
+                self.wake_server();
+            }
             let until = Instant::now() + (first * (1 << naps)).min(longest);
             let has_slept = self.nap(deadline.min(until));
             gets = self.gets();
