@@ -289,9 +289,10 @@ fn is_served_unasked(server: &Server) -> bool {
 /// Links of one endpoint that nobody looks at any more: each has a MiB under way to be read.
 fn stuck(server: &Server, silent: &Arc<Endpoint>, links: usize) -> Vec<(Client, FabricLink)> {
     let mut stuck: Vec<_> = (0..links).map(|_| server.pair(silent)).collect();
-    let (first, firsts_link) = &mut stuck[0];
-    // While it is there their endpoint is known.
-    echo(server, first, firsts_link, 10);
+    // Their endpoint is proven to be theirs.
+    for (client, link) in &mut stuck {
+        echo(server, client, link, 10);
+    }
     let block = pattern(1 << 20);
     for (client, _) in &mut stuck {
         client.is_polite = false;
@@ -441,11 +442,13 @@ fn who_takes_no_messages_keeps_no_buffers_from_others() {
         })
         .collect();
     // They connect, and look no more.
-    wait_until(|| {
-        server.progress();
-        silent.inner.lock().expect("no panic").poll();
-        greedy[0].1.send(&[IoSlice::new(b"x")]).is_ok_and(|sent| sent > 0).then_some(())
-    });
+    for (client, link) in &mut greedy {
+        wait_until(|| {
+            server.progress();
+            client.turn().expect("the server keeps the protocol");
+            link.send(&[IoSlice::new(b"x")]).is_ok_and(|sent| sent > 0).then_some(())
+        });
+    }
     let block = pattern(1 << 20);
     let until = Instant::now() + Duration::from_millis(500);
     while Instant::now() < until {
@@ -610,6 +613,54 @@ fn who_breaks_the_protocol_ends_its_own_link() {
         echo(&server, &mut other, &mut others_link, 100_000);
     }
     assert_eq!(server.port().links(), 1, "their places are free");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_names_anothers_endpoint_has_it_asked_once_and_nothing_else() {
+    let server = Server::start(128);
+    let (own, foreign) = (server.endpoint(), server.endpoint());
+    // Its memory is well known, but it is not the client's.
+    let (mut owner, mut owners_link) = server.pair(&foreign);
+    echo(&server, &mut owner, &mut owners_link, 100_000);
+    let (mut thief, mut link) = server.pair(&foreign);
+    thief.is_polite = false;
+    let (name, token) = (server.port().name().to_vec(), thief.attached().granted.token);
+    // It has an endpoint, by which it can send what it likes.
+    let peer = own.inner.lock().expect("no panic").peer(&name);
+    let post = |message: &[u8]| {
+        wait_until(|| {
+            server.progress();
+            let mut inner = own.inner.lock().expect("no panic");
+            inner.poll();
+            let mut buffer = inner.sends.take()?;
+            buffer[..message.len()].copy_from_slice(message);
+            inner.port.send(peer, buffer, message.len(), 0).ok()
+        });
+    };
+    const LONG: u8 = 2;
+    const PROOF: u8 = 9;
+    post(&header(token, LONG, 0, 0, &[0, 100_000]));
+    let until = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < until {
+        server.progress();
+        foreign.inner.lock().expect("no panic").poll();
+        assert_eq!(link.receive(&mut [0; 64]).expect("it lives"), Received::Nothing, "nothing is read");
+        assert_eq!(link.send(&[IoSlice::new(&pattern(100_000))]).expect("it lives"), 0, "nothing is sent");
+    }
+    let mut came = 0;
+    while foreign.inner.lock().expect("no panic").take(thief.token).is_some() {
+        came += 1;
+    }
+    assert_eq!(came, 1, "it is asked for a proof");
+    post(&header(token, PROOF, 1, 1, &[0x1234]));
+    let error = wait_until(|| {
+        server.progress();
+        link.flush().err().or_else(|| link.receive(&mut [0; 64]).err())
+    });
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+    drop(link);
+    echo(&server, &mut owner, &mut owners_link, 100_000);
 }
 
 #[test]

@@ -34,6 +34,9 @@ pub struct ClientEnd<B> {
     staged: VecDeque<Piece>,
     landing: Emptying,
     incoming: VecDeque<(B, Entry)>,
+    /// The number that is to be sent back.
+    asked: Option<u64>,
+    has_proven: bool,
 }
 
 impl<B: Deref<Target = [u8]>> ClientEnd<B> {
@@ -46,6 +49,8 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
             staged: VecDeque::new(),
             landing: Emptying::new(terms.landing_bytes),
             incoming: VecDeque::new(),
+            asked: None,
+            has_proven: false,
         }
     }
 
@@ -68,6 +73,10 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
                 Body::Taken(total) => {
                     self.staging.give_back(total).map_err(|broken| self.lane.fail(broken))?;
                     self.lane.consumed(buffer, Kind::Taken);
+                }
+                Body::Ask(number) if !self.has_proven && self.asked.is_none() => {
+                    self.asked = Some(number);
+                    self.lane.consumed(buffer, Kind::Ask);
                 }
                 other => self.lane.take_common(buffer, &other)?,
             }
@@ -163,7 +172,10 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     pub fn short(&self, message: &mut [u8; SHORT_BYTES]) -> Option<Draft> {
         let stream =
             self.staged.front().map(|piece| Body::Long { at: piece.at as u64, bytes: piece.bytes as u64 });
-        self.lane.short(message, self.landing.due().map(Body::Room), stream, self.has_unsent())
+        let told = self.asked.map(Body::Proof).or_else(|| self.landing.due().map(Body::Room));
+        // What was sent is not taken before the proof, and behind the last message none comes.
+        let is_unproven = self.lane.has_sent() && !self.has_proven;
+        self.lane.short(message, told, stream, self.has_unsent() || is_unproven)
     }
 
     /// Bytes were staged, and the server was not told of them: [`ClientEnd::short`] has more to say, though perhaps not
@@ -178,6 +190,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         match draft.body {
             Body::Long { .. } => drop(self.staged.pop_front()),
             Body::Room(total) => self.landing.told(total),
+            Body::Proof(_) => (self.asked, self.has_proven) = (None, true),
             _ => {}
         }
     }

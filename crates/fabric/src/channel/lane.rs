@@ -219,6 +219,11 @@ impl<B: Deref<Target = [u8]>> Lane<B> {
         self.is_leaving = true;
     }
 
+    /// A message has gone, since this end is there, or since so many that nobody counts them.
+    pub fn has_sent(&self) -> bool {
+        self.sequence > 0
+    }
+
     pub fn has_said_bye(&self) -> bool {
         self.has_said_bye
     }

@@ -7,7 +7,7 @@
 //! | 9 | 0 |
 //! | 10–11 | credits given back |
 //! | 12–15 | number of the message in its direction, from 0, modulo 2^32 |
-//! | 16– | Data: bytes of the stream; Long, Put: where and how many, 8 bytes each; Taken, Room: a sum of 8 bytes |
+//! | 16– | Data: bytes of the stream; Long, Put: where and how many, 8 bytes each; Taken, Room: a sum of 8 bytes; Ask, Proof: a number of 8 bytes |
 
 use std::ops::Range;
 
@@ -33,10 +33,21 @@ pub(super) enum Kind {
     Room = 5,
     Credits = 6,
     Bye = 7,
+    Ask = 8,
+    Proof = 9,
 }
 
-const KINDS: [Kind; 7] =
-    [Kind::Data, Kind::Long, Kind::Taken, Kind::Put, Kind::Room, Kind::Credits, Kind::Bye];
+const KINDS: [Kind; 9] = [
+    Kind::Data,
+    Kind::Long,
+    Kind::Taken,
+    Kind::Put,
+    Kind::Room,
+    Kind::Credits,
+    Kind::Bye,
+    Kind::Ask,
+    Kind::Proof,
+];
 
 /// What a message carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +66,10 @@ pub(super) enum Body {
     Credits,
     /// The last message.
     Bye,
+    /// The client is to send this number back, which nobody knows but who receives at its endpoint.
+    Ask(u64),
+    /// The number.
+    Proof(u64),
 }
 
 impl Body {
@@ -67,6 +82,8 @@ impl Body {
             Body::Room(_) => Kind::Room,
             Body::Credits => Kind::Credits,
             Body::Bye => Kind::Bye,
+            Body::Ask(_) => Kind::Ask,
+            Body::Proof(_) => Kind::Proof,
         }
     }
 }
@@ -115,6 +132,8 @@ pub(super) fn read(message: &[u8]) -> Result<Message, Broken> {
         }
         Kind::Taken => (Body::Taken(numbers()[0]), carried == 8),
         Kind::Room => (Body::Room(numbers()[0]), carried == 8),
+        Kind::Ask => (Body::Ask(numbers()[0]), carried == 8),
+        Kind::Proof => (Body::Proof(numbers()[0]), carried == 8),
         Kind::Credits => (Body::Credits, carried == 0),
         Kind::Bye => (Body::Bye, carried == 0),
     };
@@ -133,7 +152,7 @@ pub(super) fn write_header(into: &mut [u8], token: u64, kind: Kind, credits: u16
 pub(super) fn write_body(into: &mut [u8; SHORT_BYTES], body: &Body) -> usize {
     let numbers: &[u64] = match body {
         Body::Long { at, bytes } | Body::Put { at, bytes } => &[*at, *bytes],
-        Body::Taken(total) | Body::Room(total) => &[*total],
+        Body::Taken(number) | Body::Room(number) | Body::Ask(number) | Body::Proof(number) => &[*number],
         Body::Data(_) | Body::Credits | Body::Bye => &[],
     };
     for (into, number) in into[HEADER_BYTES..].chunks_mut(8).zip(numbers) {
@@ -153,6 +172,8 @@ mod tests {
             Body::Taken(1 << 40),
             Body::Put { at: u64::MAX, bytes: 1 },
             Body::Room(0),
+            Body::Ask(7 << 60),
+            Body::Proof(9 << 60),
             Body::Credits,
             Body::Bye,
         ];
@@ -181,7 +202,7 @@ mod tests {
         assert_eq!(read(&bytes[..17]).map(|message| message.body), Ok(Body::Data(16..17)));
         assert!(read(&bytes[..MESSAGE_BYTES]).is_ok());
         assert_eq!(read(&bytes), Err(Broken::Length(MESSAGE_BYTES + 1)));
-        for kind in [0, 8, 255] {
+        for kind in [0, 10, 255] {
             bytes[8] = kind;
             assert_eq!(read(&bytes[..20]), Err(Broken::Kind(kind)));
         }

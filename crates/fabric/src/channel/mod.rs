@@ -24,6 +24,10 @@
 //! gives back different credits of the same sum. So an end that has no credits left has earned more than a reserve, or its
 //! peer's application does not consume.
 //!
+//! Before anything else the server proves that the client receives where it said it does: what comes first it answers by Ask
+//! with a number, which comes back as Proof. Until then it sends nothing else, and neither reads nor writes the client's
+//! memory. A client that has sent something says goodbye after the proof.
+//!
 //! Nothing that a peer says is taken for true: whatever does not follow from these rules ends the link ([`Broken`]).
 //!
 //! # How an end is driven
@@ -59,7 +63,7 @@ pub use message::{HEADER_BYTES, MESSAGE_BYTES, PAYLOAD_BYTES_MAX, SHORT_BYTES, t
 pub use server::{Read, ServerEnd, Ticket};
 
 /// Version of the messages. Either end refuses any other.
-pub const CHANNEL_VERSION: u64 = 1;
+pub const CHANNEL_VERSION: u64 = 2;
 
 /// So many bytes at once go through memory, if the client has some for it: for fewer, copying them into messages takes
 /// less than the round trip of a read.
@@ -181,6 +185,9 @@ pub enum Broken {
     /// Less than before, or more than there was.
     #[error("the other end of the link gave back {0} bytes in all, which cannot be")]
     Total(u64),
+    /// It sent another number than it was asked for, or was not asked.
+    #[error("the other end of the link did not prove that the endpoint it named is its own")]
+    Proof,
     /// It had said that it leaves.
     #[error("the other end of the link sent a message behind its last")]
     AfterBye,

@@ -61,10 +61,26 @@ struct Put {
     is_written: bool,
 }
 
+/// Whether the client has proven that it receives where it said it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// Nobody has a reason to ask.
+    Unwanted,
+    /// It is to be asked …
+    Wanted,
+    /// … and was.
+    Asked,
+    /// It has.
+    Given,
+}
+
 /// The server's end of a link. `B` is a buffer with a message, `R` one with bytes that were read.
 #[derive(Debug)]
 pub struct ServerEnd<B, R> {
     lane: Lane<B>,
+    proof: Proof,
+    /// What it proves that by.
+    number: u64,
     staging: Emptying,
     incoming: VecDeque<(B, Entry)>,
     parts: VecDeque<Part<R>>,
@@ -77,11 +93,13 @@ pub struct ServerEnd<B, R> {
 }
 
 impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
-    /// An end that has sent nothing yet. The terms are sound.
-    pub fn new(terms: Terms) -> ServerEnd<B, R> {
+    /// An end that has sent nothing yet. The terms are sound; nobody can guess the number.
+    pub fn new(terms: Terms, number: u64) -> ServerEnd<B, R> {
         debug_assert_eq!(terms.check(), Ok(()));
         ServerEnd {
             lane: Lane::new(terms),
+            proof: Proof::Unwanted,
+            number,
             staging: Emptying::new(terms.staging_bytes),
             incoming: VecDeque::new(),
             parts: VecDeque::new(),
@@ -112,10 +130,41 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                     self.landing.give_back(total).map_err(|broken| self.lane.fail(broken))?;
                     self.lane.consumed(buffer, Kind::Room);
                 }
+                Body::Proof(number) => {
+                    if self.proof != Proof::Asked || number != self.number {
+                        return Err(self.lane.fail(Broken::Proof));
+                    }
+                    self.proof = Proof::Given;
+                    self.lane.consumed(buffer, Kind::Proof);
+                }
                 other => self.lane.take_common(buffer, &other)?,
             }
         }
+        // Who only says goodbye need not prove anything.
+        if !self.lane.has_peer_left() {
+            self.want_proof();
+        }
         Ok(())
+    }
+
+    // ---- the proof ----
+
+    /// The client is asked to prove that it receives where it said it does, unless it was. Before it has, it
+    /// is sent nothing else, and nothing of its memory is read or written.
+    pub fn want_proof(&mut self) {
+        if self.proof == Proof::Unwanted {
+            self.proof = Proof::Wanted;
+        }
+    }
+
+    /// It has a reason to, and has not.
+    pub fn lacks_proof(&self) -> bool {
+        matches!(self.proof, Proof::Wanted | Proof::Asked)
+    }
+
+    /// It has.
+    pub fn has_proof(&self) -> bool {
+        self.proof == Proof::Given
     }
 
     /// A buffer whose message was consumed. It, or another, is posted as a receive again before anything is sent, for the
@@ -126,7 +175,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     /// What is to be read next into a buffer of `most` bytes, if anything is, and fewer than [`READS_MAX`] parts are held.
     pub fn next_read(&self, most: usize) -> Option<Read> {
-        if self.parts.len() >= READS_MAX || self.lane.check().is_err() {
+        if self.parts.len() >= READS_MAX || self.lane.check().is_err() || !self.has_proof() {
             return None;
         }
         self.incoming.iter().find_map(|(_, entry)| match entry {
@@ -258,7 +307,8 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     /// How the next of `waiting` bytes can go.
     pub fn next(&self, waiting: usize) -> Next {
-        if waiting == 0 || self.lane.is_over() || self.lane.stream_credits() <= self.puts.len() {
+        let is_over = self.lane.is_over() || !self.has_proof();
+        if waiting == 0 || is_over || self.lane.stream_credits() <= self.puts.len() {
             return Next::Later;
         }
         // Behind what is being written no message can go yet, but more can be written.
@@ -275,7 +325,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     /// A message with as many bytes of `parts` as it holds; none unless [`ServerEnd::next`] says [`Next::Data`].
     pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
-        self.puts.is_empty().then(|| self.lane.data(parts, message)).flatten()
+        (self.puts.is_empty() && self.has_proof()).then(|| self.lane.data(parts, message)).flatten()
     }
 
     /// The next bytes of the stream are being written to where [`ServerEnd::next`] said.
@@ -309,6 +359,13 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     /// A message without bytes of the stream, if there is something to tell.
     pub fn short(&self, message: &mut [u8; SHORT_BYTES]) -> Option<Draft> {
+        match self.proof {
+            Proof::Given => {}
+            Proof::Wanted => return self.lane.short(message, Some(Body::Ask(self.number)), None, true),
+            // Who has said nothing is told nothing but the last.
+            Proof::Unwanted => return self.lane.short(message, None, None, false),
+            Proof::Asked => return None,
+        }
         let stream = self
             .puts
             .front()
@@ -331,6 +388,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                 self.first_put += 1;
             }
             Body::Taken(total) => self.staging.told(total),
+            Body::Ask(_) => self.proof = Proof::Asked,
             _ => {}
         }
     }

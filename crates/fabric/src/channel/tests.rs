@@ -99,6 +99,9 @@ struct World {
 
 const TOKENS: (u64, u64) = (0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00);
 
+/// What the client proves by that it receives.
+const NUMBER: u64 = 0x0f0e_0d0c_0b0a_0908;
+
 fn terms(own_credits: u16, peer_credits: u16, staging_bytes: u64, landing_bytes: u64) -> Terms {
     let (own_token, peer_token) = TOKENS;
     Terms { own_token, peer_token, own_credits, peer_credits, staging_bytes, landing_bytes }
@@ -117,11 +120,15 @@ fn mirrored(terms: Terms) -> Terms {
 impl World {
     fn new(seed: u64, terms: Terms, up: usize, down: usize) -> World {
         assert_eq!(terms.check(), Ok(()));
+        let mut server = ServerEnd::new(mirrored(terms), NUMBER);
+        if down > 0 {
+            server.want_proof();
+        }
         World {
             random: Random(seed),
             refuses_one_in: 5,
             client: ClientEnd::new(terms),
-            server: ServerEnd::new(mirrored(terms)),
+            server,
             to_client: Wire::new(terms.own_credits),
             to_server: Wire::new(terms.peer_credits),
             staging: vec![0; terms.staging_bytes as usize],
@@ -438,7 +445,7 @@ fn any_message() -> impl Strategy<Value = Crafted> {
     let small = || prop_oneof![0u64..2_000_000, any::<u64>()];
     let off = prop_oneof![4 => Just(0u32), 1 => 0u32..5, 1 => any::<u32>()];
     let len = prop_oneof![Just(16usize), Just(24), Just(32), 0usize..9_000];
-    (0u8..9, prop_oneof![Just(0u16), 0u16..70, any::<u16>()], off, small(), small(), len)
+    (0u8..11, prop_oneof![Just(0u16), 0u16..70, any::<u16>()], off, small(), small(), len)
 }
 
 /// Gives messages to an end; one that is broken stays so.
@@ -492,7 +499,7 @@ fn message(kind: u8, credits: u16, sequence: u32, numbers: &[u64]) -> (Vec<u8>, 
 
 /// What the last of these messages comes to at a server's end, and at a client's.
 fn ends_of(messages: &[(u8, u16, u32, &[u64])]) -> [Result<(), Broken>; 2] {
-    let (mut server, mut client) = (Server::new(PLAIN), Client::new(PLAIN));
+    let (mut server, mut client) = (Server::new(PLAIN, NUMBER), Client::new(PLAIN));
     let mut ends = [Ok(()); 2];
     for (kind, credits, sequence, numbers) in messages {
         assert!(ends.iter().any(Result::is_ok), "they ended before the last message: {ends:?}");
@@ -553,7 +560,7 @@ fn what_breaks_the_protocol_is_told_from_what_does_not() {
 
 #[test]
 fn a_stray_message_is_dropped_and_its_buffer_comes_back() {
-    let mut server = Server::new(PLAIN);
+    let mut server = Server::new(PLAIN, NUMBER);
     let (mut bytes, len) = message(DATA, 0, 0, &[1]);
     bytes[0] = 4;
     assert_eq!((server.arrived(bytes, len), server.arrived(vec![5; 3], 3)), (Ok(()), Ok(())));
@@ -568,6 +575,10 @@ fn a_stray_message_is_dropped_and_its_buffer_comes_back() {
 fn an_end_that_leaves_says_so_behind_all_it_took() {
     let mut world = World::new(1, terms(4, 4, 1 << 16, 1 << 16), 0, 100_000);
     world.refuses_one_in = usize::MAX;
+    world.settle_server();
+    while !world.server.has_proof() {
+        world.deliver();
+    }
     world.server_sends(20_000);
     world.down.whole = world.down.whole[..world.down.sent].into();
     assert!(world.down.sent >= LONG_BYTES_MIN && world.server.puts_under_way() > 0);
@@ -596,4 +607,60 @@ fn terms_out_of_bounds_are_told() {
         assert_eq!(Terms { staging_bytes: bytes, ..PLAIN }.check(), Err(Unsound::Ring(bytes)));
         assert_eq!(Terms { landing_bytes: bytes, ..PLAIN }.check(), Err(Unsound::Ring(bytes)));
     }
+}
+
+/// A message, as it would be sent, whose bytes are counted as sent.
+fn sent<E>(end: &mut E, draft: Draft, message: &[u8], told: fn(&mut E, Draft)) -> Vec<u8> {
+    let message = message[..draft.bytes()].to_vec();
+    told(end, draft);
+    message
+}
+
+#[test]
+fn the_server_does_nothing_before_the_client_has_proven_where_it_receives() {
+    let terms = terms(4, 4, 1 << 16, 1 << 16);
+    let new = || (Client::new(terms), Server::new(mirrored(terms), NUMBER));
+    let (mut client, mut server) = new();
+    let mut short = [0; SHORT_BYTES];
+    assert!(server.short(&mut short).is_none() && !server.lacks_proof(), "nobody has said anything");
+    client.staged(Piece { at: 0, bytes: 20_000 });
+    let draft = client.short(&mut short).expect("it tells of what is staged");
+    let long = sent(&mut client, draft, &short, ClientEnd::sent);
+    client.leave();
+    assert!(client.short(&mut short).is_none(), "goodbye is said behind the proof");
+    server.arrived(long.clone(), long.len()).expect("as it should be");
+    assert!(server.lacks_proof() && server.has_incoming() && server.incoming().is_none());
+    assert_eq!(
+        (server.next_read(PIECE_BYTES_MAX), server.next(1), server.next(100_000)),
+        (None, Next::Later, Next::Later)
+    );
+    assert!(server.data(&[IoSlice::new(b"x")], &mut [0; MESSAGE_BYTES]).is_none());
+    server.leave();
+    let draft = server.short(&mut short).expect("it asks");
+    let ask = sent(&mut server, draft, &short, ServerEnd::sent);
+    assert!(server.short(&mut short).is_none(), "once, and nothing else");
+    client.arrived(ask.clone(), ask.len()).expect("as it should be");
+    let draft = client.short(&mut short).expect("it proves");
+    let proof = sent(&mut client, draft, &short, ClientEnd::sent);
+    assert!(client.short(&mut short).is_some(), "goodbye");
+    server.arrived(proof.clone(), proof.len()).expect("as it should be");
+    assert!(!server.lacks_proof());
+    assert_eq!(server.next_read(PIECE_BYTES_MAX), Some(Read { at: 0, bytes: 20_000 }));
+    assert!(server.short(&mut short).is_some(), "it says goodbye, too");
+    // Asked twice, proven wrongly, or unasked.
+    assert_eq!(client.arrived(ask.clone(), ask.len()), Err(Broken::Sequence { came: 0, expected: 1 }));
+    let (mut client, mut server) = new();
+    client.arrived(ask.clone(), ask.len()).expect("as it should be");
+    let mut again = ask.clone();
+    again[12] = 1;
+    assert_eq!(client.arrived(again.clone(), again.len()), Err(Broken::Kind(8)));
+    let mut early = proof.clone();
+    early[10..16].fill(0);
+    assert_eq!(server.arrived(early.clone(), early.len()), Err(Broken::Proof), "unasked");
+    let (_, mut server) = new();
+    server.want_proof();
+    let draft = server.short(&mut short).expect("it asks");
+    let _ = sent(&mut server, draft, &short, ServerEnd::sent);
+    early[16] ^= 1;
+    assert_eq!(server.arrived(early.clone(), early.len()), Err(Broken::Proof), "another number");
 }

@@ -75,6 +75,10 @@ pub const RETRY_MAX: Duration = Duration::from_millis(10);
 /// Operations of a link that has ended are over within so long, or its endpoint gets no other link until they are.
 pub const ENDING_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// A client that was asked to prove that the endpoint it named is its own has so long. One that has sent a request need not
+/// look for the answer at once.
+pub const PROOF_TIME_MAX: Duration = Duration::from_secs(30);
+
 /// A link that was dropped stays so long at most for its last bytes to arrive: its client closes the socket then.
 pub const LINGER_TIME_MAX: Duration = Duration::from_millis(500);
 

@@ -24,6 +24,8 @@ pub(super) enum Failure {
     Fabric(Error),
     /// It takes too long.
     Stuck,
+    /// It has not proven that the endpoint is its own.
+    Unproven,
 }
 
 impl Failure {
@@ -33,6 +35,10 @@ impl Failure {
             Failure::Fabric(error) => io::Error::new(io::ErrorKind::ConnectionReset, error.clone()),
             Failure::Stuck => {
                 let text = "the other end of the link does not answer on the fabric";
+                io::Error::new(io::ErrorKind::TimedOut, text)
+            }
+            Failure::Unproven => {
+                let text = "the client has not proven that the endpoint it named is its own";
                 io::Error::new(io::ErrorKind::TimedOut, text)
             }
         }
@@ -85,6 +91,8 @@ pub(super) struct Member {
     pub bells: ServerBells,
     /// The sign of life.
     pub socket: Arc<Socket>,
+    /// It lacks a proof, and has so long to give it.
+    pub prove_until: Option<Instant>,
     /// It was dropped, and stays until then.
     pub lingering: Option<Instant>,
 }
@@ -280,6 +288,10 @@ impl Member {
         let whole: usize = parts.iter().map(|part| part.len()).sum();
         let mut rest: Vec<IoSlice<'_>> = Vec::new();
         let mut taken = 0;
+        if !self.end.has_proof() {
+            self.end.want_proof();
+            self.settle(shared);
+        }
         while taken < whole {
             let now = if taken == 0 { parts } else { &rest };
             let more = match self.end.next(whole - taken) {

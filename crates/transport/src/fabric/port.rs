@@ -14,7 +14,8 @@ use socket2::Socket;
 
 use super::bounds::{
     BLOCKED_TIME_MAX, CLIENTS_MAX, ENDING_TIME_MAX, FULL_BATCH, HELD_TIME_MAX, LEFT_OVER_MAX,
-    LINGER_TIME_MAX, LINKS_MAX, POLLS_PER_TURN, RETRY_MAX, RETRY_MIN, RETRY_PART, STUCK_TIME_MAX,
+    LINGER_TIME_MAX, LINKS_MAX, POLLS_PER_TURN, PROOF_TIME_MAX, RETRY_MAX, RETRY_MIN, RETRY_PART,
+    STUCK_TIME_MAX,
 };
 use super::link::FabricLink;
 use super::member::{Failure, Member, operation_of};
@@ -119,6 +120,8 @@ pub(super) struct Inner {
     listed: Vec<u32>,
     /// Links to which the fabric said to try again.
     blocked: Vec<u32>,
+    /// Links whose clients were asked for a proof.
+    unproven: Vec<u32>,
     /// Links that were dropped and stay for their last bytes.
     lingering: Vec<u32>,
     completions: Vec<Completion>,
@@ -177,6 +180,7 @@ impl FabricPort {
             endpoints: Vec::new(),
             listed: Vec::new(),
             blocked: Vec::new(),
+            unproven: Vec::new(),
             lingering: Vec::new(),
             completions: Vec::new(),
             is_drained: true,
@@ -297,6 +301,7 @@ impl Inner {
             return Err(AttachError::Range);
         }
         let random = getrandom::u64().map_err(AttachError::Random)?;
+        let number = getrandom::u64().map_err(AttachError::Random)?;
         let index = self.free.last().copied().unwrap_or(self.members.len() as u32);
         let most = self.shared.links_max.min(LINKS_MAX);
         if index as usize >= LINKS_MAX || self.shared.links >= most {
@@ -327,7 +332,7 @@ impl Inner {
             tag,
             credits,
             peer,
-            end: ServerEnd::new(terms),
+            end: ServerEnd::new(terms, number),
             staging: *staging,
             landing: *landing,
             failure: None,
@@ -346,6 +351,7 @@ impl Inner {
             is_listed: false,
             bells: ServerBells::default(),
             socket: Arc::clone(socket),
+            prove_until: None,
             lingering: None,
         };
         if self.free.pop().is_none() {
@@ -400,6 +406,7 @@ impl Inner {
         self.shared.bounce_queue.retain(|waits| *waits != index);
         self.shared.send_queue.retain(|waits| *waits != index);
         self.blocked.retain(|blocked| *blocked != index);
+        self.unproven.retain(|unproven| *unproven != index);
         self.lingering.retain(|lingers| *lingers != index);
         self.listed.retain(|listed| *listed != index);
         match member.operations {
@@ -473,6 +480,7 @@ impl Inner {
         self.hand_out();
         self.take_from_idle();
         self.finish_lingering();
+        self.cut_off_unproven();
         self.cut_off_left_over()
     }
 
@@ -551,8 +559,15 @@ impl Inner {
         member.ring();
         let (is_new, is_blocked) = (!member.is_listed && member.is_ready(), member.is_blocked);
         member.is_listed |= is_new;
+        let lacks_proof = member.end.lacks_proof() && member.prove_until.is_none();
+        if lacks_proof {
+            member.prove_until = Some(Instant::now() + PROOF_TIME_MAX);
+        }
         if is_new {
             self.listed.push(index);
+        }
+        if lacks_proof {
+            self.unproven.push(index);
         }
         if is_blocked && !self.blocked.contains(&index) {
             self.blocked.push(index);
@@ -639,6 +654,23 @@ impl Inner {
         }
     }
 
+    /// Who does not prove in time that its endpoint is its own leaves.
+    fn cut_off_unproven(&mut self) {
+        if self.unproven.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for index in std::mem::take(&mut self.unproven) {
+            let Some(member) = self.member(index).filter(|member| member.end.lacks_proof()) else { continue };
+            if member.prove_until.is_none_or(|until| now < until) {
+                self.unproven.push(index);
+            } else {
+                member.failure.get_or_insert(Failure::Unproven);
+                self.note(index);
+            }
+        }
+    }
+
     /// Operations end with their peer, which is there as long as it has links: these are cut off, if what another began does
     /// not end.
     fn cut_off_left_over(&mut self) -> Result<(), Error> {
@@ -690,7 +722,7 @@ impl Inner {
     /// When to look again for what no descriptor tells of.
     fn next_look(&mut self) -> Option<Duration> {
         let queued = (!self.shared.bounce_queue.is_empty()).then_some(RETRY_MAX);
-        let left_over = (self.left_overs > 0).then_some(ENDING_TIME_MAX);
+        let left_over = (self.left_overs > 0 || !self.unproven.is_empty()).then_some(ENDING_TIME_MAX);
         if self.blocked.is_empty() && self.lingering.is_empty() {
             return queued.or(left_over);
         }

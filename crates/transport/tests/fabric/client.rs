@@ -113,7 +113,7 @@ impl Inner {
     }
 
     /// The next message for one of the clients.
-    fn take(&mut self, token: u64) -> Option<(Buffer, usize)> {
+    pub fn take(&mut self, token: u64) -> Option<(Buffer, usize)> {
         let at = self.came.iter().position(|(to, ..)| *to == token)?;
         let (_, buffer, len) = self.came.remove(at);
         Some((buffer, len))
@@ -172,7 +172,7 @@ pub struct Client {
     pub socket: TcpStream,
     pub staging: Area,
     pub landing: Area,
-    token: u64,
+    pub token: u64,
     pub server: Option<Attached>,
     /// It says goodbye when it leaves.
     pub is_polite: bool,
