@@ -67,10 +67,13 @@ pub fn attach(
     };
     let Some(offer) = Offer::of(&line) else { return Ok(Err(Refusal(line))) };
     let host = socket.socket.peer_addr()?.as_socket().map(|address| address.ip());
+    let began = Instant::now();
     let end = match domain(&offer, &remote.wanted, host).and_then(|domain| new_end(&domain)) {
         Ok(end) => end,
         Err(Cannot(why)) => return Ok(Err(Refusal(why))),
     };
+    // What that took is not the server's: where libfabric is used first it looks through all of this machine.
+    let deadline = deadline + began.elapsed();
     // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
     let asked_ns = monotonic_ns();
     let line = match ask_for_words(socket, "attach", &words(&end), deadline)? {
