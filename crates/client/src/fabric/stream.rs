@@ -258,12 +258,18 @@ impl Stream for FabricStream {
         let mut is_again = false;
         loop {
             let mut link = shared.link();
-            let done = link.progress();
-            let received = link.receive(into)?;
+            // Who has waited has taken it in.
+            let mut received = link.receive(into)?;
+            if received == 0 {
+                let done = link.progress();
+                received = link.receive(into)?;
+                if received == 0 {
+                    done?;
+                }
+            }
             if received > 0 {
                 return Ok(Some(received));
             }
-            done?;
             let has_left = link.has_peer_left() || is_again && shared.left.load(Ordering::Relaxed);
             if has_left {
                 return Ok(None);
