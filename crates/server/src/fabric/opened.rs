@@ -115,7 +115,7 @@ impl OpenFabric {
         })?;
         let domain = Domain::open(&provider)?;
         let ports = (0..workers).map(|_| FabricPort::open_for(&domain, settings.receives, clients));
-        let told = |error| explained(error, &provider, store, workers);
+        let told = |error| explained(error, &provider, store.region_bytes(), workers);
         let ports: Vec<FabricPort> = ports.collect::<Result<_, _>>().map_err(told)?;
         let exposed = expose(&domain, store).map_err(told).context("the items cannot be given to read")?;
         if provider.pins_memory {
@@ -151,7 +151,8 @@ impl OpenFabric {
     /// # Errors
     /// The provider cannot, or there is no memory that can be registered.
     pub fn open_port(&self) -> Result<FabricPort> {
-        FabricPort::open_for(&self.domain, self.receives, self.clients).map_err(explained)
+        FabricPort::open_for(&self.domain, self.receives, self.clients)
+            .map_err(|error| explained(error, &self.provider, self.region.bytes, self.buffer_bytes.len()))
     }
 
     /// The provider that clients are to take.
@@ -178,14 +179,13 @@ fn expose(domain: &Arc<Domain>, store: &Arc<Store>) -> Result<Exposed, fabcache_
 }
 
 /// With the limit that it is about, and what has to fit.
-fn explained(error: fabcache_fabric::Error, provider: &Provider, store: &Store, workers: usize) -> Error {
+fn explained(error: fabcache_fabric::Error, provider: &Provider, items: u64, workers: usize) -> Error {
     let is_memory = error.is_memory() && provider.pins_memory;
     let error = Error::new(error);
     match getrlimit(Resource::Memlock).current {
         Some(limit) if is_memory => error.context(format!(
-            "memory cannot be pinned, of which this process may have {limit} bytes: {} of items, the buffers of {workers} \
-             worker(s), some 14 MiB each, and as much again of libfabric's own",
-            store.region_bytes()
+            "memory cannot be pinned, of which this process may have {limit} bytes: {items} of items, the buffers of \
+             {workers} worker(s), some 14 MiB each, and as much again of libfabric's own"
         )),
         _ => error,
     }
