@@ -52,6 +52,9 @@ pub const EVENTS_PER_TURN_MAX: usize = 256;
 /// Times that a worker looks at its polled channels before it asks the system for other events: a microsecond or two.
 pub const POLLS_PER_TURN: u32 = 64;
 
+/// Times that it looks at the fabric's descriptor, at half a microsecond each.
+pub const FABRIC_LOOKS_PER_TURN: u32 = 8;
+
 /// When the system has no descriptor left, accepting rests for so long instead of spinning.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 

@@ -8,14 +8,14 @@
 use std::time::{Duration, Instant};
 
 use fabcache_layout::channel::Patience;
-use fabcache_transport::fabric::Rest;
+use fabcache_transport::fabric::{FabricPort, Rest};
 
 use super::Worker;
 use super::connection::Ended;
 use super::polling::Place;
 use crate::bounds::{
-    FABRIC_DRAIN_PAUSE, FABRIC_DRAIN_TIME_MAX, FABRIC_REOPEN_PAUSE_MAX, FABRIC_REOPEN_PAUSE_MIN,
-    FABRIC_STEADY,
+    FABRIC_DRAIN_PAUSE, FABRIC_DRAIN_TIME_MAX, FABRIC_LOOKS_PER_TURN, FABRIC_REOPEN_PAUSE_MAX,
+    FABRIC_REOPEN_PAUSE_MIN, FABRIC_STEADY,
 };
 use crate::shared::Phase;
 
@@ -107,6 +107,11 @@ impl OnFabric {
         self.looks_until = self.patience.look().map(|time| now + time);
     }
 
+    /// Whether it looks for more, and does not sleep.
+    fn is_looking(&self) -> bool {
+        self.looks_until.is_some()
+    }
+
     /// Whether it goes on looking, at `now`.
     fn looks_on(&mut self, now: Instant) -> bool {
         let Some(until) = self.looks_until else { return false };
@@ -154,6 +159,20 @@ impl Worker {
             self.leave_fabric();
         }
         is_for_some
+    }
+
+    /// Looks for more that comes over the fabric, for some time at once, as long as that is of use. The descriptor is asked, as
+    /// nothing else tells of reads of the region; it is asked sooner than the system for all events, and than the fabric.
+    pub(super) fn look_at_fabric(&mut self) {
+        for _ in 0..FABRIC_LOOKS_PER_TURN {
+            if !self.fabric.is_looking() {
+                return;
+            }
+            if self.ctx.port.as_ref().is_some_and(FabricPort::has_told) {
+                (self.fabric.is_stirred, self.fabric.has_come) = (true, true);
+                self.serve_fabric();
+            }
+        }
     }
 
     /// How long the fabric need not be looked at, unless a descriptor tells.

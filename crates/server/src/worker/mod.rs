@@ -146,6 +146,7 @@ impl Worker {
                 }
             }
             self.serve_fabric();
+            self.look_at_fabric();
             self.serve_polled();
             self.reopen_fabric();
             if self.next_tick.is_some_and(|tick| self.now >= tick) {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use fabcache_fabric::channel::bells::ServerBells;
 use fabcache_fabric::channel::{ServerEnd, Terms, Unsound, token_of};
 use fabcache_fabric::{Buffer, Completion, Domain, Error, Kind, Peer, RemoteMemory};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::Socket;
@@ -245,6 +246,14 @@ impl FabricPort {
     /// if the provider has no such thing: then clients that wait ring.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.wait_fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether the descriptor tells at this moment: what a read of memory needs of this end is told so, and by nothing else.
+    pub fn has_told(&self) -> bool {
+        let Some(fd) = &self.wait_fd else { return false };
+        let mut what = [PollFd::new(fd, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut what, Some(&now)), Ok(1..))
     }
 
     /// Whether a descriptor will tell of what comes from now on, the port's or a link's.
