@@ -313,7 +313,7 @@ fn attached(
 
 /// Answers that there is nothing, until the client leaves.
 fn serve(talk: &mut Talk, served: &AtomicU64, stop: &AtomicBool) {
-    let mut end: ServerEnd<Buffer, Buffer> = ServerEnd::new(talk.terms);
+    let mut end: ServerEnd<Buffer, Buffer> = ServerEnd::new(talk.terms, 1);
     let (mut came, mut answers) = (Vec::new(), Vec::new());
     let mut looks = 0u32;
     while !stop.load(Ordering::Relaxed) && !end.has_peer_left() {
