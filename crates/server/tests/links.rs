@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -104,11 +104,16 @@ fn words(name: &[u8], credits: u16) -> String {
 }
 
 fn attach(server: SocketAddr) -> OnFabric {
+    attach_naming(server, None)
+}
+
+/// A client that says its endpoint has another name than it has.
+fn attach_naming(server: SocketAddr, name: Option<&[u8]>) -> OnFabric {
     let mut tcp = connect(server);
     let said = hello(&mut tcp);
     let provider = said.split(' ').nth(1).unwrap_or_else(|| panic!("{said}"));
     let mut reach = Reach::open(provider);
-    tcp.say(words(reach.port.name(), CREDITS));
+    tcp.say(words(name.unwrap_or(reach.port.name()), CREDITS));
     let said = tcp.hear_until("\r\n");
     let words: Vec<&str> = said.split_ascii_whitespace().collect();
     assert_eq!((words.len(), words[0]), (10, "FABRIC"), "{said}");
@@ -460,6 +465,35 @@ fn an_idle_server_sleeps_however_many_clients_it_has() {
     for client in &mut clients {
         client.ask("mn\r\n", "MN\r\n");
     }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_worker_sleeps_though_a_client_cannot_be_reached() {
+    if !provider().starts_with("tcp") {
+        eprintln!("not checked: only of tcp is known what an endpoint's name is");
+        return;
+    }
+    let process = start("-t 1");
+    let mut good = attach(process.address());
+    good.ask("mn\r\n", "MN\r\n");
+    // It takes connections, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let port = silent.local_addr().expect("bound").port().to_be_bytes();
+    let name = [&[2, 0][..], &port, &[127, 0, 0, 1], &[0; 8]].concat();
+    let mut bad = attach_naming(process.address(), Some(&name));
+    // From its own endpoint, which is not the one that it named.
+    bad.say(b"set a 0 0 1\r\nx\r\n");
+    good.ask("mn\r\n", "MN\r\n");
+    std::thread::sleep(Duration::from_millis(500));
+    let before = cpu_ns(&process);
+    std::thread::sleep(Duration::from_secs(2));
+    let spent = Duration::from_nanos(cpu_ns(&process) - before);
+    println!("with a client that cannot be reached: {:?} of CPU a second", spent / 2);
+    assert!(spent / 2 < Duration::from_millis(200), "{spent:?} in two seconds");
+    good.ask("mn\r\n", "MN\r\n");
+    bad.is_left();
+    good.ask("mn\r\n", "MN\r\n");
 }
 
 /// What all of the process' threads have used.
