@@ -23,7 +23,8 @@ pub struct Options {
     pub distribution: Distribution,
     /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// How long a call may take, for each server that it asks.
+    /// How long a call may take, for each server that it asks. A get over the fabric that nobody answers takes half as long
+    /// again: it tries to read first.
     pub timeout: Duration,
     /// After so many failures one after the other a server is down …
     pub failures_max: u32,
@@ -107,7 +108,8 @@ pub struct Fabric {
 /// How values are got over the fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FabricMode {
-    /// As has taken less time lately; by requests, where the provider needs the server's help with reads.
+    /// As has taken less time lately, which is found out apart for gets one by one, for windows of those that do not wait, and
+    /// for many keys in a call; by requests, where the provider needs the server's help with reads.
     #[default]
     Auto,
     /// They are read from the server's memory, without the server. It is asked for what cannot be told so.
