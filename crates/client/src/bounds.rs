@@ -26,6 +26,11 @@ pub const TRUSTED_IDLE: Duration = Duration::from_millis(1);
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 1024;
 /// Of these so many are given to the system in one call: 48 parts, of 1024 that it takes.
 pub const OPERATIONS_SENT_AT_ONCE: usize = 16;
+/// Requests that are gathered while an answer is awaited, where a stream gathers: a message of eight costs an eighth of
+/// eight messages, and what is not sent before somebody waits is little …
+pub const OPERATIONS_GATHERED_MAX: usize = 8;
+/// … and fits half a message of the fabric.
+pub const BYTES_GATHERED_MAX: usize = 4 << 10;
 /// Calls to send, and to receive, that one test makes: then it returns, though a fast server would keep it busy.
 pub const TURNS_AT_ONCE: usize = 16;
 /// How long a connection's thread stays when nothing is awaited any more: to start one takes longer than an answer.

@@ -21,7 +21,8 @@ use fabcache_layout::process::Process;
 
 use crate::answer::Answer;
 use crate::bounds::{
-    DRIVER_LINGER, OPERATIONS_SENT_AT_ONCE, REQUESTS_IN_FLIGHT_MAX, TRUSTED_IDLE, TURNS_AT_ONCE,
+    BYTES_GATHERED_MAX, DRIVER_LINGER, OPERATIONS_GATHERED_MAX, OPERATIONS_SENT_AT_ONCE,
+    REQUESTS_IN_FLIGHT_MAX, TRUSTED_IDLE, TURNS_AT_ONCE,
 };
 use crate::connection::is_quiet;
 use crate::error::{Error, Failure};
@@ -44,9 +45,9 @@ pub struct Pipeline {
     timeout: Duration,
     /// What the server takes.
     form: Form,
-    /// Whose the stream is.
-    process: Process,
     waiter: Box<dyn Waiter>,
+    /// Its stream is one that gathers.
+    gathers: bool,
     state: Mutex<State>,
     /// The leader has had its turn or left, or there is something to drive.
     turned: Condvar,
@@ -55,6 +56,8 @@ pub struct Pipeline {
 #[derive(Debug)]
 struct State {
     stream: Box<dyn Stream>,
+    /// Whose it is.
+    process: Process,
     input: Input,
     /// In the order in which they are sent and answered.
     operations: VecDeque<Operation>,
@@ -92,9 +95,11 @@ impl Pipeline {
         stream: Box<dyn Stream>,
         timeout: Duration,
     ) -> io::Result<Arc<Pipeline>> {
-        let (form, waiter) = (stream.form(), stream.waiter()?);
+        let (form, waiter, gathers) = (stream.form(), stream.waiter()?, stream.gathers());
+        let process = Process::current();
         let state = State {
             stream,
+            process,
             input: Input::default(),
             operations: VecDeque::new(),
             unsent: 0,
@@ -116,8 +121,8 @@ impl Pipeline {
             name: server.address.to_string(),
             timeout,
             form,
-            process: Process::current(),
             waiter,
+            gathers,
             state: Mutex::new(state),
             turned: Condvar::new(),
         }))
@@ -150,8 +155,9 @@ impl Pipeline {
         state.input.is_empty() && (is_trusted || is_quiet(&mut *state.stream, &mut state.unasked))
     }
 
-    /// Puts an operation in flight, and sends what can be sent at once. `borrowed` is a value that is copied as far as
-    /// need be. Where too many are in flight, waits until one is over.
+    /// Puts an operation in flight, and sends what can be sent at once; of a stream that gathers, once there are some, or
+    /// somebody wants to know what one came to. `borrowed` is a value that is copied as far as need be. Where too many are
+    /// in flight, waits until one is over.
     pub fn issue(&self, mut operation: Operation, borrowed: Option<&[u8]>) {
         let mut state = self.wait_until(|state| state.operations.len() < REQUESTS_IN_FLIGHT_MAX);
         if let Some(failure) = &state.broken {
@@ -164,10 +170,32 @@ impl Pipeline {
         if state.operations.is_empty() {
             state.quiet_since = Instant::now();
         }
-        if let Err(failure) = state.push(operation, borrowed).and_then(|()| state.send()) {
+        // Who waits already would have to be woken to send it.
+        let is_held = self.gathers && !state.is_waited_for() && state.holds(operation.len(), borrowed);
+        let pushed = if is_held {
+            state.hold(operation, borrowed);
+            Ok(())
+        } else {
+            state.push(operation, borrowed).and_then(|()| state.send())
+        };
+        if let Err(failure) = pushed {
             state.fail_to_send(failure);
         }
         self.tell_leader(&state);
+        self.leave(state);
+    }
+
+    /// Sends what was gathered: nobody will ask for it.
+    pub fn send_gathered(&self) {
+        if !self.gathers {
+            return;
+        }
+        let mut state = self.lock();
+        if state.unsent < state.operations.len()
+            && let Err(failure) = state.send()
+        {
+            state.fail_to_send(failure);
+        }
         self.leave(state);
     }
 
@@ -340,7 +368,7 @@ impl Pipeline {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().expect(NO_PANIC);
-        if !self.process.is_current() && state.broken.is_none() {
+        if !state.process.is_current() && state.broken.is_none() {
             state.fail(Failure::Broken(io::Error::other(FORKED)));
             // That says nothing of the server.
             state.was_answered = false;
@@ -356,6 +384,10 @@ const NO_PANIC: &str = "no thread panics while it holds a connection's state";
 
 impl Drop for State {
     fn drop(&mut self) {
+        // What was gathered was asked for.
+        if self.broken.is_none() && self.process.is_current() && self.unsent < self.operations.len() {
+            let _ = self.send();
+        }
         // Nobody waits for these any more, nor will they be known to have been done.
         let storing = self.operations.iter().filter(|operation| operation.payload != Payload::None).count();
         self.storing.fetch_sub(storing, Ordering::Release);
@@ -373,6 +405,37 @@ impl State {
         } else {
             Until::Either
         }
+    }
+
+    /// Threads or futures wait for what it has in flight.
+    fn is_waited_for(&self) -> bool {
+        self.leader.is_some() || self.followers > 0 || self.awaited > 0
+    }
+
+    /// An operation of so many bytes, and a value beside, can wait for others before it is sent: an answer is on its way, and
+    /// they are few.
+    fn holds(&self, bytes: usize, borrowed: Option<&[u8]>) -> bool {
+        let held = self.operations.range(self.unsent..);
+        let bytes = bytes + borrowed.map_or(0, <[u8]>::len);
+        self.unsent > 0
+            && held.len() + 1 < OPERATIONS_GATHERED_MAX
+            && held.map(Operation::len).sum::<usize>() + bytes <= BYTES_GATHERED_MAX
+    }
+
+    /// Queues an operation that is sent with others.
+    fn hold(&mut self, mut operation: Operation, borrowed: Option<&[u8]>) {
+        if let Some(value) = borrowed {
+            operation.payload = Payload::Copy;
+            operation.copy.extend_from_slice(value);
+        }
+        self.queue(operation);
+    }
+
+    fn queue(&mut self, operation: Operation) {
+        if operation.payload != Payload::None {
+            self.storing.fetch_add(1, Ordering::Release);
+        }
+        self.operations.push_back(operation);
     }
 
     /// Queues an operation. Of a borrowed value what can be sent at once is not copied.
@@ -393,10 +456,7 @@ impl State {
                 operation.copy.extend_from_slice(value);
             }
         }
-        if operation.payload != Payload::None {
-            self.storing.fetch_add(1, Ordering::Release);
-        }
-        self.operations.push_back(operation);
+        self.queue(operation);
         self.sent += sent?;
         Ok(())
     }

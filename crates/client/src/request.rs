@@ -166,7 +166,8 @@ impl Request {
     /// given back then. The value is not copied.
     ///
     /// It waits only where there is no connection to the server yet, or 1024 requests are in flight on it. So do the
-    /// other three.
+    /// other three. Over a fabric a few short requests are gathered while an answer is awaited, and sent with the next that
+    /// is tested, waited for, awaited or dropped.
     pub fn iset(&mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>, ttl: Ttl) {
         self.iset_with_flags(key, value, ttl, 0);
     }
@@ -279,7 +280,10 @@ impl Request {
     /// The last operation is over, or is left to itself.
     fn leave_last(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::InFlight(..) => self.give_up(),
+            Stage::InFlight(pipeline, _) => {
+                pipeline.send_gathered();
+                self.give_up();
+            }
             Stage::Foreseen(foreseen) => drop(self.keep_key(foreseen.key, foreseen.is_given)),
             Stage::Idle | Stage::Over(_) => {}
         }
@@ -436,6 +440,11 @@ impl Future for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
+        if let Stage::InFlight(pipeline, _) = &self.stage
+            && !self.slot.is_over()
+        {
+            pipeline.send_gathered();
+        }
         // What a waker does when it is dropped is not done under the lock.
         let _waker = self.slot.lock().waker.take();
     }

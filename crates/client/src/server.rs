@@ -119,6 +119,11 @@ impl Server {
     /// # Errors
     /// It is down, or cannot be reached.
     pub fn take(&self) -> Result<Connection, Failure> {
+        if self.remote.is_some() && self.storing.load(Ordering::Acquire) > 0 {
+            // What was to be stored before does not wait for this call. While it connects there is nothing.
+            let current = self.pipeline.try_lock().ok().and_then(|current| current.clone());
+            current.iter().for_each(|pipeline| pipeline.send_gathered());
+        }
         loop {
             let mut state = self.state();
             if state.is_down() {

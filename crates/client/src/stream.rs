@@ -50,6 +50,12 @@ pub trait Stream: Send + Debug {
     /// The system's. That the stream is broken is told by what is tried next.
     fn wait(&mut self, until: Until, deadline: Instant) -> io::Result<()>;
 
+    /// Several short requests cost hardly more than one, if they are sent at once: while answers are awaited, further ones
+    /// are gathered.
+    fn gathers(&self) -> bool {
+        false
+    }
+
     /// Another way to wait for the same stream, while threads send and receive.
     ///
     /// # Errors

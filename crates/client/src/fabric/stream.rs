@@ -291,6 +291,10 @@ impl Stream for FabricStream {
         self.0.wait(until, deadline, None)
     }
 
+    fn gathers(&self) -> bool {
+        true
+    }
+
     fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
         let bell = match self.0.bell.get() {
             Some(bell) => Arc::clone(bell),

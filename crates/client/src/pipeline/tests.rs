@@ -25,9 +25,28 @@ struct Model {
     calls: usize,
     /// After so many bytes of answers there are no more.
     answers_left: usize,
+    gathers: bool,
+    /// Times that something was sent.
+    sends: Arc<AtomicUsize>,
 }
 
 impl Model {
+    /// Empty, and takes and gives all there is.
+    fn new() -> Model {
+        Model {
+            form: Form::Mixed,
+            items: HashMap::new(),
+            asked: Vec::new(),
+            unwanted: 0,
+            answers: VecDeque::new(),
+            lens: vec![usize::MAX],
+            calls: 0,
+            answers_left: usize::MAX,
+            gathers: false,
+            sends: Arc::default(),
+        }
+    }
+
     fn next_len(&mut self) -> usize {
         self.calls += 1;
         self.lens[self.calls % self.lens.len()]
@@ -145,8 +164,13 @@ impl Stream for Model {
             self.asked.extend_from_slice(&part[..left.min(part.len())]);
         }
         let sent = self.asked.len() - before;
+        self.sends.fetch_add(usize::from(sent > 0), Ordering::Relaxed);
         self.answer();
         Ok(sent)
+    }
+
+    fn gathers(&self) -> bool {
+        self.gathers
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Option<usize>> {
@@ -257,11 +281,12 @@ proptest! {
         lens in vec(prop_oneof![Just(0), 1..40usize, 1..5000usize, Just(100_000)], 1..20),
         answers_len in prop_oneof![Just(usize::MAX), 0..10_000usize],
         form in prop::sample::select(vec![Form::Meta, Form::Text, Form::Binary, Form::Mixed]),
+        gathers: bool,
     ) {
         // Something moves at last, whichever of the calls are those that send.
         let lens = lens.into_iter().chain([0, 1000, 1000]).collect();
         let cache = client_of(Model {
-            form, items: HashMap::new(), asked: Vec::new(), unwanted: 0, answers: VecDeque::new(), lens, calls: 0, answers_left: answers_len,
+            form, lens, answers_left: answers_len, gathers, ..Model::new()
         });
         let mut items: HashMap<String, Vec<u8>> = HashMap::new();
         let mut kept: Vec<Asked> = Vec::new();
@@ -298,4 +323,33 @@ proptest! {
         prop_assert!(done.is_sorted_by(|before, after| *before || !*after), "{:?}", done);
         prop_assert!(answers_len < usize::MAX || (!has_failed && done.iter().all(|is_done| *is_done)));
     }
+}
+
+#[test]
+fn requests_are_gathered_while_an_answer_is_awaited() {
+    let model = Model { gathers: true, ..Model::new() };
+    let sends = Arc::clone(&model.sends);
+    let cache = client_of(model);
+    let sends = || sends.load(Ordering::Relaxed);
+    let mut requests: Vec<Request> = (0..8).map(|_| cache.iget("key", Vec::new())).collect();
+    assert_eq!(sends(), 1, "the first goes at once, and the others wait for more");
+    requests.push(cache.bset(b"key", b"value", Ttl::NEVER));
+    assert_eq!(sends(), 2, "there are enough of them");
+    requests.push(cache.iget("key", Vec::new()));
+    let mut last = cache.iget("key", Vec::new());
+    assert_eq!(last.wait().item().expect("an answer").expect("a value").value, b"value");
+    assert_eq!(sends(), 3, "somebody waits");
+    for request in &mut requests {
+        assert!(request.test());
+    }
+    requests.extend([cache.iget("key", Vec::new()), cache.iget("key", Vec::new())]);
+    assert_eq!(sends(), 4, "nothing was awaited");
+    drop(cache.bset(b"key", b"other", Ttl::NEVER));
+    assert_eq!(sends(), 5, "nobody will ask for it");
+    requests.push(cache.bset(b"key", &[0; 5000], Ttl::NEVER));
+    assert_eq!(sends(), 6, "it is long");
+    requests.push(cache.bset(b"key", b"last", Ttl::NEVER));
+    assert_eq!(sends(), 6);
+    assert!(cache.get(b"key").is_err(), "there is no other connection");
+    requests.iter_mut().rev().for_each(|request| assert!(request.wait().result.is_ok()));
 }
