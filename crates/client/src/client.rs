@@ -100,8 +100,8 @@ pub struct Fabric {
     pub provider: Option<String>,
     /// Only this device or network interface, as `mlx5_0` or `eth0`, or an address of it.
     pub interface: Option<String>,
-    /// Where the fabric is not to be had, TCP serves instead, and [`Transport::InsteadOfFabric`] says why. Otherwise calls
-    /// fail, and say so.
+    /// Where the fabric is not to be had, or nothing gets through within [`Options::timeout`], TCP serves instead, and
+    /// [`Transport::InsteadOfFabric`] says why. A connection stays what it was made. Otherwise calls fail, and say so.
     pub or_tcp: bool,
 }
 

@@ -84,6 +84,8 @@ enum Way {
     Other(Transport, Box<dyn Stream>),
     /// The socket goes on as it was.
     Socket(Transport),
+    /// This one goes on instead.
+    Another(Transport, Socket),
 }
 
 impl Server {
@@ -222,26 +224,33 @@ impl Server {
         match self.other_way(&socket, deadline)? {
             Way::Other(transport, stream) => Ok(self.connected(transport, stream)),
             Way::Socket(transport) => Ok(self.connected(transport, Box::new(socket))),
+            Way::Another(transport, socket) => Ok(self.connected(transport, Box::new(socket))),
         }
     }
 
     /// Connects, and finds out what the server takes.
     fn find_out(&self, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
         for _ in 0..HANG_UPS_MAX {
+            let mut deadline = deadline;
             let mut socket = self.socket(Form::Meta, deadline)?;
             let way = self.other_way(&socket, deadline);
             // Nothing but a hang-up says that the next connection may do better.
             let hung_up = |failure: &Failure| failure.is_hang_up() && !self.needs_other_way();
-            let asked = match way {
+            let transport = match way {
                 Ok(Way::Other(transport, stream)) => {
                     self.state().form = Some(Form::Meta);
                     return Ok(self.connected(transport, stream));
                 }
-                Ok(Way::Socket(transport)) => {
-                    ask_for_line(&socket.socket, "mn\r\n", deadline).map(|(line, _)| (line, transport))
+                Ok(Way::Socket(transport)) => Ok(transport),
+                Ok(Way::Another(transport, another)) => {
+                    (socket, deadline) = (another, Instant::now() + self.connect_timeout);
+                    Ok(transport)
                 }
                 Err(failure) => Err(failure),
             };
+            let asked = transport.and_then(|transport| {
+                ask_for_line(&socket.socket, "mn\r\n", deadline).map(|(line, _)| (line, transport))
+            });
             match asked {
                 Ok((line, transport)) => {
                     socket.form = form_of(line.trim_end())?;
@@ -322,16 +331,34 @@ impl Server {
         is_other: bool,
         deadline: Instant,
     ) -> Result<Way, Failure> {
+        let unreached = remote.unreached().filter(|_| remote.wanted.or_tcp);
         let attached = if is_other {
             Err(Refusal("it speaks the text protocol only".into()))
+        } else if let Some(why) = unreached {
+            Err(Refusal(why))
         } else {
             fabric::attach(socket, remote, deadline)?
         };
         match attached {
-            Ok((transport, stream)) => Ok(Way::Other(transport, Box::new(stream))),
+            Ok((transport, mut stream)) => match fabric::prove(&mut stream, Instant::now() + self.timeout) {
+                Ok(()) => Ok(Way::Other(transport, Box::new(stream))),
+                Err(why) => self.instead_of_fabric(remote, socket.form, why),
+            },
             Err(Refusal(why)) if remote.wanted.or_tcp => Ok(Way::Socket(Transport::InsteadOfFabric { why })),
             Err(Refusal(why)) => Err(Failure::Refused(format!("not over the fabric: {why}"))),
         }
+    }
+
+    /// After the fabric was agreed on, and nothing got through: the socket is spent.
+    fn instead_of_fabric(&self, remote: &Remote, form: Form, why: String) -> Result<Way, Failure> {
+        let why = format!("the fabric was agreed on, but not reached: {why}");
+        if !remote.wanted.or_tcp {
+            remote.forget();
+            return Err(Failure::Connect(io::Error::new(io::ErrorKind::TimedOut, why)));
+        }
+        remote.note_unreached(why.clone(), self.retry_after);
+        let socket = self.socket(form, Instant::now() + self.connect_timeout)?;
+        Ok(Way::Another(Transport::InsteadOfFabric { why }, socket))
     }
 
     fn connected(&self, transport: Transport, stream: Box<dyn Stream>) -> Box<dyn Stream> {

@@ -1,6 +1,7 @@
 //! Asking a server for the fabric, over its TCP connection.
 
 use std::fmt::Write;
+use std::io::{ErrorKind, IoSlice};
 use std::net::IpAddr;
 use std::str::{FromStr, SplitAsciiWhitespace};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::message::Form;
 use crate::packet::{self, Order};
 use crate::shm::{Refusal, monotonic_ns};
 use crate::socket::{Socket, ask, ask_for_line};
+use crate::stream::{Stream, Until};
 
 /// What a server says of its end.
 #[derive(Debug, PartialEq, Eq)]
@@ -106,6 +108,35 @@ pub fn attach(
     let stream = FabricStream::new(end, &name, terms, Arc::clone(&socket.socket));
     let stream = stream.map_err(|error| Failure::Broken(std::io::Error::other(error)))?;
     Ok(Ok((Transport::Fabric { provider, one_sided }, stream)))
+}
+
+/// Asks the server over the fabric for no more than an answer: an end that is agreed on need not be one that is reached.
+///
+/// # Errors
+/// Why nothing gets through, in words.
+pub fn prove(stream: &mut FabricStream, deadline: Instant) -> Result<(), String> {
+    const ASKED: &[u8] = b"mn\r\n";
+    const ANSWER: &[u8] = b"MN\r\n";
+    let (mut sent, mut answer) = (0, Vec::with_capacity(ANSWER.len()));
+    let mut turn = || {
+        if sent < ASKED.len() {
+            sent += stream.send(&[IoSlice::new(&ASKED[sent..])])?;
+        }
+        if stream.receive(&mut answer)?.is_none() {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        if answer.len() == ANSWER.len() {
+            return Ok(true);
+        }
+        stream.wait(if sent < ASKED.len() { Until::CanSend } else { Until::Arrived }, deadline)?;
+        Ok(false)
+    };
+    while !turn().map_err(|error: std::io::Error| error.to_string())? {
+        if Instant::now() >= deadline {
+            return Err("nothing gets through to the server's end, and its answers do not come".into());
+        }
+    }
+    if answer == ANSWER { Ok(()) } else { Err(format!("an answer that is none: {}", answer.escape_ascii())) }
 }
 
 /// What is said of an answer that makes no sense. Not the answer itself: what is in it opens the server's memory.

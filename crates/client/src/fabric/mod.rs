@@ -16,5 +16,5 @@ mod remote;
 mod sockets;
 mod stream;
 
-pub use attach::attach;
+pub use attach::{attach, prove};
 pub use remote::{Among, Asked, Begun, Ended, Remote, Timed};

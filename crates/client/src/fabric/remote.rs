@@ -83,6 +83,8 @@ pub struct Remote {
     random: AtomicCell<u32>,
     /// Reads failed; they are not tried before this.
     again_at: AtomicCell<Option<Instant>>,
+    /// It was agreed on, but nothing got through: why, and when that may have changed.
+    unreached: Mutex<Option<(String, Instant)>>,
 }
 
 /// The GETs under way.
@@ -122,6 +124,7 @@ impl Remote {
             learned: Mutex::default(),
             random: AtomicCell::new(monotonic_ns() as u32 | 1),
             again_at: AtomicCell::new(None),
+            unreached: Mutex::default(),
         }
     }
 
@@ -153,6 +156,18 @@ impl Remote {
         if let Some(reading) = reading {
             reading.give_up();
         }
+    }
+
+    /// Notes that nothing gets through, as will be thought for a time.
+    pub fn note_unreached(&self, why: String, time: Duration) {
+        self.forget();
+        *lock(&self.unreached) = Some((why, Instant::now() + time));
+    }
+
+    /// Why nothing gets through, if that was so lately.
+    pub fn unreached(&self) -> Option<String> {
+        let unreached = lock(&self.unreached);
+        unreached.as_ref().filter(|(_, until)| Instant::now() < *until).map(|(why, _)| why.clone())
     }
 
     /// Begins a GET.
