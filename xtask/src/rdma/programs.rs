@@ -13,59 +13,59 @@ use crate::workspace;
 
 /// The programs, of which the ignored tests are run.
 const TESTS: &[Test] = &[
-    Test { package: "fabcache-fabric", name: "providers", left_out: &[], in_machine: &[] },
-    Test { package: "fabcache-transport", name: "fabric", left_out: &[slow("crossing")], in_machine: &[] },
-    Test { package: "fabcache-server", name: "links", left_out: &[slow("crossing")], in_machine: &[] },
+    Test { package: "fabcache-fabric", name: "providers", parts: &[("looped", Part::None(ONCE))] },
+    Test { package: "fabcache-transport", name: "fabric", parts: &[("crossing", Part::None(ONCE))] },
+    Test { package: "fabcache-server", name: "links", parts: &[("crossing", Part::None(ONCE))] },
     Test {
         package: "fabcache-client",
         name: "fabric",
-        left_out: &[LeftOut {
-            there: "shm",
-            tests: "killed_clients",
-            why: "a client that is killed while it sends or reads holds the lock of the server's queue in libfabric 1.17, \
-                  whose calls then never return",
-        }],
-        in_machine: &["a_stopped_server_is_read", "who_may_not_pin_memory"],
+        parts: &[
+            ("shm", Part::Without(&["killed_clients"], HOLDS_LOCKS)),
+            ("looped", Part::Only(&["calls_come_to_the_same", "killed_clients", "who_may_not_pin_memory"])),
+            ("crossing", Part::Only(&["a_stopped_server", "a_killed_server"])),
+        ],
     },
     Test {
         package: "fabcache-cli",
         name: "fabric",
-        left_out: &[slow("looped"), slow("crossing")],
-        in_machine: &[],
+        parts: &[("looped", Part::Only(&["what_there_is"])), ("crossing", Part::None(ONCE))],
     },
 ];
 
-/// What is not run, and why.
-pub struct LeftOut {
-    /// A provider, or a way.
-    there: &'static str,
-    /// What the names of the tests begin with; empty: all.
-    tests: &'static str,
-    pub why: &'static str,
-}
+const ONCE: &str = "it is run the other way";
+const HOLDS_LOCKS: &str = "a client that is killed while it sends or reads holds the lock of the server's queue in \
+                           libfabric 1.17, whose calls then never return";
 
-const fn slow(there: &'static str) -> LeftOut {
-    LeftOut { there, tests: "", why: "takes the emulator minutes" }
-}
-
-impl LeftOut {
-    /// The whole program.
-    pub fn is_all(&self) -> bool {
-        self.tests.is_empty()
-    }
-
-    /// For who looks on.
-    pub fn name(&self) -> &'static str {
-        if self.is_all() { "all" } else { self.tests }
-    }
-}
-
+#[derive(Clone, Copy)]
 struct Test {
     package: &'static str,
     name: &'static str,
-    left_out: &'static [LeftOut],
-    /// The tests that are run in the emulated machine, by what their names begin with; none: all.
-    in_machine: &'static [&'static str],
+    /// What of it is run with a provider of this machine, or in a way of the other; else all.
+    parts: &'static [(&'static str, Part)],
+}
+
+/// Which tests of a program, told by what their names contain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    All,
+    Only(&'static [&'static str]),
+    /// All but these, and why.
+    Without(&'static [&'static str], &'static str),
+    /// And why.
+    None(&'static str),
+}
+
+impl Test {
+    fn part(&self, there: &str) -> Part {
+        self.parts.iter().find(|(name, _)| *name == there).map_or(Part::All, |(_, part)| *part)
+    }
+}
+
+/// What is not run, and why.
+pub struct LeftOut {
+    /// By what their names contain; none: all.
+    pub tests: &'static [&'static str],
+    pub why: &'static str,
 }
 
 /// For a build from nothing.
@@ -73,44 +73,49 @@ const BUILD_TIME_MAX: Duration = Duration::from_secs(1800);
 
 /// A program of tests.
 pub struct Program {
-    package: &'static str,
-    test: &'static str,
+    test: Test,
     path: PathBuf,
     /// Where cargo would run it.
     folder: PathBuf,
-    left_out: &'static [LeftOut],
-    in_machine: &'static [&'static str],
 }
 
 impl Program {
     /// For who looks on.
     pub fn name(&self) -> String {
-        format!("{} {}", self.package, self.test)
+        format!("{} {}", self.test.package, self.test.name)
     }
 
     /// What is not run of it over this provider, or in this way.
-    pub fn left_out(&self, there: &str) -> impl Iterator<Item = &'static LeftOut> {
-        self.left_out.iter().filter(move |left_out| left_out.there == there)
+    pub fn left_out(&self, there: &str) -> Option<LeftOut> {
+        match self.test.part(there) {
+            Part::Without(tests, why) => Some(LeftOut { tests, why }),
+            Part::None(why) => Some(LeftOut { tests: &[], why }),
+            Part::All | Part::Only(_) => None,
+        }
     }
 
-    fn arguments(&self, there: &str) -> Vec<&'static str> {
-        let skipped = self.left_out(there).flat_map(|left_out| ["--skip", left_out.tests]);
-        ARGUMENTS.iter().copied().chain(skipped).collect()
-    }
-
-    /// What runs it over a provider.
+    /// What runs it over this provider.
     pub fn command(&self, provider: &str) -> Command {
         let mut command = Command::new(&self.path);
         command.args(self.arguments(provider)).current_dir(&self.folder);
         command
     }
 
-    /// For bash: runs it in a way, within a time.
+    /// For bash: runs it this way within a time.
     pub fn script(&self, way: &str, time_max: Duration) -> String {
         let (folder, path) = (quoted(&self.folder.display()), quoted(&self.path.display()));
-        let arguments = [&self.arguments(way), self.in_machine].concat().join(" ");
-        let seconds = time_max.as_secs();
+        let (seconds, arguments) = (time_max.as_secs(), self.arguments(way).join(" "));
         format!("cd {folder} && exec timeout -k 5 {seconds} {path} {arguments}")
+    }
+
+    fn arguments(&self, there: &str) -> Vec<&'static str> {
+        let mut arguments = ARGUMENTS.to_vec();
+        match self.test.part(there) {
+            Part::All | Part::None(_) => {}
+            Part::Only(names) => arguments.extend(names),
+            Part::Without(names, _) => arguments.extend(names.iter().flat_map(|name| ["--skip", name])),
+        }
+        arguments
     }
 }
 
@@ -152,7 +157,7 @@ pub fn build(interrupt: &Interrupt) -> Result<Vec<Program>> {
 
 /// The program, if this is cargo's line about it.
 fn found(line: &str, test: &Test) -> Option<Program> {
-    let Test { package, name, left_out, in_machine } = *test;
+    let Test { package, name, .. } = *test;
     let message: Value = serde_json::from_str(line).ok()?;
     let manifest = PathBuf::from(message["manifest_path"].as_str()?);
     let id = message["package_id"].as_str()?;
@@ -160,7 +165,7 @@ fn found(line: &str, test: &Test) -> Option<Program> {
     let is_test = message["target"]["name"] == name && message["target"]["kind"][0] == "test";
     let path = PathBuf::from(message["executable"].as_str()?);
     let folder = manifest.parent()?.to_owned();
-    (is_package && is_test).then_some(Program { package, test: name, path, folder, left_out, in_machine })
+    (is_package && is_test).then_some(Program { test: *test, path, folder })
 }
 
 /// How many tests passed, of what a program of tests printed.
@@ -199,7 +204,7 @@ mod tests {
                 "target":{{"kind":["{kind}"],"name":"providers"}},"executable":{executable}}}"#
             )
         };
-        let test = Test { package: "fabcache-fabric", name: "providers", left_out: &[], in_machine: &[] };
+        let test = Test { package: "fabcache-fabric", name: "providers", parts: &[] };
         let find = |line: &str| found(line, &test);
         for id in
             ["path+file:///w/crates/fabric#fabcache-fabric@0.1.0", "path+file:///w/fabcache-fabric#0.1.0"]
@@ -213,6 +218,23 @@ mod tests {
         let other = "path+file:///w/crates/fabric#fabcache-fabric-too@0.1.0";
         assert!(find(&line(other, "test", r#""/t/x""#)).is_none());
         assert!(find(r#"{"reason":"build-finished","success":true}"#).is_none());
+    }
+
+    #[test]
+    fn parts_are_run_where_they_are_to_be() {
+        let parts = &[
+            ("one", Part::Only(&["a", "b"])),
+            ("no", Part::None("why")),
+            ("but", Part::Without(&["c"], "so")),
+        ];
+        let test = Test { package: "p", name: "t", parts };
+        let program = Program { test, path: "/t/t-1".into(), folder: "/p".into() };
+        let arguments = |there: &str| program.arguments(there)[ARGUMENTS.len()..].join(" ");
+        assert_eq!(arguments("one"), "a b");
+        let why = |there| program.left_out(there).map(|left_out| left_out.why);
+        assert_eq!((arguments("other"), why("other")), (String::new(), None));
+        assert_eq!((&*arguments("but"), why("but")), ("--skip c", Some("so")));
+        assert_eq!((why("no"), why("one")), (Some("why"), None));
     }
 
     #[test]
