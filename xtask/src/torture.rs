@@ -1,10 +1,12 @@
 //! `cargo xtask torture`: one process writes at full rate, others read its region without asking it.
 //!
 //! The same program that `cargo test` runs briefly, built for release and for as many reads as one likes. Then tests of the
-//! same are built without what they are about, and must fail.
+//! same are built without what they are about, and must fail. With `--fabric` others read over a provider of libfabric, and
+//! without what tells them whole items from others they must find that out.
 
 use anyhow::{Context, Result, ensure};
 
+use crate::rdma::ENVIRONMENT;
 use crate::workspace;
 
 /// What the code can be built without, and the tests that must then fail.
@@ -23,6 +25,12 @@ pub struct Args {
     /// Processes that share them
     #[arg(long, default_value_t = 4)]
     readers: u64,
+    /// Over this provider of libfabric instead, such as tcp;ofi_rxm; so many reads without the server in each scenario
+    #[arg(long, value_name = "PROVIDER", conflicts_with = "readers")]
+    fabric: Option<String>,
+    /// With --fabric, the longest that a scenario may take
+    #[arg(long, default_value_t = 3600, requires = "fabric")]
+    seconds: u64,
 }
 
 /// Builds the program and runs it.
@@ -30,6 +38,9 @@ pub struct Args {
 /// # Errors
 /// A wrong value was read, or too few reads could do without the server.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(provider) = &args.fabric {
+        return over_fabric(args, provider);
+    }
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--release", "--package", "fabcache-store", "--test", "outside", "--"]);
     cargo.args(["--reads", &args.reads.to_string(), "--readers", &args.readers.to_string()]);
@@ -37,6 +48,51 @@ pub fn run(args: &Args) -> Result<()> {
     ensure!(status.context("cargo cannot be started")?.success(), "reading from outside failed; see above");
     check_controls()
 }
+
+/// Without these a reader from afar takes anything for an item that has the key.
+const TELLS_ITEMS: &[&str] = &["behind", "checksum", "dead_mark", "generation", "grace"];
+
+/// For what is read wrongly then to be seen.
+const BLIND_READS: &str = "100000";
+
+/// Reads over the fabric, with all that tells whole items from others and then without.
+fn over_fabric(args: &Args, provider: &str) -> Result<()> {
+    let torture = |flags: Option<&str>, reads: &str| {
+        let mut cargo = workspace::cargo();
+        cargo.args([
+            "test",
+            "--quiet",
+            "--release",
+            "--package",
+            "fabcache-client",
+            "--test",
+            "fabric_torture",
+        ]);
+        if let Some(flags) = flags {
+            cargo.env("RUSTFLAGS", flags).env_remove("CARGO_ENCODED_RUSTFLAGS");
+            cargo.arg("--target-dir").arg(workspace::target().join("torture-without"));
+        }
+        cargo.args(["--", "--ignored", "--test-threads=1", "--nocapture"]);
+        cargo.envs(ENVIRONMENT.iter().copied()).env("FABCACHE_PROVIDER", provider);
+        cargo.env("FABCACHE_TORTURE_READS", reads).env("FABCACHE_TORTURE_SECONDS", args.seconds.to_string());
+        cargo
+    };
+    let status = torture(None, &args.reads.to_string()).status().context("cargo cannot be started")?;
+    ensure!(status.success(), "reading over the fabric failed; see above");
+    let flags = TELLS_ITEMS.iter().map(|without| flag(without)).collect::<Vec<_>>().join(" ");
+    let output = torture(Some(&flags), BLIND_READS).output().context("cargo cannot be started")?;
+    let told = [output.stdout, output.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    let found = WRONG.iter().find(|wrong| told.contains(*wrong));
+    let found = found
+        .with_context(|| format!("wrong values are not found out where nothing prevents them:\n{told}"))?;
+    println!("without {}: \"{found}\", as it must be", TELLS_ITEMS.join(", "));
+    Ok(())
+}
+
+/// What a reader says of a wrong value.
+const WRONG: &[&str] =
+    &["a torn or foreign value", "was answered", "flushed before", "had ended", "a value of"];
 
 /// Has the tests fail that are about what the code is built without.
 fn check_controls() -> Result<()> {

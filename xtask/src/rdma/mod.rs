@@ -29,7 +29,7 @@ const SOFTWARE: &[&str] = &["tcp;ofi_rxm", "shm"];
 /// What `fabcached` sets for itself, as there are servers in the processes of tests. With its cache of registrations,
 /// libfabric lets peers write what was registered for reading. Without the shared context, ofi_rxm of 1.17 crashes over
 /// verbs at a message that nobody waits for, and takes more memory with each peer.
-const ENVIRONMENT: &[(&str, &str)] = &[
+pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("FI_MR_CACHE_MAX_COUNT", "0"),
     ("FI_OFI_RXM_USE_SRX", "1"),
     ("FI_AV_REMOVE_CLEANUP", "1"),
@@ -40,11 +40,16 @@ const ENVIRONMENT: &[(&str, &str)] = &[
 /// What tests are told in the other machine: that all is emulated, so that they do less of what is only more of the same.
 const IN_MACHINE: (&str, &str) = ("FABCACHE_EMULATED", "1");
 
+/// What tests are told that do all they can.
+const LONG: &[(&str, &str)] =
+    &[("FABCACHE_LONG", "1"), ("FABCACHE_TORTURE_READS", "300000"), ("FABCACHE_TORTURE_SECONDS", "1200")];
+
 /// The provider of a machine with RDMA.
 const VERBS: &str = "verbs;ofi_rxm";
 
 /// For one program of tests on this machine, and in the other.
 const PLAIN_TIME_MAX: Duration = Duration::from_secs(300);
+const LONG_TIME_MAX: Duration = Duration::from_secs(3600);
 const STEP_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// What shows that soft-RoCE works, and what it is given.
@@ -81,6 +86,9 @@ pub struct Args {
     /// With --command: packets between rxe0 and rxe1 really cross
     #[arg(long, requires = "command")]
     cross: bool,
+    /// All of what some tests else do a part of: gigabytes, two hundred clients, hundreds of thousands of reads
+    #[arg(long, requires = "plain")]
+    long: bool,
     /// The longest that the emulated machine may run
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
@@ -151,8 +159,12 @@ impl<'a> Session<'a> {
                 let scratch = Scratch::create()?;
                 let mut command = program.command(provider);
                 command.envs(ENVIRONMENT.iter().copied()).env("FABCACHE_PROVIDER", provider);
+                if self.args.long {
+                    command.envs(LONG.iter().copied());
+                }
+                let time_max = if self.args.long { LONG_TIME_MAX } else { PLAIN_TIME_MAX };
                 let begun = Instant::now();
-                let run = process::run(&mut command, scratch.path(), PLAIN_TIME_MAX, &self.interrupt)?;
+                let run = process::run(&mut command, scratch.path(), time_max, &self.interrupt)?;
                 let output = format!("{}{}", run.stdout, run.stderr);
                 failed.extend(self.judge(&name, &output, run.failure, begun.elapsed())?);
             }

@@ -25,6 +25,9 @@ const TESTS: &[Test] = &[
             ("crossing", Part::Only(&["a_stopped_server", "a_killed_server"])),
         ],
     },
+    Test { package: "fabcache-client", name: "fabric_torture", parts: MUCH },
+    Test { package: "fabcache-client", name: "fabric_hostile", parts: MUCH },
+    Test { package: "fabcache-client", name: "fabric_amounts", parts: MUCH },
     Test {
         package: "fabcache-cli",
         name: "fabric",
@@ -32,6 +35,19 @@ const TESTS: &[Test] = &[
     },
 ];
 
+/// Of programs that are about what comes of much of something, or of something wrong.
+const MUCH: &[(&str, Part)] = &[
+    (
+        "shm",
+        Part::None(
+            "two ends in one process write to what was the other's memory, and who is killed may hold locks",
+        ),
+    ),
+    ("looped", Part::None(SLOW)),
+    ("crossing", Part::None(SLOW)),
+];
+
+const SLOW: &str = "it takes the emulator minutes";
 const ONCE: &str = "it is run the other way";
 const HOLDS_LOCKS: &str = "a client that is killed while it sends or reads holds the lock of the server's queue in \
                            libfabric 1.17, whose calls then never return";

@@ -25,7 +25,8 @@ impl Reader {
             Mode::SameHost => Ok(item),
             Mode::Remote(secret) => {
                 let sum = checksum(secret, generation, offset, item.kind(), &bytes[SUMMED_AT..len]);
-                if sum == item.checksum { Ok(item) } else { Err(NoItem) }
+                let is_whole = sum == item.checksum || cfg!(fabcache_without = "checksum");
+                if is_whole { Ok(item) } else { Err(NoItem) }
             }
         }
     }
