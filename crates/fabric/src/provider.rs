@@ -66,7 +66,8 @@ pub struct Provider {
     pub pins_memory: bool,
     /// Reads are sent in the order in which they were posted (`FI_ORDER_RAR`).
     pub reads_in_order: bool,
-    /// So many places of a peer's memory are read by one operation at the price of one.
+    /// So many places of a peer's memory are read by one operation at the price of one, in the order in which it names them
+    /// where [`Provider::reads_memory_in_order`].
     pub places_at_once: usize,
     /// Messages of so many bytes are sent without keeping their buffer.
     pub inject_bytes: usize,

@@ -161,6 +161,43 @@ fn messages_arrive_and_memory_is_read_and_written() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
+fn several_places_are_read_at_once_where_that_is_one_operation() {
+    let [here, there] = domains();
+    let (mut a, mut b) = (port(&here), port(&there));
+    let to_b = a.connect(b.name()).expect("a name");
+    let pool = Pool::new(&here, 2, 4096).expect("a pool");
+    let readable = Area::new(&there, 10_000, Peers::Read).expect("memory");
+    readable.copy_in(9_000, b"behind, ");
+    readable.copy_in(100, b"before");
+    let remote = readable.remote();
+    let place = |offset: u64| Place { address: remote.address + offset, key: remote.key };
+    let most = here.provider().places_at_once;
+    let places = [(place(9_000), 8), (place(100), 6), (place(9_000), 6)];
+    let wanted = most.min(places.len());
+    let mut buffer = pool.take();
+    insist(&mut a, &mut b, |a| {
+        let taken = buffer.take().expect("given back");
+        a.read_places(to_b, &places[..wanted], taken, 5).map_err(|refused| {
+            buffer = Some(refused.buffer);
+            refused.error
+        })
+    });
+    let [read, _] = poll_until([&mut a, &mut b], [1, 0]);
+    let text = &b"behind, beforebehind"[..[8, 14, 20][wanted - 1]];
+    assert_eq!((read[0].token, read[0].kind, &read[0].result), (5, Kind::Read, &Ok(text.len())));
+    assert_eq!(&read[0].buffer[..text.len()], text);
+    drop(read);
+
+    for (count, len) in [(0, 1), (most + 1, 1), (1, 4097), (most, usize::MAX)] {
+        let places = vec![(place(0), len); count];
+        let refused = a.read_places(to_b, &places, pool.take().expect("free"), 6).expect_err("too much");
+        assert!(!refused.error.is_again(), "{count} of {len}: {}", refused.error);
+    }
+    assert_eq!((a.under_way(), pool.free()), (0, 2));
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_callers_memory_is_read_into_and_given_back() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
