@@ -687,9 +687,11 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
     const TIMEOUT: Duration = Duration::from_millis(500);
     let (server, address, path) = served("fabric-late", "-m 256 -I 128m");
     let pid = Pid::from_child(&server.0.0);
-    let control = patient(&path.0);
+    let address_of_socket = format!("unix://{}", path.0);
+    let slow = Options { timeout: Duration::from_secs(30), ..Options::default() };
+    let control = fabcache_client::Client::new([address_of_socket], slow).expect("an address");
     // No byte of it is 0.
-    let value = vec![0xee; 100 << 20];
+    let value = vec![0xee; 64 << 20];
     control.set(b"long", &value, Ttl::NEVER).expect("stored");
     let others = stat(&control, "", "curr_connections");
     let new_client = || {
@@ -698,20 +700,16 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
         until_up(|| cache.set(b"key", b"value", Ttl::NEVER).is_ok());
         cache
     };
-    for round in 0..8 {
+    for round in 0..4 {
         let cache = new_client();
-        let (got, is_kept) = thread::scope(|scope| {
-            let began = Instant::now();
-            let getting = scope.spawn(|| cache.get(b"long").map(drop));
-            thread::sleep(Duration::from_millis(10 + 3 * round));
-            // In the middle of an answer, mostly.
-            kill_process(pid, Signal::STOP).expect("ours");
-            let is_kept = began.elapsed() < TIMEOUT && !getting.is_finished();
-            (getting.join().expect("no panic"), is_kept)
-        });
+        // It sleeps by then: one that is stopped in the middle of a copy holds shm's lock on this process' queue.
+        thread::sleep(Duration::from_millis(200));
+        kill_process(pid, Signal::STOP).expect("ours");
+        let got = cache.get(b"long").map(drop);
         drop(cache);
-        if provider() == "shm" && is_kept {
-            assert!(own_ends() > 0, "{round}: an end is given back while the server may write to its memory");
+        if provider() == "shm" {
+            let ends = own_ends();
+            assert!(ends > 0, "{round}: given back while the server may write to its memory; get: {got:?}");
         }
         // What was free is used again, as programs do.
         let memory: Vec<Vec<u8>> = (0..32).map(|_| vec![0; BYTES]).collect();
