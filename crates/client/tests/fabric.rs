@@ -705,12 +705,12 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
         // It sleeps by then: one that is stopped in the middle of a copy holds shm's lock on this process' queue.
         thread::sleep(Duration::from_millis(200));
         kill_process(pid, Signal::STOP).expect("ours");
+        // On a machine that is busy it may have been given up by then.
+        let is_there = own_ends() > 0;
         let got = cache.get(b"long").map(drop);
         drop(cache);
-        if provider() == "shm" {
-            let ends = own_ends();
-            assert!(ends > 0, "{round}: given back while the server may write to its memory; get: {got:?}");
-        }
+        let is_kept = own_ends() > 0;
+        assert!(is_kept || !is_there, "{round}: given back while the server may write to it; get: {got:?}");
         // What was free is used again, as programs do.
         let memory: Vec<Vec<u8>> = (0..32).map(|_| vec![0; BYTES]).collect();
         memory.iter().for_each(|block| assert!(block[0] == 0));

@@ -8,7 +8,8 @@
 //! - `provider.rs`: what the machine has; `survey.rs`: what of it is picked, and why not the rest.
 //! - `domain.rs`, `memory.rs`: registered memory and who owns it.
 //! - `port.rs`: operations; a buffer in flight belongs to its operation.
-//! - `sys.rs`, `object.rs`: the binary interface; `signals.rs`: what providers do to the process beside it.
+//! - `sys.rs`, `object.rs`: the binary interface; `signals.rs`, `stale.rs`: what providers do to the process beside it, and
+//!   what they leave behind.
 //! - `channel/`: the messages of a link, without any of this.
 //!
 //! The calls are those of [fi_endpoint(3), fi_msg(3), fi_rma(3), fi_cq(3), fi_av(3),
@@ -23,6 +24,7 @@ mod object;
 mod port;
 mod provider;
 mod signals;
+mod stale;
 mod survey;
 mod sys;
 

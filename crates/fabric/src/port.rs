@@ -16,6 +16,7 @@ use crate::memory::Buffer;
 use crate::object::{Object, operation};
 use crate::provider::{PLACES_MAX, ip_of};
 use crate::signals::Kept;
+use crate::stale;
 use crate::sys;
 
 /// The longest name of an endpoint: the formats known have 16 to 64 bytes.
@@ -198,7 +199,13 @@ impl Port {
             }
         }
         // SAFETY: the command takes nothing.
-        let result = unsafe { endpoint.control(sys::FI_ENABLE, std::ptr::null_mut()) };
+        let enable = || unsafe { endpoint.control(sys::FI_ENABLE, std::ptr::null_mut()) };
+        let making = stale::making();
+        let mut result = enable();
+        if result == -sys::FI_EBUSY && domain.provider().trusts_peers() && stale::remove(&making) {
+            result = enable();
+        }
+        drop(making);
         if result != 0 {
             return Err(failed("enable an endpoint", result));
         }

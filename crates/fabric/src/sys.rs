@@ -50,6 +50,7 @@ pub const FI_ENABLE: c_int = 6;
 pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
 
 pub const FI_EAGAIN: i32 = 11;
+pub const FI_EBUSY: i32 = 16;
 pub const FI_ENODATA: i32 = 61;
 pub const FI_ENOMEM: i32 = 12;
 pub const FI_ENOSYS: i32 = 38;

@@ -296,6 +296,35 @@ fn a_port_that_is_dropped_gives_back_what_its_operations_had() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
+fn what_a_killed_process_of_the_same_number_left_is_in_nobodys_way() {
+    let domain = domain();
+    if domain.provider().name != "shm" {
+        return;
+    }
+    // As such a one would leave it: an endpoint's file, with this process' number in it.
+    let first = port(&domain);
+    let own = format!("{}:", std::process::id());
+    let files = || std::fs::read_dir("/dev/shm").expect("it is there").flatten();
+    let is_own =
+        |file: &std::fs::DirEntry| file.file_name().to_str().is_some_and(|name| name.starts_with(&own));
+    let file = files().find(is_own).expect("its endpoint");
+    let name = file.file_name().into_string().expect("a name");
+    let (before, last) = name.rsplit_once(':').expect("of three words");
+    let last: usize = last.parse().expect("a number");
+    for next in 1..100 {
+        let left = format!("/dev/shm/{before}:{}", last + next);
+        if !std::path::Path::new(&left).exists() {
+            std::fs::copy(file.path(), left).expect("copied");
+        }
+    }
+    let second = port(&domain);
+    let count = files().filter(is_own).count();
+    assert!(count < 100, "what was left is gone, not only one of it: {count}");
+    drop((first, second));
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
 fn too_many_operations_unknown_peers_and_long_messages_are_refused() {
     let domain = domain();
     let pool = Pool::new(&domain, 8, 4096).expect("a pool");

@@ -10,7 +10,7 @@ mod machine;
 mod programs;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -167,6 +167,7 @@ impl<'a> Session<'a> {
                 let run = process::run(&mut command, scratch.path(), time_max, &self.interrupt)?;
                 let output = format!("{}{}", run.stdout, run.stderr);
                 failed.extend(self.judge(&name, &output, run.failure, begun.elapsed())?);
+                remove_left();
             }
         }
         Ok(failed)
@@ -261,6 +262,22 @@ impl<'a> Session<'a> {
                 print!("{}", indented(&last_lines(output, 60)));
                 Ok(Some(name.to_owned()))
             }
+        }
+    }
+}
+
+/// Removes what processes left that were killed, by the provider shm: files of some megabytes named `PID:DOMAIN:ENDPOINT`.
+fn remove_left() {
+    let Ok(files) = fs::read_dir("/dev/shm") else { return };
+    for file in files.flatten() {
+        let name = file.file_name();
+        let numbers: Option<Vec<u32>> =
+            name.to_str().and_then(|name| name.split(':').map(|word| word.parse().ok()).collect());
+        if let Some([process, _, _]) = numbers.as_deref()
+            && !Path::new(&format!("/proc/{process}")).exists()
+        {
+            // Somebody else's stays.
+            let _ = fs::remove_file(file.path());
         }
     }
 }
