@@ -41,6 +41,7 @@ pub struct Request {
     default: Py<PyAny>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "it lies in an object of its own on the heap already")]
 enum State {
     InFlight(fabcache_client::Request),
     Over(Arc<Over>),
