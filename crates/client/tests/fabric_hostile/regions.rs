@@ -151,7 +151,11 @@ fn a_sound_region_is_read() {
     let regions = Regions::start();
     regions.spoil(Box::new(|_, words| words));
     assert_eq!(regions.gets("sound", 3), 3 * KEYS);
-    assert_eq!(regions.server.served(), 1, "nobody was asked but for what is where");
+    assert_eq!(
+        regions.server.served(),
+        2,
+        "nobody was asked but whether the way is open, and for what is where"
+    );
 }
 
 #[test]

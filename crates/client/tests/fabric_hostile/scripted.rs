@@ -142,7 +142,7 @@ impl Scripted {
 
     /// A client whose calls take no longer than that.
     pub fn client(&self, mode: FabricMode, timeout: Duration) -> Client {
-        let retry_after = Duration::from_millis(1);
+        let retry_after = Duration::from_nanos(1);
         let connect_timeout = timeout * 2;
         over(&self.address, Options { timeout, connect_timeout, retry_after, ..options(mode) })
     }
