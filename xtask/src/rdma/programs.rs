@@ -20,7 +20,7 @@ const TESTS: &[Test] = &[
         package: "fabcache-client",
         name: "fabric",
         parts: &[
-            ("shm", Part::Without(&["killed_clients"], HOLDS_LOCKS)),
+            ("shm", Part::Without(&["killed_clients", "many_threads"], OF_SHM)),
             ("looped", Part::Only(&["calls_come_to_the_same", "killed_clients", "who_may_not_pin_memory"])),
             ("crossing", Part::Only(&["a_stopped_server", "a_killed_server"])),
         ],
@@ -51,8 +51,9 @@ const NAMED: &str =
     "it names providers without their interfaces, and verbs of networks are not taken for this host then";
 const SLOW: &str = "it takes the emulator minutes";
 const ONCE: &str = "it is run the other way";
-const HOLDS_LOCKS: &str = "a client that is killed while it sends or reads holds the lock of the server's queue in \
-                           libfabric 1.17, whose calls then never return";
+const OF_SHM: &str = "a client that is killed while it sends or reads holds the lock of the server's queue in libfabric \
+                      1.17, whose calls then never return; and of threads that read without a pause through one \
+                      client, who writes gets on slowly, minutes at times";
 
 #[derive(Clone, Copy)]
 struct Test {
