@@ -20,7 +20,7 @@ const TERMS: Terms = Terms {
 };
 
 fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
-    let mut server = ServerEnd::<Vec<u8>, Vec<u8>>::new(TERMS);
+    let mut server = ServerEnd::<Vec<u8>, Vec<u8>>::new(TERMS, 5);
     let mut client = ClientEnd::<Vec<u8>>::new(TERMS);
     let (mut arrived, mut ends) = ([0u32; 2], [Ok::<(), Broken>(()); 2]);
     let bytes = [7; 40_000];
