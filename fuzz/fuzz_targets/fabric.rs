@@ -21,6 +21,7 @@ const TERMS: Terms = Terms {
 
 fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
     let mut server = ServerEnd::<Vec<u8>, Vec<u8>>::new(TERMS, 5);
+    server.want_proof();
     let mut client = ClientEnd::<Vec<u8>>::new(TERMS);
     let (mut arrived, mut ends) = ([0u32; 2], [Ok::<(), Broken>(()); 2]);
     let bytes = [7; 40_000];
@@ -84,9 +85,9 @@ fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
 
 /// Reads and receives what there is.
 fn serve(server: &mut ServerEnd<Vec<u8>, Vec<u8>>) {
-    while let Some(read) = server.next_read() {
+    while let Some(read) = server.next_read(RING_BYTES) {
         assert!(read.bytes > 0 && read.at + read.bytes as u64 <= RING_BYTES as u64);
-        let ticket = server.read_begun();
+        let ticket = server.read_begun(read);
         server.read_ended(ticket, vec![0; read.bytes]);
     }
     server.unread();
