@@ -71,8 +71,9 @@ impl Servers {
         };
         let servers = Servers { ours, against: against.map(start).transpose()?, provider: provider.clone() };
         let cpu = SERVER_CPU.into();
-        servers.ours.0.pin(&cpu)?;
         fill(&tcp(servers.ours.1)?, &sizes)?;
+        // Not before it answers: libfabric's providers look at all CPUs as they are opened, and go back to those from before.
+        servers.ours.0.pin(&cpu)?;
         if let Some((_, server, address)) = &servers.against {
             server.pin(&cpu)?;
             fill(&tcp(*address)?, &sizes)?;
