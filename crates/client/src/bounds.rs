@@ -97,9 +97,6 @@ pub const LONG_READ_BUFFERS: usize = 16;
 pub const LONG_READ_BYTES: usize = 64 << 10;
 /// Of which so much is kept: pieces of a value on their way at once.
 pub const READ_BUFFERS_KEPT: usize = 8;
-/// Segments that a server's memory may have for it to be read from afar: something is kept of each, and how many there are is
-/// the server's word.
-pub const READ_SEGMENTS_MAX: u32 = 8 << 20;
 /// How long reads may take before the server is asked instead: far longer than any that succeeds.
 pub const READ_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a GET that is awaited is looked at whenever somebody asks, before a thread sleeps for it: a few of those that

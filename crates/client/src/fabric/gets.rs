@@ -15,7 +15,7 @@ use std::time::Instant;
 use fabcache_fabric::channel::bells::ClientBells;
 use fabcache_fabric::{Buffer, Completion, Error, Peer, Place, Pool, Port, PortOptions, Refused};
 use fabcache_layout::KeyHash;
-use fabcache_layout::header::{self, Birth, HEADER_BYTES};
+use fabcache_layout::header::{self, HEADER_BYTES};
 use fabcache_layout::reader::remote::{Arrival, Done, Fetch, Found, Now, RemoteOptions, To};
 use fabcache_layout::reader::{Remote, Value};
 
@@ -24,8 +24,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::own::Own;
 use super::remote::Region;
 use crate::bounds::{
-    ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READ_SEGMENTS_MAX,
-    READS_AT_ONCE, SHORT_READ_BUFFERS, SHORT_READ_BYTES, VALUE_BYTES_MAX,
+    ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_AT_ONCE,
+    SHORT_READ_BUFFERS, SHORT_READ_BYTES, VALUE_BYTES_MAX,
 };
 use crate::shm::{Read, monotonic_ns, next_random};
 
@@ -161,7 +161,8 @@ impl Gets {
         let short = Pool::new(domain, SHORT_READ_BUFFERS, SHORT_READ_BYTES).map_err(told)?;
         let long = Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES).map_err(told)?;
         let first = read_first(&mut port, peer, region, &short, deadline)?;
-        let birth = birth_of(&first, region.memory.bytes)?;
+        let bytes = first.first_chunk().ok_or("its header is cut short")?;
+        let birth = header::from_bytes(bytes, region.memory.bytes).map_err(|error| format!("{error:?}"))?;
         let options = RemoteOptions {
             gets: READS_AT_ONCE,
             fetches: READS_AT_ONCE,
@@ -480,17 +481,6 @@ fn precise_ns() -> u64 {
     now.tv_sec as u64 * NS_PER_SECOND as u64 + now.tv_nsec as u64
 }
 
-/// What a region of so many bytes is like that begins so.
-fn birth_of(first: &[u8], bytes: u64) -> Result<Birth, String> {
-    let header = first.first_chunk().ok_or("its header is cut short")?;
-    let birth = header::from_bytes(header, bytes).map_err(|error| format!("{error:?}"))?;
-    let segments = birth.geometry.segments;
-    if segments > READ_SEGMENTS_MAX {
-        return Err(format!("it has {segments} segments, more than are kept in mind"));
-    }
-    Ok(birth)
-}
-
 /// Tries of the first read after each of which it is looked whether the server is there.
 const CONNECTING_LOOKS: u32 = 64;
 
@@ -531,43 +521,5 @@ fn read_first(
         // The server may rest, and has to look at its end before the two know each other.
         region.nudge(tries);
         tries += 1;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A header whose region has so many segments of 4 KiB.
-    fn header(segments: u64) -> (Vec<u8>, u64) {
-        let mut bytes = vec![0; HEADER_BYTES as usize];
-        let directory = HEADER_BYTES;
-        let segment_table = directory + 2624;
-        let first_segment = (segment_table + 32 * segments).next_multiple_of(4096);
-        let region_bytes = first_segment + 4096 * segments;
-        let shape = 12 << 16 | segments << 32;
-        let words = [
-            header::MAGIC,
-            header::FORMAT_VERSION,
-            region_bytes,
-            shape,
-            directory,
-            segment_table,
-            first_segment,
-        ];
-        for (at, word) in words.into_iter().enumerate() {
-            bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
-        }
-        (bytes, region_bytes)
-    }
-
-    #[test]
-    fn what_a_server_says_of_its_memory_takes_no_more_than_is_there() {
-        let (bytes, region_bytes) = header(READ_SEGMENTS_MAX.into());
-        let segments = birth_of(&bytes, region_bytes).map(|birth| birth.geometry.segments);
-        assert_eq!(segments, Ok(READ_SEGMENTS_MAX));
-        let (bytes, region_bytes) = header(u64::from(READ_SEGMENTS_MAX) + 1);
-        assert!(birth_of(&bytes, region_bytes).is_err_and(|why| why.contains("segments")));
-        assert!(birth_of(&bytes[1..], region_bytes).is_err_and(|why| why.contains("cut short")));
     }
 }
