@@ -611,12 +611,18 @@ fn who_awaits_a_read_sleeps_while_nothing_comes() {
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn an_idle_connection_costs_nothing_and_serves_on() {
-    let (_server, address, _path) = served("fabric-idle", "");
+    let (server, address, _path) = served("fabric-idle", "-m 64 -t 1");
     let cache = over(&address, options(FabricMode::Request));
-    for round in 0..3 {
-        cache.set(b"key", &pattern(round, 10), Ttl::NEVER).expect("stored");
-        thread::sleep(Duration::from_millis(400));
-        assert!(cache.get(b"key").expect("answered").expect("there").value == pattern(round, 10));
+    for (round, bytes) in [10, 5_000, 100_000, 600_000, 10].into_iter().enumerate() {
+        cache.set(b"key", &pattern(round, bytes), Ttl::NEVER).expect("stored");
+        assert!(cache.get(b"key").expect("answered").expect("there").value == pattern(round, bytes));
+        // However long it looks before it sleeps; who never does takes all of every half second.
+        until("the server sleeps", || {
+            let before = server.cpu_time();
+            thread::sleep(Duration::from_millis(500));
+            server.cpu_time() - before < Duration::from_millis(50)
+        });
+        assert!(cache.get(b"key").expect("answered").expect("there").value == pattern(round, bytes));
     }
 }
 

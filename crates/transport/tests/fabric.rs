@@ -745,6 +745,35 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_flushes_is_told_once_that_all_is_gone() {
+    let server = Server::start(128);
+    let (mut client, mut link) = server.pair(&server.endpoint());
+    let answer = pattern(100_000);
+    let (mut sent, mut waited, mut received) = (0, 0, Vec::new());
+    wait_until(|| {
+        server.progress();
+        client.turn().expect("the server keeps the protocol");
+        sent += link.send(&[IoSlice::new(&answer[sent..])]).expect("it sends");
+        waited += usize::from(!link.flush().expect("it sends"));
+        received.extend(client.receive_some());
+        (sent == answer.len() && waited > 0 && !link.has_unsent()).then_some(())
+    });
+    wait_until(|| {
+        client.turn().expect("the server keeps the protocol");
+        received.extend(client.receive_some());
+        (received.len() == answer.len()).then_some(())
+    });
+    assert!(received == answer, "changed on the way");
+    // It has nothing to receive, and what it waited for is over: nobody is told anything any more.
+    wait_until(|| {
+        matches!(link.receive(&mut [0; 64]).expect("it is there"), Received::Nothing).then_some(())
+    });
+    assert!(wait_until(|| link.rest().then_some(true)));
+    assert!(!link.has_unread() && server.progress().is_empty());
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
 fn who_sleeps_is_told_of_what_comes() {
     let server = Server::start(128);
     let (mut client, mut link) = server.pair(&server.endpoint());

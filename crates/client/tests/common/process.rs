@@ -80,6 +80,16 @@ impl Server {
         self.0.0.try_wait().expect("a child").is_none()
     }
 
+    /// What its threads have used of processors.
+    pub fn cpu_time(&self) -> Duration {
+        let threads = std::fs::read_dir(self.proc("task")).expect("it runs");
+        let of = |thread: std::io::Result<std::fs::DirEntry>| {
+            let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        };
+        Duration::from_nanos(threads.filter_map(of).sum())
+    }
+
     fn proc(&self, name: &str) -> String {
         format!("/proc/{}/{name}", self.0.0.id())
     }

@@ -91,6 +91,8 @@ impl Link for FabricLink {
         loop {
             self.check(&mut inner)?;
             let (member, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
+            // Whoever looks at the link has been told that all is gone.
+            member.is_flushing &= member.end.has_unsent();
             let len = member.receive(shared, into);
             if len > 0 {
                 inner.note(self.index);
