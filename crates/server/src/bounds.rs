@@ -20,10 +20,6 @@ pub const GATHERED_BYTES_MAX: usize = 32 << 10;
 /// made.
 pub const GATHERED_IN_MEMORY_BYTES_MAX: usize = 48;
 
-/// The same over a fabric, where one message more costs as much as some twenty answers copied: half of what a message
-/// holds, so that the last answer mostly fits as well.
-pub const GATHERED_ON_FABRIC_BYTES_MAX: usize = 4 << 10;
-
 /// Groups of buckets that a list of keys looks at before other connections get their turn, though few keys are in them.
 pub const DUMPED_GROUPS_MAX: u32 = 16;
 

@@ -14,8 +14,8 @@ use super::input::Input;
 use super::output::Queue;
 use super::polling::Place;
 use crate::bounds::{
-    DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, GATHERED_IN_MEMORY_BYTES_MAX,
-    GATHERED_ON_FABRIC_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
+    DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX,
+    JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
 };
 use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::ConnectionInfo;
@@ -416,7 +416,6 @@ impl Connection {
         let mut prefetched = 0usize;
         let gathered_max = match self.link.kind() {
             Kind::Shm => GATHERED_IN_MEMORY_BYTES_MAX,
-            Kind::Fabric => GATHERED_ON_FABRIC_BYTES_MAX,
             _ => GATHERED_BYTES_MAX,
         };
         while self.closing.is_none()
