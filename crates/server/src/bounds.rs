@@ -48,6 +48,9 @@ pub const EVENTS_PER_TURN_MAX: usize = 256;
 /// Times that a worker looks at its polled channels before it asks the system for other events: a microsecond or two.
 pub const POLLS_PER_TURN: u32 = 64;
 
+/// The same time where the fabric is among what it looks at, and takes microseconds for each look.
+pub const POLLING_TIME_MAX: Duration = Duration::from_micros(30);
+
 /// Times that it looks at the fabric's descriptor, at half a microsecond each.
 pub const FABRIC_LOOKS_PER_TURN: u32 = 8;
 

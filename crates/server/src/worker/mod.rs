@@ -25,7 +25,9 @@ use std::time::{Duration, Instant};
 use fabcache_store::Handle;
 use fabcache_transport::fabric::{FabricPort, Rest};
 
-use crate::bounds::{DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLS_PER_TURN, RECEIVE_BYTES};
+use crate::bounds::{
+    DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLING_TIME_MAX, POLLS_PER_TURN, RECEIVE_BYTES,
+};
 use crate::commands::Context;
 use crate::shared::{Phase, Shared};
 use accepting::Accepting;
@@ -280,8 +282,17 @@ impl Worker {
         if self.polled.is_empty() {
             return;
         }
+        let is_on_fabric = |at| {
+            let connection = self.connections[self.polled.at(at)].connection.as_ref();
+            connection.is_some_and(|connection| connection.is_on_fabric())
+        };
+        let on_fabric = (0..self.polled.len()).any(is_on_fabric);
+        let until = Instant::now() + POLLING_TIME_MAX;
         for _ in 0..POLLS_PER_TURN {
-            let mut served = self.serve_fabric();
+            if on_fabric && Instant::now() >= until {
+                break;
+            }
+            let mut served = on_fabric && self.serve_fabric();
             let mut at = 0;
             // One that ends is not among them any more.
             while at < self.polled.len() {
