@@ -21,7 +21,7 @@ use fabcache_fabric::{
     Buffer, Completion, Domain, Kind, Library, Peer, Place, Pool, Port, PortOptions, Wish,
 };
 use fabcache_layout::header::{FORMAT_VERSION, MAGIC};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 /// Messages that the client takes.
 const CREDITS: u16 = 16;
@@ -373,6 +373,54 @@ fn who_cannot_be_connected_goes_on_over_tcp() {
     assert_eq!(c.count("fabcache", "fabric_attached"), 0);
     assert!(c.count("fabcache", "fabric_refused") >= 4);
     assert!(process.log().contains("cannot go on over the fabric with a client"), "{}", process.log());
+}
+
+/// Clients of one worker, at most.
+const CLIENTS_MAX: usize = 1024;
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_finds_all_places_taken_is_told_and_goes_on_over_tcp() {
+    if provider().starts_with("verbs") {
+        eprintln!("not checked: buffers for so many are not to be pinned everywhere");
+        return;
+    }
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("it may");
+    let process = start(&format!("-t 1 -c {}", 2 * CLIENTS_MAX));
+    // Links of one endpoint, which are told apart by their tokens.
+    let mut reach = Reach::open(&provider());
+    let name = reach.port.name().to_vec();
+    let join = |tcp: &mut Client<TcpStream>| {
+        let said = hello(tcp);
+        assert!(said.starts_with("FABRIC "), "{said}");
+        tcp.say(words(&name, CREDITS));
+        tcp.hear_until("\r\n")
+    };
+    let mut taken: Vec<Client<TcpStream>> = (0..CLIENTS_MAX)
+        .map(|number| {
+            let mut tcp = connect(process.address());
+            let said = join(&mut tcp);
+            assert!(said.starts_with("FABRIC "), "{number}: {said}");
+            tcp
+        })
+        .collect();
+    let mut late = connect(process.address());
+    let full = "SERVER_ERROR the fabric has as many clients here as it has buffers for\r\n";
+    assert_eq!(join(&mut late), full);
+    late.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    assert_eq!(late.count("fabcache", "fabric_attached"), CLIENTS_MAX as u64);
+    assert_eq!(late.count("fabcache", "fabric_refused"), 1);
+    taken.pop();
+    wait_until("a place is free", || {
+        // Ends are told by messages, which this one is to take.
+        let _ = reach.port.poll(&mut Vec::new());
+        let said = join(&mut late);
+        assert!(said == full || said.starts_with("FABRIC "), "{said}");
+        said != full
+    });
+    let mut another = connect(process.address());
+    assert_eq!(join(&mut another), full);
 }
 
 #[test]

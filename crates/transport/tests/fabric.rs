@@ -2,6 +2,8 @@
 
 #[path = "fabric/client.rs"]
 mod client;
+#[path = "fabric/hostile.rs"]
+mod hostile;
 
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
@@ -14,9 +16,9 @@ use fabcache_fabric::Domain;
 use fabcache_fabric::channel::{MESSAGE_BYTES, PIECE_BYTES_MAX, RING_BYTES_MIN, receives_for};
 use fabcache_transport::conformance::{self, Way, run};
 use fabcache_transport::fabric::bounds::{
-    BOUNCES, GROWTH, LEAST_CREDITS, OWN_BYTES, OWN_GROWTH, RETRY_MAX, SENDS,
+    BOUNCES, ENDING_TIME_MAX, GROWTH, LEAST_CREDITS, OWN_BYTES, OWN_GROWTH, RETRY_MAX, SENDS,
 };
-use fabcache_transport::fabric::{FabricLink, FabricPort, Rest};
+use fabcache_transport::fabric::{AttachError, FabricLink, FabricOptions, FabricPort, Rest};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::{Kind, Link, Listener, Peer, Received, SocketLink};
 
@@ -31,6 +33,10 @@ struct Server {
 
 impl Server {
     fn start(receives: u32) -> Server {
+        Server::with(&FabricOptions { receives, ..FabricOptions::default() })
+    }
+
+    fn with(port: &FabricOptions) -> Server {
         let domain = domain("SERVER");
         let [here, there] = ["FABCACHE_SERVER_INTERFACE", "FABCACHE_CLIENT_INTERFACE"].map(std::env::var_os);
         let clients = if here == there { Arc::clone(&domain) } else { self::domain("CLIENT") };
@@ -38,7 +44,7 @@ impl Server {
         Server {
             listener: TcpListener::bind("127.0.0.1:0".parse().expect("an address"), &options)
                 .expect("loopback"),
-            port: Mutex::new(FabricPort::open(&domain, receives).expect("a port")),
+            port: Mutex::new(FabricPort::open(&domain, port).expect("a port")),
             domain,
             clients,
         }
@@ -333,6 +339,14 @@ fn reads_that_do_not_end_keep_no_buffers_from_others() {
         (server.port().links() == 2).then_some(())
     });
     assert!(server.port().left_over() > 0);
+    let until = Instant::now() + ENDING_TIME_MAX;
+    while Instant::now() < until {
+        server.progress();
+    }
+    let another = Client::connect(server.listener.address(), &silent);
+    let error = server.accept(0).expect_err("it would not get on either").to_string();
+    assert_eq!(error, AttachError::Busy.to_string());
+    drop(another);
     let error = wait_until(|| {
         server.progress();
         idles_link.flush().err()
@@ -376,7 +390,8 @@ fn a_port_that_is_not_rid_of_its_clients_fails() {
     assert!(link.flush().is_err(), "its links are of no use");
     // Another can be opened in its place.
     drop((link, client));
-    let other = FabricPort::open(&server.domain, 256).expect("a port");
+    let options = FabricOptions { receives: 256, ..FabricOptions::default() };
+    let other = FabricPort::open(&server.domain, &options).expect("a port");
     drop(std::mem::replace(&mut *server.port(), other));
     let (mut client, mut link) = server.pair(&server.endpoint());
     echo(&server, &mut client, &mut link, 2_000_000);
@@ -385,8 +400,7 @@ fn a_port_that_is_not_rid_of_its_clients_fails() {
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn more_clients_than_there_are_buffers_for_are_refused() {
-    let server = Server::start(16);
-    *server.port() = FabricPort::open_for(&server.domain, 16, 40).expect("a port");
+    let server = Server::with(&FabricOptions { receives: 16, clients: 40, ..FabricOptions::default() });
     let endpoint = server.endpoint();
     let attach = || {
         let socket = TcpStream::connect(server.listener.address()).expect("it listens");
@@ -563,176 +577,6 @@ fn a_client_that_is_killed_while_it_is_read_ends_its_link() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_client_that_is_killed_while_it_is_written_ends_its_link() {
     a_client_is_killed("receives");
-}
-
-// ---- hostile clients ----
-
-/// What a client with such a token sends.
-type Messages = fn(u64) -> Vec<Vec<u8>>;
-
-fn header(token: u64, kind: u8, credits: u16, sequence: u32, numbers: &[u64]) -> Vec<u8> {
-    let mut message = token.to_le_bytes().to_vec();
-    message.extend([kind, 0]);
-    message.extend(credits.to_le_bytes());
-    message.extend(sequence.to_le_bytes());
-    message.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-    message
-}
-
-#[test]
-#[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_breaks_the_protocol_ends_its_own_link() {
-    let server = Server::start(128);
-    let endpoint = server.endpoint();
-    let (mut other, mut others_link) = server.pair(&endpoint);
-    let hostile: [(&str, Messages); 7] = [
-        ("no kind", |token| vec![header(token, 99, 0, 0, &[])]),
-        ("a gap", |token| vec![header(token, 1, 0, 5_000, &[1])]),
-        ("twice the same", |token| vec![header(token, 1, 0, 0, &[1]), header(token, 1, 0, 0, &[1])]),
-        ("credits of nothing", |token| vec![header(token, 1, 9, 0, &[1])]),
-        ("beyond its memory", |token| vec![header(token, 2, 0, 0, &[1 << 20, 4096])]),
-        ("beyond all memory", |token| vec![header(token, 2, 0, 0, &[u64::MAX - 5, 4096])]),
-        ("more than it may", |token| (0..200).map(|number| header(token, 1, 0, number, &[1])).collect()),
-    ];
-    for (what, messages) in hostile {
-        let (mut client, mut link) = server.pair(&endpoint);
-        client.is_polite = false;
-        let token = client.attached().granted.token;
-        for message in messages(token) {
-            client.send_raw(&message, || drop(server.progress()));
-        }
-        let error = wait_until(|| {
-            server.progress();
-            // What came before is not asked for: it keeps its credits.
-            client.endpoint.inner.lock().expect("no panic").poll();
-            link.has_unread().then(|| link.flush().err()).flatten()
-        });
-        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{what}: {error}");
-        assert!(link.receive(&mut [0; 64]).is_err() && link.send(&[IoSlice::new(b"x")]).is_err(), "{what}");
-        drop(link);
-        echo(&server, &mut other, &mut others_link, 100_000);
-    }
-    assert_eq!(server.port().links(), 1, "their places are free");
-}
-
-#[test]
-#[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_names_anothers_endpoint_has_it_asked_once_and_nothing_else() {
-    let server = Server::start(128);
-    let (own, foreign) = (server.endpoint(), server.endpoint());
-    // Its memory is well known, but it is not the client's.
-    let (mut owner, mut owners_link) = server.pair(&foreign);
-    echo(&server, &mut owner, &mut owners_link, 100_000);
-    let (mut thief, mut link) = server.pair(&foreign);
-    thief.is_polite = false;
-    let (name, token) = (server.port().name().to_vec(), thief.attached().granted.token);
-    // It has an endpoint, by which it can send what it likes.
-    let peer = own.inner.lock().expect("no panic").peer(&name);
-    let post = |message: &[u8]| {
-        wait_until(|| {
-            server.progress();
-            let mut inner = own.inner.lock().expect("no panic");
-            inner.poll();
-            let mut buffer = inner.sends.take()?;
-            buffer[..message.len()].copy_from_slice(message);
-            inner.port.send(peer, buffer, message.len(), 0).ok()
-        });
-    };
-    const LONG: u8 = 2;
-    const PROOF: u8 = 9;
-    post(&header(token, LONG, 0, 0, &[0, 100_000]));
-    let until = Instant::now() + Duration::from_millis(500);
-    while Instant::now() < until {
-        server.progress();
-        foreign.inner.lock().expect("no panic").poll();
-        assert_eq!(link.receive(&mut [0; 64]).expect("it lives"), Received::Nothing, "nothing is read");
-        assert_eq!(link.send(&[IoSlice::new(&pattern(100_000))]).expect("it lives"), 0, "nothing is sent");
-    }
-    let mut came = 0;
-    while foreign.inner.lock().expect("no panic").take(thief.token).is_some() {
-        came += 1;
-    }
-    assert_eq!(came, 1, "it is asked for a proof");
-    post(&header(token, PROOF, 1, 1, &[0x1234]));
-    let error = wait_until(|| {
-        server.progress();
-        link.flush().err().or_else(|| link.receive(&mut [0; 64]).err())
-    });
-    assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
-    drop(link);
-    echo(&server, &mut owner, &mut owners_link, 100_000);
-}
-
-#[test]
-#[ignore = "needs libfabric: cargo xtask rdma"]
-fn messages_for_nobody_are_dropped_and_counted() {
-    let server = Server::start(128);
-    let endpoint = server.endpoint();
-    let (mut client, mut link) = server.pair(&endpoint);
-    let token = client.attached().granted.token;
-    let messages = [
-        header(token ^ 1 << 40, 1, 0, 0, &[1]),
-        header(token + 1, 1, 0, 0, &[1]),
-        vec![7; 5],
-        vec![0xff; MESSAGE_BYTES],
-    ];
-    for round in 1..=amount(100, 20) {
-        for message in &messages {
-            client.send_raw(message, || drop(server.progress()));
-        }
-        wait_until(|| {
-            server.progress();
-            client.turn().expect("the server keeps the protocol");
-            (server.port().dropped_messages() == (round * messages.len()) as u64).then_some(())
-        });
-    }
-    echo(&server, &mut client, &mut link, 100_000);
-}
-
-#[test]
-#[ignore = "needs libfabric: cargo xtask rdma"]
-fn memory_that_is_not_the_clients_breaks_its_link() {
-    let server = Server::start(128);
-    if server.domain.provider().name == "shm" {
-        eprintln!("not checked: shm goes by what the system lets one process do to another, not by keys");
-        return;
-    }
-    let kept = server.endpoint();
-    let (mut other, mut others_link) = server.pair(&kept);
-    for is_read in [true, false] {
-        let endpoint = server.endpoint();
-        let socket = TcpStream::connect(server.listener.address()).expect("it listens");
-        let mut client = Client::with_key(socket, &endpoint, 1 << 20, 0x5555);
-        let mut link = wait_until(|| server.accept(0).expect("accepting works"));
-        client = client.finish();
-        client.is_polite = false;
-        let block = pattern(100_000);
-        let error = wait_until(|| {
-            server.progress();
-            let _ = client.turn();
-            if is_read {
-                let _ = client.send_some(&block);
-            }
-            let sent = if is_read { Ok(0) } else { link.send(&[IoSlice::new(&block)]) };
-            sent.err().or(link.receive(&mut [0; 64]).err())
-        });
-        println!("{error}");
-        drop(link);
-        echo(&server, &mut other, &mut others_link, amount(1_000_000, 300_000));
-    }
-}
-
-#[test]
-#[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_rings_without_end_is_cut_off() {
-    let server = Server::start(128);
-    let (mut client, mut link) = server.pair(&server.endpoint());
-    client.is_polite = false;
-    client.socket.write_all(&[b'!'; 100]).expect("the server is there");
-    echo(&server, &mut client, &mut link, 10);
-    while client.socket.write(&[b'!'; 4096]).is_ok() {}
-    let error = until_end(&server, &mut link).expect_err("it rings without end");
-    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
 }
 
 // ---- sleeping ----

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Error, Result};
 use fabcache_fabric::{Domain, Exposed, Library, Provider, RemoteMemory, Wish, ip_of};
 use fabcache_store::Store;
-use fabcache_transport::fabric::FabricPort;
+use fabcache_transport::fabric::{FabricOptions, FabricPort};
 use rustix::process::{Resource, getrlimit};
 
 use super::FabricSettings;
@@ -29,8 +29,7 @@ pub struct OpenFabric {
     provider: Provider,
     // What workers' ends are opened with, and opened anew.
     domain: Arc<Domain>,
-    receives: u32,
-    clients: usize,
+    options: FabricOptions,
     region: RemoteMemory,
     /// While it is there, peers can read the region.
     exposed: Mutex<Option<Exposed>>,
@@ -114,7 +113,8 @@ impl OpenFabric {
             error.into()
         })?;
         let domain = Domain::open(&provider)?;
-        let ports = (0..workers).map(|_| FabricPort::open_for(&domain, settings.receives, clients));
+        let options = FabricOptions { receives: settings.receives, clients, ..FabricOptions::default() };
+        let ports = (0..workers).map(|_| FabricPort::open(&domain, &options));
         let told = |error| explained(error, &provider, store.region_bytes(), workers);
         let ports: Vec<FabricPort> = ports.collect::<Result<_, _>>().map_err(told)?;
         let exposed = expose(&domain, store).map_err(told).context("the items cannot be given to read")?;
@@ -142,8 +142,8 @@ impl OpenFabric {
             if provider.pins_memory { "which are pinned" } else { "none of which is pinned" }
         );
         let buffer_bytes = ports.iter().map(|port| AtomicU64::new(port.registered_bytes())).collect();
-        let (receives, exposed) = (settings.receives, Mutex::new(Some(exposed)));
-        Ok((OpenFabric { provider, domain, receives, clients, region, exposed, buffer_bytes }, ports))
+        let exposed = Mutex::new(Some(exposed));
+        Ok((OpenFabric { provider, domain, options, region, exposed, buffer_bytes }, ports))
     }
 
     /// Opens a worker's port anew.
@@ -151,7 +151,7 @@ impl OpenFabric {
     /// # Errors
     /// The provider cannot, or there is no memory that can be registered.
     pub fn open_port(&self) -> Result<FabricPort> {
-        FabricPort::open_for(&self.domain, self.receives, self.clients)
+        FabricPort::open(&self.domain, &self.options)
             .map_err(|error| explained(error, &self.provider, self.region.bytes, self.buffer_bytes.len()))
     }
 

@@ -41,4 +41,4 @@ mod port;
 mod resources;
 
 pub use link::FabricLink;
-pub use port::{AttachError, Client, FabricPort, Granted, Rest};
+pub use port::{AttachError, Client, FabricOptions, FabricPort, Granted, Rest};

@@ -97,6 +97,23 @@ pub enum Rest {
     Long,
 }
 
+/// How a port is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct FabricOptions {
+    /// Receive buffers.
+    pub receives: u32,
+    /// Clients at once, at most [`CLIENTS_MAX`].
+    pub clients: usize,
+    /// A client that was asked to prove its endpoint has so long.
+    pub proof_time: Duration,
+}
+
+impl Default for FabricOptions {
+    fn default() -> FabricOptions {
+        FabricOptions { receives: 1024, clients: CLIENTS_MAX, proof_time: PROOF_TIME_MAX }
+    }
+}
+
 /// A worker's end of the fabric.
 #[derive(Debug)]
 pub struct FabricPort {
@@ -123,6 +140,8 @@ pub(super) struct Inner {
     blocked: Vec<u32>,
     /// Links whose clients were asked for a proof.
     unproven: Vec<u32>,
+    /// These have so long.
+    proof_time: Duration,
     /// Links that were dropped and stay for their last bytes.
     lingering: Vec<u32>,
     completions: Vec<Completion>,
@@ -155,20 +174,12 @@ pub(super) fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
 }
 
 impl FabricPort {
-    /// Opens an endpoint with so many receive buffers.
+    /// Opens an endpoint with its buffers.
     ///
     /// # Errors
     /// The provider cannot, or there is no memory that can be registered.
-    pub fn open(domain: &Arc<Domain>, receives: u32) -> Result<FabricPort, Error> {
-        FabricPort::open_for(domain, receives, CLIENTS_MAX)
-    }
-
-    /// Opens one for so many clients at once, at most [`CLIENTS_MAX`].
-    ///
-    /// # Errors
-    /// As for [`FabricPort::open`].
-    pub fn open_for(domain: &Arc<Domain>, receives: u32, clients: usize) -> Result<FabricPort, Error> {
-        let shared = Resources::open(domain, receives as usize, clients)?;
+    pub fn open(domain: &Arc<Domain>, options: &FabricOptions) -> Result<FabricPort, Error> {
+        let shared = Resources::open(domain, options.receives as usize, options.clients)?;
         let wait_fd = shared.port.wait_fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let wait_fd = wait_fd.map_err(|error| Error::System(error.to_string()))?;
         let name = shared.port.name().to_vec();
@@ -182,6 +193,7 @@ impl FabricPort {
             listed: Vec::new(),
             blocked: Vec::new(),
             unproven: Vec::new(),
+            proof_time: options.proof_time,
             lingering: Vec::new(),
             completions: Vec::new(),
             is_drained: true,
@@ -564,13 +576,14 @@ impl Inner {
 
     /// Something has changed with a link.
     pub fn note(&mut self, index: u32) {
+        let proof_time = self.proof_time;
         let Some(member) = self.member(index) else { return };
         member.ring();
         let (is_new, is_blocked) = (!member.is_listed && member.is_ready(), member.is_blocked);
         member.is_listed |= is_new;
         let lacks_proof = member.end.lacks_proof() && member.prove_until.is_none();
         if lacks_proof {
-            member.prove_until = Some(Instant::now() + PROOF_TIME_MAX);
+            member.prove_until = Some(Instant::now() + proof_time);
         }
         if is_new {
             self.listed.push(index);

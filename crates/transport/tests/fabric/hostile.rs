@@ -1,0 +1,254 @@
+//! Clients that break the rules, or say what is not so.
+
+use std::io::{self, IoSlice, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use fabcache_fabric::channel::MESSAGE_BYTES;
+use fabcache_transport::fabric::{AttachError, FabricOptions, Rest};
+use fabcache_transport::{Link, Received};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::client::{Client, Endpoint, amount, wait_until};
+use super::{Server, echo, pattern, until_end, until_no_links};
+
+const DATA: u8 = 1;
+const LONG: u8 = 2;
+const PROOF: u8 = 9;
+
+/// What a client with such a token sends.
+type Messages = fn(u64) -> Vec<Vec<u8>>;
+
+fn header(token: u64, kind: u8, credits: u16, sequence: u32, numbers: &[u64]) -> Vec<u8> {
+    let mut message = token.to_le_bytes().to_vec();
+    message.extend([kind, 0]);
+    message.extend(credits.to_le_bytes());
+    message.extend(sequence.to_le_bytes());
+    message.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    message
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_breaks_the_protocol_ends_its_own_link() {
+    let server = Server::start(128);
+    let endpoint = server.endpoint();
+    let (mut other, mut others_link) = server.pair(&endpoint);
+    let hostile: [(&str, Messages); 7] = [
+        ("no kind", |token| vec![header(token, 99, 0, 0, &[])]),
+        ("a gap", |token| vec![header(token, 1, 0, 5_000, &[1])]),
+        ("twice the same", |token| vec![header(token, 1, 0, 0, &[1]), header(token, 1, 0, 0, &[1])]),
+        ("credits of nothing", |token| vec![header(token, 1, 9, 0, &[1])]),
+        ("beyond its memory", |token| vec![header(token, 2, 0, 0, &[1 << 20, 4096])]),
+        ("beyond all memory", |token| vec![header(token, 2, 0, 0, &[u64::MAX - 5, 4096])]),
+        ("more than it may", |token| (0..200).map(|number| header(token, 1, 0, number, &[1])).collect()),
+    ];
+    for (what, messages) in hostile {
+        let (mut client, mut link) = server.pair(&endpoint);
+        client.is_polite = false;
+        let token = client.attached().granted.token;
+        for message in messages(token) {
+            client.send_raw(&message, || drop(server.progress()));
+        }
+        let error = wait_until(|| {
+            server.progress();
+            // What came before is not asked for: it keeps its credits.
+            client.endpoint.inner.lock().expect("no panic").poll();
+            link.has_unread().then(|| link.flush().err()).flatten()
+        });
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{what}: {error}");
+        assert!(link.receive(&mut [0; 64]).is_err() && link.send(&[IoSlice::new(b"x")]).is_err(), "{what}");
+        drop(link);
+        echo(&server, &mut other, &mut others_link, 100_000);
+    }
+    assert_eq!(server.port().links(), 1, "their places are free");
+}
+
+/// Sends a message by an endpoint, whoever's link it is of.
+fn post_from(endpoint: &Endpoint, name: &[u8], server: &Server, message: &[u8]) {
+    wait_until(|| {
+        server.progress();
+        let mut inner = endpoint.inner.lock().expect("no panic");
+        inner.poll();
+        let peer = inner.peer(name);
+        let mut buffer = inner.sends.take()?;
+        buffer[..message.len()].copy_from_slice(message);
+        inner.port.send(peer, buffer, message.len(), 0).ok()
+    });
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_names_anothers_endpoint_has_it_asked_once_and_nothing_else() {
+    let server = Server::start(128);
+    let (own, foreign) = (server.endpoint(), server.endpoint());
+    // Its memory is well known, but it is not the client's.
+    let (mut owner, mut owners_link) = server.pair(&foreign);
+    echo(&server, &mut owner, &mut owners_link, 100_000);
+    let (mut thief, mut link) = server.pair(&foreign);
+    thief.is_polite = false;
+    let (name, token) = (server.port().name().to_vec(), thief.attached().granted.token);
+    // It has an endpoint, by which it can send what it likes.
+    let post = |message: &[u8]| post_from(&own, &name, &server, message);
+    post(&header(token, LONG, 0, 0, &[0, 100_000]));
+    let until = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < until {
+        server.progress();
+        foreign.inner.lock().expect("no panic").poll();
+        assert_eq!(link.receive(&mut [0; 64]).expect("it lives"), Received::Nothing, "nothing is read");
+        assert_eq!(link.send(&[IoSlice::new(&pattern(100_000))]).expect("it lives"), 0, "nothing is sent");
+    }
+    let mut came = 0;
+    while foreign.inner.lock().expect("no panic").take(thief.token).is_some() {
+        came += 1;
+    }
+    assert_eq!(came, 1, "it is asked for a proof");
+    post(&header(token, PROOF, 1, 1, &[0x1234]));
+    let error = wait_until(|| {
+        server.progress();
+        link.flush().err().or_else(|| link.receive(&mut [0; 64]).err())
+    });
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+    drop(link);
+    echo(&server, &mut owner, &mut owners_link, 100_000);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn messages_for_nobody_are_dropped_and_counted() {
+    let server = Server::start(128);
+    let endpoint = server.endpoint();
+    let (mut client, mut link) = server.pair(&endpoint);
+    let token = client.attached().granted.token;
+    let messages = [
+        header(token ^ 1 << 40, 1, 0, 0, &[1]),
+        header(token + 1, 1, 0, 0, &[1]),
+        vec![7; 5],
+        vec![0xff; MESSAGE_BYTES],
+    ];
+    for round in 1..=amount(100, 20) {
+        for message in &messages {
+            client.send_raw(message, || drop(server.progress()));
+        }
+        wait_until(|| {
+            server.progress();
+            client.turn().expect("the server keeps the protocol");
+            (server.port().dropped_messages() == (round * messages.len()) as u64).then_some(())
+        });
+    }
+    echo(&server, &mut client, &mut link, 100_000);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn memory_that_is_not_the_clients_breaks_its_link() {
+    let server = Server::start(128);
+    if server.domain.provider().name == "shm" {
+        eprintln!("not checked: shm goes by what the system lets one process do to another, not by keys");
+        return;
+    }
+    let kept = server.endpoint();
+    let (mut other, mut others_link) = server.pair(&kept);
+    for is_read in [true, false] {
+        let endpoint = server.endpoint();
+        let socket = TcpStream::connect(server.listener.address()).expect("it listens");
+        let mut client = Client::with_key(socket, &endpoint, 1 << 20, 0x5555);
+        let mut link = wait_until(|| server.accept(0).expect("accepting works"));
+        client = client.finish();
+        client.is_polite = false;
+        let block = pattern(100_000);
+        let error = wait_until(|| {
+            server.progress();
+            let _ = client.turn();
+            if is_read {
+                let _ = client.send_some(&block);
+            }
+            let sent = if is_read { Ok(0) } else { link.send(&[IoSlice::new(&block)]) };
+            sent.err().or(link.receive(&mut [0; 64]).err())
+        });
+        println!("{error}");
+        drop(link);
+        echo(&server, &mut other, &mut others_link, amount(1_000_000, 300_000));
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_rings_without_end_is_cut_off() {
+    let server = Server::start(128);
+    let (mut client, mut link) = server.pair(&server.endpoint());
+    client.is_polite = false;
+    client.socket.write_all(&[b'!'; 100]).expect("the server is there");
+    echo(&server, &mut client, &mut link, 10);
+    while client.socket.write(&[b'!'; 4096]).is_ok() {}
+    let error = until_end(&server, &mut link).expect_err("it rings without end");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_never_proves_its_endpoint_is_cut_off_in_time() {
+    let proof_time = Duration::from_millis(400);
+    let server = Server::with(&FabricOptions { receives: 128, clients: 2, proof_time });
+    let (own, foreign) = (server.endpoint(), server.endpoint());
+    let (mut owner, mut owners_link) = server.pair(&foreign);
+    echo(&server, &mut owner, &mut owners_link, 100_000);
+    for round in 0..2 {
+        let (mut thief, mut link) = server.pair(&foreign);
+        thief.is_polite = false;
+        let (name, token) = (server.port().name().to_vec(), thief.attached().granted.token);
+        let refused = Client::connect(server.listener.address(), &foreign);
+        let error = server.accept(0).expect_err("it has a place all the same").to_string();
+        assert_eq!(error, AttachError::Links(2).to_string());
+        drop(refused);
+        // Who says nothing is asked for nothing.
+        let until = Instant::now() + 2 * proof_time;
+        while Instant::now() < until {
+            server.progress();
+            link.flush().expect("it may stay");
+        }
+        let asked = Instant::now();
+        post_from(&own, &name, &server, &header(token, DATA, 0, 0, &[1]));
+        let mut has_slept = false;
+        let error = wait_until(|| {
+            server.progress();
+            has_slept |= matches!(server.port().rest(), Rest::For(time) if time <= Duration::from_secs(1));
+            foreign.inner.lock().expect("no panic").poll();
+            link.flush().err()
+        });
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        assert!(error.to_string().contains("not proven"), "round {round}: {error}");
+        assert!(asked.elapsed() >= proof_time);
+        assert!(has_slept, "meanwhile its worker sleeps, and not until something comes");
+        drop(link);
+        wait_until(|| {
+            server.progress();
+            (server.port().links() == 1).then_some(())
+        });
+    }
+    // Its place is another's.
+    let (mut client, mut link) = server.pair(&own);
+    echo(&server, &mut client, &mut link, 100_000);
+    echo(&server, &mut owner, &mut owners_link, 100_000);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_comes_from_another_address_cannot_name_anothers_endpoint() {
+    let server = Server::start(128);
+    let endpoint = server.endpoint();
+    let (mut owner, mut owners_link) = server.pair(&endpoint);
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket
+        .bind(&SockAddr::from(std::net::SocketAddr::from(([127, 0, 0, 2], 0))))
+        .expect("all of 127/8 is this host");
+    socket.connect(&SockAddr::from(server.listener.address())).expect("it listens");
+    let thief = Client::over(TcpStream::from(socket), &endpoint, 1 << 20);
+    let error = server.accept(0).expect_err("it is another's").to_string();
+    assert_eq!(error, AttachError::Taken.to_string());
+    drop(thief);
+    echo(&server, &mut owner, &mut owners_link, 100_000);
+    owner.is_polite = false;
+    drop((owner, owners_link));
+    until_no_links(&server);
+}
