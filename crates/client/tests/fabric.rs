@@ -1,6 +1,8 @@
 //! Servers that are reached over the fabric. `FABCACHE_PROVIDER` names libfabric's provider.
 
 mod common;
+#[path = "fabric/failing_port.rs"]
+mod failing_port;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -1,6 +1,7 @@
 //! Servers and clients on the fabric. `FABCACHE_PROVIDER` names libfabric's provider, `FABCACHE_SERVER_INTERFACE` and
 //! `FABCACHE_CLIENT_INTERFACE` where the two ends are.
 
+use std::process::Command;
 use std::time::Duration;
 
 use fabcache_client::{Client, Fabric, FabricMode, Options, Transport};
@@ -57,8 +58,13 @@ pub fn free_port() -> u16 {
 /// A server in a process of its own, with its TCP address: where two ends are in one process, providers for one host let the
 /// one write to what was the other's memory.
 pub fn served(name: &str, rest: &str) -> (Server, String, Leftover) {
+    served_with(name, rest, |_| {})
+}
+
+/// The same, whose process is told more.
+pub fn served_with(name: &str, rest: &str, more: impl FnOnce(&mut Command)) -> (Server, String, Leftover) {
     let path = socket_path(name);
     let port = free_port();
-    let server = Server::started(&path, &flags(&format!("-l 127.0.0.1 -p {port} {rest}")));
+    let server = Server::started_with(&path, &flags(&format!("-l 127.0.0.1 -p {port} {rest}")), more);
     (server, format!("tcp://127.0.0.1:{port}"), Leftover(path))
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fabcache_client::{Client, Options};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::{Running, client};
@@ -63,14 +63,24 @@ pub struct Server(pub Process);
 impl Server {
     /// It comes up some time later.
     pub fn start(path: &str, flags: &str) -> Server {
+        Server::start_with(path, flags, |_| {})
+    }
+
+    fn start_with(path: &str, flags: &str, more: impl FnOnce(&mut Command)) -> Server {
         let mut command = again("serve");
         command.env(SOCKET, path).env(FLAGS, flags);
+        more(&mut command);
         Server(Process(command.spawn().expect("it starts again")))
     }
 
     /// It answers.
     pub fn started(path: &str, flags: &str) -> Server {
-        let server = Server::start(path, flags);
+        Server::started_with(path, flags, |_| {})
+    }
+
+    /// The same, whose process is told more.
+    pub fn started_with(path: &str, flags: &str, more: impl FnOnce(&mut Command)) -> Server {
+        let server = Server::start_with(path, flags, more);
         let cache = patient(path);
         until_up(|| cache.set(b"up", b"", fabcache_client::Ttl::NEVER).is_ok());
         server
@@ -97,6 +107,13 @@ impl Server {
     /// From now on it can have so many descriptors.
     pub fn limit_descriptors(&self, most: u64) {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        let pid = Pid::from_child(&self.0.0);
+        prlimit(Some(pid), Resource::Nofile, limit).expect("its parent may");
+    }
+
+    /// The same, until it is allowed more.
+    pub fn allow_descriptors(&self, most: u64) {
+        let limit = Rlimit { current: Some(most), ..getrlimit(Resource::Nofile) };
         let pid = Pid::from_child(&self.0.0);
         prlimit(Some(pid), Resource::Nofile, limit).expect("its parent may");
     }

@@ -1,0 +1,102 @@
+//! A worker's end of the fabric that fails while the server runs.
+//!
+//! Nothing can be told to fail; so it is given what it must not bear: reads of the memory of clients that stand still, which
+//! libfabric does not end when these clients are cut off, unless it is told to by the environment. That is how servers run it,
+//! but not this one.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use fabcache_client::{FabricMode, Options, Ttl};
+use fabcache_layout::header::FORMAT_VERSION;
+
+use super::common::client;
+use super::common::fabric::{is_one_sided, options, over, provider, served_with};
+use super::common::process::{Process, again, patient, stat, until, until_up};
+use super::{ADDRESS, Passage, on_fabric};
+
+/// What libfabric is told by, as servers do.
+const CLEANUP: &str = "FI_AV_REMOVE_CLEANUP";
+/// Two reads of the memory of each are more than what is borne.
+const SENDERS: usize = 6;
+
+/// Sends the beginning of a value, as much as goes into the memory that the server reads, and does nothing more: so nobody
+/// looks at its end of the fabric, by which reads would be served.
+#[test]
+#[ignore = "a client, run by the others"]
+fn be_a_sender() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let cache = over(&address, options(FabricMode::Request));
+    cache.set(b"short", b"", Ttl::NEVER).expect("stored");
+    let _request = cache.iset("long", vec![7; 32 << 20], Ttl::NEVER);
+    let key = std::process::id().to_string();
+    client(&address).set(key.as_bytes(), b"", Ttl::NEVER).expect("stored");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Asks for the fabric over a connection.
+fn hello(socket: &mut BufReader<TcpStream>) -> String {
+    let line = format!("fabric hello {} {FORMAT_VERSION}\r\n", fabcache_fabric::channel::CHANNEL_VERSION);
+    socket.get_mut().write_all(line.as_bytes()).expect("it takes it");
+    let mut answer = String::new();
+    socket.read_line(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_port_that_fails_is_opened_again_and_its_clients_come_back() {
+    if !provider().starts_with("tcp") {
+        eprintln!(
+            "not checked: {} reads memory of processes that stand still, or ends what it does not",
+            provider()
+        );
+        return;
+    }
+    let (server, address, path) = served_with("fabric-failing", "-t 1 -m 512 -I 64m", |command| {
+        command.env_remove(CLEANUP);
+    });
+    let control = patient(&path.0);
+    let mut asked =
+        BufReader::new(TcpStream::connect(address.trim_start_matches("tcp://")).expect("it listens"));
+    assert!(hello(&mut asked).starts_with("FABRIC "));
+    let soon = Options { retry_after: Duration::from_millis(1), ..options(FabricMode::Request) };
+    let cache = over(
+        &address,
+        Options { timeout: Duration::from_secs(5), connect_timeout: Duration::from_secs(5), ..soon },
+    );
+    cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
+    let passage = Passage::to(&address);
+    let sender = |_| again("failing_port::be_a_sender").env(ADDRESS, &passage.address).spawn();
+    let senders: Vec<Process> =
+        (0..SENDERS).map(|number| Process(sender(number).expect("it starts"))).collect();
+    for sender in &senders {
+        let key = sender.0.id().to_string();
+        until("it has begun", || control.get(key.as_bytes()).expect("answered").is_some());
+    }
+    // Nothing can be opened any more, so that the time between is as long as it is to be.
+    server.allow_descriptors(3);
+    let ports = || stat(&control, "fabcache", "fabric_ports");
+    assert_eq!((ports(), stat(&control, "fabcache", "fabric_failures")), (1, 0));
+    passage.cut();
+    until("the port fails", || stat(&control, "fabcache", "fabric_failures") == 1);
+    assert_eq!((ports(), on_fabric(&control)), (0, 0), "all its clients are cut off");
+    let between = "SERVER_ERROR the fabric has failed and is being opened again; try in a while, or on another \
+                   connection\r\n";
+    assert_eq!(hello(&mut asked), between);
+    let error = cache.get(b"key").expect_err("no connection can be opened");
+    println!("meanwhile: {error}");
+    assert_eq!(ports(), 0, "it cannot be opened");
+    server.allow_descriptors(1000);
+    until("it is open again", || ports() == 1);
+    assert!(hello(&mut asked).starts_with("FABRIC "));
+    until_up(|| cache.set(b"next", b"other", Ttl::NEVER).is_ok());
+    assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");
+    is_one_sided(&cache);
+    assert_eq!(on_fabric(&control), 1, "it is over the fabric");
+    drop(senders);
+    assert_eq!(stat(&control, "fabcache", "fabric_failures"), 1);
+}
