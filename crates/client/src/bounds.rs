@@ -97,6 +97,8 @@ pub const LONG_READ_BUFFERS: usize = 16;
 pub const LONG_READ_BYTES: usize = 64 << 10;
 /// Of which so much is kept: pieces of a value on their way at once.
 pub const READ_BUFFERS_KEPT: usize = 8;
+/// Reads after which the server is rung for where each takes a place of its queue: shm's has 1024, for all that clients send.
+pub const READS_A_BELL: u32 = 128;
 /// How long reads may take before the server is asked instead: far longer than any that succeeds.
 pub const READ_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a GET that is awaited is looked at whenever somebody asks, before a thread sleeps for it: a few of those that

@@ -24,8 +24,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::own::Own;
 use super::remote::Region;
 use crate::bounds::{
-    ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_AT_ONCE,
-    SHORT_READ_BUFFERS, SHORT_READ_BYTES, VALUE_BYTES_MAX,
+    ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_A_BELL,
+    READS_AT_ONCE, SHORT_READ_BUFFERS, SHORT_READ_BYTES, VALUE_BYTES_MAX,
 };
 use crate::shm::{Read, monotonic_ns, next_random};
 
@@ -134,8 +134,12 @@ pub struct Gets {
     next: Option<Fetch>,
     /// One operation reads two places for the price of one.
     joins: bool,
+    /// The end of the server that is read from.
+    end: Arc<[u8]>,
     /// For a server that may sleep while its queue is full.
     bells: ClientBells,
+    /// Reads since it was rung for.
+    unrung: u32,
     ended: Vec<Completion>,
     /// Reads of which the server is to be told.
     accesses: Vec<(KeyHash, u8)>,
@@ -152,15 +156,15 @@ impl Gets {
     ///
     /// # Errors
     /// The fabric fails, it takes too long, or there is no region that this version reads.
-    pub fn new(region: &Arc<Own<Region>>, deadline: Instant) -> Result<Gets, String> {
+    pub fn new(region: &Arc<Own<Region>>, end: &Arc<[u8]>, deadline: Instant) -> Result<Gets, String> {
         let told = |error: Error| error.to_string();
         let domain = &region.domain;
         let operations = SHORT_READ_BUFFERS;
         let mut port = Port::open(domain, PortOptions { operations, peers: 1, waits: true }).map_err(told)?;
-        let peer = port.connect(&region.name).map_err(told)?;
+        let peer = port.connect(end).map_err(told)?;
         let short = Pool::new(domain, SHORT_READ_BUFFERS, SHORT_READ_BYTES).map_err(told)?;
         let long = Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES).map_err(told)?;
-        let first = read_first(&mut port, peer, region, &short, deadline)?;
+        let first = read_first(&mut port, peer, (region, end), &short, deadline)?;
         let bytes = first.first_chunk().ok_or("its header is cut short")?;
         let birth = header::from_bytes(bytes, region.memory.bytes).map_err(|error| format!("{error:?}"))?;
         let options = RemoteOptions {
@@ -185,7 +189,9 @@ impl Gets {
             refused: None,
             next: None,
             joins: domain.provider().places_at_once >= 2,
+            end: Arc::clone(end),
             bells: ClientBells::default(),
+            unrung: 0,
             ended: Vec::new(),
             accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
             random: monotonic_ns() as u32 | 1,
@@ -341,19 +347,33 @@ impl Gets {
                         self.fetching.resize(number + 1, None);
                     }
                     self.fetching[number] = Some(posted);
+                    self.count_read();
                 }
                 Err(Refused { buffer, error }) if error.is_again() => {
                     self.refused = Some((posted, buffer));
                     if self.port.wait_fd().is_none() {
                         self.bells.posted(Instant::now());
                         if self.bells.rings_awake(Instant::now) {
-                            self.region.sockets.ring();
+                            self.region.sockets.ring(&self.end);
                         }
                     }
                     return;
                 }
                 Err(_) => self.is_broken = true,
             }
+        }
+    }
+
+    /// Each read takes a place of the server's queue until that looks there, where there is no descriptor (shm). It is rung
+    /// for before the queue is full: what is sent to it by others has to have room there, too.
+    fn count_read(&mut self) {
+        if self.port.wait_fd().is_some() {
+            return;
+        }
+        self.unrung += 1;
+        if self.unrung >= READS_A_BELL {
+            self.unrung = 0;
+            self.region.sockets.ring(&self.end);
         }
     }
 
@@ -488,7 +508,7 @@ const CONNECTING_LOOKS: u32 = 64;
 fn read_first(
     port: &mut Port,
     peer: Peer,
-    region: &Region,
+    (region, end): (&Region, &[u8]),
     pool: &Pool,
     deadline: Instant,
 ) -> Result<Buffer, String> {
@@ -519,7 +539,7 @@ fn read_first(
             return Err("the server has ended its connections".into());
         }
         // The server may rest, and has to look at its end before the two know each other.
-        region.nudge(tries);
+        region.nudge(end, tries);
         tries += 1;
     }
 }

@@ -34,8 +34,6 @@ use crate::ways::{Learned, Way};
 pub struct Region {
     /// What is read with.
     pub domain: Arc<Domain>,
-    /// The name of the server's end.
-    pub name: Vec<u8>,
     /// Where the region lies.
     pub memory: RemoteMemory,
     /// Tells its items from other bytes.
@@ -44,7 +42,7 @@ pub struct Region {
     pub zero_ns: i64,
     /// For so long nothing is written over what was freed.
     pub grace_ns: u64,
-    /// Of the connections on which it was told.
+    /// Of the connections on which it was told; each also tells of an end of the server that it can be read from.
     pub sockets: Sockets,
 }
 
@@ -56,10 +54,10 @@ impl Region {
             && Arc::ptr_eq(&self.domain, &other.domain)
     }
 
-    /// Rings for the server now and then, with naps between.
-    pub fn nudge(&self, tries: u32) {
+    /// Rings for an end of the server now and then, with naps between.
+    pub fn nudge(&self, end: &[u8], tries: u32) {
         if tries % 64 == 63 {
-            self.sockets.ring();
+            self.sockets.ring(end);
         }
         if tries > 64 {
             std::thread::sleep(Duration::from_micros(50));
@@ -94,6 +92,8 @@ struct Reading {
     /// The one who slept for what comes has come back, or somebody's GET is over.
     turned: Condvar,
     region: Arc<Own<Region>>,
+    /// The end of the server that it reads from.
+    end: Arc<[u8]>,
     descriptor: Option<OwnedFd>,
     bell: Bell,
     /// Who waits, under the lock of the GETs.
@@ -298,7 +298,9 @@ impl Remote {
         if self.again_at.load().is_some_and(|at| Instant::now() < at) {
             return None;
         }
-        let Some(reading) = Reading::new(region, deadline) else {
+        // One that can be woken: others may rest, and their workers may have no client any more.
+        let end = region.sockets.newest_end()?;
+        let Some(reading) = Reading::new(region, end, deadline) else {
             self.again_at.store(Some(Instant::now() + READS_AGAIN_AFTER));
             return None;
         };
@@ -392,13 +394,14 @@ impl Begun {
 }
 
 impl Reading {
-    fn new(region: Arc<Own<Region>>, deadline: Instant) -> Option<Reading> {
-        let mut gets = Gets::new(&region, deadline).ok()?;
+    fn new(region: Arc<Own<Region>>, end: Arc<[u8]>, deadline: Instant) -> Option<Reading> {
+        let mut gets = Gets::new(&region, &end, deadline).ok()?;
         let descriptor = gets.port().wait_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose();
         Some(Reading {
             gets: Mutex::new(Own::new(gets)),
             turned: Condvar::new(),
             region,
+            end,
             descriptor: descriptor.ok()?,
             bell: Bell::new().ok()?,
             waiting: AtomicCell::default(),
@@ -426,21 +429,20 @@ impl Reading {
         }
     }
 
-    /// The server has ended its connections; looked at now and then.
+    /// The server has ended its connections, or cannot be woken; looked at now and then.
     fn misses_server(&self) -> bool {
         let unlooked_ns = monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Relaxed));
         if u128::from(unlooked_ns) <= TRUSTED_IDLE.as_nanos() {
             return false;
         }
-        self.wake_server();
-        self.has_lost_server()
+        let can_wake = self.wake_server();
+        self.has_lost_server() || !can_wake
     }
 
     /// Where this end has no descriptor, the server's has none either: it may have to be woken to serve reads.
-    fn wake_server(&self) {
-        if self.descriptor.is_none() {
-            self.region.sockets.ring();
-        }
+    /// False if that is no longer possible.
+    fn wake_server(&self) -> bool {
+        self.descriptor.is_some() || self.region.sockets.ring(&self.end)
     }
 
     fn has_lost_server(&self) -> bool {
@@ -575,11 +577,10 @@ impl Reading {
             let (first, longest) =
                 if tells { (NAP_MAX, SLEEP_ON_DESCRIPTOR_MAX) } else { (NAP_MIN, NAP_MAX) };
             drop(gets);
-            if naps == 0 || naps == NAPS_GROWING {
-                self.wake_server();
-            }
+            let rings = naps == 0 || naps == NAPS_GROWING;
+            let can_wake = !rings || self.wake_server();
             let until = Instant::now() + (first * (1 << naps)).min(longest);
-            let has_slept = self.nap(deadline.min(until));
+            let has_slept = can_wake && self.nap(deadline.min(until));
             gets = self.gets();
             if !has_slept {
                 gets.give_up();

@@ -1,4 +1,7 @@
 //! The TCP connections to a server whose items are read from afar: they ring for it, and their end is the server's.
+//!
+//! A server has an end on the fabric for each of its workers, and a connection is one worker's: a bell on it wakes that one
+//! and no other. So it is known of each connection which end of the server its bells are for.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -11,40 +14,57 @@ pub const HAS_ENDED: PollFlags = PollFlags::RDHUP;
 
 /// Those that there are of the connections of one server.
 #[derive(Debug)]
-pub struct Sockets(Mutex<Vec<Weak<Socket>>>);
+pub struct Sockets(Mutex<Vec<Known>>);
+
+#[derive(Debug)]
+struct Known {
+    socket: Weak<Socket>,
+    /// The server's end that it rings for.
+    end: Arc<[u8]>,
+}
 
 impl Sockets {
-    /// The first.
-    pub fn new(socket: &Arc<Socket>) -> Sockets {
-        Sockets(Mutex::new(vec![Arc::downgrade(socket)]))
+    /// The first, which rings for the server's end of this name.
+    pub fn new(socket: &Arc<Socket>, end: &[u8]) -> Sockets {
+        Sockets(Mutex::new(vec![Known { socket: Arc::downgrade(socket), end: end.into() }]))
     }
 
     /// Those of the other are connections of the same server.
     pub fn add(&self, other: &Sockets) {
         let mut sockets = self.lock();
-        sockets.retain(|socket| socket.strong_count() > 0);
+        sockets.retain(|known| known.socket.strong_count() > 0);
         sockets.append(&mut other.lock());
     }
 
     /// The newest.
     pub fn newest(&self) -> Option<Arc<Socket>> {
-        self.lock().iter().rev().find_map(Weak::upgrade)
+        self.lock().iter().rev().find_map(|known| known.socket.upgrade())
     }
 
-    /// Wakes the server.
-    pub fn ring(&self) {
-        if let Some(socket) = self.newest() {
-            // A socket full of bells rings as well.
-            let _ = rustix::net::send(&*socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
-        }
+    /// The server's end that the newest rings for.
+    pub fn newest_end(&self) -> Option<Arc<[u8]>> {
+        let sockets = self.lock();
+        let newest = sockets.iter().rev().find(|known| known.socket.strong_count() > 0);
+        newest.map(|known| Arc::clone(&known.end))
+    }
+
+    /// Wakes this end of the server; false if there is nothing to ring with.
+    pub fn ring(&self, end: &[u8]) -> bool {
+        let sockets = self.lock();
+        let mut ringing = sockets.iter().rev().filter(|known| *known.end == *end);
+        let Some(socket) = ringing.find_map(|known| known.socket.upgrade()) else { return false };
+        drop(sockets);
+        // A socket full of bells rings as well.
+        let _ = rustix::net::send(&*socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        true
     }
 
     /// The server has ended all that there were. Where this client has closed them itself nothing is known.
     pub fn have_ended(&self) -> bool {
         let mut sockets = self.lock();
         let mut any = false;
-        sockets.retain(|socket| {
-            let Some(socket) = socket.upgrade() else { return false };
+        sockets.retain(|known| {
+            let Some(socket) = known.socket.upgrade() else { return false };
             let has_ended = has_ended(&socket);
             any |= has_ended;
             !has_ended
@@ -52,7 +72,7 @@ impl Sockets {
         any && sockets.is_empty()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Socket>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Known>> {
         self.0.lock().expect("no thread panics while it looks at a server's sockets")
     }
 }
@@ -64,7 +84,7 @@ fn has_ended(socket: &Socket) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{ErrorKind, Read, Write};
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -77,8 +97,8 @@ mod tests {
     #[test]
     fn a_server_has_left_when_it_has_ended_them_all() {
         let ((first, mut one), (second, two)) = (pair(), pair());
-        let sockets = Sockets::new(&first);
-        sockets.add(&Sockets::new(&second));
+        let sockets = Sockets::new(&first, b"0");
+        sockets.add(&Sockets::new(&second, b"1"));
         // Bells that nobody took.
         one.write_all(b"!!").expect("room");
         assert!(!sockets.have_ended());
@@ -87,7 +107,36 @@ mod tests {
         drop(one);
         assert!(sockets.have_ended());
         drop((first, second));
-        assert!(sockets.newest().is_none());
+        assert!(sockets.newest().is_none() && sockets.newest_end().is_none());
         assert!(!sockets.have_ended(), "of those that were closed here nothing is known");
+    }
+
+    /// Bells that came.
+    fn heard(mut other: &UnixStream) -> usize {
+        other.set_nonblocking(true).expect("it can");
+        let mut bells = [0; 64];
+        match other.read(&mut bells) {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn bells_are_for_the_end_that_is_read_from() {
+        let ((first, one), (second, two), (third, three)) = (pair(), pair(), pair());
+        let sockets = Sockets::new(&first, b"worker 0");
+        sockets.add(&Sockets::new(&second, b"worker 0"));
+        sockets.add(&Sockets::new(&third, b"worker 1"));
+        let all = || [&one, &two, &three].map(heard);
+        assert!(sockets.ring(b"worker 0") && all() == [0, 1, 0], "the newest of that worker's");
+        assert!(sockets.ring(b"worker 1") && all() == [0, 0, 1]);
+        assert!(!sockets.ring(b"worker 2") && all() == [0; 3], "nobody else is woken instead");
+        assert_eq!(sockets.newest_end().as_deref(), Some(&b"worker 1"[..]));
+        drop((second, third));
+        assert!(sockets.ring(b"worker 0"), "it has another");
+        assert_eq!(heard(&one), 1);
+        assert!(!sockets.ring(b"worker 1"));
+        assert_eq!(sockets.newest_end().as_deref(), Some(&b"worker 0"[..]), "one that can be woken");
     }
 }
