@@ -206,6 +206,31 @@ fn many_threads_and_writers_beside_readers() {
     }
 }
 
+/// By shm each read takes a place in a queue of one worker's, which may sleep; the client has connections to others as well.
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn reads_go_on_whichever_workers_the_connections_are_of() {
+    const READS: u64 = 1500;
+    let (_server, address, path) = served("fabric-workers", "-t 4 -m 64");
+    let control = at(&path.0);
+    for round in 0..6 {
+        let cache = over(&address, options(FabricMode::OneSided));
+        let value = pattern(round, 100);
+        cache.set(b"key", &value, Ttl::NEVER).expect("stored");
+        assert!(cache.get(b"key").expect("answered").expect("there").value == value);
+        // What does not wait has a connection of its own.
+        let mut request = cache.iset("key", value.clone(), Ttl::NEVER);
+        assert_eq!(request.wait().result.expect("stored"), Outcome::Stored);
+        let before = stat(&control, "", "cmd_get");
+        for _ in 0..READS {
+            assert!(cache.get(b"key").expect("answered").expect("there").value == value);
+        }
+        let asked = stat(&control, "", "cmd_get") - before;
+        // Reads that do not end are requests then, as are those that come soon behind such.
+        assert!(asked < READS / 20, "round {round}: {asked} of {READS} were not read");
+    }
+}
+
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn who_is_refused_is_told_or_takes_tcp() {
