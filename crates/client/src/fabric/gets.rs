@@ -13,19 +13,20 @@ use std::task::Waker;
 use std::time::Instant;
 
 use fabcache_fabric::channel::bells::ClientBells;
-use fabcache_fabric::{Buffer, Completion, Error, Peer, Place, Pool, Port, PortOptions, Refused};
+use fabcache_fabric::{Buffer, Completion, Peer, Place, Pool, Port, Refused};
 use fabcache_layout::KeyHash;
-use fabcache_layout::header::{self, HEADER_BYTES};
+use fabcache_layout::header;
 use fabcache_layout::reader::remote::{Arrival, Done, Fetch, Found, Now, RemoteOptions, To};
 use fabcache_layout::reader::{Remote, Value};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::opening::{self, Opened};
 use super::own::Own;
 use super::remote::Region;
 use crate::bounds::{
     ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_A_BELL,
-    READS_AT_ONCE, SHORT_READ_BUFFERS, SHORT_READ_BYTES, VALUE_BYTES_MAX,
+    READS_AT_ONCE, SHORT_READ_BYTES, VALUE_BYTES_MAX,
 };
 use crate::shm::{Read, monotonic_ns, next_random};
 
@@ -157,14 +158,10 @@ impl Gets {
     /// # Errors
     /// The fabric fails, it takes too long, or there is no region that this version reads.
     pub fn new(region: &Arc<Own<Region>>, end: &Arc<[u8]>, deadline: Instant) -> Result<Gets, String> {
-        let told = |error: Error| error.to_string();
         let domain = &region.domain;
-        let operations = SHORT_READ_BUFFERS;
-        let mut port = Port::open(domain, PortOptions { operations, peers: 1, waits: true }).map_err(told)?;
-        let peer = port.connect(end).map_err(told)?;
-        let short = Pool::new(domain, SHORT_READ_BUFFERS, SHORT_READ_BYTES).map_err(told)?;
-        let long = Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES).map_err(told)?;
-        let first = read_first(&mut port, peer, (region, end), &short, deadline)?;
+        let (Opened { port, peer, short }, first) = opening::open(region, end, deadline)?;
+        let long =
+            Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES).map_err(|error| error.to_string())?;
         let bytes = first.first_chunk().ok_or("its header is cut short")?;
         let birth = header::from_bytes(bytes, region.memory.bytes).map_err(|error| format!("{error:?}"))?;
         let options = RemoteOptions {
@@ -499,47 +496,4 @@ impl Gets {
 fn precise_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * NS_PER_SECOND as u64 + now.tv_nsec as u64
-}
-
-/// Tries of the first read after each of which it is looked whether the server is there.
-const CONNECTING_LOOKS: u32 = 64;
-
-/// The region's first bytes.
-fn read_first(
-    port: &mut Port,
-    peer: Peer,
-    (region, end): (&Region, &[u8]),
-    pool: &Pool,
-    deadline: Instant,
-) -> Result<Buffer, String> {
-    const BYTES: usize = HEADER_BYTES as usize;
-    if region.memory.bytes < HEADER_BYTES {
-        return Err("it is shorter than its header".into());
-    }
-    let mut unposted = Some(pool.take().ok_or("no buffer is left")?);
-    let (mut ended, mut tries) = (Vec::new(), 0);
-    let at = Place { address: region.memory.address, key: region.memory.key };
-    loop {
-        if let Some(buffer) = unposted.take()
-            && let Err(Refused { buffer, error }) = port.read(peer, at, buffer, 0..BYTES, 0)
-        {
-            if !error.is_again() {
-                return Err(error.to_string());
-            }
-            unposted = Some(buffer);
-        }
-        port.poll(&mut ended).map_err(|error| error.to_string())?;
-        if let Some(Completion { result, buffer, .. }) = ended.pop() {
-            return result.map(|_| buffer).map_err(|error| error.to_string());
-        }
-        if Instant::now() >= deadline {
-            return Err("reading it takes too long".into());
-        }
-        if tries % CONNECTING_LOOKS == CONNECTING_LOOKS - 1 && region.sockets.have_ended() {
-            return Err("the server has ended its connections".into());
-        }
-        // The server may rest, and has to look at its end before the two know each other.
-        region.nudge(end, tries);
-        tries += 1;
-    }
 }

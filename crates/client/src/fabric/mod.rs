@@ -11,6 +11,7 @@ mod domains;
 mod gets;
 mod kept;
 mod link;
+mod opening;
 mod own;
 mod remote;
 mod sockets;

@@ -23,6 +23,11 @@ impl<T> Own<T> {
         Own { value: self.value.take(), process: self.process }
     }
 
+    /// What it is, in the process that made it.
+    pub fn into_inner(mut self) -> Option<T> {
+        if self.is_current() { self.value.take() } else { None }
+    }
+
     /// This is still the process that made it.
     pub fn is_current(&self) -> bool {
         self.process.is_current()
