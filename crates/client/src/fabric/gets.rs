@@ -385,7 +385,7 @@ impl Gets {
             return Some(Posted { fetch, behind: None });
         }
         let next = self.next_fetch();
-        let behind = next.filter(|next| next.to == To::Glance && fetch.len + next.len <= LONG_READ_BYTES);
+        let behind = next.filter(|next| next.to == To::Glance);
         if behind.is_none() {
             self.next = next;
         }
