@@ -6,7 +6,8 @@
 //! ```
 //! - `library.rs`: `libfabric.so.1` and its few functions; everything else is called through tables in its objects.
 //! - `provider.rs`: what the machine has; `survey.rs`: what of it is picked, and why not the rest.
-//! - `domain.rs`, `memory.rs`: registered memory and who owns it.
+//! - `domain.rs`, `memory.rs`: registered memory and who owns it; `lasting/`: callers' memory, registered for longer than an
+//!   operation; `parts.rs`: a buffer for several operations.
 //! - `port.rs`: operations; a buffer in flight belongs to its operation.
 //! - `sys.rs`, `object.rs`: the binary interface; `signals.rs`, `stale.rs`: what providers do to the process beside it, and
 //!   what they leave behind.
@@ -18,9 +19,11 @@
 pub mod channel;
 mod domain;
 mod error;
+mod lasting;
 mod library;
 mod memory;
 mod object;
+mod parts;
 mod port;
 mod provider;
 mod signals;
@@ -30,8 +33,10 @@ mod sys;
 
 pub use domain::Domain;
 pub use error::Error;
+pub use lasting::{Lasting, Registrations};
 pub use library::{FILE_VARIABLE, Library};
 pub use memory::{Area, Buffer, Exposed, Peers, Pool, REGISTRATION_CACHE, RemoteMemory};
+pub use parts::Parts;
 pub use port::{Completion, Kind, NAME_BYTES_MAX, Peer, Place, Port, PortOptions, Refused};
 pub use provider::{Provider, ip_of, name_text};
 pub use survey::{ORDER, Rejected, Survey, Wish};

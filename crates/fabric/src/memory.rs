@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,9 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::domain::{Access, Domain};
 use crate::error::Error;
+use crate::lasting::{Lasting, OwnLasting};
 use crate::object::Object;
+use crate::parts::OwnParts;
 use crate::sys;
 
 /// The variable that bounds how many registrations libfabric keeps for later ones of the same memory.
@@ -54,7 +56,7 @@ impl Registration {
     }
 
     /// Ends it. If false the provider has not let go of the memory, which then stays as it is for good.
-    fn end(&mut self) -> bool {
+    pub(crate) fn end(&mut self) -> bool {
         self.object.take().is_none_or(Object::close)
     }
 
@@ -68,7 +70,7 @@ impl Registration {
     }
 
     /// What local operations say which registration their memory is in.
-    fn descriptor(&self) -> *mut std::ffi::c_void {
+    pub(crate) fn descriptor(&self) -> *mut std::ffi::c_void {
         // SAFETY: the object lives.
         unsafe { (*self.object()).mem_desc }
     }
@@ -192,6 +194,10 @@ enum Home {
     Pool(Arc<OwnPool>, u32),
     /// A caller's memory.
     Own(ManuallyDrop<Box<Own>>),
+    /// The same, registered for longer than this.
+    Lasting(ManuallyDrop<Box<OwnLasting>>),
+    /// A part of another buffer, from there on.
+    Part(Arc<OwnParts>, usize),
 }
 
 struct Own {
@@ -243,6 +249,31 @@ impl Buffer {
         Some(copy)
     }
 
+    /// Memory that its owner has registered, and lends.
+    pub(crate) fn lasting(mut own: Box<OwnLasting>, descriptor: *mut std::ffi::c_void) -> Buffer {
+        let memory = own.memory();
+        let (base, bytes) = (NonNull::from(&mut *memory).cast(), memory.len());
+        Buffer { base, bytes, descriptor, home: Home::Lasting(ManuallyDrop::new(own)) }
+    }
+
+    /// What was lent, if it was; else it is dropped.
+    pub fn into_lasting(mut self) -> Option<Lasting> {
+        let Home::Lasting(own) = &mut self.home else { return None };
+        // SAFETY: it is taken once: this value is forgotten below.
+        let own = unsafe { ManuallyDrop::take(own) };
+        std::mem::forget(self);
+        Some(own.into_lasting())
+    }
+
+    /// A part of a buffer that nobody uses but through such parts, none of which has a byte of another.
+    pub(crate) fn part(whole: &Buffer, range: Range<usize>, of: Arc<OwnParts>) -> Buffer {
+        debug_assert!(range.start <= range.end && range.end <= whole.bytes);
+        // SAFETY: within the buffer, by the caller's word.
+        let base = unsafe { whole.base.add(range.start) };
+        let (bytes, descriptor) = (range.len(), whole.descriptor);
+        Buffer { base, bytes, descriptor, home: Home::Part(of, range.start) }
+    }
+
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -274,6 +305,9 @@ impl Drop for Buffer {
             Home::Pool(pool, index) => pool.free().push(*index),
             // SAFETY: dropped once, here.
             Home::Own(own) => unsafe { ManuallyDrop::drop(own) },
+            // SAFETY: as above.
+            Home::Lasting(own) => unsafe { ManuallyDrop::drop(own) },
+            Home::Part(of, at) => of.give_back(*at..*at + self.bytes),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use fabcache_fabric::{
-    Area, Buffer, Completion, Domain, Error, Exposed, Kind, Library, Peer, Peers, Place, Pool, Port,
-    PortOptions, RemoteMemory, Wish,
+    Area, Buffer, Completion, Domain, Error, Exposed, Kind, Lasting, Library, Parts, Peer, Peers, Place,
+    Pool, Port, PortOptions, Registrations, RemoteMemory, Wish,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, kill_process};
@@ -548,4 +548,104 @@ fn memory_is_read_while_its_process_is_stopped() {
         read(4096);
     }
     assert!(is_stopped());
+}
+
+/// Reads some of a peer's memory into a buffer.
+fn read_into(
+    [a, b]: [&mut Port; 2],
+    peer: Peer,
+    from: Place,
+    (mut buffer, len): (Option<Buffer>, usize),
+) -> Buffer {
+    insist(a, b, |a| {
+        a.read(peer, from, buffer.take().expect("given back"), 0..len, 1).map_err(|refused| {
+            buffer = Some(refused.buffer);
+            refused.error
+        })
+    });
+    let [mut read, _] = poll_until([a, b], [1, 0]);
+    let Completion { result, buffer, .. } = read.remove(0);
+    assert_eq!(result, Ok(len));
+    buffer
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
+    const BYTES: usize = 50_000;
+    let [here, there] = domains();
+    let (mut a, mut b) = (port(&here), port(&there));
+    let readable = Area::new(&there, BYTES, Peers::Read).expect("memory");
+    let pattern: Vec<u8> = (0..BYTES).map(|i| (i * 7 + i / 256) as u8).collect();
+    readable.copy_in(0, &pattern);
+    let remote = readable.remote();
+    let from = Place { address: remote.address, key: remote.key };
+    let to_b = a.connect(b.name()).expect("a name");
+
+    let registrations = Registrations::new(2, 3 * BYTES);
+    let mut all: Vec<Lasting> = (0..3).map(|_| Lasting::new(vec![0; BYTES], &registrations)).collect();
+    assert_eq!(registrations.sum(), (0, 0), "nothing before it is used");
+    for turn in 0..3 {
+        for number in 0..3 {
+            let mut memory = all.remove(0);
+            memory.fill(0);
+            let place = memory.as_ptr();
+            let buffer = memory.lend(&here).expect("registered");
+            let buffer = read_into([&mut a, &mut b], to_b, from, (Some(buffer), BYTES));
+            let memory = buffer.into_lasting().expect("it was lent");
+            assert!(memory[..] == pattern && memory.as_ptr() == place, "{turn} {number}");
+            all.push(memory);
+            let count = (turn * 3 + number + 1).min(2);
+            assert_eq!(registrations.sum(), (count, count * BYTES), "the others were used longer ago");
+        }
+    }
+    // What operations have gives way to nobody.
+    let lent: Vec<Buffer> = all.drain(..2).map(|memory| memory.lend(&here).expect("registered")).collect();
+    let (third, error) = all.remove(0).lend(&here).expect_err("two are all");
+    assert!(matches!(error, Error::Size(_)), "{error}");
+    drop(lent);
+    assert_eq!(registrations.sum(), (0, 0), "what is dropped is registered no more");
+    drop(third.lend(&here).expect("there is room again"));
+    let (long, _) =
+        Lasting::new(vec![0; 4 * BYTES], &registrations).lend(&here).expect_err("longer than all");
+    assert_eq!(long.len(), 4 * BYTES);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn parts_of_a_buffer_are_read_into_at_the_same_time() {
+    const BYTES: usize = 100_000;
+    let [here, there] = domains();
+    let (mut a, mut b) = (port(&here), port(&there));
+    let readable = Area::new(&there, BYTES, Peers::Read).expect("memory");
+    let pattern: Vec<u8> = (0..BYTES).map(|i| (i * 7 + i / 256) as u8).collect();
+    readable.copy_in(0, &pattern);
+    let remote = readable.remote();
+    let to_b = a.connect(b.name()).expect("a name");
+    // The two know each other then.
+    let first = Place { address: remote.address, key: remote.key };
+    let buffer = Buffer::own(&here, vec![0; 8]).expect("registered");
+    drop(read_into([&mut a, &mut b], to_b, first, (Some(buffer), 8)));
+
+    let parts = Parts::new(Buffer::own(&here, vec![0; BYTES]).expect("registered"));
+    assert_eq!(parts.bytes(), BYTES);
+    for none in [BYTES - 1..BYTES + 1, 5..5, BYTES..BYTES] {
+        assert!(parts.take(none.clone()).is_none(), "{none:?}");
+    }
+    let cuts = [0, 1, 40_000, 40_001, 99_999, BYTES];
+    for range in cuts.windows(2).map(|cut| cut[0]..cut[1]) {
+        let part = parts.take(range.clone()).expect("nobody has it");
+        assert!(parts.take(range.start..range.start + 1).is_none(), "one at a time");
+        let from = Place { address: remote.address.wrapping_add(range.start as u64), key: remote.key };
+        a.read(to_b, from, part, 0..range.len(), range.start as u64).expect("posted");
+    }
+    let parts = parts.join().expect_err("its parts are read into");
+    let [read, _] = poll_until([&mut a, &mut b], [cuts.len() - 1, 0]);
+    for Completion { token, result, buffer, .. } in &read {
+        let (at, len) = (*token as usize, *result.as_ref().expect("read"));
+        assert!(buffer[..] == pattern[at..at + len]);
+    }
+    drop(read);
+    let whole = parts.join().expect("nobody has any").into_own().expect("it was the caller's");
+    assert!(whole == pattern);
 }
