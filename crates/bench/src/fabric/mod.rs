@@ -41,6 +41,10 @@ pub const RAW: &str = "raw";
 pub struct Plan {
     /// The provider, and its interface.
     pub wish: Wish,
+    /// The client's interface, if that is another.
+    pub client_interface: Option<String>,
+    /// Clients that choose between reading and asking are measured, too, and keys that are asked for many at once.
+    pub chooses: bool,
     /// Bytes of a value.
     pub value_bytes: Vec<usize>,
     /// Those of them of which many are under way at once.
@@ -78,6 +82,16 @@ pub fn provider(wish: &Wish) -> Result<Provider> {
     Ok(here.or_else(|_| library.pick(wish))?)
 }
 
+/// The client's end of a provider: the same, unless it has an interface of its own.
+///
+/// # Errors
+/// The provider is not at that interface.
+pub fn client_end(provider: &Provider, interface: Option<&str>) -> Result<Provider> {
+    let Some(interface) = interface else { return Ok(provider.clone()) };
+    let (name, interface) = (Some(provider.name.clone()), Some(interface.to_owned()));
+    Ok(Library::open()?.pick(&Wish { provider: name, interface, only_this_host: false })?)
+}
+
 /// Measures everything. Without a server only what libfabric does by itself.
 ///
 /// # Errors
@@ -89,6 +103,7 @@ pub fn measure(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Vec<Figure>> {
     let provider = provider(&plan.wish)?;
+    let own = client_end(&provider, plan.client_interface.as_deref())?;
     pin(None, &CLIENT_CPU.into())?;
     progress("the store's own part");
     let mut figures = Vec::new();
@@ -99,9 +114,10 @@ pub fn measure(
     }
     let largest = plan.value_bytes.iter().chain(&plan.window_value_bytes).max();
     let most = plan.windows.iter().max().copied().unwrap_or(1);
-    let mut raw = Raw::start(&plan.program, &provider, *largest.context("no size is given")?, most)?;
-    let servers = ours.map(|ours| Servers::start(ours, against, &provider, plan)).transpose()?;
-    let mut clients = servers.as_ref().map(Servers::ways).transpose()?.unwrap_or_default();
+    let mut raw = Raw::start(&plan.program, &provider, &own, *largest.context("no size is given")?, most)?;
+    let servers = ours.map(|ours| Servers::start(ours, against, &provider, &own, plan)).transpose()?;
+    let mut clients =
+        servers.as_ref().map(|servers| servers.ways(plan.chooses)).transpose()?.unwrap_or_default();
     for round in 0..plan.rounds {
         for &bytes in &plan.value_bytes {
             progress(&format!("round {} of {}, {bytes} bytes", round + 1, plan.rounds));

@@ -28,15 +28,21 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Opens a port, and starts a peer. Values have at most so many bytes.
+    /// Opens a port of `own`, and starts a peer at `provider`. Values have at most so many bytes.
     ///
     /// # Errors
     /// The provider cannot be opened, or does not connect.
-    pub fn start(program: &Path, provider: &Provider, largest: usize, window: usize) -> Result<Raw> {
+    pub fn start(
+        program: &Path,
+        provider: &Provider,
+        own: &Provider,
+        largest: usize,
+        window: usize,
+    ) -> Result<Raw> {
         let bytes = largest + SHORT_BYTES;
         let mut process = PeerProcess::start(program, provider, bytes)?;
         process.process().pin(&SERVER_CPU.into())?;
-        let domain = Domain::open(provider)?;
+        let domain = Domain::open(own)?;
         let mut port = Port::open(&domain, PortOptions { operations: OPERATIONS, peers: 1, waits: false })?;
         let pool = Pool::new(&domain, window + RECEIVES + 2, bytes)?;
         for _ in 0..RECEIVES {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::RAW;
-use super::ways::{BY_KEY, LOCATED, REQUEST, STORE};
+use super::ways::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REQUEST, STORE};
 use crate::report::ServersHeader;
 use crate::statistics::median;
 
@@ -25,6 +25,8 @@ pub enum What {
     /// A GET.
     #[default]
     Get,
+    /// A GET of one of many keys that are asked for in one call.
+    Many,
     /// A SET.
     Set,
 }
@@ -207,7 +209,9 @@ impl Results {
              trip and the store's own time (goal {REQUEST_GOAL})"
         );
         self.calls(text, What::Get, |way, bytes, round| match way {
-            LOCATED | BY_KEY => self.raw_of(What::Read, bytes, 0, round, |figure| figure.p50_ns),
+            LOCATED | BY_KEY | AUTO | AUTO_BY_KEY => {
+                self.raw_of(What::Read, bytes, 0, round, |figure| figure.p50_ns)
+            }
             REQUEST => {
                 let trip = self.raw_of(What::RawGet, bytes, 0, round, |figure| figure.p50_ns);
                 trip + self.store_ns(What::Get, bytes)
@@ -263,24 +267,31 @@ impl Results {
             "\nthousands a second with so many under way; %: of raw reads with as many under way (goals: {LOCATED} \
              {located:.0}, {BY_KEY} {by_key:.0})"
         );
+        if self.figures.iter().any(|figure| figure.what == What::Many) {
+            text.push_str("many: keys a second, so many in each call\n");
+        }
         let ways = self.ways();
         let _ = write!(text, "{:>4}{:>9}{:>8}{:>10}", "", "value", "window", "raw read");
         for way in &ways {
             let _ = write!(text, "{way:>16}");
         }
         text.push('\n');
-        for (what, name) in [(What::Get, "GET"), (What::Set, "SET")] {
+        let reads = [LOCATED, BY_KEY, AUTO, AUTO_BY_KEY];
+        for (what, name) in [(What::Get, "GET"), (What::Many, "many"), (What::Set, "SET")] {
             for bytes in self.sizes(true) {
                 for window in self.all_windows() {
+                    if !self.figures.iter().any(|f| (f.what, f.bytes, f.window) == (what, bytes, window)) {
+                        continue;
+                    }
                     let read = self.median(RAW, What::Read, bytes, window, |figure| figure.per_s / 1e3);
-                    let read = if what == What::Get { number(read) } else { String::new() };
+                    let read = if what == What::Set { String::new() } else { number(read) };
                     let _ = write!(text, "{name:>4}{bytes:>9}{window:>8}{read:>10}");
                     for way in &ways {
                         let rate = self.median(way, what, bytes, window, |figure| figure.per_s / 1e3);
                         let raw =
                             |round| self.raw_of(What::Read, bytes, window, round, |figure| figure.per_s);
                         let part = self.ratio((way, what), bytes, window, |figure| figure.per_s, raw);
-                        let part = part.filter(|_| what == What::Get && [LOCATED, BY_KEY].contains(way));
+                        let part = part.filter(|_| what != What::Set && reads.contains(way));
                         let part = part.map_or(String::new(), |part| format!(" {:.0}%", part * 100.0));
                         let _ = write!(text, "{:>16}", number(rate) + &part);
                     }
@@ -378,6 +389,7 @@ mod tests {
             (BY_KEY, What::Get, 50e3),
             (REQUEST, What::Get, 70e3),
             (REQUEST, What::Set, 60e3),
+            (AUTO, What::Many, 75e3),
         ] {
             add(way, what, 64, 8, 0, 0.0, per_s);
         }
@@ -399,10 +411,12 @@ mod tests {
             "64 8 100 90.0",
             "64 1.00 22.0 x1.10 30.0 x1.50 25.0 x1.25",
             "64 2.00 45.0 x1.50",
-            "GET 64 8 100 85.0 85% 50.0 50% 70.0",
-            "SET 64 8 - - 60.0",
+            "GET 64 8 100 85.0 85% 50.0 50% 70.0 -",
+            "many: keys a second",
+            "many 64 8 100 - - - 75.0 75%",
+            "SET 64 8 - - 60.0 -",
             "64 1.20 request 4096 0.80 one-sided one-sided by key is quicker from values of 4096 bytes on",
-            "64 - - 1.50",
+            "64 - - 1.50 -",
         ] {
             assert!(table.contains(text), "{text:?} in\n{table}");
         }

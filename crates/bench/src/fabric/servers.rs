@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use fabcache_client::{Client, Fabric, FabricMode, Options, Protocol, Request, Transport, Ttl};
 use fabcache_fabric::Provider;
 
-use super::ways::{BY_KEY, LOCATED, REQUEST, Way};
+use super::ways::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REQUEST, Way};
 use super::{HOT_KEYS, Plan, SERVER_CPU};
 use crate::process::Process;
 use crate::server::{Candidate, Server};
@@ -38,7 +38,8 @@ pub fn sized_key(number: u64, bytes: usize) -> [u8; KEY_BYTES] {
 pub struct Servers {
     ours: (Server, SocketAddr),
     against: Option<(String, Server, SocketAddr)>,
-    provider: Provider,
+    /// The clients' end of it.
+    own: Provider,
 }
 
 impl Servers {
@@ -50,6 +51,7 @@ impl Servers {
         ours: &Candidate,
         against: Option<&Candidate>,
         provider: &Provider,
+        own: &Provider,
         plan: &Plan,
     ) -> Result<Servers> {
         let mut sizes: Vec<usize> =
@@ -69,7 +71,7 @@ impl Servers {
             let (server, address) = Server::start(against, &flags)?;
             Ok((against.name.clone(), server, address))
         };
-        let servers = Servers { ours, against: against.map(start).transpose()?, provider: provider.clone() };
+        let servers = Servers { ours, against: against.map(start).transpose()?, own: own.clone() };
         let cpu = SERVER_CPU.into();
         fill(&tcp(servers.ours.1)?, &sizes)?;
         // Not before it answers: libfabric's providers look at all CPUs as they are opened, and go back to those from before.
@@ -81,16 +83,15 @@ impl Servers {
         Ok(servers)
     }
 
-    /// All ways to them: over the fabric first, then over TCP.
+    /// All ways to them: over the fabric first, then over TCP. With `chooses`, also of clients that choose.
     ///
     /// # Errors
     /// A server cannot be reached, or not in this way.
-    pub fn ways(&self) -> Result<Vec<Way>> {
+    pub fn ways(&self, chooses: bool) -> Result<Vec<Way>> {
         let (server, address) = &self.ours;
         let process = server.process();
         let fabric = |name: &str, mode| -> Result<Way> {
-            let connect =
-                Connect { address: *address, mode: Some(mode), provider: Some(self.provider.clone()) };
+            let connect = Connect { address: *address, mode: Some(mode), provider: Some(self.own.clone()) };
             Way::new(name, connect, process)
         };
         let mut ways = vec![
@@ -98,6 +99,9 @@ impl Servers {
             fabric(BY_KEY, FabricMode::OneSided)?,
             fabric(REQUEST, FabricMode::Request)?,
         ];
+        if chooses {
+            ways.extend([fabric(AUTO, FabricMode::Auto)?, fabric(AUTO_BY_KEY, FabricMode::Auto)?]);
+        }
         let over_tcp = |name: &str, address: SocketAddr, process: Process| {
             Way::new(name, Connect { address, mode: None, provider: None }, process)
         };
@@ -129,7 +133,7 @@ impl Connect {
         let at = provider.address.map_or(provider.interface.clone(), |at| at.to_string());
         let fabric =
             Fabric { mode, provider: Some(provider.name.clone()), interface: Some(at), ..Fabric::default() };
-        let options = Options { fabric, timeout: PATIENCE, ..Options::default() };
+        let options = Options { fabric, timeout: PATIENCE, connect_timeout: PATIENCE, ..Options::default() };
         let client = Client::new([format!("fab://{address}")], options)?;
         client.set(b"connected", b"", Ttl::seconds(1))?;
         let ways = client.transports();
@@ -140,7 +144,8 @@ impl Connect {
 }
 
 fn tcp(address: SocketAddr) -> Result<Client> {
-    let options = Options { protocol: Protocol::Meta, timeout: PATIENCE, ..Options::default() };
+    let protocol = Protocol::Meta;
+    let options = Options { protocol, timeout: PATIENCE, connect_timeout: PATIENCE, ..Options::default() };
     let client = Client::new([format!("tcp://{address}")], options)?;
     client.set(b"connected", b"", Ttl::seconds(1))?;
     Ok(client)

@@ -20,6 +20,10 @@ pub const LOCATED: &str = "located";
 pub const BY_KEY: &str = "by key";
 /// GETs, and SETs, that the server is asked for over the fabric.
 pub const REQUEST: &str = "request";
+/// GETs of the same keys as those of [`LOCATED`], by a client that chooses.
+pub const AUTO: &str = "auto";
+/// GETs of the same keys as those of [`BY_KEY`], by a client that chooses.
+pub const AUTO_BY_KEY: &str = "auto by key";
 /// The store, in this process.
 pub const STORE: &str = "store";
 
@@ -53,9 +57,8 @@ impl Way {
     /// # Errors
     /// The server fails, or answers wrongly.
     pub fn latencies(&mut self, bytes: usize, plan: &Plan) -> Result<Vec<Figure>> {
-        let get = self.cpu_of(|way| {
-            if way.name == BY_KEY { way.gets_by_key(bytes, plan) } else { way.gets(bytes, plan) }
-        });
+        let get = self
+            .cpu_of(|way| if way.asks_once() { way.gets_by_key(bytes, plan) } else { way.gets(bytes, plan) });
         let mut figures = vec![self.figure(What::Get, bytes, get?)];
         if self.has_sets() {
             let set = self.cpu_of(|way| way.sets(bytes, plan))?;
@@ -69,26 +72,31 @@ impl Way {
     /// # Errors
     /// The server fails, or answers wrongly.
     pub fn rates(&mut self, bytes: usize, window: usize, plan: &Plan) -> Result<Vec<Figure>> {
-        let get = if self.name == BY_KEY {
-            self.rate_by_key(bytes, window, plan)?
-        } else {
-            let keys = HOT_KEYS.min(keys_of(bytes));
-            rate(&self.client, bytes, window, plan.round, |number| number % keys, u64::MAX, false)?.per_s()
-        };
-        let of =
-            |what, per_s| Figure { way: self.name.clone(), what, bytes, window, per_s, ..Figure::default() };
-        let mut figures = vec![of(What::Get, get)];
-        if self.has_sets() {
-            let keys = HOT_KEYS.min(keys_of(bytes));
-            let set = rate(&self.client, bytes, window, plan.round, |number| number % keys, u64::MAX, true)?;
-            figures.push(of(What::Set, set.per_s()));
+        let mut all = vec![What::Get];
+        all.extend((plan.chooses && window > 1).then_some(What::Many));
+        all.extend(self.has_sets().then_some(What::Set));
+        let mut figures = Vec::new();
+        for what in all {
+            let load = Load { what, bytes, window };
+            let per_s = if self.asks_once() {
+                self.rate_by_key(load, plan)?
+            } else {
+                let keys = HOT_KEYS.min(keys_of(bytes));
+                load.rate(&self.client, plan.round, |number| number % keys, u64::MAX)?.per_s()
+            };
+            figures.push(Figure { way: self.name.clone(), what, bytes, window, per_s, ..Figure::default() });
         }
         Ok(figures)
     }
 
     /// One-sided clients send SETs as those do that ask for everything.
     fn has_sets(&self) -> bool {
-        ![LOCATED, BY_KEY].contains(&&*self.name)
+        ![LOCATED, BY_KEY, AUTO, AUTO_BY_KEY].contains(&&*self.name)
+    }
+
+    /// A client asks for each key once.
+    fn asks_once(&self) -> bool {
+        [BY_KEY, AUTO_BY_KEY].contains(&&*self.name)
     }
 
     fn figure(&self, what: What, bytes: usize, (times, cpu): (Times, Option<f64>)) -> Figure {
@@ -150,16 +158,16 @@ impl Way {
         })
     }
 
-    fn rate_by_key(&mut self, bytes: usize, window: usize, plan: &Plan) -> Result<f64> {
+    fn rate_by_key(&mut self, load: Load, plan: &Plan) -> Result<f64> {
         let mut all = Rate { calls: 0, time: Duration::ZERO };
         for _ in 0..CLIENTS_A_ROUND {
             let client = self.connect.client()?;
             // Connected, and its window grown.
-            let keys = keys_of(bytes);
+            let keys = keys_of(load.bytes);
             let warm = CALLS_TO_CONNECT.min(keys / 4);
-            rate(&client, bytes, window, Duration::from_secs(60), |number| number, warm, false)?;
+            load.rate(&client, Duration::from_secs(60), |number| number, warm)?;
             let left = plan.round.saturating_sub(all.time);
-            let found = rate(&client, bytes, window, left, |number| warm + number, keys - warm, false)?;
+            let found = load.rate(&client, left, |number| warm + number, keys - warm)?;
             all = Rate { calls: all.calls + found.calls, time: all.time + found.time };
             if all.time >= plan.round {
                 break;
@@ -182,56 +190,99 @@ impl Rate {
     }
 }
 
-/// Calls with `window` under way, for a round, at most so many; of the keys that `key_of` says.
-fn rate(
-    client: &Client,
+/// What is done many at once.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    /// GETs or SETs of one key each, or GETs of many.
+    what: What,
     bytes: usize,
     window: usize,
-    round: Duration,
-    key_of: impl Fn(u64) -> u64,
-    most: u64,
-    sets: bool,
-) -> Result<Rate> {
-    let mut requests: Vec<Request> = (0..window).map(|_| client.request()).collect();
-    let started = Instant::now();
-    let (mut asked, mut ended) = (0u64, 0u64);
-    loop {
-        let more = asked < most && (asked == 0 || started.elapsed() < round);
-        let at = (if more { asked } else { ended }) as usize % window;
-        let mut buffers = (Vec::new(), Vec::new());
-        if !more && ended == asked {
-            break;
-        }
-        if !more || asked - ended == window as u64 {
-            let number = key_of(ended);
-            let done = requests[at].wait();
-            match done.result? {
-                Outcome::Found { .. } => {
-                    ensure!(is_value(&done.value, number, bytes), "a wrong value of number {number}");
-                }
-                Outcome::Stored if sets => {}
-                other => anyhow::bail!("number {number}: {other:?}"),
-            }
-            buffers = (done.key, done.value);
-            ended += 1;
-        }
-        if more {
-            let number = key_of(asked);
-            let (mut key, mut kept) = buffers;
-            key.clear();
-            key.extend_from_slice(&sized_key(number, bytes));
-            if sets {
-                if kept.len() != bytes || !is_value(&kept, number, bytes) {
-                    kept = value(number, bytes);
-                }
-                requests[at].iset(key, kept, Ttl::NEVER);
-            } else {
-                requests[at].iget(key, kept);
-            }
-            asked += 1;
+}
+
+impl Load {
+    /// Calls for a round, at most of so many keys; of those that `key_of` says.
+    fn rate(self, client: &Client, round: Duration, key_of: impl Fn(u64) -> u64, most: u64) -> Result<Rate> {
+        if self.what == What::Many {
+            self.together(client, round, key_of, most)
+        } else {
+            self.one_by_one(client, round, key_of, most)
         }
     }
-    Ok(Rate { calls: ended, time: started.elapsed() })
+
+    /// As many keys in a call.
+    fn together(
+        self,
+        client: &Client,
+        round: Duration,
+        key_of: impl Fn(u64) -> u64,
+        most: u64,
+    ) -> Result<Rate> {
+        let Load { bytes, window, .. } = self;
+        let (started, mut calls) = (Instant::now(), 0);
+        while calls < most && (calls == 0 || started.elapsed() < round) {
+            let numbers = (calls..most.min(calls + window as u64)).map(&key_of);
+            let keys: Vec<_> = numbers.clone().map(|number| sized_key(number, bytes)).collect();
+            let many = client.get_many(&keys)?;
+            ensure!(many.failed.is_empty(), "many keys: {:?}", many.failed);
+            for (number, item) in numbers.zip(&many.items) {
+                check(item.as_ref(), number, bytes)?;
+            }
+            calls += keys.len() as u64;
+        }
+        Ok(Rate { calls, time: started.elapsed() })
+    }
+
+    /// As many calls under way.
+    fn one_by_one(
+        self,
+        client: &Client,
+        round: Duration,
+        key_of: impl Fn(u64) -> u64,
+        most: u64,
+    ) -> Result<Rate> {
+        let Load { what, bytes, window } = self;
+        let sets = what == What::Set;
+        let mut requests: Vec<Request> = (0..window).map(|_| client.request()).collect();
+        let started = Instant::now();
+        let (mut asked, mut ended) = (0u64, 0u64);
+        loop {
+            let more = asked < most && (asked == 0 || started.elapsed() < round);
+            let at = (if more { asked } else { ended }) as usize % window;
+            let mut buffers = (Vec::new(), Vec::new());
+            if !more && ended == asked {
+                break;
+            }
+            if !more || asked - ended == window as u64 {
+                let number = key_of(ended);
+                let done = requests[at].wait();
+                match done.result? {
+                    Outcome::Found { .. } => {
+                        ensure!(is_value(&done.value, number, bytes), "a wrong value of number {number}");
+                    }
+                    Outcome::Stored if sets => {}
+                    other => anyhow::bail!("number {number}: {other:?}"),
+                }
+                buffers = (done.key, done.value);
+                ended += 1;
+            }
+            if more {
+                let number = key_of(asked);
+                let (mut key, mut kept) = buffers;
+                key.clear();
+                key.extend_from_slice(&sized_key(number, bytes));
+                if sets {
+                    if kept.len() != bytes || !is_value(&kept, number, bytes) {
+                        kept = value(number, bytes);
+                    }
+                    requests[at].iset(key, kept, Ttl::NEVER);
+                } else {
+                    requests[at].iget(key, kept);
+                }
+                asked += 1;
+            }
+        }
+        Ok(Rate { calls: ended, time: started.elapsed() })
+    }
 }
 
 /// The store's own time for a GET and a SET.

@@ -25,6 +25,12 @@ pub struct Arguments {
     /// Which of libfabric's providers, at which interface: of this host alone unless that is named
     #[arg(long, value_name = "PROVIDER[,INTERFACE]", default_value = "tcp;ofi_rxm")]
     provider: String,
+    /// The client's interface, where that is another: both are of this host
+    #[arg(long, value_name = "INTERFACE")]
+    client_interface: Option<String>,
+    /// Also clients that choose between reading and asking (auto), and keys that are asked for many at once
+    #[arg(long, requires = "server")]
+    auto: bool,
     /// Bytes of a value
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
         default_values_t = [4, 64, 512, 4096, 16_384, 65_536, 262_144, 1_048_576])]
@@ -78,6 +84,8 @@ impl Arguments {
         );
         let plan = Plan {
             wish: fabric::wish(&self.provider)?,
+            client_interface: self.client_interface.clone(),
+            chooses: self.auto,
             value_bytes: self.sizes.clone(),
             window_value_bytes: self.window_sizes.clone(),
             windows: self.windows.clone(),
@@ -100,6 +108,8 @@ impl Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let plan = arguments.plan()?;
     let provider = fabric::provider(&plan.wish)?;
+    let own = fabric::client_end(&provider, plan.client_interface.as_deref())?;
+    let at = plan.client_interface.iter().map(|_| format!(" at {}", own.interface)).collect::<String>();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     ensure!(cpus >= 2, "two CPUs are needed, one for the server and one for the client");
     let against = arguments.against.as_ref().filter(|against| {
@@ -120,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             run: Header::now(),
             servers: super::versions(&servers),
             method: format!(
-                "{provider}, network {}; peer and servers (-t 1) on CPU {} and client on CPU {}, one thread, keys of 20 bytes; \
+                "{provider}, network {}; peer and servers (-t 1) on CPU {} and client{at} on CPU {}, one thread, keys of 20 bytes; \
                  the peer polls without a pause; medians of {} interleaved rounds of {:?}, ratios of the same rounds",
                 provider.fabric,
                 fabric::SERVER_CPU,
