@@ -6,8 +6,9 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::SendFlags;
 use socket2::Socket;
+
+use crate::socket;
 
 /// What a socket tells of when the other end is gone, whatever lies in it unread.
 pub const HAS_ENDED: PollFlags = PollFlags::RDHUP;
@@ -54,8 +55,7 @@ impl Sockets {
         let mut ringing = sockets.iter().rev().filter(|known| *known.end == *end);
         let Some(socket) = ringing.find_map(|known| known.socket.upgrade()) else { return false };
         drop(sockets);
-        // A socket full of bells rings as well.
-        let _ = rustix::net::send(&*socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        socket::ring(&socket);
         true
     }
 

@@ -19,7 +19,7 @@ use fabcache_fabric::channel::Terms;
 use fabcache_layout::channel::Patience;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 
 use super::kept;
 use super::link::{End, Link};
@@ -29,7 +29,7 @@ use crate::bounds::{
 };
 use crate::message::Form;
 use crate::shm::monotonic_ns;
-use crate::socket::{Bell, wait_for_any};
+use crate::socket::{self, Bell, wait_for_any};
 use crate::stream::{Stream, Until, Waiter};
 
 /// A link to a server.
@@ -119,8 +119,7 @@ impl Shared {
     }
 
     fn ring(&self) {
-        // A socket full of bells rings as well, and one that is closed is noticed by its end.
-        let _ = rustix::net::send(&*self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        socket::ring(&self.socket);
     }
 
     /// Takes in the server's bells, or that it is gone. If it is so, what is there is to be looked for afterwards.

@@ -11,12 +11,12 @@ use crossbeam_utils::atomic::AtomicCell;
 use fabcache_layout::channel::{Broken, Channel, Patience};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 
 use super::items::{Items, monotonic_ns};
 use crate::bounds::{LOOKS_BEFORE_CLOCK, LOOKS_BETWEEN_CLOCKS, TRUSTED_IDLE};
 use crate::message::Form;
-use crate::socket::{Bell, wait_for_any};
+use crate::socket::{self, Bell, wait_for_any};
 use crate::stream::{Stream, Until, Waiter};
 
 /// A channel to a server.
@@ -59,8 +59,7 @@ impl Shared {
     }
 
     fn ring(&self) {
-        // A socket full of bells rings as well, and one that is closed is noticed by its end.
-        let _ = rustix::net::send(&*self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        socket::ring(&self.socket);
     }
 
     /// Takes in the server's bells, or that it is gone.
