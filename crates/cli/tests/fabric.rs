@@ -23,6 +23,15 @@ fn provider() -> String {
     named.split(',').next().expect("a text has a first part").to_owned()
 }
 
+/// The same with `FABCACHE_SERVER_INTERFACE`, if there is that: hardware of networks is taken for this host only if it is named.
+fn with_interface() -> String {
+    let named = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
+    match std::env::var("FABCACHE_SERVER_INTERFACE") {
+        Ok(interface) if !named.contains(',') => format!("{named},{interface}"),
+        _ => named,
+    }
+}
+
 #[test]
 fn without_libfabric_it_says_what_to_install() {
     for arguments in [&[][..], &["--json"], &["verbs,mlx5_0"]] {
@@ -50,14 +59,14 @@ fn a_library_that_is_another_is_told() {
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn what_there_is_is_listed_and_opened() {
-    let provider = provider();
-    let output = fabric(&[&provider], None);
+    let (provider, wish) = (provider(), with_interface());
+    let output = fabric(&[&wish], None);
     let (listed, error) = told(&output);
     assert!(output.status.success(), "{listed}\n{error}");
     for part in ["libfabric 1.", "Best first: cxi", &format!("takes {provider},"), "is taken", "one-sided"] {
         assert!(listed.contains(part), "{part}: {listed}");
     }
-    let output = fabric(&[&provider, "--json"], None);
+    let output = fabric(&[&wish, "--json"], None);
     let listing: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let usable = listing["usable"].as_array().expect("a list");
     let of_it: Vec<_> = usable.iter().filter(|one| one["provider"] == *provider).collect();
@@ -78,8 +87,7 @@ fn what_there_is_is_listed_and_opened() {
 fn a_provider_is_measured_by_itself() {
     let file = std::env::temp_dir().join(format!("fabcache-fabric-{}.json", std::process::id()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_fabcache"));
-    let named = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
-    command.args(["bench", "fabric", "--quick", "--provider", &named, "--json"]).arg(&file);
+    command.args(["bench", "fabric", "--quick", "--provider", &with_interface(), "--json"]).arg(&file);
     let (table, error) = told(&command.output().expect("the program is there"));
     assert!(table.contains("libfabric alone"), "{table}\n{error}");
     let text = std::fs::read(&file).expect("results");
