@@ -101,6 +101,12 @@ pub const LONG_READ_BYTES: usize = 68 << 10;
 pub const READ_BUFFERS_KEPT: usize = 8;
 /// Reads after which the server is rung for where each takes a place of its queue: shm's has 1024, for all that clients send.
 pub const READS_A_BELL: u32 = 128;
+/// Buffers of callers' that a client keeps registered …
+pub const REGISTERED_BUFFERS_MAX: usize = 1024;
+/// … and their bytes together: a few of the longest values, or the windows of many threads.
+pub const REGISTERED_BYTES_MAX: usize = 1 << 30;
+/// Items up to so many bytes are read into buffers and copied: where memory is lent takes as long to find out.
+pub const COPIED_BYTES_MAX: usize = 1 << 10;
 /// How long reads may take before the server is asked instead: far longer than any that succeeds.
 pub const READ_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a GET that is awaited is looked at whenever somebody asks, before a thread sleeps for it: a few of those that

@@ -4,14 +4,22 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fabcache_fabric::Registrations;
+
 use crate::address::Address;
 use crate::answer::{Answer, Flags};
-use crate::bounds::{CONNECT_TIMEOUT, KEY_BYTES_MAX, RETRY_AFTER, TIMEOUT, VALUE_BYTES_MAX};
+use crate::bounds::{
+    CONNECT_TIMEOUT, KEY_BYTES_MAX, REGISTERED_BUFFERS_MAX, REGISTERED_BYTES_MAX, RETRY_AFTER, TIMEOUT,
+    VALUE_BYTES_MAX,
+};
 use crate::command::{Action, Command, Initial, Mode};
 use crate::counting::count;
 use crate::distribution::{Distribution, Mapping};
 use crate::error::{Error, Failure};
+use crate::fabric::Timed;
 use crate::input::protocol;
+use crate::registered::RegisteredBuffer;
+use crate::request::Outcome;
 use crate::server::Server;
 use crate::shm::Read;
 use crate::{many, orders};
@@ -282,6 +290,8 @@ struct Shared {
     mapping: Arc<Mapping>,
     /// The servers left out, and how keys are mapped among the rest.
     ejected: Mutex<(Vec<usize>, Arc<Mapping>)>,
+    /// Callers' memory that is registered with providers of fabrics.
+    registrations: Registrations,
 }
 
 impl Client {
@@ -311,6 +321,7 @@ impl Client {
                 addresses,
                 options,
                 ejected: Mutex::new((Vec::new(), Arc::clone(&mapping))),
+                registrations: Registrations::new(REGISTERED_BUFFERS_MAX, REGISTERED_BYTES_MAX),
                 mapping,
             }),
         })
@@ -367,16 +378,39 @@ impl Client {
                 (Read::Ask | Read::Gone, timed) => timed,
             };
         }
-        let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
-        let asked = server.call(|connection| match connection.ask(&command, b"", value)? {
-            Answer::Value(flags) => Ok(Some(flags)),
-            Answer::Miss => Ok(None),
-            other => Err(unexpected(&other)),
-        })?;
-        if let Some(timed) = timed {
-            server.note_time(timed, Instant::now(), asked.as_ref().map(|_| value.len()));
-        }
+        let asked = ask(server, key, ttl, timed, value)?;
         Ok(asked.map(|Flags { flags, cas, .. }| Found { value, flags, cas }))
+    }
+
+    /// Memory for values of up to so many bytes, for [`Client::get_registered`] and [`crate::Request::iget_registered`].
+    pub fn register(&self, bytes: usize) -> RegisteredBuffer {
+        RegisteredBuffer::new(bytes, &self.shared.registrations)
+    }
+
+    /// [`Client::get`] into memory that is used again, without a copy where the server's memory is read over a fabric. What the
+    /// buffer has is replaced; where nothing is found, or it fails, it has nothing.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub fn get_registered(&self, key: &[u8], buffer: &mut RegisteredBuffer) -> Result<Outcome, Error> {
+        buffer.clear();
+        let server = self.server_of(checked(key)?)?;
+        let timed = match server.read_registered(key, buffer) {
+            (Read::Hit { flags, cas }, _) => return Ok(Outcome::Found { flags, cas }),
+            (Read::Miss, _) => {
+                buffer.clear();
+                return Ok(Outcome::NotFound);
+            }
+            (Read::Ask | Read::Gone, timed) => timed,
+        };
+        let asked = ask(server, key, None, timed, buffer.other());
+        match asked {
+            Ok(Some(Flags { flags, cas, .. })) => Ok(Outcome::Found { flags, cas }),
+            other => {
+                buffer.clear();
+                other.map(|_| Outcome::NotFound)
+            }
+        }
     }
 
     fn read(&self, key: &[u8], ttl: Option<Ttl>) -> Result<Option<Item>, Error> {
@@ -732,6 +766,26 @@ impl Client {
         }
         Cow::Owned(Arc::clone(&ejected.1))
     }
+}
+
+/// Asks a server for a value, which replaces what is in `value`.
+fn ask(
+    server: &Server,
+    key: &[u8],
+    ttl: Option<Ttl>,
+    timed: Option<Timed>,
+    value: &mut Vec<u8>,
+) -> Result<Option<Flags>, Error> {
+    let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
+    let asked = server.call(|connection| match connection.ask(&command, b"", value)? {
+        Answer::Value(flags) => Ok(Some(flags)),
+        Answer::Miss => Ok(None),
+        other => Err(unexpected(&other)),
+    })?;
+    if let Some(timed) = timed {
+        server.note_time(timed, Instant::now(), asked.as_ref().map(|_| value.len()));
+    }
+    Ok(asked)
 }
 
 /// A key that a server takes.

@@ -102,6 +102,7 @@ mod operation;
 mod orders;
 mod packet;
 mod pipeline;
+mod registered;
 mod request;
 mod server;
 mod shm;
@@ -118,4 +119,5 @@ pub use client::{
 pub use command::Mode;
 pub use distribution::Distribution;
 pub use error::{Error, Failure};
+pub use registered::RegisteredBuffer;
 pub use request::{Completed, Outcome, Request};

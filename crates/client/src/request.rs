@@ -9,10 +9,11 @@ use crate::bounds::VALUE_BYTES_MAX;
 use crate::client::{Client, Item, Ttl, checked};
 use crate::command::{Action, Command, Mode};
 use crate::error::{Error, Failure};
-use crate::fabric::{Asked, Timed};
+use crate::fabric::{Asked, Target, Timed};
 use crate::input::protocol;
 use crate::operation::{Held, Operation, Over, Payload, Slot};
 use crate::pipeline::Pipeline;
+use crate::registered::RegisteredBuffer;
 use crate::server::{Server, Ticket};
 use crate::shm::Read;
 
@@ -35,6 +36,8 @@ pub struct Request {
     timed: Option<Timed>,
     /// Memory for a copy of the next key.
     spare_key: Vec<u8>,
+    /// What a get was given for its value.
+    registered: Option<RegisteredBuffer>,
 }
 
 #[derive(Debug)]
@@ -109,7 +112,7 @@ impl Client {
     /// A request object with which nothing is asked for yet.
     pub fn request(&self) -> Request {
         let (client, slot) = (self.clone(), Arc::default());
-        Request { client, slot, stage: Stage::Idle, timed: None, spare_key: Vec::new() }
+        Request { client, slot, stage: Stage::Idle, timed: None, spare_key: Vec::new(), registered: None }
     }
 
     /// [`Request::iset`] with an object of its own.
@@ -217,6 +220,21 @@ impl Request {
         self.get(key.into(), true, buffer);
     }
 
+    /// The same into registered memory, without a copy where the server's memory is read over a fabric. The buffer belongs to
+    /// the operation until it is over: then [`Request::take_buffer`] gives it back, and [`Completed::value`] is empty.
+    pub fn iget_registered(&mut self, key: impl Into<Vec<u8>>, mut buffer: RegisteredBuffer) {
+        self.leave_last();
+        buffer.clear();
+        self.registered = Some(buffer);
+        self.get(key.into(), true, Vec::new());
+    }
+
+    /// The buffer of [`Request::iget_registered`], with the value if one was found, once the operation is over and was waited
+    /// for or awaited; none before that, or if there is none.
+    pub fn take_buffer(&mut self) -> Option<RegisteredBuffer> {
+        if matches!(self.stage, Stage::Idle) { self.registered.take() } else { None }
+    }
+
     /// Stores a value; returns once key and value may be used again: what could not be sent at once is copied. The
     /// operation itself may still be in flight.
     pub fn bset(&mut self, key: &[u8], value: &[u8], ttl: Ttl) {
@@ -279,6 +297,7 @@ impl Request {
 
     /// The last operation is over, or is left to itself.
     fn leave_last(&mut self) {
+        self.registered = None;
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::InFlight(pipeline, _) => {
                 pipeline.send_gathered();
@@ -297,11 +316,22 @@ impl Request {
 
     /// Asks for a value: to be read from memory, or from the server.
     fn get(&mut self, key: Vec<u8>, is_given: bool, mut value: Vec<u8>) {
-        value.clear();
+        let mut target = match &mut self.registered {
+            Some(registered) => registered.target(),
+            None => Target::new(std::mem::take(&mut value), None),
+        };
         let foreseen = checked(&key)
             .and_then(|key| self.client.server_of(key))
-            .map(|server| server.foresee(&key).map(|ticket| (Arc::clone(server), ticket)));
+            .map(|server| server.foresee(&key, &mut target).map(|ticket| (Arc::clone(server), ticket)));
         self.timed = None;
+        if !matches!(foreseen, Ok(Ok((_, Ticket::Afar(_))))) {
+            // It is not used.
+            match &mut self.registered {
+                Some(registered) => drop(registered.take_back(target.value, None)),
+                None => value = target.value,
+            }
+        }
+        value.clear();
         match foreseen {
             Ok(Ok((server, ticket))) => {
                 self.stage = Stage::Foreseen(Foreseen { server, ticket, key, is_given, value });
@@ -321,16 +351,23 @@ impl Request {
         }
         let Stage::Foreseen(foreseen) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
         let Foreseen { server, ticket, key, is_given, mut value } = foreseen;
-        let outcome = match server.read_foreseen(&key, ticket, &mut value) {
+        let outcome = match server.read_foreseen(&key, ticket, &mut value, self.registered.as_mut()) {
             Read::Hit { flags, cas } => Outcome::Found { flags, cas },
-            Read::Miss => Outcome::NotFound,
+            Read::Miss => {
+                self.registered.iter_mut().for_each(RegisteredBuffer::clear);
+                Outcome::NotFound
+            }
             Read::Ask | Read::Gone => return self.ask(key, is_given, value),
         };
         let key = self.keep_key(key, is_given);
         self.stage = Stage::Over(Completed { key, value, result: Ok(outcome) });
     }
 
-    fn ask(&mut self, key: Vec<u8>, is_given: bool, value: Vec<u8>) {
+    fn ask(&mut self, key: Vec<u8>, is_given: bool, mut value: Vec<u8>) {
+        if let Some(registered) = &mut self.registered {
+            value = std::mem::take(registered.other());
+            registered.clear();
+        }
         let asked = self.checked(&key, 0);
         let mut operation = self.operation(Vec::new(), value, Payload::None);
         operation.is_timed = self.timed.is_some();
@@ -402,7 +439,7 @@ impl Request {
             Stage::InFlight(pipeline, kind) => (pipeline, kind),
         };
         let over = self.slot.lock().over.take();
-        let Over { key, value, result, at } = over.expect("it is taken only when it is over");
+        let Over { key, mut value, result, at } = over.expect("it is taken only when it is over");
         if let (Some(timed), Some(at), Ok(answer)) = (self.timed.take(), at, &result) {
             let is_hit = matches!(answer, Answer::Value(_));
             pipeline.note_time(timed, at, is_hit.then_some(value.len()));
@@ -413,6 +450,12 @@ impl Request {
             (Kind::Set, Answer::Done(_)) => Ok(Outcome::Stored),
             (_, other) => Err(protocol(format!("{other:?}").as_bytes())),
         });
+        if let Some(registered) = &mut self.registered {
+            *registered.other() = std::mem::take(&mut value);
+            if !matches!(outcome, Ok(Outcome::Found { .. })) {
+                registered.clear();
+            }
+        }
         Completed { key, value, result: outcome.map_err(|failure| pipeline.error(failure)) }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -14,12 +15,13 @@ use crate::bounds::{HANG_UPS_MAX, IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEO
 use crate::client::{Credentials, Protocol, SharedMemory, Transport};
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
-use crate::fabric::{self, Among, Asked, Begun, Ended, Remote, Timed};
+use crate::fabric::{self, Among, Asked, Begun, Ended, Remote, Target, Timed};
 use crate::input::protocol;
 use crate::message::Form;
 use crate::meta::refusal;
 use crate::packet::Order;
 use crate::pipeline::Pipeline;
+use crate::registered::RegisteredBuffer;
 use crate::shm::{self, Attached, Items, Read, Reader, Readers, Refusal, accesses_lines};
 use crate::socket::{Socket, ask_for_line, ask_for_packet};
 use crate::stream::Stream;
@@ -388,14 +390,43 @@ impl Server {
 
     #[cold]
     fn read_afar(&self, key: &[u8], value: &mut Vec<u8>) -> (Read, Option<Timed>) {
-        match self.begin_afar(key, Among::None) {
-            Ok(begun) => (self.end_afar(begun, value), None),
-            Err(Asked { timed }) => (Read::Ask, timed),
+        let mut target = Target::new(std::mem::take(value), None);
+        match self.begin_afar(key, Among::None, &mut target) {
+            Ok(begun) => {
+                let (read, found, _) = self.end_afar(begun);
+                *value = found;
+                (read, None)
+            }
+            Err(Asked { timed }) => {
+                *value = target.value;
+                (Read::Ask, timed)
+            }
         }
     }
 
-    fn begin_afar(&self, key: &[u8], among: Among) -> Result<Begun, Asked> {
-        self.remote.as_ref().ok_or(Asked { timed: None })?.begin(key, among)
+    /// The same into registered memory.
+    pub fn read_registered(&self, key: &[u8], buffer: &mut RegisteredBuffer) -> (Read, Option<Timed>) {
+        if let Some(reader) = self.reader() {
+            return (self.read_by(reader, |reader| reader.get(key, buffer.other())), None);
+        }
+        let mut target = buffer.target();
+        match self.begin_afar(key, Among::None, &mut target) {
+            Ok(begun) => (self.end_registered(begun, buffer), None),
+            Err(Asked { timed }) => {
+                buffer.take_back(target.value, None);
+                (Read::Ask, timed)
+            }
+        }
+    }
+
+    fn end_registered(&self, begun: Begun, buffer: &mut RegisteredBuffer) -> Read {
+        let (read, value, within) = self.end_afar(begun);
+        let is_hit = matches!(read, Read::Hit { .. });
+        if buffer.take_back(value, is_hit.then_some(within)) { read } else { Read::Ask }
+    }
+
+    fn begin_afar(&self, key: &[u8], among: Among, target: &mut Target) -> Result<Begun, Asked> {
+        self.remote.as_ref().ok_or(Asked { timed: None })?.begin(key, among, target)
     }
 
     /// The server was asked until then, and a value has so many bytes if there is one.
@@ -405,16 +436,18 @@ impl Server {
         }
     }
 
-    fn end_afar(&self, begun: Begun, value: &mut Vec<u8>) -> Read {
-        let Some(remote) = &self.remote else { return Read::Ask };
-        let Ended { read, value: found, accesses } = remote.end(begun);
-        if let Read::Hit { .. } = read {
-            *value = found;
+    /// What it came to, with the value, or where it lies in registered memory.
+    fn end_afar(&self, begun: Begun) -> (Read, Vec<u8>, Option<Range<usize>>) {
+        let Some(remote) = &self.remote else { return (Read::Ask, Vec::new(), None) };
+        let Ended { read, mut value, within, accesses } = remote.end(begun);
+        if !matches!(read, Read::Hit { .. }) {
+            // It may have been read in part.
+            value.clear();
         }
         if let Some(accesses) = accesses {
             self.tell(&accesses);
         }
-        read
+        (read, value, within)
     }
 
     #[inline]
@@ -441,26 +474,38 @@ impl Server {
     /// # Errors
     /// The server is to be asked: its memory is not shared, that is faster, or a value is on its way to be stored, and a get
     /// sees what was to be stored before it.
-    pub fn foresee(&self, key: &[u8]) -> Result<Ticket, Asked> {
+    pub fn foresee(&self, key: &[u8], target: &mut Target) -> Result<Ticket, Asked> {
         if self.storing.load(Ordering::Acquire) > 0 {
             return Err(Asked { timed: None });
         }
         let Some(mut reader) = self.reader() else {
-            return self.begin_afar(key, Among::Window).map(Ticket::Afar);
+            return self.begin_afar(key, Among::Window, target).map(Ticket::Afar);
         };
         let ticket = reader.foresee(key);
         self.memory.readers.put(reader);
         Ok(Ticket::Memory(ticket))
     }
 
-    /// Reads a key that was foreseen; a value replaces what is in `value`.
-    pub fn read_foreseen(&self, key: &[u8], ticket: Ticket, value: &mut Vec<u8>) -> Read {
-        match (ticket, self.reader()) {
-            (Ticket::Memory(ticket), Some(reader)) => {
+    /// Reads a key that was foreseen; a value replaces what is in `value`, or is in the registered memory that was given.
+    pub fn read_foreseen(
+        &self,
+        key: &[u8],
+        ticket: Ticket,
+        value: &mut Vec<u8>,
+        registered: Option<&mut RegisteredBuffer>,
+    ) -> Read {
+        match (ticket, self.reader(), registered) {
+            (Ticket::Memory(ticket), Some(reader), registered) => {
+                let value = registered.map_or(value, RegisteredBuffer::other);
                 self.read_by(reader, |reader| reader.get_foreseen(key, ticket, value))
             }
-            (Ticket::Memory(_), None) => Read::Ask,
-            (Ticket::Afar(begun), _) => self.end_afar(begun, value),
+            (Ticket::Memory(_), None, _) => Read::Ask,
+            (Ticket::Afar(begun), _, Some(registered)) => self.end_registered(begun, registered),
+            (Ticket::Afar(begun), _, None) => {
+                let (read, found, _) = self.end_afar(begun);
+                *value = found;
+                read
+            }
         }
     }
 
@@ -515,7 +560,11 @@ impl Server {
         let (mut under_way, mut value_bytes) = (VecDeque::new(), None);
         let mut end = |number, begun: Option<Begun>| {
             let mut value = Vec::new();
-            let read = begun.map_or(Read::Ask, |begun| self.end_afar(begun, &mut value));
+            let read = begun.map_or(Read::Ask, |begun| {
+                let (read, found, _) = self.end_afar(begun);
+                value = found;
+                read
+            });
             if matches!(read, Read::Hit { .. }) {
                 value_bytes = Some(value.len());
             }
@@ -523,7 +572,7 @@ impl Server {
         };
         for number in 0..count {
             let begun = loop {
-                let begun = self.begin_afar(key(number), Among::Chosen).ok();
+                let begun = self.begin_afar(key(number), Among::Chosen, &mut Target::default()).ok();
                 // Where there is no room for more, one that is over makes some.
                 match (begun, under_way.pop_front()) {
                     (None, Some((first, begun))) => end(first, begun),

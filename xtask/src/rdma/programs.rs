@@ -25,6 +25,11 @@ const TESTS: &[Test] = &[
             ("crossing", Part::Only(&["a_stopped_server", "a_killed_server"])),
         ],
     },
+    Test {
+        package: "fabcache-client",
+        name: "fabric_registered",
+        parts: &[("looped", Part::Only(&["values_of_all_lengths"])), ("crossing", Part::None(ONCE))],
+    },
     Test { package: "fabcache-client", name: "fabric_torture", parts: MUCH },
     Test { package: "fabcache-client", name: "fabric_hostile", parts: MUCH },
     Test { package: "fabcache-client", name: "fabric_amounts", parts: MUCH },

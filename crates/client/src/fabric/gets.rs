@@ -8,6 +8,7 @@
 //! asked for by requests, until another of these is made.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Instant;
@@ -24,6 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::opening::{self, Opened};
 use super::own::Own;
 use super::remote::Region;
+use super::target::{Desk, Held, Target};
 use crate::bounds::{
     ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_A_BELL,
     READS_AT_ONCE, SHORT_READ_BYTES, VALUE_BYTES_MAX,
@@ -52,8 +54,10 @@ struct State {
 pub struct Over {
     /// It …
     pub read: Read,
-    /// … the value …
+    /// … the value, or memory that was given for it …
     pub value: Vec<u8>,
+    /// … which lies in registered memory of the caller's if this says where …
+    pub within: Option<Range<usize>>,
     /// … and when that was there.
     pub at: Instant,
 }
@@ -84,10 +88,10 @@ impl Slot {
         self.lock().waker.as_ref().map(|_| self.deadline)
     }
 
-    fn put(&self, read: Read, value: Vec<u8>) -> Option<Waker> {
+    fn put(&self, read: Read, value: Vec<u8>, within: Option<Range<usize>>) -> Option<Waker> {
         let at = Instant::now();
         let mut state = self.lock();
-        state.over = Some(Over { read, value, at });
+        state.over = Some(Over { read, value, within, at });
         state.waker.take()
     }
 
@@ -102,16 +106,19 @@ const NO_PANIC: &str = "no thread panics while it holds what a get came to";
 #[derive(Debug)]
 struct Begun {
     slot: Arc<Slot>,
-    /// A long value, as far as it was fetched.
-    value: Vec<u8>,
+    target: Target,
 }
 
-/// A read under way.
-#[derive(Clone, Copy, Debug)]
+/// A read under way, or that is to be.
+#[derive(Clone, Debug)]
 struct Posted {
     fetch: Fetch,
     /// What is fetched by the same operation, behind it in its buffer.
     behind: Option<Fetch>,
+    /// Whence its buffer is, if it is a caller's.
+    desk: Option<Desk>,
+    /// It is read where it belongs.
+    is_in_place: bool,
 }
 
 /// GETs of one region.
@@ -124,13 +131,13 @@ pub struct Gets {
     long: Pool,
     /// Buffers for what is longer still, kept for the next.
     spare: Vec<Buffer>,
-    remote: Remote<Buffer>,
+    remote: Remote<Held>,
     begun: HashMap<u64, Begun>,
     next_token: u64,
     /// What is being fetched, by its number.
     fetching: Vec<Option<Posted>>,
     /// The provider did not take this one yet.
-    refused: Option<(Posted, Buffer)>,
+    refused: Option<(Posted, Held)>,
     /// To be fetched next.
     next: Option<Fetch>,
     /// One operation reads two places for the price of one.
@@ -221,14 +228,16 @@ impl Gets {
     /// Begins a GET, if there is room for one more. What is to be read for it is posted, and nothing is taken in: of many that
     /// are begun one behind the other each would ask for what came of the one before. Whether any GET is over since. It may
     /// take until the deadline.
-    pub fn begin(&mut self, key: &[u8], deadline: Instant) -> Option<(Arc<Slot>, bool)> {
+    ///
+    /// What was given for the value is taken if it is begun.
+    pub fn begin(&mut self, key: &[u8], deadline: Instant, target: &mut Target) -> Option<(Arc<Slot>, bool)> {
         if self.is_over() || !self.has_room() {
             return None;
         }
         let token = self.next_token;
         self.next_token += 1;
         let slot = Arc::new(Slot::new(deadline));
-        self.begun.insert(token, Begun { slot: Arc::clone(&slot), value: Vec::new() });
+        self.begun.insert(token, Begun { slot: Arc::clone(&slot), target: std::mem::take(target) });
         self.remote.get(key, token);
         Some((slot, self.go_on()))
     }
@@ -262,8 +271,9 @@ impl Gets {
         (self.refused, self.next) = (None, None);
         self.remote.abandon();
         self.settle();
-        for (_, begun) in self.begun.drain() {
-            self.wakers.extend(begun.slot.put(Read::Ask, Vec::new()));
+        for (_, mut begun) in self.begun.drain() {
+            begun.target.collect();
+            self.wakers.extend(begun.slot.put(Read::Ask, begun.target.value, None));
         }
     }
 
@@ -284,51 +294,52 @@ impl Gets {
 
     fn take_in(&mut self, Completion { token, result, buffer, .. }: Completion, now: Now) {
         let posted = self.fetching.get_mut(token as usize).and_then(Option::take);
-        let Some(Posted { fetch: Fetch { id, len, to, .. }, behind }) = posted else { return };
+        let Some(Posted { fetch, behind, desk, is_in_place }) = posted else { return };
+        let Fetch { id, len, to, .. } = fetch;
+        let held = Held::new(buffer, desk);
         // The connection of the two ends is broken with one that fails.
         self.is_broken |= result.is_err();
-        let came = result.ok().map(|_| &buffer[..]);
+        let came = result.ok().map(|_| &held[..]);
         if let Some(behind) = behind {
             let bytes = came.and_then(|bytes| bytes.get(len..len + behind.len));
             self.remote.take(behind.id, bytes.map_or(Arrival::Failed, Arrival::Placed), now);
         }
         let Some(came) = came else { return self.remote.take(id, Arrival::Failed, now) };
         match to {
-            To::Buffer => return self.remote.take(id, Arrival::Buffer(buffer), now),
+            To::Buffer | To::Item { .. } => return self.remote.take(id, Arrival::Buffer(held), now),
             To::Glance => return self.remote.take(id, Arrival::Placed(&came[..len]), now),
+            To::Value { .. } if is_in_place => {
+                return self.remote.take(id, Arrival::Placed(&came[..len]), now);
+            }
             To::Value { whole, .. } if whole > VALUE_BYTES_MAX => {
                 return self.remote.take(id, Arrival::Failed, now);
             }
             To::Value { token, at, whole } => {
-                if let Some(begun) = self.begun.get_mut(&token) {
-                    if begun.value.len() != whole {
-                        begun.value = vec![0; whole];
-                    }
-                    if let Some(place) = begun.value.get_mut(at..at + len) {
-                        place.copy_from_slice(&came[..len]);
-                    }
+                let target = self.begun.get_mut(&token).map(|begun| &mut begun.target);
+                if let Some(place) = target.and_then(|target| target.place(at..at + len, whole)) {
+                    place.copy_from_slice(&came[..len]);
                 }
                 self.remote.take(id, Arrival::Placed(&came[..len]), now);
             }
         }
-        self.keep(buffer);
+        self.keep(held);
     }
 
     fn post(&mut self) {
         while !self.is_broken {
-            let (posted, buffer) = match self.refused.take() {
+            let (posted, held) = match self.refused.take() {
                 Some(refused) => refused,
                 None => {
-                    let Some(posted) = self.next_read() else { return };
-                    let bytes = posted.fetch.len + posted.behind.map_or(0, |behind| behind.len);
-                    let Some(buffer) = self.buffer(bytes) else {
+                    let Some(mut posted) = self.next_read() else { return };
+                    let Some(held) = self.memory_for(&mut posted) else {
                         self.is_broken = true;
                         return;
                     };
-                    (posted, buffer)
+                    (posted, held)
                 }
             };
-            let Posted { fetch, behind } = posted;
+            let (fetch, behind) = (posted.fetch, posted.behind);
+            let (buffer, desk) = held.take();
             let (place, token) = (self.place(fetch.offset), fetch.id.into());
             let read = match behind {
                 None => self.port.read(self.peer, place, buffer, 0..fetch.len, token),
@@ -341,13 +352,18 @@ impl Gets {
                 Ok(()) => {
                     let number = fetch.id as usize;
                     if self.fetching.len() <= number {
-                        self.fetching.resize(number + 1, None);
+                        self.fetching.resize_with(number + 1, || None);
                     }
-                    self.fetching[number] = Some(posted);
+                    self.fetching[number] = Some(Posted { desk, ..posted });
                     self.count_read();
                 }
-                Err(Refused { buffer, error }) if error.is_again() => {
-                    self.refused = Some((posted, buffer));
+                Err(Refused { buffer, error }) => {
+                    let held = Held::new(buffer, desk);
+                    if !error.is_again() {
+                        self.is_broken = true;
+                        return;
+                    }
+                    self.refused = Some((posted, held));
                     if self.port.wait_fd().is_none() {
                         self.bells.posted(Instant::now());
                         if self.bells.rings_awake(Instant::now) {
@@ -356,7 +372,6 @@ impl Gets {
                     }
                     return;
                 }
-                Err(_) => self.is_broken = true,
             }
         }
     }
@@ -374,6 +389,32 @@ impl Gets {
         }
     }
 
+    /// What it is read into: the caller's memory if that can be.
+    fn memory_for(&mut self, posted: &mut Posted) -> Option<Held> {
+        let Posted { fetch, behind, .. } = *posted;
+        let bytes = fetch.len + behind.map_or(0, |behind| behind.len);
+        let domain = self.port.domain();
+        match &fetch.to {
+            To::Item { token } => {
+                let begun = self.begun.get(token);
+                if let Some(held) = begun.and_then(|begun| begun.target.whole(domain, bytes)) {
+                    return Some(held);
+                }
+            }
+            To::Value { token, at, whole } => {
+                let range = *at..*at + fetch.len;
+                if let Some(Begun { target, .. }) = self.begun.get_mut(token)
+                    && target.reads_in_place(domain, *whole)
+                {
+                    posted.is_in_place = true;
+                    return Some(Held::new(target.part(range)?, None));
+                }
+            }
+            To::Buffer | To::Glance => {}
+        }
+        self.buffer(bytes).map(|buffer| Held::new(buffer, None))
+    }
+
     /// What one operation is to read next.
     fn next_read(&mut self) -> Option<Posted> {
         let fetch = match self.next.take() {
@@ -382,14 +423,14 @@ impl Gets {
         };
         let is_alone = !self.joins || matches!(fetch.to, To::Value { .. });
         if is_alone {
-            return Some(Posted { fetch, behind: None });
+            return Some(Posted { fetch, behind: None, desk: None, is_in_place: false });
         }
         let next = self.next_fetch();
         let behind = next.filter(|next| next.to == To::Glance);
         if behind.is_none() {
             self.next = next;
         }
-        Some(Posted { fetch, behind })
+        Some(Posted { fetch, behind, desk: None, is_in_place: false })
     }
 
     /// What is to be fetched next, and can be.
@@ -419,37 +460,55 @@ impl Gets {
             let random = next_random(&mut self.random);
             let reads = done.reads_to_tell(random);
             let Done { token, hash, found, .. } = done;
-            let Some(Begun { slot, mut value }) = self.begun.remove(&token) else { continue };
-            let (read, buffer) = match found {
-                Found::Hit(hit, buffer) if hit.stale || hit.token_sent => (Read::Ask, buffer),
+            let Some(Begun { slot, mut target }) = self.begun.remove(&token) else { continue };
+            let lent_bytes = target.collect();
+            let (mut read, mut within) = (Read::Ask, None);
+            let buffer = match found {
+                Found::Hit(hit, buffer) if hit.stale || hit.token_sent => buffer,
                 Found::Hit(hit, buffer) => {
-                    let bytes = match (hit.value, &buffer) {
-                        (Value::Fetched { at, len }, Some(buffer)) => {
-                            // Pieces of a value that was replaced meanwhile.
-                            value.clear();
-                            buffer.get(at..at + len)
+                    let is_there = match (hit.value, &buffer) {
+                        (Value::Fetched { at, len }, Some(buffer)) if buffer.is_callers() => {
+                            within = Some(at..at + len);
+                            true
                         }
-                        (Value::Placed, _) => Some(&b""[..]),
-                        _ => None,
+                        (Value::Fetched { at, len }, Some(buffer)) => {
+                            // What is there may be pieces of a value that was replaced meanwhile.
+                            target.value.clear();
+                            let bytes = buffer.get(at..at + len);
+                            bytes.is_some_and(|bytes| {
+                                target.value.extend_from_slice(bytes);
+                                true
+                            })
+                        }
+                        (Value::Placed, _) => {
+                            within = lent_bytes.map(|whole| 0..whole);
+                            true
+                        }
+                        _ => false,
                     };
-                    let read = Read::Hit { flags: hit.flags, cas: hit.cas };
-                    let read = bytes.map_or(Read::Ask, |bytes| {
-                        value.extend_from_slice(bytes);
-                        read
-                    });
+                    if is_there {
+                        read = Read::Hit { flags: hit.flags, cas: hit.cas };
+                    }
                     if reads > 0 && self.accesses.len() < 2 * ACCESSES_TOLD_AT_ONCE {
                         self.accesses.push((hash, reads));
                     }
-                    (read, buffer)
+                    buffer
                 }
-                Found::Miss(_) => (Read::Miss, None),
-                Found::Stale(_) | Found::AskServer(_) => (Read::Ask, None),
-                Found::Gone => (Read::Gone, None),
+                Found::Miss(_) => {
+                    read = Read::Miss;
+                    None
+                }
+                Found::Stale(_) | Found::AskServer(_) => None,
+                Found::Gone => {
+                    read = Read::Gone;
+                    None
+                }
             };
             if let Some(buffer) = buffer {
                 self.keep(buffer);
             }
-            self.wakers.extend(slot.put(read, value));
+            let value = std::mem::take(&mut target.value);
+            self.wakers.extend(slot.put(read, value, within));
         }
         any
     }
@@ -479,7 +538,11 @@ impl Gets {
     }
 
     /// Long buffers are registered at some cost.
-    fn keep(&mut self, buffer: Buffer) {
+    fn keep(&mut self, held: Held) {
+        if held.is_callers() {
+            return;
+        }
+        let (buffer, _) = held.take();
         if buffer.len() > LONG_READ_BYTES && self.spare.len() < READ_BUFFERS_KEPT {
             self.spare.push(buffer);
         }

@@ -16,6 +16,8 @@ mod own;
 mod remote;
 mod sockets;
 mod stream;
+mod target;
 
 pub use attach::{attach, prove};
 pub use remote::{Among, Asked, Begun, Ended, Remote, Timed};
+pub use target::{Desk, Target};

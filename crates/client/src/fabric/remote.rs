@@ -4,6 +4,7 @@
 //! of those that wait sleeps for what comes, and the others for it. For those that are awaited a thread does as one that waits:
 //! the driver. Who sleeps is woken as well when the server ends its TCP connections.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -20,6 +21,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::gets::{Gets, Over, Slot};
 use super::own::Own;
 use super::sockets::{HAS_ENDED, Sockets};
+use super::target::Target;
 use crate::bounds::{
     AWAITED_LOOK, DRIVER_LINGER, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, READ_PATIENCE, READS_AGAIN_AFTER,
     READS_AT_ONCE, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
@@ -170,11 +172,11 @@ impl Remote {
         unreached.as_ref().filter(|(_, until)| Instant::now() < *until).map(|(why, _)| why.clone())
     }
 
-    /// Begins a GET.
+    /// Begins a GET. It takes what it may put the value into.
     ///
     /// # Errors
     /// The server is to be asked.
-    pub fn begin(&self, key: &[u8], among: Among) -> Result<Begun, Asked> {
+    pub fn begin(&self, key: &[u8], among: Among, target: &mut Target) -> Result<Begun, Asked> {
         let began = Instant::now();
         let deadline = began + self.read_patience;
         let asked = Asked { timed: None };
@@ -191,7 +193,7 @@ impl Remote {
         let mut slot = None;
         reading.turn(gets, |gets| {
             let makes_room = !gets.has_room() && gets.drive();
-            let begun = gets.begin(key, deadline);
+            let begun = gets.begin(key, deadline, target);
             let any_over = makes_room || begun.as_ref().is_some_and(|(_, any_over)| *any_over);
             slot = begun.map(|(slot, _)| slot);
             any_over
@@ -248,21 +250,24 @@ impl Remote {
     pub fn end(&self, Begun { slot, reading, timed, deadline, .. }: Begun) -> Ended {
         if !reading.is_current() {
             // A parent's.
-            return Ended { read: Read::Ask, value: Vec::new(), accesses: None };
+            return Ended { read: Read::Ask, value: Vec::new(), within: None, accesses: None };
         }
         if !slot.is_over() && !reading.wait(&slot, deadline) {
             reading.give_up();
         }
-        let over =
-            slot.take().unwrap_or_else(|| Over { read: Read::Ask, value: Vec::new(), at: Instant::now() });
-        let Over { read, value, at } = over;
+        let over = slot.take().unwrap_or_else(|| {
+            let at = Instant::now();
+            Over { read: Read::Ask, value: Vec::new(), within: None, at }
+        });
+        let Over { read, value, within, at } = over;
         if let Some(timed) = timed {
             let is_hit = matches!(read, Read::Hit { .. });
-            self.note_time(timed, at, is_hit.then_some(value.len()));
+            let bytes = within.as_ref().map_or(value.len(), |within| within.len());
+            self.note_time(timed, at, is_hit.then_some(bytes));
         }
         let is_gone = matches!(read, Read::Gone) || reading.has_server_left.load(Ordering::Relaxed);
         let accesses = self.note(&reading, is_gone);
-        Ended { read, value, accesses }
+        Ended { read, value, within, accesses }
     }
 
     /// What reads is let go when it is of no use any more. Reads of which the server is to be told, if there are enough.
@@ -361,8 +366,10 @@ pub struct Begun {
 pub struct Ended {
     /// What it came to …
     pub read: Read,
-    /// … with the value.
+    /// … with the value, or memory that was given for it …
     pub value: Vec<u8>,
+    /// … which lies in registered memory of the caller's if this says where.
+    pub within: Option<Range<usize>>,
     /// Reads of which the server is to be told now.
     pub accesses: Option<Vec<(KeyHash, u8)>>,
 }

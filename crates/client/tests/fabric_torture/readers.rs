@@ -1,6 +1,6 @@
 //! Those who read, and check what they get.
 
-use fabcache_client::{Client, Completed, FabricMode, Item, Outcome, Request};
+use fabcache_client::{Client, Completed, FabricMode, Item, Outcome, RegisteredBuffer, Request};
 
 use crate::Scenario;
 use crate::ledger::{Before, COUNTERS, Ledger};
@@ -10,6 +10,9 @@ use crate::writers::{FLAGS, counter_key};
 const WINDOW: usize = 32;
 /// Keys that are read often, so that they are found again where they were.
 const HOT_KEYS: usize = 300;
+
+/// Room of registered memory: for most values.
+const ROOM: usize = 20 << 10;
 
 /// A way to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +62,16 @@ struct Reader<'a> {
     ledger: &'a Ledger,
     random: Random,
     tally: Tally,
+    /// Every other value is read into such.
+    registered: Vec<RegisteredBuffer>,
 }
 
 /// Reads until it is over, and fails if anything read is wrong; then the others stop as well.
 pub fn read(scenario: Scenario, sort: Sort, seed: u64, cache: &Client, ledger: &Ledger) -> Tally {
     let _stop = ledger.stop_when_dropped();
     let random = Random::new(1_000 + seed);
-    let mut reader = Reader { scenario, sort, cache, ledger, random, tally: Tally::default() };
+    let registered = (0..WINDOW).map(|_| cache.register(ROOM)).collect();
+    let mut reader = Reader { scenario, sort, cache, ledger, random, tally: Tally::default(), registered };
     let mut window: Vec<(Request, Option<(usize, Before)>)> =
         (0..WINDOW).map(|_| (cache.request(), None)).collect();
     let mut next = 0;
@@ -90,6 +96,13 @@ pub fn read(scenario: Scenario, sort: Sort, seed: u64, cache: &Client, ledger: &
     reader.tally
 }
 
+fn item(outcome: Outcome, value: Vec<u8>) -> Option<Item> {
+    match outcome {
+        Outcome::Found { flags, cas } => Some(Item { value, flags, cas }),
+        Outcome::NotFound | Outcome::Stored => None,
+    }
+}
+
 impl Reader<'_> {
     fn key(&mut self) -> usize {
         match self.random.below(10) {
@@ -102,22 +115,34 @@ impl Reader<'_> {
     fn read_one(&mut self) {
         let number = self.key();
         let before = self.ledger.before(number);
-        let item = self.cache.get(&key(number)).expect("answered");
+        let item = if self.random.once_in(2) {
+            let buffer = &mut self.registered[number % WINDOW];
+            let outcome = self.cache.get_registered(&key(number), buffer).expect("answered");
+            item(outcome, buffer.to_vec())
+        } else {
+            self.cache.get(&key(number)).expect("answered")
+        };
         self.check(number, before, item);
     }
 
     fn read_in_window(&mut self, (request, begun): &mut (Request, Option<(usize, Before)>)) {
         if let Some((number, before)) = begun.take() {
-            let Completed { value, result, .. } = request.wait();
-            let item = match result.expect("answered") {
-                Outcome::Found { flags, cas } => Some(Item { value, flags, cas }),
-                _ => None,
-            };
-            self.check(number, before, item);
+            let Completed { mut value, result, .. } = request.wait();
+            if let Some(buffer) = request.take_buffer() {
+                value = buffer.to_vec();
+                self.registered.push(buffer);
+            }
+            self.check(number, before, item(result.expect("answered"), value));
         }
         let number = self.key();
         *begun = Some((number, self.ledger.before(number)));
-        request.iget(key(number), Vec::new());
+        match self.registered.pop() {
+            Some(buffer) if self.random.once_in(2) => request.iget_registered(key(number), buffer),
+            buffer => {
+                self.registered.extend(buffer);
+                request.iget(key(number), Vec::new());
+            }
+        }
     }
 
     fn read_many(&mut self) {

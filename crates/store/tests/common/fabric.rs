@@ -134,7 +134,7 @@ impl Fabric {
         match fetch.to {
             _ if fails => remote.take(fetch.id, Arrival::Failed, now),
             To::Glance if random(2) == 0 => remote.take(fetch.id, Arrival::Placed(&bytes), now),
-            To::Buffer | To::Glance => remote.take(fetch.id, Arrival::Buffer(bytes), now),
+            To::Buffer | To::Item { .. } | To::Glance => remote.take(fetch.id, Arrival::Buffer(bytes), now),
             To::Value { token, at, .. } => {
                 let value = self.values.get_mut(&token).expect("it was made when this was posted");
                 value[at..at + bytes.len()].copy_from_slice(&bytes);

@@ -117,6 +117,11 @@ pub struct Fetch {
 pub enum To {
     /// Into a buffer that is handed in.
     Buffer,
+    /// The same: an item of the GET with this token. If it is what the GET comes to, its value stays where it lies.
+    Item {
+        /// Whose.
+        token: u64,
+    },
     /// Anywhere, behind other bytes perhaps: they are looked at as they are handed in, and not again. So they may be fetched by
     /// one operation with what is asked for before them.
     Glance,
@@ -135,7 +140,8 @@ pub enum To {
 /// What came of a fetch.
 #[derive(Debug)]
 pub enum Arrival<'a, B> {
-    /// The bytes, at the front of a buffer: for [`To::Buffer`], and for [`To::Glance`] if that is easier.
+    /// The bytes, at the front of a buffer: for [`To::Buffer`] and [`To::Item`], and for [`To::Glance`] if that is
+    /// easier.
     Buffer(B),
     /// The bytes, where they belong or on their way there: for [`To::Glance`] and [`To::Value`].
     Placed(&'a [u8]),
@@ -680,9 +686,13 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             }
             Step::Bytes { offset, len } => {
                 running.asked_word = false;
-                self.want(Whose::Step(owner), offset, len, To::Buffer);
+                let is_item = running.get.is_at_item() || running.get.is_at_slots_item();
+                let to = if is_item { To::Item { token: running.token } } else { To::Buffer };
+                self.want(Whose::Step(owner), offset, len, to);
             }
             Step::Pieces { whole } => {
+                // Its table is kept: what it was fetched into may be where the value is to be.
+                running.bytes = None;
                 running.pieces = Pieces::of(whole);
                 self.want_pieces(at);
             }

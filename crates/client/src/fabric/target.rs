@@ -1,0 +1,184 @@
+//! Where the values of GETs go: memory of the caller's, if that can be, without a copy.
+//!
+//! ```text
+//!   Registered ──desk──> Lasting ──lend──> Buffer ──> a read ──> Held ──(dropped)──> desk ──> Registered
+//! ```
+//! While a read is under way it has the memory. One that is given up keeps it until the provider has let go of it, and the
+//! caller has other memory by then: what comes late is written to nobody's.
+
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex};
+
+use fabcache_fabric::{Buffer, Domain, Lasting, Parts};
+
+use crate::bounds::{COPIED_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// Where a caller's registered memory lies while a GET may use it, but for when a read has it.
+#[derive(Clone, Debug, Default)]
+pub struct Desk(Arc<Mutex<Option<Lasting>>>);
+
+impl Desk {
+    /// Takes what lies there.
+    pub fn take(&self) -> Option<Lasting> {
+        self.0.lock().expect(NO_PANIC).take()
+    }
+
+    /// Puts it there.
+    pub fn put(&self, memory: Option<Lasting>) {
+        *self.0.lock().expect(NO_PANIC) = memory;
+    }
+
+    /// What lies there, for a read of so many bytes.
+    fn lend(&self, domain: &Arc<Domain>, bytes: usize) -> Option<Buffer> {
+        let mut desk = self.0.lock().expect(NO_PANIC);
+        let memory = desk.take_if(|memory| memory.len() >= bytes)?;
+        match memory.lend(domain) {
+            Ok(buffer) => Some(buffer),
+            Err((memory, _)) => {
+                // Then it is read elsewhere, and copied.
+                *desk = Some(memory);
+                None
+            }
+        }
+    }
+}
+
+const NO_PANIC: &str = "no thread panics while it moves memory";
+
+/// What was read into; a caller's memory goes back to where it came from.
+#[derive(Debug)]
+pub struct Held {
+    buffer: Option<Buffer>,
+    desk: Option<Desk>,
+}
+
+impl Held {
+    /// A buffer, and whence it is if it is a caller's.
+    pub fn new(buffer: Buffer, desk: Option<Desk>) -> Held {
+        Held { buffer: Some(buffer), desk }
+    }
+
+    /// For an operation.
+    pub fn take(mut self) -> (Buffer, Option<Desk>) {
+        (self.buffer.take().expect(THERE), self.desk.take())
+    }
+
+    /// It is a caller's.
+    pub fn is_callers(&self) -> bool {
+        self.desk.is_some()
+    }
+}
+
+const THERE: &str = "it is there until this is taken or dropped";
+
+impl Deref for Held {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.buffer.as_ref().expect(THERE)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let (Some(desk), Some(buffer)) = (&self.desk, self.buffer.take()) {
+            desk.put(buffer.into_lasting());
+        }
+    }
+}
+
+/// What a GET may put its value into.
+#[derive(Debug, Default)]
+pub struct Target {
+    /// Its memory is used again. What is in it, until the GET is over, is of no use.
+    pub value: Vec<u8>,
+    /// Memory that is registered, for those that fit.
+    pub desk: Option<Desk>,
+    assembly: Option<Assembly>,
+}
+
+/// A long value, which is read in parts where it belongs.
+#[derive(Debug)]
+struct Assembly {
+    parts: Parts,
+    /// In what lay on the desk.
+    is_lent: bool,
+    whole: usize,
+}
+
+impl Target {
+    /// With memory that is to be used again.
+    pub fn new(value: Vec<u8>, desk: Option<Desk>) -> Target {
+        Target { value, desk, assembly: None }
+    }
+
+    /// Registered memory for an item of so many bytes with what is fetched behind it.
+    pub fn whole(&self, domain: &Arc<Domain>, bytes: usize) -> Option<Held> {
+        let desk = self.desk.as_ref().filter(|_| bytes > COPIED_BYTES_MAX)?;
+        Some(Held::new(desk.lend(domain, bytes)?, Some(desk.clone())))
+    }
+
+    /// Whether the parts of a value of so many bytes are read where they belong.
+    pub fn reads_in_place(&mut self, domain: &Arc<Domain>, whole: usize) -> bool {
+        if whole > VALUE_BYTES_MAX {
+            return false;
+        }
+        let is_same = |assembly: &Assembly| assembly.whole == whole;
+        if !self.assembly.as_ref().is_some_and(is_same) {
+            self.collect();
+            self.assembly = self.room(domain, whole).map(|(buffer, is_lent)| {
+                let parts = Parts::new(buffer);
+                Assembly { parts, is_lent, whole }
+            });
+        }
+        self.assembly.is_some()
+    }
+
+    /// Memory for such a part.
+    pub fn part(&self, range: Range<usize>) -> Option<Buffer> {
+        self.assembly.as_ref()?.parts.take(range)
+    }
+
+    /// A place for a part that was read elsewhere.
+    pub fn place(&mut self, range: Range<usize>, whole: usize) -> Option<&mut [u8]> {
+        if self.value.len() != whole {
+            self.value = vec![0; whole];
+        }
+        self.value.get_mut(range)
+    }
+
+    fn room(&mut self, domain: &Arc<Domain>, whole: usize) -> Option<(Buffer, bool)> {
+        if let Some(buffer) = self.desk.as_ref().and_then(|desk| desk.lend(domain, whole)) {
+            return Some((buffer, true));
+        }
+        if domain.provider().pins_memory {
+            // To pin memory for one value takes longer than to copy it.
+            return None;
+        }
+        let mut value = std::mem::take(&mut self.value);
+        if value.capacity() < whole {
+            // From the system, which has it zeroed.
+            value = vec![0; whole];
+        }
+        value.resize(whole, 0);
+        match Buffer::own(domain, value) {
+            Ok(buffer) => Some((buffer, false)),
+            Err((value, _)) => {
+                self.value = value;
+                None
+            }
+        }
+    }
+
+    /// Nothing is read in parts any more. How much has been put into what was on the desk, if that is where it was. Memory that a
+    /// read still has is left to it.
+    pub fn collect(&mut self) -> Option<usize> {
+        let Assembly { parts, is_lent, whole } = self.assembly.take()?;
+        match parts.join() {
+            Ok(buffer) if is_lent => drop(Held::new(buffer, self.desk.clone())),
+            Ok(buffer) => self.value = buffer.into_own().unwrap_or_default(),
+            Err(_) => {}
+        }
+        is_lent.then_some(whole)
+    }
+}

@@ -1,0 +1,222 @@
+//! Values that are read over the fabric into registered memory. `FABCACHE_PROVIDER` names libfabric's provider.
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use common::fabric::{amount, options, over, provider, served};
+use common::process::{patient, until, until_up};
+use common::{Running, block_on};
+use fabcache_client::{Client, FabricMode, Options, Outcome, RegisteredBuffer, Request, Ttl};
+use rustix::process::{Pid, Signal, kill_process};
+
+const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251 + seed * 7) as u8).collect()
+}
+
+/// The value that the buffer has lies in the memory that was registered: it was not copied.
+fn is_in_place(buffer: &RegisteredBuffer) -> bool {
+    format!("{buffer:?}").contains("Within")
+}
+
+fn get(cache: &Client, key: &str, buffer: &mut RegisteredBuffer) -> Option<u32> {
+    match cache.get_registered(key.as_bytes(), buffer).expect("answered") {
+        Outcome::Found { flags, .. } => Some(flags),
+        Outcome::NotFound => {
+            assert!(buffer.is_empty(), "there is no value, and what was is gone");
+            None
+        }
+        Outcome::Stored => panic!("nothing was to be stored"),
+    }
+}
+
+#[test]
+#[ignore = "a server, run by the others"]
+fn serve() {
+    if std::env::var_os("FABCACHE_TEST_SOCKET").is_some() {
+        common::process::serve();
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn values_of_all_lengths_come_whole() {
+    let (_server, address, _path) = served("registered-lengths", "-m 256 -I 64m");
+    let mut lengths =
+        vec![0, 1, 64, 1000, 4096, 16 << 10, 65 << 10, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20];
+    lengths.extend([3, 100_000, 20 << 20]);
+    lengths.truncate(amount(lengths.len(), 9));
+    // What is longer than its room comes as well.
+    const ROOM: usize = 6 << 20;
+    for mode in MODES {
+        let cache = over(&address, options(mode));
+        let mut buffer = cache.register(ROOM);
+        assert!(buffer.is_empty() && buffer.room() == ROOM);
+        for (number, len) in lengths.iter().copied().enumerate() {
+            let (key, value) = (format!("{mode:?}{len}"), pattern(number, len));
+            cache.set_with_flags(key.as_bytes(), &value, Ttl::NEVER, 7).expect("stored");
+            // By key, and where it was found.
+            for turn in 0..3 {
+                assert_eq!(get(&cache, &key, &mut buffer), Some(7), "{mode:?}: {len} bytes");
+                assert!(buffer.value() == value, "{mode:?}: {len} bytes");
+                let must_be = mode == FabricMode::OneSided && (2048..=ROOM).contains(&len);
+                assert!(!must_be || is_in_place(&buffer), "{len} bytes, turn {turn}: {buffer:?}");
+            }
+        }
+        assert_eq!(get(&cache, "none", &mut buffer), None);
+        // Too small for most, and for all.
+        for room in [1 << 10, 0] {
+            let mut small = cache.register(room);
+            for (number, len) in lengths.iter().copied().enumerate() {
+                assert!(get(&cache, &format!("{mode:?}{len}"), &mut small).is_some());
+                assert!(small.value() == pattern(number, len), "{mode:?}: {len} bytes into {room}");
+            }
+        }
+        let error = cache.get_registered(b"", &mut buffer).expect_err("no key");
+        assert!(buffer.is_empty(), "{error}");
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn windows_of_calls_that_do_not_wait() {
+    let (_server, address, _path) = served("registered-windows", "-m 128");
+    let count = amount(400, 100);
+    let value = |number: usize| {
+        pattern(number, if number.is_multiple_of(9) { 700_000 } else { number * 397 % 90_000 })
+    };
+    for mode in MODES {
+        let cache = over(&address, options(mode));
+        let key = |number: usize| format!("{mode:?} {}", number % 50);
+        for number in 0..50 {
+            cache.set(key(number).as_bytes(), &value(number), Ttl::NEVER).expect("stored");
+        }
+        let mut window: Vec<Request> = (0..20).map(|_| cache.request()).collect();
+        let mut buffers: Vec<RegisteredBuffer> = (0..20).map(|_| cache.register(100_000)).collect();
+        for number in 0..count + 20 {
+            let request = &mut window[number % 20];
+            if number >= 20 {
+                let completed = match number % 3 {
+                    0 => block_on(&mut *request),
+                    1 => {
+                        until("it is over", || request.test());
+                        assert!(request.take_buffer().is_none(), "it was not waited for");
+                        request.wait()
+                    }
+                    _ => request.wait(),
+                };
+                assert!(matches!(completed.result, Ok(Outcome::Found { .. })), "{mode:?}: {completed:?}");
+                assert!(completed.value.is_empty());
+                let buffer = request.take_buffer().expect("it was given one");
+                assert!(request.take_buffer().is_none(), "it is given back once");
+                assert!(buffer.value() == value((number - 20) % 50), "{mode:?}: {}", number - 20);
+                buffers.push(buffer);
+            }
+            if number < count {
+                if number % 7 == 0 {
+                    // Left to itself while it is read.
+                    request.iget_registered(key(number + 1), cache.register(100_000));
+                }
+                request.iget_registered(key(number), buffers.pop().expect("as many as there are requests"));
+            }
+        }
+        let mut request = cache.request();
+        request.iget_registered("none", buffers.pop().expect("it came back"));
+        assert_eq!(request.wait().result.expect("answered"), Outcome::NotFound);
+        assert!(request.take_buffer().expect("given back").is_empty());
+        request.iget_registered("", cache.register(1));
+        assert!(request.wait().result.is_err() && request.take_buffer().is_some());
+        request.iget("none", Vec::new());
+        request.wait().result.expect("answered");
+        assert!(request.take_buffer().is_none(), "none was given");
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn reads_that_are_given_up_write_to_nobodys_memory() {
+    const LEN: usize = 200_000;
+    let (server, address, path) = served("registered-late", "-m 64");
+    let pid = Pid::from_child(&server.0.0);
+    let (timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(2));
+    let patience =
+        Options { timeout, connect_timeout, failures_max: u32::MAX, ..options(FabricMode::OneSided) };
+    let cache = over(&address, patience);
+    for key in ["one", "other"] {
+        cache.set(key.as_bytes(), key.repeat(LEN / key.len()).as_bytes(), Ttl::NEVER).expect("stored");
+    }
+    let mut buffers: Vec<RegisteredBuffer> = (0..2).map(|_| cache.register(LEN)).collect();
+    for buffer in &mut buffers {
+        assert_eq!(get(&cache, "one", buffer), Some(0));
+        assert!(is_in_place(buffer));
+    }
+    kill_process(pid, Signal::STOP).expect("ours");
+    let began: Vec<Request> = buffers
+        .drain(..)
+        .map(|buffer| {
+            let mut request = cache.request();
+            request.iget_registered("one", buffer);
+            request
+        })
+        .collect();
+    for mut request in began {
+        let result = request.wait().result;
+        let buffer = request.take_buffer().expect("it comes back, whatever came of it");
+        match result {
+            // Some providers read a server that is stopped.
+            Ok(_) => assert!(buffer.value() == "one".repeat(LEN / 3).as_bytes(), "{}", provider()),
+            Err(_) => assert!(buffer.is_empty()),
+        }
+        buffers.push(buffer);
+    }
+    kill_process(pid, Signal::CONT).expect("ours");
+    let later = patient(&path.0);
+    until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
+    until_up(|| cache.set(b"up", b"", Ttl::NEVER).is_ok());
+    // What was asked for first may come now.
+    for _ in 0..20 {
+        for buffer in &mut buffers {
+            assert_eq!(get(&cache, "other", buffer), Some(0));
+        }
+        thread::sleep(Duration::from_millis(10));
+        for buffer in &buffers {
+            assert!(buffer.value() == "other".repeat(LEN / 5).as_bytes(), "it was written to late");
+        }
+    }
+    until("reads are tried again", || {
+        get(&cache, "other", &mut buffers[0]);
+        is_in_place(&buffers[0])
+    });
+}
+
+#[test]
+fn over_other_ways_it_is_memory_that_is_used_again() {
+    let running = Running::tcp("-m 64");
+    let (_other, unix) = Running::unix("registered-unix", "-m 64");
+    let (_shared, shm) = Running::unix("registered-shm", "-m 64 --shm");
+    for address in [running.address(), unix, shm] {
+        other_way(&address);
+    }
+}
+
+fn other_way(address: &str) {
+    let cache = Client::new([address], Options::default()).expect("an address");
+    let value = pattern(1, 100_000);
+    cache.set_with_flags(b"key", &value, Ttl::NEVER, 3).expect("stored");
+    let mut buffer = cache.register(10);
+    for _ in 0..2 {
+        assert_eq!(get(&cache, "key", &mut buffer), Some(3));
+        assert!(buffer.value() == value);
+    }
+    assert_eq!(get(&cache, "none", &mut buffer), None);
+    let mut request = cache.request();
+    for (key, found) in [("key", &value[..]), ("none", b"")] {
+        request.iget_registered(key, buffer);
+        request.wait().result.expect("answered");
+        buffer = request.take_buffer().expect("given back");
+        assert!(buffer.value() == found, "{key}");
+    }
+}
