@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use fabcache_client::{Client, Fabric, FabricMode, Options, Protocol, Request, Transport, Ttl};
 use fabcache_fabric::Provider;
 
-use super::ways::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REQUEST, Way};
+use super::ways::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST, Way};
 use super::{HOT_KEYS, Plan, SERVER_CPU};
 use crate::process::Process;
 use crate::server::{Candidate, Server};
@@ -96,6 +96,7 @@ impl Servers {
         };
         let mut ways = vec![
             fabric(LOCATED, FabricMode::OneSided)?,
+            fabric(REGISTERED, FabricMode::OneSided)?,
             fabric(BY_KEY, FabricMode::OneSided)?,
             fabric(REQUEST, FabricMode::Request)?,
         ];

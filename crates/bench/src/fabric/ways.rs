@@ -16,6 +16,8 @@ use crate::store::keys;
 
 /// GETs of values whose place the client knows.
 pub const LOCATED: &str = "located";
+/// The same into memory that is registered once, without a copy.
+pub const REGISTERED: &str = "registered";
 /// GETs of values of which it knows the key alone.
 pub const BY_KEY: &str = "by key";
 /// GETs, and SETs, that the server is asked for over the fabric.
@@ -57,8 +59,11 @@ impl Way {
     /// # Errors
     /// The server fails, or answers wrongly.
     pub fn latencies(&mut self, bytes: usize, plan: &Plan) -> Result<Vec<Figure>> {
-        let get = self
-            .cpu_of(|way| if way.asks_once() { way.gets_by_key(bytes, plan) } else { way.gets(bytes, plan) });
+        let get = self.cpu_of(|way| match &*way.name {
+            _ if way.asks_once() => way.gets_by_key(bytes, plan),
+            REGISTERED => way.gets_registered(bytes, plan),
+            _ => way.gets(bytes, plan),
+        });
         let mut figures = vec![self.figure(What::Get, bytes, get?)];
         if self.has_sets() {
             let set = self.cpu_of(|way| way.sets(bytes, plan))?;
@@ -73,11 +78,12 @@ impl Way {
     /// The server fails, or answers wrongly.
     pub fn rates(&mut self, bytes: usize, window: usize, plan: &Plan) -> Result<Vec<Figure>> {
         let mut all = vec![What::Get];
-        all.extend((plan.chooses && window > 1).then_some(What::Many));
+        let is_registered = self.name == REGISTERED;
+        all.extend((plan.chooses && window > 1 && !is_registered).then_some(What::Many));
         all.extend(self.has_sets().then_some(What::Set));
         let mut figures = Vec::new();
         for what in all {
-            let load = Load { what, bytes, window };
+            let load = Load { what, bytes, window, is_registered };
             let per_s = if self.asks_once() {
                 self.rate_by_key(load, plan)?
             } else {
@@ -91,7 +97,7 @@ impl Way {
 
     /// One-sided clients send SETs as those do that ask for everything.
     fn has_sets(&self) -> bool {
-        ![LOCATED, BY_KEY, AUTO, AUTO_BY_KEY].contains(&&*self.name)
+        ![LOCATED, REGISTERED, BY_KEY, AUTO, AUTO_BY_KEY].contains(&&*self.name)
     }
 
     /// A client asks for each key once.
@@ -123,6 +129,18 @@ impl Way {
             let number = call % keys;
             check(self.client.get(&sized_key(number, bytes))?.as_ref(), number, bytes)
         })
+    }
+
+    fn gets_registered(&mut self, bytes: usize, plan: &Plan) -> Result<Times> {
+        let keys = HOT_KEYS.min(keys_of(bytes));
+        let mut buffer = self.client.register(bytes);
+        let mut get = |number| {
+            self.client.get_registered(&sized_key(number, bytes), &mut buffer)?;
+            ensure!(is_value(&buffer, number, bytes), "a wrong value of number {number}");
+            Ok(())
+        };
+        (0..keys).try_for_each(&mut get)?;
+        times(plan.round, |call| get(call % keys))
     }
 
     /// Each key once to a client, which knows no place then.
@@ -197,6 +215,8 @@ struct Load {
     what: What,
     bytes: usize,
     window: usize,
+    /// GETs into registered memory.
+    is_registered: bool,
 }
 
 impl Load {
@@ -240,9 +260,11 @@ impl Load {
         key_of: impl Fn(u64) -> u64,
         most: u64,
     ) -> Result<Rate> {
-        let Load { what, bytes, window } = self;
+        let Load { what, bytes, window, is_registered } = self;
         let sets = what == What::Set;
         let mut requests: Vec<Request> = (0..window).map(|_| client.request()).collect();
+        let mut registered: Vec<_> =
+            (0..window).filter(|_| is_registered).map(|_| client.register(bytes)).collect();
         let started = Instant::now();
         let (mut asked, mut ended) = (0u64, 0u64);
         loop {
@@ -256,6 +278,11 @@ impl Load {
                 let number = key_of(ended);
                 let done = requests[at].wait();
                 match done.result? {
+                    Outcome::Found { .. } if is_registered => {
+                        let buffer = requests[at].take_buffer().context("it gives its buffer back")?;
+                        ensure!(is_value(&buffer, number, bytes), "a wrong value of number {number}");
+                        registered.push(buffer);
+                    }
                     Outcome::Found { .. } => {
                         ensure!(is_value(&done.value, number, bytes), "a wrong value of number {number}");
                     }
@@ -270,7 +297,9 @@ impl Load {
                 let (mut key, mut kept) = buffers;
                 key.clear();
                 key.extend_from_slice(&sized_key(number, bytes));
-                if sets {
+                if is_registered {
+                    requests[at].iget_registered(key, registered.pop().context("a buffer for each")?);
+                } else if sets {
                     if kept.len() != bytes || !is_value(&kept, number, bytes) {
                         kept = value(number, bytes);
                     }
