@@ -1,0 +1,189 @@
+//! A look at one item, and what its bytes come to.
+
+use crate::bounds::FETCHED_WHOLE_BYTES_MAX;
+use crate::header::FLUSH_EPOCH_AT;
+use crate::item::State;
+use crate::reader::known::KnownGeneration;
+use crate::reader::{Hit, Known, Location, Miss, Outcome, Reader, Reason, Rejection, Step, Value, judge};
+use crate::segment::generation_offset;
+
+use super::{Candidate, Get, HEAD_BYTES_MAX, Judged, Stage};
+
+impl<K: AsRef<[u8]>> Get<K> {
+    /// Fetches the candidate's bytes if its slot was fetched after the generation that is known.
+    pub(super) fn look_at_candidate(&mut self, reader: &Reader, known: &mut Known) -> Step {
+        match known.generation(self.candidate.segment, self.candidate.stamp) {
+            KnownGeneration::Before(generation) => {
+                self.candidate.location.generation = generation;
+                self.ask_item(reader)
+            }
+            KnownGeneration::After => self.ask_slot_again(known),
+            KnownGeneration::Unknown => {
+                self.ask_generation(Stage::Generation, reader, known, self.candidate.segment)
+            }
+        }
+    }
+
+    pub(super) fn ask_generation(
+        &mut self,
+        stage: Stage,
+        reader: &Reader,
+        known: &Known,
+        segment: u32,
+    ) -> Step {
+        self.asked_count = known.count(segment);
+        self.ask_word(stage, generation_offset(&reader.geometry, segment))
+    }
+
+    pub(super) fn ask_slot_again(&mut self, known: &Known) -> Step {
+        self.candidate.stamp = known.stamp();
+        self.ask_word(Stage::SlotAgain, self.candidate.slot_at)
+    }
+
+    /// Bytes that the candidate's item may have.
+    pub(super) fn item_bytes_max(&self, reader: &Reader) -> u64 {
+        let Candidate { segment, location, .. } = self.candidate;
+        let left = reader.geometry.segment_end(segment) - location.offset;
+        u64::from(location.bytes).min(left)
+    }
+
+    pub(super) fn ask_item(&mut self, reader: &Reader) -> Step {
+        let (offset, len) = (self.candidate.location.offset, self.item_bytes_max(reader));
+        if self.places && len > FETCHED_WHOLE_BYTES_MAX {
+            return self.ask_bytes(Stage::ItemHead, offset, HEAD_BYTES_MAX);
+        }
+        self.ask_bytes(Stage::Item, offset, len)
+    }
+
+    pub(super) fn ask_still(&mut self, reader: &Reader, known: &Known) -> Step {
+        self.ask_generation(Stage::Still, reader, known, self.candidate.segment)
+    }
+
+    /// Puts the value of the key's item in place; of another's no more is fetched. What is wrong is told by the generation.
+    pub(super) fn take_item_head(&mut self, reader: &Reader, known: &Known, bytes: &[u8]) -> Step {
+        let offset = self.candidate.location.offset;
+        let item = reader.head_in(bytes, self.item_bytes_max(reader)).ok();
+        if item.is_some_and(|item| item.is_chained()) {
+            return self.ask_bytes(Stage::Item, offset, self.item_bytes_max(reader));
+        }
+        self.judged = item.map(|item| Judged {
+            same_key: !item.is_piece() && judge::key(&item, bytes) == self.key.as_ref(),
+            value_at: item.payload_at() as usize,
+            is_placed: true,
+            pieces: Vec::new(),
+            item,
+        });
+        match &self.judged {
+            Some(judged) if judged.same_key => {
+                let len = judged.item.value_len as usize;
+                let offset = offset + judged.value_at as u64;
+                self.ask(Stage::Value, Step::Value { at: 0, offset, len, whole: len })
+            }
+            _ => self.ask_still(reader, known),
+        }
+    }
+
+    pub(super) fn take_item(
+        &mut self,
+        reader: &Reader,
+        known: &mut Known,
+        bytes: &[u8],
+        settled: bool,
+    ) -> Step {
+        let Location { offset, generation, .. } = self.candidate.location;
+        let item = reader.item_in(bytes, offset, generation).ok();
+        self.judged = item.map(|item| Judged {
+            same_key: !item.is_piece() && judge::key(&item, bytes) == self.key.as_ref(),
+            value_at: item.payload_at() as usize,
+            is_placed: false,
+            pieces: if item.is_chained() { judge::pieces(&item, bytes) } else { Vec::new() },
+            item,
+        });
+        let is_its_own = cfg!(fabcache_without = "behind") || self.is_state_sure(known, settled);
+        if reader.is_remote() && item.is_some() && is_its_own {
+            return self.judge(reader, known);
+        }
+        self.ask_still(reader, known)
+    }
+
+    /// Whether the state can be judged without looking at the generation behind it. It is under no checksum, so it may be
+    /// what has been written over it since, of which nothing else need have been seen.
+    pub(super) fn is_state_sure(&self, known: &Known, settled: bool) -> bool {
+        if self.by_location {
+            // The generation was the same behind the bytes if no segment that is counted with this was emptied since.
+            return settled && known.stood(self.candidate.segment, self.candidate.location.generation);
+        }
+        // The state says nothing of another key's item; and one that is dead is only looked for again.
+        settled || self.judged.as_ref().is_some_and(|it| !it.same_key || it.item.state.has(State::DEAD))
+    }
+
+    pub(super) fn take_still(&mut self, reader: &Reader, known: &mut Known, word: u64) -> Step {
+        if !self.is_still(word, self.candidate.location.generation) {
+            known.set_generation(self.candidate.segment, word, self.asked_count);
+            return self.reject(reader, known, Rejection::Recycled);
+        }
+        known.set_generation(self.candidate.segment, word, self.asked_count);
+        match self.judged {
+            Some(_) => self.judge(reader, known),
+            None => self.reject(reader, known, Rejection::Torn),
+        }
+    }
+
+    pub(super) fn is_still(&self, word: u64, generation: u64) -> bool {
+        word == generation || cfg!(fabcache_without = "generation")
+    }
+
+    /// The bytes are those of one item.
+    pub(super) fn judge(&mut self, reader: &Reader, known: &mut Known) -> Step {
+        let Some(judged) = &self.judged else { return self.ask_server(Reason::Damaged) };
+        if !judged.same_key {
+            if self.by_location {
+                return self.reject(reader, known, Rejection::OtherKey);
+            }
+            return self.next_candidate(reader, known);
+        }
+        if judged.item.state.has(State::DEAD) && !cfg!(fabcache_without = "dead_mark") {
+            return self.reject(reader, known, Rejection::Dead);
+        }
+        self.judge_epoch(reader, known, false)
+    }
+
+    pub(super) fn judge_epoch(&mut self, reader: &Reader, known: &mut Known, just_fetched: bool) -> Step {
+        let (Some(judged), Some(line)) = (&self.judged, known.published()) else {
+            return self.ask_server(Reason::Clock);
+        };
+        let item = judged.item;
+        if !item.state.in_epoch(line.flush_epoch) {
+            if just_fetched {
+                return self.gone(reader, known, Miss::Flushed, Rejection::Flushed);
+            }
+            // It may have been stored after a flush that came after the line was fetched.
+            return self.ask_word(Stage::FlushEpoch, FLUSH_EPOCH_AT);
+        }
+        if item.is_expired(known.now()) {
+            return self.gone(reader, known, Miss::Expired, Rejection::Expired);
+        }
+        if item.is_chained() {
+            return self.start_pieces(reader, known);
+        }
+        if judged.is_placed {
+            return self.hit(Value::Placed);
+        }
+        self.hit(Value::Fetched { at: judged.value_at, len: item.value_len as usize })
+    }
+
+    pub(super) fn gone(&mut self, reader: &Reader, known: &mut Known, miss: Miss, stale: Rejection) -> Step {
+        if self.by_location {
+            return self.reject(reader, known, stale);
+        }
+        self.done(Outcome::Miss(miss))
+    }
+
+    pub(super) fn hit(&mut self, value: Value) -> Step {
+        let Some(Judged { item, .. }) = self.judged else { return self.ask_server(Reason::Damaged) };
+        let frequency = (!self.by_location).then(|| self.candidate.slot.frequency());
+        let location = Location { bytes: item.bytes() as u32, ..self.candidate.location };
+        let hit = Hit::of(&item, frequency, value, location);
+        self.done(Outcome::Hit(hit))
+    }
+}

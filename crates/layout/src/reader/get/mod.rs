@@ -1,0 +1,482 @@
+//! One GET: a state machine that says what to fetch next and judges what was fetched.
+//!
+//! - `search.rs`: the search of a key's slots in the index.
+//! - `item.rs`: a look at one item, and what its bytes come to.
+//! - `pieces.rs`: the pieces of a long value, one after the other.
+
+mod item;
+mod pieces;
+mod search;
+
+use crate::bounds::{READ_ATTEMPTS_MAX, READ_FETCHES_MAX};
+use crate::directory::Head;
+use crate::geometry::Places;
+use crate::hash::KeyHash;
+use crate::item::{ALIGN_BYTES, HEADER_BYTES_MAX, Item, KEY_BYTES_MAX, PieceEntry};
+use crate::slot::Slot;
+
+use self::search::slot_in;
+use super::{Fetched, Known, Location, Miss, Outcome, Reader, Reason, Rejection, Rejections, Step, Value};
+
+/// The most slots with the key's tag in what is fetched of the index at once: of 32 slots with tags of 12 bits that many
+/// are there by chance in one of 10^18 fetches.
+const CANDIDATES_MAX: usize = 6;
+
+/// All that can be before the value of an item.
+const HEAD_BYTES_MAX: u64 = (HEADER_BYTES_MAX + KEY_BYTES_MAX) as u64;
+
+/// One GET under way.
+///
+/// [`Get::next`] is called with nothing first, then with what it asked for, until it says that it is done.
+#[derive(Debug)]
+pub struct Get<K> {
+    key: K,
+    hash: KeyHash,
+    stage: Stage,
+    /// Bytes that the last step asked for.
+    asked_bytes: usize,
+    /// How often the segment had been emptied, by what was known, when its generation was asked for.
+    asked_count: Option<u64>,
+    attempts: u32,
+    fetches: u32,
+    rejections: Rejections,
+    /// Looked for at a known location, not by key.
+    by_location: bool,
+    /// Long values are put where they are wanted.
+    places: bool,
+    /// Its line comes later, and the pieces of a long value are for whoever runs it.
+    is_apart: bool,
+    search: Search,
+    candidate: Candidate,
+    judged: Option<Judged>,
+    assembly: Assembly,
+}
+
+/// What was asked for last, and so what is handed in next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Start,
+    Head,
+    BlockNumbers,
+    Home,
+    Overflow,
+    Link,
+    /// Of the candidate's segment, before its slot is fetched again.
+    Generation,
+    SlotAgain,
+    Item,
+    /// What of a long item is before its value.
+    ItemHead,
+    /// Its value, to be put in place.
+    Value,
+    /// The generation of the candidate's segment, behind its bytes.
+    Still,
+    FlushEpoch,
+    /// Behind all places of a key that is in none.
+    HeadStill,
+    PieceGeneration,
+    Piece,
+    PieceValue,
+    PieceStill,
+    /// All pieces, by whoever runs it.
+    Pieces,
+    Done,
+}
+
+/// Why pieces that were fetched by others come to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PiecesFailed {
+    /// One of them does not count.
+    Rejected(Rejection),
+    /// The table says what cannot be.
+    Damaged,
+}
+
+/// Where a search by key stands.
+#[derive(Debug)]
+struct Search {
+    partition: usize,
+    /// The head with which it began.
+    head: u64,
+    /// It is in the table that groups are moving to.
+    in_next: bool,
+    places: Places,
+    moved: bool,
+    links: u32,
+    /// What of the places comes behind the slots at hand.
+    rest: Rest,
+    /// Slots with the key's tag, and where they lie.
+    slots: [(u64, Slot); CANDIDATES_MAX],
+    slots_len: usize,
+    slots_done: usize,
+    /// What was known when these were fetched …
+    stamp: u64,
+    /// … and when they were asked for, in nanoseconds, where that is told.
+    asked_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rest {
+    Overflow,
+    Link(u64),
+    Nothing,
+}
+
+/// An item being looked at.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    slot_at: u64,
+    slot: Slot,
+    /// What was known when its slot was fetched, and when that was asked for.
+    stamp: u64,
+    asked_ns: u64,
+    segment: u32,
+    location: Location,
+}
+
+/// What its bytes say.
+#[derive(Debug)]
+struct Judged {
+    item: Item,
+    same_key: bool,
+    value_at: usize,
+    /// Its value is in place.
+    is_placed: bool,
+    pieces: Vec<PieceEntry>,
+}
+
+/// A value being put together.
+#[derive(Debug, Default)]
+struct Assembly {
+    pieces: Vec<PieceEntry>,
+    next: usize,
+    segment: u32,
+    generation: u64,
+    /// The bytes fetched last are those of the piece, and in `value`.
+    is_taken: bool,
+    value: Vec<u8>,
+    /// Bytes that are in place, and those that will be.
+    placed: usize,
+    whole: usize,
+}
+
+impl<K: AsRef<[u8]>> Get<K> {
+    /// A GET by key.
+    pub fn by_key(reader: &Reader, key: K) -> Get<K> {
+        let hash = reader.hash(key.as_ref());
+        Get::by_hash(reader, key, hash)
+    }
+
+    /// The same of a key whose hash is known.
+    #[inline]
+    pub(super) fn by_hash(reader: &Reader, key: K, hash: KeyHash) -> Get<K> {
+        let location = Location { offset: 0, generation: 0, bytes: 0 };
+        Get::new(reader, key, hash, location, false)
+    }
+
+    /// A GET at the location where the key's item was found before: a hit, or stale.
+    pub fn at(reader: &Reader, key: K, location: Location) -> Get<K> {
+        let hash = reader.hash(key.as_ref());
+        Get::new(reader, key, hash, location, true)
+    }
+
+    #[inline]
+    fn new(reader: &Reader, key: K, hash: KeyHash, location: Location, by_location: bool) -> Get<K> {
+        let places = Places { home: 0, neighbour: 0, overflow: 0, overflow_end: 0 };
+        Get {
+            key,
+            hash,
+            stage: Stage::Start,
+            asked_bytes: 0,
+            attempts: 0,
+            fetches: 0,
+            rejections: Rejections::default(),
+            by_location,
+            places: false,
+            is_apart: false,
+            asked_count: None,
+            search: Search {
+                partition: hash.partition(reader.geometry.partition_bits),
+                head: 0,
+                in_next: false,
+                places,
+                moved: false,
+                links: 0,
+                rest: Rest::Nothing,
+                slots: [(0, Slot::EMPTY); CANDIDATES_MAX],
+                slots_len: 0,
+                slots_done: 0,
+                stamp: 0,
+                asked_ns: 0,
+            },
+            candidate: Candidate {
+                slot_at: 0,
+                slot: Slot::EMPTY,
+                stamp: 0,
+                asked_ns: 0,
+                segment: 0,
+                location,
+            },
+            judged: None,
+            assembly: Assembly::default(),
+        }
+    }
+
+    /// Long values are put where they are wanted ([`Step::Value`]). Not of [`Mode::Remote`], where all bytes of an item are
+    /// under its checksum.
+    ///
+    /// [`Mode::Remote`]: super::Mode::Remote
+    #[inline]
+    pub fn placing(mut self, reader: &Reader) -> Get<K> {
+        self.places = !reader.is_remote();
+        self
+    }
+
+    /// It is run by [`Remote`](super::Remote): the published line is known by the time that what [`Get::awaits_line`] is
+    /// handed in, not when it begins, and of a long value it says only which pieces it has ([`Step::Pieces`]).
+    pub(super) fn apart(mut self) -> Get<K> {
+        self.is_apart = true;
+        self
+    }
+
+    /// What it asked for last is judged by the published line.
+    pub(super) fn awaits_line(&self) -> bool {
+        matches!(self.stage, Stage::Item | Stage::HeadStill)
+    }
+
+    /// At a known location, and its item was asked for.
+    pub(super) fn is_at_item(&self) -> bool {
+        self.by_location && self.stage == Stage::Item
+    }
+
+    /// By key, and an item was asked for.
+    pub(super) fn is_at_slots_item(&self) -> bool {
+        !self.by_location && self.stage == Stage::Item
+    }
+
+    /// What it asked for is asked for now.
+    pub(super) fn note_asked(&mut self, ns: u64) {
+        match self.stage {
+            Stage::Home | Stage::Overflow | Stage::Link => self.search.asked_ns = ns,
+            Stage::SlotAgain => self.candidate.asked_ns = ns,
+            _ => {}
+        }
+    }
+
+    /// When the slot was asked for that says that the item is there.
+    pub(super) fn slot_asked_ns(&self) -> u64 {
+        self.candidate.asked_ns
+    }
+
+    /// It asked whether the generation is still the same behind its item.
+    pub(super) fn asks_still(&self) -> bool {
+        self.stage == Stage::Still
+    }
+
+    /// The segment where it looks, and the generation that this has if its item counts.
+    pub(super) fn place(&self) -> (u32, u64) {
+        (self.candidate.segment, self.candidate.location.generation)
+    }
+
+    /// The generation that it is handed was asked for before it asked: the segment's count as it was known then.
+    pub(super) fn set_asked_count(&mut self, count: Option<u64>) {
+        self.asked_count = count;
+    }
+
+    /// The key.
+    pub(super) fn key(&self) -> &K {
+        &self.key
+    }
+
+    /// The pieces of the value, after [`Step::Pieces`].
+    pub(super) fn pieces(&self) -> &[PieceEntry] {
+        &self.assembly.pieces
+    }
+
+    /// All pieces are in place, or one did not count, or they cannot be.
+    pub(super) fn end_pieces(
+        &mut self,
+        reader: &Reader,
+        known: &mut Known,
+        end: Result<(), PiecesFailed>,
+    ) -> Step {
+        match end {
+            Ok(()) => self.hit(Value::Placed),
+            Err(PiecesFailed::Rejected(why)) => self.reject(reader, known, why),
+            Err(PiecesFailed::Damaged) => self.ask_server(Reason::Damaged),
+        }
+    }
+
+    /// The hash of the key, by which the server is told of sampled reads.
+    pub fn hash(&self) -> KeyHash {
+        self.hash
+    }
+
+    /// What did not count so far, and why.
+    pub fn rejections(&self) -> Rejections {
+        self.rejections
+    }
+
+    /// The value of a hit that is [`Value::Assembled`].
+    pub fn take_assembled(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.assembly.value)
+    }
+
+    /// Takes what was asked for and says what to fetch next. `known` is of the same region, and its batch began after
+    /// this GET was asked for, or together with it.
+    pub fn next(&mut self, reader: &Reader, known: &mut Known, fetched: Fetched<'_>) -> Step {
+        match (self.stage, fetched) {
+            (Stage::Start, Fetched::Nothing) => self.start(reader, known),
+            (_, Fetched::Word(word)) => self.take_word(reader, known, word),
+            (_, Fetched::Bytes(bytes)) if bytes.len() == self.asked_bytes => {
+                self.take_bytes(reader, known, bytes, false)
+            }
+            (Stage::Item, Fetched::Settled(bytes)) if bytes.len() == self.asked_bytes => {
+                self.take_bytes(reader, known, bytes, true)
+            }
+            (Stage::Value, Fetched::Placed) => self.ask_still(reader, known),
+            (Stage::PieceValue, Fetched::Placed) => self.ask_piece_still(reader, known),
+            _ => self.ask_server(Reason::Damaged),
+        }
+    }
+
+    fn take_word(&mut self, reader: &Reader, known: &mut Known, word: u64) -> Step {
+        let partition = self.search.partition;
+        match self.stage {
+            Stage::Head => {
+                known.set_head(partition, word);
+                self.search(reader, known)
+            }
+            Stage::Generation => {
+                known.set_generation(self.candidate.segment, word, self.asked_count);
+                self.ask_slot_again(known)
+            }
+            Stage::SlotAgain if Slot(word).same_item(self.candidate.slot) => {
+                self.look_at_candidate(reader, known)
+            }
+            Stage::SlotAgain => self.reject(reader, known, Rejection::SlotChanged),
+            Stage::Still => self.take_still(reader, known, word),
+            Stage::FlushEpoch => {
+                known.set_flush_epoch(word);
+                self.judge_epoch(reader, known, true)
+            }
+            Stage::HeadStill if word == self.search.head && known.published().is_some() => {
+                self.done(Outcome::Miss(Miss::Absent))
+            }
+            Stage::HeadStill if word == self.search.head => self.ask_server(Reason::Clock),
+            Stage::HeadStill => {
+                known.set_head(partition, word);
+                self.reject(reader, known, Rejection::HeadChanged)
+            }
+            Stage::PieceGeneration => {
+                known.set_generation(self.assembly.segment, word, self.asked_count);
+                self.ask_piece(reader, known)
+            }
+            Stage::PieceStill => self.take_piece_still(reader, known, word),
+            _ => self.ask_server(Reason::Damaged),
+        }
+    }
+
+    fn take_bytes(&mut self, reader: &Reader, known: &mut Known, bytes: &[u8], settled: bool) -> Step {
+        match self.stage {
+            Stage::BlockNumbers => {
+                let search = &self.search;
+                let head = Head::from_word(search.head);
+                let table = if search.in_next { 1 - head.current } else { head.current };
+                known.set_block_numbers(search.partition, table, search.head, bytes);
+                self.search_table(reader, known, true)
+            }
+            Stage::Home => {
+                let places = self.search.places;
+                let start = places.home.min(places.neighbour);
+                if !self.take_slots(start, bytes) {
+                    return self.ask_server(Reason::Contended);
+                }
+                let first = (places.home - start) as usize / 8;
+                let is_overflowed = slot_in(bytes, first).is_overflowed();
+                self.search.rest = if is_overflowed { Rest::Overflow } else { Rest::Nothing };
+                self.next_candidate(reader, known)
+            }
+            Stage::Overflow | Stage::Link => {
+                let start =
+                    if let Rest::Link(at) = self.search.rest { at } else { self.search.places.overflow };
+                if !self.take_slots(start, bytes) {
+                    return self.ask_server(Reason::Contended);
+                }
+                // An item in the last slot is copied to the linked bucket before the link replaces it, so it is seen
+                // here or there.
+                let link = slot_in(bytes, bytes.len() / 8 - 1).link_offset();
+                self.search.rest = link.map_or(Rest::Nothing, Rest::Link);
+                self.next_candidate(reader, known)
+            }
+            Stage::Item => self.take_item(reader, known, bytes, settled),
+            Stage::ItemHead => self.take_item_head(reader, known, bytes),
+            Stage::Piece => self.take_piece(reader, known, bytes),
+            _ => self.ask_server(Reason::Damaged),
+        }
+    }
+
+    // ---- what to fetch ----
+
+    fn ask_word(&mut self, stage: Stage, offset: u64) -> Step {
+        debug_assert!(offset.is_multiple_of(8));
+        self.ask(stage, Step::Word(offset))
+    }
+
+    fn ask_bytes(&mut self, stage: Stage, offset: u64, len: u64) -> Step {
+        self.asked_bytes = len as usize;
+        self.ask(stage, Step::Bytes { offset, len: len as usize })
+    }
+
+    fn ask(&mut self, stage: Stage, step: Step) -> Step {
+        self.stage = stage;
+        // How many of the others there are is bounded by the table of pieces.
+        let is_counted =
+            !matches!(stage, Stage::PieceGeneration | Stage::Piece | Stage::PieceValue | Stage::PieceStill);
+        self.fetches += u32::from(is_counted);
+        if self.fetches > READ_FETCHES_MAX {
+            return self.ask_server(Reason::Contended);
+        }
+        step
+    }
+
+    fn done(&mut self, outcome: Outcome) -> Step {
+        self.stage = Stage::Done;
+        Step::Done(outcome)
+    }
+
+    fn ask_server(&mut self, reason: Reason) -> Step {
+        self.done(Outcome::AskServer(reason))
+    }
+
+    /// What was fetched does not count: by key, again from what is known now.
+    fn reject(&mut self, reader: &Reader, known: &mut Known, why: Rejection) -> Step {
+        self.rejections.count(why);
+        if self.by_location {
+            return self.done(Outcome::Stale(why));
+        }
+        self.attempts += 1;
+        if self.attempts >= READ_ATTEMPTS_MAX {
+            return self.ask_server(Reason::Contended);
+        }
+        self.assembly = Assembly::default();
+        self.search(reader, known)
+    }
+
+    fn start(&mut self, reader: &Reader, known: &mut Known) -> Step {
+        if known.published().is_none() && !self.is_apart {
+            return self.ask_server(Reason::Clock);
+        }
+        if !self.by_location {
+            return self.search(reader, known);
+        }
+        let offset = self.candidate.location.offset;
+        match reader.geometry.segment_of(offset) {
+            Some(segment) if offset.is_multiple_of(ALIGN_BYTES) => {
+                self.candidate.segment = segment;
+                self.ask_item(reader)
+            }
+            _ => self.reject(reader, known, Rejection::Recycled),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The search of a key's slots in the index.
+
+use crate::bounds::LINKS_READ_MAX;
+use crate::directory::{BLOCKS_PER_TABLE_MAX, Head, block_number_offset, head_offset};
+use crate::geometry::{BUCKET_BYTES, GROUP_BYTES, Places};
+use crate::reader::{Known, Location, Reader, Reason, Rejection, Step};
+use crate::size_class;
+use crate::slot::Slot;
+
+use super::{Candidate, Get, Rest, Stage};
+
+impl<K: AsRef<[u8]>> Get<K> {
+    pub(super) fn search(&mut self, reader: &Reader, known: &mut Known) -> Step {
+        let partition = self.search.partition;
+        let Some(head) = known.head(partition) else {
+            return self.ask_word(Stage::Head, head_offset(&reader.geometry, partition));
+        };
+        self.search.head = head;
+        self.search.in_next = false;
+        self.search.links = 0;
+        self.search_table(reader, known, false)
+    }
+
+    /// Fetches home and neighbour in the current table, or the one that groups are moving to.
+    pub(super) fn search_table(&mut self, reader: &Reader, known: &mut Known, numbers_fetched: bool) -> Step {
+        let geometry = &reader.geometry;
+        let search = &mut self.search;
+        let partition = search.partition;
+        if known.head(partition) != Some(search.head) {
+            return self.reject(reader, known, Rejection::HeadChanged);
+        }
+        let head = Head::from_word(search.head);
+        let (table, groups) = match (search.in_next, head.next_groups) {
+            (true, Some(next_groups)) => (1 - head.current, next_groups),
+            _ => (head.current, head.groups),
+        };
+        let blocks = groups.div_ceil(1 << geometry.block_shift) as usize;
+        let group = self.hash.group(geometry.partition_bits, groups);
+        let block = (group >> geometry.block_shift) as usize;
+        let Some(number) = known.block_number(partition, table, block) else {
+            if numbers_fetched || blocks > BLOCKS_PER_TABLE_MAX || blocks == 0 {
+                return self.head_is_wrong(reader, known, Rejection::HeadChanged);
+            }
+            let at = block_number_offset(geometry, partition, table, 0);
+            return self.ask_bytes(Stage::BlockNumbers, at, blocks as u64 * 4);
+        };
+        let Some(offset) = reader.group_offset(number, group) else {
+            return self.head_is_wrong(reader, known, Rejection::HeadChanged);
+        };
+        search.places = Places::of(offset, self.hash);
+        search.moved = false;
+        search.stamp = known.stamp();
+        let start = search.places.home.min(search.places.neighbour);
+        self.ask_bytes(Stage::Home, start, 2 * BUCKET_BYTES)
+    }
+
+    /// What is known of the partition is of no use.
+    pub(super) fn head_is_wrong(&mut self, reader: &Reader, known: &mut Known, why: Rejection) -> Step {
+        known.forget_partition(self.search.partition);
+        self.reject(reader, known, why)
+    }
+
+    /// Whether there are few enough.
+    pub(super) fn take_slots(&mut self, start: u64, bytes: &[u8]) -> bool {
+        let search = &mut self.search;
+        let tag = self.hash.tag();
+        (search.slots_len, search.slots_done) = (0, 0);
+        // All without a branch, for nearly all are other keys'.
+        let (mut matching, mut moved) = (0u64, false);
+        let words = bytes.as_chunks().0;
+        for (i, word) in words.iter().enumerate() {
+            let slot = Slot(u64::from_le_bytes(*word));
+            moved |= slot.is_moved();
+            matching |= u64::from(slot.matches(tag)) << i;
+        }
+        search.moved |= moved && !cfg!(fabcache_without = "moved");
+        while matching != 0 {
+            let i = matching.trailing_zeros() as usize;
+            matching &= matching - 1;
+            let Some(next) = search.slots.get_mut(search.slots_len) else { return false };
+            *next = (start + 8 * i as u64, slot_in(bytes, i));
+            search.slots_len += 1;
+        }
+        true
+    }
+
+    /// Looks at the next slot with the key's tag, or fetches the next of the key's places.
+    pub(super) fn next_candidate(&mut self, reader: &Reader, known: &mut Known) -> Step {
+        let search = &mut self.search;
+        if search.slots_done < search.slots_len {
+            let (slot_at, slot) = search.slots[search.slots_done];
+            search.slots_done += 1;
+            if slot.is_on_flash() {
+                return self.ask_server(Reason::OnFlash);
+            }
+            let Some(segment) = reader.geometry.segment_of(slot.offset()) else {
+                return self.reject(reader, known, Rejection::Torn);
+            };
+            let bytes = size_class::bytes_max(slot.class()).try_into().unwrap_or(u32::MAX);
+            let location = Location { offset: slot.offset(), generation: 0, bytes };
+            let (stamp, asked_ns) = (search.stamp, search.asked_ns);
+            self.candidate = Candidate { slot_at, slot, stamp, asked_ns, segment, location };
+            return self.look_at_candidate(reader, known);
+        }
+        match search.rest {
+            Rest::Overflow => {
+                search.stamp = known.stamp();
+                let places = search.places;
+                self.ask_bytes(Stage::Overflow, places.overflow, places.overflow_end - places.overflow)
+            }
+            Rest::Link(at) if reader.is_index(at, BUCKET_BYTES) && at.is_multiple_of(BUCKET_BYTES) => {
+                search.stamp = known.stamp();
+                search.links += 1;
+                if search.links > LINKS_READ_MAX {
+                    return self.ask_server(Reason::Contended);
+                }
+                self.ask_bytes(Stage::Link, at, BUCKET_BYTES)
+            }
+            Rest::Link(_) => self.reject(reader, known, Rejection::Torn),
+            Rest::Nothing => self.end_of_table(reader, known),
+        }
+    }
+
+    pub(super) fn end_of_table(&mut self, reader: &Reader, known: &mut Known) -> Step {
+        if !self.search.moved {
+            // Nothing found in tables that were replaced meanwhile says nothing.
+            let head = head_offset(&reader.geometry, self.search.partition);
+            return self.ask_word(Stage::HeadStill, head);
+        }
+        if self.search.in_next || Head::from_word(self.search.head).next_groups.is_none() {
+            return self.head_is_wrong(reader, known, Rejection::Moved);
+        }
+        self.search.in_next = true;
+        self.search_table(reader, known, false)
+    }
+}
+
+pub(super) fn slot_in(bytes: &[u8], i: usize) -> Slot {
+    bytes.as_chunks().0.get(i).map_or(Slot::EMPTY, |word| Slot(u64::from_le_bytes(*word)))
+}
+
+impl Reader {
+    /// Where a group of the block with this number is, if that can be.
+    pub(in crate::reader) fn group_offset(&self, number: u32, group: u32) -> Option<u64> {
+        let within = u64::from(group & ((1 << self.geometry.block_shift) - 1)) * GROUP_BYTES;
+        let offset = u64::from(number) * self.geometry.block_unit_bytes() + within;
+        self.is_index(offset, GROUP_BYTES).then_some(offset)
+    }
+
+    /// Whether these bytes can be the index's: in one segment.
+    fn is_index(&self, offset: u64, len: u64) -> bool {
+        let segment = self.geometry.segment_of(offset);
+        segment.is_some_and(|segment| len <= self.geometry.segment_end(segment) - offset)
+    }
+}
