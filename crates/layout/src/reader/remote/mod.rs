@@ -520,8 +520,16 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         if !self.known.is_alive() {
             return self.lose();
         }
+        // Those that are under way stand first, mostly: to look at all takes as long as all else.
+        let mut left = self.gets_under_way();
         for at in 0..self.gets.len() {
-            self.go_on(at);
+            if left == 0 {
+                break;
+            }
+            if self.gets[at].is_some() {
+                left -= 1;
+                self.go_on(at);
+            }
         }
     }
 
