@@ -60,13 +60,15 @@ fn a_library_that_is_another_is_told() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn what_there_is_is_listed_and_opened() {
     let (provider, wish) = (provider(), with_interface());
-    let output = fabric(&[&wish], None);
+    // Of a machine that has much else to do.
+    let patiently = ["--patience", "60"];
+    let output = fabric(&[&[&*wish], &patiently[..]].concat(), None);
     let (listed, error) = told(&output);
     assert!(output.status.success(), "{listed}\n{error}");
     for part in ["libfabric 1.", "Best first: cxi", &format!("takes {provider},"), "is taken", "one-sided"] {
         assert!(listed.contains(part), "{part}: {listed}");
     }
-    let output = fabric(&[&wish, "--json"], None);
+    let output = fabric(&[&[&*wish, "--json"], &patiently[..]].concat(), None);
     let listing: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let usable = listing["usable"].as_array().expect("a list");
     let of_it: Vec<_> = usable.iter().filter(|one| one["provider"] == *provider).collect();
