@@ -38,8 +38,8 @@ pub struct OpenFabric {
 }
 
 impl Fabric {
-    /// Opens it, if it was asked for, and a port for each worker, which may have so many clients. If that fails the log says why: the other ways in are
-    /// open nevertheless.
+    /// Opens it, if it was asked for, and a port for each worker, which may have so many clients. If that fails the log says
+    /// why: the other ways in are open nevertheless.
     pub fn open(
         settings: Option<&FabricSettings>,
         store: &Arc<Store>,
