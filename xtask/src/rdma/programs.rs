@@ -14,7 +14,11 @@ use crate::workspace;
 /// The programs, of which the ignored tests are run.
 const TESTS: &[Test] = &[
     Test { package: "fabcache-fabric", name: "providers", parts: &[("looped", Part::None(ONCE))] },
-    Test { package: "fabcache-transport", name: "fabric", parts: &[("crossing", Part::None(ONCE))] },
+    Test {
+        package: "fabcache-transport",
+        name: "fabric",
+        parts: &[("shm", Part::Without(&["that_is_killed_while"], OF_SHM)), ("crossing", Part::None(ONCE))],
+    },
     Test { package: "fabcache-server", name: "links", parts: &[("crossing", Part::None(ONCE))] },
     Test {
         package: "fabcache-client",
@@ -50,8 +54,8 @@ const MUCH: &[(&str, Part)] = &[
 
 const SLOW: &str = "it takes the emulator minutes";
 const ONCE: &str = "it is run the other way";
-const OF_SHM: &str = "a client that is killed while it sends or reads holds the lock of the server's queue in libfabric \
-                      1.17, whose calls then never return";
+const OF_SHM: &str = "a client that is killed or stopped while it sends, reads or receives may hold a lock of libfabric 1.17 \
+                      that the server waits for, whose calls then never return";
 
 #[derive(Clone, Copy)]
 struct Test {
