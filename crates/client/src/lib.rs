@@ -64,6 +64,19 @@
 //! # }
 //! # Ok::<(), fabcache_client::Error>(())
 //! ```
+//! Over a fabric values that are read from the server's memory come without a copy into memory of [`Client::register`], which is
+//! registered with the provider once: by [`Client::get_registered`], or by [`Request::iget_registered`] and
+//! [`Request::take_buffer`].
+//!
+//! ```no_run
+//! # use fabcache_client::{Client, Options, Outcome};
+//! # let cache = Client::new(["fab://10.0.0.5"], Options::default())?;
+//! let mut buffer = cache.register(1 << 20);
+//! if let Outcome::Found { .. } = cache.get_registered(b"key", &mut buffer)? {
+//!     println!("{} bytes", buffer.len());
+//! }
+//! # Ok::<(), fabcache_client::Error>(())
+//! ```
 //! All threads share one connection to each server for these calls, and take its lock only for what is possible at
 //! once. On it a server does one request after the other, so that a get sees what a set for the same key before it has
 //! stored. Blocking calls have connections of their own: they are ordered behind only what is over. Whoever asks, tests
