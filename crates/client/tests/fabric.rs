@@ -3,6 +3,8 @@
 mod common;
 #[path = "fabric/failing_port.rs"]
 mod failing_port;
+#[path = "fabric/link.rs"]
+mod link;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::calls::{ITEM_BYTES_MAX, Side, call, ttl};
-use common::fabric::{amount, flags, is_one_sided, options, over, provider, served};
-use common::process::{Process, Server, again, at, patient, stat, until, until_up};
+use common::fabric::{amount, beside, flags, is_one_sided, options, over, provider, served};
+use common::process::{Process, Server, again, patient, stat, until, until_up};
 use common::{Running, block_on};
 use fabcache_client::{
     Client, Completed, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
@@ -419,7 +421,7 @@ fn who_may_not_pin_memory_is_told_or_takes_tcp() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn killed_clients_leave_nothing_behind() {
     let (_server, address, path) = served("fabric-clients", "-m 64");
-    let control = at(&path.0);
+    let control = beside(&path.0);
     let mut buffers = None;
     for _ in 0..amount(4, 2) {
         let mut client = Process(again("be_a_client").env(ADDRESS, &address).spawn().expect("it starts"));

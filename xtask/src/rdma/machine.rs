@@ -19,6 +19,7 @@ const INIT: &str = include_str!("init.sh");
 const GUEST: &str = include_str!("guest.sh");
 const CROSS: &str = include_str!("cross.sh");
 const CHECK: &str = include_str!("check.sh");
+const LINK: &str = include_str!("link.sh");
 
 /// As many as the emulator has: with more, those that spin on completion queues are run instead of those with work to do.
 const CPUS: &str = "2";
@@ -89,6 +90,7 @@ impl Machine<'_> {
         fs::write(shared.join("guest.sh"), GUEST)?;
         fs::write(shared.join("cross.sh"), CROSS)?;
         fs::write(shared.join("check.sh"), CHECK)?;
+        fs::write(shared.join("link.sh"), LINK)?;
         for (n, step) in steps.iter().enumerate() {
             let before = if step.crosses { "/bin/bash /steps/cross.sh || exit\n" } else { "" };
             fs::write(shared.join(format!("{n}.sh")), format!("{before}{}\n", step.script))?;

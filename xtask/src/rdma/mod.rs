@@ -37,8 +37,9 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("FI_OFI_RXM_MSG_RX_SIZE", "64"),
 ];
 
-/// What tests are told in the other machine: that all is emulated, so that they do less of what is only more of the same.
-const IN_MACHINE: (&str, &str) = ("FABCACHE_EMULATED", "1");
+/// What tests are told in the other machine: that all is emulated, so that they do less of what is only more of the same; and
+/// what takes the link between rxe0 and rxe1 down, or up.
+const IN_MACHINE: &[(&str, &str)] = &[("FABCACHE_EMULATED", "1"), ("FABCACHE_LINK", "'bash /steps/link.sh'")];
 
 /// What tests are told that do all they can.
 const LONG: &[(&str, &str)] =
@@ -291,7 +292,7 @@ fn is_left_out(program: &Program, there: &str, name: &str) -> bool {
 
 /// For bash: the environment of all that is run in the machine.
 fn exported() -> String {
-    let all = ENVIRONMENT.iter().chain([&IN_MACHINE]);
+    let all = ENVIRONMENT.iter().chain(IN_MACHINE);
     all.map(|(name, value)| format!("export {name}={value}\n")).collect()
 }
 

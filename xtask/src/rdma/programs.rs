@@ -26,7 +26,7 @@ const TESTS: &[Test] = &[
         parts: &[
             ("shm", Part::Without(&["killed_clients"], OF_SHM)),
             ("looped", Part::Only(&["calls_come_to_the_same", "killed_clients", "who_may_not_pin_memory"])),
-            ("crossing", Part::Only(&["a_stopped_server", "a_killed_server"])),
+            ("crossing", Part::Only(&["a_stopped_server", "a_killed_server", "a_link_that"])),
         ],
     },
     Test {

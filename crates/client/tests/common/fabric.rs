@@ -37,6 +37,13 @@ pub fn options(mode: FabricMode) -> Options {
     }
 }
 
+/// A client of the server at this path of a socket, as patient as those over the fabric.
+pub fn beside(path: &str) -> Client {
+    let fabric = Fabric::default();
+    Client::new([format!("unix://{path}")], Options { fabric, ..options(FabricMode::Auto) })
+        .expect("an address")
+}
+
 /// A client of the server at this address of TCP, over the fabric.
 pub fn over(address: &str, options: Options) -> Client {
     Client::new([address.replace("tcp://", "fab://")], options).expect("an address")

@@ -15,8 +15,8 @@ mod writers;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::fabric::{is_one_sided, options, over, served};
-use common::process::{at, stat};
+use common::fabric::{beside, is_one_sided, options, over, served};
+use common::process::stat;
 use fabcache_client::{Client, FabricMode};
 use ledger::Ledger;
 use readers::{Sort, Tally};
@@ -70,12 +70,12 @@ fn from_environment(name: &str) -> Option<u64> {
 
 fn torture(scenario: Scenario) {
     let (_server, address, path) = served(&format!("fabric-torture-{scenario:?}"), scenario.flags());
-    let control = at(&path.0);
+    let control = beside(&path.0);
     let ledger = Ledger::new(scenario);
     let reading: Vec<(Sort, Client)> =
         Sort::ALL.into_iter().map(|sort| (sort, over(&address, options(sort.mode())))).collect();
     let over = |mode| over(&address, options(mode));
-    let writing = [at(&path.0), over(FabricMode::Request), over(FabricMode::Auto)];
+    let writing = [beside(&path.0), over(FabricMode::Request), over(FabricMode::Auto)];
     writers::fill(scenario, &writing[0], &ledger);
     for (_, cache) in &reading {
         cache.get(&value::key(0)).expect("answered").expect("there");
