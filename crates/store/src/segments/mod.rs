@@ -11,6 +11,7 @@
 //!
 //! What others may read of a segment is in the region (`layout::segment`); what is here is the server's own.
 
+mod free;
 mod grace;
 pub mod marks;
 #[cfg(all(test, loom))]
@@ -27,10 +28,7 @@ use fabcache_layout::segment::{self, Kind};
 use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 use fabcache_layout::{Geometry, Memory};
 
-use crate::bounds::{
-    LATE_SECONDS_MIN, LATE_TTL_DIVISOR, RECLAIM_RESERVE_SEGMENTS, REWRITE_RESERVE_DIVISOR, STABLE_LOOKS_MAX,
-    TAIL_DIVISOR,
-};
+use crate::bounds::{LATE_SECONDS_MIN, LATE_TTL_DIVISOR, STABLE_LOOKS_MAX, TAIL_DIVISOR};
 use grace::Grace;
 use marks::Marks;
 use ttl::Classes;
@@ -244,28 +242,6 @@ impl Segments {
             segments.set_kind(id, Kind::Retired, 0);
         }
         segments
-    }
-
-    /// Segments that hold nothing.
-    pub fn free_count(&self) -> usize {
-        self.free_count.load(Ordering::Relaxed)
-    }
-
-    /// The memory limit, in segments.
-    pub fn limit(&self) -> u32 {
-        self.limit.load(Ordering::Relaxed)
-    }
-
-    /// Free segments that such a claim may not have.
-    pub fn kept_back(&self, claim: Claim) -> usize {
-        match claim {
-            Claim::Move => 0,
-            Claim::New if self.fills_up => {
-                let for_rewrites = self.limit() as usize / REWRITE_RESERVE_DIVISOR;
-                RECLAIM_RESERVE_SEGMENTS + for_rewrites.max(RECLAIM_RESERVE_SEGMENTS)
-            }
-            Claim::New | Claim::Rewrite => RECLAIM_RESERVE_SEGMENTS,
-        }
     }
 
     /// Segments given to the index.
@@ -611,44 +587,6 @@ impl Segments {
         (!pending && last != 0 && !segment.endless.load(Ordering::Relaxed)).then_some(last)
     }
 
-    // ---- free segments ----
-
-    fn take_free(&self, claim: Claim) -> Option<u32> {
-        loop {
-            let mut free = self.lock(&self.free);
-            if free.len() <= self.kept_back(claim) {
-                return None;
-            }
-            if let Some(at) = free.iter().position(|id| self.grace.left(*id).is_none()) {
-                let id = free.remove(at);
-                self.free_count.store(free.len(), Ordering::Relaxed);
-                return id;
-            }
-            // All were freed just now: reclaim keeps so many ready that this hardly ever happens.
-            let oldest = free.back().copied();
-            drop(free);
-            oldest.inspect(|id| self.grace.wait(*id));
-        }
-    }
-
-    /// For how long nothing is written over a segment after its generation has ended.
-    pub fn grace(&self) -> Duration {
-        self.grace.length()
-    }
-
-    /// Waits until a segment may be written over, or given back to the system.
-    pub fn wait_for_grace(&self, id: u32) {
-        self.grace.wait(id);
-    }
-
-    /// Takes a free segment for the index; its offset.
-    pub fn take_for_index(&self) -> Option<u64> {
-        let id = self.take_free(Claim::New)?;
-        self.set_kind(id, Kind::Index, self.geometry.segment_bytes() as u32);
-        self.index_segments.fetch_add(1, Ordering::Relaxed);
-        Some(self.geometry.segment_offset(id))
-    }
-
     /// Those of the segments that are sealed and that reclaim may read: nothing in them is still being written.
     pub fn sealed(&self, segments: Range<u32>) -> impl Iterator<Item = SealedSegment> + '_ {
         segments.filter_map(|id| {
@@ -743,70 +681,6 @@ impl Segments {
     /// The order of the segment sealed last.
     pub fn last_order(&self) -> u64 {
         self.next_order.load(Ordering::Relaxed) - 1
-    }
-
-    /// Ends the generation of a segment none of whose items is linked any more. True if it is free now; false if
-    /// senders still read it, and [`Segments::free_unpinned`] must be tried later.
-    pub fn retire_generation(&self, id: u32) -> bool {
-        self.set_kind(id, Kind::Free, 0);
-        segment::advance_generation(&self.memory, &self.geometry, id);
-        self.grace.begin(id);
-        self.free_unpinned(id)
-    }
-
-    /// Frees a segment whose generation has ended, if nobody reads it any more.
-    pub fn free_unpinned(&self, id: u32) -> bool {
-        // Pairs with the fence in `pin`: either we see the pin, or the pinner sees the new generation.
-        fence(Ordering::SeqCst);
-        // Acquire: pairs with the release of the last unpin, so that its reads come before our overwriting.
-        if self.segments[id as usize].pins.load(Ordering::Acquire) != 0 {
-            return false;
-        }
-        let mut free = self.lock(&self.free);
-        let mut retired = self.lock(&self.retired);
-        // What moves need comes first, for the rest is reclaimed through them.
-        let is_over = self.segments.len() - retired.len() > self.limit.load(Ordering::Relaxed) as usize;
-        if is_over && free.len() >= RECLAIM_RESERVE_SEGMENTS {
-            self.set_kind(id, Kind::Retired, 0);
-            retired.push(id);
-        } else {
-            // Last freed, first used: its pages are there and near.
-            free.push_front(id);
-            self.free_count.store(free.len(), Ordering::Relaxed);
-        }
-        true
-    }
-
-    /// Sets the memory limit. Raising gives back retired segments; lowering retires free ones, and the number
-    /// still to be reclaimed is returned. Offsets of segments retired now are in the list.
-    pub fn set_limit(&self, limit: u32) -> (usize, Vec<u64>) {
-        let limit = limit.min(self.geometry.segments);
-        let mut free = self.lock(&self.free);
-        self.limit.store(limit, Ordering::Relaxed);
-        let mut retired = self.lock(&self.retired);
-        let mut in_use = self.segments.len() - retired.len();
-        let mut released = Vec::new();
-        while in_use < limit as usize {
-            let Some(id) = retired.pop() else { break };
-            self.set_kind(id, Kind::Free, 0);
-            free.push_back(id);
-            in_use += 1;
-        }
-        while in_use > limit as usize && free.len() > RECLAIM_RESERVE_SEGMENTS {
-            let id = free.pop_back().expect("more than the reserve");
-            self.set_kind(id, Kind::Retired, 0);
-            retired.push(id);
-            released.push(self.geometry.segment_offset(id));
-            in_use -= 1;
-        }
-        self.free_count.store(free.len(), Ordering::Relaxed);
-        (in_use.saturating_sub(limit as usize), released)
-    }
-
-    /// Segments in use beyond the limit.
-    pub fn over_limit(&self) -> usize {
-        let in_use = self.segments.len() - self.lock(&self.retired).len();
-        in_use.saturating_sub(self.limit.load(Ordering::Relaxed) as usize)
     }
 
     fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> fabcache_layout::sync::MutexGuard<'a, T> {
