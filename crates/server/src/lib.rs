@@ -1,6 +1,6 @@
 //! fabcached: the server.
 //!
-//! - `options.rs`, `extended.rs`, `addresses.rs`, `settings.rs`: what it is told to do.
+//! - `options.rs`, `extended.rs`, `addresses.rs`, `settings/`: what it is told to do.
 //! - `server.rs`: starting and stopping; `shared.rs`: what its workers share.
 //! - `housekeeping.rs`: what the clock brings about, and crawls.
 //! - `worker/`: the event loop and its connections.
