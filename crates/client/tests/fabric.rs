@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use common::calls::{ITEM_BYTES_MAX, Side, call, ttl};
 use common::fabric::{amount, beside, flags, is_one_sided, options, over, provider, served};
-use common::process::{Process, Server, again, patient, stat, until, until_up};
+use common::process::{Process, Server, again, at, patient, stat, until, until_up};
 use common::{Running, block_on};
 use fabcache_client::{
     Client, Completed, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
