@@ -50,7 +50,7 @@ impl Domain {
     /// # Errors
     /// The provider cannot.
     pub fn open(provider: &Provider) -> Result<Arc<Domain>, Error> {
-        let library = Library::open()?;
+        let library = provider.info.library();
         let _kept = Kept::new();
         let info = provider.info.as_ptr();
         // SAFETY: the description lives, and is only read.
@@ -117,7 +117,12 @@ impl Domain {
         unsafe { (*self.fabric.as_ptr()).ops }
     }
 
-    /// Registers memory.
+    /// Peers reach memory by one endpoint, which it is bound to, and not by all of the domain.
+    pub(crate) fn binds_memory(&self) -> bool {
+        self.memory_modes & sys::FI_MR_ENDPOINT != 0
+    }
+
+    /// Registers memory for all endpoints, and none that is of use to this process alone where it would be for one.
     ///
     /// # Safety
     /// The memory stays mapped as long as the registration lives, and what peers or operations may then do to it fits
@@ -128,6 +133,28 @@ impl Domain {
         bytes: usize,
         access: Access,
     ) -> Result<Registration, Error> {
+        if self.binds_memory() {
+            assert!(
+                access == Access::Local,
+                "memory for peers is registered by the endpoint that they reach"
+            );
+            return Ok(Registration::none(Arc::clone(self)));
+        }
+        // SAFETY: by this function's own contract.
+        let object = unsafe { self.registered(base, bytes, access) }?;
+        Registration::new(object, Arc::clone(self))
+    }
+
+    /// What a call to register memory makes.
+    ///
+    /// # Safety
+    /// As for [`Domain::register`], as long as the object is open.
+    pub(crate) unsafe fn registered(
+        &self,
+        base: *mut u8,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Object<sys::FidMr>, Error> {
         // SAFETY: the object lives, and begins so.
         let table = unsafe { (*self.domain.as_ptr()).mr };
         let missing = || self.failure("register memory", -sys::FI_ENOSYS as isize);
@@ -148,13 +175,7 @@ impl Domain {
             });
         }
         // SAFETY: just made, and nobody else's.
-        let object = unsafe { Object::new(made) }.ok_or_else(missing)?;
-        let registration = Registration::new(object, Arc::clone(self));
-        if registration.key() == sys::FI_KEY_NOTAVAIL {
-            let why = "has keys of memory longer than eight bytes, which are not known here";
-            return Err(Error::Unfit { provider: self.provider.to_string(), why });
-        }
-        Ok(registration)
+        unsafe { Object::new(made) }.ok_or_else(missing)
     }
 
     /// What peers call the first byte of memory registered at `base`.

@@ -8,7 +8,7 @@
 //! - `provider.rs`: what the machine has; `survey.rs`: what of it is picked, and why not the rest.
 //! - `domain.rs`, `memory.rs`: registered memory and who owns it; `lasting/`: callers' memory, registered for longer than an
 //!   operation; `parts.rs`: a buffer for several operations.
-//! - `port.rs`: operations; a buffer in flight belongs to its operation.
+//! - `port.rs`: operations; a buffer in flight belongs to its operation. `endpoint.rs`: what a port is made of.
 //! - `sys.rs`, `object.rs`: the binary interface; `signals.rs`, `stale.rs`: what providers do to the process beside it, and
 //!   what they leave behind.
 //! - `channel/`: the messages of a link, without any of this.
@@ -18,7 +18,10 @@
 
 pub mod channel;
 mod domain;
+mod endpoint;
 mod error;
+#[cfg(test)]
+mod fake;
 mod lasting;
 mod library;
 mod memory;

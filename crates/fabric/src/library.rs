@@ -22,8 +22,8 @@ pub struct Library {
     pub(crate) free_info: sys::FiFreeInfo,
     pub(crate) dup_info: sys::FiDupInfo,
     pub(crate) open_fabric: sys::FiFabric,
-    str_error: sys::FiStrError,
-    version: u32,
+    pub(crate) str_error: sys::FiStrError,
+    pub(crate) version: u32,
 }
 
 impl Library {

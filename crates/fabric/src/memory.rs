@@ -19,6 +19,8 @@ use crate::error::Error;
 use crate::lasting::{Lasting, OwnLasting};
 use crate::object::Object;
 use crate::parts::OwnParts;
+use crate::port::Port;
+use crate::provider::LONG_KEYS;
 use crate::sys;
 
 /// The variable that bounds how many registrations libfabric keeps for later ones of the same memory.
@@ -45,39 +47,119 @@ impl fmt::Debug for RemoteMemory {
 /// A registration, which ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    /// There until it is ended. Before the domain, to which it belongs.
-    object: Option<Object<sys::FidMr>>,
+    // Before the domain, to which it belongs.
+    held: Held,
+    key: u64,
     domain: Arc<Domain>,
 }
 
+#[derive(Debug)]
+enum Held {
+    /// The provider asks for none.
+    None,
+    /// There until it is ended.
+    Own(Option<Object<sys::FidMr>>),
+    /// It is the endpoint's as well.
+    Bound(Arc<Bound>),
+}
+
+/// A registration that is bound to an endpoint, and ends before that is closed: whoever goes first ends it.
+#[derive(Debug)]
+pub(crate) struct Bound(Mutex<State>);
+
+#[derive(Debug)]
+enum State {
+    Open(Object<sys::FidMr>),
+    Ended,
+    /// The provider has not let go of the memory.
+    Stuck,
+}
+
+impl Bound {
+    /// Ends it, unless it has ended. If false the provider has not let go of the memory.
+    pub fn end(&self) -> bool {
+        let mut state = self.0.lock().expect("no thread panics while it ends a registration");
+        let is_over = match std::mem::replace(&mut *state, State::Stuck) {
+            State::Open(object) => object.close(),
+            State::Ended => true,
+            State::Stuck => false,
+        };
+        if is_over {
+            *state = State::Ended;
+        }
+        is_over
+    }
+
+    /// It has, and the provider has let go of the memory.
+    pub fn has_ended(&self) -> bool {
+        matches!(*self.0.lock().expect("no thread panics while it ends a registration"), State::Ended)
+    }
+}
+
 impl Registration {
-    pub fn new(object: Object<sys::FidMr>, domain: Arc<Domain>) -> Registration {
-        Registration { object: Some(object), domain }
+    pub fn new(object: Object<sys::FidMr>, domain: Arc<Domain>) -> Result<Registration, Error> {
+        let key = key_of(&object, &domain)?;
+        Ok(Registration { held: Held::Own(Some(object)), key, domain })
+    }
+
+    /// Where none is needed.
+    pub fn none(domain: Arc<Domain>) -> Registration {
+        Registration { held: Held::None, key: 0, domain }
+    }
+
+    /// One that is bound to an endpoint and enabled, and what ends it before the endpoint is closed.
+    pub fn bound(
+        object: Object<sys::FidMr>,
+        domain: Arc<Domain>,
+    ) -> Result<(Registration, Arc<Bound>), Error> {
+        let key = key_of(&object, &domain)?;
+        let bound = Arc::new(Bound(Mutex::new(State::Open(object))));
+        Ok((Registration { held: Held::Bound(Arc::clone(&bound)), key, domain }, bound))
     }
 
     /// Ends it. If false the provider has not let go of the memory, which then stays as it is for good.
     pub(crate) fn end(&mut self) -> bool {
-        self.object.take().is_none_or(Object::close)
+        match &mut self.held {
+            Held::None => true,
+            Held::Own(object) => object.take().is_none_or(Object::close),
+            Held::Bound(bound) => bound.end(),
+        }
     }
 
-    fn object(&self) -> *mut sys::FidMr {
-        self.object.as_ref().expect("it is there until it is ended").as_ptr()
-    }
-
-    pub fn key(&self) -> u64 {
-        // SAFETY: the object lives.
-        unsafe { (*self.object()).key }
+    fn has_ended(&self) -> bool {
+        matches!(&self.held, Held::Bound(bound) if bound.has_ended())
     }
 
     /// What local operations say which registration their memory is in.
     pub(crate) fn descriptor(&self) -> *mut std::ffi::c_void {
-        // SAFETY: the object lives.
-        unsafe { (*self.object()).mem_desc }
+        match &self.held {
+            // SAFETY: the object lives.
+            Held::Own(Some(object)) => unsafe { (*object.as_ptr()).mem_desc },
+            // Where memory is bound, that of local operations is not registered.
+            Held::Own(None) | Held::None | Held::Bound(_) => std::ptr::null_mut(),
+        }
     }
 
     fn remote(&self, base: *const u8, bytes: usize) -> RemoteMemory {
-        RemoteMemory { address: self.domain.remote_address(base), key: self.key(), bytes: bytes as u64 }
+        RemoteMemory { address: self.domain.remote_address(base), key: self.key, bytes: bytes as u64 }
     }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Whoever has to know has ended it before.
+        self.end();
+    }
+}
+
+/// The key of what is registered, and enabled.
+fn key_of(object: &Object<sys::FidMr>, domain: &Domain) -> Result<u64, Error> {
+    // SAFETY: the object lives.
+    let key = unsafe { (*object.as_ptr()).key };
+    if key == sys::FI_KEY_NOTAVAIL {
+        return Err(Error::Unfit { provider: domain.provider().to_string(), why: LONG_KEYS });
+    }
+    Ok(key)
 }
 
 /// Pages of this process' own.
@@ -340,7 +422,11 @@ impl Drop for Area {
 
 impl Drop for Exposed {
     fn drop(&mut self) {
-        if !self.registration.end() {
+        let mut is_over = true;
+        for registration in self.registrations().iter_mut() {
+            is_over &= registration.end();
+        }
+        if !is_over {
             std::mem::forget(Arc::clone(&self.of));
         }
     }
@@ -365,11 +451,11 @@ pub struct Area {
 }
 
 impl Area {
-    /// So many bytes, zeroed.
+    /// So many bytes, zeroed, for peers of this port: of some providers no other will do.
     ///
     /// # Errors
     /// There is no memory, or it cannot be registered.
-    pub fn new(domain: &Arc<Domain>, bytes: usize, peers: Peers) -> Result<Area, Error> {
+    pub fn new(port: &mut Port, bytes: usize, peers: Peers) -> Result<Area, Error> {
         let pages = Pages::new(bytes.max(1))?;
         let access = match peers {
             Peers::Read => Access::RemoteRead,
@@ -377,7 +463,7 @@ impl Area {
         };
         // SAFETY: the pages are unmapped after the registration has ended; this process copies from and to them by
         // `Memory`, for which others may write meanwhile.
-        let registration = unsafe { domain.register(pages.base.as_ptr(), pages.bytes, access) }?;
+        let registration = unsafe { port.register(pages.base.as_ptr(), pages.bytes, access) }?;
         // SAFETY: pages are aligned, and mapped as long as this value, which hands out no copy of it; nobody has
         // references into them.
         let memory = unsafe { Memory::new(pages.base, pages.bytes as u64) };
@@ -426,9 +512,10 @@ impl Area {
 
 /// Somebody's memory that peers may read, as long as this lives.
 pub struct Exposed {
-    // Before what it is of.
-    registration: Registration,
-    base: *const u8,
+    // Before what it is of. One for all ports, or one for each.
+    registrations: Mutex<Vec<Registration>>,
+    domain: Arc<Domain>,
+    base: *mut u8,
     bytes: usize,
     of: Arc<dyn Any + Send + Sync>,
 }
@@ -439,7 +526,7 @@ unsafe impl Send for Exposed {}
 unsafe impl Sync for Exposed {}
 
 impl Exposed {
-    /// Lets peers that have its key read `bytes` bytes from `base` on; nothing can be written so.
+    /// Lets peers that have its key read `bytes` bytes from `base` on, [by a port](Exposed::by); nothing can be written so.
     ///
     /// # Errors
     /// It cannot be registered: providers that pin it are bound by the limit of locked memory. Or the provider would let
@@ -461,14 +548,40 @@ impl Exposed {
                        is off: set FI_MR_CACHE_MAX_COUNT=0";
             return Err(Error::Unfit { provider: domain.provider().to_string(), why });
         }
-        // SAFETY: it stays mapped by this function's own contract, and is only read.
-        let registration = unsafe { domain.register(base.as_ptr(), bytes, Access::RemoteRead) }?;
-        Ok(Exposed { registration, base: base.as_ptr(), bytes, of })
+        let mut registrations = Vec::new();
+        if !domain.binds_memory() {
+            // SAFETY: it stays mapped by this function's own contract, and is only read.
+            registrations.push(unsafe { domain.register(base.as_ptr(), bytes, Access::RemoteRead) }?);
+        }
+        let registrations = Mutex::new(registrations);
+        Ok(Exposed { registrations, domain: Arc::clone(domain), base: base.as_ptr(), bytes, of })
     }
 
-    /// What peers need.
-    pub fn remote(&self) -> RemoteMemory {
-        self.registration.remote(self.base, self.bytes)
+    /// What peers of this port need, which is of the same domain.
+    ///
+    /// # Errors
+    /// It cannot be registered for this port.
+    ///
+    /// # Panics
+    /// The port is of another domain.
+    pub fn by(&self, port: &mut Port) -> Result<RemoteMemory, Error> {
+        assert!(Arc::ptr_eq(port.domain(), &self.domain), "memory is exposed in one domain");
+        let mut registrations = self.registrations();
+        if !self.domain.binds_memory() {
+            let whole = registrations.first().expect("it was registered when it was made");
+            return Ok(whole.remote(self.base, self.bytes));
+        }
+        // SAFETY: it stays mapped by the contract of `new`, and is only read.
+        let registration = unsafe { port.register(self.base, self.bytes, Access::RemoteRead) }?;
+        let remote = registration.remote(self.base, self.bytes);
+        // Ports that are gone have ended theirs.
+        registrations.retain(|registration| !registration.has_ended());
+        registrations.push(registration);
+        Ok(remote)
+    }
+
+    fn registrations(&self) -> std::sync::MutexGuard<'_, Vec<Registration>> {
+        self.registrations.lock().expect("no thread panics while it registers memory")
     }
 }
 
@@ -482,7 +595,130 @@ impl fmt::Debug for Exposed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PortOptions;
     use crate::channel::Terms;
+    use crate::fake::{Fake, LIBRARY, calls};
+
+    fn port(domain: &Arc<Domain>) -> Port {
+        Port::open(domain, PortOptions { operations: 4, peers: 1, waits: false }).expect("an endpoint")
+    }
+
+    fn exposed(domain: &Arc<Domain>, bytes: &Arc<Vec<u8>>) -> Exposed {
+        let base = NonNull::new(bytes.as_ptr().cast_mut()).expect("it is somewhere");
+        // SAFETY: kept by its count, and written by nobody.
+        unsafe { Exposed::new(domain, base, bytes.len(), Arc::clone(bytes) as Arc<_>) }.expect("registered")
+    }
+
+    #[test]
+    fn memory_is_bound_to_the_endpoint_that_peers_reach_and_enabled() {
+        let domain = Fake::default().open();
+        let pool = Pool::new(&domain, 4, 100).expect("memory");
+        assert!(pool.take().expect("free").descriptor().is_null());
+        let (mut a, mut b) = (port(&domain), port(&domain));
+        assert_eq!(calls(), [""; 0], "what only this process uses is not registered");
+        let bytes = Arc::new(vec![0; 5000]);
+        let region = exposed(&domain, &bytes);
+        assert_eq!(calls(), [""; 0], "it is not known yet by which port");
+        let by_a = region.by(&mut a).expect("registered");
+        assert_eq!(calls(), ["register 5000", "bind memory8 to endpoint4", "enable memory8"]);
+        let by_b = region.by(&mut b).expect("registered");
+        assert_eq!(calls(), ["register 5000", "bind memory9 to endpoint7", "enable memory9"]);
+        assert_eq!((by_a.key, by_b.key), (1008, 1009), "as they are once it is enabled");
+        assert_eq!((by_a.address, by_a.bytes), (0, 5000));
+        let area = Area::new(&mut a, 4096, Peers::Write).expect("memory");
+        assert_eq!(calls(), ["register 4096", "bind memory10 to endpoint4", "enable memory10"]);
+        assert_eq!(area.remote().key, 1010);
+        // The port goes first, or the memory does.
+        drop(a);
+        let closed = ["close memory8", "close memory10", "close endpoint4", "close queue3", "close vector2"];
+        assert_eq!(calls(), closed);
+        drop(area);
+        assert_eq!(calls(), [""; 0]);
+        let mut again = port(&domain);
+        region.by(&mut again).expect("registered");
+        assert_eq!(region.registrations().len(), 2, "those of ports that are gone are forgotten");
+        calls();
+        drop(region);
+        assert_eq!(calls(), ["close memory9", "close memory14"]);
+        assert_eq!(Arc::strong_count(&bytes), 1);
+        drop(b);
+        assert_eq!(calls(), ["close endpoint7", "close queue6", "close vector5"]);
+        drop((again, pool, domain));
+        assert_eq!(calls().last().map(String::as_str), Some("close fabric0"));
+    }
+
+    #[test]
+    fn memory_that_cannot_be_bound_is_let_go() {
+        for refused in ["register", "bind", "enable"] {
+            let domain = Fake { refuses: Some((refused, -sys::FI_ENOSYS)), ..Fake::default() }.open();
+            let mut port = port(&domain);
+            calls();
+            let error = Area::new(&mut port, 4096, Peers::Read).expect_err(refused).to_string();
+            assert!(error.contains("memory"), "{error}");
+            let last = calls().pop().expect("it was tried");
+            assert_eq!(last == "close memory5", refused != "register", "{refused}: {last}");
+        }
+        let domain = Fake { memory_modes: 0, ..Fake::default() }.open();
+        let mut port = port(&domain);
+        let area = Area::new(&mut port, 4096, Peers::Read).expect("memory");
+        assert_eq!(calls(), ["register 4096"], "of most providers it is the domain's");
+        drop(port);
+        assert_eq!(calls()[0], "close endpoint4");
+        drop(area);
+        assert_eq!(calls(), ["close memory5"]);
+    }
+
+    #[test]
+    fn what_the_provider_does_not_let_go_of_stays() {
+        let domain = Fake::default().open();
+        let mut a = port(&domain);
+        let bytes = Arc::new(vec![0; 5000]);
+        let region = exposed(&domain, &bytes);
+        region.by(&mut a).expect("registered");
+        calls();
+        Fake { refuses: Some(("close", -sys::FI_EBUSY)), ..Fake::default() }.is_there();
+        drop(a);
+        assert_eq!(calls()[..2], ["close memory5", "close endpoint4"]);
+        Fake::default().is_there();
+        let mut b = port(&domain);
+        region.by(&mut b).expect("registered");
+        assert_eq!(region.registrations().len(), 2, "it is not forgotten");
+        calls();
+        drop(region);
+        assert_eq!(calls(), ["close memory9"], "it is not tried again");
+        assert_eq!(Arc::strong_count(&bytes), 2, "peers may still read it");
+    }
+
+    #[test]
+    fn kinds_of_registration_that_are_not_known_are_told() {
+        for (memory_modes, why) in [
+            (sys::FI_MR_RAW, "longer than eight bytes"),
+            (sys::FI_MR_ENDPOINT | sys::FI_MR_LOCAL, "for one endpoint each"),
+            (1 << 20, "of a kind that is not known here"),
+        ] {
+            Fake { memory_modes, ..Fake::default() }.is_there();
+            let survey = LIBRARY.survey().expect("it lists");
+            assert!(survey.providers.is_empty());
+            assert!(survey.rejected[0].why.contains(why), "{:?}", survey.rejected);
+        }
+        Fake { name: "cxi", ..Fake::default() }.is_there();
+        assert_eq!(LIBRARY.survey().expect("it lists").providers[0].name, "cxi");
+    }
+
+    #[test]
+    fn endpoints_say_whether_their_reads_take_the_peers_help() {
+        for (name, emulates_reads, expected) in [
+            ("efa", Some(false), true),
+            ("efa", Some(true), false),
+            // Before libfabric 1.18.
+            ("efa", None, false),
+            ("verbs;ofi_rxm", None, true),
+            ("tcp;ofi_rxm", None, false),
+        ] {
+            let domain = Fake { name, emulates_reads, ..Fake::default() }.open();
+            assert_eq!(port(&domain).is_one_sided(), expected, "{name} {emulates_reads:?}");
+        }
+    }
 
     #[test]
     fn what_opens_memory_or_a_link_is_not_printed() {

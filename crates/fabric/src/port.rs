@@ -10,11 +10,12 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use crate::domain::Domain;
+use crate::domain::{Access, Domain};
+use crate::endpoint::{is_of_kind, name_of, open_addresses, open_queue, reads_alone};
 use crate::error::Error;
-use crate::memory::Buffer;
+use crate::memory::{Bound, Buffer, Registration};
 use crate::object::{Object, operation};
-use crate::provider::{PLACES_MAX, ip_of};
+use crate::provider::PLACES_MAX;
 use crate::signals::Kept;
 use crate::stale;
 use crate::sys;
@@ -145,6 +146,9 @@ pub struct Port {
     endpoint: Option<Object<sys::FidEp>>,
     queue: Option<Object<sys::FidCq>>,
     addresses: Object<sys::FidAv>,
+    /// Registrations of memory that are bound to the endpoint, and end before it is closed.
+    bound: Vec<Arc<Bound>>,
+    is_one_sided: bool,
     calls: Calls,
     /// Where the provider keeps what it likes of an operation under way: never moved.
     contexts: Box<[Context]>,
@@ -213,9 +217,11 @@ impl Port {
         let calls = Calls::of(&endpoint, &queue).ok_or_else(|| missing("use an endpoint"))?;
         let count = options.operations.max(1);
         Ok(Port {
-            endpoint: Some(endpoint),
             queue: Some(queue),
             addresses,
+            bound: Vec::new(),
+            is_one_sided: domain.provider().is_one_sided && reads_alone(domain, &endpoint),
+            endpoint: Some(endpoint),
             calls,
             contexts: (0..count).map(|_| UnsafeCell::new([std::ptr::null_mut(); 8])).collect(),
             operations: (0..count).map(|_| None).collect(),
@@ -238,6 +244,43 @@ impl Port {
     /// By which peers find it.
     pub fn name(&self) -> &[u8] {
         &self.name
+    }
+
+    /// Its reads of a peer's memory need nothing of the peer's process.
+    pub fn is_one_sided(&self) -> bool {
+        self.is_one_sided
+    }
+
+    /// Registers memory for peers of this port.
+    ///
+    /// # Safety
+    /// As for [`Domain::register`].
+    pub(crate) unsafe fn register(
+        &mut self,
+        base: *mut u8,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Registration, Error> {
+        if !self.domain.binds_memory() {
+            // SAFETY: by this function's own contract.
+            return unsafe { self.domain.register(base, bytes, access) };
+        }
+        // SAFETY: by this function's own contract; it is ended with the registration.
+        let object = unsafe { self.domain.registered(base, bytes, access) }?;
+        let endpoint = self.endpoint.as_ref().expect("it is there until the port is dropped");
+        // SAFETY: of the same domain; the registration ends before the endpoint is closed.
+        let mut result = unsafe { object.bind(endpoint.fid(), 0) };
+        if result == 0 {
+            // SAFETY: the command takes nothing.
+            result = unsafe { object.control(sys::FI_ENABLE, std::ptr::null_mut()) };
+        }
+        if result != 0 {
+            return Err(self.domain.failure("bind memory to an endpoint", result as isize));
+        }
+        let (registration, bound) = Registration::bound(object, Arc::clone(&self.domain))?;
+        self.bound.retain(|bound| !bound.has_ended());
+        self.bound.push(bound);
+        Ok(registration)
     }
 
     /// Operations under way.
@@ -630,6 +673,10 @@ impl Drop for Port {
                 break;
             }
         }
+        // Peers reach nothing by it any more.
+        for bound in self.bound.drain(..) {
+            bound.end();
+        }
         let is_closed = self.endpoint.take().is_none_or(Object::close);
         if !is_closed {
             // The provider may still write to what its operations use.
@@ -665,129 +712,5 @@ impl Calls {
             poll: operation!(completions, FiOpsCq::read)?,
             poll_error: operation!(completions, FiOpsCq::readerr)?,
         })
-    }
-}
-
-fn open_addresses(domain: &Arc<Domain>, peers: usize) -> Result<Object<sys::FidAv>, Error> {
-    let what = "open an address vector";
-    let missing = || domain.failure(what, -sys::FI_ENOSYS as isize);
-    let open = operation!(domain.table(), FiOpsDomain::av_open).ok_or_else(missing)?;
-    let mut attributes = sys::FiAvAttr {
-        kind: 0,
-        rx_ctx_bits: 0,
-        count: peers,
-        ep_per_node: 0,
-        name: std::ptr::null(),
-        map_addr: std::ptr::null_mut(),
-        flags: 0,
-    };
-    let mut made = std::ptr::null_mut();
-    // SAFETY: the domain lives; the attributes are whole.
-    let result = unsafe { open(domain.as_ptr(), &raw mut attributes, &raw mut made, std::ptr::null_mut()) };
-    if result != 0 {
-        return Err(domain.failure(what, result as isize));
-    }
-    // SAFETY: just made, and nobody else's.
-    unsafe { Object::new(made) }.ok_or_else(missing)
-}
-
-/// A completion queue, and the descriptor that tells of completions, if there is to be one and the provider has such.
-fn open_queue(
-    domain: &Arc<Domain>,
-    options: PortOptions,
-) -> Result<(Object<sys::FidCq>, Option<RawFd>), Error> {
-    let what = "open a completion queue";
-    let missing = || domain.failure(what, -sys::FI_ENOSYS as isize);
-    let open = operation!(domain.table(), FiOpsDomain::cq_open).ok_or_else(missing)?;
-    let try_open = |wait_obj| {
-        let mut attributes = sys::FiCqAttr {
-            size: options.operations,
-            flags: 0,
-            format: sys::FI_CQ_FORMAT_MSG,
-            wait_obj,
-            signaling_vector: 0,
-            wait_cond: 0,
-            wait_set: std::ptr::null_mut(),
-        };
-        let mut made = std::ptr::null_mut();
-        // SAFETY: the domain lives; the attributes are whole.
-        let result =
-            unsafe { open(domain.as_ptr(), &raw mut attributes, &raw mut made, std::ptr::null_mut()) };
-        if result != 0 {
-            return Err(domain.failure(what, result as isize));
-        }
-        // SAFETY: just made, and nobody else's.
-        unsafe { Object::<sys::FidCq>::new(made) }.ok_or_else(missing)
-    };
-    if options.waits
-        && domain.provider().may_rest()
-        && let Ok(queue) = try_open(sys::FI_WAIT_FD)
-    {
-        let mut fd: RawFd = -1;
-        // SAFETY: the command puts the descriptor there.
-        let result = unsafe { queue.control(sys::FI_GETWAIT, (&raw mut fd).cast()) };
-        if result == 0 && fd >= 0 {
-            return Ok((queue, Some(fd)));
-        }
-    }
-    Ok((try_open(sys::FI_WAIT_NONE)?, None))
-}
-
-/// Whether the other can be the name of an endpoint that one of this name reaches, as far as can be told.
-fn is_of_kind(own: &[u8], other: &[u8]) -> bool {
-    match (ip_of(own), ip_of(other)) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        (Some(own), Some(other_ip)) => {
-            own.is_ipv4() == other_ip.is_ipv4()
-                && !other_ip.is_unspecified()
-                && !other_ip.is_multicast()
-                && other.get(2..4) != Some(&[0; 2])
-        }
-    }
-}
-
-fn name_of(domain: &Arc<Domain>, endpoint: &Object<sys::FidEp>) -> Result<Vec<u8>, Error> {
-    let what = "tell an endpoint's name";
-    // SAFETY: the object lives, and begins so.
-    let table = unsafe { (*endpoint.as_ptr()).cm };
-    let missing = || domain.failure(what, -sys::FI_ENOSYS as isize);
-    let get_name = operation!(table, FiOpsCm::getname).ok_or_else(missing)?;
-    let mut name = vec![0; NAME_BYTES_MAX];
-    let mut len = name.len();
-    // SAFETY: the endpoint is enabled; there is room for so many bytes.
-    let result = unsafe { get_name(endpoint.fid(), name.as_mut_ptr().cast(), &raw mut len) };
-    if result != 0 {
-        return Err(domain.failure(what, result as isize));
-    }
-    if len > name.len() {
-        return Err(Error::Size("an endpoint's name is longer than any known"));
-    }
-    name.truncate(len);
-    Ok(name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_of_one_kind() {
-        let name = |family: u16, port: u16, at: [u8; 4]| -> Vec<u8> {
-            [&family.to_ne_bytes()[..], &port.to_be_bytes(), &at, &[0; 8]].concat()
-        };
-        let own = name(2, 7, [192, 0, 2, 1]);
-        assert!(is_of_kind(&own, &name(2, 8, [127, 0, 0, 1])));
-        for other in [
-            name(0, 8, [127, 0, 0, 1]),
-            name(10, 8, [127, 0, 0, 1]),
-            name(2, 0, [127, 0, 0, 1]),
-            name(2, 8, [0; 4]),
-            name(2, 8, [224, 0, 0, 1]),
-            vec![0xff; 16],
-        ] {
-            assert!(!is_of_kind(&own, &other), "{other:?}");
-        }
-        assert!(is_of_kind(b"fi_shm://1:0\0", b"fi_shm://2:0\0"), "of others nothing is known");
     }
 }

@@ -29,8 +29,17 @@ pub const PLACES_MAX: usize = 4;
 const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2;
 
 /// What they may ask of registered memory.
-const MEMORY_MODES: i32 =
-    sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY;
+const MEMORY_MODES: i32 = sys::FI_MR_LOCAL
+    | sys::FI_MR_VIRT_ADDR
+    | sys::FI_MR_ALLOCATED
+    | sys::FI_MR_PROV_KEY
+    | sys::FI_MR_ENDPOINT;
+
+/// Of these at most one: buffers of pools are of no endpoint.
+const NOT_BOTH: i32 = sys::FI_MR_LOCAL | sys::FI_MR_ENDPOINT;
+
+/// Why a provider with such keys is none of use.
+pub(crate) const LONG_KEYS: &str = "has keys of memory longer than eight bytes, which are not known here";
 
 /// Providers whose hardware serves reads while the target's process does something else, or nothing. Others need the
 /// target to look at its completion queue, whatever they report of progress (ofi_rxm over verbs reports MANUAL, for its
@@ -60,7 +69,8 @@ pub struct Provider {
     pub protocol: u32,
     /// Its own address, where that is one of IP.
     pub address: Option<IpAddr>,
-    /// Reads of a peer's memory need nothing of the peer's process.
+    /// Reads of a peer's memory need nothing of the peer's process, where the endpoint does not say otherwise
+    /// ([`Port::is_one_sided`](crate::Port::is_one_sided)).
     pub is_one_sided: bool,
     /// Memory that is registered stays where it is, all of it in use from then on (`FI_MR_ALLOCATED`).
     pub pins_memory: bool,
@@ -103,6 +113,10 @@ impl Drop for OwnInfo {
 impl Info {
     pub fn as_ptr(&self) -> *mut FiInfo {
         self.0.info.as_ptr()
+    }
+
+    pub fn library(&self) -> &'static Library {
+        self.0.library
     }
 
     /// The same for an endpoint with at most so many operations under way: what a provider makes by default takes tens of
@@ -289,6 +303,9 @@ impl Provider {
         if description.address_format == sys::FI_SOCKADDR_IB {
             return None;
         }
+        if description.memory_modes & NOT_BOTH == NOT_BOTH {
+            return None;
+        }
         let core = description.name.split(';').next().unwrap_or_default();
         let is_one_sided = ONE_SIDED.contains(&core);
         Some(Provider {
@@ -449,6 +466,12 @@ impl Description {
         }
         if self.modes & !MODES != 0 {
             return "asks for a mode that is not known here";
+        }
+        if self.memory_modes & sys::FI_MR_RAW != 0 {
+            return LONG_KEYS;
+        }
+        if self.memory_modes & NOT_BOTH == NOT_BOTH {
+            return "registers buffers for one endpoint each";
         }
         if self.memory_modes & !MEMORY_MODES & !3 != 0 {
             return "asks for registrations of memory of a kind that is not known here";

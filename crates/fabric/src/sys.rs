@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_void};
 pub const API_VERSION: u32 = 1 << 16 | 17;
 
 /// A function that is not called here.
-type Unused = *const c_void;
+type Unused = Option<unsafe extern "C" fn()>;
 
 pub const FI_MSG: u64 = 1 << 1;
 pub const FI_RMA: u64 = 1 << 2;
@@ -25,9 +25,11 @@ pub const FI_CONTEXT2: u64 = 1 << 52;
 pub const FI_CONTEXT: u64 = 1 << 59;
 
 pub const FI_MR_LOCAL: c_int = 1 << 2;
+pub const FI_MR_RAW: c_int = 1 << 3;
 pub const FI_MR_VIRT_ADDR: c_int = 1 << 4;
 pub const FI_MR_ALLOCATED: c_int = 1 << 5;
 pub const FI_MR_PROV_KEY: c_int = 1 << 6;
+pub const FI_MR_ENDPOINT: c_int = 1 << 9;
 
 pub const FI_ORDER_RAR: u64 = 1 << 0;
 pub const FI_ORDER_SAS: u64 = 1 << 8;
@@ -43,6 +45,10 @@ pub const FI_WAIT_NONE: c_int = 0;
 pub const FI_WAIT_FD: c_int = 3;
 pub const FI_ADDR_STR: u32 = 9;
 pub const FI_CQ_FORMAT_MSG: c_int = 2;
+
+pub const FI_OPT_ENDPOINT: c_int = 0;
+/// Whether efa's reads take the peer's help: of libfabric 1.18 and later.
+pub const FI_OPT_EFA_EMULATED_READ: c_int = -(0xefa << 16) + 1;
 
 pub const FI_GETWAIT: c_int = 5;
 pub const FI_ENABLE: c_int = 6;
@@ -317,10 +323,17 @@ pub struct FiCqErrEntry {
 #[repr(C)]
 pub struct FidEp {
     pub fid: Fid,
-    pub ops: *const c_void,
+    pub ops: *const FiOpsEp,
     pub cm: *const FiOpsCm,
     pub msg: *const FiOpsMsg,
     pub rma: *const FiOpsRma,
+}
+
+#[repr(C)]
+pub struct FiOpsEp {
+    pub size: usize,
+    pub cancel: Unused,
+    pub getopt: Option<unsafe extern "C" fn(*mut Fid, c_int, c_int, *mut c_void, *mut usize) -> c_int>,
 }
 
 #[repr(C)]

@@ -137,7 +137,7 @@ fn messages_arrive_and_memory_is_read_and_written() {
     drop((sent, received, first.buffer));
     assert_eq!((pool_a.free(), pool_b.free()), (8, 8), "buffers come back");
 
-    let readable = Area::new(&there, 10_000, Peers::Read).expect("memory");
+    let readable = Area::new(&mut b, 10_000, Peers::Read).expect("memory");
     readable.copy_in(100, b"to be read");
     let at = |area: &Area, offset: u64| {
         let remote = area.remote();
@@ -148,7 +148,7 @@ fn messages_arrive_and_memory_is_read_and_written() {
     assert_eq!((read[0].token, read[0].kind, &read[0].result), (3, Kind::Read, &Ok(10)));
     assert_eq!(&read[0].buffer[10..20], b"to be read");
 
-    let writable = Area::new(&there, 10_000, Peers::Write).expect("memory");
+    let writable = Area::new(&mut b, 10_000, Peers::Write).expect("memory");
     let mut buffer = pool_a.take().expect("free");
     buffer[..7].copy_from_slice(b"written");
     a.write(to_b, at(&writable, 5000), buffer, 0..7, 4).expect("posted");
@@ -166,7 +166,7 @@ fn several_places_are_read_at_once_where_that_is_one_operation() {
     let (mut a, mut b) = (port(&here), port(&there));
     let to_b = a.connect(b.name()).expect("a name");
     let pool = Pool::new(&here, 2, 4096).expect("a pool");
-    let readable = Area::new(&there, 10_000, Peers::Read).expect("memory");
+    let readable = Area::new(&mut b, 10_000, Peers::Read).expect("memory");
     readable.copy_in(9_000, b"behind, ");
     readable.copy_in(100, b"before");
     let remote = readable.remote();
@@ -202,7 +202,7 @@ fn a_callers_memory_is_read_into_and_given_back() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
     let to_b = a.connect(b.name()).expect("a name");
-    let area = Area::new(&there, 1 << 20, Peers::Read).expect("memory");
+    let area = Area::new(&mut b, 1 << 20, Peers::Read).expect("memory");
     let bytes: Vec<u8> = (0..1 << 20).map(|i: u32| (i * 7 + i / 251) as u8).collect();
     area.copy_in(0, &bytes);
     let place = Place { address: area.remote().address, key: area.remote().key };
@@ -228,7 +228,8 @@ fn what_may_not_be_read_or_written_is_an_error() {
         return;
     }
     let pool = Pool::new(&here, 8, 4096).expect("a pool");
-    let readable = Area::new(&there, 8192, Peers::Read).expect("memory");
+    let mut owner = port(&there);
+    let readable = Area::new(&mut owner, 8192, Peers::Read).expect("memory");
     readable.copy_in(0, &[1; 8192]);
     let remote = readable.remote();
     for (place, what) in [
@@ -259,7 +260,7 @@ fn what_may_not_be_read_or_written_is_an_error() {
     // reference by whoever can.
     let exposed = unsafe { Exposed::new(&there, base, bytes.len(), Arc::clone(&bytes) as Arc<_>) };
     let exposed = exposed.expect("it is registered");
-    is_not_written(&here, &there, exposed.remote());
+    is_not_written(&here, &there, exposed.by(&mut owner).expect("it is the same"));
     assert!(bytes.iter().all(|byte| byte.load(Ordering::Relaxed) == 1));
 }
 
@@ -398,7 +399,7 @@ fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
         return;
     }
     let pool = Pool::new(&here, 8, 4096).expect("a pool");
-    let area = Area::new(&there, 4096, Peers::Read).expect("memory");
+    let area = Area::new(&mut b, 4096, Peers::Read).expect("memory");
     let name = b.name().to_vec();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let receive = Pool::new(&there, 1, 4096).expect("a pool").take().expect("free");
@@ -461,7 +462,7 @@ fn a_process_that_is_read() {
     let Ok(file) = std::env::var(WHERE) else { return };
     let [_, there] = domains();
     let mut b = port(&there);
-    let area = Area::new(&there, 4096, Peers::Read).expect("memory");
+    let area = Area::new(&mut b, 4096, Peers::Read).expect("memory");
     area.copy_in(0, &[7; 4096]);
     let name: String = b.name().iter().map(|byte| format!("{byte:02x}")).collect();
     let text = format!("{name} {} {}", area.remote().address, area.remote().key);
@@ -575,7 +576,7 @@ fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
     const BYTES: usize = 50_000;
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
-    let readable = Area::new(&there, BYTES, Peers::Read).expect("memory");
+    let readable = Area::new(&mut b, BYTES, Peers::Read).expect("memory");
     let pattern: Vec<u8> = (0..BYTES).map(|i| (i * 7 + i / 256) as u8).collect();
     readable.copy_in(0, &pattern);
     let remote = readable.remote();
@@ -617,7 +618,7 @@ fn parts_of_a_buffer_are_read_into_at_the_same_time() {
     const BYTES: usize = 100_000;
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
-    let readable = Area::new(&there, BYTES, Peers::Read).expect("memory");
+    let readable = Area::new(&mut b, BYTES, Peers::Read).expect("memory");
     let pattern: Vec<u8> = (0..BYTES).map(|i| (i * 7 + i / 256) as u8).collect();
     readable.copy_in(0, &pattern);
     let remote = readable.remote();

@@ -93,8 +93,8 @@ impl Served {
             let buffer = pool.take().context("buffers are as many as receives")?;
             port.receive(buffer, token as u64).map_err(|refused| refused.error)?;
         }
-        let readable = Area::new(&domain, bytes, Peers::Read)?;
-        let writable = Area::new(&domain, bytes, Peers::Write)?;
+        let readable = Area::new(&mut port, bytes, Peers::Read)?;
+        let writable = Area::new(&mut port, bytes, Peers::Write)?;
         Ok(Served { port, pool, readable, writable, client: None })
     }
 

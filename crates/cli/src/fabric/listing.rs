@@ -69,7 +69,7 @@ impl Listing {
             interface: provider.interface.clone(),
             network: provider.fabric.clone(),
             address: provider.address.map(|at| at.to_string()),
-            one_sided: provider.is_one_sided,
+            one_sided: trial.as_ref().map_or(provider.is_one_sided, |opened| opened.one_sided),
             reads_in_order: provider.reads_in_order,
             inject_bytes: provider.inject_bytes,
             opened: trial.as_ref().ok().cloned(),

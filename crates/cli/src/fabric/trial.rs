@@ -23,6 +23,8 @@ pub struct Opened {
     pub name: String,
     /// A descriptor tells of completions, so that nobody need poll.
     pub waits: bool,
+    /// Its reads take nothing of the peer's process.
+    pub one_sided: bool,
     /// What the process grew by.
     pub memory_kib: u64,
 }
@@ -48,10 +50,11 @@ fn try_open(provider: &Provider) -> Trial {
     let mut port = Port::open(&domain, options).map_err(told)?;
     let memory_kib = resident_kib().saturating_sub(before);
     // What a server does first of all with its items.
-    let area = Area::new(&domain, 4096, Peers::Read).map_err(told)?;
+    let area = Area::new(&mut port, 4096, Peers::Read).map_err(told)?;
     area.copy_in(0, &[1]);
     port.poll(&mut Vec::new()).map_err(told)?;
-    Ok(Opened { name: name_text(port.name()), waits: port.wait_fd().is_some(), memory_kib })
+    let (waits, one_sided) = (port.wait_fd().is_some(), port.is_one_sided());
+    Ok(Opened { name: name_text(port.name()), waits, one_sided, memory_kib })
 }
 
 fn resident_kib() -> u64 {

@@ -98,7 +98,7 @@ pub fn attach(
     terms.check().map_err(|unsound| Failure::Protocol(format!("{UNSOUND}: {unsound}")))?;
     let domain = Arc::clone(end.domain());
     let provider = domain.provider().name.clone();
-    let one_sided = remote.reads(offer.is_one_sided && domain.provider().is_one_sided);
+    let one_sided = remote.reads(offer.is_one_sided && end.is_one_sided());
     if one_sided {
         let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
         let sockets = Sockets::new(&socket.socket, &name);

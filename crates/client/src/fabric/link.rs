@@ -43,8 +43,8 @@ impl End {
         let operations = receives + LINK_SENDS;
         let mut port = Port::open(domain, PortOptions { operations, peers: 1, waits: true })?;
         let pool = Pool::new(domain, operations, MESSAGE_BYTES)?;
-        let staging = Area::new(domain, STAGING_BYTES, Peers::Read)?;
-        let landing = Area::new(domain, LANDING_BYTES, Peers::Write)?;
+        let staging = Area::new(&mut port, STAGING_BYTES, Peers::Read)?;
+        let landing = Area::new(&mut port, LANDING_BYTES, Peers::Write)?;
         for _ in 0..receives {
             let buffer = pool.take().expect("nobody else has any of them");
             port.receive(buffer, 0).map_err(|refused| refused.error)?;
@@ -70,6 +70,11 @@ impl End {
     /// What it may write.
     pub fn landing(&self) -> RemoteMemory {
         self.landing.remote()
+    }
+
+    /// Reads of a server's memory need nothing of the server's process.
+    pub fn is_one_sided(&self) -> bool {
+        self.port.is_one_sided()
     }
 
     /// What it is registered with.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_client::FabricMode;
-use fabcache_fabric::{Area, Domain, Peers};
+use fabcache_fabric::{Area, Domain, Peers, Port, PortOptions};
 use fabcache_layout::checksum::SECRET_BYTES;
 use fabcache_layout::header::HEADER_BYTES;
 use fabcache_store::life::Life;
@@ -93,11 +93,17 @@ struct Regions {
     server: Scripted,
 }
 
+/// Memory is registered by a port.
+fn port(domain: &Arc<Domain>) -> Port {
+    Port::open(domain, PortOptions { operations: 8, peers: 1, waits: false }).expect("an endpoint")
+}
+
 impl Regions {
     fn start() -> Regions {
         let domain = domain();
         let original = Original::create();
-        let area = Area::new(&domain, original.store.region_bytes() as usize, Peers::Read).expect("memory");
+        let area = Area::new(&mut port(&domain), original.store.region_bytes() as usize, Peers::Read)
+            .expect("memory");
         let server = Scripted::start(&domain, Script::honest());
         Regions { domain, original: Arc::new(Mutex::new(original)), area: Arc::new(area), server }
     }
@@ -162,7 +168,7 @@ fn a_sound_region_is_read() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_region_that_is_not_where_it_is_said_to_be() {
     let regions = Regions::start();
-    let other = Area::new(&regions.domain, 1 << 16, Peers::Write).expect("memory");
+    let other = Area::new(&mut port(&regions.domain), 1 << 16, Peers::Write).expect("memory");
     let other = other.remote();
     let all: [(&str, Spoil); 7] = [
         ("no such key", Box::new(|_, words| words.with(KEY, 0x7fff_fff1u32))),

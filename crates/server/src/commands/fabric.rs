@@ -9,7 +9,7 @@ use fabcache_fabric::{RemoteMemory, ip_of};
 use fabcache_layout::header::FORMAT_VERSION;
 use fabcache_protocol::{FabricAttach, FabricMemory, Form, Refusal, Reply};
 use fabcache_transport::Kind;
-use fabcache_transport::fabric::{Client, Granted};
+use fabcache_transport::fabric::{Client, FabricPort, Granted};
 
 use super::{Context, Offer, Session, Way, refused, saved};
 use crate::fabric::{Fabric, FabricSettings, OpenFabric};
@@ -37,7 +37,7 @@ pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64
         Ok((fabric, _)) => {
             let provider = fabric.provider();
             let (protocol, format) = (provider.protocol, provider.address_format);
-            let one_sided = u8::from(provider.is_one_sided);
+            let one_sided = u8::from(fabric.is_one_sided());
             Ok(format!("FABRIC {} {protocol} {format} {one_sided}", provider.name))
         }
         Err(refusal) => Err(refusal),
@@ -79,11 +79,11 @@ pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_
 }
 
 /// What a client that goes on over the fabric is told: of its worker's end, and how to read the items.
-pub fn attached(shared: &Shared, fabric: &OpenFabric, name: &[u8], granted: &Granted) -> String {
-    let (store, region) = (&shared.store, fabric.region());
+pub fn attached(shared: &Shared, port: &FabricPort, region: &RemoteMemory, granted: &Granted) -> String {
+    let store = &shared.store;
     format!(
         "FABRIC {} {:x} {} {} {} {} {} {} {}",
-        STANDARD.encode(name),
+        STANDARD.encode(port.name()),
         granted.token,
         granted.credits,
         store.region_bytes(),

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context, Error, Result};
-use fabcache_fabric::{Domain, Exposed, Library, Provider, RemoteMemory, Wish, ip_of};
+use fabcache_fabric::{Domain, Exposed, Library, Provider, Wish, ip_of};
 use fabcache_store::Store;
 use fabcache_transport::fabric::{FabricOptions, FabricPort};
 use rustix::process::{Resource, getrlimit};
@@ -30,7 +30,8 @@ pub struct OpenFabric {
     // What workers' ends are opened with, and opened anew.
     domain: Arc<Domain>,
     options: FabricOptions,
-    region: RemoteMemory,
+    is_one_sided: bool,
+    region_bytes: u64,
     /// While it is there, peers can read the region.
     exposed: Mutex<Option<Exposed>>,
     /// What each worker has registered for messages.
@@ -67,7 +68,7 @@ impl Fabric {
 
     /// Bytes of the region, if peers can read it.
     pub fn region_bytes(&self) -> u64 {
-        self.opened().map_or(0, |fabric| fabric.region.bytes)
+        self.opened().map_or(0, |fabric| fabric.region_bytes)
     }
 
     /// Workers that have a port.
@@ -85,7 +86,7 @@ impl Fabric {
     /// Nobody can read the region any more.
     pub fn close(&self) {
         if let Fabric::Open(fabric) = self {
-            fabric.exposed.lock().expect("no thread panics while it closes the region").take();
+            fabric.exposed().take();
         }
     }
 }
@@ -116,13 +117,17 @@ impl OpenFabric {
         let options = FabricOptions { receives: settings.receives, clients, ..FabricOptions::default() };
         let ports = (0..workers).map(|_| FabricPort::open(&domain, &options));
         let told = |error| explained(error, &provider, store.region_bytes(), workers);
-        let ports: Vec<FabricPort> = ports.collect::<Result<_, _>>().map_err(told)?;
-        let exposed = expose(&domain, store).map_err(told).context("the items cannot be given to read")?;
+        let mut ports: Vec<FabricPort> = ports.collect::<Result<_, _>>().map_err(told)?;
+        let exposed = expose(&domain, store).and_then(|exposed| {
+            ports.iter_mut().try_for_each(|port| port.expose(&exposed))?;
+            Ok(exposed)
+        });
+        let exposed = exposed.map_err(told).context("the items cannot be given to read")?;
         if provider.pins_memory {
             // What hardware reads would be the pages of before.
             store.keep_pages();
         }
-        let region = exposed.remote();
+        let region_bytes = store.region_bytes();
         if provider.trusts_peers() {
             tracing::warn!(
                 "libfabric's provider shm trusts its peers: clients that come by it can do to this server what they like, and \
@@ -138,12 +143,16 @@ impl OpenFabric {
             endpoint = ports.first().map(|port| endpoint(port.name())),
             peers = %settings.peers,
             "clients can come by the fabric, and read all {} bytes of memory, {}",
-            region.bytes,
+            region_bytes,
             if provider.pins_memory { "which are pinned" } else { "none of which is pinned" }
         );
         let buffer_bytes = ports.iter().map(|port| AtomicU64::new(port.registered_bytes())).collect();
+        let is_one_sided = ports.iter().all(FabricPort::is_one_sided);
         let exposed = Mutex::new(Some(exposed));
-        Ok((OpenFabric { provider, domain, options, region, exposed, buffer_bytes }, ports))
+        Ok((
+            OpenFabric { provider, domain, options, is_one_sided, region_bytes, exposed, buffer_bytes },
+            ports,
+        ))
     }
 
     /// Opens a worker's port anew.
@@ -151,8 +160,13 @@ impl OpenFabric {
     /// # Errors
     /// The provider cannot, or there is no memory that can be registered.
     pub fn open_port(&self) -> Result<FabricPort> {
-        FabricPort::open(&self.domain, &self.options)
-            .map_err(|error| explained(error, &self.provider, self.region.bytes, self.buffer_bytes.len()))
+        let port = FabricPort::open(&self.domain, &self.options).and_then(|mut port| {
+            if let Some(exposed) = &*self.exposed() {
+                port.expose(exposed)?;
+            }
+            Ok(port)
+        });
+        port.map_err(|error| explained(error, &self.provider, self.region_bytes, self.buffer_bytes.len()))
     }
 
     /// The provider that clients are to take.
@@ -160,9 +174,13 @@ impl OpenFabric {
         &self.provider
     }
 
-    /// What allows to read all items.
-    pub fn region(&self) -> RemoteMemory {
-        self.region
+    /// Clients that can read items without the server's help.
+    pub fn is_one_sided(&self) -> bool {
+        self.is_one_sided
+    }
+
+    fn exposed(&self) -> MutexGuard<'_, Option<Exposed>> {
+        self.exposed.lock().expect("no thread panics while it opens or closes the region")
     }
 
     /// What a worker has registered has changed; nothing if it has no port.

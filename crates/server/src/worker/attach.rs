@@ -98,6 +98,11 @@ fn connect(
         ctx.counters().fabric_refused.inc();
         return Err(Failed::Refused(Box::new(tcp), fabric::BETWEEN));
     };
+    let Some(region) = port.region() else {
+        // The server is about to stop.
+        ctx.counters().fabric_refused.inc();
+        return Err(Failed::Refused(Box::new(tcp), fabric::BETWEEN));
+    };
     let attached = port.attach(tcp, place.token(), client);
     opened.set_buffer_bytes(ctx.worker, port.registered_bytes());
     let (mut link, granted) = match attached {
@@ -112,7 +117,7 @@ fn connect(
             return Err(Failed::Refused(Box::new(tcp), refusal));
         }
     };
-    let line = fabric::attached(&shared, opened, port.name(), &granted);
+    let line = fabric::attached(&shared, port, &region, &granted);
     let mut answer = Vec::new();
     form.form().reply(&Reply::Line(line.as_bytes()), &mut answer);
     if let Err(error) = link.answer(&answer) {

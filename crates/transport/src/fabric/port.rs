@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fabcache_fabric::channel::bells::ServerBells;
 use fabcache_fabric::channel::{ServerEnd, Terms, Unsound, token_of};
-use fabcache_fabric::{Buffer, Completion, Domain, Error, Kind, Peer, RemoteMemory};
+use fabcache_fabric::{Buffer, Completion, Domain, Error, Exposed, Kind, Peer, RemoteMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -121,6 +121,8 @@ pub struct FabricPort {
     inner: Arc<Mutex<Inner>>,
     /// Another name of the port's own.
     wait_fd: Option<OwnedFd>,
+    region: Option<RemoteMemory>,
+    is_one_sided: bool,
 }
 
 /// What a port and its links share.
@@ -200,7 +202,27 @@ impl FabricPort {
             dropped: 0,
             failed: None,
         };
-        Ok(FabricPort { name, inner: Arc::new(Mutex::new(inner)), wait_fd })
+        let is_one_sided = inner.shared.port.is_one_sided();
+        Ok(FabricPort { name, inner: Arc::new(Mutex::new(inner)), wait_fd, region: None, is_one_sided })
+    }
+
+    /// Lets clients read memory by this port.
+    ///
+    /// # Errors
+    /// It cannot be registered for it.
+    pub fn expose(&mut self, region: &Exposed) -> Result<(), Error> {
+        self.region = Some(region.by(&mut lock(&self.inner).shared.port)?);
+        Ok(())
+    }
+
+    /// What clients need to read it, if there is any.
+    pub fn region(&self) -> Option<RemoteMemory> {
+        self.region
+    }
+
+    /// Reads of clients' memory need nothing of their processes, nor do those of such clients of this one.
+    pub fn is_one_sided(&self) -> bool {
+        self.is_one_sided
     }
 
     /// By which clients find it.

@@ -56,7 +56,6 @@ pub fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
 /// What clients of one process share.
 pub struct Endpoint {
     pub inner: Mutex<Inner>,
-    domain: Arc<Domain>,
 }
 
 pub struct Inner {
@@ -77,7 +76,7 @@ impl Endpoint {
         let sends = Pool::new(domain, 32, MESSAGE_BYTES).expect("memory");
         let mut inner = Inner { port, sends, receives, came: Vec::new(), failed: Vec::new(), peer: None };
         inner.post_receives();
-        Arc::new(Endpoint { inner: Mutex::new(inner), domain: Arc::clone(domain) })
+        Arc::new(Endpoint { inner: Mutex::new(inner) })
     }
 }
 
@@ -218,7 +217,10 @@ impl Client {
         change: u64,
         credits: u16,
     ) -> Client {
-        let area = |peers| Area::new(&endpoint.domain, ring_bytes, peers).expect("memory");
+        let area = |peers| {
+            let mut inner = endpoint.inner.lock().expect("no panic");
+            Area::new(&mut inner.port, ring_bytes, peers).expect("memory")
+        };
         let (staging, landing) = (area(Peers::Read), area(Peers::Write));
         static TOKENS: std::sync::atomic::AtomicU64 =
             std::sync::atomic::AtomicU64::new(0x1234_5678_0000_0000);

@@ -1,0 +1,435 @@
+//! A provider that has no device: it notes what is asked of it, and answers as [`Fake`] says.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+use crate::library::Library;
+use crate::provider::Provider;
+use crate::sys::{self, FiInfo, FiOps, Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr};
+use crate::{Domain, Wish};
+
+/// What it is like; of the thread that asks.
+#[derive(Clone, Copy)]
+pub struct Fake {
+    pub name: &'static str,
+    pub memory_modes: c_int,
+    /// What calls of these names return.
+    pub refuses: Option<(&'static str, c_int)>,
+    /// What its endpoints say of whether reads take the peer's help; none: they do not know what is asked.
+    pub emulates_reads: Option<bool>,
+}
+
+impl Default for Fake {
+    fn default() -> Fake {
+        Fake { name: "fake", memory_modes: sys::FI_MR_ENDPOINT, refuses: None, emulates_reads: None }
+    }
+}
+
+thread_local! {
+    static FAKE: Cell<Fake> = Cell::new(Fake::default());
+    static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static OBJECTS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Notes a call; what it returns.
+fn note(call: &'static str, of: impl ToString) -> c_int {
+    CALLS.with_borrow_mut(|calls| calls.push(format!("{call} {}", of.to_string())));
+    match FAKE.get().refuses {
+        Some((refused, result)) if refused == call => result,
+        _ => 0,
+    }
+}
+
+/// What was asked of it since the last time.
+pub fn calls() -> Vec<String> {
+    CALLS.take()
+}
+
+impl Fake {
+    /// From now on this thread's provider is so.
+    pub fn is_there(self) {
+        FAKE.set(self);
+    }
+
+    /// Opens it.
+    pub fn open(self) -> Arc<Domain> {
+        self.is_there();
+        OBJECTS.set(0);
+        let provider: Provider = LIBRARY.pick(&Wish::default()).expect("it is the only one");
+        let domain = Domain::open(&provider).expect("it opens");
+        calls();
+        domain
+    }
+}
+
+pub static LIBRARY: Library =
+    Library { get_info, free_info, dup_info, open_fabric, str_error, version: sys::API_VERSION };
+
+// ---- descriptions ----
+
+/// One with all its parts, for whoever frees it.
+fn described(fake: Fake) -> *mut FiInfo {
+    let name = |text: &str| CString::new(text).expect("no 0 in it").into_raw();
+    let fabric = sys::FiFabricAttr {
+        fabric: null_mut(),
+        name: name("fake"),
+        prov_name: name(fake.name),
+        prov_version: 0,
+        api_version: sys::API_VERSION,
+    };
+    // SAFETY: numbers, and addresses of nothing: zeros are a value, as of all that follow.
+    let mut info: FiInfo = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut domain: sys::FiDomainAttr = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut endpoint: sys::FiEpAttr = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut transmit: sys::FiTxAttr = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let receive: sys::FiRxAttr = unsafe { std::mem::zeroed() };
+    domain.name = name("fake0");
+    domain.mr_mode = fake.memory_modes;
+    domain.mr_key_size = 8;
+    endpoint.kind = sys::FI_EP_RDM;
+    transmit.msg_order = sys::FI_ORDER_SAS;
+    transmit.size = 64;
+    info.caps = u64::MAX;
+    info.domain_attr = Box::into_raw(Box::new(domain));
+    info.ep_attr = Box::into_raw(Box::new(endpoint));
+    info.tx_attr = Box::into_raw(Box::new(transmit));
+    info.rx_attr = Box::into_raw(Box::new(receive));
+    info.fabric_attr = Box::into_raw(Box::new(fabric));
+    Box::into_raw(Box::new(info))
+}
+
+/// Who asks with hints gets it if these allow it, who asks without gets it anyway.
+unsafe extern "C" fn get_info(
+    _: u32,
+    _: *const c_char,
+    _: *const c_char,
+    _: u64,
+    hints: *const FiInfo,
+    into: *mut *mut FiInfo,
+) -> c_int {
+    let fake = FAKE.get();
+    if !hints.is_null() {
+        // SAFETY: hints are descriptions with all their parts.
+        let domain = unsafe { (*hints).domain_attr };
+        // SAFETY: as above.
+        let allowed = unsafe { (*domain).mr_mode };
+        if fake.memory_modes & !allowed != 0 {
+            return -sys::FI_ENODATA;
+        }
+    }
+    // SAFETY: the caller says where.
+    unsafe { *into = described(fake) };
+    0
+}
+
+unsafe extern "C" fn free_info(info: *mut FiInfo) {
+    // SAFETY: it came from `described`, and is freed once.
+    let info = unsafe { Box::from_raw(info) };
+    // SAFETY: as above, with its parts.
+    let domain = unsafe { Box::from_raw(info.domain_attr) };
+    // SAFETY: as above.
+    let fabric = unsafe { Box::from_raw(info.fabric_attr) };
+    for name in [domain.name, fabric.name, fabric.prov_name] {
+        // SAFETY: as above.
+        drop(unsafe { CString::from_raw(name) });
+    }
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(info.ep_attr) });
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(info.tx_attr) });
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(info.rx_attr) });
+}
+
+unsafe extern "C" fn dup_info(_: *const FiInfo) -> *mut FiInfo {
+    described(FAKE.get())
+}
+
+unsafe extern "C" fn str_error(_: c_int) -> *const c_char {
+    null()
+}
+
+// ---- objects ----
+
+/// One of its objects, which begins as libfabric's do.
+#[repr(C)]
+struct Made<T> {
+    object: T,
+    /// As calls are noted.
+    name: String,
+}
+
+/// Makes one, named by its kind and a number.
+fn make<T>(kind: &str, into: *mut *mut T, object: impl FnOnce(Fid) -> T, ops: *const FiOps) -> c_int {
+    let number = OBJECTS.get();
+    OBJECTS.set(number + 1);
+    let fid = Fid { fclass: 0, context: null_mut(), ops };
+    let made = Box::new(Made { object: object(fid), name: format!("{kind}{number}") });
+    // SAFETY: the caller says where; what is made begins with the object.
+    unsafe { *into = Box::into_raw(made).cast() };
+    0
+}
+
+/// What an object is called.
+///
+/// # Safety
+/// It came from `make`, as an object of this type.
+unsafe fn name_of<T>(fid: *mut Fid) -> String {
+    // SAFETY: by this function's own contract; objects begin with this.
+    unsafe { (*fid.cast::<Made<T>>()).name.clone() }
+}
+
+unsafe extern "C" fn close<T>(fid: *mut Fid) -> c_int {
+    // SAFETY: the table is that of objects of this type.
+    let name = unsafe { name_of::<T>(fid) };
+    let result = note("close", name);
+    if result == 0 {
+        // SAFETY: it came from `make`, and is closed once.
+        drop(unsafe { Box::from_raw(fid.cast::<Made<T>>()) });
+    }
+    result
+}
+
+const fn ops<T>() -> FiOps {
+    FiOps { size: size_of::<FiOps>(), close: Some(close::<T>), bind: None, control: None }
+}
+
+static FABRIC: FiOps = ops::<FidFabric>();
+static DOMAIN: FiOps = ops::<FidDomain>();
+static VECTOR: FiOps = ops::<FidAv>();
+static QUEUE: FiOps = ops::<FidCq>();
+static ENDPOINT: FiOps =
+    FiOps { bind: Some(bind_endpoint), control: Some(enable_endpoint), ..ops::<FidEp>() };
+static MEMORY: FiOps = FiOps { bind: Some(bind_memory), control: Some(enable_memory), ..ops::<FidMr>() };
+
+unsafe extern "C" fn open_fabric(
+    _: *mut sys::FiFabricAttr,
+    into: *mut *mut FidFabric,
+    _: *mut c_void,
+) -> c_int {
+    static TABLE: sys::FiOpsFabric = sys::FiOpsFabric {
+        size: size_of::<sys::FiOpsFabric>(),
+        domain: Some(open_domain),
+        passive_ep: None,
+        eq_open: None,
+        wait_open: None,
+        trywait: None,
+    };
+    make("fabric", into, |fid| FidFabric { fid, ops: &raw const TABLE, api_version: 0 }, &raw const FABRIC)
+}
+
+unsafe extern "C" fn open_domain(
+    _: *mut FidFabric,
+    _: *mut FiInfo,
+    into: *mut *mut FidDomain,
+    _: *mut c_void,
+) -> c_int {
+    static TABLE: sys::FiOpsDomain = sys::FiOpsDomain {
+        size: size_of::<sys::FiOpsDomain>(),
+        av_open: Some(open_vector),
+        cq_open: Some(open_queue),
+        endpoint: Some(open_endpoint),
+    };
+    static MEMORIES: sys::FiOpsMr = sys::FiOpsMr { size: size_of::<sys::FiOpsMr>(), reg: Some(register) };
+    let object = |fid| FidDomain { fid, ops: &raw const TABLE, mr: &raw const MEMORIES };
+    make("domain", into, object, &raw const DOMAIN)
+}
+
+unsafe extern "C" fn open_vector(
+    _: *mut FidDomain,
+    _: *mut sys::FiAvAttr,
+    into: *mut *mut FidAv,
+    _: *mut c_void,
+) -> c_int {
+    make("vector", into, |fid| FidAv { fid, ops: null() }, &raw const VECTOR)
+}
+
+unsafe extern "C" fn open_queue(
+    _: *mut FidDomain,
+    _: *mut sys::FiCqAttr,
+    into: *mut *mut FidCq,
+    _: *mut c_void,
+) -> c_int {
+    static TABLE: sys::FiOpsCq = sys::FiOpsCq {
+        size: size_of::<sys::FiOpsCq>(),
+        read: Some(read_queue),
+        readfrom: None,
+        readerr: Some(read_errors),
+    };
+    make("queue", into, |fid| FidCq { fid, ops: &raw const TABLE }, &raw const QUEUE)
+}
+
+unsafe extern "C" fn read_queue(_: *mut FidCq, _: *mut c_void, _: usize) -> isize {
+    -sys::FI_EAGAIN as isize
+}
+
+unsafe extern "C" fn read_errors(_: *mut FidCq, _: *mut sys::FiCqErrEntry, _: u64) -> isize {
+    -sys::FI_EAGAIN as isize
+}
+
+// ---- memory ----
+
+unsafe extern "C" fn register(
+    _: *mut Fid,
+    _: *const c_void,
+    bytes: usize,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    into: *mut *mut FidMr,
+    _: *mut c_void,
+) -> c_int {
+    match note("register", bytes) {
+        0 => {}
+        result => return result,
+    }
+    // Of memory that is to be enabled the key is not known before.
+    let is_enabled = FAKE.get().memory_modes & sys::FI_MR_ENDPOINT == 0;
+    let key = if is_enabled { OBJECTS.get() } else { sys::FI_KEY_NOTAVAIL };
+    make("memory", into, |fid| FidMr { fid, mem_desc: null_mut(), key }, &raw const MEMORY)
+}
+
+unsafe extern "C" fn bind_memory(fid: *mut Fid, to: *mut Fid, _: u64) -> c_int {
+    // SAFETY: the table is that of memory.
+    let name = unsafe { name_of::<FidMr>(fid) };
+    // SAFETY: memory is bound to endpoints only.
+    let endpoint = unsafe { name_of::<FidEp>(to) };
+    note("bind", format!("{name} to {endpoint}"))
+}
+
+unsafe extern "C" fn enable_memory(fid: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
+    assert_eq!(command, sys::FI_ENABLE);
+    // SAFETY: the table is that of memory.
+    let name = unsafe { name_of::<FidMr>(fid) };
+    let number: u64 = name.trim_start_matches("memory").parse().expect("a number");
+    let result = note("enable", name);
+    if result == 0 {
+        // SAFETY: as above, and nobody else uses it meanwhile.
+        unsafe { (*fid.cast::<FidMr>()).key = 1000 + number };
+    }
+    result
+}
+
+// ---- endpoints ----
+
+unsafe extern "C" fn open_endpoint(
+    _: *mut FidDomain,
+    _: *mut FiInfo,
+    into: *mut *mut FidEp,
+    _: *mut c_void,
+) -> c_int {
+    static OPTIONS: sys::FiOpsEp =
+        sys::FiOpsEp { size: size_of::<sys::FiOpsEp>(), cancel: None, getopt: Some(get_option) };
+    static NAMES: sys::FiOpsCm =
+        sys::FiOpsCm { size: size_of::<sys::FiOpsCm>(), setname: None, getname: Some(get_name) };
+    static MESSAGES: sys::FiOpsMsg = sys::FiOpsMsg {
+        size: size_of::<sys::FiOpsMsg>(),
+        recv: Some(receive),
+        recvv: None,
+        recvmsg: None,
+        send: Some(send),
+        sendv: None,
+        sendmsg: None,
+        inject: Some(inject),
+    };
+    static PLACES: sys::FiOpsRma = sys::FiOpsRma {
+        size: size_of::<sys::FiOpsRma>(),
+        read: Some(read),
+        readv: None,
+        readmsg: Some(message),
+        write: None,
+        writev: None,
+        writemsg: Some(message),
+    };
+    let object = |fid| FidEp {
+        fid,
+        ops: &raw const OPTIONS,
+        cm: &raw const NAMES,
+        msg: &raw const MESSAGES,
+        rma: &raw const PLACES,
+    };
+    make("endpoint", into, object, &raw const ENDPOINT)
+}
+
+unsafe extern "C" fn bind_endpoint(_: *mut Fid, _: *mut Fid, _: u64) -> c_int {
+    0
+}
+
+unsafe extern "C" fn enable_endpoint(_: *mut Fid, _: c_int, _: *mut c_void) -> c_int {
+    0
+}
+
+unsafe extern "C" fn get_option(
+    _: *mut Fid,
+    _: c_int,
+    option: c_int,
+    into: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    const FI_ENOPROTOOPT: c_int = 92;
+    let Some(answer) = FAKE.get().emulates_reads else { return -FI_ENOPROTOOPT };
+    assert_eq!(option, sys::FI_OPT_EFA_EMULATED_READ);
+    // SAFETY: the caller says where, and how much room there is.
+    unsafe { *into.cast::<bool>() = answer };
+    // SAFETY: as above.
+    unsafe { *len = 1 };
+    0
+}
+
+unsafe extern "C" fn get_name(_: *mut Fid, _: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: the caller says where.
+    unsafe { *len = 4 };
+    0
+}
+
+// Nobody is there.
+
+unsafe extern "C" fn receive(
+    _: *mut FidEp,
+    _: *mut c_void,
+    _: usize,
+    _: *mut c_void,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    -sys::FI_EAGAIN as isize
+}
+
+unsafe extern "C" fn send(
+    _: *mut FidEp,
+    _: *const c_void,
+    _: usize,
+    _: *mut c_void,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    -sys::FI_EAGAIN as isize
+}
+
+unsafe extern "C" fn inject(_: *mut FidEp, _: *const c_void, _: usize, _: u64) -> isize {
+    -sys::FI_EAGAIN as isize
+}
+
+unsafe extern "C" fn read(
+    _: *mut FidEp,
+    _: *mut c_void,
+    _: usize,
+    _: *mut c_void,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    -sys::FI_EAGAIN as isize
+}
+
+unsafe extern "C" fn message(_: *mut FidEp, _: *const sys::FiMsgRma, _: u64) -> isize {
+    -sys::FI_EAGAIN as isize
+}
