@@ -51,7 +51,7 @@ const VERBS: &str = "verbs;ofi_rxm";
 /// For one program of tests on this machine, and in the other.
 const PLAIN_TIME_MAX: Duration = Duration::from_secs(300);
 const LONG_TIME_MAX: Duration = Duration::from_secs(3600);
-const STEP_TIME_MAX: Duration = Duration::from_secs(300);
+const STEP_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// What shows that soft-RoCE works, and what it is given.
 const CHECK: &str = "soft-RoCE itself";
