@@ -20,8 +20,9 @@ const BYTES_OF_A_SIZE: usize = 32 << 20;
 const KEYS_MAX: u64 = 4096;
 /// Bytes that an item takes beside key and value, with much to spare.
 const OVERHEAD_BYTES: u64 = 100;
-/// Memory of a server that is not small. In small ones values of fewer bytes are in several pieces, which takes a read more.
-const USUAL_MEGABYTES: u64 = 2048;
+/// At least so much memory has a server: in smaller ones values of 64 KiB are in several pieces, which takes a read more. In
+/// larger ones a client that knows nothing has more of the index to get to know than a round is long.
+const SERVER_MEGABYTES_MIN: u64 = 600;
 /// Requests under way while servers are filled.
 const FILL_WINDOW: usize = 32;
 
@@ -63,7 +64,7 @@ impl Servers {
         let of = |bytes: usize| keys_of(bytes) * (bytes as u64 + KEY_BYTES as u64 + OVERHEAD_BYTES);
         let megabytes = ((sizes.iter().copied().map(of).sum::<u64>() * 3 / 2) >> 20) + 128;
         // Where all of it is touched and pinned there may be no more.
-        let megabytes = if provider.pins_memory { megabytes } else { megabytes.max(USUAL_MEGABYTES) };
+        let megabytes = if provider.pins_memory { megabytes } else { megabytes.max(SERVER_MEGABYTES_MIN) };
         let megabytes = megabytes.to_string();
         let flags = ["-t", "1", "-m", &megabytes, "-I", "2m"];
         let fabric = provider.identity();
