@@ -49,6 +49,9 @@ fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
         limits::allow_core_dumps()?;
     }
     limits::allow_connections(settings.connections_max, settings.threads)?;
+    if settings.fabric.is_some() {
+        settings.warnings.extend(limits::allow_fabric(settings.connections_max, settings.threads)?);
+    }
     if privileges::is_needlessly_root(settings.user.as_deref()) {
         tracing::warn!("running as root; give -u USER to become another user");
     }

@@ -250,6 +250,24 @@ fn sockets_of_the_service_manager_are_taken_over() {
 }
 
 #[test]
+fn clients_of_the_fabric_have_open_files_enough_or_that_is_said() {
+    // No libfabric is needed: how many there may be is settled before.
+    let limited = |limit: &str, more: &str| {
+        let mut command = Command::new("sh");
+        let line =
+            format!("{limit}; exec {} -l 127.0.0.1 -p -1 -t 1 -c 60 {more}", env!("CARGO_BIN_EXE_fabcached"));
+        command.args(["-c", &line]).env("FABCACHE_LIBFABRIC", "/nonexistent");
+        start_command(command)
+    };
+    assert_eq!(limited("ulimit -S -n 150", "").open_files_max(), 150, "enough without");
+    assert!(limited("ulimit -S -n 150", "--fabric").open_files_max() >= 3 * 60);
+    let process = limited("ulimit -n 150", "--fabric");
+    let is_raised = process.open_files_max() >= 3 * 60;
+    let is_said = process.log().contains("up to 3 open files each: -c 60 of them need");
+    assert_ne!(is_raised, is_said, "{}", process.log());
+}
+
+#[test]
 fn the_service_manager_is_told_how_it_goes() {
     let scratch = Scratch::new("notify");
     let path = scratch.path("notify");

@@ -95,6 +95,13 @@ impl Process {
         ended.expect("it has ended")
     }
 
+    /// How many files it may have open.
+    pub fn open_files_max(&self) -> u64 {
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", self.child.id())).expect("it runs");
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("there is one");
+        line.split_whitespace().next().and_then(|soft| soft.parse().ok()).expect("a number")
+    }
+
     /// Memory in use, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
