@@ -99,6 +99,10 @@ pub enum SharedMemory {
 }
 
 /// The fabric: what of it is used with servers whose addresses begin with `fab://`. Others are never asked for it.
+///
+/// Each connection has an endpoint, and there are as many as calls that block at the same time: over `tcp;ofi_rxm` libfabric takes
+/// some 90 MB for each, which also takes time. Less than half of that will do where the program's environment has
+/// `FI_OFI_RXM_USE_SRX=1`, `FI_OFI_RXM_MSG_TX_SIZE=64` and `FI_OFI_RXM_MSG_RX_SIZE=64`; calls that do not wait share one connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fabric {
     /// How values are got.

@@ -245,6 +245,21 @@ fn who_is_refused_is_told_or_takes_tcp() {
         text.starts_with("fab://") && text.contains("not over the fabric") && text.contains("--fabric"),
         "{text}"
     );
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("tcp://{}", listener.local_addr().expect("it has one"));
+    let foreign = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("a client");
+        let mut lines = BufReader::new(socket.try_clone().expect("a descriptor")).lines();
+        while let Some(Ok(line)) = lines.next() {
+            let answer: &[u8] = if line == "mn" { b"MN\r\n" } else { b"ERROR\r\n" };
+            socket.write_all(answer).expect("it reads");
+        }
+    });
+    let cache = over(&address, options(FabricMode::Auto));
+    let text = cache.get(b"key").expect_err("it knows no fabric").to_string();
+    assert!(text.contains("no server that has one, for it answers \"ERROR\""), "{text}");
+    drop(cache);
+    foreign.join().expect("it is gone");
     let or_tcp = Options { fabric: Fabric { or_tcp: true, ..Fabric::default() }, ..Options::default() };
     let cache = over(&without.address(), or_tcp);
     cache.set(b"key", b"v", Ttl::NEVER).expect("by TCP");
@@ -260,6 +275,17 @@ fn who_is_refused_is_told_or_takes_tcp() {
     let cache = over(&elsewhere.address(), options(FabricMode::Auto));
     let text = cache.get(b"key").expect_err("it is not let in").to_string();
     assert!(text.contains("--fabric-peers"), "{text}");
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn who_comes_by_an_address_of_another_kind_than_the_fabrics_is_served() {
+    // Of this host's addresses the fabric's is one of IPv4.
+    let server = Running::start(&format!("-l [::1] -p -1 {}", flags("")));
+    let cache = over(&server.address(), options(FabricMode::OneSided));
+    cache.set(b"key", b"by IPv6", Ttl::NEVER).expect("it is stored");
+    assert_eq!(cache.get(b"key").expect("it is got").map(|item| item.value), Some(b"by IPv6".to_vec()));
+    assert!(is_one_sided(&cache));
 }
 
 /// A client of a server that agrees on the fabric, and names an end that nobody has; how many asked for it.

@@ -185,19 +185,31 @@ impl Library {
         survey.choose(wish).cloned()
     }
 
-    /// The provider through which a peer at `host` is reached that has one of this name.
+    /// The provider through which a peer at `host` is reached that has one of this name, and whose endpoints have names of this
+    /// kind (FI_SOCKADDR_…): it may be known by an address of another.
     ///
     /// # Errors
     /// There is none that is as wished for; the error names what there is.
-    pub fn pick_toward(&'static self, host: Option<IpAddr>, wish: &Wish) -> Result<Provider, Error> {
+    pub fn pick_toward(
+        &'static self,
+        host: Option<IpAddr>,
+        address_format: u32,
+        wish: &Wish,
+    ) -> Result<Provider, Error> {
+        let wish = &Wish { only_this_host: false, ..wish.clone() };
+        let mut interface = None;
         if let (Some(host), None) = (host, &wish.interface) {
             let found = self.list(Some(self.hints()?), Some(host)).unwrap_or_default();
             let survey = Survey { providers: found, rejected: Vec::new() };
-            if let Some(provider) = survey.pick(&Wish { only_this_host: false, ..wish.clone() }) {
+            if let Some(provider) = survey.pick_of(address_format, wish) {
                 return Ok(provider.clone());
             }
+            interface = survey.pick(wish).map(|provider| provider.interface.clone());
         }
-        self.pick(wish)
+        let survey = self.survey()?;
+        let beside = Wish { interface: interface.or_else(|| wish.interface.clone()), ..wish.clone() };
+        let picked = survey.pick_of(address_format, &beside).or_else(|| survey.pick_of(address_format, wish));
+        picked.map_or_else(|| survey.choose(wish), Ok).cloned()
     }
 
     /// The one with this [`Provider::identity`], if it is still there.

@@ -56,7 +56,13 @@ impl Survey {
         self.providers.iter().find(|provider| self.excludes(provider, wish).is_none())
     }
 
-    /// The same.
+    /// What of it is as wished for, and has names of this kind, best first.
+    pub(crate) fn pick_of(&self, address_format: u32, wish: &Wish) -> Option<&Provider> {
+        let is_so = |provider: &&Provider| provider.address_format == address_format;
+        self.providers.iter().filter(is_so).find(|provider| self.excludes(provider, wish).is_none())
+    }
+
+    /// The same as [`Survey::pick`].
     ///
     /// # Errors
     /// There is none; the error says what was wished for, and what there is.
@@ -228,6 +234,24 @@ mod tests {
             assert_eq!(picked(&both, &wish("", "", true)), "tcp;ofi_rxm,lo,,127.0.0.1");
             assert_eq!(picked(&both, &wish("", "", false)), format!("{name},{interface},,"));
         }
+    }
+
+    #[test]
+    fn names_of_a_kind_are_picked_where_these_are_asked_for() {
+        let of = |address_format, provider| Provider { address_format, ..provider };
+        let providers = in_order(vec![
+            of(2, provider("tcp;ofi_rxm", "eth0", Some("192.0.2.2"))),
+            of(3, provider("tcp;ofi_rxm", "lo", Some("::1"))),
+            of(2, provider("tcp;ofi_rxm", "lo", Some("127.0.0.1"))),
+        ]);
+        let survey = Survey { providers, rejected: Vec::new() };
+        let picked = |kind, interface| {
+            survey.pick_of(kind, &wish("tcp;ofi_rxm", interface, false)).map(Provider::identity)
+        };
+        assert_eq!(picked(2, "").as_deref(), Some("tcp;ofi_rxm,eth0,,192.0.2.2"));
+        assert_eq!(picked(2, "lo").as_deref(), Some("tcp;ofi_rxm,lo,,127.0.0.1"));
+        assert_eq!(picked(3, "").as_deref(), Some("tcp;ofi_rxm,lo,,::1"));
+        assert_eq!(picked(3, "eth0"), None);
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub fn attach(
         Ok(line) => line,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    let Some(offer) = Offer::of(&line) else { return Ok(Err(Refusal(line))) };
+    let Some(offer) = Offer::of(&line) else { return Ok(Err(Refusal(no_offer(line)))) };
     let host = socket.socket.peer_addr()?.as_socket().map(|address| address.ip());
     let began = Instant::now();
     let end = match domain(&offer, &remote.wanted, host).and_then(|domain| new_end(&domain)) {
@@ -133,14 +133,24 @@ pub fn prove(stream: &mut FabricStream, deadline: Instant) -> Result<(), String>
     };
     while !turn().map_err(|error: std::io::Error| error.to_string())? {
         if Instant::now() >= deadline {
-            return Err("nothing gets through to the server's end, and its answers do not come".into());
+            return Err(UNREACHED.into());
         }
     }
     if answer == ANSWER { Ok(()) } else { Err(format!("an answer that is none: {}", answer.escape_ascii())) }
 }
 
+/// What is said of an end that is not reached: with the one cause of which libfabric says nothing.
+const UNREACHED: &str = "nothing gets through to the server's end, and its answers do not come \
+                         (over ofi_rxm, FI_OFI_RXM_BUFFER_SIZE has to be the same at both ends)";
+
 /// What is said of an answer that makes no sense. Not the answer itself: what is in it opens the server's memory.
 const UNSOUND: &str = "an answer to fabric attach that makes no sense";
+
+/// Why there is no fabric, by a server's answer to who asks which there is.
+fn no_offer(line: String) -> String {
+    let is_said = line.starts_with("CLIENT_ERROR ") || line.starts_with("SERVER_ERROR ");
+    if is_said { line } else { format!("it is no server that has one, for it answers {line:?}") }
+}
 
 /// Why this machine cannot.
 struct Cannot(String);
@@ -162,7 +172,7 @@ fn domain(offer: &Offer, wanted: &crate::Fabric, host: Option<IpAddr>) -> Result
     }
     let wish =
         Wish { provider: Some(provider.clone()), interface: wanted.interface.clone(), only_this_host: false };
-    let domain = domains::domain(host, &wish)?;
+    let domain = domains::domain(host, *address_format, &wish)?;
     let own = domain.provider();
     if (own.protocol, own.address_format) != (*protocol, *address_format) {
         return Err(Cannot(format!("its {provider} and this machine's do not speak the same")));

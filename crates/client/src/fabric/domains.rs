@@ -11,19 +11,20 @@ use fabcache_layout::process::Process;
 struct Asked {
     process: Process,
     host: Option<IpAddr>,
+    address_format: u32,
     wish: Wish,
 }
 
 /// Each as long as anybody uses it.
 static OPEN: Mutex<Vec<(Asked, Weak<Domain>)>> = Mutex::new(Vec::new());
 
-/// The interface through which `host` is reached.
+/// The interface through which `host` is reached, with names of this kind.
 ///
 /// # Errors
 /// There is no libfabric, or nothing in it that is as wished for; it cannot be opened.
-pub fn domain(host: Option<IpAddr>, wish: &Wish) -> Result<Arc<Domain>, Error> {
+pub fn domain(host: Option<IpAddr>, address_format: u32, wish: &Wish) -> Result<Arc<Domain>, Error> {
     let library = Library::open()?;
-    let asked = Asked { process: Process::current(), host, wish: wish.clone() };
+    let asked = Asked { process: Process::current(), host, address_format, wish: wish.clone() };
     // Held while it is opened: who wants the same would only open another.
     let mut open = OPEN.lock().expect("no thread panics while it opens an interface");
     open.retain(|(other, domain)| other.process == asked.process && domain.strong_count() > 0);
@@ -31,7 +32,7 @@ pub fn domain(host: Option<IpAddr>, wish: &Wish) -> Result<Arc<Domain>, Error> {
     if let Some(domain) = known {
         return Ok(domain);
     }
-    let domain = Domain::open(&library.pick_toward(host, wish)?)?;
+    let domain = Domain::open(&library.pick_toward(host, address_format, wish)?)?;
     open.push((asked, Arc::downgrade(&domain)));
     Ok(domain)
 }
