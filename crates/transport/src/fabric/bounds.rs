@@ -82,5 +82,6 @@ pub const PROOF_TIME_MAX: Duration = Duration::from_secs(30);
 /// A link that was dropped stays so long at most for its last bytes to arrive: its client closes the socket then.
 pub const LINGER_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Links of a port: their number is in their token.
-pub const LINKS_MAX: usize = 1 << 24;
+/// Places of links in a port, far more than there may be clients. A link's is in its token, of which nobody guesses the other 48
+/// bits.
+pub const LINKS_MAX: usize = 1 << 16;
