@@ -356,6 +356,11 @@ impl Buffer {
         Buffer { base, bytes, descriptor, home: Home::Part(of, range.start) }
     }
 
+    /// How many there are, told without a reference to them: others may have parts of it.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
     }

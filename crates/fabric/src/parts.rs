@@ -24,7 +24,7 @@ impl Parts {
 
     /// A part of it; none if it is not within it, or somebody has a byte of it.
     pub fn take(&self, range: Range<usize>) -> Option<Buffer> {
-        if range.start >= range.end || range.end > self.0.whole.len() {
+        if range.start >= range.end || range.end > self.0.whole.bytes() {
             return None;
         }
         let mut taken = self.0.taken();
@@ -38,7 +38,7 @@ impl Parts {
 
     /// Its bytes, whoever has parts of it.
     pub fn bytes(&self) -> usize {
-        self.0.whole.len()
+        self.0.whole.bytes()
     }
 
     /// The whole, if nobody has a part of it.
@@ -63,6 +63,6 @@ impl OwnParts {
 
 impl fmt::Debug for OwnParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} bytes are taken", self.taken().len(), self.whole.len())
+        write!(f, "{} of {} bytes are taken", self.taken().len(), self.whole.bytes())
     }
 }
