@@ -25,7 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::opening::{self, Opened};
 use super::own::Own;
 use super::remote::Region;
-use super::target::{Desk, Held, Target};
+use super::target::{Collected, Desk, Held, Target};
 use crate::bounds::{
     ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_A_BELL,
     READS_AT_ONCE, SHORT_READ_BYTES, VALUE_BYTES_MAX,
@@ -461,7 +461,7 @@ impl Gets {
             let reads = done.reads_to_tell(random);
             let Done { token, hash, found, .. } = done;
             let Some(Begun { slot, mut target }) = self.begun.remove(&token) else { continue };
-            let lent_bytes = target.collect();
+            let collected = target.collect();
             let (mut read, mut within) = (Read::Ask, None);
             let buffer = match found {
                 Found::Hit(hit, buffer) if hit.stale || hit.token_sent => buffer,
@@ -481,8 +481,10 @@ impl Gets {
                             })
                         }
                         (Value::Placed, _) => {
-                            within = lent_bytes.map(|whole| 0..whole);
-                            true
+                            if let Collected::OnDesk(whole) = collected {
+                                within = Some(0..whole);
+                            }
+                            collected != Collected::Nowhere
                         }
                         _ => false,
                     };

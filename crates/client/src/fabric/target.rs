@@ -97,13 +97,30 @@ pub struct Target {
     assembly: Option<Assembly>,
 }
 
-/// A long value, which is read in parts where it belongs.
+/// A long value, which is read in parts.
 #[derive(Debug)]
 struct Assembly {
+    whole: usize,
+    /// Where it belongs, if its parts are read there: all of them, or none.
+    room: Option<Room>,
+}
+
+#[derive(Debug)]
+struct Room {
     parts: Parts,
     /// In what lay on the desk.
     is_lent: bool,
-    whole: usize,
+}
+
+/// Where a value is that was read in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collected {
+    /// There was none, or a read still has its memory.
+    Nowhere,
+    /// In [`Target::value`].
+    InValue,
+    /// At the front of what lies on the desk: so many bytes.
+    OnDesk(usize),
 }
 
 impl Target {
@@ -120,23 +137,30 @@ impl Target {
 
     /// Whether the parts of a value of so many bytes are read where they belong.
     pub fn reads_in_place(&mut self, domain: &Arc<Domain>, whole: usize) -> bool {
+        self.reads_in(whole, |target, whole| target.room(domain, whole))
+    }
+
+    fn reads_in(
+        &mut self,
+        whole: usize,
+        room: impl FnOnce(&mut Target, usize) -> Option<(Buffer, bool)>,
+    ) -> bool {
         if whole > VALUE_BYTES_MAX {
             return false;
         }
         let is_same = |assembly: &Assembly| assembly.whole == whole;
         if !self.assembly.as_ref().is_some_and(is_same) {
             self.collect();
-            self.assembly = self.room(domain, whole).map(|(buffer, is_lent)| {
-                let parts = Parts::new(buffer);
-                Assembly { parts, is_lent, whole }
-            });
+            // Asked for once: if there is memory only later, the first parts are elsewhere.
+            let room = room(self, whole).map(|(buffer, is_lent)| Room { parts: Parts::new(buffer), is_lent });
+            self.assembly = Some(Assembly { whole, room });
         }
-        self.assembly.is_some()
+        self.assembly.as_ref().is_some_and(|assembly| assembly.room.is_some())
     }
 
     /// Memory for such a part.
     pub fn part(&self, range: Range<usize>) -> Option<Buffer> {
-        self.assembly.as_ref()?.parts.take(range)
+        self.assembly.as_ref()?.room.as_ref()?.parts.take(range)
     }
 
     /// A place for a part that was read elsewhere.
@@ -170,15 +194,58 @@ impl Target {
         }
     }
 
-    /// Nothing is read in parts any more. How much has been put into what was on the desk, if that is where it was. Memory that a
-    /// read still has is left to it.
-    pub fn collect(&mut self) -> Option<usize> {
-        let Assembly { parts, is_lent, whole } = self.assembly.take()?;
+    /// Nothing is read in parts any more. Where what was is. Memory that a read still has is left to it.
+    pub fn collect(&mut self) -> Collected {
+        let Some(Assembly { whole, room }) = self.assembly.take() else { return Collected::Nowhere };
+        let in_value = |value: &[u8]| match value.len() == whole {
+            true => Collected::InValue,
+            false => Collected::Nowhere,
+        };
+        let Some(Room { parts, is_lent }) = room else { return in_value(&self.value) };
         match parts.join() {
-            Ok(buffer) if is_lent => drop(Held::new(buffer, self.desk.clone())),
-            Ok(buffer) => self.value = buffer.into_own().unwrap_or_default(),
-            Err(_) => {}
+            Ok(buffer) if is_lent => {
+                drop(Held::new(buffer, self.desk.clone()));
+                Collected::OnDesk(whole)
+            }
+            Ok(buffer) => {
+                self.value = buffer.into_own().unwrap_or_default();
+                in_value(&self.value)
+            }
+            Err(_) => Collected::Nowhere,
         }
-        is_lent.then_some(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_of_a_value_are_read_where_it_belongs_or_none() {
+        const WHOLE: usize = 100;
+        let mut target = Target::new(b"of another".to_vec(), None);
+        assert!(!target.reads_in(WHOLE, |_, _| None), "there is no memory");
+        target.place(0..60, WHOLE).expect("within it").fill(1);
+        // Somebody has given memory back meanwhile, but a part is elsewhere.
+        assert!(!target.reads_in(WHOLE, |_, _| unreachable!("what was said holds for all parts")));
+        assert!(target.part(60..100).is_none());
+        target.place(60..100, WHOLE).expect("within it").fill(2);
+        assert_eq!(target.collect(), Collected::InValue);
+        assert_eq!(target.value, [&[1; 60][..], &[2; 40]].concat());
+        // Another value may find some.
+        let mut is_asked = false;
+        assert!(!target.reads_in(WHOLE + 1, |_, _| {
+            is_asked = true;
+            None
+        }));
+        assert!(is_asked);
+    }
+
+    #[test]
+    fn a_value_that_was_not_read_is_nowhere() {
+        let mut target = Target::new(b"of another".to_vec(), None);
+        assert_eq!(target.collect(), Collected::Nowhere, "it has no parts");
+        assert!(!target.reads_in(3, |_, _| None));
+        assert_eq!(target.collect(), Collected::Nowhere, "none has come");
     }
 }
