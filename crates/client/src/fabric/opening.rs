@@ -85,7 +85,8 @@ impl Opening {
             is_it && opening.is_current()
         });
         let found = found.map(|at| unknown.swap_remove(at));
-        let is_full = unknown.len() >= UNKNOWN_PORTS_MAX;
+        // Those of a parent are none of this process.
+        let is_full = unknown.iter().filter(|opening| opening.is_current()).count() >= UNKNOWN_PORTS_MAX;
         drop(unknown);
         drop(gone);
         match found {
