@@ -332,8 +332,12 @@ impl Gets {
                 None => {
                     let Some(mut posted) = self.next_read() else { return };
                     let Some(held) = self.memory_for(&mut posted) else {
-                        self.is_broken = true;
-                        return;
+                        // It may be too much for the limit of locked memory: others go on.
+                        let now = self.now();
+                        for fetch in [Some(posted.fetch), posted.behind].into_iter().flatten() {
+                            self.remote.take(fetch.id, Arrival::Failed, now);
+                        }
+                        continue;
                     };
                     (posted, held)
                 }
