@@ -101,8 +101,8 @@ pub fn attach(
     let one_sided = remote.reads(offer.is_one_sided && end.is_one_sided());
     if one_sided {
         let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
-        let sockets = Sockets::new(&socket.socket, &name);
-        let region = Region { domain, memory, secret, zero_ns, grace_ns, sockets };
+        let sockets = Sockets::new(&socket.socket, &name, memory);
+        let region = Region { domain, bytes: memory.bytes, secret, zero_ns, grace_ns, sockets };
         remote.know(region);
     }
     let stream = FabricStream::new(end, &name, terms, Arc::clone(&socket.socket));

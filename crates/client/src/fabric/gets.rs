@@ -25,6 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::opening::{self, Opened};
 use super::own::Own;
 use super::remote::Region;
+use super::sockets::End;
 use super::target::{Collected, Desk, Held, Target};
 use crate::bounds::{
     ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_A_BELL,
@@ -143,7 +144,7 @@ pub struct Gets {
     /// One operation reads two places for the price of one.
     joins: bool,
     /// The end of the server that is read from.
-    end: Arc<[u8]>,
+    end: End,
     /// For a server that may sleep while its queue is full.
     bells: ClientBells,
     /// Reads since it was rung for.
@@ -164,13 +165,13 @@ impl Gets {
     ///
     /// # Errors
     /// The fabric fails, it takes too long, or there is no region that this version reads.
-    pub fn new(region: &Arc<Own<Region>>, end: &Arc<[u8]>, deadline: Instant) -> Result<Gets, String> {
+    pub fn new(region: &Arc<Own<Region>>, end: &End, deadline: Instant) -> Result<Gets, String> {
         let domain = &region.domain;
         let (Opened { port, peer, short }, first) = opening::open(region, end, deadline)?;
         let long =
             Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES).map_err(|error| error.to_string())?;
         let bytes = first.first_chunk().ok_or("its header is cut short")?;
-        let birth = header::from_bytes(bytes, region.memory.bytes).map_err(|error| format!("{error:?}"))?;
+        let birth = header::from_bytes(bytes, region.bytes).map_err(|error| format!("{error:?}"))?;
         let options = RemoteOptions {
             gets: READS_AT_ONCE,
             fetches: READS_AT_ONCE,
@@ -193,7 +194,7 @@ impl Gets {
             refused: None,
             next: None,
             joins: domain.provider().places_at_once >= 2,
-            end: Arc::clone(end),
+            end: end.clone(),
             bells: ClientBells::default(),
             unrung: 0,
             ended: Vec::new(),
@@ -371,7 +372,7 @@ impl Gets {
                     if self.port.wait_fd().is_none() {
                         self.bells.posted(Instant::now());
                         if self.bells.rings_awake(Instant::now) {
-                            self.region.sockets.ring(&self.end);
+                            self.region.sockets.ring(&self.end.name);
                         }
                     }
                     return;
@@ -389,7 +390,7 @@ impl Gets {
         self.unrung += 1;
         if self.unrung >= READS_A_BELL {
             self.unrung = 0;
-            self.region.sockets.ring(&self.end);
+            self.region.sockets.ring(&self.end.name);
         }
     }
 
@@ -443,7 +444,7 @@ impl Gets {
             let fetch = self.remote.next_fetch(precise_ns())?;
             // What the region itself says where to look may be nonsense.
             let end = fetch.offset.checked_add(fetch.len as u64);
-            if end.is_some_and(|end| end <= self.region.memory.bytes) {
+            if end.is_some_and(|end| end <= self.region.bytes) {
                 return Some(fetch);
             }
             let now = self.now();
@@ -453,7 +454,7 @@ impl Gets {
     }
 
     fn place(&self, offset: u64) -> Place {
-        let memory = &self.region.memory;
+        let memory = &self.end.memory;
         Place { address: memory.address.wrapping_add(offset), key: memory.key }
     }
 

@@ -14,6 +14,7 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::own::Own;
 use super::remote::Region;
+use super::sockets::End;
 use crate::bounds::{SHORT_READ_BUFFERS, SHORT_READ_BYTES, UNKNOWN_PORTS_MAX};
 
 /// A port that the server knows.
@@ -46,15 +47,15 @@ const FIRST_BYTES: usize = HEADER_BYTES as usize;
 ///
 /// # Errors
 /// The fabric fails, or it takes too long.
-pub fn open(region: &Region, end: &Arc<[u8]>, deadline: Instant) -> Result<(Opened, Buffer), String> {
-    if region.memory.bytes < HEADER_BYTES {
+pub fn open(region: &Region, end: &End, deadline: Instant) -> Result<(Opened, Buffer), String> {
+    if region.bytes < HEADER_BYTES {
         return Err("it is shorter than its header".into());
     }
-    let mut opening = match Opening::again(region, end)? {
+    let mut opening = match Opening::again(region, &end.name)? {
         Some(opening) => opening,
-        None => Opening::new(region, end)?,
+        None => Opening::new(region, &end.name)?,
     };
-    match opening.wait(region, deadline) {
+    match opening.wait(region, end, deadline) {
         Ok(first) => Ok((opening.opened, first)),
         Err(why) => {
             if opening.must_be_kept() {
@@ -120,8 +121,8 @@ impl Opening {
         result.map(|_| Some(buffer)).map_err(|error| error.to_string())
     }
 
-    fn wait(&mut self, region: &Region, deadline: Instant) -> Result<Buffer, String> {
-        let at = Place { address: region.memory.address, key: region.memory.key };
+    fn wait(&mut self, region: &Region, end: &End, deadline: Instant) -> Result<Buffer, String> {
+        let at = Place { address: end.memory.address, key: end.memory.key };
         let mut tries = 0;
         loop {
             if let Some(first) = self.step(at)? {

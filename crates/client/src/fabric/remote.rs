@@ -12,7 +12,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::atomic::AtomicCell;
-use fabcache_fabric::{Domain, RemoteMemory};
+use fabcache_fabric::Domain;
 use fabcache_layout::KeyHash;
 use fabcache_layout::channel::Patience;
 use fabcache_layout::checksum::Secret;
@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::gets::{Gets, Over, Slot};
 use super::own::Own;
-use super::sockets::{HAS_ENDED, Sockets};
+use super::sockets::{End, HAS_ENDED, Sockets};
 use super::target::Target;
 use crate::bounds::{
     AWAITED_LOOK, DRIVER_LINGER, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, READ_PATIENCE, READS_AGAIN_AFTER,
@@ -36,8 +36,8 @@ use crate::ways::{Learned, Way};
 pub struct Region {
     /// What is read with.
     pub domain: Arc<Domain>,
-    /// Where the region lies.
-    pub memory: RemoteMemory,
+    /// Its bytes. Where it lies, and what allows to read it, is of each end of the server.
+    pub bytes: u64,
     /// Tells its items from other bytes.
     pub secret: Secret,
     /// The monotonic clock at second 0 of the region's, in nanoseconds: early rather than late.
@@ -49,9 +49,9 @@ pub struct Region {
 }
 
 impl Region {
-    /// The same region. Its address and key may be others for each of the server's ends: these are of the end that is named.
+    /// The same region.
     fn is(&self, other: &Region) -> bool {
-        self.memory.bytes == other.memory.bytes
+        self.bytes == other.bytes
             && self.secret.0 == other.secret.0
             && Arc::ptr_eq(&self.domain, &other.domain)
     }
@@ -401,14 +401,14 @@ impl Begun {
 }
 
 impl Reading {
-    fn new(region: Arc<Own<Region>>, end: Arc<[u8]>, deadline: Instant) -> Option<Reading> {
+    fn new(region: Arc<Own<Region>>, end: End, deadline: Instant) -> Option<Reading> {
         let mut gets = Gets::new(&region, &end, deadline).ok()?;
         let descriptor = gets.port().wait_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose();
         Some(Reading {
             gets: Mutex::new(Own::new(gets)),
             turned: Condvar::new(),
             region,
-            end,
+            end: end.name,
             descriptor: descriptor.ok()?,
             bell: Bell::new().ok()?,
             waiting: AtomicCell::default(),

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
+use fabcache_fabric::RemoteMemory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::Socket;
 
@@ -21,13 +22,23 @@ pub struct Sockets(Mutex<Vec<Known>>);
 struct Known {
     socket: Weak<Socket>,
     /// The server's end that it rings for.
-    end: Arc<[u8]>,
+    end: End,
+}
+
+/// An end of a server.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// How it is reached.
+    pub name: Arc<[u8]>,
+    /// The region, by this end: others may have other keys for it.
+    pub memory: RemoteMemory,
 }
 
 impl Sockets {
-    /// The first, which rings for the server's end of this name.
-    pub fn new(socket: &Arc<Socket>, end: &[u8]) -> Sockets {
-        Sockets(Mutex::new(vec![Known { socket: Arc::downgrade(socket), end: end.into() }]))
+    /// The first, which rings for the server's end of this name, by which the region is this.
+    pub fn new(socket: &Arc<Socket>, name: &[u8], memory: RemoteMemory) -> Sockets {
+        let end = End { name: name.into(), memory };
+        Sockets(Mutex::new(vec![Known { socket: Arc::downgrade(socket), end }]))
     }
 
     /// Those of the other are connections of the same server.
@@ -43,16 +54,16 @@ impl Sockets {
     }
 
     /// The server's end that the newest rings for.
-    pub fn newest_end(&self) -> Option<Arc<[u8]>> {
+    pub fn newest_end(&self) -> Option<End> {
         let sockets = self.lock();
         let newest = sockets.iter().rev().find(|known| known.socket.strong_count() > 0);
-        newest.map(|known| Arc::clone(&known.end))
+        newest.map(|known| known.end.clone())
     }
 
     /// Wakes this end of the server; false if there is nothing to ring with.
     pub fn ring(&self, end: &[u8]) -> bool {
         let sockets = self.lock();
-        let mut ringing = sockets.iter().rev().filter(|known| *known.end == *end);
+        let mut ringing = sockets.iter().rev().filter(|known| *known.end.name == *end);
         let Some(socket) = ringing.find_map(|known| known.socket.upgrade()) else { return false };
         drop(sockets);
         socket::ring(&socket);
@@ -89,6 +100,10 @@ mod tests {
 
     use super::*;
 
+    fn memory(key: u64) -> RemoteMemory {
+        RemoteMemory { address: 0, key, bytes: 4096 }
+    }
+
     fn pair() -> (Arc<Socket>, UnixStream) {
         let (own, other) = UnixStream::pair().expect("sockets");
         (Arc::new(Socket::from(std::os::fd::OwnedFd::from(own))), other)
@@ -97,8 +112,8 @@ mod tests {
     #[test]
     fn a_server_has_left_when_it_has_ended_them_all() {
         let ((first, mut one), (second, two)) = (pair(), pair());
-        let sockets = Sockets::new(&first, b"0");
-        sockets.add(&Sockets::new(&second, b"1"));
+        let sockets = Sockets::new(&first, b"0", memory(1));
+        sockets.add(&Sockets::new(&second, b"1", memory(1)));
         // Bells that nobody took.
         one.write_all(b"!!").expect("room");
         assert!(!sockets.have_ended());
@@ -125,18 +140,19 @@ mod tests {
     #[test]
     fn bells_are_for_the_end_that_is_read_from() {
         let ((first, one), (second, two), (third, three)) = (pair(), pair(), pair());
-        let sockets = Sockets::new(&first, b"worker 0");
-        sockets.add(&Sockets::new(&second, b"worker 0"));
-        sockets.add(&Sockets::new(&third, b"worker 1"));
+        let sockets = Sockets::new(&first, b"worker 0", memory(1));
+        sockets.add(&Sockets::new(&second, b"worker 0", memory(1)));
+        sockets.add(&Sockets::new(&third, b"worker 1", memory(2)));
         let all = || [&one, &two, &three].map(heard);
         assert!(sockets.ring(b"worker 0") && all() == [0, 1, 0], "the newest of that worker's");
         assert!(sockets.ring(b"worker 1") && all() == [0, 0, 1]);
         assert!(!sockets.ring(b"worker 2") && all() == [0; 3], "nobody else is woken instead");
-        assert_eq!(sockets.newest_end().as_deref(), Some(&b"worker 1"[..]));
+        let newest = || sockets.newest_end().map(|end| (end.name.to_vec(), end.memory.key));
+        assert_eq!(newest(), Some((b"worker 1".to_vec(), 2)), "with the key of that end");
         drop((second, third));
         assert!(sockets.ring(b"worker 0"), "it has another");
         assert_eq!(heard(&one), 1);
         assert!(!sockets.ring(b"worker 1"));
-        assert_eq!(sockets.newest_end().as_deref(), Some(&b"worker 0"[..]), "one that can be woken");
+        assert_eq!(newest(), Some((b"worker 0".to_vec(), 1)), "one that can be woken");
     }
 }
