@@ -57,6 +57,9 @@ pub const FABRIC_LOOKS_PER_TURN: u32 = 8;
 /// When the system has no descriptor left, accepting rests for so long instead of spinning.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
+/// The log says that so often at most, of each worker.
+pub const ACCEPT_SAID_AGAIN: Duration = Duration::from_secs(60);
+
 /// A stop waits so long for answers under way.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 
 use common::process::{Process, fabcached, spawn, start, start_command};
 use common::{PATIENCE, Scratch, UdpClient, connect, connect_unix, wait_until};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, test_kill_process};
 
 /// Runs to the end; for what does not serve.
 fn output(arguments: &str) -> Output {
@@ -442,4 +442,29 @@ fn a_start_that_fails_leaves_nothing() {
     let mut process = spawn(fabcached(&flags));
     assert!(!process.wait().success());
     assert!(!socket.exists() && !pid.exists());
+}
+
+#[test]
+fn who_has_no_descriptors_left_says_so_once_and_serves_on() {
+    let process = start("-t 1");
+    let mut first = connect(process.address());
+    first.ask("mn\r\n", "MN\r\n");
+    let pid = Pid::from_child(&process.child);
+    let open = std::fs::read_dir(format!("/proc/{}/fd", process.child.id())).expect("it runs").count() as u64;
+    let allow = |current| {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(current), maximum }).expect("it is ours");
+    };
+    allow(open);
+    // Some find numbers that were free below.
+    let late: Vec<_> = (0..20).map(|_| connect(process.address())).collect();
+    wait_until("it has tried a few times", || {
+        first
+            .stats("fabcache")
+            .iter()
+            .any(|(name, value)| name == "accept_pauses" && value.parse().is_ok_and(|pauses: u64| pauses > 5))
+    });
+    assert_eq!(process.log().matches("cannot accept").count(), 1, "{}", process.log());
+    allow(open + 40);
+    late.into_iter().for_each(|mut client| client.ask("mn\r\n", "MN\r\n"));
 }

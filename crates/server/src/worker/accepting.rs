@@ -9,7 +9,7 @@ use fabcache_transport::{Kind, Link, Listener};
 
 use super::inbox::NewLink;
 use super::polling::Poll;
-use crate::bounds::{ACCEPT_PAUSE, ACCEPTS_PER_TURN_MAX, DATAGRAMS_PER_TURN_MAX};
+use crate::bounds::{ACCEPT_PAUSE, ACCEPT_SAID_AGAIN, ACCEPTS_PER_TURN_MAX, DATAGRAMS_PER_TURN_MAX};
 use crate::commands::Context;
 use crate::settings::AcceptMode;
 use crate::shared::Shared;
@@ -40,6 +40,8 @@ pub struct Accepting {
     listening: bool,
     /// Accepting rests until then, and why.
     paused: Option<(Instant, Pause)>,
+    /// When it was last said that it cannot.
+    said: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ enum Pause {
 
 impl Accepting {
     pub fn new(listeners: Arc<[ListenerEntry]>, worker: usize, poll: &Poll) -> std::io::Result<Accepting> {
-        let mut accepting = Accepting { listeners, worker, listening: false, paused: None };
+        let mut accepting = Accepting { listeners, worker, listening: false, paused: None, said: None };
         accepting.listen(poll)?;
         Ok(accepting)
     }
@@ -153,10 +155,7 @@ impl Accepting {
                 Ok(Some(link)) => link,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(
-                        "cannot accept at {}: {error}; accepting rests a moment",
-                        entry.listener.local()
-                    );
+                    self.say(entry, &error, now);
                     ctx.counters().accept_pauses.inc();
                     self.pause(poll, now, Pause::NoDescriptor);
                     break;
@@ -169,6 +168,18 @@ impl Accepting {
             }
         }
         kept
+    }
+
+    /// Says why nobody is accepted, and not each time: that is many times a second.
+    fn say(&mut self, entry: &ListenerEntry, error: &std::io::Error, now: Instant) {
+        let is_new = self.said.is_none_or(|said| now.saturating_duration_since(said) >= ACCEPT_SAID_AGAIN);
+        if is_new {
+            self.said = Some(now);
+            tracing::warn!(
+                "cannot accept at {}: {error}; accepting rests for moments, which `accept_pauses` in `stats fabcache` counts",
+                entry.listener.local()
+            );
+        }
     }
 
     /// Takes room for one connection; accepting rests if there is none.
