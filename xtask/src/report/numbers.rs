@@ -93,13 +93,15 @@ fn section(found: &Value, expected: &Section) -> Result<()> {
     let mut rows: Vec<&Value> = found["all"]["rows"].as_array().context("rows")?.iter().collect();
     ensure!(rows.len() == expected.rows.len(), "{} rows, {} are expected", rows.len(), expected.rows.len());
     for wanted in &expected.rows {
+        let number =
+            |row: &Value, column: usize| row[column].as_str().and_then(|cell| cell.parse::<f64>().ok());
         let is_it = |row: &Value| {
-            let number = |column: usize| row[column].as_str().and_then(|cell| cell.parse::<f64>().ok());
             let is = |column: usize, wanted: f64| {
-                number(column).is_some_and(|found| (found - wanted).abs() <= wanted.abs() * TOLERANCE + 0.5)
+                number(row, column)
+                    .is_some_and(|found| (found - wanted).abs() <= wanted.abs() * TOLERANCE + 0.5)
             };
             let p50 = wanted.median_us();
-            let agrees = match (median.and_then(number), p50) {
+            let agrees = match (median.and_then(|column| number(row, column)), p50) {
                 (Some(found), Some(wanted)) => (found - wanted).abs() <= wanted * TOLERANCE + 0.006,
                 (found, wanted) => found.is_none() && wanted.is_none(),
             };
@@ -108,8 +110,16 @@ fn section(found: &Value, expected: &Section) -> Result<()> {
                 && is(rate, wanted.rate())
                 && agrees
         };
-        let at =
-            rows.iter().position(|row| is_it(row)).with_context(|| format!("no row shows {wanted:?}"))?;
+        // Of several that are about as quick, the nearest: the others are of others.
+        let distance = |row: &Value| {
+            let of_rate = number(row, rate).map_or(0.0, |found| (found / wanted.rate() - 1.0).abs());
+            let found = median.and_then(|column| number(row, column));
+            of_rate
+                + found.zip(wanted.median_us()).map_or(0.0, |(found, wanted)| (found / wanted - 1.0).abs())
+        };
+        let fitting = rows.iter().enumerate().filter(|(_, row)| is_it(row));
+        let nearest = fitting.min_by(|(_, a), (_, b)| distance(a).total_cmp(&distance(b)));
+        let (at, _) = nearest.with_context(|| format!("no row shows {wanted:?}"))?;
         rows.swap_remove(at);
     }
     Ok(())
