@@ -90,39 +90,45 @@ fn section(found: &Value, expected: &Section) -> Result<()> {
         (column("rounds").context("rounds")?, column("operations").context("operations")?);
     let rate = column("operations a second").context("operations a second")?;
     let median = column("p50, µs");
-    let mut rows: Vec<&Value> = found["all"]["rows"].as_array().context("rows")?.iter().collect();
+    let rows = found["all"]["rows"].as_array().context("rows")?;
     ensure!(rows.len() == expected.rows.len(), "{} rows, {} are expected", rows.len(), expected.rows.len());
-    for wanted in &expected.rows {
-        let number =
-            |row: &Value, column: usize| row[column].as_str().and_then(|cell| cell.parse::<f64>().ok());
-        let is_it = |row: &Value| {
-            let is = |column: usize, wanted: f64| {
-                number(row, column)
-                    .is_some_and(|found| (found - wanted).abs() <= wanted.abs() * TOLERANCE + 0.5)
-            };
-            let p50 = wanted.median_us();
-            let agrees = match (median.and_then(|column| number(row, column)), p50) {
-                (Some(found), Some(wanted)) => (found - wanted).abs() <= wanted * TOLERANCE + 0.006,
-                (found, wanted) => found.is_none() && wanted.is_none(),
-            };
-            is(rounds, wanted.rounds as f64)
-                && is(operations, wanted.operations as f64)
-                && is(rate, wanted.rate())
-                && agrees
+    let is_it = |row: &Value, wanted: &Row| {
+        let number = |column: usize| row[column].as_str().and_then(|cell| cell.parse::<f64>().ok());
+        let is = |column: usize, wanted: f64| {
+            number(column).is_some_and(|found| (found - wanted).abs() <= wanted.abs() * TOLERANCE + 0.5)
         };
-        // Of several that are about as quick, the nearest: the others are of others.
-        let distance = |row: &Value| {
-            let of_rate = number(row, rate).map_or(0.0, |found| (found / wanted.rate() - 1.0).abs());
-            let found = median.and_then(|column| number(row, column));
-            of_rate
-                + found.zip(wanted.median_us()).map_or(0.0, |(found, wanted)| (found / wanted - 1.0).abs())
+        let agrees = match (median.and_then(number), wanted.median_us()) {
+            (Some(found), Some(wanted)) => (found - wanted).abs() <= wanted * TOLERANCE + 0.006,
+            (found, wanted) => found.is_none() && wanted.is_none(),
         };
-        let fitting = rows.iter().enumerate().filter(|(_, row)| is_it(row));
-        let nearest = fitting.min_by(|(_, a), (_, b)| distance(a).total_cmp(&distance(b)));
-        let (at, _) = nearest.with_context(|| format!("no row shows {wanted:?}"))?;
-        rows.swap_remove(at);
+        is(rounds, wanted.rounds as f64)
+            && is(operations, wanted.operations as f64)
+            && is(rate, wanted.rate())
+            && agrees
+    };
+    let fitting = |wanted| (0..rows.len()).filter(|at| is_it(&rows[*at], wanted)).collect();
+    let fits: Vec<Vec<usize>> = expected.rows.iter().map(fitting).collect();
+    let mut taken = vec![None; rows.len()];
+    for (one, wanted) in expected.rows.iter().enumerate() {
+        let has_place = place(one, &fits, &mut taken, &mut vec![false; rows.len()]);
+        ensure!(has_place, "no row shows {wanted:?}");
     }
     Ok(())
+}
+
+/// Gives a result one of the rows that fit it; who has that takes another, if there is one. Results that are about as quick fit
+/// each other's rows.
+fn place(one: usize, fits: &[Vec<usize>], taken: &mut [Option<usize>], seen: &mut [bool]) -> bool {
+    fits[one].iter().any(|&at| {
+        if std::mem::replace(&mut seen[at], true) {
+            return false;
+        }
+        let is_free = taken[at].is_none_or(|other| place(other, fits, taken, seen));
+        if is_free {
+            taken[at] = Some(one);
+        }
+        is_free
+    })
 }
 
 impl Row {
