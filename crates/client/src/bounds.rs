@@ -95,7 +95,8 @@ pub const SHORT_READ_BUFFERS: usize = READS_AT_ONCE + 16;
 pub const SHORT_READ_BYTES: usize = 6 << 10;
 /// Buffers for longer items …
 pub const LONG_READ_BUFFERS: usize = 16;
-/// … and their bytes: a value of 64 KiB, with what else is in its item, and the published line. What is longer still is read into memory that is registered for it.
+/// … and their bytes: a value of 64 KiB, with what else is in its item, and the published line. What is longer still is read
+/// into memory that is registered for it.
 pub const LONG_READ_BYTES: usize = 68 << 10;
 /// Of which so much is kept: pieces of a value on their way at once.
 pub const READ_BUFFERS_KEPT: usize = 8;

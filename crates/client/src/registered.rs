@@ -30,10 +30,14 @@ pub struct RegisteredBuffer {
     other: Vec<u8>,
 }
 
+/// Where the value is.
 #[derive(Debug)]
-enum Found {
+pub(crate) enum Found {
+    /// There is none.
     Nothing,
+    /// In the registered memory.
     Within(Range<usize>),
+    /// Beside it.
     Other,
 }
 
@@ -72,7 +76,7 @@ impl RegisteredBuffer {
     }
 
     /// A get is over, and has found a value here, or nothing. False if that is not here: then it was none.
-    pub(crate) fn take_back(&mut self, other: Vec<u8>, found: Option<Option<Range<usize>>>) -> bool {
+    pub(crate) fn take_back(&mut self, other: Vec<u8>, found: Found) -> bool {
         self.other = other;
         let memory = self.desk.take();
         let is_there = memory.is_some();
@@ -81,12 +85,8 @@ impl RegisteredBuffer {
             self.desk = Desk::default();
             Some(self::memory(self.room, &self.registrations))
         });
-        let is_lost = matches!(found, Some(Some(_))) && !is_there;
-        self.found = match found {
-            Some(Some(within)) if is_there => Found::Within(within),
-            Some(None) => Found::Other,
-            Some(Some(_)) | None => Found::Nothing,
-        };
+        let is_lost = matches!(found, Found::Within(_)) && !is_there;
+        self.found = if is_lost { Found::Nothing } else { found };
         !is_lost
     }
 

@@ -13,7 +13,7 @@ use crate::fabric::{Asked, Target, Timed};
 use crate::input::protocol;
 use crate::operation::{Held, Operation, Over, Payload, Slot};
 use crate::pipeline::Pipeline;
-use crate::registered::RegisteredBuffer;
+use crate::registered::{Found, RegisteredBuffer};
 use crate::server::{Server, Ticket};
 use crate::shm::Read;
 
@@ -327,7 +327,7 @@ impl Request {
         if !matches!(foreseen, Ok(Ok((_, Ticket::Afar(_))))) {
             // It is not used.
             match &mut self.registered {
-                Some(registered) => drop(registered.take_back(target.value, None)),
+                Some(registered) => drop(registered.take_back(target.value, Found::Nothing)),
                 None => value = target.value,
             }
         }

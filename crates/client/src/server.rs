@@ -21,7 +21,7 @@ use crate::message::Form;
 use crate::meta::refusal;
 use crate::packet::Order;
 use crate::pipeline::Pipeline;
-use crate::registered::RegisteredBuffer;
+use crate::registered::{Found, RegisteredBuffer};
 use crate::shm::{self, Attached, Items, Read, Reader, Readers, Refusal, accesses_lines};
 use crate::socket::{Socket, ask_for_line, ask_for_packet};
 use crate::stream::Stream;
@@ -392,11 +392,7 @@ impl Server {
     fn read_afar(&self, key: &[u8], value: &mut Vec<u8>) -> (Read, Option<Timed>) {
         let mut target = Target::new(std::mem::take(value), None);
         match self.begin_afar(key, Among::None, &mut target) {
-            Ok(begun) => {
-                let (read, found, _) = self.end_afar(begun);
-                *value = found;
-                (read, None)
-            }
+            Ok(begun) => (self.end_afar_into(begun, value), None),
             Err(Asked { timed }) => {
                 *value = target.value;
                 (Read::Ask, timed)
@@ -413,7 +409,7 @@ impl Server {
         match self.begin_afar(key, Among::None, &mut target) {
             Ok(begun) => (self.end_registered(begun, buffer), None),
             Err(Asked { timed }) => {
-                buffer.take_back(target.value, None);
+                buffer.take_back(target.value, Found::Nothing);
                 (Read::Ask, timed)
             }
         }
@@ -421,8 +417,11 @@ impl Server {
 
     fn end_registered(&self, begun: Begun, buffer: &mut RegisteredBuffer) -> Read {
         let (read, value, within) = self.end_afar(begun);
-        let is_hit = matches!(read, Read::Hit { .. });
-        if buffer.take_back(value, is_hit.then_some(within)) { read } else { Read::Ask }
+        let found = match read {
+            Read::Hit { .. } => within.map_or(Found::Other, Found::Within),
+            _ => Found::Nothing,
+        };
+        if buffer.take_back(value, found) { read } else { Read::Ask }
     }
 
     fn begin_afar(&self, key: &[u8], among: Among, target: &mut Target) -> Result<Begun, Asked> {
@@ -434,6 +433,13 @@ impl Server {
         if let Some(remote) = &self.remote {
             remote.note_time(timed, ended, value_bytes);
         }
+    }
+
+    /// What it came to, where no registered memory was given.
+    fn end_afar_into(&self, begun: Begun, value: &mut Vec<u8>) -> Read {
+        let (read, found, _) = self.end_afar(begun);
+        *value = found;
+        read
     }
 
     /// What it came to, with the value, or where it lies in registered memory.
@@ -501,11 +507,7 @@ impl Server {
             }
             (Ticket::Memory(_), None, _) => Read::Ask,
             (Ticket::Afar(begun), _, Some(registered)) => self.end_registered(begun, registered),
-            (Ticket::Afar(begun), _, None) => {
-                let (read, found, _) = self.end_afar(begun);
-                *value = found;
-                read
-            }
+            (Ticket::Afar(begun), _, None) => self.end_afar_into(begun, value),
         }
     }
 
@@ -560,11 +562,7 @@ impl Server {
         let (mut under_way, mut value_bytes) = (VecDeque::new(), None);
         let mut end = |number, begun: Option<Begun>| {
             let mut value = Vec::new();
-            let read = begun.map_or(Read::Ask, |begun| {
-                let (read, found, _) = self.end_afar(begun);
-                value = found;
-                read
-            });
+            let read = begun.map_or(Read::Ask, |begun| self.end_afar_into(begun, &mut value));
             if matches!(read, Read::Hit { .. }) {
                 value_bytes = Some(value.len());
             }
