@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fabcache_protocol::{Decoder, Refusal, Reply, SavedForm};
-use fabcache_transport::fabric::Client;
+use fabcache_transport::fabric::{Client, FabricPort};
 use fabcache_transport::shm::{AttachError, NewChannel, ShmLink};
 use fabcache_transport::tcp::TcpLink;
 use fabcache_transport::unix::UnixLink;
@@ -94,12 +94,9 @@ fn connect(
     form: &SavedForm,
 ) -> Result<Box<dyn Link>, Failed> {
     let shared = Arc::clone(&ctx.shared);
-    let (Some(opened), Some(port)) = (shared.fabric.opened(), &mut ctx.port) else {
-        ctx.counters().fabric_refused.inc();
-        return Err(Failed::Refused(Box::new(tcp), fabric::BETWEEN));
-    };
-    let Some(region) = port.region() else {
-        // The server is about to stop.
+    let region = ctx.port.as_ref().and_then(FabricPort::region);
+    let (Some(opened), Some(port), Some(region)) = (shared.fabric.opened(), &mut ctx.port, region) else {
+        // It has failed, or the server is about to stop.
         ctx.counters().fabric_refused.inc();
         return Err(Failed::Refused(Box::new(tcp), fabric::BETWEEN));
     };
