@@ -570,15 +570,21 @@ fn read_into(
     buffer
 }
 
+/// Memory that a peer can read, and what is there.
+fn readable_pattern(port: &mut Port, bytes: usize) -> (Area, Vec<u8>) {
+    let readable = Area::new(port, bytes, Peers::Read).expect("memory");
+    let pattern: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 256) as u8).collect();
+    readable.copy_in(0, &pattern);
+    (readable, pattern)
+}
+
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
     const BYTES: usize = 50_000;
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
-    let readable = Area::new(&mut b, BYTES, Peers::Read).expect("memory");
-    let pattern: Vec<u8> = (0..BYTES).map(|i| (i * 7 + i / 256) as u8).collect();
-    readable.copy_in(0, &pattern);
+    let (readable, pattern) = readable_pattern(&mut b, BYTES);
     let remote = readable.remote();
     let from = Place { address: remote.address, key: remote.key };
     let to_b = a.connect(b.name()).expect("a name");
@@ -618,9 +624,7 @@ fn parts_of_a_buffer_are_read_into_at_the_same_time() {
     const BYTES: usize = 100_000;
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
-    let readable = Area::new(&mut b, BYTES, Peers::Read).expect("memory");
-    let pattern: Vec<u8> = (0..BYTES).map(|i| (i * 7 + i / 256) as u8).collect();
-    readable.copy_in(0, &pattern);
+    let (readable, pattern) = readable_pattern(&mut b, BYTES);
     let remote = readable.remote();
     let to_b = a.connect(b.name()).expect("a name");
     // The two know each other then.
