@@ -14,6 +14,7 @@ const CONTROLS: &[(&str, &str, &str)] = &[
     ("behind", "remote", "a_state_that_was_written_over_is_not_the_items"),
     ("behind", "remote", "a_line_from_before_the_item_came_does_not_settle_it"),
     ("grace", "grace", "what_was_emptied_is_left_alone_for_a_while"),
+    ("lease", "remote", "what_was_flushed_is_not_read_by_an_older_line"),
 ];
 
 /// Reads a region from another process while it is written.
@@ -50,7 +51,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Without these a reader from afar takes anything for an item that has the key.
-const TELLS_ITEMS: &[&str] = &["behind", "checksum", "dead_mark", "generation", "grace"];
+const TELLS_ITEMS: &[&str] = &["behind", "checksum", "dead_mark", "generation", "grace", "lease"];
 
 /// For what is read wrongly then to be seen.
 const BLIND_READS: &str = "100000";

@@ -4,6 +4,8 @@
 //! line changes while the server runs: readers fetch it once a batch, no earlier than the batch's first operation. Behind it
 //! are counts of emptied segments.
 
+use std::time::Duration;
+
 use crate::geometry::Geometry;
 use crate::memory::Memory;
 use crate::sync::Ordering;
@@ -13,7 +15,7 @@ pub const HEADER_BYTES: u64 = 4096;
 /// "FABCACHE".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FABCACHE");
 /// Version of the format. Readers refuse any other.
-pub const FORMAT_VERSION: u64 = 4;
+pub const FORMAT_VERSION: u64 = 5;
 
 const MAGIC_AT: u64 = 0;
 const FORMAT_AT: u64 = 8;
@@ -37,21 +39,27 @@ pub const FLUSH_EPOCH_AT: u64 = CLOCK_AT + 8;
 pub const LIFE_AT: u64 = CLOCK_AT + 16;
 /// Of the sign of life, the bits that name the thread (FUTEX_TID_MASK); 0 in them if none holds it.
 pub const LIFE_HOLDER_MASK: u32 = 0x3fff_ffff;
+/// For how long what the line says may be taken to be so, by readers elsewhere: microseconds in the low 16 bits, above them
+/// the flush epoch of which that is said. So it says nothing of one that was fetched a moment before or after it.
+pub const LEASE_AT: u64 = CLOCK_AT + 24;
+/// The longest lease.
+pub const LEASE_MAX: Duration = Duration::from_micros(u16::MAX as u64);
 /// Where the published line starts.
 pub const PUBLISHED_AT: u64 = CLOCK_AT;
-/// Bytes of it that say something.
+/// Bytes of it that say something to every reader.
 pub const PUBLISHED_BYTES: usize = 24;
 /// How often segments were emptied: so many counts, each of the segments whose numbers leave the same remainder. A count
 /// changes behind the generation of the segment, and before anything is written over its items. So one fetch tells a
 /// reader elsewhere, of all segments whose count is the same as before, that their generations still are.
 pub const RECYCLED_COUNTS: usize = if cfg!(loom) { 1 } else { 32 };
 /// Where they stand: on lines of their own, which no reader of the same host looks at.
-pub const RECYCLED_AT: u64 = if cfg!(loom) { CLOCK_AT + 24 } else { CLOCK_AT + 64 };
+pub const RECYCLED_AT: u64 = if cfg!(loom) { CLOCK_AT + 32 } else { CLOCK_AT + 64 };
 /// Bytes of the published line and the counts behind it: what a reader elsewhere fetches at once.
 pub const PUBLISHED_AND_COUNTS_BYTES: usize = (RECYCLED_AT - PUBLISHED_AT) as usize + 8 * RECYCLED_COUNTS;
 /// Nothing else of the region lies before this.
 pub const USED_BYTES: u64 = (PUBLISHED_AT + PUBLISHED_AND_COUNTS_BYTES as u64).next_multiple_of(64);
-const _: () = assert!(PUBLISHED_AT + PUBLISHED_BYTES as u64 <= RECYCLED_AT && USED_BYTES <= HEADER_BYTES);
+const _: () = assert!(PUBLISHED_AT + PUBLISHED_BYTES as u64 <= LEASE_AT && LEASE_AT < RECYCLED_AT);
+const _: () = assert!(USED_BYTES <= HEADER_BYTES);
 
 /// Why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +175,23 @@ pub fn recycled_counts(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> [u64; RECYCL
     std::array::from_fn(|i| counts[8 * i..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)))
 }
 
+/// For how long, from the same bytes, the line may be taken to say what is so: no flush ends sooner after it was fetched.
+pub fn lease_of(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> Duration {
+    let word = |at: u64| {
+        let from = (at - PUBLISHED_AT) as usize;
+        bytes[from..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+    };
+    let (epoch, lease) = (word(FLUSH_EPOCH_AT), word(LEASE_AT));
+    let micros = if lease == lease_word(epoch, lease & LEASE_MASK) { lease & LEASE_MASK } else { 0 };
+    Duration::from_micros(micros)
+}
+
+const LEASE_MASK: u64 = u16::MAX as u64;
+
+fn lease_word(epoch: u64, micros: u64) -> u64 {
+    epoch << 16 | micros
+}
+
 /// Counts that a segment was emptied: see [`RECYCLED_COUNTS`].
 pub fn count_recycled(memory: &Memory, segment: u32) {
     let at = RECYCLED_AT + 8 * (segment as usize % RECYCLED_COUNTS) as u64;
@@ -199,4 +224,51 @@ pub fn flush_epoch(memory: &Memory) -> u64 {
 /// Starts another flush epoch. One thread at a time.
 pub fn advance_flush_epoch(memory: &Memory) {
     memory.store(FLUSH_EPOCH_AT, flush_epoch(memory) + 1, Ordering::Release);
+}
+
+/// Lets readers elsewhere take what the line says to be so for a while, [`LEASE_MAX`] at most: as long as the epoch is this.
+/// Who has it end must first end the leases, and wait for as long as they were.
+pub fn grant_leases(memory: &Memory, length: Duration) {
+    let micros = length.min(LEASE_MAX).as_micros() as u64;
+    memory.store(LEASE_AT, lease_word(flush_epoch(memory), micros), Ordering::Release);
+}
+
+/// Lines that are fetched from now on are good for no more than what they were fetched for.
+pub fn end_leases(memory: &Memory) {
+    memory.store(LEASE_AT, 0, Ordering::SeqCst);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::ptr::NonNull;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_is_of_one_epoch() {
+        #[repr(align(4096))]
+        struct Page([u8; HEADER_BYTES as usize]);
+        let page = Box::leak(Box::new(Page([0; HEADER_BYTES as usize])));
+        // SAFETY: aligned, never freed, and nobody else has it.
+        let memory = unsafe { Memory::new(NonNull::from(&mut page.0).cast(), HEADER_BYTES) };
+        let line = || {
+            let mut bytes = [0; PUBLISHED_AND_COUNTS_BYTES];
+            memory.copy_out(PUBLISHED_AT, &mut bytes);
+            bytes
+        };
+        assert_eq!(lease_of(&line()), Duration::ZERO);
+        grant_leases(&memory, Duration::from_millis(1));
+        assert_eq!(lease_of(&line()), Duration::from_millis(1));
+        let before = line();
+        end_leases(&memory);
+        assert_eq!(lease_of(&line()), Duration::ZERO);
+        advance_flush_epoch(&memory);
+        grant_leases(&memory, Duration::from_secs(1));
+        assert_eq!(lease_of(&line()), LEASE_MAX);
+        // The epoch as it was before, all else as it is.
+        let mut torn = line();
+        let at = (FLUSH_EPOCH_AT - PUBLISHED_AT) as usize;
+        torn[at..at + 8].copy_from_slice(&before[at..at + 8]);
+        assert_eq!(lease_of(&torn), Duration::ZERO);
+    }
 }

@@ -1,12 +1,14 @@
 //! Models of the layout's own words under loom: the header, the state of an item, the published line.
 
-use loom::model;
-use loom::thread;
+use std::time::Duration;
+
+use loom::sync::Arc;
+use loom::{model, thread};
 
 use crate::directory::PARTITION_BYTES;
-use crate::header::{self, Birth, HeaderError};
+use crate::header::{self, Birth, HeaderError, Published};
 use crate::item::{self, State};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering, fence};
 use crate::{Geometry, Memory};
 
 #[test]
@@ -73,5 +75,45 @@ fn the_published_line_never_goes_back() {
         assert!(clock[0] <= clock[1], "nor does the clock");
         server.join().expect("flushed");
         assert_eq!((header::flush_epoch(&memory), header::clock(&memory)), (1, 5));
+    });
+}
+
+/// A reader that has read the line with a lease goes by it later. Whoever flushes waits for those who may; here it is told of
+/// them, where in truth time tells.
+#[test]
+fn a_line_with_a_lease_is_not_older_than_a_flush() {
+    model(|| {
+        let memory = Memory::sparse(header::USED_BYTES, |offset| offset >= header::PUBLISHED_AT);
+        header::grant_leases(&memory, Duration::from_millis(1));
+        let going_by = Arc::new(AtomicU32::new(0));
+        let answered = Arc::new(AtomicU32::new(0));
+        let server = {
+            let (memory, going_by, answered) = (memory.clone(), Arc::clone(&going_by), Arc::clone(&answered));
+            thread::spawn(move || {
+                header::end_leases(&memory);
+                fence(Ordering::SeqCst);
+                while going_by.load(Ordering::SeqCst) != 0 {
+                    thread::yield_now();
+                }
+                header::advance_flush_epoch(&memory);
+                header::grant_leases(&memory, Duration::from_millis(1));
+                answered.store(1, Ordering::Release);
+            })
+        };
+        going_by.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let mut line = [0; header::PUBLISHED_AND_COUNTS_BYTES];
+        memory.copy_out(header::PUBLISHED_AT, &mut line);
+        let published =
+            line.first_chunk().map(Published::from_bytes).expect("the line is the first of these bytes");
+        let has_begun_after = answered.load(Ordering::Acquire) == 1;
+        if !header::lease_of(&line).is_zero() {
+            assert!(
+                published.flush_epoch == 1 || !has_begun_after,
+                "a GET that began after the flush goes by the line"
+            );
+        }
+        going_by.store(0, Ordering::SeqCst);
+        server.join().expect("flushed");
     });
 }

@@ -114,3 +114,7 @@ pub const ITEM_BYTES_MAX_MIN: u64 = 1 << 10;
 /// With the fabric, memory that was freed is not written over for so long: several times what a read of it takes on a busy
 /// network, and little memory at any rate of writing.
 pub const FABRIC_GRACE: Duration = Duration::from_millis(2);
+
+/// For so long readers over the fabric may take it that the server lives and that nothing was flushed, since they last looked: many
+/// times what a read takes, so that hardly any looks, and little for what has to wait for it, flushes and starts.
+pub const FABRIC_LEASE: Duration = Duration::from_millis(1);

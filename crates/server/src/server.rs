@@ -19,7 +19,7 @@ use fabcache_transport::unix::UnixListener;
 use fabcache_transport::{Listener, Peer};
 
 use crate::addresses::{Place, Tls};
-use crate::bounds::{FABRIC_GRACE, GRACEFUL_TIME_MAX};
+use crate::bounds::{FABRIC_GRACE, FABRIC_LEASE, GRACEFUL_TIME_MAX};
 use crate::commands::ITEM_CLASS;
 use crate::connections::ConnectionInfo;
 use crate::credentials::Credentials;
@@ -91,6 +91,8 @@ impl Server {
         write_port_file(&shared.settings, &listeners)?;
         register(&shared, &listeners);
         let listeners: Arc<[ListenerEntry]> = listeners.into();
+        // Readers of a server that was killed here a moment ago may go by its memory for so long.
+        std::thread::sleep(FABRIC_LEASE);
         let workers = start_workers(&shared, Arc::clone(&listeners), ports)?;
         let housekeeper = start_housekeeper(&shared)?;
         Ok(Server { shared, workers, housekeeper, orders, order_sender, local, life, listeners })
@@ -197,6 +199,7 @@ fn make_store(settings: &Settings) -> Result<Store> {
         // One for each worker and one for the housekeeper.
         threads: settings.threads + 1,
         grace: settings.fabric.as_ref().map_or(Duration::ZERO, |_| FABRIC_GRACE),
+        lease: settings.fabric.as_ref().map_or(Duration::ZERO, |_| FABRIC_LEASE),
         ..StoreOptions::default()
     })?;
     if settings.lock_memory {

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use fabcache_layout::header::{self, Birth};
+use fabcache_layout::header::{self, Birth, LEASE_MAX};
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Secret, Slot};
@@ -46,6 +46,9 @@ pub struct StoreOptions {
     /// For how long nothing is written over a segment after what was in it is gone: what readers elsewhere are promised,
     /// who then settle an item by what they read before it. Zero if there are none.
     pub grace: Duration,
+    /// For how long readers elsewhere may take it that nothing was flushed since they looked: a flush takes so long. Zero
+    /// if there are none, at most [`LEASE_MAX`].
+    pub lease: Duration,
     /// Where time comes from.
     pub time: Box<dyn TimeSource>,
 }
@@ -61,6 +64,7 @@ impl Default for StoreOptions {
             cas: true,
             threads: 1,
             grace: Duration::ZERO,
+            lease: Duration::ZERO,
             time: Box::new(SystemTimeSource),
         }
     }
@@ -94,6 +98,8 @@ pub struct Store {
     pub(crate) limit_moving: Mutex<()>,
     /// Second of the next delayed flush; 0 for none.
     pub(crate) flush_at: AtomicU32,
+    /// For how long readers may take the published line to be so.
+    pub(crate) lease: Duration,
     pub(crate) clock: Clock,
     /// Written by every write, so in a line of its own.
     cas: CachePadded<AtomicU64>,
@@ -222,6 +228,8 @@ impl Store {
         let clock = Clock::start(options.time);
         header::write(&memory, &Birth { geometry, hash_seed, clock_origin: clock.origin() });
         header::publish_clock(&memory, FIRST_SECOND);
+        let lease = options.lease.min(LEASE_MAX);
+        header::grant_leases(&memory, lease);
         Ok(Store {
             memory,
             geometry,
@@ -240,6 +248,7 @@ impl Store {
             #[cfg(not(loom))]
             limit_moving: Mutex::new(()),
             flush_at: AtomicU32::new(0),
+            lease,
             clock,
             cas: CachePadded::new(AtomicU64::new(0)),
             cas_enabled: options.cas,

@@ -1,6 +1,8 @@
 //! What the clock and the operator bring about: the published second, flushes, expiry without access, the memory
 //! limit.
 
+use std::thread;
+
 use fabcache_layout::header;
 use fabcache_layout::sync::{MutexGuard, Ordering};
 
@@ -41,9 +43,19 @@ impl Store {
         if self.stored_epoch.load(Ordering::Acquire) < header::flush_epoch(&self.memory) {
             return;
         }
+        header::end_leases(&self.memory);
+        self.wait_for_leases();
         header::advance_flush_epoch(&self.memory);
+        header::grant_leases(&self.memory, self.lease);
         self.segments.seal_open(|_| true);
         self.flushed_order.store(self.segments.last_order(), Ordering::Release);
+    }
+
+    /// Waits until no reader elsewhere goes by a line that it fetched before leases were ended.
+    fn wait_for_leases(&self) {
+        if !self.lease.is_zero() && !cfg!(fabcache_without = "lease") {
+            thread::sleep(self.lease);
+        }
     }
 
     fn flushes(&self) -> MutexGuard<'_, ()> {

@@ -8,6 +8,7 @@ mod common;
 mod value;
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::fabric::Fabric;
@@ -79,8 +80,8 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
             let before = fabric.posted;
             for from in (0..count).step_by(32) {
                 (from..from + 32).for_each(|i| match round {
-                    0 | 1 => remote.get_by_key(&key(i), i),
-                    _ => remote.get(&key(i), i),
+                    0 | 1 => remote.get_by_key(&key(i), i, at(&handle)),
+                    _ => remote.get(&key(i), i, at(&handle)),
                 });
                 fabric.run(&mut remote, now(&handle));
                 let mut seen = 0;
@@ -100,7 +101,7 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
         assert!(fetches[1] < by_key, "{fetches:?} a GET by key");
         assert!(fetches[2] < 1.05, "{fetches:?} a GET at a kept location");
         for i in 0..64 {
-            remote.get(&key(count + i), i);
+            remote.get(&key(count + i), i, at(&handle));
         }
         fabric.run(&mut remote, now(&handle));
         while let Some(done) = remote.next_done() {
@@ -117,12 +118,12 @@ fn a_lone_get_at_a_kept_location_asks_for_its_line_when_that_is_of_use() {
         set(&handle, b"key", b"value").expect("memory is free");
         // The second learns the generation when the count is known, the first the location.
         for _ in 0..3 {
-            remote.get(b"key", 0);
+            remote.get(b"key", 0, at(&handle));
             fabric.run(&mut remote, now(&handle));
             assert_eq!(value_of(&remote.next_done().expect("over"), &mut fabric), Some(b"value".to_vec()));
         }
         let before = fabric.posted.0;
-        remote.get(b"key", 0);
+        remote.get(b"key", 0, at(&handle));
         fabric.post(&mut remote, &mut |_| 0);
         assert_eq!(fabric.posted.0 - before, at_once, "{options:?}");
         fabric.run(&mut remote, now(&handle));
@@ -140,7 +141,7 @@ fn long_values_are_put_together_from_pieces() {
             let content = pattern(len as u64, len);
             set(&handle, b"long", &content).expect("memory is free");
             for kept in [false, true] {
-                remote.get(b"long", 9);
+                remote.get(b"long", 9, at(&handle));
                 fabric.run(&mut remote, now(&handle));
                 let done = remote.next_done().expect("over");
                 assert!(value_of(&done, &mut fabric).as_ref() == Some(&content), "{len}: {:?}", done.found);
@@ -160,12 +161,12 @@ fn a_kept_location(expires: bool, happens: impl Fn(&Handle, &SetClock), expected
         let expiry = if expires { expiry } else { Expiry::NEVER };
         set_with(&handle, b"key", b"value", 0, expiry).expect("memory is free");
         for _ in 0..3 {
-            remote.get(b"key", 0);
+            remote.get(b"key", 0, at(&handle));
             fabric.run(&mut remote, now(&handle));
             assert!(matches!(remote.next_done().expect("over").found, Found::Hit(..)));
         }
         happens(&handle, &clock);
-        remote.get(b"key", 1);
+        remote.get(b"key", 1, at(&handle));
         fabric.run(&mut remote, now(&handle));
         let done = remote.next_done().expect("over");
         assert_eq!(value_of(&done, &mut fabric).as_deref(), expected, "{:?}", done.found);
@@ -209,7 +210,7 @@ fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>>, &m
     set(&handle, b"key", b"value").expect("memory is free");
     let mut location = None;
     for _ in 0..3 {
-        remote.get(b"key", 0);
+        remote.get(b"key", 0, at(&handle));
         fabric.run(&mut remote, now(&handle));
         let Some(Done { found: Found::Hit(hit, _), .. }) = remote.next_done() else { panic!("it is there") };
         location = Some(hit.location);
@@ -217,7 +218,7 @@ fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>>, &m
     let Location { offset, .. } = location.expect("it was found");
     let mut item = vec![0; 64];
     map_all(handle.store().region()).copy_out(offset, &mut item);
-    remote.get(b"key", 1);
+    remote.get(b"key", 1, at(&handle));
     let fetch = remote.next_fetch(0).expect("the item");
     assert_eq!(fetch.offset, offset);
     fabric.post_one(fetch, &mut |_| 0);
@@ -249,7 +250,7 @@ fn a_state_that_was_written_over_does_not_unflush_an_item() {
         set(&handle, b"key", b"value").expect("memory is free");
         let mut location = None;
         for _ in 0..2 {
-            remote.get_by_key(b"key", 0);
+            remote.get_by_key(b"key", 0, at(&handle));
             fabric.run(&mut remote, now(&handle));
             let Some(Done { found: Found::Hit(hit, _), .. }) = remote.next_done() else {
                 panic!("it is there")
@@ -260,7 +261,7 @@ fn a_state_that_was_written_over_does_not_unflush_an_item() {
         let mut item = vec![0; 64];
         map_all(handle.store().region()).copy_out(offset, &mut item);
         handle.flush(Expiry::AT_ONCE);
-        remote.get_by_key(b"key", 1);
+        remote.get_by_key(b"key", 1, at(&handle));
         let mut first = |_| 0;
         loop {
             let fetch = remote.next_fetch(0).expect("slots, line, item");
@@ -289,7 +290,7 @@ fn a_state_that_was_written_over_does_not_unflush_an_item() {
 fn a_line_from_before_the_item_came_does_not_settle_it() {
     let line_first = |remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, handle: &Handle| {
         // Another GET wants a line, which is there before the item is.
-        remote.get_by_key(b"another", 2);
+        remote.get_by_key(b"another", 2, at(handle));
         let fetches: Vec<_> = std::iter::from_fn(|| remote.next_fetch(0)).collect();
         let line = fetches.iter().find(|fetch| fetch.offset < 4096).expect("a line is wanted");
         let mut bytes = vec![0; line.len];
@@ -308,6 +309,84 @@ fn a_line_from_before_the_item_came_does_not_settle_it() {
     written_over(RemoteOptions { grace_ns: GRACE_NS, ..RemoteOptions::default() }, later);
 }
 
+/// Nanoseconds since then.
+fn since(began: Instant) -> u64 {
+    began.elapsed().as_nanos() as u64
+}
+
+/// A GET with time as it passes; what it came to, and lines that were fetched.
+fn timed(remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, second: u32, began: Instant) -> (bool, u64) {
+    fabric.ns = since(began);
+    let before = fabric.posted.1;
+    remote.get(b"key", 0, Now { second, ns: fabric.ns });
+    fabric.run(remote, second);
+    let done = remote.next_done().expect("over");
+    (value_of(&done, fabric).is_some(), fabric.posted.1 - before)
+}
+
+#[test]
+fn what_was_flushed_is_not_read_by_an_older_line() {
+    const LEASE: Duration = Duration::from_millis(40);
+    for options in all_ways() {
+        let store = StoreOptions { lease: LEASE, threads: 2, ..StoreOptions::default() };
+        let store = Arc::new(Store::create(store).expect("memory for a test"));
+        let [handle, mut flushing] = [(); 2].map(|()| Handle::new(&store));
+        let grace_ns = options.grace_ns * 1_000;
+        let (mut remote, mut fabric) = remote(&handle, RemoteOptions { grace_ns, ..options });
+        let (began, second) = (Instant::now(), store.now());
+        for round in 0..3 {
+            set(&handle, b"key", b"value").expect("memory is free");
+            let lines: u64 = (0..4).map(|_| timed(&mut remote, &mut fabric, second, began).1).sum();
+            // A slow machine may take longer than the lease between any two.
+            assert!(lines > 0 || round > 0, "the first has none to go by");
+            let asked = Instant::now();
+            let flush = thread::spawn(move || {
+                flushing.flush(Expiry::AT_ONCE);
+                flushing
+            });
+            while !flush.is_finished() {
+                timed(&mut remote, &mut fabric, second, began);
+            }
+            flushing = flush.join().expect("flushed");
+            assert!(asked.elapsed() >= LEASE, "nobody goes by an older line any more");
+            assert!(!timed(&mut remote, &mut fabric, second, began).0, "{options:?}: it was flushed");
+        }
+    }
+}
+
+#[test]
+fn a_lease_saves_the_line_of_every_get_but_the_first() {
+    for options in all_ways() {
+        let lease = Duration::from_millis(60);
+        let store = Arc::new(
+            Store::create(StoreOptions { lease, ..StoreOptions::default() }).expect("memory for a test"),
+        );
+        let handle = Handle::new(&store);
+        let is_graced = options.grace_ns > 0;
+        let (mut remote, mut fabric) = remote(&handle, options);
+        set(&handle, b"key", b"value").expect("memory is free");
+        let get = |remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, ns: u64| {
+            fabric.ns = ns;
+            let before = fabric.posted;
+            remote.get(b"key", 0, Now { second: now(&handle), ns });
+            fabric.run(remote, now(&handle));
+            let done = remote.next_done().expect("over");
+            assert_eq!(value_of(&done, fabric), Some(b"value".to_vec()), "{options:?}");
+            (fabric.posted.0 - before.0, fabric.posted.1 - before.1)
+        };
+        for ns in 0..3 {
+            get(&mut remote, &mut fabric, ns);
+        }
+        // By what is known already, or by what is fetched behind the item.
+        let alone = if is_graced { (1, 0) } else { (2, 1) };
+        assert_eq!(get(&mut remote, &mut fabric, 1_000), alone, "{options:?}");
+        assert_eq!(get(&mut remote, &mut fabric, lease.as_nanos() as u64 + 1_000), (2, 1), "{options:?}");
+        // The grace is over, not the lease.
+        let later = lease.as_nanos() as u64 + GRACE_NS;
+        assert_eq!(get(&mut remote, &mut fabric, later), (2, 1), "{options:?}");
+    }
+}
+
 #[test]
 fn a_get_whose_fetch_fails_is_for_the_server() {
     for options in all_ways() {
@@ -318,7 +397,7 @@ fn a_get_whose_fetch_fails_is_for_the_server() {
         let mut first = |_| 0;
         for failing in 0..60 {
             let key: &[u8] = if failing % 2 == 0 { b"short" } else { b"long" };
-            remote.get(key, failing);
+            remote.get(key, failing, at(&handle));
             let mut fetched = 0;
             while remote.gets_under_way() > 0 {
                 fabric.post(&mut remote, &mut first);
@@ -335,7 +414,7 @@ fn a_get_whose_fetch_fails_is_for_the_server() {
             fabric.run(&mut remote, now(&handle));
             assert_eq!(remote.fetches_under_way(), 0);
         }
-        remote.get(b"long", 0);
+        remote.get(b"long", 0, at(&handle));
         fabric.post(&mut remote, &mut first);
         remote.abandon();
         assert!(matches!(remote.next_done().expect("over").found, Found::AskServer(Reason::NotFetched)));
@@ -352,7 +431,7 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
         let long = pattern(1, 10_000_000);
         set(&handle, b"long", &long).expect("memory is free");
         let mut first = |_| 0;
-        remote.get(b"long", 0);
+        remote.get(b"long", 0, at(&handle));
         // Until its pieces are on their way.
         while !fabric.has_values() {
             fabric.post(&mut remote, &mut first);
@@ -362,7 +441,7 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
             }
         }
         let memory = map_all(handle.store().region());
-        remote.get(b"key", 1);
+        remote.get(b"key", 1, at(&handle));
         let line = loop {
             let fetch = remote.next_fetch(0).expect("a line is wanted");
             if fetch.offset < 4096 {
@@ -379,7 +458,7 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
         fabric.run(&mut remote, now(&handle));
         let done = remote.next_done().expect("over");
         assert!(done.token == 0 && matches!(done.found, Found::Gone), "{:?}", done.found);
-        remote.get(b"key", 2);
+        remote.get(b"key", 2, at(&handle));
         assert!(matches!(remote.next_done().expect("at once").found, Found::Gone));
         assert_eq!((remote.gets_under_way(), remote.fetches_under_way()), (0, 0));
     }
@@ -535,7 +614,8 @@ impl Run<'_> {
                 0 => self.write(),
                 1..4 if self.begun.len() < gets && remote.room() > 0 => {
                     let number = self.random.below(KEYS);
-                    remote.get(&Run::key(number), self.begun.len() as u64);
+                    let now = Now { second: self.handle.store().now(), ns: fabric.ns };
+                    remote.get(&Run::key(number), self.begun.len() as u64, now);
                     self.begun.push((number, self.moment));
                 }
                 4 | 5 => {
@@ -566,13 +646,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A store that is written to between any two parts of reads, and told of time as it passes. It may leave alone for a while
-    /// what it emptied.
+    /// what it emptied, and wait for as long before it flushes.
     #[test]
-    fn gets_come_to_what_was_so_while_they_were_under_way(seed: u64, in_order: bool, evicts: bool, fails: bool, waits: bool, gets in 1usize..65, fetches in 1usize..40) {
+    fn gets_come_to_what_was_so_while_they_were_under_way(seed: u64, in_order: bool, evicts: bool, fails: bool, waits: bool, leases: bool, gets in 1usize..65, fetches in 1usize..40) {
         let memory_bytes = if evicts { 2 << 20 } else { 16 << 20 };
         let clock = SetClock::default();
         let grace = if waits { Duration::from_millis(4) } else { Duration::ZERO };
-        let store = StoreOptions { memory_bytes, memory_bytes_max: memory_bytes, time: Box::new(clock.clone()), grace, ..StoreOptions::default() };
+        let lease = if leases { grace } else { Duration::ZERO };
+        let store = StoreOptions { memory_bytes, memory_bytes_max: memory_bytes, time: Box::new(clock.clone()), grace, lease, ..StoreOptions::default() };
         let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
         let grace_ns = grace.as_nanos() as u64;
         let options = RemoteOptions { gets, fetches, in_order, grace_ns, gets_per_line: 4, locations: 40, ..RemoteOptions::default() };

@@ -239,7 +239,8 @@ impl Gets {
         self.next_token += 1;
         let slot = Arc::new(Slot::new(deadline));
         self.begun.insert(token, Begun { slot: Arc::clone(&slot), target: std::mem::take(target) });
-        self.remote.get(key, token);
+        let now = self.now();
+        self.remote.get(key, token, now);
         Some((slot, self.go_on()))
     }
 

@@ -88,6 +88,11 @@ impl Known {
         self.counts = Some(header::recycled_counts(bytes));
     }
 
+    /// It is this second by now.
+    pub(super) fn go_to(&mut self, now: u32) {
+        self.now = self.now.max(now);
+    }
+
     /// How often segments of this one's count were emptied, if that was fetched.
     pub(super) fn count(&self, segment: u32) -> Option<u64> {
         self.counts.map(|counts| counts[segment as usize % RECYCLED_COUNTS])

@@ -206,13 +206,14 @@ fn fetching(store: &Store, in_order: bool) -> Remote<Vec<u8>> {
 }
 
 fn fetched(remote: &mut Remote<Vec<u8>>, store: &Store) -> Option<u64> {
-    remote.get(b"a", 0);
+    let now = || Now { second: store.now(), ns: 0 };
+    remote.get(b"a", 0, now());
     while let Some(fetch) = remote.next_fetch(0) {
         let mut bytes = vec![0; fetch.len];
         store.memory.copy_out(fetch.offset, &mut bytes);
         // The next fetch comes behind this one.
         fence(Ordering::Acquire);
-        remote.take(fetch.id, Arrival::Buffer(bytes), Now { second: store.now(), ns: 0 });
+        remote.take(fetch.id, Arrival::Buffer(bytes), now());
     }
     match remote.next_done().expect("nothing is left to be fetched").found {
         Found::Hit(Hit { value: Value::Fetched { at, len }, .. }, Some(bytes)) => {

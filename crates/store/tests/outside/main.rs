@@ -23,6 +23,8 @@ use writers::Server;
 const READS: u64 = 100_000;
 /// For how long the server leaves alone what it emptied.
 const GRACE: Duration = Duration::from_micros(300);
+/// For how long readers of many at a time go by what they know of flushes.
+const LEASE: Duration = Duration::from_micros(400);
 /// Says to the program, when it starts itself again, what to read.
 const READER: &str = "FABCACHE_OUTSIDE_READER";
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fabcache_layout::reader::remote::{Done, Found, RemoteOptions};
+use fabcache_layout::reader::remote::{Done, Found, Now, RemoteOptions};
 use fabcache_layout::reader::{Miss, Remote, Value};
 use fabcache_layout::{Memory, header};
 use rustix::time::{ClockId, clock_gettime};
@@ -107,7 +107,8 @@ impl Window<'_> {
             let token = self.begun.iter().position(Option::is_none).expect("as many as there is room for");
             let (answered, flushes) = (self.ledger.answered(number), self.ledger.flushes());
             self.begun[token] = Some(Begun { key: number, answered, flushes });
-            self.remote.get(&key(number), token as u64);
+            let now = Now { second: crate::reader::second(self.ledger), ns: Window::ns() };
+            self.remote.get(&key(number), token as u64, now);
         }
         count as u64
     }

@@ -52,6 +52,7 @@ impl Server {
             memory_bytes_max: memory_bytes,
             threads: WRITERS + 2,
             grace: crate::GRACE,
+            lease: crate::LEASE,
             ..StoreOptions::default()
         });
         let store = Arc::new(store.expect("memory for a test"));

@@ -32,6 +32,11 @@ impl Ahead {
             self.by = self.by.saturating_add(self.least);
             (self.seen, self.least) = (0, u32::MAX);
         }
+        self.second_of(own)
+    }
+
+    /// The second that it is, by the client's clock alone.
+    pub(super) fn second_of(&self, own: u32) -> u32 {
         own.saturating_sub(self.by)
     }
 }

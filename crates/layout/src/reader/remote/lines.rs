@@ -4,6 +4,8 @@
 //! behind its item: then, where the segment's count is the same as before, so is the generation. A lone GET is not to wait
 //! for a line, and a full window is not to fetch one for each GET. So a line is asked for when somebody needs one and none
 //! is on its way, or when enough wait for the next.
+//!
+//! A line may come with a lease: for so long after it was asked for it is as good as one that is asked for now.
 
 /// Lines on their way at once at most: with more the last would only be there sooner by part of a fetch's time.
 const LINES_MAX: u32 = 4;
@@ -15,6 +17,11 @@ pub(super) struct Moment(u64);
 impl Moment {
     /// Never.
     pub(super) const NEVER: Moment = Moment(u64::MAX);
+
+    /// The one before it.
+    fn before(self) -> Moment {
+        Moment(self.0.saturating_sub(1))
+    }
 
     /// The next.
     pub(super) fn next(&mut self) -> Moment {
@@ -31,6 +38,8 @@ pub(super) struct Lines {
     asked: (Moment, u64),
     /// … and the newest of which is known what it says.
     known: (Moment, u64),
+    /// Until when that may be taken to be so.
+    leased_until: u64,
     on_their_way: u32,
     /// Somebody needs one that is asked for after this.
     needed: Moment,
@@ -45,6 +54,7 @@ impl Lines {
             every: every.max(1),
             asked: Default::default(),
             known: Default::default(),
+            leased_until: 0,
             on_their_way: 0,
             needed: Moment::default(),
             waiting: 0,
@@ -55,6 +65,11 @@ impl Lines {
     pub(super) fn need(&mut self, moment: Moment, waits: bool) {
         self.needed = self.needed.max(moment);
         self.waiting += u32::from(waits);
+    }
+
+    /// For a GET that begins at `ns`: as if it had begun before the line that is known, if that has a lease by then.
+    pub(super) fn leased(&self, ns: u64) -> Option<Moment> {
+        (ns < self.leased_until).then(|| self.known.0.before())
     }
 
     /// Whether one asked for after `moment` is known.
@@ -86,12 +101,13 @@ impl Lines {
         self.waiting = 0;
     }
 
-    /// One came in that was asked for at this moment. Whether it is the newest.
-    pub(super) fn take(&mut self, asked: (Moment, u64)) -> bool {
+    /// One came in that was asked for at this moment, with a lease of so many nanoseconds. Whether it is the newest.
+    pub(super) fn take(&mut self, asked: (Moment, u64), lease_ns: u64) -> bool {
         self.on_their_way -= 1;
         let is_newest = asked.0 > self.known.0;
         if is_newest {
             self.known = asked;
+            self.leased_until = end_of(asked.1, lease_ns);
         }
         is_newest
     }
@@ -102,9 +118,14 @@ impl Lines {
     }
 }
 
-/// Whether what was over at `to` was within the grace that began at `from`, or later. Clocks do not differ by a tenth.
+/// Whether what was over at `to` was within the grace that began at `from`, or later.
 pub(super) fn is_within(from: u64, to: u64, grace_ns: u64) -> bool {
-    grace_ns > 0 && to < from.saturating_add(grace_ns / 10 * 9)
+    grace_ns > 0 && to < end_of(from, grace_ns)
+}
+
+/// When what a server leaves as it is for so long may be otherwise. Clocks do not differ by a tenth.
+fn end_of(from: u64, length_ns: u64) -> u64 {
+    from.saturating_add(length_ns / 10 * 9)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -133,9 +154,32 @@ mod tests {
         lines.ask(second, 2_000);
         let behind = now.next();
         lines.need(behind, false);
-        assert!(lines.take((second, 2_000)) && lines.covers(first) && !lines.covers(behind));
-        assert!(!lines.take((asked, 1_000)) && !lines.covers(behind), "an older one says nothing new");
+        assert!(lines.take((second, 2_000), 0) && lines.covers(first) && !lines.covers(behind));
+        assert!(!lines.take((asked, 1_000), 0) && !lines.covers(behind), "an older one says nothing new");
         assert!(lines.is_wanted(), "none is on its way");
         assert!(!lines.covers(Moment::NEVER));
+    }
+
+    #[test]
+    fn one_with_a_lease_is_good_for_who_begins_later() {
+        let mut now = Moment::default();
+        let mut lines = Lines::new(4);
+        let mut ask = |lines: &mut Lines, ns| {
+            let moment = now.next();
+            lines.ask(moment, ns);
+            (moment, ns)
+        };
+        assert_eq!(lines.leased(0), None);
+        let first = ask(&mut lines, 1_000);
+        let second = ask(&mut lines, 1_500);
+        assert!(lines.take(first, 1_000));
+        let begun = lines.leased(1_899).expect("for nine tenths of it");
+        assert!(lines.covers(begun) && lines.leased(1_900).is_none());
+        lines.need(begun, true);
+        assert!(!lines.is_wanted(), "it is known");
+        // The newest says what is so, whatever one before it has promised.
+        assert!(lines.take(second, 0) && lines.leased(1_600).is_none());
+        let (older, newer) = (ask(&mut lines, 2_000), ask(&mut lines, 2_001));
+        assert!(lines.take(newer, 0) && !lines.take(older, 1_000) && lines.leased(2_002).is_none());
     }
 }

@@ -12,7 +12,7 @@
 //! A GET by key costs two fetches, bucket and item, and one at a kept location one. What else is fetched is shared: the
 //! published line with the counts of emptied segments, once for all GETs that were begun (by key), or whose items were
 //! fetched (at kept locations), before it was asked for (`lines.rs`). GETs whose fetches are there before their line wait
-//! for it.
+//! for it. Where the server grants leases, one is enough for all that begin in the lease.
 //!
 //! Why a GET at a kept location is right without a look at its segment's generation: the generation was fetched at a time
 //! when its segment's count was known already, and behind the item the count is the same. The server changes the count
@@ -318,11 +318,11 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     /// Begins a GET: where the key's item was found before, if that is known, and else by key. The token is told with what
-    /// it comes to.
+    /// it comes to. `now` was read after the GET was asked for.
     ///
     /// # Panics
     /// There is no room.
-    pub fn get(&mut self, key: &[u8], token: u64) {
+    pub fn get(&mut self, key: &[u8], token: u64, now: Now) {
         let hash = self.reader.hash(key);
         let kept = self.locations.get(hash).filter(|location| {
             // Generations only grow: of a later one nothing that was before is there.
@@ -330,23 +330,23 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             let known = segment.and_then(|segment| self.known.last_generation(segment));
             known.is_none_or(|known| known <= location.generation)
         });
-        self.begin(key, hash, kept.map_or(Look::ByKey, Look::Kept), token);
+        self.begin(key, hash, kept.map_or(Look::ByKey, Look::Kept), token, now);
     }
 
     /// The same by key, whatever is known.
     ///
     /// # Panics
     /// There is no room.
-    pub fn get_by_key(&mut self, key: &[u8], token: u64) {
-        self.begin(key, self.reader.hash(key), Look::ByKey, token);
+    pub fn get_by_key(&mut self, key: &[u8], token: u64, now: Now) {
+        self.begin(key, self.reader.hash(key), Look::ByKey, token, now);
     }
 
     /// The same at this location only.
     ///
     /// # Panics
     /// There is no room.
-    pub fn get_at(&mut self, key: &[u8], location: Location, token: u64) {
-        self.begin(key, self.reader.hash(key), Look::At(location), token);
+    pub fn get_at(&mut self, key: &[u8], location: Location, token: u64, now: Now) {
+        self.begin(key, self.reader.hash(key), Look::At(location), token, now);
     }
 
     /// Whether it is known where the key's item was found.
@@ -354,7 +354,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.locations.get(self.reader.hash(key)).is_some()
     }
 
-    fn begin(&mut self, key: &[u8], hash: KeyHash, look: Look, token: u64) {
+    fn begin(&mut self, key: &[u8], hash: KeyHash, look: Look, token: u64, now: Now) {
         let over = |found| Done { token, hash, found, was_kept: false, rejections: Rejections::default() };
         if self.is_gone {
             return self.done.push_back(over(Found::Gone));
@@ -364,8 +364,13 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         };
         let at = self.free.pop().expect("room for a GET");
         let serial = self.next_serial();
-        let begun = self.now.next();
-        self.gets[at] = Some(Running::new(&self.reader, key, hash, look, (token, serial, begun)));
+        let leased = self.lines.leased(now.ns);
+        if leased.is_some() {
+            // The line's is older.
+            self.known.go_to(self.ahead.second_of(now.second));
+        }
+        let begun = (leased.unwrap_or_else(|| self.now.next()), leased.is_some());
+        self.gets[at] = Some(Running::new(&self.reader, key, hash, look, (token, serial), begun));
         self.start(at);
     }
 
@@ -439,7 +444,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             Whose::Step(owner) => {
                 let Some(running) = &mut self.gets[owner.at] else { return };
                 running.get.note_asked(ns);
-                let is_of_use = self.options.in_order || self.options.grace_ns > 0;
+                let is_of_use = (self.options.in_order || self.options.grace_ns > 0) && !running.is_leased;
                 if is_of_use && running.get.is_at_item() && running.by_counts {
                     self.lines.need(moment, true);
                     if self.options.in_order {
@@ -512,7 +517,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             }
             return;
         };
-        if !self.lines.take(asked) {
+        if !self.lines.take(asked, header::lease_of(line).as_nanos() as u64) {
             return;
         }
         let clock = header::clock_of(line);
@@ -590,7 +595,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             if self.options.in_order {
                 self.want_behind(at);
             }
-        } else if !self.options.in_order {
+        } else if !self.options.in_order || running.is_leased {
             // Not before the item is there.
             running.needs_line = Moment::NEVER;
         }
@@ -622,7 +627,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             (false, Arrival::Buffer(bytes)) => Came::Bytes(bytes, len),
             (false, _) => return self.fail(at, Reason::NotFetched),
         });
-        if running.get.is_at_item() && !self.options.in_order {
+        if running.get.is_at_item() && (!self.options.in_order || running.needs_line == Moment::NEVER) {
             let (segment, generation) = running.get.place();
             // Its count may have changed since it was asked for.
             running.by_counts = running.by_counts && self.known.stood(segment, generation);

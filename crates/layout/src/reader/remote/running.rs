@@ -64,7 +64,10 @@ pub(super) struct Running<B> {
     pub(super) serial: u32,
     pub(super) look: Look,
     pub(super) get: Get<Key>,
+    /// When it was begun, or a moment of which that is as good …
     pub(super) begun: Moment,
+    /// … as the line that was asked for after that had a lease.
+    pub(super) is_leased: bool,
     /// It needs a line that was asked for after this moment.
     pub(super) needs_line: Moment,
     /// Its item is to be settled by the counts behind that line, not by a generation of its own.
@@ -92,7 +95,8 @@ impl<B> Running<B> {
         key: Key,
         hash: KeyHash,
         look: Look,
-        (token, serial, begun): (u64, u32, Moment),
+        (token, serial): (u64, u32),
+        (begun, is_leased): (Moment, bool),
     ) -> Running<B> {
         let get = match look {
             Look::Kept(location) | Look::At(location) => Get::at(reader, key, location),
@@ -102,6 +106,7 @@ impl<B> Running<B> {
             token,
             serial,
             begun,
+            is_leased,
             look,
             get: get.apart(),
             needs_line: begun,
