@@ -16,7 +16,7 @@ use crate::fabric::{Desk, Target};
 ///
 /// Where a provider needs that, the memory is registered with it when it is first used, and stays so: at most
 /// 1024 buffers of a client, of 1 GiB together, of which those that were used longest ago give way, and fewer where the
-/// system's limit of locked memory (`ulimit -l`) is lower. In a buffer that is not registered values are copied.
+/// system's limit of locked memory (`ulimit -l`) is lower, which the client's own memory goes before. In a buffer that is not registered values are copied.
 ///
 /// Its bytes are the value found last, or none.
 pub struct RegisteredBuffer {

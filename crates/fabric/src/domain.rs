@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, MAY_BE_LIMIT};
+use crate::lasting::Lenders;
 use crate::library::Library;
 use crate::memory::Registration;
 use crate::object::{Object, operation};
@@ -19,6 +20,8 @@ pub struct Domain {
     provider: Provider,
     memory_modes: i32,
     key_bytes: usize,
+    /// Who keeps memory registered that is not in use.
+    lenders: Lenders,
     library: &'static Library,
 }
 
@@ -83,12 +86,17 @@ impl Domain {
         let memory_modes = unsafe { (*domain_attr).mr_mode };
         // SAFETY: as above.
         let key_bytes = unsafe { (*domain_attr).mr_key_size };
-        Ok(Arc::new(Domain { domain, fabric, provider: provider.clone(), memory_modes, key_bytes, library }))
+        let (provider, lenders) = (provider.clone(), Lenders::default());
+        Ok(Arc::new(Domain { domain, fabric, provider, memory_modes, key_bytes, lenders, library }))
     }
 
     /// Whose it is.
     pub fn provider(&self) -> &Provider {
         &self.provider
+    }
+
+    pub(crate) fn lenders(&self) -> &Lenders {
+        &self.lenders
     }
 
     pub(crate) fn library(&self) -> &'static Library {
@@ -145,11 +153,24 @@ impl Domain {
         Registration::new(object, Arc::clone(self))
     }
 
-    /// What a call to register memory makes.
+    /// What a call to register memory makes. If it is refused, memory of callers' that is not in use gives way.
     ///
     /// # Safety
     /// As for [`Domain::register`], as long as the object is open.
     pub(crate) unsafe fn registered(
+        &self,
+        base: *mut u8,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Object<sys::FidMr>, Error> {
+        // SAFETY: by this function's own contract.
+        let make = || unsafe { self.try_register(base, bytes, access) };
+        self.lenders.make_way(make)
+    }
+
+    /// # Safety
+    /// As for [`Domain::registered`].
+    unsafe fn try_register(
         &self,
         base: *mut u8,
         bytes: usize,

@@ -1,6 +1,7 @@
 //! A provider that has no device: it notes what is asked of it, and answers as [`Fake`] says.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -19,11 +20,22 @@ pub struct Fake {
     pub refuses: Option<(&'static str, c_int)>,
     /// What its endpoints say of whether reads take the peer's help; none: they do not know what is asked.
     pub emulates_reads: Option<bool>,
+    /// What may be registered at once.
+    pub locked_bytes_max: usize,
+    /// What an endpoint registers of its own.
+    pub endpoint_bytes: usize,
 }
 
 impl Default for Fake {
     fn default() -> Fake {
-        Fake { name: "fake", memory_modes: sys::FI_MR_ENDPOINT, refuses: None, emulates_reads: None }
+        Fake {
+            name: "fake",
+            memory_modes: sys::FI_MR_ENDPOINT,
+            refuses: None,
+            emulates_reads: None,
+            locked_bytes_max: usize::MAX,
+            endpoint_bytes: 0,
+        }
     }
 }
 
@@ -31,6 +43,8 @@ thread_local! {
     static FAKE: Cell<Fake> = Cell::new(Fake::default());
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static OBJECTS: Cell<u64> = const { Cell::new(0) };
+    /// What objects have registered.
+    static LOCKED: RefCell<HashMap<String, usize>> = RefCell::default();
 }
 
 /// Notes a call; what it returns.
@@ -40,6 +54,18 @@ fn note(call: &'static str, of: impl ToString) -> c_int {
         Some((refused, result)) if refused == call => result,
         _ => 0,
     }
+}
+
+/// Registers memory for an object, if the limit allows it; what a call for that returns.
+fn lock_memory(name: String, bytes: usize) -> c_int {
+    LOCKED.with_borrow_mut(|locked| {
+        let sum: usize = locked.values().sum();
+        if FAKE.get().locked_bytes_max.saturating_sub(sum) < bytes {
+            return -sys::FI_ENOMEM;
+        }
+        locked.insert(name, bytes);
+        0
+    })
 }
 
 /// What was asked of it since the last time.
@@ -57,6 +83,7 @@ impl Fake {
     pub fn open(self) -> Arc<Domain> {
         self.is_there();
         OBJECTS.set(0);
+        LOCKED.take();
         let provider: Provider = LIBRARY.pick(&Wish::default()).expect("it is the only one");
         let domain = Domain::open(&provider).expect("it opens");
         calls();
@@ -188,8 +215,9 @@ unsafe fn name_of<T>(fid: *mut Fid) -> String {
 unsafe extern "C" fn close<T>(fid: *mut Fid) -> c_int {
     // SAFETY: the table is that of objects of this type.
     let name = unsafe { name_of::<T>(fid) };
-    let result = note("close", name);
+    let result = note("close", &name);
     if result == 0 {
+        LOCKED.with_borrow_mut(|locked| locked.remove(&name));
         // SAFETY: it came from `make`, and is closed once.
         drop(unsafe { Box::from_raw(fid.cast::<Made<T>>()) });
     }
@@ -286,9 +314,12 @@ unsafe extern "C" fn register(
     into: *mut *mut FidMr,
     _: *mut c_void,
 ) -> c_int {
-    match note("register", bytes) {
-        0 => {}
-        result => return result,
+    let result = match note("register", bytes) {
+        0 => lock_memory(format!("memory{}", OBJECTS.get()), bytes),
+        refused => refused,
+    };
+    if result != 0 {
+        return result;
     }
     // Of memory that is to be enabled the key is not known before.
     let is_enabled = FAKE.get().memory_modes & sys::FI_MR_ENDPOINT == 0;
@@ -362,8 +393,9 @@ unsafe extern "C" fn bind_endpoint(_: *mut Fid, _: *mut Fid, _: u64) -> c_int {
     0
 }
 
-unsafe extern "C" fn enable_endpoint(_: *mut Fid, _: c_int, _: *mut c_void) -> c_int {
-    0
+unsafe extern "C" fn enable_endpoint(fid: *mut Fid, _: c_int, _: *mut c_void) -> c_int {
+    // SAFETY: the table is that of endpoints.
+    lock_memory(unsafe { name_of::<FidEp>(fid) }, FAKE.get().endpoint_bytes)
 }
 
 unsafe extern "C" fn get_option(

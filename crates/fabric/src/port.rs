@@ -171,11 +171,15 @@ pub struct Port {
 unsafe impl Send for Port {}
 
 impl Port {
-    /// Opens one.
+    /// Opens one. If there is no memory for it, memory of callers' that is not in use gives way.
     ///
     /// # Errors
     /// The provider cannot.
     pub fn open(domain: &Arc<Domain>, options: PortOptions) -> Result<Port, Error> {
+        domain.lenders().make_way(|| Port::try_open(domain, options))
+    }
+
+    fn try_open(domain: &Arc<Domain>, options: PortOptions) -> Result<Port, Error> {
         let _kept = Kept::new();
         let failed = |what, result: i32| domain.failure(what, result as isize);
         let missing = |what| failed(what, -sys::FI_ENOSYS);

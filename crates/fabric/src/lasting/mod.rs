@@ -10,7 +10,7 @@ mod ledger;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use fabcache_layout::process::Process;
 
@@ -68,14 +68,10 @@ impl Registrations {
             return Err(Error::Size("no more memory of callers' is registered"));
         }
         drop(kept);
+        domain.lenders().add(self);
         // Not under the lock, for to pin much memory takes long. SAFETY: its owner ends the registration before it lets go of
         // the memory, and lends it to one operation at a time.
-        let register = |base| unsafe { domain.register(base, bytes, Access::Local) };
-        let mut made = register(memory.as_mut_ptr());
-        if made.is_err() && self.ledger().ledger.end_idle() {
-            // The limit of locked memory counts all of them.
-            made = register(memory.as_mut_ptr());
-        }
+        let made = unsafe { domain.register(memory.as_mut_ptr(), bytes, Access::Local) };
         let mut kept = self.ledger();
         match made {
             Ok(registration) => {
@@ -92,6 +88,39 @@ impl Registrations {
 }
 
 type Descriptor = *mut std::ffi::c_void;
+
+/// Those who have registered memory with a domain.
+#[derive(Debug, Default)]
+pub(crate) struct Lenders(Mutex<Vec<Weak<Mutex<Kept>>>>);
+
+impl Lenders {
+    fn add(&self, registrations: &Registrations) {
+        let mut all = self.lock();
+        all.retain(|one| one.strong_count() > 0);
+        if !all.iter().any(|one| one.as_ptr() == Arc::as_ptr(&registrations.0)) {
+            all.push(Arc::downgrade(&registrations.0));
+        }
+    }
+
+    /// Does something that the limit of locked memory may not allow. If there is no memory for it, what is not in use ends,
+    /// and it is done once more: the limit counts all.
+    pub(crate) fn make_way<T>(&self, make: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        match make() {
+            Err(error) if error.is_memory() && self.end_idle() => make(),
+            made => made,
+        }
+    }
+
+    fn end_idle(&self) -> bool {
+        let all: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).map(Registrations).collect();
+        let ended = all.iter().filter(|registrations| registrations.ledger().ledger.end_idle()).count();
+        ended > 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Mutex<Kept>>>> {
+        self.0.lock().expect("no thread panics while it notes who has registered memory")
+    }
+}
 
 impl fmt::Debug for Registrations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,5 +204,59 @@ impl DerefMut for Lasting {
 impl fmt::Debug for Lasting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lasting({} bytes)", self.0.memory.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Fake, calls};
+    use crate::{Pool, Port, PortOptions, sys};
+
+    const LIMIT: usize = 10_000;
+
+    /// Memory of a third of the limit, registered.
+    fn registered(domain: &Arc<Domain>, registrations: &Registrations) -> Buffer {
+        Lasting::new(vec![0; LIMIT / 3], registrations).lend(domain).expect("within the limit")
+    }
+
+    fn idle(buffer: Buffer) -> Lasting {
+        buffer.into_lasting().expect("it was lent")
+    }
+
+    #[test]
+    fn what_is_not_in_use_gives_way_to_other_memory() {
+        let fake = Fake { memory_modes: 0, locked_bytes_max: LIMIT, ..Fake::default() };
+        let domain = fake.open();
+        let (one, other) = (Registrations::new(9, 1 << 20), Registrations::new(9, 1 << 20));
+        let kept = idle(registered(&domain, &one));
+        let (also_kept, in_use) = (idle(registered(&domain, &other)), registered(&domain, &other));
+        calls();
+        let pool = Pool::new(&domain, 1, LIMIT / 2).expect("what is idle gives way");
+        let expected = ["register 5000", "close memory2", "close memory3", "register 5000"];
+        assert_eq!(calls(), expected, "of all who have some");
+        assert_eq!([one.sum().0, other.sum().0], [0, 1], "what is in use stays");
+        Pool::new(&domain, 1, LIMIT / 2).expect_err("nothing is idle");
+        assert_eq!(calls(), ["register 5000"], "so it is not tried again");
+        kept.lend(&domain).expect_err("pools do not give way");
+        drop((pool, also_kept, in_use));
+        Pool::new(&domain, 1, LIMIT).expect("all is free");
+        drop(one);
+    }
+
+    #[test]
+    fn what_is_not_in_use_gives_way_to_endpoints() {
+        let fake =
+            Fake { memory_modes: 0, locked_bytes_max: LIMIT, endpoint_bytes: LIMIT, ..Fake::default() };
+        let domain = fake.open();
+        let registrations = Registrations::new(9, 1 << 20);
+        let options = PortOptions { operations: 4, peers: 1, waits: false };
+        let in_use = registered(&domain, &registrations);
+        let error = Port::open(&domain, options).expect_err("too much for the limit");
+        assert!(matches!(error, Error::Call { code: sys::FI_ENOMEM, .. }), "{error}");
+        let kept = idle(in_use);
+        Port::open(&domain, options).expect("what is idle gives way");
+        assert_eq!(registrations.sum(), (0, 0));
+        drop(kept);
     }
 }
