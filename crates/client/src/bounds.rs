@@ -85,7 +85,8 @@ pub const LEAVE_MAX: Duration = Duration::from_millis(100);
 pub const KEPT_WAIT: Duration = Duration::from_millis(2);
 /// … and how many are kept: their servers stand still.
 pub const KEPT_LINKS_MAX: usize = 64;
-/// How many ports for reads are kept that their servers may not know yet: while there are so many, nothing is read from afar.
+/// How many ports for reads there are that their servers may not know yet and that must not be closed before: those that are
+/// being opened and those that were given up. While there are so many, others ask by requests.
 pub const UNKNOWN_PORTS_MAX: usize = 8;
 /// GETs under way to one server's memory, and reads of it: a window of most programs, as [`KEYS_READ_AT_ONCE`].
 pub const READS_AT_ONCE: usize = 64;

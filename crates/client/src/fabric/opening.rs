@@ -7,8 +7,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use fabcache_fabric::{Buffer, Completion, Error, Peer, Place, Pool, Port, PortOptions, Refused};
+use fabcache_fabric::{Buffer, Completion, Domain, Error, Peer, Place, Pool, Port, PortOptions, Refused};
 use fabcache_layout::header::HEADER_BYTES;
+use fabcache_layout::process::Process;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
@@ -35,8 +36,18 @@ struct Opening {
     unposted: Option<Buffer>,
 }
 
-/// Those that were given up for now.
-static UNKNOWN: Mutex<Vec<Own<Opening>>> = Mutex::new(Vec::new());
+/// Ports that their servers may not know yet, where these must not be closed: at most [`UNKNOWN_PORTS_MAX`] of this process.
+struct Unknown<O> {
+    /// Those that were given up for now.
+    kept: Vec<Own<O>>,
+    /// Whose those are that are being opened.
+    opening: Vec<Process>,
+}
+
+static UNKNOWN: Mutex<Unknown<Opening>> = Mutex::new(Unknown::new());
+
+/// Room for one that is being opened.
+struct Room<'a, O>(&'a Mutex<Unknown<O>>);
 
 /// Tries of the first read after each of which it is looked whether the server is there.
 const CONNECTING_LOOKS: u32 = 64;
@@ -51,18 +62,53 @@ pub fn open(region: &Region, end: &End, deadline: Instant) -> Result<(Opened, Bu
     if region.bytes < HEADER_BYTES {
         return Err("it is shorter than its header".into());
     }
-    let mut opening = match Opening::again(region, &end.name)? {
+    let (room, again) = Opening::again(region, &end.name)?;
+    let mut opening = match again {
         Some(opening) => opening,
         None => Opening::new(region, &end.name)?,
     };
-    match opening.wait(region, end, deadline) {
-        Ok(first) => Ok((opening.opened, first)),
-        Err(why) => {
-            if opening.must_be_kept() {
-                lock().push(Own::new(opening));
-            }
+    match (opening.wait(region, end, deadline), room) {
+        (Ok(first), _) => Ok((opening.opened, first)),
+        (Err(why), Some(room)) if opening.must_be_kept() => {
+            room.keep(opening);
             Err(why)
         }
+        (Err(why), _) => Err(why),
+    }
+}
+
+impl<O> Unknown<O> {
+    const fn new() -> Unknown<O> {
+        Unknown { kept: Vec::new(), opening: Vec::new() }
+    }
+
+    /// Room for one more, if there is.
+    fn has_taken_room(&mut self) -> bool {
+        // Those of a parent are none of this process.
+        self.opening.retain(|process| process.is_current());
+        let kept = self.kept.iter().filter(|one| one.is_current()).count();
+        let has_room = kept + self.opening.len() < UNKNOWN_PORTS_MAX;
+        if has_room {
+            self.opening.push(Process::current());
+        }
+        has_room
+    }
+}
+
+impl<O> Room<'_, O> {
+    /// What was opened here is given up for now.
+    fn keep(self, opened: O) {
+        let mut unknown = lock(self.0);
+        unknown.opening.pop();
+        unknown.kept.push(Own::new(opened));
+        drop(unknown);
+        std::mem::forget(self);
+    }
+}
+
+impl<O> Drop for Room<'_, O> {
+    fn drop(&mut self) {
+        lock(self.0).opening.pop();
     }
 }
 
@@ -77,31 +123,34 @@ impl Opening {
         Ok(Opening { opened: Opened { port, peer, short }, end: Arc::clone(end), unposted })
     }
 
-    /// One that was given up before, to this end. Those to servers that are gone are let go.
-    fn again(region: &Region, end: &Arc<[u8]>) -> Result<Option<Opening>, String> {
-        let mut unknown = lock();
-        let gone: Vec<_> = unknown.extract_if(.., |opening| is_gone(&opening.end)).collect();
-        let found = unknown.iter().position(|opening| {
+    /// One that was given up before, to this end, and room for it or another, where there is only so much. Those to servers
+    /// that are gone are let go.
+    fn again(
+        region: &Region,
+        end: &Arc<[u8]>,
+    ) -> Result<(Option<Room<'static, Opening>>, Option<Opening>), String> {
+        if !must_be_known(&region.domain) {
+            return Ok((None, None));
+        }
+        let mut unknown = lock(&UNKNOWN);
+        let gone: Vec<_> = unknown.kept.extract_if(.., |opening| is_gone(&opening.end)).collect();
+        let found = unknown.kept.iter().position(|opening| {
             let is_it = opening.end == *end && Arc::ptr_eq(opening.opened.port.domain(), &region.domain);
             is_it && opening.is_current()
         });
-        let found = found.map(|at| unknown.swap_remove(at));
-        // Those of a parent are none of this process.
-        let is_full = unknown.iter().filter(|opening| opening.is_current()).count() >= UNKNOWN_PORTS_MAX;
+        let found = found.map(|at| unknown.kept.swap_remove(at));
+        let has_room = unknown.has_taken_room();
         drop(unknown);
         drop(gone);
-        match found {
-            Some(found) => Ok(found.into_inner()),
-            None if is_full => {
-                Err("there are servers that stand still and may not know of ports for reads".into())
-            }
-            None => Ok(None),
+        if !has_room {
+            return Err("there are servers that stand still and may not know of ports for reads".into());
         }
+        Ok((Some(Room(&UNKNOWN)), found.and_then(Own::into_inner)))
     }
 
     /// The provider has taken nothing, so the server may not know it, and crash if it was closed.
     fn must_be_kept(&self) -> bool {
-        self.unposted.is_some() && self.opened.port.domain().provider().trusts_peers()
+        self.unposted.is_some() && must_be_known(self.opened.port.domain())
     }
 
     /// Reads the first bytes of the memory at this place, once the provider lets it.
@@ -141,6 +190,11 @@ impl Opening {
     }
 }
 
+/// Servers crash if a port is closed before they know it.
+fn must_be_known(domain: &Domain) -> bool {
+    domain.provider().trusts_peers()
+}
+
 /// The process whose end this is has ended, as far as the end's name tells.
 fn is_gone(end: &[u8]) -> bool {
     let process = process_of(end);
@@ -154,13 +208,38 @@ fn process_of(end: &[u8]) -> Option<Pid> {
     Pid::from_raw(std::str::from_utf8(process).ok()?.parse().ok()?)
 }
 
-fn lock() -> MutexGuard<'static, Vec<Own<Opening>>> {
-    UNKNOWN.lock().expect("no thread panics while it looks after ports that are not known")
+fn lock<O>(unknown: &Mutex<Unknown<O>>) -> MutexGuard<'_, Unknown<O>> {
+    unknown.lock().expect("no thread panics while it looks after ports that are not known")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_that_open_at_once_share_the_room() {
+        let unknown = Mutex::new(Unknown::<usize>::new());
+        let begin = std::sync::Barrier::new(UNKNOWN_PORTS_MAX * 2);
+        let try_one = |number: usize| {
+            let room = lock(&unknown).has_taken_room().then(|| Room(&unknown));
+            begin.wait();
+            match room {
+                Some(room) if number.is_multiple_of(2) => room.keep(number),
+                _ => {}
+            }
+        };
+        std::thread::scope(|scope| {
+            for number in 0..UNKNOWN_PORTS_MAX * 2 {
+                scope.spawn(move || try_one(number));
+            }
+        });
+        let kept = lock(&unknown).kept.len();
+        assert!(kept <= UNKNOWN_PORTS_MAX, "{kept}");
+        for _ in kept..UNKNOWN_PORTS_MAX {
+            assert!(lock(&unknown).has_taken_room(), "room comes back");
+        }
+        assert!(!lock(&unknown).has_taken_room(), "what is kept has some");
+    }
 
     #[test]
     fn ends_are_gone_with_their_process() {
