@@ -122,6 +122,7 @@ mod shm;
 mod socket;
 mod stream;
 mod text;
+mod waking;
 mod ways;
 
 pub use address::{Address, Place};

@@ -33,6 +33,7 @@ use crate::operation::{Operation, Payload, Slot};
 use crate::server::Server;
 use crate::stream::{Stream, Until, Waiter};
 use crate::text::Asked;
+use crate::waking;
 
 /// A connection with many operations in flight.
 #[derive(Debug)]
@@ -351,7 +352,7 @@ impl Pipeline {
     fn wake<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         while let Some(waker) = state.wakers.pop() {
             drop(state);
-            waker.wake();
+            waking::wake(waker);
             state = self.lock();
         }
         state

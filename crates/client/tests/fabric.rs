@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use common::calls::{ITEM_BYTES_MAX, Side, call, ttl};
 use common::fabric::{amount, beside, flags, is_one_sided, options, over, provider, served};
 use common::process::{Process, Server, again, at, patient, stat, until, until_up};
-use common::{Running, block_on};
+use common::{Running, awaited_beside_panics, block_on};
 use fabcache_client::{
     Client, Completed, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
 };
@@ -687,6 +687,23 @@ fn who_awaits_a_read_sleeps_while_nothing_comes() {
             });
         }
     });
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn a_waker_that_panics_keeps_nobody_from_being_woken() {
+    let (server, address, _path) = served("fabric-panics", "");
+    let cache = over(&address, options(FabricMode::OneSided));
+    cache.set(b"key", &pattern(3, 300), Ttl::NEVER).expect("stored");
+    assert!(cache.get(b"key").expect("answered").is_some());
+    for _ in 0..2 {
+        kill_process(Pid::from_child(&server.0.0), Signal::STOP).expect("ours");
+        let requests = (0..8).map(|_| cache.iget("key", Vec::new())).collect();
+        let completed = awaited_beside_panics(requests, || {
+            kill_process(Pid::from_child(&server.0.0), Signal::CONT).expect("ours");
+        });
+        assert!(completed.iter().all(|completed| completed.value == pattern(3, 300)), "{completed:?}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Running, block_on, client};
+use common::{Running, awaited_beside_panics, block_on, client};
 use fabcache_client::{Client, Completed, Error, Failure, Options, Outcome, Protocol, Request, Ttl};
 
 /// Room for what these tests store.
@@ -383,4 +383,36 @@ fn clients_and_requests_go_from_thread_to_thread() {
     fn is_sync<T: Send + Sync>() {}
     is_sync::<Client>();
     is_sync::<Request>();
+}
+
+#[test]
+fn a_waker_that_panics_keeps_nobody_from_being_woken() {
+    const COUNT: usize = 8;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("tcp://{}", listener.local_addr().expect("it listens"));
+    let cache = client_with(&address, Duration::from_secs(60));
+    thread::scope(|scope| {
+        let (answers, may_answer) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a client");
+            socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
+            for _ in 0..2 {
+                let (mut asked, mut lines) = ([0; 4096], 0);
+                while lines < COUNT {
+                    let len = socket.read(&mut asked).expect("it asks");
+                    lines += asked[..len].iter().filter(|byte| **byte == b'\n').count();
+                }
+                may_answer.recv().expect("no panic");
+                socket.write_all("EN\r\n".repeat(COUNT).as_bytes()).expect("it listens");
+            }
+        });
+        for _ in 0..2 {
+            let requests = (0..COUNT).map(|number| cache.iget(format!("key{number}"), Vec::new())).collect();
+            let completed = awaited_beside_panics(requests, || answers.send(()).expect("no panic"));
+            assert_eq!(completed.len(), COUNT);
+            for completed in completed {
+                assert_eq!(completed.result.expect("answered"), Outcome::NotFound);
+            }
+        }
+    });
 }

@@ -29,6 +29,7 @@ use crate::bounds::{
 use crate::client::{Fabric, FabricMode};
 use crate::shm::{Read, monotonic_ns, next_random};
 use crate::socket::{Bell, wait_for_any};
+use crate::waking::wake;
 use crate::ways::{Learned, Way};
 
 /// A server's region, as it is read from afar.
@@ -473,7 +474,7 @@ impl Reading {
         }
         let wakers = gets.take_wakers();
         drop(gets);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(wake);
     }
 
     fn drive(&self, slot: &Slot) -> bool {

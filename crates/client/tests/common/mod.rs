@@ -8,13 +8,15 @@ pub mod fabric;
 pub mod process;
 pub mod raw;
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::Duration;
 
 use clap::Parser;
-use fabcache_client::{Client, Options};
+use fabcache_client::{Client, Completed, Options, Request};
 use fabcache_server::options::CommandLine;
 use fabcache_server::{Server, Settings};
 
@@ -77,4 +79,41 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => thread::park(),
         }
     }
+}
+
+/// Notes that it was woken, or panics.
+struct Told {
+    panics: bool,
+    is_told: AtomicBool,
+}
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        assert!(!self.panics, "this waker panics, as it is to");
+        self.is_told.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Awaits requests of which every other panics when it is woken, while nothing is answered until `answer`. Those that do not
+/// are woken all the same; what all have come to.
+pub fn awaited_beside_panics(requests: Vec<Request>, answer: impl FnOnce()) -> Vec<Completed> {
+    // Over a fabric who looks earlier is told to look again.
+    thread::sleep(Duration::from_millis(5));
+    let mut awaited: Vec<(Request, Arc<Told>)> = Vec::new();
+    let mut over = Vec::new();
+    for (number, mut request) in requests.into_iter().enumerate() {
+        let told = Arc::new(Told { panics: number.is_multiple_of(2), is_told: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&told));
+        match Pin::new(&mut request).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(completed) => over.push(completed),
+            Poll::Pending => awaited.push((request, told)),
+        }
+    }
+    answer();
+    for (number, (_, told)) in awaited.iter().enumerate() {
+        let is_told = || told.panics || told.is_told.load(Ordering::SeqCst);
+        process::until(&format!("{number} is woken"), is_told);
+    }
+    over.extend(awaited.iter_mut().map(|(request, _)| request.wait()));
+    over
 }
