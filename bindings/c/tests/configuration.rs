@@ -198,7 +198,7 @@ fn a_check_without_a_string_or_room_for_words_is_told_so() {
 
 /// A setting in words, and what it is read as.
 fn setting() -> impl Strategy<Value = (String, Read)> {
-    let name = "(fab://)?[a-zA-Z0-9][a-zA-Z0-9_.-]{1,20}[a-zA-Z0-9]x";
+    let name = "(fab://|Fab://)?[a-zA-Z0-9][a-zA-Z0-9_.-]{1,20}[a-zA-Z0-9]x";
     let weight = proptest::option::of(0..99_999_u32);
     let weighted = |weight: Option<u32>| weight.map_or(String::new(), |weight| format!("/?{weight}"));
     let hash = prop_oneof![

@@ -122,7 +122,12 @@ def test_servers_are_named_alike():
 
 def test_servers_on_the_fabric_are_named_by_text():
     normalize = fabcache.client.normalize_server_spec
-    for spec, written in [("fab://h", "fab://h:11211"), ("fab://h:1", "fab://h:1"), ("fab://[::1]:5", "fab://[::1]:5")]:
+    for spec, written in [
+        ("fab://h", "fab://h:11211"),
+        ("fab://h:1", "fab://h:1"),
+        ("FAB://h", "fab://h:11211"),
+        ("fab://[::1]:5", "fab://[::1]:5"),
+    ]:
         assert normalize(spec) == normalize(written) == written
         fabcache.Client(spec)
     for wrong in ["fab:///a", "fab://unix:a", "fab://h:port"]:
@@ -130,7 +135,7 @@ def test_servers_on_the_fabric_are_named_by_text():
             normalize(wrong)
     with pytest.raises(ValueError, match="one-sided"):
         fabcache.Client("fab://h", fabric="both")
-    by_fabric = fabcache.HashClient(["fab://one:1", "fab://two:2"])
+    by_fabric = fabcache.HashClient(["fab://one:1", "Fab://two:2"])
     by_tcp = fabcache.HashClient(["one:1", "two:2"])
     for number in range(100):
         assert by_fabric.hasher.get_node(f"key{number}") == by_tcp.hasher.get_node(f"key{number}")

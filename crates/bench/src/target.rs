@@ -92,9 +92,10 @@ impl FromStr for Url {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Url> {
-        let (shared_memory, written) = match text.strip_prefix("shm://") {
-            Some(path) => (true, format!("unix://{path}")),
-            None => (false, text.to_owned()),
+        const SHARED: &str = "shm://";
+        let (shared_memory, written) = match text.split_at_checked(SHARED.len()) {
+            Some((scheme, path)) if scheme.eq_ignore_ascii_case(SHARED) => (true, format!("unix://{path}")),
+            _ => (false, text.to_owned()),
         };
         let address: Address = written.parse().map_err(|error| {
             anyhow::anyhow!(
@@ -277,6 +278,9 @@ mod tests {
         ] {
             let url: Url = text.parse().expect(text);
             assert_eq!((url.to_string().as_str(), url.transport()), (text, transport));
+            let (scheme, place) = text.split_once(':').expect("it has a scheme");
+            let loud: Url = format!("{}:{place}", scheme.to_uppercase()).parse().expect(text);
+            assert_eq!(loud.to_string(), text);
         }
         for (text, culprit) in [("fab:///s", "fab:///s"), ("http://h", "http://h"), ("shm://s", "absolute")] {
             let error = text.parse::<Url>().expect_err(text).to_string();

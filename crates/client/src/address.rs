@@ -12,7 +12,8 @@ pub const DEFAULT_PORT: u16 = 11211;
 
 /// Where a server is, and the part of the keys it gets.
 ///
-/// Written `tcp://HOST:PORT`, `HOST:PORT`, `HOST`, `fab://HOST:PORT` or `unix:///PATH`; with `?weight=N` behind it.
+/// Written `tcp://HOST:PORT`, `HOST:PORT`, `HOST`, `fab://HOST:PORT` or `unix:///PATH`; with `?weight=N` behind it. What stands
+/// before `://` may be of capital letters as well (RFC 3986, 3.1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// How it is reached.
@@ -53,15 +54,15 @@ impl FromStr for Address {
             Some(Some(Ok(weight))) if weight > 0 => weight,
             Some(_) => return Err(wrong("what may follow a ? is weight=N, N at least 1")),
         };
-        if let Some(path) = place.strip_prefix("unix://") {
+        if let Some(path) = behind(place, "unix://") {
             if !path.starts_with('/') {
                 return Err(wrong("a Unix socket has an absolute path: unix:///run/fabcached.sock"));
             }
             return Ok(Address { place: Place::Unix(path.into()), weight });
         }
-        let (by_fabric, place) = match place.strip_prefix("fab://") {
+        let (by_fabric, place) = match behind(place, "fab://") {
             Some(place) => (true, place),
-            None => (false, place.strip_prefix("tcp://").unwrap_or(place)),
+            None => (false, behind(place, "tcp://").unwrap_or(place)),
         };
         if place.contains("://") {
             return Err(wrong("the ways to a server are tcp://, fab:// and unix://"));
@@ -91,6 +92,12 @@ impl FromStr for Address {
         let place = if by_fabric { Place::Fabric { host, port } } else { Place::Tcp { host, port } };
         Ok(Address { place, weight })
     }
+}
+
+/// What stands behind a scheme, in letters of either case.
+fn behind<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
+    let (before, behind) = text.split_at_checked(scheme.len())?;
+    before.eq_ignore_ascii_case(scheme).then_some(behind)
 }
 
 impl fmt::Display for Address {
@@ -142,6 +149,9 @@ mod tests {
             ("unix:///tmp/s", "unix:///tmp/s", "/tmp/s", 0),
             ("fab://h", "fab://h:11211", "h", 11211),
             ("fab://[::1]:5?weight=2", "fab://[::1]:5?weight=2", "::1", 5),
+            ("FAB://H:3", "fab://H:3", "H", 3),
+            ("Tcp://h:1", "tcp://h:1", "h", 1),
+            ("Unix:///tmp/S", "unix:///tmp/S", "/tmp/S", 0),
         ] {
             let address: Address = text.parse().expect(text);
             assert_eq!(address.to_string(), written);
@@ -161,6 +171,8 @@ mod tests {
             ":1",
             "/s",
             "fab://",
+            "FAB://",
+            "fáb://h",
             "fab://tcp://h",
         ] {
             let error = wrong.parse::<Address>().expect_err(wrong).to_string();

@@ -55,8 +55,14 @@ pub struct memcached_instance_st {
     pub(crate) errors: RefCell<Vec<Report>>,
 }
 
-/// What stands before the name of a host that is reached over the fabric: this library's own.
+/// What stands before the name of a host that is reached over the fabric, in letters of either case: this library's own.
 pub(crate) const FABRIC: &str = "fab://";
+
+/// What stands behind that, if anything does.
+pub(crate) fn behind_fabric(name: &[u8]) -> Option<&[u8]> {
+    let (before, behind) = name.split_at_checked(FABRIC.len())?;
+    before.eq_ignore_ascii_case(FABRIC.as_bytes()).then_some(behind)
+}
 
 /// Where libmemcached 1.1.4 has a server's port, and its host.
 const PORT_AT: usize = 16;
@@ -126,10 +132,8 @@ impl memcached_instance_st {
 
     /// Its name as keys are mapped by it: how a host is reached makes no difference.
     pub(crate) fn host(&self) -> Cow<'_, str> {
-        match self.name().to_string_lossy() {
-            Cow::Borrowed(name) => name.strip_prefix(FABRIC).unwrap_or(name).into(),
-            Cow::Owned(name) => name.strip_prefix(FABRIC).map(str::to_owned).unwrap_or(name).into(),
-        }
+        let name = self.name().to_bytes();
+        String::from_utf8_lossy(behind_fabric(name).unwrap_or(name))
     }
 
     /// Where it is, as errors tell it.
@@ -320,8 +324,9 @@ impl memcached_instance_st {
                 format!("unix://{}", path.display())
             }
             _ => {
-                let (way, name) = name.strip_prefix(FABRIC).map_or(("tcp://", &*name), |host| (FABRIC, host));
-                let host = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+                let way = if behind_fabric(self.name().to_bytes()).is_some() { FABRIC } else { "tcp://" };
+                let name = self.host();
+                let host = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&name);
                 if host.contains(':') {
                     format!("{way}[{host}]:{}", self.port)
                 } else {

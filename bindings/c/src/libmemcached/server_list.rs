@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use super::border::{Out, put, text};
 use super::constants::*;
-use super::instance::FABRIC;
+use super::instance::{FABRIC, behind_fabric};
 use super::types::*;
 use crate::guarded;
 
@@ -204,7 +204,7 @@ fn parse(servers: &[u8]) -> impl Iterator<Item = Named<'_>> {
 }
 
 fn named(server: &[u8]) -> Named<'_> {
-    let start = if server.starts_with(FABRIC.as_bytes()) { FABRIC.len() } else { 0 };
+    let start = if behind_fabric(server).is_some() { FABRIC.len() } else { 0 };
     // An IPv6 address stands in brackets.
     let bracket = server[start..].iter().position(|byte| *byte == b']');
     let from = start + bracket.filter(|_| server[start..].starts_with(b"[")).unwrap_or(0);
@@ -249,6 +249,7 @@ mod tests {
             ("[::1]", vec![("[::1]", 0, 1)]),
             ("fab://h:3:2", vec![("fab://h", 3, 2)]),
             ("fab://[::1]:4,fab://g", vec![("fab://[::1]", 4, 1), ("fab://g", 0, 1)]),
+            ("FAB://h:3:2", vec![("FAB://h", 3, 2)]),
             ("h:1,", vec![("h", 1, 1)]),
             ("  h:2 ,  g:3", vec![("  h", 2, 0), (" g", 3, 1)]),
             ("h:-1", vec![("h", 65535, 1)]),

@@ -20,6 +20,11 @@ FABRIC = "fab://"
 _RECEIVE_BYTES = 1 << 16
 
 
+def behind(scheme: str, server: str) -> Optional[str]:
+    """What stands behind a scheme, in letters of either case; none if the text does not begin with it."""
+    return server[len(scheme) :] if server[: len(scheme)].lower() == scheme else None
+
+
 def raise_errors(line: bytes, name: bytes) -> None:
     """Raises what a line says that tells of an error."""
     if line.startswith(b"ERROR"):

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 from fabcache import serde as _serde
 from fabcache._fabcache import BaseClient
-from fabcache._text import FABRIC, ServerSpec, TextConnection, raise_errors
+from fabcache._text import FABRIC, ServerSpec, TextConnection, behind, raise_errors
 from fabcache.exceptions import MemcacheClientError, MemcacheIllegalInputError, MemcacheUnexpectedCloseError, MemcacheUnknownError
 
 Key = Union[str, bytes]
@@ -28,12 +28,14 @@ def normalize_server_spec(server: ServerSpec) -> ServerSpec:
         return server[len("unix:") :]
     if server.startswith("/"):
         return server
-    if server.startswith(FABRIC):
-        pair = normalize_server_spec(server[len(FABRIC) :])
+    on_fabric = behind(FABRIC, server)
+    if on_fabric is not None:
+        pair = normalize_server_spec(on_fabric)
         if isinstance(pair, str):
             raise ValueError(f"{server!r} is no address of a server: a Unix socket is not on the fabric")
         return FABRIC + _written(pair)
-    server = server.removeprefix("tcp://")
+    by_tcp = behind("tcp://", server)
+    server = server if by_tcp is None else by_tcp
     host, port = server, str(_DEFAULT_PORT)
     if ":" in server and not server.endswith("]"):
         host, _, port = server.rpartition(":")

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Tupl
 
 from fabcache import serde as _serde
 from fabcache._fabcache import murmur3_32, rendezvous_score
-from fabcache._text import FABRIC, ServerSpec
+from fabcache._text import FABRIC, ServerSpec, behind
 from fabcache.client import Client, Key, KeepaliveOpts, PooledClient, normalize_server_spec
 from fabcache.exceptions import MemcacheError
 
@@ -365,4 +365,7 @@ def _with_port(server: ServerSpec, port: Optional[int]) -> ServerSpec:
 
 def _name(server: ServerSpec) -> str:
     # How a host is reached makes no difference to its keys.
-    return server.removeprefix(FABRIC) if isinstance(server, str) else "%s:%s" % server
+    if not isinstance(server, str):
+        return "%s:%s" % server
+    on_fabric = behind(FABRIC, server)
+    return server if on_fabric is None else on_fabric

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::libmemcached::instance::FABRIC;
+use crate::libmemcached::instance::{FABRIC, behind_fabric};
 
 /// What a piece of a configuration string is. The numbers are those of libmemcached's error texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -281,7 +281,7 @@ fn number_after(text: &[u8], sign: &[u8]) -> Option<usize> {
 
 /// What begins with a letter or a digit. A name has three and more bytes and ends with one of these, too.
 fn word(text: &[u8], after_server: bool) -> Option<(Token, usize)> {
-    if after_server && let Some(host) = text.strip_prefix(FABRIC.as_bytes()) {
+    if after_server && let Some(host) = behind_fabric(text) {
         let is_host = |(token, _): &(Token, usize)| matches!(token, Token::Hostname | Token::IpAddress);
         return word(host, true).filter(is_host).map(|(_, length)| (Token::Hostname, FABRIC.len() + length));
     }
