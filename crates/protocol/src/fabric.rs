@@ -66,7 +66,7 @@ const fn encoded_len(bytes: usize) -> usize {
     bytes.div_ceil(3) * 4
 }
 
-/// `<channel version> <region version>`
+/// `<channel version> <region version>`: later versions may say more behind these, and are to be told that they are others.
 pub(crate) fn hello<'a>(mut words: Words<'a>) -> Option<Command<'a>> {
     let (channel, region) = (number(words.next())?, number(words.next())?);
     Some(Command::FabricHello { channel, region })

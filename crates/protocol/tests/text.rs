@@ -293,6 +293,8 @@ fn shared_memory() {
 #[test]
 fn the_fabric() {
     decodes_to(b"fabric hello 1 3\r\n", Command::FabricHello { channel: 1, region: 3 });
+    // Words too many mean nothing, as behind memcached's commands.
+    decodes_to(b"fabric hello 9 3 more x\r\n", Command::FabricHello { channel: 9, region: 3 });
     let staging = FabricMemory { address: 0, key: u64::MAX, bytes: 1 << 20 };
     let landing = FabricMemory { address: u64::MAX - 7, key: 0, bytes: 7 };
     let attach = |name, token, credits| {
@@ -305,6 +307,7 @@ fn the_fabric() {
     let none = FabricMemory { address: 0, key: 0, bytes: 0 };
     let without = FabricAttach::new(b"AAECAw==", 1, 2, none, none).expect("sound");
     decodes_to(b"fabric attach AAECAw== 1 2 0 0 0 0 0 0\r\n", Command::FabricAttach(without));
+    decodes_to(b"fabric attach AAECAw== 1 2 0 0 0 0 0 0 more\r\n", Command::FabricAttach(without));
     let longest = STANDARD.encode([7; FABRIC_NAME_MAX]);
     let line = format!("fabric attach {longest} 0 1 {memory}\r\n");
     decodes_to(line.as_bytes(), attach(longest.as_bytes(), 0, 1));
