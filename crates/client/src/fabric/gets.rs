@@ -7,7 +7,6 @@
 //! Whoever waits for a [`Slot`] drives for all. A read that fails, or does not come to an end, ends all: then everything is
 //! asked for by requests, until another of these is made.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -21,6 +20,7 @@ use fabcache_layout::reader::remote::{Arrival, Done, Fetch, Found, Now, RemoteOp
 use fabcache_layout::reader::{Remote, Value};
 
 use rustix::time::{ClockId, clock_gettime};
+use slab::Slab;
 
 use super::opening::{self, Opened};
 use super::own::Own;
@@ -133,8 +133,8 @@ pub struct Gets {
     /// Buffers for what is longer still, kept for the next.
     spare: Vec<Buffer>,
     remote: Remote<Held>,
-    begun: HashMap<u64, Begun>,
-    next_token: u64,
+    /// By their tokens.
+    begun: Slab<Begun>,
     /// What is being fetched, by its number.
     fetching: Vec<Option<Posted>>,
     /// The provider did not take this one yet.
@@ -188,8 +188,7 @@ impl Gets {
             long,
             spare: Vec::new(),
             remote,
-            begun: HashMap::new(),
-            next_token: 0,
+            begun: Slab::with_capacity(READS_AT_ONCE),
             fetching: Vec::new(),
             refused: None,
             next: None,
@@ -235,32 +234,34 @@ impl Gets {
         if self.is_over() || !self.has_room() {
             return None;
         }
-        let token = self.next_token;
-        self.next_token += 1;
         let slot = Arc::new(Slot::new(deadline));
-        self.begun.insert(token, Begun { slot: Arc::clone(&slot), target: std::mem::take(target) });
+        let begun = Begun { slot: Arc::clone(&slot), target: std::mem::take(target) };
+        let token = self.begun.insert(begun) as u64;
         let now = self.now();
         self.remote.get(key, token, now);
-        Some((slot, self.go_on()))
+        Some((slot, self.go_on(Some(now.ns))))
     }
 
     /// Takes in what was read, and posts what is to be read. Whether any GET is over since.
     pub fn drive(&mut self) -> bool {
         let mut ended = std::mem::take(&mut self.ended);
         let polled = self.port.poll(&mut ended);
+        let mut ns = None;
         if !ended.is_empty() {
             let now = self.now();
+            ns = Some(now.ns);
             for completion in ended.drain(..) {
                 self.take_in(completion, now);
             }
         }
         self.ended = ended;
         self.is_broken |= polled.is_err();
-        self.go_on()
+        self.go_on(ns)
     }
 
-    fn go_on(&mut self) -> bool {
-        self.post();
+    /// Posts what is to be read, and tells of what is over. `ns` is what time it was a moment ago.
+    fn go_on(&mut self, ns: Option<u64>) -> bool {
+        self.post(ns);
         if self.is_broken {
             self.give_up();
         }
@@ -273,7 +274,7 @@ impl Gets {
         (self.refused, self.next) = (None, None);
         self.remote.abandon();
         self.settle();
-        for (_, mut begun) in self.begun.drain() {
+        for mut begun in self.begun.drain() {
             begun.target.collect();
             self.wakers.extend(begun.slot.put(Read::Ask, begun.target.value, None));
         }
@@ -286,7 +287,7 @@ impl Gets {
 
     /// When the first is to be given up of the GETs that somebody is told of; none if there are none.
     pub fn awaited_until(&self) -> Option<Instant> {
-        self.begun.values().filter_map(|begun| begun.slot.awaited_until()).min()
+        self.begun.iter().filter_map(|(_, begun)| begun.slot.awaited_until()).min()
     }
 
     /// A read waits for the provider to take it.
@@ -317,7 +318,7 @@ impl Gets {
                 return self.remote.take(id, Arrival::Failed, now);
             }
             To::Value { token, at, whole } => {
-                let target = self.begun.get_mut(&token).map(|begun| &mut begun.target);
+                let target = self.begun.get_mut(token as usize).map(|begun| &mut begun.target);
                 if let Some(place) = target.and_then(|target| target.place(at..at + len, whole)) {
                     place.copy_from_slice(&came[..len]);
                 }
@@ -327,12 +328,12 @@ impl Gets {
         self.keep(held);
     }
 
-    fn post(&mut self) {
+    fn post(&mut self, mut ns: Option<u64>) {
         while !self.is_broken {
             let (posted, held) = match self.refused.take() {
                 Some(refused) => refused,
                 None => {
-                    let Some(mut posted) = self.next_read() else { return };
+                    let Some(mut posted) = self.next_read(&mut ns) else { return };
                     let Some(held) = self.memory_for(&mut posted) else {
                         // It may be too much for the limit of locked memory: others go on.
                         let now = self.now();
@@ -402,14 +403,14 @@ impl Gets {
         let domain = self.port.domain();
         match &fetch.to {
             To::Item { token } => {
-                let begun = self.begun.get(token);
+                let begun = self.begun.get(*token as usize);
                 if let Some(held) = begun.and_then(|begun| begun.target.whole(domain, bytes)) {
                     return Some(held);
                 }
             }
             To::Value { token, at, whole } => {
                 let range = *at..*at + fetch.len;
-                if let Some(Begun { target, .. }) = self.begun.get_mut(token)
+                if let Some(Begun { target, .. }) = self.begun.get_mut(*token as usize)
                     && target.reads_in_place(domain, *whole)
                 {
                     posted.is_in_place = true;
@@ -422,16 +423,16 @@ impl Gets {
     }
 
     /// What one operation is to read next.
-    fn next_read(&mut self) -> Option<Posted> {
+    fn next_read(&mut self, ns: &mut Option<u64>) -> Option<Posted> {
         let fetch = match self.next.take() {
             Some(next) => next,
-            None => self.next_fetch()?,
+            None => self.next_fetch(ns)?,
         };
         let is_alone = !self.joins || matches!(fetch.to, To::Value { .. });
         if is_alone {
             return Some(Posted { fetch, behind: None, desk: None, is_in_place: false });
         }
-        let next = self.next_fetch();
+        let next = self.next_fetch(ns);
         let behind = next.filter(|next| next.to == To::Glance);
         if behind.is_none() {
             self.next = next;
@@ -440,9 +441,10 @@ impl Gets {
     }
 
     /// What is to be fetched next, and can be.
-    fn next_fetch(&mut self) -> Option<Fetch> {
+    fn next_fetch(&mut self, ns: &mut Option<u64>) -> Option<Fetch> {
         while self.remote.wants_fetch() {
-            let fetch = self.remote.next_fetch(precise_ns())?;
+            // Not later than it is; where many are posted, the time that this takes counts.
+            let fetch = self.remote.next_fetch(ns.take().unwrap_or_else(precise_ns))?;
             // What the region itself says where to look may be nonsense.
             let end = fetch.offset.checked_add(fetch.len as u64);
             if end.is_some_and(|end| end <= self.region.bytes) {
@@ -466,7 +468,7 @@ impl Gets {
             let random = next_random(&mut self.random);
             let reads = done.reads_to_tell(random);
             let Done { token, hash, found, .. } = done;
-            let Some(Begun { slot, mut target }) = self.begun.remove(&token) else { continue };
+            let Some(Begun { slot, mut target }) = self.begun.try_remove(token as usize) else { continue };
             let collected = target.collect();
             let (mut read, mut within) = (Read::Ask, None);
             let buffer = match found {

@@ -545,7 +545,7 @@ impl Reading {
 
     fn look(&self, slot: &Slot, patience: Patience, deadline: Instant) -> bool {
         let Some(time) = patience.look() else { return self.drive(slot) };
-        let end = deadline.min(Instant::now() + time);
+        let mut end = None;
         loop {
             for _ in 0..LOOKS_BETWEEN_CLOCKS {
                 if self.drive(slot) {
@@ -553,7 +553,8 @@ impl Reading {
                 }
                 std::hint::spin_loop();
             }
-            if Instant::now() >= end {
+            let now = Instant::now();
+            if now >= *end.get_or_insert(deadline.min(now + time)) {
                 return false;
             }
         }
