@@ -358,7 +358,9 @@ fn who_cannot_be_connected_goes_on_over_tcp() {
     let mut c = connect(process.address());
     let name = [2, 0, 0, 80, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     c.ask(words(&name, 8), "CLIENT_ERROR fabric hello comes before fabric attach\r\n");
-    c.ask("fabric hello 999 1\r\n", "CLIENT_ERROR this server's fabric has formats of other versions\r\n");
+    let versions = format!("messages of version {CHANNEL_VERSION}, and a region of version {FORMAT_VERSION}");
+    let why = format!("CLIENT_ERROR this server's fabric has formats of other versions: {versions}\r\n");
+    c.ask("fabric hello 999 1\r\n", why);
     assert!(hello(&mut c).starts_with(&format!("FABRIC {}", provider())));
     if !provider().starts_with("verbs") {
         let mut foreign = name;

@@ -7,6 +7,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use common::{Scratch, connect_unix, serve, try_serve};
+use fabcache_layout::channel::CHANNEL_VERSION;
+use fabcache_layout::header::FORMAT_VERSION;
 
 fn mode(path: &Path) -> u32 {
     path.metadata().expect("it is there").permissions().mode() & 0o777
@@ -76,4 +78,16 @@ fn a_file_left_behind_is_replaced_and_a_living_servers_is_not() {
     let nowhere = scratch.path("none/socket");
     let error = format!("{:#}", try_serve(&format!("-s {}", nowhere.display())).err().expect("no directory"));
     assert!(error.contains(&nowhere.display().to_string()), "{error}");
+}
+
+#[test]
+fn who_knows_other_versions_of_shared_memory_is_told_which_there_are() {
+    let scratch = Scratch::new("versions");
+    let path = scratch.path("socket");
+    let _server = serve(&format!("-s {} --shm", path.display()));
+    let versions = format!("channels of version {CHANNEL_VERSION}, and a region of version {FORMAT_VERSION}");
+    let why = format!("CLIENT_ERROR this server's memory has formats of other versions: {versions}\r\n");
+    for others in [(CHANNEL_VERSION, 0), (0, FORMAT_VERSION)] {
+        connect_unix(&path).ask(format!("shm attach {} {}\r\n", others.0, others.1), &why);
+    }
 }

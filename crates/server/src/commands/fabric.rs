@@ -1,6 +1,7 @@
 //! Clients that go on over the fabric.
 
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -27,13 +28,18 @@ pub const BETWEEN: Refusal = Refusal::Server(
 /// All places are taken.
 pub const FULL: Refusal = Refusal::Server("the fabric has as many clients here as it has buffers for");
 
+static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "this server's fabric has formats of other versions: messages of version {CHANNEL_VERSION}, and a region of version \
+         {FORMAT_VERSION}"
+    )
+});
+
 /// Tells which fabric there is, if the client may come by it and knows these versions of what goes over it.
 pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) {
     let versions = (channel, region);
     let told = match open_to(ctx, session) {
-        Ok(_) if versions != (CHANNEL_VERSION, FORMAT_VERSION) => {
-            Err(Refusal::Client("this server's fabric has formats of other versions"))
-        }
+        Ok(_) if versions != (CHANNEL_VERSION, FORMAT_VERSION) => Err(Refusal::Client(&OTHER_VERSIONS)),
         Ok((fabric, _)) => {
             let provider = fabric.provider();
             let (protocol, format) = (provider.protocol, provider.address_format);

@@ -1,5 +1,7 @@
 //! Sharing memory with clients of this host.
 
+use std::sync::LazyLock;
+
 use fabcache_layout::KeyHash;
 use fabcache_layout::channel::CHANNEL_VERSION;
 use fabcache_layout::header::FORMAT_VERSION;
@@ -15,6 +17,13 @@ use super::{Context, Offer, Session, Way, refused, saved};
 pub const NOT_HANDED_OVER: Refusal =
     Refusal::Server("memory cannot be handed over now; too many descriptors may be on their way");
 
+static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "this server's memory has formats of other versions: channels of version {CHANNEL_VERSION}, and a region of version \
+         {FORMAT_VERSION}"
+    )
+});
+
 /// Memory is to be shared with the client, if it may have it and knows these versions of what lies in it.
 pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) {
     let refusal = match &ctx.shared.settings.shm {
@@ -22,9 +31,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
         Some(_) if session.info.kind != Kind::Unix => {
             Refusal::Client("memory is shared with clients that come by a Unix socket only")
         }
-        Some(_) if (channel, region) != (CHANNEL_VERSION, FORMAT_VERSION) => {
-            Refusal::Client("this server's memory has formats of other versions")
-        }
+        Some(_) if (channel, region) != (CHANNEL_VERSION, FORMAT_VERSION) => Refusal::Client(&OTHER_VERSIONS),
         Some(shm) if !session.credentials.is_some_and(|who| shm.admits(who, &session.groups)) => {
             Refusal::Client("shared memory is not for this user; see --shm-users and --shm-groups")
         }
