@@ -115,8 +115,9 @@ impl Decoder {
         self.protocol
     }
 
-    /// While true, text takes nothing but `Command::Authenticate` and refuses all else. Binary is not touched by
-    /// it: which of its commands need SASL first is the server's to say.
+    /// While true, text takes nothing but `Command::Authenticate` and refuses all else; where there is only text a packet is
+    /// refused as one, and is the last. Binary is not touched by it: which of its commands need SASL first is the server's
+    /// to say.
     pub fn require_auth(&mut self, required: bool) {
         self.auth_required = required;
     }
@@ -183,6 +184,9 @@ impl Decoder {
     }
 
     fn text<'a>(&'a mut self, input: &'a [u8]) -> Decoded<'a> {
+        if self.auth_required && input[0] == binary::REQUEST {
+            return self.progress.packet_before_text(input);
+        }
         let scanned = self.progress.scanned.min(input.len());
         let newline = memchr(b'\n', &input[scanned..]).map(|at| scanned + at);
         let length = newline.unwrap_or(input.len());
@@ -437,6 +441,14 @@ impl Progress {
     }
 
     /// Nothing more to be done until `total` bytes are here.
+    /// A packet where clients authenticate by text: it has no line's end, and who sent it would wait for an answer for ever.
+    #[cold]
+    fn packet_before_text<'a>(&mut self, input: &[u8]) -> Decoded<'a> {
+        let Some(header) = input.first_chunk().map(Header::parse) else { return self.wait(input, HEADER) };
+        self.state = State::Closed;
+        Decoded::Request { consumed: HEADER, request: header.refused(binary::status::AUTH) }
+    }
+
     fn wait<'a>(&mut self, input: &[u8], total: usize) -> Decoded<'a> {
         self.needed = total;
         Decoded::Incomplete { more: total - input.len() }

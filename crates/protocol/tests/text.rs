@@ -553,6 +553,26 @@ mod auth {
     }
 
     #[test]
+    fn packets_are_kept_out_as_such() {
+        let mut decoder = Decoder::new(Some(Protocol::Text), Limits { inline_value_max: 1024 });
+        decoder.require_auth(true);
+        // A get of `a`, quietly.
+        let packet = [&[0x80, 9, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 4][..], &[0; 8], b"a"].concat();
+        for len in 0..24 {
+            assert!(matches!(decoder.decode(&packet[..len]), Decoded::Incomplete { .. }), "{len}");
+        }
+        let Decoded::Request { consumed: 24, request } = decoder.decode(&packet) else {
+            panic!("it is refused")
+        };
+        assert_eq!(request.command, Command::Refused(Refusal::Status(0x20)));
+        let mut out = Vec::new();
+        request.form.reply(&Reply::Refused(Refusal::Status(0x20)), &mut out);
+        assert_eq!(out[..16], [0x81, 9, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 13, 1, 2, 3, 4]);
+        assert_eq!(&out[24..], b"Auth failure.");
+        assert_eq!(decoder.decode(b"mn\r\n"), Decoded::Fatal);
+    }
+
+    #[test]
     fn kept_out() {
         let unauthenticated = "CLIENT_ERROR unauthenticated\r\n";
         for line in [

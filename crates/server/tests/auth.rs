@@ -71,8 +71,11 @@ fn a_token_that_is_none_gets_nowhere() {
     c.hear_end();
     // Binary is no way around.
     let mut c = server.connect();
-    c.say([packet(0x00, &[], b"a", &[], 0), b"\r\n".to_vec()].concat());
-    c.hear(UNAUTHENTICATED);
+    c.say(packet(0x00, &[], b"a", &[], 0));
+    let answer = c.hear_packet();
+    assert_eq!((answer.status, answer.value), (AUTH_FAILED, b"Auth failure.".to_vec()));
+    c.hear_end();
+    assert_eq!(ask(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, AUTH_FAILED);
     server.connect().ask(token("ann secret"), "STORED\r\n");
 }
 
