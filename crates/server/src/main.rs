@@ -48,10 +48,9 @@ fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
     if settings.core_dumps {
         limits::allow_core_dumps()?;
     }
-    limits::allow_connections(settings.connections_max, settings.threads)?;
-    if settings.fabric.is_some() {
-        settings.warnings.extend(limits::allow_fabric(settings.connections_max, settings.threads)?);
-    }
+    let has_fabric = settings.fabric.is_some();
+    let too_few = limits::allow_connections(settings.connections_max, settings.threads, has_fabric)?;
+    settings.warnings.extend(too_few);
     if privileges::is_needlessly_root(settings.user.as_deref()) {
         tracing::warn!("running as root; give -u USER to become another user");
     }

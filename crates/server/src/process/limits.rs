@@ -6,42 +6,43 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 /// Descriptors beyond those of connections: listeners, epoll instances, inboxes, files.
 const DESCRIPTORS_BESIDE: u64 = 64;
 
+/// Of each worker.
+const DESCRIPTORS_OF_WORKER: u64 = 3;
+
 /// What libfabric opens for a client of the fabric by providers that are made of sockets: its link, and its reads.
 const DESCRIPTORS_OF_FABRIC: u64 = 2;
 
 /// Those of libfabric for a worker's end.
 const DESCRIPTORS_OF_PORT: u64 = 16;
 
-/// Sees to it that there can be `connections` connections.
+/// Sees to it that there can be `connections` connections. Where there is a fabric all of them may go on there, as far as the
+/// system allows: not all need do so, nor do all providers open anything. What to say if it is not that far.
 ///
 /// # Errors
-/// The hard limit is lower and may not be raised.
-pub fn allow_connections(connections: u32, threads: usize) -> Result<()> {
-    let wanted = u64::from(connections) + 3 * threads as u64 + DESCRIPTORS_BESIDE;
+/// The hard limit is lower than connections need, and may not be raised.
+pub fn allow_connections(connections: u32, threads: usize, has_fabric: bool) -> Result<Option<String>> {
+    let (connections, threads) = (u64::from(connections), threads as u64);
+    let needed = connections + DESCRIPTORS_OF_WORKER * threads + DESCRIPTORS_BESIDE;
+    let each = 1 + DESCRIPTORS_OF_FABRIC;
+    let on_fabric = connections * each + DESCRIPTORS_OF_PORT * threads + DESCRIPTORS_BESIDE;
+    let wanted = if has_fabric { on_fabric } else { needed };
     let (soft, hard) =
         getrlimit(Resource::RLIMIT_NOFILE).context("cannot ask for the limit of open files")?;
     if soft >= wanted {
-        return Ok(());
-    }
-    setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)).with_context(|| {
-        format!("-c {connections} needs {wanted} open files, and the limit is {hard}; raise it (ulimit -n) or lower -c")
-    })
-}
-
-/// The same, if all of them go on over a fabric: as far as the system allows, for not all of them need do so, nor do all
-/// providers open anything. What to say if it is not that far.
-///
-/// # Errors
-/// The limit cannot be asked for.
-pub fn allow_fabric(connections: u32, threads: usize) -> Result<Option<String>> {
-    let each = 1 + DESCRIPTORS_OF_FABRIC;
-    let wanted = u64::from(connections) * each + DESCRIPTORS_OF_PORT * threads as u64 + DESCRIPTORS_BESIDE;
-    let (soft, hard) =
-        getrlimit(Resource::RLIMIT_NOFILE).context("cannot ask for the limit of open files")?;
-    if soft >= wanted || setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)).is_ok() {
         return Ok(None);
     }
     let most = soft.max(hard);
+    match setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)) {
+        Ok(()) => return Ok(None),
+        Err(_) if has_fabric && most >= needed => {}
+        Err(error) => {
+            return Err(error).with_context(|| {
+                format!(
+                    "-c {connections} needs {needed} open files, and the limit is {hard}; raise it (ulimit -n) or lower -c"
+                )
+            });
+        }
+    }
     setrlimit(Resource::RLIMIT_NOFILE, most, hard).context("cannot raise the limit of open files")?;
     Ok(Some(format!(
         "clients of a fabric that is made of sockets (tcp) take up to {each} open files each: -c {connections} of them need \
