@@ -225,6 +225,11 @@ impl Gets {
         self.remote.room() > 0
     }
 
+    /// A GET takes longer than it may: nobody waits for it any more, or whoever does is about to give up.
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.begun.iter().any(|(_, begun)| begun.slot.deadline <= now)
+    }
+
     /// Begins a GET, if there is room for one more. What is to be read for it is posted, and nothing is taken in: of many that
     /// are begun one behind the other each would ask for what came of the one before. Whether any GET is over since. It may
     /// take until the deadline.

@@ -194,12 +194,24 @@ impl Remote {
         let mut slot = None;
         reading.turn(gets, |gets| {
             let makes_room = !gets.has_room() && gets.drive();
+            if !gets.has_room() && gets.is_late(began) {
+                // Those whose requests were dropped would take the room for as long as they like.
+                gets.give_up();
+            }
             let begun = gets.begin(key, deadline, target);
-            let any_over = makes_room || begun.as_ref().is_some_and(|(_, any_over)| *any_over);
+            let any_over =
+                makes_room || gets.is_over() || begun.as_ref().is_some_and(|(_, any_over)| *any_over);
             slot = begun.map(|(slot, _)| slot);
             any_over
         });
-        Ok(Begun { slot: slot.ok_or(asked)?, reading, timed, began, deadline })
+        let Some(slot) = slot else {
+            if reading.gets().is_over() {
+                // Nobody may be left who ends one of its GETs, and lets it go.
+                self.note(&reading, false);
+            }
+            return Err(asked);
+        };
+        Ok(Begun { slot, reading, timed, began, deadline })
     }
 
     fn choose(&self, is_kept: bool, among: Among) -> (Way, bool) {
