@@ -22,7 +22,7 @@ use fabcache_fabric::{Library, Provider, Wish};
 use crate::process::pin;
 use crate::server::Candidate;
 use raw::Raw;
-use report::{Figure, What};
+use report::{Figure, Reads, What};
 use servers::Servers;
 
 /// CPU of the servers.
@@ -92,7 +92,7 @@ pub fn client_end(provider: &Provider, interface: Option<&str>) -> Result<Provid
     Ok(Library::open()?.pick(&Wish { provider: name, interface, only_this_host: false })?)
 }
 
-/// Measures everything. Without a server only what libfabric does by itself.
+/// Measures everything; tells who serves reads, too. Without a server only what libfabric does by itself.
 ///
 /// # Errors
 /// There is no such provider, a server does not come up, has no fabric, or answers wrongly.
@@ -101,7 +101,7 @@ pub fn measure(
     against: Option<&Candidate>,
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
-) -> Result<Vec<Figure>> {
+) -> Result<(Reads, Vec<Figure>)> {
     let provider = provider(&plan.wish)?;
     let own = client_end(&provider, plan.client_interface.as_deref())?;
     pin(None, &CLIENT_CPU.into())?;
@@ -140,7 +140,7 @@ pub fn measure(
             figures[before..].iter_mut().for_each(|figure| figure.round = round);
         }
     }
-    Ok(figures)
+    Ok((raw.reads(), figures))
 }
 
 /// There and back, so that none always comes first.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use fabcache_fabric::{Buffer, Completion, Domain, Kind, Peer, Pool, Port, PortOptions, Provider, Refused};
 
 use super::peer::{OPERATIONS, PeerProcess, STOP, hex, insist_to_send};
-use super::report::{Figure, What};
+use super::report::{Figure, Reads, What};
 use super::timing::{Times, times};
 use super::{Plan, SERVER_CPU, SHORT_BYTES, of_raw};
 use crate::target::PATIENCE;
@@ -52,6 +52,17 @@ impl Raw {
         process.order(&format!("connect {}", hex(port.name())), "connected")?;
         let peer = port.connect(&process.name)?;
         Ok(Raw { port, pool, peer, process, ended: Vec::new() })
+    }
+
+    /// Who serves its reads.
+    pub fn reads(&self) -> Reads {
+        if self.port.is_one_sided() {
+            Reads::ByDevice
+        } else if self.port.domain().provider().trusts_peers() {
+            Reads::BySystem
+        } else {
+            Reads::ByPeer
+        }
     }
 
     /// Times of messages, reads and writes of values of so many bytes.

@@ -31,6 +31,28 @@ pub enum What {
     Set,
 }
 
+/// What reads of the peer's memory take of its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reads {
+    /// Nothing: its device serves them, as the endpoint says.
+    ByDevice,
+    /// The system copies (shm); the process only makes room in its queue.
+    BySystem,
+    /// It serves each.
+    ByPeer,
+}
+
+impl Reads {
+    fn text(self) -> &'static str {
+        match self {
+            Reads::ByDevice => "served without the server's help",
+            Reads::BySystem => "copied by the system, and the server only makes room for them in its queue",
+            Reads::ByPeer => "served with the server's help",
+        }
+    }
+}
+
 /// What one round of it came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
@@ -63,8 +85,8 @@ pub struct Results {
     pub header: ServersHeader,
     /// The provider, with its interface and network.
     pub provider: String,
-    /// Reads are served without the server's help.
-    pub is_one_sided: bool,
+    /// Who serves reads.
+    pub reads: Reads,
     /// All rounds of everything.
     pub figures: Vec<Figure>,
 }
@@ -80,8 +102,7 @@ impl Results {
     /// All figures as tables.
     pub fn table(&self) -> String {
         let mut text = self.header.text();
-        let helps = if self.is_one_sided { "without" } else { "with" };
-        let _ = writeln!(text, "{}: reads are served {helps} the server's help\n", self.provider);
+        let _ = writeln!(text, "{}: reads are {}\n", self.provider, self.reads.text());
         self.raw(&mut text);
         if self.ways().is_empty() {
             return text;
@@ -400,7 +421,7 @@ mod tests {
             servers: vec![("ours".into(), "1".into())],
             method: "somehow".into(),
         };
-        Results { header, provider: "tcp;ofi_rxm at lo".into(), is_one_sided: false, figures }
+        Results { header, provider: "tcp;ofi_rxm at lo".into(), reads: Reads::ByPeer, figures }
     }
 
     #[test]
@@ -408,7 +429,7 @@ mod tests {
         let table = results().table();
         let table = table.split_whitespace().collect::<Vec<_>>().join(" ");
         for text in [
-            "with the server's help",
+            "reads are served with the server's help",
             "64 19.0/38.0 28.0/56.0 20.0/40.0 11.0/22.0",
             "64 8 100 90.0",
             "64 1.00 22.0 x1.10 21.0 x1.05 30.0 x1.50 25.0 x1.25",
@@ -428,7 +449,9 @@ mod tests {
     fn without_a_server_there_is_what_libfabric_does() {
         let mut results = results();
         results.figures.retain(|figure| figure.way == RAW);
+        results.reads = Reads::BySystem;
         let table = results.table();
+        assert!(table.contains("reads are copied by the system"), "{table}");
         assert!(table.contains("libfabric alone") && !table.contains("GET"), "{table}");
     }
 }

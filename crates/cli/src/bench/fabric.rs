@@ -121,7 +121,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     });
     output::check(&[("--json", arguments.json.as_deref())])?;
     let mut progress = super::progress();
-    let figures = fabric::measure(arguments.server.as_ref(), against, &plan, &mut progress)?;
+    let (reads, figures) = fabric::measure(arguments.server.as_ref(), against, &plan, &mut progress)?;
     progress("");
     let servers: Vec<Candidate> =
         [arguments.server.as_ref(), against].into_iter().flatten().cloned().collect();
@@ -140,7 +140,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             ),
         },
         provider: provider.to_string(),
-        is_one_sided: provider.is_one_sided,
+        reads,
         figures,
     };
     let kept = arguments.json.as_deref().map_or(Ok(()), |path| save(&results, path));
