@@ -29,7 +29,7 @@ use crate::{many, orders};
 pub struct Options {
     /// How keys are mapped to servers.
     pub distribution: Distribution,
-    /// How long connecting may take.
+    /// How long connecting may take. Over the fabric, where threads wait for a connection that another makes, as long again.
     pub connect_timeout: Duration,
     /// How long a call may take, for each server that it asks. A get over the fabric that nobody answers takes half as long
     /// again: it tries to read first.
@@ -100,8 +100,9 @@ pub enum SharedMemory {
 
 /// The fabric: what of it is used with servers whose addresses begin with `fab://`. Others are never asked for it.
 ///
-/// Each connection has an endpoint, and there are as many as calls that block at the same time: over `tcp;ofi_rxm` libfabric takes
-/// some 90 MB for each, which also takes time. Less than half of that will do where the program's environment has
+/// Each connection has an endpoint: over `tcp;ofi_rxm` libfabric takes some 90 MB for each, and the system about 60 ms to give that
+/// memory. They are opened one after the other, and calls take those that others have done with meanwhile, so there are fewer
+/// than threads unless calls take long. Reads have one more, which the first get opens. Less than half of the memory will do where the program's environment has
 /// `FI_OFI_RXM_USE_SRX=1`, `FI_OFI_RXM_MSG_TX_SIZE=64` and `FI_OFI_RXM_MSG_RX_SIZE=64`; calls that do not wait share one connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fabric {

@@ -1,5 +1,7 @@
 //! One server: its idle connections, and whether it is thought to be up.
 
+mod kept;
+
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
@@ -8,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fabcache_layout::KeyHash;
-use fabcache_layout::process::Process;
 
+use self::kept::{Kept, State};
 use crate::address::{Address, Place};
-use crate::bounds::{HANG_UPS_MAX, IDLE_CONNECTIONS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX};
+use crate::bounds::{HANG_UPS_MAX, KEYS_READ_AT_ONCE, TIMEOUT_MAX};
 use crate::client::{Credentials, Protocol, SharedMemory, Transport};
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
@@ -36,7 +38,7 @@ pub struct Server {
     timeout: Duration,
     failures_max: u32,
     retry_after: Duration,
-    state: Mutex<State>,
+    kept: Kept,
     protocol: Protocol,
     credentials: Option<Credentials>,
     shared_memory: SharedMemory,
@@ -57,18 +59,6 @@ struct Memory {
     /// Readers that nobody uses.
     readers: Readers,
     items: Mutex<Option<Arc<Items>>>,
-}
-
-#[derive(Debug)]
-struct State {
-    idle: Vec<Connection>,
-    /// Whose they are.
-    process: Process,
-    /// One after the other.
-    failures: u32,
-    down_until: Option<Instant>,
-    /// What it takes, as far as that was found out.
-    form: Option<Form>,
 }
 
 /// A key that is to be read from a server's memory soon.
@@ -107,7 +97,7 @@ impl Server {
             credentials: options.credentials.clone(),
             shared_memory: options.shared_memory,
             memory: Memory::default(),
-            state: Mutex::new(State::new()),
+            kept: Kept::new(),
             storing: Arc::default(),
             pipeline: Mutex::default(),
         }
@@ -128,22 +118,19 @@ impl Server {
             let current = self.pipeline.try_lock().ok().and_then(|current| current.clone());
             current.iter().for_each(|pipeline| pipeline.send_gathered());
         }
-        loop {
-            let mut state = self.state();
-            if state.is_down() {
-                return Err(Failure::Down);
+        // An endpoint takes some time and much memory, and most calls no more than a moment.
+        let until = self.remote.is_some().then(|| Instant::now() + self.connect_timeout);
+        let _making = loop {
+            match self.kept.take(until)? {
+                Ok(mut connection) => {
+                    if connection.begin(self.timeout) {
+                        return Ok(connection);
+                    }
+                    self.forget_form();
+                }
+                Err(making) => break making,
             }
-            if !state.process.is_current() {
-                // Those of the process that this one was forked from: its answers come on them.
-                *state = State::new();
-            }
-            let Some(mut connection) = state.idle.pop() else { break };
-            drop(state);
-            if connection.begin(self.timeout) {
-                return Ok(connection);
-            }
-            self.forget_form();
-        }
+        };
         let mut connection = Connection::new(self.connect()?);
         connection.begin(self.timeout);
         Ok(connection)
@@ -153,9 +140,8 @@ impl Server {
     pub fn give_back<T>(&self, connection: Connection, done: &Result<T, Failure>) {
         let mut state = self.state();
         self.note_in(&mut state, done.as_ref().map(|_| ()));
-        let may_be_kept = !done.as_ref().err().is_some_and(Failure::breaks) && !connection.is_unsure();
-        if may_be_kept && state.idle.len() < IDLE_CONNECTIONS_MAX {
-            state.idle.push(connection);
+        if !done.as_ref().err().is_some_and(Failure::breaks) && !connection.is_unsure() {
+            self.kept.put(&mut state, connection);
         }
     }
 
@@ -654,8 +640,7 @@ impl Server {
         match done {
             Err(failure) if failure.breaks() => {
                 state.failures += 1;
-                // Those made before are likely broken as well.
-                state.idle.clear();
+                state.forget_idle();
                 state.form = None;
                 if let Some(remote) = self.remote.as_ref().filter(|_| failure.is_hang_up()) {
                     remote.forget();
@@ -669,19 +654,7 @@ impl Server {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics while it holds a server's state")
-    }
-}
-
-impl State {
-    /// Nothing is known of it, and nothing connected.
-    fn new() -> State {
-        let process = Process::current();
-        State { idle: Vec::new(), process, failures: 0, down_until: None, form: None }
-    }
-
-    fn is_down(&self) -> bool {
-        self.down_until.is_some_and(|until| Instant::now() < until)
+        self.kept.lock()
     }
 }
 
@@ -754,7 +727,7 @@ mod tests {
         let server = server(&path, SharedMemory::Never);
         let connection = server.take().expect("it listens");
         server.give_back(connection, &Ok(()));
-        assert_eq!(server.state().idle.len(), 1);
+        assert_eq!(server.state().idle(), 1);
         drop(listener.accept().expect("it came"));
         std::thread::sleep(2 * TRUSTED_IDLE);
         listener.set_nonblocking(true).expect("it can");

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -209,6 +209,32 @@ fn many_threads_and_writers_beside_readers() {
 }
 
 /// By shm each read takes a place in a queue of one worker's, which may sleep; the client has connections to others as well.
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn threads_that_begin_at_once_open_no_end_each() {
+    const THREADS: usize = 32;
+    let (_server, address, path) = served("fabric-begin", "");
+    let control = beside(&path.0);
+    let cache = over(&address, options(FabricMode::Request));
+    let begin = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let (cache, begin) = (&cache, &begin);
+            scope.spawn(move || {
+                begin.wait();
+                let key = format!("key{number}");
+                cache.set(key.as_bytes(), &pattern(number, 100), Ttl::NEVER).expect("stored");
+                assert!(
+                    cache.get(key.as_bytes()).expect("answered").expect("there").value
+                        == pattern(number, 100)
+                );
+            });
+        }
+    });
+    let opened = stat(&control, "fabcache", "fabric_attached");
+    assert!((1..THREADS as u64 / 2).contains(&opened), "{opened} ends");
+}
+
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn reads_go_on_whichever_workers_the_connections_are_of() {

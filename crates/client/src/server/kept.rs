@@ -1,0 +1,119 @@
+//! What is known of a server, and its connections that nobody uses.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+
+use fabcache_layout::process::Process;
+
+use crate::bounds::IDLE_CONNECTIONS_MAX;
+use crate::connection::Connection;
+use crate::error::Failure;
+use crate::message::Form;
+
+#[derive(Debug)]
+pub struct Kept {
+    state: Mutex<State>,
+    /// A connection is idle, or somebody has made one, or could not.
+    turned: Condvar,
+}
+
+#[derive(Debug)]
+pub struct State {
+    idle: Vec<Connection>,
+    /// Whose they are.
+    process: Process,
+    /// Threads that make one.
+    making: usize,
+    /// One after the other.
+    pub failures: u32,
+    pub down_until: Option<Instant>,
+    /// What it takes, as far as that was found out.
+    pub form: Option<Form>,
+}
+
+/// No connection is idle: who has this is to make one, and keeps it until that is done.
+#[derive(Debug)]
+pub struct Making<'k>(&'k Kept);
+
+impl Kept {
+    /// Nothing is known.
+    pub fn new() -> Kept {
+        Kept { state: Mutex::new(State::new()), turned: Condvar::new() }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds a server's state")
+    }
+
+    /// For a call. Where connections cost much only one thread makes one at a time: others wait, until then at most, and take
+    /// what it or calls meanwhile give back.
+    ///
+    /// # Errors
+    /// The server is down.
+    pub fn take(&self, until: Option<Instant>) -> Result<Result<Connection, Making<'_>>, Failure> {
+        let mut state = self.lock();
+        loop {
+            if state.is_down() {
+                return Err(Failure::Down);
+            }
+            if !state.process.is_current() {
+                // Those of the process that this one was forked from: its answers come on them.
+                *state = State::new();
+            }
+            if let Some(connection) = state.idle.pop() {
+                return Ok(Ok(connection));
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            match left {
+                Some(left) if state.making > 0 && !left.is_zero() => {
+                    let waited = self.turned.wait_timeout(state, left);
+                    (state, _) = waited.expect("no thread panics while it holds a server's state");
+                }
+                _ => {
+                    state.making += 1;
+                    return Ok(Err(Making(self)));
+                }
+            }
+        }
+    }
+
+    /// Keeps one for the next call, unless there are enough.
+    pub fn put(&self, state: &mut State, connection: Connection) {
+        if state.idle.len() < IDLE_CONNECTIONS_MAX {
+            state.idle.push(connection);
+            self.turned.notify_one();
+        }
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        // A child has forgotten who made any in its parent.
+        state.making = state.making.saturating_sub(1);
+        drop(state);
+        self.0.turned.notify_all();
+    }
+}
+
+impl State {
+    fn new() -> State {
+        let process = Process::current();
+        State { idle: Vec::new(), process, making: 0, failures: 0, down_until: None, form: None }
+    }
+
+    pub fn is_down(&self) -> bool {
+        self.down_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Those that were made before are likely broken as well.
+    pub fn forget_idle(&mut self) {
+        self.idle.clear();
+    }
+
+    /// Connections that nobody uses.
+    #[cfg(test)]
+    pub fn idle(&self) -> usize {
+        self.idle.len()
+    }
+}
