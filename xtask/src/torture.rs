@@ -29,9 +29,6 @@ pub struct Args {
     /// Over this provider of libfabric instead, such as tcp;ofi_rxm; so many reads without the server in each scenario
     #[arg(long, value_name = "PROVIDER", conflicts_with = "readers")]
     fabric: Option<String>,
-    /// With --fabric, the longest that a scenario may take
-    #[arg(long, default_value_t = 3600, requires = "fabric")]
-    seconds: u64,
 }
 
 /// Builds the program and runs it.
@@ -75,7 +72,7 @@ fn over_fabric(args: &Args, provider: &str) -> Result<()> {
         }
         cargo.args(["--", "--ignored", "--test-threads=1", "--nocapture"]);
         cargo.envs(ENVIRONMENT.iter().copied()).env("FABCACHE_PROVIDER", provider);
-        cargo.env("FABCACHE_TORTURE_READS", reads).env("FABCACHE_TORTURE_SECONDS", args.seconds.to_string());
+        cargo.env("FABCACHE_TORTURE_READS", reads);
         cargo
     };
     let status = torture(None, &args.reads.to_string()).status().context("cargo cannot be started")?;

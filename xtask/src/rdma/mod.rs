@@ -42,8 +42,7 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
 const IN_MACHINE: &[(&str, &str)] = &[("FABCACHE_EMULATED", "1"), ("FABCACHE_LINK", "'bash /steps/link.sh'")];
 
 /// What tests are told that do all they can.
-const LONG: &[(&str, &str)] =
-    &[("FABCACHE_LONG", "1"), ("FABCACHE_TORTURE_READS", "300000"), ("FABCACHE_TORTURE_SECONDS", "1200")];
+const LONG: &[(&str, &str)] = &[("FABCACHE_LONG", "1"), ("FABCACHE_TORTURE_READS", "300000")];
 
 /// The provider of a machine with RDMA.
 const VERBS: &str = "verbs;ofi_rxm";

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::Scenario;
+use crate::readers::Sort;
 
 /// Counters, beside the keys.
 pub const COUNTERS: usize = 6;
@@ -44,6 +45,8 @@ pub struct Ledger {
     ended: AtomicU64,
     /// Reads without the server.
     reads: AtomicU64,
+    /// What each sort of reader found.
+    hits: [AtomicU64; Sort::ALL.len()],
     stored: AtomicU64,
 }
 
@@ -66,6 +69,7 @@ impl Ledger {
             stop: AtomicBool::new(false),
             ended: AtomicU64::new(0),
             reads: AtomicU64::new(0),
+            hits: Default::default(),
             stored: AtomicU64::new(0),
         }
     }
@@ -73,6 +77,10 @@ impl Ledger {
     /// Whoever fails, the others come to an end.
     pub fn stop_when_dropped(&self) -> Stop<'_> {
         Stop(self)
+    }
+
+    pub fn keys(&self) -> usize {
+        self.keys.len()
     }
 
     pub fn goes_on(&self) -> bool {
@@ -93,6 +101,14 @@ impl Ledger {
 
     pub fn count_read(&self) {
         self.reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn hits(&self, sort: Sort) -> u64 {
+        self.hits[sort as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn count_hit(&self, sort: Sort) {
+        self.hits[sort as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Writes answered.

@@ -1,5 +1,5 @@
-//! Writers against those who read over the fabric. `FABCACHE_PROVIDER` names libfabric's provider; so many seconds as
-//! `FABCACHE_TORTURE_SECONDS` says.
+//! Writers against those who read over the fabric. `FABCACHE_PROVIDER` names libfabric's provider; at least so many reads
+//! without the server as `FABCACHE_TORTURE_READS` says.
 //!
 //! Values tell their key and version all through, and a ledger says what was begun and answered of each key. So readers know
 //! a wrong value, a torn one, and one that is older than a write answered before they asked.
@@ -15,14 +15,11 @@ mod writers;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::fabric::{beside, is_one_sided, options, over, served};
+use common::fabric::{amount, beside, is_one_sided, options, over, served};
 use common::process::stat;
 use fabcache_client::{Client, FabricMode};
 use ledger::Ledger;
 use readers::{Sort, Tally};
-
-/// Enough to fill memory more than once.
-const STORED_BETWEEN_FLUSHES: u64 = 6_000;
 
 /// What is going on while others read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +32,10 @@ pub enum Scenario {
 
 impl Scenario {
     /// Keys that the ledger knows.
-    pub fn keys(self) -> usize {
+    fn keys(self) -> usize {
         match self {
-            Scenario::Short => 6_000,
-            Scenario::Roomy => 2_000,
+            Scenario::Short => amount(6_000, 3_000),
+            Scenario::Roomy => amount(2_000, 800),
         }
     }
 
@@ -52,31 +49,33 @@ impl Scenario {
         key % 16 == 1
     }
 
-    fn flags(self) -> &'static str {
+    /// In less memory the index starts smaller: one that grows sooner.
+    fn flags(self) -> String {
         match self {
-            Scenario::Short => "-t 2 -m 2 -I 128k",
-            Scenario::Roomy => "-t 2 -m 512 -I 4m",
+            Scenario::Short => "-t 2 -m 2 -I 128k".to_owned(),
+            Scenario::Roomy => format!("-t 2 -m {} -I 4m", amount(64, 16)),
         }
     }
 }
 
-/// Reads without the server in each scenario, and for how long they may take at most.
-const READS: u64 = 6_000;
-const TIME_MAX: Duration = Duration::from_secs(100);
+/// So many reads without the server, of those that are enough, that all else must have been seen. What waits for an answer
+/// does so as long as its client does.
+const READS_MAX_TIMES: u64 = 50;
 
-fn from_environment(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
+/// Writes from one flush to the next: enough to fill memory more than once.
+fn stored_between_flushes() -> u64 {
+    amount(6_000, 3_000) as u64
 }
 
 fn torture(scenario: Scenario) {
-    let (_server, address, path) = served(&format!("fabric-torture-{scenario:?}"), scenario.flags());
+    let (_server, address, path) = served(&format!("fabric-torture-{scenario:?}"), &scenario.flags());
     let control = beside(&path.0);
     let ledger = Ledger::new(scenario);
     let reading: Vec<(Sort, Client)> =
         Sort::ALL.into_iter().map(|sort| (sort, over(&address, options(sort.mode())))).collect();
     let over = |mode| over(&address, options(mode));
     let writing = [beside(&path.0), over(FabricMode::Request), over(FabricMode::Auto)];
-    writers::fill(scenario, &writing[0], &ledger);
+    writers::fill(scenario, &writing[0], &ledger, stat(&control, "", "hash_power_level"));
     for (_, cache) in &reading {
         cache.get(&value::key(0)).expect("answered").expect("there");
     }
@@ -115,8 +114,9 @@ fn torture(scenario: Scenario) {
     };
     let one_sided = of(&|mode| mode == FabricMode::OneSided);
     let others = of(&|mode| mode != FabricMode::OneSided);
+    // Reads that take long find more that changes meanwhile.
     assert!(
-        asked < others + one_sided / 5,
+        asked < others + one_sided / amount(5, 2) as u64,
         "{one_sided} were to be read without the server, which saw {asked} gets, {others} of them others'"
     );
     assert!(tallies.iter().all(|(_, tally)| tally.hits > tally.reads() / 20), "items are there to be read");
@@ -125,15 +125,24 @@ fn torture(scenario: Scenario) {
     }
 }
 
+/// What is enough: so many reads without the server.
+fn enough() -> u64 {
+    let named = std::env::var("FABCACHE_TORTURE_READS").ok();
+    named.map_or(amount(6_000, 600) as u64, |number| {
+        number.parse().expect("FABCACHE_TORTURE_READS is a number")
+    })
+}
+
 /// Flushes everything now and then, where memory is short, until all has been seen that is to be seen, or somebody has failed.
 fn keep_house(scenario: Scenario, control: &Client, ledger: &Ledger) {
-    let reads = from_environment("FABCACHE_TORTURE_READS").unwrap_or(READS);
-    let time_max = from_environment("FABCACHE_TORTURE_SECONDS").map_or(TIME_MAX, Duration::from_secs);
-    let began = Instant::now();
+    let reads = enough();
+    let hits = (reads / 100).max(3 * readers::window() as u64);
+    let between_flushes = stored_between_flushes();
+    let (began, index_before) = (Instant::now(), stat(control, "", "hash_bytes"));
     let mut flushed_at = 0;
     while ledger.goes_on() {
         thread::sleep(Duration::from_millis(20));
-        if scenario == Scenario::Short && ledger.stored() - flushed_at > STORED_BETWEEN_FLUSHES {
+        if scenario == Scenario::Short && ledger.stored() - flushed_at > between_flushes {
             let _alone = ledger.flushing.write().expect("no thread panics while it writes");
             control.flush(0).expect("answered");
             ledger.count_flush();
@@ -141,12 +150,20 @@ fn keep_house(scenario: Scenario, control: &Client, ledger: &Ledger) {
         }
         let has_seen = match scenario {
             Scenario::Short => ledger.flushes() > 0 && stat(control, "", "evictions") > 0,
-            Scenario::Roomy => ledger.ended() > 0,
+            Scenario::Roomy => ledger.ended() > 0 && stat(control, "", "hash_bytes") > index_before,
         };
-        if has_seen && ledger.reads() >= reads {
+        let have_all_hit = Sort::ALL.into_iter().all(|sort| ledger.hits(sort) >= hits);
+        if has_seen && have_all_hit && ledger.reads() >= reads {
             return println!("{:.1?}", began.elapsed());
         }
-        assert!(began.elapsed() < time_max, "{} reads, {} stored", ledger.reads(), ledger.stored());
+        assert!(
+            ledger.reads() < reads * READS_MAX_TIMES,
+            "after {} reads and {} writes, {} flushes, something is still to be seen: {:?} found",
+            ledger.reads(),
+            ledger.stored(),
+            ledger.flushes(),
+            Sort::ALL.map(|sort| (sort, ledger.hits(sort)))
+        );
     }
 }
 

@@ -3,11 +3,16 @@
 use fabcache_client::{Client, Completed, FabricMode, Item, Outcome, RegisteredBuffer, Request};
 
 use crate::Scenario;
+use crate::common::fabric::amount;
 use crate::ledger::{Before, COUNTERS, Ledger};
 use crate::value::{Random, check, key};
 use crate::writers::{FLAGS, counter_key};
 
-const WINDOW: usize = 32;
+/// Keys read at a time.
+pub fn window() -> usize {
+    amount(32, 8)
+}
+
 /// Keys that are read often, so that they are found again where they were.
 const HOT_KEYS: usize = 300;
 
@@ -62,6 +67,7 @@ struct Reader<'a> {
     ledger: &'a Ledger,
     random: Random,
     tally: Tally,
+    window: usize,
     /// Every other value is read into such.
     registered: Vec<RegisteredBuffer>,
 }
@@ -70,10 +76,12 @@ struct Reader<'a> {
 pub fn read(scenario: Scenario, sort: Sort, seed: u64, cache: &Client, ledger: &Ledger) -> Tally {
     let _stop = ledger.stop_when_dropped();
     let random = Random::new(1_000 + seed);
-    let registered = (0..WINDOW).map(|_| cache.register(ROOM)).collect();
-    let mut reader = Reader { scenario, sort, cache, ledger, random, tally: Tally::default(), registered };
+    let width = window();
+    let registered = (0..width).map(|_| cache.register(ROOM)).collect();
+    let mut reader =
+        Reader { scenario, sort, cache, ledger, random, tally: Tally::default(), window: width, registered };
     let mut window: Vec<(Request, Option<(usize, Before)>)> =
-        (0..WINDOW).map(|_| (cache.request(), None)).collect();
+        (0..width).map(|_| (cache.request(), None)).collect();
     let mut next = 0;
     while ledger.goes_on() {
         if reader.random.once_in(50) {
@@ -82,7 +90,7 @@ pub fn read(scenario: Scenario, sort: Sort, seed: u64, cache: &Client, ledger: &
         match sort {
             Sort::Windows => {
                 reader.read_in_window(&mut window[next]);
-                next = (next + 1) % WINDOW;
+                next = (next + 1) % width;
             }
             Sort::Many => reader.read_many(),
             _ => reader.read_one(),
@@ -108,7 +116,7 @@ impl Reader<'_> {
         match self.random.below(10) {
             0 => 0,
             1..6 => self.random.below(HOT_KEYS),
-            _ => self.random.below(self.scenario.keys()),
+            _ => self.random.below(self.ledger.keys()),
         }
     }
 
@@ -116,7 +124,7 @@ impl Reader<'_> {
         let number = self.key();
         let before = self.ledger.before(number);
         let item = if self.random.once_in(2) {
-            let buffer = &mut self.registered[number % WINDOW];
+            let buffer = &mut self.registered[number % self.window];
             let outcome = self.cache.get_registered(&key(number), buffer).expect("answered");
             item(outcome, buffer.to_vec())
         } else {
@@ -146,7 +154,7 @@ impl Reader<'_> {
     }
 
     fn read_many(&mut self) {
-        let numbers: Vec<usize> = (0..WINDOW).map(|_| self.key()).collect();
+        let numbers: Vec<usize> = (0..self.window).map(|_| self.key()).collect();
         let keys: Vec<Vec<u8>> = numbers.iter().map(|number| key(*number)).collect();
         let before: Vec<Before> = numbers.iter().map(|number| self.ledger.before(*number)).collect();
         let many = self.cache.get_many(&keys).expect("keys");
@@ -166,6 +174,7 @@ impl Reader<'_> {
                 self.ledger.check(number, before, version, stored_after);
                 assert_eq!(item.flags, FLAGS, "key {number}");
                 self.tally.hits += 1;
+                self.ledger.count_hit(self.sort);
             }
             None => {
                 self.ledger.check_missed(self.scenario, number, before);

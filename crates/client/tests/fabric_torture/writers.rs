@@ -3,26 +3,53 @@
 use fabcache_client::{Client, Outcome, Request, Ttl};
 
 use crate::Scenario;
+use crate::common::fabric::amount;
 use crate::ledger::{COUNTERS, Ledger};
 use crate::value::{Random, key, value};
 
 pub const WRITERS: usize = 3;
 /// Of the last writer.
 const WINDOW: usize = 16;
+const FILLED_AT_ONCE: usize = 64;
+/// Of each writer; memory has room for all.
+const FILLERS: usize = 50_000;
 /// What all values are stored with.
 pub const FLAGS: u32 = 7;
 
-/// Each key once.
-pub fn fill(scenario: Scenario, cache: &Client, ledger: &Ledger) {
-    for number in 0..scenario.keys() {
-        let version = ledger.begin(number);
-        let value = value(number, version, ledger.flushes(), number % 300);
-        cache.set_with_flags(&key(number), &value, Ttl::NEVER, FLAGS).expect("stored");
-        ledger.answer(number, version);
+/// Each key once; if the index is to grow, it is filled to shortly before that.
+pub fn fill(scenario: Scenario, cache: &Client, ledger: &Ledger, power: u64) {
+    let numbers: Vec<usize> = (0..ledger.keys()).collect();
+    for some in numbers.chunks(FILLED_AT_ONCE) {
+        let begun = some.iter().map(|number| {
+            let version = ledger.begin(*number);
+            let value = value(*number, version, ledger.flushes(), number % 300);
+            (*number, version, cache.iset_with_flags(key(*number), value, Ttl::NEVER, FLAGS))
+        });
+        for (number, version, request) in begun.collect::<Vec<_>>() {
+            stored(request);
+            ledger.answer(number, version);
+        }
     }
     for counter in 0..COUNTERS {
         count(cache, ledger, counter, 1);
     }
+    if scenario == Scenario::Roomy {
+        let fillers = ((1 << power) / 8 * 7_usize).saturating_sub(ledger.keys());
+        let names: Vec<Vec<u8>> = (0..fillers).map(|number| filler(WRITERS, number)).collect();
+        for some in names.chunks(FILLED_AT_ONCE) {
+            let begun = some.iter().map(|name| cache.iset(&name[..], b"", Ttl::NEVER));
+            begun.collect::<Vec<_>>().into_iter().for_each(stored);
+        }
+    }
+}
+
+fn stored(mut request: Request) {
+    assert!(matches!(request.wait().result, Ok(Outcome::Stored)));
+}
+
+/// Another key, for which the index grows.
+fn filler(writer: usize, number: usize) -> Vec<u8> {
+    format!("filler-{writer}-{number}").into_bytes()
 }
 
 pub fn counter_key(counter: usize) -> Vec<u8> {
@@ -44,13 +71,18 @@ struct Writer<'a> {
     cache: &'a Client,
     ledger: &'a Ledger,
     random: Random,
-    fillers: u64,
+    fillers: usize,
+    /// Once in so many times a key is taken whose items end.
+    rarely: usize,
+    /// The longest values.
+    long: usize,
 }
 
 /// Writes the keys that are this writer's, one of them far more often than all others.
 pub fn write(scenario: Scenario, number: usize, cache: &Client, ledger: &Ledger) {
     let random = Random::new(number as u64 + 1);
-    let mut writer = Writer { scenario, number, cache, ledger, random, fillers: 0 };
+    let (rarely, long) = (amount(100, 20), amount(2 << 20, 256 << 10));
+    let mut writer = Writer { scenario, number, cache, ledger, random, fillers: 0, rarely, long };
     let mut window: Vec<(Request, Option<(usize, u64)>)> =
         (0..WINDOW).map(|_| (cache.request(), None)).collect();
     while ledger.goes_on() {
@@ -69,8 +101,8 @@ impl Writer<'_> {
             return 0;
         }
         loop {
-            let number = self.random.below(self.scenario.keys() / WRITERS) * WRITERS + self.number;
-            if !self.scenario.ends(number) || self.random.once_in(100) {
+            let number = self.random.below(self.ledger.keys() / WRITERS) * WRITERS + self.number;
+            if !self.scenario.ends(number) || self.random.once_in(self.rarely) {
                 return number;
             }
         }
@@ -78,7 +110,7 @@ impl Writer<'_> {
 
     fn value(&mut self, number: usize, version: u64) -> Vec<u8> {
         let len = match self.random.below(400) {
-            0 if self.scenario == Scenario::Roomy => self.random.below(2 << 20),
+            0 if self.scenario == Scenario::Roomy => self.random.below(self.long),
             0..8 => self.random.below(60_000),
             8..40 => self.random.below(6_000),
             _ => self.random.below(300),
@@ -91,7 +123,7 @@ impl Writer<'_> {
         match self.random.below(20) {
             0 => return self.count(),
             1 => return self.touch(),
-            2 if scenario == Scenario::Roomy => return self.fill_up(),
+            2..5 if scenario == Scenario::Roomy => return self.fill_up(),
             _ => {}
         }
         let number = self.key();
@@ -126,11 +158,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Other keys, for which the index grows.
     fn fill_up(&mut self) {
-        self.fillers += 1;
-        let filler = format!("filler-{}-{}", self.number, self.fillers);
-        self.cache.set(filler.as_bytes(), b"", Ttl::NEVER).expect("stored");
+        self.fillers = (self.fillers + 1) % FILLERS;
+        self.cache.set(&filler(self.number, self.fillers), b"", Ttl::NEVER).expect("stored");
     }
 
     /// Many at a time, without waiting for each.
