@@ -112,6 +112,7 @@ mod many;
 mod message;
 mod meta;
 mod operation;
+mod options;
 mod orders;
 mod packet;
 mod pipeline;
@@ -126,12 +127,10 @@ mod waking;
 mod ways;
 
 pub use address::{Address, Place};
-pub use client::{
-    Client, Credentials, Fabric, FabricMode, Found, Glance, Item, Many, Options, Protocol, SharedMemory,
-    Stored, Transport, Ttl,
-};
+pub use client::{Client, Found, Glance, Item, Many, Stored, Transport, Ttl};
 pub use command::Mode;
 pub use distribution::Distribution;
 pub use error::{Error, Failure};
+pub use options::{Credentials, Fabric, FabricMode, Options, Protocol, SharedMemory};
 pub use registered::RegisteredBuffer;
 pub use request::{Completed, Outcome, Request};

@@ -26,7 +26,7 @@ use crate::bounds::{
     AWAITED_LOOK, DRIVER_LINGER, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, READ_PATIENCE, READS_AGAIN_AFTER,
     READS_AT_ONCE, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
 };
-use crate::client::{Fabric, FabricMode};
+use crate::options::{Fabric, FabricMode};
 use crate::shm::{Read, monotonic_ns, next_random};
 use crate::socket::{Bell, wait_for_any};
 use crate::waking::wake;
