@@ -5,22 +5,22 @@ mod common;
 mod failing_port;
 #[path = "fabric/link.rs"]
 mod link;
+#[path = "fabric/sleeping.rs"]
+mod sleeping;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::calls::{ITEM_BYTES_MAX, Side, call, ttl};
 use common::fabric::{amount, beside, flags, is_one_sided, options, over, provider, served};
 use common::process::{Process, Server, again, at, patient, stat, until, until_up};
-use common::{Running, awaited_beside_panics, block_on};
+use common::{Running, block_on};
 use fabcache_client::{
-    Client, Completed, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
+    Client, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
 };
 use fabcache_layout::header::FORMAT_VERSION;
 use proptest::collection::vec;
@@ -659,148 +659,6 @@ fn reads_end_with_the_servers_connections() {
     }
     passage.is_cut.store(false, Ordering::Relaxed);
     until_up(|| cache.get(b"key").is_ok_and(|item| item.is_some_and(|item| item.value == b"value")));
-}
-
-/// Awaits it, and counts how often it was looked at.
-fn block_on_counting(mut request: Request) -> (Completed, u64) {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    for looks in 1.. {
-        if let Poll::Ready(completed) = Pin::new(&mut request).poll(&mut context) {
-            return (completed, looks);
-        }
-        thread::park();
-    }
-    unreachable!("it is looked at until it is over")
-}
-
-#[test]
-#[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_awaits_a_read_sleeps_while_nothing_comes() {
-    let (server, address, _path) = served("fabric-awaited", "");
-    let cache = over(&address, options(FabricMode::OneSided));
-    for number in 0..40 {
-        cache.set(format!("key{number}").as_bytes(), &pattern(number, 300), Ttl::NEVER).expect("stored");
-    }
-    assert!(cache.get(b"key1").expect("answered").is_some());
-    let (completed, looks) = while_stopped(
-        &server,
-        || block_on_counting(cache.iget("key2", Vec::new())),
-        |_| thread::sleep(Duration::from_millis(500)),
-    );
-    assert!(completed.value == pattern(2, 300), "{completed:?}");
-    assert!(looks < 10_000, "it was looked at {looks} times");
-    // Many at once, beside one that blocks.
-    thread::scope(|scope| {
-        for reader in 0..4 {
-            let cache = &cache;
-            scope.spawn(move || {
-                for number in 0..200 {
-                    let number = (reader * 7 + number) % 40;
-                    let key = format!("key{number}");
-                    let value = match reader {
-                        0 => cache.get(key.as_bytes()).expect("answered").expect("there").value,
-                        _ => block_on(&mut cache.iget(key, Vec::new())).value,
-                    };
-                    assert!(value == pattern(number, 300), "{number}");
-                }
-            });
-        }
-    });
-}
-
-#[test]
-#[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_waker_that_panics_keeps_nobody_from_being_woken() {
-    let (server, address, _path) = served("fabric-panics", "");
-    let cache = over(&address, options(FabricMode::OneSided));
-    cache.set(b"key", &pattern(3, 300), Ttl::NEVER).expect("stored");
-    assert!(cache.get(b"key").expect("answered").is_some());
-    for _ in 0..2 {
-        kill_process(Pid::from_child(&server.0.0), Signal::STOP).expect("ours");
-        let requests = (0..8).map(|_| cache.iget("key", Vec::new())).collect();
-        let completed = awaited_beside_panics(requests, || {
-            kill_process(Pid::from_child(&server.0.0), Signal::CONT).expect("ours");
-        });
-        assert!(completed.iter().all(|completed| completed.value == pattern(3, 300)), "{completed:?}");
-    }
-}
-
-#[test]
-#[ignore = "needs libfabric: cargo xtask rdma"]
-fn an_idle_connection_costs_nothing_and_serves_on() {
-    let (server, address, _path) = served("fabric-idle", "-m 64 -t 1");
-    let cache = over(&address, options(FabricMode::Request));
-    for (round, bytes) in [10, 5_000, 100_000, 600_000, 10].into_iter().enumerate() {
-        cache.set(b"key", &pattern(round, bytes), Ttl::NEVER).expect("stored");
-        assert!(cache.get(b"key").expect("answered").expect("there").value == pattern(round, bytes));
-        // However long it looks before it sleeps; who never does takes all of every half second.
-        until("the server sleeps", || {
-            let before = server.cpu_time();
-            thread::sleep(Duration::from_millis(500));
-            server.cpu_time() - before < Duration::from_millis(50)
-        });
-        assert!(cache.get(b"key").expect("answered").expect("there").value == pattern(round, bytes));
-    }
-}
-
-#[test]
-#[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_only_tests_is_answered() {
-    let (_server, address, _path) = served("fabric-tests", "-m 64");
-    for mode in MODES {
-        let cache = over(&address, options(mode));
-        let value = pattern(1, 100_000);
-        let mut request = cache.request();
-        for round in 0..6 {
-            // The server sleeps by now, and nobody here does.
-            thread::sleep(Duration::from_millis(20));
-            match round % 2 {
-                0 => request.iset("key", value.clone(), Ttl::NEVER),
-                _ => request.iget("key", Vec::new()),
-            };
-            until("it is over", || request.test());
-            let completed = request.wait();
-            assert!(
-                completed.result.is_ok() && (round % 2 == 0 || completed.value == value),
-                "{mode:?}: {round}"
-            );
-        }
-    }
-}
-
-/// Processor time of this thread.
-fn own_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-#[test]
-#[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_waits_for_room_sleeps() {
-    let (server, address, path) = served("fabric-room", "-m 64 -I 32m");
-    let pid = Pid::from_child(&server.0.0);
-    let timeout = Duration::from_secs(2);
-    let cache = over(&address, Options { timeout, failures_max: u32::MAX, ..options(FabricMode::Request) });
-    // The two ends know each other by then.
-    cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
-    kill_process(pid, Signal::STOP).expect("ours");
-    let (began, before) = (Instant::now(), own_time());
-    // More than lies in the memory that the server reads, by an odd number of bytes.
-    let value = pattern(5, (16 << 20) + 12_345);
-    let made = own_time() - before;
-    cache.set(b"key", &value, Ttl::NEVER).expect_err("nobody takes it");
-    let (worked, waited) = (own_time() - before - made, began.elapsed());
-    kill_process(pid, Signal::CONT).expect("ours");
-    assert!(waited >= timeout && worked < timeout / 8, "{worked:?} of {waited:?} were spent on waiting");
-    let later = patient(&path.0);
-    until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
 }
 
 /// Ends of links that this process has, by the provider shm: each is a file that is named after it.
