@@ -117,3 +117,36 @@ impl State {
         self.idle.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn threads_wait_for_a_connection_that_another_makes() {
+        let kept = Kept::new();
+        let later = Instant::now() + Duration::from_secs(60);
+        let take = |until| kept.take(until).expect("it is up").expect_err("none is idle");
+        let making = take(Some(later));
+        drop(take(None));
+        let soon = Instant::now() + Duration::from_millis(5);
+        drop(take(Some(soon)));
+        assert!(Instant::now() >= soon, "it has waited in vain");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(take(Some(later))));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!waiting.is_finished(), "another makes one");
+            drop(making);
+        });
+        let making = take(Some(later));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| kept.take(Some(later)).map(drop));
+            kept.lock().down_until = Some(later);
+            drop(making);
+            let ended = waiting.join().expect("no panic");
+            assert!(matches!(ended, Err(Failure::Down)), "{ended:?}");
+        });
+    }
+}
