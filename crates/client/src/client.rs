@@ -27,7 +27,7 @@ use crate::{many, orders};
 pub enum Transport {
     /// Over TCP.
     Tcp,
-    /// Over TCP, as the fabric is not to be had ([`Fabric::or_tcp`]).
+    /// Over TCP, as the fabric is not to be had ([`crate::Fabric::or_tcp`]).
     InsteadOfFabric {
         /// Why not: as the server or libfabric says.
         why: String,
