@@ -354,6 +354,42 @@ fn what_was_flushed_is_not_read_by_an_older_line() {
     }
 }
 
+/// The clock of a client may be behind the region's: then a line tells it of a second that has begun.
+#[test]
+fn what_has_expired_is_not_read_by_an_older_line() {
+    for (options, len) in all_ways().into_iter().flat_map(|options| [(options, 5), (options, 300_000)]) {
+        let (clock, lease) = (SetClock::default(), Duration::from_millis(60));
+        let store = StoreOptions { lease, time: Box::new(clock.clone()), ..StoreOptions::default() };
+        let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
+        let (mut remote, mut fabric) = remote(&handle, options);
+        let second = now(&handle);
+        let mut get = |ns: u64, is_kept: bool| {
+            fabric.ns = ns;
+            let now = Now { second, ns };
+            if is_kept {
+                remote.get(b"key", 0, now)
+            } else {
+                remote.get_by_key(b"key", 0, now)
+            }
+            fabric.run(&mut remote, second);
+            let done = remote.next_done().expect("over");
+            assert!(done.was_kept == is_kept || !matches!(done.found, Found::Hit(..)));
+            value_of(&done, &mut fabric).map(|value| value.len())
+        };
+        for expires_at in 1..4 {
+            let expiry = Expiry::from_client(1, now(&handle), handle.store().clock_origin());
+            set_with(&handle, b"key", &pattern(1, len), 0, expiry).expect("memory is free");
+            let ns = expires_at * 1_000_000_000;
+            for (after, is_kept) in [(0, false), (1, true), (2, false), (3, true)] {
+                assert_eq!(get(ns + after, is_kept), Some(len), "{options:?}");
+            }
+            clock.advance(1);
+            handle.store().tick();
+            assert_eq!(get(ns + 4, expires_at == 1), None, "{options:?}: {expires_at}");
+        }
+    }
+}
+
 #[test]
 fn a_lease_saves_the_line_of_every_get_but_the_first() {
     for options in all_ways() {

@@ -196,6 +196,11 @@ pub struct Hit {
 }
 
 impl Hit {
+    /// Whether it is expired at this second.
+    pub(crate) fn is_expired(&self, now: u32) -> bool {
+        self.expiry != 0 && self.expiry <= now
+    }
+
     #[inline]
     fn of(item: &Item, frequency: Option<u8>, value: Value, location: Location) -> Hit {
         Hit {

@@ -720,6 +720,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let Some(running) = &mut self.gets[at] else { return };
         let hash = running.get.hash();
         let found = match outcome {
+            // The region's second may have changed since that line, and the client's clock be behind.
+            Outcome::Hit(hit) if running.is_leased && hit.is_expired(self.known.now().saturating_add(1)) => {
+                return self.begin_without_lease(at);
+            }
             Outcome::Hit(hit) => {
                 self.locations.put(hash, hit.location);
                 let is_in_bytes = matches!(hit.value, Value::Fetched { .. });
@@ -746,6 +750,15 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let Some(running) = &mut self.gets[at] else { return };
         running.serial = serial;
         running.begin_by_key(&self.reader);
+        self.start(at);
+    }
+
+    /// Looks there again, by a line that is still to be fetched.
+    fn begin_without_lease(&mut self, at: usize) {
+        let (serial, begun) = (self.next_serial(), self.now.next());
+        let Some(running) = &mut self.gets[at] else { return };
+        running.serial = serial;
+        running.begin_without_lease(&self.reader, begun);
         self.start(at);
     }
 

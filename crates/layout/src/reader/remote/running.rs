@@ -40,6 +40,16 @@ pub(super) enum Look {
     ByKey,
 }
 
+impl Look {
+    fn get(self, reader: &Reader, key: Key, hash: KeyHash) -> Get<Key> {
+        let get = match self {
+            Look::Kept(location) | Look::At(location) => Get::at(reader, key, location),
+            Look::ByKey => Get::by_hash(reader, key, hash),
+        };
+        get.apart()
+    }
+}
+
 /// A generation that was asked for behind the item, before the GET asks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behind {
@@ -98,17 +108,13 @@ impl<B> Running<B> {
         (token, serial): (u64, u32),
         (begun, is_leased): (Moment, bool),
     ) -> Running<B> {
-        let get = match look {
-            Look::Kept(location) | Look::At(location) => Get::at(reader, key, location),
-            Look::ByKey => Get::by_hash(reader, key, hash),
-        };
         Running {
             token,
             serial,
             begun,
             is_leased,
             look,
-            get: get.apart(),
+            get: look.get(reader, key, hash),
             needs_line: begun,
             by_counts: false,
             behind: None,
@@ -125,10 +131,20 @@ impl<B> Running<B> {
 
     /// Begins again, by key.
     pub(super) fn begin_by_key(&mut self, reader: &Reader) {
+        self.look = Look::ByKey;
+        self.begin_again(reader);
+    }
+
+    /// Begins again where it looks, at a moment of which no line is known.
+    pub(super) fn begin_without_lease(&mut self, reader: &Reader, begun: Moment) {
+        (self.begun, self.is_leased) = (begun, false);
+        self.begin_again(reader);
+    }
+
+    fn begin_again(&mut self, reader: &Reader) {
         self.rejections.add(&self.get.rejections());
         let (key, hash) = (*self.get.key(), self.get.hash());
-        self.look = Look::ByKey;
-        self.get = Get::by_hash(reader, key, hash).apart();
+        self.get = self.look.get(reader, key, hash);
         self.needs_line = self.begun;
         (self.by_counts, self.wants_behind) = (false, false);
         (self.behind, self.came) = (None, None);
