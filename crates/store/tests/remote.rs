@@ -423,6 +423,39 @@ fn a_lease_saves_the_line_of_every_get_but_the_first() {
     }
 }
 
+/// A GET begins by a line that has a lease, after a newer one has failed: that one does not settle its item.
+#[test]
+fn a_line_that_failed_is_not_waited_for() {
+    for in_order in [false, true] {
+        let lease = Duration::from_millis(60);
+        let store = StoreOptions { lease, ..StoreOptions::default() };
+        let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
+        let grace_ns = lease.as_nanos() as u64;
+        let (mut remote, mut fabric) =
+            remote(&handle, RemoteOptions { in_order, grace_ns, ..RemoteOptions::default() });
+        set(&handle, b"key", b"value").expect("memory is free");
+        let second = now(&handle);
+        let mut get = |began: u64, came: u64, fails: bool| {
+            remote.get(b"key", 0, Now { second, ns: began });
+            fabric.ns = came;
+            while remote.wants_fetch() || remote.fetches_under_way() > 0 {
+                fabric.post(&mut remote, &mut |_| 0);
+                fabric.go_on(usize::MAX, &mut |_| 0);
+                fabric.hand_in(&mut remote, second, fails && fabric.has_lines(), &mut |_| 0);
+            }
+            let done = remote.next_done().expect("what it waits for is asked for");
+            value_of(&done, &mut fabric).is_some()
+        };
+        for ns in 0..3 {
+            assert!(get(ns, ns, false));
+        }
+        // Its item came too late to be settled by the line that is known, and the next fails.
+        assert!(!get(1_000, grace_ns, true));
+        // This one is begun by the same line, and came in soon after the other was asked for.
+        assert!(get(2_000, grace_ns + 1_000, false));
+    }
+}
+
 #[test]
 fn a_get_whose_fetch_fails_is_for_the_server() {
     for options in all_ways() {

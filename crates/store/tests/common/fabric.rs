@@ -58,6 +58,11 @@ impl Fabric {
         self.reads.len()
     }
 
+    /// The published line is being read.
+    pub fn has_lines(&self) -> bool {
+        self.reads.iter().any(|read| read.fetch.offset < 4096)
+    }
+
     /// Values are being put together.
     pub fn has_values(&self) -> bool {
         self.reads.iter().any(|read| matches!(read.fetch.to, To::Value { .. }))

@@ -36,7 +36,9 @@ pub(super) struct Lines {
     every: u32,
     /// When the newest was asked for …
     asked: (Moment, u64),
-    /// … and the newest of which is known what it says.
+    /// … which has failed.
+    has_failed: bool,
+    /// When the newest was asked for of which is known what it says.
     known: (Moment, u64),
     /// Until when that may be taken to be so.
     leased_until: u64,
@@ -53,6 +55,7 @@ impl Lines {
         Lines {
             every: every.max(1),
             asked: Default::default(),
+            has_failed: false,
             known: Default::default(),
             leased_until: 0,
             on_their_way: 0,
@@ -80,7 +83,8 @@ impl Lines {
     /// Whether one that is asked for after `moment` settles what came in at `ns`, as the server writes over nothing for so
     /// long: it is still to be asked for, or was soon enough before.
     pub(super) fn is_asked_within(&self, moment: Moment, ns: u64, grace_ns: u64) -> bool {
-        grace_ns > 0 && (self.asked.0 <= moment || is_within(self.asked.1, ns, grace_ns))
+        let is_to_come = self.asked.0 <= moment;
+        grace_ns > 0 && (is_to_come || !self.has_failed && is_within(self.asked.1, ns, grace_ns))
     }
 
     /// Whether the newest that is known settles what came in at `ns`, though it was not fetched behind it.
@@ -96,7 +100,7 @@ impl Lines {
 
     /// One was asked for.
     pub(super) fn ask(&mut self, moment: Moment, ns: u64) {
-        self.asked = (moment, ns);
+        (self.asked, self.has_failed) = ((moment, ns), false);
         self.on_their_way += 1;
         self.waiting = 0;
     }
@@ -112,9 +116,10 @@ impl Lines {
         is_newest
     }
 
-    /// One failed.
-    pub(super) fn fail(&mut self) {
+    /// One failed that was asked for at this moment.
+    pub(super) fn fail(&mut self, asked: Moment) {
         self.on_their_way -= 1;
+        self.has_failed |= asked == self.asked.0;
     }
 }
 

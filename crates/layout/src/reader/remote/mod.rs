@@ -508,7 +508,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     fn take_line(&mut self, asked: (Moment, u64), arrival: Arrival<'_, B>, second: u32) {
         let bytes = arrival.bytes().and_then(<[u8]>::first_chunk::<PUBLISHED_AND_COUNTS_BYTES>);
         let Some(line) = bytes else {
-            self.lines.fail();
+            self.lines.fail(asked.0);
             for at in 0..self.gets.len() {
                 // Who began later waits for another.
                 if self.gets[at].as_ref().is_some_and(|running| running.begun < asked.0) {
