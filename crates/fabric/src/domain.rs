@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::{Error, MAY_BE_LIMIT};
 use crate::lasting::Lenders;
 use crate::library::Library;
-use crate::memory::Registration;
+use crate::memory::{REGISTRATION_CACHE, Registration};
 use crate::object::{Object, operation};
 use crate::provider::Provider;
 use crate::signals::Kept;
@@ -128,6 +128,17 @@ impl Domain {
     /// Peers reach memory by one endpoint, which it is bound to, and not by all of the domain.
     pub(crate) fn binds_memory(&self) -> bool {
         self.memory_modes & sys::FI_MR_ENDPOINT != 0
+    }
+
+    /// What peers may read they cannot write: registrations in libfabric's cache allow everything, so that has to be off.
+    pub(crate) fn check_read_only(&self) -> Result<(), Error> {
+        let has_cache = self.provider.is_one_sided;
+        if has_cache && std::env::var(REGISTRATION_CACHE).as_deref() != Ok("0") {
+            let why = "would let its peers write the memory that they may read, unless libfabric's cache of registrations \
+                       is off: set FI_MR_CACHE_MAX_COUNT=0";
+            return Err(Error::Unfit { provider: self.provider.to_string(), why });
+        }
+        Ok(())
     }
 
     /// Registers memory for all endpoints, and none that is of use to this process alone where it would be for one.

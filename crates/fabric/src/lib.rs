@@ -36,7 +36,7 @@ mod sys;
 
 pub use domain::Domain;
 pub use error::Error;
-pub use lasting::{Lasting, Registrations};
+pub use lasting::{Lasting, Registrations, Shown};
 pub use library::{FILE_VARIABLE, Library};
 pub use memory::{Area, Buffer, Exposed, Peers, Pool, REGISTRATION_CACHE, RemoteMemory};
 pub use parts::Parts;

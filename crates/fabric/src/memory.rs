@@ -140,7 +140,8 @@ impl Registration {
         }
     }
 
-    fn remote(&self, base: *const u8, bytes: usize) -> RemoteMemory {
+    /// What peers need that are to read or write it.
+    pub(crate) fn remote(&self, base: *const u8, bytes: usize) -> RemoteMemory {
         RemoteMemory { address: self.domain.remote_address(base), key: self.key, bytes: bytes as u64 }
     }
 }
@@ -547,12 +548,7 @@ impl Exposed {
         bytes: usize,
         of: Arc<dyn Any + Send + Sync>,
     ) -> Result<Exposed, Error> {
-        let has_cache = domain.provider().is_one_sided;
-        if has_cache && std::env::var(REGISTRATION_CACHE).as_deref() != Ok("0") {
-            let why = "would let clients write the memory that they may read, unless libfabric's cache of registrations \
-                       is off: set FI_MR_CACHE_MAX_COUNT=0";
-            return Err(Error::Unfit { provider: domain.provider().to_string(), why });
-        }
+        domain.check_read_only()?;
         let mut registrations = Vec::new();
         if !domain.binds_memory() {
             // SAFETY: it stays mapped by this function's own contract, and is only read.

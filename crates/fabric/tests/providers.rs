@@ -620,6 +620,47 @@ fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
+fn memory_that_is_shown_is_read_by_peers_and_stays_registered() {
+    const BYTES: usize = 50_000;
+    let [here, there] = domains();
+    let (mut a, mut b) = (port(&here), port(&there));
+    let registrations = Registrations::new(2, 3 * BYTES);
+    let pattern: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 251) as u8).collect();
+    let mut memory = Lasting::new(pattern.clone(), &registrations);
+    let to_b = a.connect(b.name()).expect("a name");
+    let (mut first, base) = (None, memory.as_ptr());
+    for turn in 0..3 {
+        memory[turn] = 9;
+        let shown = memory.show(&there).expect("registered");
+        let remote = shown.remote();
+        assert_eq!(
+            (*first.get_or_insert(remote), remote.bytes),
+            (remote, BYTES as u64),
+            "it is registered once"
+        );
+        let from = Place { address: remote.address.wrapping_add(1), key: remote.key };
+        let buffer = Buffer::own(&here, vec![0; BYTES]).expect("registered");
+        let buffer = read_into([&mut a, &mut b], to_b, from, (Some(buffer), BYTES - 1));
+        assert!(buffer[..BYTES - 1] == shown[1..] && shown[turn] == 9 && shown[3..] == pattern[3..]);
+        assert_eq!(registrations.sum(), (1, BYTES));
+        memory = shown.into_lasting();
+        assert_eq!(memory.as_ptr(), base);
+    }
+    // For operations of this end it is registered otherwise.
+    let memory = memory.lend(&there).expect("registered").into_lasting().expect("it was lent");
+    assert_eq!(registrations.sum(), (2, 2 * BYTES));
+    // What is shown gives way to nobody.
+    let other = Lasting::new(vec![0; BYTES], &registrations);
+    let shown = [memory.show(&there).expect("registered"), other.show(&there).expect("there is room again")];
+    let (third, error) = Lasting::new(vec![0; 10], &registrations).show(&there).expect_err("two are all");
+    assert!(matches!(error, Error::Size(_)), "{error}");
+    drop(shown);
+    assert_eq!(registrations.sum(), (0, 0), "what is dropped is registered no more");
+    drop(third.show(&there).expect("there is room again"));
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
 fn parts_of_a_buffer_are_read_into_at_the_same_time() {
     const BYTES: usize = 100_000;
     let [here, there] = domains();

@@ -8,11 +8,13 @@ pub(super) trait Ends {
     fn end(self) -> bool;
 }
 
-/// Some memory, and the domain that it is registered with.
+/// Some memory, the domain that it is registered with, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Of {
     pub(super) memory: u64,
     pub(super) domain: usize,
+    /// For peers to read it.
+    pub(super) is_shown: bool,
 }
 
 #[derive(Debug)]
@@ -184,7 +186,7 @@ mod tests {
                 match step {
                     // A memory is one operation's at a time.
                     Step::Lend(memory, domain) if lent.iter().all(|of| of.memory != memory) => {
-                        let (of, bytes) = (Of { memory, domain }, bytes_of(memory));
+                        let (of, bytes) = (Of { memory, domain, is_shown: memory % 2 == 1 }, bytes_of(memory));
                         let was_registered = registered.borrow().contains(&of);
                         prop_assert_eq!(ledger.lend(of).is_some(), was_registered);
                         if !was_registered && ledger.reserve(bytes) {
@@ -222,7 +224,7 @@ mod tests {
     fn what_was_lent_longest_ago_ends_first() {
         let registered = Registered::default();
         let mut ledger = Ledger::new(2, 1000);
-        let of = |memory| Of { memory, domain: 0 };
+        let of = |memory| Of { memory, domain: 0, is_shown: false };
         let make = |ledger: &mut Ledger<Registration>, memory| {
             assert!(ledger.reserve(1));
             registered.borrow_mut().push(of(memory));
@@ -243,7 +245,7 @@ mod tests {
         let registered = Registered::default();
         let mut ledger = Ledger::new(1, 1000);
         let put = |ledger: &mut Ledger<Registration>, memory, sticks| {
-            let of = Of { memory, domain: 0 };
+            let of = Of { memory, domain: 0, is_shown: true };
             assert!(ledger.reserve(1));
             ledger.put(of, 1, Registration { of, registered: Rc::clone(&registered), sticks });
             ledger.give_back(of);

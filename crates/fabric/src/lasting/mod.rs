@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Lasting ──lend──> Buffer ──> an operation ──> Buffer ──into_lasting──> Lasting
+//!      ├─────show───> Shown ───> peers read it ────────────into_lasting──────┘
 //!      └── Registrations: which memory is registered with which domain; what was lent longest ago ends first
 //! ```
 
@@ -17,7 +18,7 @@ use fabcache_layout::process::Process;
 use self::ledger::{Ends, Ledger, Of};
 use crate::domain::{Access, Domain};
 use crate::error::Error;
-use crate::memory::{Buffer, Registration};
+use crate::memory::{Buffer, Registration, RemoteMemory};
 
 /// What is registered of callers' memory, bounded.
 #[derive(Clone)]
@@ -57,27 +58,34 @@ impl Registrations {
         kept
     }
 
-    /// Where operations find the registration of this memory: the one that there is, or a new one.
-    fn lend(&self, of: Of, memory: &mut [u8], domain: &Arc<Domain>) -> Result<Descriptor, Error> {
+    /// What is to be known of the registration of this memory: the one that there is, or a new one.
+    fn lend<T>(
+        &self,
+        of: Of,
+        memory: &mut [u8],
+        domain: &Arc<Domain>,
+        known: impl Fn(&Registration) -> T,
+    ) -> Result<T, Error> {
         let bytes = memory.len();
         let mut kept = self.ledger();
         if let Some(registration) = kept.ledger.lend(of) {
-            return Ok(registration.descriptor());
+            return Ok(known(registration));
         }
         if bytes == 0 || !kept.ledger.reserve(bytes) {
             return Err(Error::Size("no more memory of callers' is registered"));
         }
         drop(kept);
         domain.lenders().add(self);
+        let access = if of.is_shown { Access::RemoteRead } else { Access::Local };
         // Not under the lock, for to pin much memory takes long. SAFETY: its owner ends the registration before it lets go of
-        // the memory, and lends it to one operation at a time.
-        let made = unsafe { domain.register(memory.as_mut_ptr(), bytes, Access::Local) };
+        // the memory, and lends it to one operation at a time; peers do not write it.
+        let made = unsafe { domain.register(memory.as_mut_ptr(), bytes, access) };
         let mut kept = self.ledger();
         match made {
             Ok(registration) => {
-                let descriptor = registration.descriptor();
+                let known = known(&registration);
                 kept.ledger.put(of, bytes, registration);
-                Ok(descriptor)
+                Ok(known)
             }
             Err(error) => {
                 kept.ledger.cancel(bytes);
@@ -86,8 +94,6 @@ impl Registrations {
         }
     }
 }
-
-type Descriptor = *mut std::ffi::c_void;
 
 /// Those who have registered memory with a domain.
 #[derive(Debug, Default)]
@@ -136,8 +142,17 @@ pub(crate) struct OwnLasting {
     number: u64,
     memory: Vec<u8>,
     registrations: Registrations,
-    /// With which domain it is registered for the operation that has it.
+    /// With which domain it is registered for who has it …
     lent: usize,
+    /// … and that is peers, which read it.
+    is_shown: bool,
+}
+
+/// Memory that peers read: nobody writes it before they do not read it any more, which is for its owner to know. Dropped, it
+/// is not registered any more; what peers read then fails.
+pub struct Shown {
+    own: Box<OwnLasting>,
+    remote: RemoteMemory,
 }
 
 impl Lasting {
@@ -145,7 +160,8 @@ impl Lasting {
     pub fn new(memory: Vec<u8>, registrations: &Registrations) -> Lasting {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Lasting(Box::new(OwnLasting { number, memory, registrations: registrations.clone(), lent: 0 }))
+        let registrations = registrations.clone();
+        Lasting(Box::new(OwnLasting { number, memory, registrations, lent: 0, is_shown: false }))
     }
 
     /// For an operation, registered with this domain.
@@ -153,19 +169,58 @@ impl Lasting {
     /// # Errors
     /// It cannot be registered, or others take all the room that there is for that.
     pub fn lend(mut self, domain: &Arc<Domain>) -> Result<Buffer, (Lasting, Error)> {
-        let own = &mut *self.0;
-        own.lent = Arc::as_ptr(domain).addr();
-        let of = own.of();
-        match own.registrations.lend(of, &mut own.memory, domain) {
+        match self.0.lend(domain, false, Registration::descriptor) {
             Ok(descriptor) => Ok(Buffer::lasting(self.0, descriptor)),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// For peers of any port of this domain that are told where it is: they may read all of it as long as it stays
+    /// registered, which may be after this, and write none of it.
+    ///
+    /// # Errors
+    /// As for [`Lasting::lend`]; or the provider binds memory to one endpoint each, or would let peers write it
+    /// ([`crate::REGISTRATION_CACHE`]).
+    pub fn show(mut self, domain: &Arc<Domain>) -> Result<Shown, (Lasting, Error)> {
+        let base = self.0.memory.as_ptr();
+        let bytes = self.0.memory.len();
+        let shown = domain.check_read_only().and_then(|()| match domain.binds_memory() {
+            true => Err(Error::Size("memory is bound to endpoints, and shown to the peers of one")),
+            false => self.0.lend(domain, true, |registration| registration.remote(base, bytes)),
+        });
+        match shown {
+            Ok(remote) => Ok(Shown { own: self.0, remote }),
             Err(error) => Err((self, error)),
         }
     }
 }
 
+impl Shown {
+    /// What peers need.
+    pub fn remote(&self) -> RemoteMemory {
+        self.remote
+    }
+
+    /// Peers do not read it any more.
+    pub fn into_lasting(self) -> Lasting {
+        self.own.into_lasting()
+    }
+}
+
 impl OwnLasting {
+    fn lend<T>(
+        &mut self,
+        domain: &Arc<Domain>,
+        is_shown: bool,
+        known: impl Fn(&Registration) -> T,
+    ) -> Result<T, Error> {
+        (self.lent, self.is_shown) = (Arc::as_ptr(domain).addr(), is_shown);
+        let of = self.of();
+        self.registrations.lend(of, &mut self.memory, domain, known)
+    }
+
     fn of(&self) -> Of {
-        Of { memory: self.number, domain: self.lent }
+        Of { memory: self.number, domain: self.lent, is_shown: self.is_shown }
     }
 
     pub(crate) fn memory(&mut self) -> &mut [u8] {
@@ -198,6 +253,20 @@ impl Deref for Lasting {
 impl DerefMut for Lasting {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.0.memory
+    }
+}
+
+impl Deref for Shown {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.own.memory
+    }
+}
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shown({} bytes)", self.own.memory.len())
     }
 }
 
