@@ -5,7 +5,7 @@
 use std::io::IoSlice;
 
 use fabcache_fabric::channel::{
-    Broken, ClientEnd, Incoming, MESSAGE_BYTES, Next, SHORT_BYTES, ServerEnd, Terms, token_of,
+    Broken, ClientEnd, Incoming, Lent, MESSAGE_BYTES, Next, SHORT_BYTES, ServerEnd, Terms, token_of,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -25,6 +25,7 @@ fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
     let mut client = ClientEnd::<Vec<u8>>::new(TERMS);
     let (mut arrived, mut ends) = ([0u32; 2], [Ok::<(), Broken>(()); 2]);
     let bytes = [7; 40_000];
+    let mut lent = 0;
     let mut message = [0; MESSAGE_BYTES];
     for (what, mut came) in steps {
         let end = usize::from(what & 1);
@@ -60,6 +61,13 @@ fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
             },
             6 => match client.next(usize::from(what) * 150) {
                 Next::Later => {}
+                Next::Data if what & 0x20 != 0 => {
+                    let memory = Lent { address: 1 << 40, key: 9, bytes: 1 + u64::from(what) };
+                    let before = [IoSlice::new(&came[..came.len().min(100)])];
+                    let draft = client.lend(&before, &memory, &mut message).expect("it can be lent");
+                    client.sent(draft);
+                    lent += 1;
+                }
                 Next::Data => {
                     let draft = client.data(&[IoSlice::new(&bytes)], &mut message).expect("it can be sent");
                     client.sent(draft);
@@ -70,6 +78,9 @@ fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
                 }
             },
             _ => {
+                let let_go = client.let_go();
+                assert!(let_go <= lent, "no more than was lent");
+                lent -= let_go;
                 while server.freed().is_some() || client.freed().is_some() {}
                 let mut short = [0; SHORT_BYTES];
                 while let Some(draft) = server.short(&mut short) {
@@ -86,7 +97,8 @@ fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
 /// Reads and receives what there is.
 fn serve(server: &mut ServerEnd<Vec<u8>, Vec<u8>>) {
     while let Some(read) = server.next_read(RING_BYTES) {
-        assert!(read.bytes > 0 && read.at + read.bytes as u64 <= RING_BYTES as u64);
+        let end = read.at.checked_add(read.bytes as u64).expect("memory ends somewhere");
+        assert!(read.bytes > 0 && (read.key.is_some() || end <= RING_BYTES as u64));
         let ticket = server.read_begun(read);
         server.read_ended(ticket, vec![0; read.bytes]);
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::{Deref, Range};
 
-use super::lane::{Draft, Lane, Next, Piece};
+use super::lane::{Draft, Lane, Lent, Next, Piece};
 use super::message::{Body, Kind, SHORT_BYTES};
 use super::ring::{Emptying, Filling};
 use super::{Broken, LONG_BYTES_MIN, Terms};
@@ -156,6 +156,18 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     /// A message with as many bytes of `parts` as it holds; none unless [`ClientEnd::next`] says [`Next::Data`].
     pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
         self.staged.is_empty().then(|| self.lane.data(parts, message)).flatten()
+    }
+
+    /// A message with all of `before` and, as the next bytes of the stream, those of lent memory, which stays as it is until
+    /// the server has [let go](ClientEnd::let_go) of it. None unless [`ClientEnd::next`] says [`Next::Data`] of one byte, and
+    /// `before` has at most [`LENT_BEFORE_MAX`](super::LENT_BEFORE_MAX).
+    pub fn lend(&self, before: &[IoSlice<'_>], lent: &Lent, message: &mut [u8]) -> Option<Draft> {
+        self.staged.is_empty().then(|| self.lane.lend(before, lent, message)).flatten()
+    }
+
+    /// How many memories, of those that were lent first, the server does not read any more; told once.
+    pub fn let_go(&mut self) -> usize {
+        self.lane.let_go()
     }
 
     /// The next bytes of the stream were copied to where [`ClientEnd::next`] said; a [short](ClientEnd::short) message

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
 use std::ops::Deref;
 
-use super::message::{self, Body, HEADER_BYTES, Kind, MESSAGE_BYTES, Message, SHORT_BYTES};
+use super::message::{
+    self, Body, HEADER_BYTES, Kind, LENT_HEADER_BYTES, MESSAGE_BYTES, Message, SHORT_BYTES,
+};
 use super::{Broken, CREDITS_MESSAGES_MAX, Terms};
 
 /// How bytes of the stream can go now.
@@ -34,19 +36,54 @@ pub struct Draft {
     bytes: usize,
     taken: usize,
     credits: u16,
+    let_go: u8,
     pub(super) body: Body,
 }
 
 impl Draft {
+    fn new(bytes: usize, taken: usize, (credits, let_go): (u16, u8), body: Body) -> Draft {
+        Draft { bytes, taken, credits, let_go, body }
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of the stream in it.
+    /// Bytes of the stream in it, but for those that lie in lent memory.
     pub fn taken(&self) -> usize {
         self.taken
     }
+}
+
+/// Memory of the client's that the server may read until it lets go of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Lent {
+    /// What its first byte is called.
+    pub address: u64,
+    /// What allows to read it.
+    pub key: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+impl std::fmt::Debug for Lent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without what allows to.
+        write!(f, "Lent({} bytes)", self.bytes)
+    }
+}
+
+/// Copies the parts behind the first `at` bytes, as far as there is room in a message: where they end.
+fn copy(parts: &[IoSlice<'_>], at: usize, into: &mut [u8]) -> usize {
+    let most = into.len().min(MESSAGE_BYTES);
+    let mut end = at;
+    for part in parts {
+        let len = part.len().min(most.saturating_sub(end));
+        into[end..end + len].copy_from_slice(&part[..len]);
+        end += len;
+    }
+    end
 }
 
 /// The part of the credits that only Taken, Room and Bye may use. So many are worth a message.
@@ -62,6 +99,10 @@ pub(super) struct Lane<B> {
     /// The next message's number.
     sequence: u32,
     credits: u16,
+    /// Memories that it may read …
+    lent: usize,
+    /// … and those that it has let go of since the driver last asked.
+    let_go: usize,
     // ---- from the peer ----
     /// The next message's number.
     expected: u32,
@@ -74,6 +115,8 @@ pub(super) struct Lane<B> {
     /// … those of them that were consumed.
     owed: u16,
     freed: Vec<B>,
+    /// Memories of the peer's that are not read any more, of which it does not know.
+    untold: usize,
     /// Messages with another link's token, or nobody's.
     strays: u64,
     broken: Option<Broken>,
@@ -89,12 +132,15 @@ impl<B: Deref<Target = [u8]>> Lane<B> {
             terms,
             sequence: 0,
             credits: terms.peer_credits,
+            lent: 0,
+            let_go: 0,
             expected: 0,
             early: BTreeMap::new(),
             ready: VecDeque::new(),
             unreturned: 0,
             owed: 0,
             freed: Vec::new(),
+            untold: 0,
             strays: 0,
             broken: None,
             has_peer_left: false,
@@ -155,11 +201,13 @@ impl<B: Deref<Target = [u8]>> Lane<B> {
             return Err(Broken::AfterBye);
         }
         self.expected = self.expected.wrapping_add(1);
-        let Message { credits, body, .. } = message;
+        let Message { credits, let_go, body, .. } = message;
         let spent = self.terms.peer_credits - self.credits;
         if credits > spent || body == Body::Credits && credits < reserve(self.terms.peer_credits) {
             return Err(Broken::Credits(credits));
         }
+        self.lent = self.lent.checked_sub(let_go.into()).ok_or(Broken::LetGo(let_go))?;
+        self.let_go += usize::from(let_go);
         self.credits += credits;
         self.ready.push_back((buffer, body));
         Ok(())
@@ -184,6 +232,25 @@ impl<B: Deref<Target = [u8]>> Lane<B> {
 
     pub fn freed(&mut self) -> Option<B> {
         self.freed.pop()
+    }
+
+    /// How many memories the peer has let go of, since this was last asked.
+    pub fn let_go(&mut self) -> usize {
+        std::mem::take(&mut self.let_go)
+    }
+
+    /// A memory of the peer's is not read any more: the next message says so.
+    pub fn lets_go(&mut self) {
+        self.untold += 1;
+    }
+
+    #[cfg(test)]
+    pub fn untold(&self) -> usize {
+        self.untold
+    }
+
+    fn told(&self) -> (u16, u8) {
+        (self.owed, self.untold.min(u8::MAX.into()) as u8)
     }
 
     pub fn check(&self) -> Result<(), Broken> {
@@ -245,9 +312,9 @@ impl<B: Deref<Target = [u8]>> Lane<B> {
         let spending = told.or(stream).or(bye).filter(|_| self.credits > 0);
         let is_worth_it = self.owed >= reserve(self.terms.own_credits);
         let body = spending.or(is_worth_it.then_some(Body::Credits))?;
-        let (token, credits) = (self.terms.peer_token, self.owed);
-        message::write_header(into, token, body.kind(), credits, self.sequence);
-        Some(Draft { bytes: message::write_body(into, &body), taken: 0, credits, body })
+        let told = self.told();
+        message::write_header(into, self.terms.peer_token, body.kind(), told, self.sequence);
+        Some(Draft::new(message::write_body(into, &body), 0, told, body))
     }
 
     /// A message with as much of `parts` as it holds, in a buffer for at least one byte of them.
@@ -255,19 +322,31 @@ impl<B: Deref<Target = [u8]>> Lane<B> {
         if self.is_over() || self.stream_credits() == 0 {
             return None;
         }
-        let most = into.len().min(MESSAGE_BYTES);
-        let mut end = HEADER_BYTES;
-        for part in parts {
-            let len = part.len().min(most.saturating_sub(end));
-            into[end..end + len].copy_from_slice(&part[..len]);
-            end += len;
-        }
+        let end = copy(parts, HEADER_BYTES, into);
         if end == HEADER_BYTES {
             return None;
         }
-        let credits = self.owed;
-        message::write_header(into, self.terms.peer_token, Kind::Data, credits, self.sequence);
-        Some(Draft { bytes: end, taken: end - HEADER_BYTES, credits, body: Body::Data(HEADER_BYTES..end) })
+        let told = self.told();
+        message::write_header(into, self.terms.peer_token, Kind::Data, told, self.sequence);
+        Some(Draft::new(end, end - HEADER_BYTES, told, Body::Data(HEADER_BYTES..end)))
+    }
+
+    /// A message with all of `before`, and lent memory whose bytes follow; none if the buffer has no room for it.
+    pub fn lend(&self, before: &[IoSlice<'_>], lent: &Lent, into: &mut [u8]) -> Option<Draft> {
+        let whole: usize = before.iter().map(|part| part.len()).sum();
+        let has_room = LENT_HEADER_BYTES + whole <= into.len().min(MESSAGE_BYTES);
+        if self.is_over() || self.stream_credits() == 0 || !has_room {
+            return None;
+        }
+        let end = copy(before, LENT_HEADER_BYTES, into);
+        let told = self.told();
+        message::write_header(into, self.terms.peer_token, Kind::Lent, told, self.sequence);
+        let Lent { address, key, bytes } = *lent;
+        for (into, number) in into[HEADER_BYTES..].chunks_mut(8).zip([address, key, bytes]) {
+            into.copy_from_slice(&number.to_le_bytes());
+        }
+        let body = Body::Lent { lent: *lent, before: LENT_HEADER_BYTES..end };
+        Some(Draft::new(end, whole, told, body))
     }
 
     /// The fabric has accepted it.
@@ -275,6 +354,8 @@ impl<B: Deref<Target = [u8]>> Lane<B> {
         self.sequence = self.sequence.wrapping_add(1);
         self.owed -= draft.credits;
         self.unreturned -= draft.credits;
+        self.untold -= usize::from(draft.let_go);
+        self.lent += usize::from(draft.body.kind() == Kind::Lent);
         self.credits -= u16::from(draft.body != Body::Credits);
         self.has_said_bye |= draft.body == Body::Bye;
     }

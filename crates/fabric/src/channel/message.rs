@@ -4,14 +4,14 @@
 //! | --- | --- |
 //! | 0–7 | the token of the end that it is sent to |
 //! | 8 | kind |
-//! | 9 | 0 |
+//! | 9 | lent memories let go of since the last message; 0 of a client's |
 //! | 10–11 | credits given back |
 //! | 12–15 | number of the message in its direction, from 0, modulo 2^32 |
-//! | 16– | Data: bytes of the stream; Long, Put: where and how many, 8 bytes each; Taken, Room: a sum of 8 bytes; Ask, Proof: a number of 8 bytes |
+//! | 16– | Data: bytes of the stream; Long, Put: where and how many, 8 bytes each; Taken, Room: a sum of 8 bytes; Ask, Proof: a number of 8 bytes; Lent: address, key, how many, 8 bytes each, and bytes of the stream |
 
 use std::ops::Range;
 
-use super::Broken;
+use super::{Broken, Lent};
 
 /// Bytes of a message, at most.
 pub const MESSAGE_BYTES: usize = 8192;
@@ -19,6 +19,10 @@ pub const MESSAGE_BYTES: usize = 8192;
 pub const HEADER_BYTES: usize = 16;
 /// Bytes of the stream in a message, at most.
 pub const PAYLOAD_BYTES_MAX: usize = MESSAGE_BYTES - HEADER_BYTES;
+/// Bytes before those of the stream in a message that lends memory.
+pub const LENT_HEADER_BYTES: usize = HEADER_BYTES + 24;
+/// Bytes of the stream in such a message, at most.
+pub const LENT_BEFORE_MAX: usize = MESSAGE_BYTES - LENT_HEADER_BYTES;
 /// Bytes of a message that carries none of the stream, at most.
 pub const SHORT_BYTES: usize = HEADER_BYTES + 16;
 
@@ -35,9 +39,10 @@ pub(super) enum Kind {
     Bye = 7,
     Ask = 8,
     Proof = 9,
+    Lent = 10,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Data,
     Kind::Long,
     Kind::Taken,
@@ -47,6 +52,7 @@ const KINDS: [Kind; 9] = [
     Kind::Bye,
     Kind::Ask,
     Kind::Proof,
+    Kind::Lent,
 ];
 
 /// What a message carries.
@@ -70,6 +76,8 @@ pub(super) enum Body {
     Ask(u64),
     /// The number.
     Proof(u64),
+    /// Bytes of the stream: those at `before` in the message, and behind them so many that lie in other memory of the client's.
+    Lent { lent: Lent, before: Range<usize> },
 }
 
 impl Body {
@@ -84,6 +92,7 @@ impl Body {
             Body::Bye => Kind::Bye,
             Body::Ask(_) => Kind::Ask,
             Body::Proof(_) => Kind::Proof,
+            Body::Lent { .. } => Kind::Lent,
         }
     }
 }
@@ -92,6 +101,8 @@ impl Body {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub credits: u16,
+    /// Memories that were lent to who sends it, and that it does not read any more.
+    pub let_go: u8,
     pub sequence: u32,
     pub body: Body,
 }
@@ -113,37 +124,47 @@ pub(super) fn read(message: &[u8]) -> Result<Message, Broken> {
         return Err(length);
     }
     let kind = KINDS.into_iter().find(|kind| *kind as u8 == header[8]).ok_or(Broken::Kind(header[8]))?;
-    if header[9] != 0 {
-        return Err(Broken::Kind(header[8]));
-    }
+    let let_go = header[9];
     let credits = u16::from_le_bytes([header[10], header[11]]);
     let sequence = u32::from_le_bytes([header[12], header[13], header[14], header[15]]);
-    let numbers = || -> [u64; 2] { [16, 24].map(|at| word(message, at).unwrap_or(0)) };
+    let numbers = || [16, 24, 32].map(|at| word(message, at).unwrap_or(0));
     let carried = message.len() - HEADER_BYTES;
     let (body, is_right) = match kind {
         Kind::Data => (Body::Data(HEADER_BYTES..message.len()), carried > 0),
         Kind::Long => {
-            let [at, bytes] = numbers();
+            let [at, bytes, _] = numbers();
             (Body::Long { at, bytes }, carried == 16)
         }
         Kind::Put => {
-            let [at, bytes] = numbers();
+            let [at, bytes, _] = numbers();
             (Body::Put { at, bytes }, carried == 16)
         }
         Kind::Taken => (Body::Taken(numbers()[0]), carried == 8),
         Kind::Room => (Body::Room(numbers()[0]), carried == 8),
         Kind::Ask => (Body::Ask(numbers()[0]), carried == 8),
         Kind::Proof => (Body::Proof(numbers()[0]), carried == 8),
+        Kind::Lent => {
+            let [address, key, bytes] = numbers();
+            let is_whole = message.len() >= LENT_HEADER_BYTES;
+            let lent = Lent { address, key, bytes };
+            (Body::Lent { lent, before: LENT_HEADER_BYTES..message.len() }, is_whole)
+        }
         Kind::Credits => (Body::Credits, carried == 0),
         Kind::Bye => (Body::Bye, carried == 0),
     };
-    if is_right { Ok(Message { credits, sequence, body }) } else { Err(length) }
+    if is_right { Ok(Message { credits, let_go, sequence, body }) } else { Err(length) }
 }
 
 /// Writes the header of a message.
-pub(super) fn write_header(into: &mut [u8], token: u64, kind: Kind, credits: u16, sequence: u32) {
+pub(super) fn write_header(
+    into: &mut [u8],
+    token: u64,
+    kind: Kind,
+    (credits, let_go): (u16, u8),
+    sequence: u32,
+) {
     into[..8].copy_from_slice(&token.to_le_bytes());
-    into[8..10].copy_from_slice(&[kind as u8, 0]);
+    into[8..10].copy_from_slice(&[kind as u8, let_go]);
     into[10..12].copy_from_slice(&credits.to_le_bytes());
     into[12..16].copy_from_slice(&sequence.to_le_bytes());
 }
@@ -153,7 +174,8 @@ pub(super) fn write_body(into: &mut [u8; SHORT_BYTES], body: &Body) -> usize {
     let numbers: &[u64] = match body {
         Body::Long { at, bytes } | Body::Put { at, bytes } => &[*at, *bytes],
         Body::Taken(number) | Body::Room(number) | Body::Ask(number) | Body::Proof(number) => &[*number],
-        Body::Data(_) | Body::Credits | Body::Bye => &[],
+        // Those that carry bytes of the stream are written otherwise.
+        Body::Data(_) | Body::Lent { .. } | Body::Credits | Body::Bye => &[],
     };
     for (into, number) in into[HEADER_BYTES..].chunks_mut(8).zip(numbers) {
         into.copy_from_slice(&number.to_le_bytes());
@@ -179,15 +201,15 @@ mod tests {
         ];
         for body in bodies {
             let mut bytes = [0xee; SHORT_BYTES];
-            write_header(&mut bytes, 0x0102_0304_0506_0708, body.kind(), 300, 0xfffe_fdfc);
+            write_header(&mut bytes, 0x0102_0304_0506_0708, body.kind(), (300, 9), 0xfffe_fdfc);
             let len = write_body(&mut bytes, &body);
             assert_eq!(
                 bytes[..16],
-                [8, 7, 6, 5, 4, 3, 2, 1, body.kind() as u8, 0, 44, 1, 0xfc, 0xfd, 0xfe, 0xff]
+                [8, 7, 6, 5, 4, 3, 2, 1, body.kind() as u8, 9, 44, 1, 0xfc, 0xfd, 0xfe, 0xff]
             );
             assert_eq!(token_of(&bytes[..len]), Some(0x0102_0304_0506_0708));
             let message = read(&bytes[..len]).expect("it is whole");
-            assert_eq!(message, Message { credits: 300, sequence: 0xfffe_fdfc, body });
+            assert_eq!(message, Message { credits: 300, let_go: 9, sequence: 0xfffe_fdfc, body });
             for cut in 0..len {
                 assert_eq!(read(&bytes[..cut]), Err(Broken::Length(cut)));
             }
@@ -202,11 +224,24 @@ mod tests {
         assert_eq!(read(&bytes[..17]).map(|message| message.body), Ok(Body::Data(16..17)));
         assert!(read(&bytes[..MESSAGE_BYTES]).is_ok());
         assert_eq!(read(&bytes), Err(Broken::Length(MESSAGE_BYTES + 1)));
-        for kind in [0, 10, 255] {
+        for kind in [0, 11, 255] {
             bytes[8] = kind;
             assert_eq!(read(&bytes[..20]), Err(Broken::Kind(kind)));
         }
-        (bytes[8], bytes[9]) = (1, 1);
-        assert_eq!(read(&bytes[..20]), Err(Broken::Kind(1)));
+    }
+
+    #[test]
+    fn memory_is_lent_behind_bytes_of_the_stream() {
+        let mut bytes: Vec<u8> = (0..60).collect();
+        write_header(&mut bytes, 1, Kind::Lent, (2, 0), 3);
+        for len in 0..LENT_HEADER_BYTES {
+            assert_eq!(read(&bytes[..len]), Err(Broken::Length(len)));
+        }
+        for len in [LENT_HEADER_BYTES, 60] {
+            let number = |at: u8| u64::from_le_bytes(std::array::from_fn(|i| at + i as u8));
+            let lent = Lent { address: number(16), key: number(24), bytes: number(32) };
+            let body = Body::Lent { lent, before: LENT_HEADER_BYTES..len };
+            assert_eq!(read(&bytes[..len]), Ok(Message { credits: 2, let_go: 0, sequence: 3, body }));
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! ```text
 //!             Data ─────────────────────────────────────────────────────────────> Data
 //!   client    Long {at, bytes} ─> server reads staging, in order ─> Taken {total}   server
+//!             Lent {place, bytes} ─> server reads there, in order ─> any message: let go
 //!             Put {at, bytes} <── sent when written <── server writes landing <── Room {total}
 //! ```
 //! - Bytes go in messages, but many at once ([`LONG_BYTES_MIN`]) through the client's memory: what it sends lies in its
@@ -13,12 +14,16 @@
 //!   consumed, with others, as soon as they are a quarter together. So there is always room for a piece when all that came
 //!   was consumed: of the ring less than a quarter is not given back, and less than a quarter is skipped at its end; of
 //!   the two parts that are left the longer is a quarter at least.
-//! - The order of both is that of the messages, which are numbered. A fabric may complete them in another order: what
+//! - Bytes may also lie in *lent* memory, anywhere in the client: Lent carries the bytes before them, and names its place with
+//!   its key. The server reads it in its turn like a Long; when all was consumed it lets go, which its next message says,
+//!   whichever that is: mostly the answer. So nothing is sent for that, and a client that hears nothing more keeps its memory
+//!   as it is until the link has ended.
+//! - The order of all is that of the messages, which are numbered. A fabric may complete them in another order: what
 //!   comes early is kept until its turn.
 //! - Each end has given the other *credits*: so many messages may be on their way to it, or be unconsumed. Each message
 //!   gives back those that were earned meanwhile; where many were and nothing goes, a message of its own does (Credits).
 //!
-//! Why nothing gets stuck for want of credits: Data, Long and Put leave the last quarter of the credits (the *reserve*) to
+//! Why nothing gets stuck for want of credits: Data, Long, Lent and Put leave the last quarter of the credits (the *reserve*) to
 //! Taken and Room, which are consumed as they come, whatever the application does. Credits that make up a reserve are told
 //! at once, in a message that needs no credit: of these at most [`CREDITS_MESSAGES_MAX`] are on their way, as each of them
 //! gives back different credits of the same sum. So an end that has no credits left has earned more than a reserve, or its
@@ -45,6 +50,8 @@
 //!                                              server: write to landing memory; end.put_begun(piece), and when it is
 //!                                              written end.put_ended(ticket), then end.short()
 //!                                }
+//!   to lend, client              draft = end.lend(before, lent, message); send it, if accepted: end.sent(draft)
+//!   then, after arrived          end.let_go(): so many, in the order of lending, are the client's again
 //!   to leave                     end.leave(), and end.short() until end.has_said_bye()
 //! ```
 
@@ -58,12 +65,14 @@ mod server;
 mod tests;
 
 pub use client::{ClientEnd, Incoming};
-pub use lane::{Draft, Next, Piece};
-pub use message::{HEADER_BYTES, MESSAGE_BYTES, PAYLOAD_BYTES_MAX, SHORT_BYTES, token_of};
+pub use lane::{Draft, Lent, Next, Piece};
+pub use message::{
+    HEADER_BYTES, LENT_BEFORE_MAX, LENT_HEADER_BYTES, MESSAGE_BYTES, PAYLOAD_BYTES_MAX, SHORT_BYTES, token_of,
+};
 pub use server::{Read, ServerEnd, Ticket};
 
 /// Version of the messages. Either end refuses any other.
-pub const CHANNEL_VERSION: u64 = 2;
+pub const CHANNEL_VERSION: u64 = 3;
 
 /// So many bytes at once go through memory, if the client has some for it: for fewer, copying them into messages takes
 /// less than the round trip of a read.
@@ -71,6 +80,9 @@ pub const LONG_BYTES_MIN: usize = 16 << 10;
 
 /// A piece of staging or landing memory: long enough that a fabric's bandwidth is reached with a few of them under way.
 pub const PIECE_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of one lent memory, at most: more is none of a cache's.
+pub const LENT_BYTES_MAX: u64 = 1 << 30;
 
 /// Pieces of one link that are read at once.
 pub const READS_MAX: usize = 4;
@@ -185,6 +197,9 @@ pub enum Broken {
     /// Less than before, or more than there was.
     #[error("the other end of the link gave back {0} bytes in all, which cannot be")]
     Total(u64),
+    /// More than it was lent.
+    #[error("the other end of the link let go of {0} memories, and was not lent as many")]
+    LetGo(u8),
     /// It sent another number than it was asked for, or was not asked.
     #[error("the other end of the link did not prove that the endpoint it named is its own")]
     Proof,

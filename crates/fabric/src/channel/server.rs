@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::{Deref, Range};
 
-use super::lane::{Draft, Lane, Next, Piece};
+use super::lane::{Draft, Lane, Lent, Next, Piece};
 use super::message::{Body, Kind, SHORT_BYTES};
 use super::ring::{Emptying, Filling};
-use super::{Broken, LONG_BYTES_MIN, PIECE_BYTES_MAX, READS_MAX, Terms};
+use super::{Broken, LENT_BYTES_MAX, LONG_BYTES_MIN, PIECE_BYTES_MAX, READS_MAX, Terms};
 
 /// Which read or write of this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,25 +25,54 @@ impl Ticket {
     }
 }
 
-/// A part of staging memory to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A part of the client's memory to be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Read {
+    /// The key of lent memory, where `at` is an address; none: in staging memory.
+    pub key: Option<u64>,
     /// Where it begins.
     pub at: u64,
     /// Its bytes, at most [`PIECE_BYTES_MAX`].
     pub bytes: usize,
 }
 
-#[derive(Debug)]
+impl std::fmt::Debug for Read {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without what allows to.
+        write!(f, "Read({} bytes from {}, lent: {})", self.bytes, self.at, self.key.is_some())
+    }
+}
+
 enum Entry {
     Data(Range<usize>),
-    /// Of these bytes of staging memory so many were asked for, and consumed.
-    Long {
-        at: u64,
-        bytes: u64,
-        asked: u64,
-        consumed: u64,
-    },
+    Long(Long),
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Entry::Data(range) => write!(f, "Data({range:?})"),
+            Entry::Long(Long { bytes, consumed, .. }) => write!(f, "Long({consumed} of {bytes})"),
+        }
+    }
+}
+
+/// Bytes of the client's memory.
+struct Long {
+    /// Those of the message that come before.
+    before: Range<usize>,
+    /// As in [`Read`].
+    key: Option<u64>,
+    at: u64,
+    bytes: u64,
+    asked: u64,
+    consumed: u64,
+}
+
+impl Entry {
+    fn long(before: Range<usize>, key: Option<u64>, at: u64, bytes: u64) -> Entry {
+        Entry::Long(Long { before, key, at, bytes, asked: 0, consumed: 0 })
+    }
 }
 
 /// A part of a Long that was asked for. They are of the Longs in their order, and are consumed in it.
@@ -124,7 +153,13 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                 Body::Long { at, bytes } => {
                     self.staging.came(at, bytes).map_err(|broken| self.lane.fail(broken))?;
                     // The buffer stays with it, so that a client names no more parts than it has credits for.
-                    self.incoming.push_back((buffer, Entry::Long { at, bytes, asked: 0, consumed: 0 }));
+                    self.incoming.push_back((buffer, Entry::long(0..0, None, at, bytes)));
+                }
+                Body::Lent { lent: Lent { address: at, key, bytes }, before } => {
+                    if at.checked_add(bytes).is_none() || !(1..=LENT_BYTES_MAX).contains(&bytes) {
+                        return Err(self.lane.fail(Broken::Range { at, bytes }));
+                    }
+                    self.incoming.push_back((buffer, Entry::long(before, Some(key), at, bytes)));
                 }
                 Body::Room(total) => {
                     self.landing.give_back(total).map_err(|broken| self.lane.fail(broken))?;
@@ -179,9 +214,9 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
             return None;
         }
         self.incoming.iter().find_map(|(_, entry)| match entry {
-            Entry::Long { at, bytes, asked, .. } if asked < bytes => {
+            Entry::Long(Long { key, at, bytes, asked, .. }) if asked < bytes => {
                 let left = usize::try_from(bytes - asked).unwrap_or(usize::MAX);
-                Some(Read { at: at + asked, bytes: left.min(most).min(PIECE_BYTES_MAX) })
+                Some(Read { key: *key, at: at + asked, bytes: left.min(most).min(PIECE_BYTES_MAX) })
             }
             _ => None,
         })
@@ -194,7 +229,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     pub fn read_begun(&mut self, read: Read) -> Ticket {
         assert_eq!(self.next_read(read.bytes), Some(read), "a read begins that there is");
         for (_, entry) in &mut self.incoming {
-            if let Entry::Long { bytes, asked, .. } = entry
+            if let Entry::Long(Long { bytes, asked, .. }) = entry
                 && asked < bytes
             {
                 *asked += read.bytes as u64;
@@ -238,7 +273,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.parts.back()?.buffer.as_ref()?;
         let part = self.parts.pop_back()?;
         let last = self.incoming.iter_mut().rev().find_map(|(_, entry)| match entry {
-            Entry::Long { asked, consumed, .. } if *asked > *consumed => Some(asked),
+            Entry::Long(Long { asked, consumed, .. }) if *asked > *consumed => Some(asked),
             _ => None,
         });
         if let Some(asked) = last {
@@ -252,7 +287,8 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         let (buffer, entry) = self.incoming.front()?;
         match entry {
             Entry::Data(range) => Some(&buffer[range.clone()]),
-            Entry::Long { .. } => {
+            Entry::Long(Long { before, .. }) if before.start < before.end => Some(&buffer[before.clone()]),
+            Entry::Long(_) => {
                 let part = self.parts.front()?;
                 part.buffer.as_ref().map(|buffer| &buffer[part.consumed..part.bytes])
             }
@@ -276,7 +312,11 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                 }
                 Kind::Data
             }
-            Entry::Long { bytes, consumed, .. } => {
+            Entry::Long(Long { before, .. }) if before.start < before.end => {
+                before.start += len.min(before.len());
+                return None;
+            }
+            Entry::Long(Long { key, bytes, consumed, .. }) => {
                 let part = self.parts.front_mut().filter(|part| part.buffer.is_some())?;
                 let len = len.min(part.bytes - part.consumed);
                 part.consumed += len;
@@ -288,8 +328,16 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                 if *consumed < *bytes {
                     return spent;
                 }
-                self.staging.consumed(*bytes);
-                Kind::Long
+                match key {
+                    None => {
+                        self.staging.consumed(*bytes);
+                        Kind::Long
+                    }
+                    Some(_) => {
+                        self.lane.lets_go();
+                        Kind::Lent
+                    }
+                }
             }
         };
         if let Some((buffer, _)) = self.incoming.pop_front() {
@@ -401,6 +449,12 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     /// The last message was sent.
     pub fn has_said_bye(&self) -> bool {
         self.lane.has_said_bye()
+    }
+
+    /// Memories that it has let go of, and has not told of.
+    #[cfg(test)]
+    pub fn untold(&self) -> usize {
+        self.lane.untold()
     }
 
     /// The buffers of messages, when the link has ended.

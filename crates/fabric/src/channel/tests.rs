@@ -88,6 +88,8 @@ struct World {
     to_client: Wire,
     to_server: Wire,
     staging: Vec<u8>,
+    /// Lent memories that the server has not let go of, with what they have.
+    lent: VecDeque<(Lent, Vec<u8>)>,
     landing: Vec<u8>,
     reads: Vec<(Ticket, Read)>,
     writes: Vec<(Ticket, Piece, Vec<u8>)>,
@@ -132,6 +134,7 @@ impl World {
             to_client: Wire::new(terms.own_credits),
             to_server: Wire::new(terms.peer_credits),
             staging: vec![0; terms.staging_bytes as usize],
+            lent: VecDeque::new(),
             landing: vec![0; terms.landing_bytes as usize],
             reads: Vec::new(),
             writes: Vec::new(),
@@ -171,9 +174,8 @@ impl World {
             if self.refuses() {
                 break;
             }
-            assert!(
-                read.bytes <= PIECE_BYTES_MAX && read.at + read.bytes as u64 <= self.staging.len() as u64
-            );
+            assert!(read.bytes <= PIECE_BYTES_MAX);
+            self.memory(&read);
             self.reads.push((self.server.read_begun(read), read));
             assert!(self.server.reads_under_way() <= READS_MAX);
             self.moves += 1;
@@ -189,8 +191,48 @@ impl World {
         }
     }
 
+    /// What is to be read: it is there as long as the server has not let go of it.
+    fn memory(&self, read: &Read) -> Vec<u8> {
+        let (memory, at) = match read.key {
+            None => (&self.staging, read.at),
+            Some(key) => {
+                let its = |(lent, _): &&(Lent, Vec<u8>)| lent.key == key;
+                let (lent, memory) = self.lent.iter().find(its).expect("it was let go of");
+                (memory, read.at - lent.address)
+            }
+        };
+        memory[at as usize..][..read.bytes].to_vec()
+    }
+
+    /// Lends what is to be sent next, behind some bytes. False if it cannot be.
+    fn client_lends(&mut self, most: usize) -> bool {
+        let (whole, range) = self.up.next(most);
+        if self.client.next(1) != Next::Data || range.len() < 2 {
+            return false;
+        }
+        let (before, memory) =
+            whole[range.clone()].split_at(self.random.below(range.len().min(LENT_BEFORE_MAX)));
+        let number = self.moves as u64;
+        let lent = Lent { address: number << 32, key: !number, bytes: memory.len() as u64 };
+        let mut message = [0; MESSAGE_BYTES];
+        let draft = self.client.lend(&[IoSlice::new(before)], &lent, &mut message).expect("it can be lent");
+        let refuses = self.refuses();
+        if !self.to_server.send(&message[..draft.bytes()], refuses) {
+            return false;
+        }
+        assert_eq!(draft.taken(), before.len());
+        self.client.sent(draft);
+        self.up.sent += range.len();
+        self.lent.push_back((lent, memory.to_vec()));
+        self.moves += 1;
+        true
+    }
+
     fn client_sends(&mut self, most: usize) {
         loop {
+            if self.random.below(4) == 0 && self.client_lends(most) {
+                continue;
+            }
             let (whole, range) = self.up.next(most);
             let waiting = &whole[range];
             let refuses = self.refuses();
@@ -290,6 +332,8 @@ impl World {
         if let Some(message) = self.to_client.take(&mut self.random) {
             let len = message.len();
             self.client.arrived(message, len).expect("the server keeps the protocol");
+            let let_go = self.client.let_go();
+            self.lent.drain(..let_go);
             self.moves += 1;
             self.settle_client();
         }
@@ -304,8 +348,8 @@ impl World {
     fn complete(&mut self) {
         if !self.reads.is_empty() {
             let index = self.random.below(self.reads.len());
-            let (ticket, Read { at, bytes }) = self.reads.swap_remove(index);
-            self.server.read_ended(ticket, self.staging[at as usize..][..bytes].to_vec());
+            let (ticket, read) = self.reads.swap_remove(index);
+            self.server.read_ended(ticket, self.memory(&read));
             self.moves += 1;
         }
         if !self.writes.is_empty() {
@@ -363,6 +407,8 @@ impl World {
             self.down.received,
             self.down.whole.len()
         );
+        let untold = self.server.untold();
+        assert_eq!(self.lent.len(), untold, "memory comes back with the next message");
         assert!(!self.client.has_unsent() && !self.server.has_unsent() && !self.server.has_incoming());
     }
 }
@@ -415,7 +461,8 @@ proptest! {
         feed(&hostile, |message, len| server.arrived(message, len), terms.peer_token);
         let mut short = [0; SHORT_BYTES];
         while let Some(read) = server.next_read(PIECE_BYTES_MAX) {
-            assert!(read.at + read.bytes as u64 <= terms.staging_bytes);
+            let end = read.at.checked_add(read.bytes as u64).expect("memory ends somewhere");
+            assert!(read.key.is_some() || end <= terms.staging_bytes);
             let ticket = server.read_begun(read);
             server.read_ended(ticket, vec![0; read.bytes]);
         }
@@ -438,28 +485,31 @@ proptest! {
     }
 }
 
-/// A message but for its token: kind, credits, how far off its number is, numbers, length.
-type Crafted = (u8, u16, u32, u64, u64, usize);
+/// A message but for its token: kind, memories let go of, credits, how far off its number is, numbers, length.
+type Crafted = (u8, u8, u16, u32, [u64; 3], usize);
 
 fn any_message() -> impl Strategy<Value = Crafted> {
     let small = || prop_oneof![0u64..2_000_000, any::<u64>()];
     let off = prop_oneof![4 => Just(0u32), 1 => 0u32..5, 1 => any::<u32>()];
-    let len = prop_oneof![Just(16usize), Just(24), Just(32), 0usize..9_000];
-    (0u8..11, prop_oneof![Just(0u16), 0u16..70, any::<u16>()], off, small(), small(), len)
+    let len = prop_oneof![Just(16usize), Just(24), Just(32), Just(40), 0usize..9_000];
+    let let_go = prop_oneof![9 => Just(0u8), 1 => any::<u8>()];
+    let numbers = [small(), small(), small()];
+    (0u8..12, let_go, prop_oneof![Just(0u16), 0u16..70, any::<u16>()], off, numbers, len)
 }
 
 /// Gives messages to an end; one that is broken stays so.
 fn feed(crafted: &[Crafted], mut arrived: impl FnMut(Vec<u8>, usize) -> Result<(), Broken>, token: u64) {
     let mut broken = None;
     let mut expected = 0u32;
-    for (kind, credits, off, first, second, len) in crafted {
-        let mut message = vec![0; (*len).max(SHORT_BYTES)];
+    for (kind, let_go, credits, off, numbers, len) in crafted {
+        let mut message = vec![0; (*len).max(HEADER_BYTES + 24)];
         message[..8].copy_from_slice(&token.to_le_bytes());
-        message[8] = *kind;
+        message[8..10].copy_from_slice(&[*kind, *let_go]);
         message[10..12].copy_from_slice(&credits.to_le_bytes());
         message[12..16].copy_from_slice(&expected.wrapping_add(*off).to_le_bytes());
-        message[16..24].copy_from_slice(&first.to_le_bytes());
-        message[24..32].copy_from_slice(&second.to_le_bytes());
+        for (into, number) in message[HEADER_BYTES..].chunks_mut(8).zip(numbers) {
+            into.copy_from_slice(&number.to_le_bytes());
+        }
         let result = arrived(message, *len);
         if let Err(Broken::Sequence { expected: number, .. }) = result
             && broken.is_none()
@@ -516,6 +566,7 @@ const PUT: u8 = 4;
 const ROOM: u8 = 5;
 const CREDITS: u8 = 6;
 const BYE: u8 = 7;
+const LENT: u8 = 10;
 
 #[test]
 fn what_breaks_the_protocol_is_told_from_what_does_not() {
@@ -554,8 +605,73 @@ fn what_breaks_the_protocol_is_told_from_what_does_not() {
         assert_eq!(ends_of(&[(LONG, 0, 0, &[at, bytes])])[0], range);
         assert_eq!(ends_of(&[(PUT, 0, 0, &[at, bytes])])[1], range);
     }
+    let most = LENT_BYTES_MAX;
+    assert_eq!(ends_of(&[(LENT, 0, 0, &[0, 7, 1])]), [Ok(()), Err(Broken::Kind(LENT))]);
+    assert_eq!(ends_of(&[(LENT, 0, 0, &[u64::MAX - most, 7, most])])[0], Ok(()), "wherever it is");
+    for (at, bytes) in [(0, 0), (0, most + 1), (0, u64::MAX), (u64::MAX, 1), (u64::MAX - most + 1, most)] {
+        assert_eq!(ends_of(&[(LENT, 0, 0, &[at, 7, bytes])])[0], Err(Broken::Range { at, bytes }));
+    }
+    assert_eq!(ends_of(&[(LENT, 0, 0, &[0, 1])])[0], Err(Broken::Length(32)));
     let twice = Err(Broken::Range { at: 5, bytes: 1 });
     assert_eq!(ends_of(&[(LONG, 0, 0, &[0, 1 << 16]), (LONG, 0, 1, &[5, 1])])[0], twice);
+}
+
+#[test]
+fn what_was_lent_is_let_go_of_once_it_was_consumed() {
+    let terms = terms(8, 8, 0, 0);
+    let (mut client, mut server) = (Client::new(terms), Server::new(mirrored(terms), NUMBER));
+    let mut bytes = [0; MESSAGE_BYTES];
+    let mut lend = |client: &mut Client, before: &[u8], lent: u64| {
+        let lent = Lent { address: 1 << 40, key: 9, bytes: lent };
+        let draft = client.lend(&[IoSlice::new(before)], &lent, &mut bytes)?;
+        Some(sent(client, draft, &bytes, ClientEnd::sent))
+    };
+    assert!(lend(&mut client, &[7; LENT_BEFORE_MAX + 1], 1).is_none(), "it goes all at once");
+    for (before, lent) in [(&b"ab"[..], 300_000), (b"", 1)] {
+        let message = lend(&mut client, before, lent).expect("there are credits");
+        server.arrived(message.clone(), message.len()).expect("as it should be");
+    }
+    assert_eq!(server.incoming(), Some(&b"ab"[..]));
+    assert_eq!(server.next_read(PIECE_BYTES_MAX), None, "the client has proven nothing");
+    let mut short = [0; SHORT_BYTES];
+    let draft = server.short(&mut short).expect("it asks");
+    let ask = sent(&mut server, draft, &short, ServerEnd::sent);
+    client.arrived(ask.clone(), ask.len()).expect("as it should be");
+    let draft = client.short(&mut short).expect("it proves");
+    let proof = sent(&mut client, draft, &short, ClientEnd::sent);
+    server.arrived(proof.clone(), proof.len()).expect("as it should be");
+    let reads: Vec<Read> = std::iter::from_fn(|| {
+        let read = server.next_read(PIECE_BYTES_MAX)?;
+        let ticket = server.read_begun(read);
+        server.read_ended(ticket, vec![b'c'; read.bytes]);
+        Some(read)
+    })
+    .collect();
+    let of = |at: u64, bytes| Read { key: Some(9), at: (1 << 40) + at, bytes };
+    let rest = 300_000 - PIECE_BYTES_MAX;
+    assert_eq!(reads, [of(0, PIECE_BYTES_MAX), of(PIECE_BYTES_MAX as u64, rest), of(0, 1)]);
+    assert!(server.consume(5).is_none(), "no more than there is of one sort");
+    assert_eq!(server.incoming().map(<[u8]>::len), Some(PIECE_BYTES_MAX));
+    let mut answer = |server: &mut Server| {
+        let draft = server.data(&[IoSlice::new(b"x")], &mut bytes).expect("there are credits");
+        sent(server, draft, &bytes, ServerEnd::sent)
+    };
+    server.consume(PIECE_BYTES_MAX);
+    server.consume(rest - 1);
+    for (let_go, why) in [(0, "a byte is left"), (2, "all was consumed"), (0, "told once")] {
+        let message = answer(&mut server);
+        client.arrived(message.clone(), message.len()).expect("as it should be");
+        assert_eq!((client.let_go(), client.let_go()), (let_go, 0), "{why}");
+        server.consume(1);
+        server.consume(1);
+    }
+    assert!(!server.has_incoming());
+    let mut wrong = answer(&mut server);
+    wrong[9] = 1;
+    assert_eq!(client.arrived(wrong.clone(), wrong.len()), Err(Broken::LetGo(1)), "there is none left");
+    let (mut bytes, len) = message(DATA, 0, 0, &[1]);
+    bytes[9] = 1;
+    assert_eq!(Server::new(PLAIN, NUMBER).arrived(bytes, len), Err(Broken::LetGo(1)), "nothing was lent");
 }
 
 #[test]
@@ -645,7 +761,7 @@ fn the_server_does_nothing_before_the_client_has_proven_where_it_receives() {
     assert!(client.short(&mut short).is_some(), "goodbye");
     server.arrived(proof.clone(), proof.len()).expect("as it should be");
     assert!(!server.lacks_proof());
-    assert_eq!(server.next_read(PIECE_BYTES_MAX), Some(Read { at: 0, bytes: 20_000 }));
+    assert_eq!(server.next_read(PIECE_BYTES_MAX), Some(Read { key: None, at: 0, bytes: 20_000 }));
     assert!(server.short(&mut short).is_some(), "it says goodbye, too");
     // Asked twice, proven wrongly, or unasked.
     assert_eq!(client.arrived(ask.clone(), ask.len()), Err(Broken::Sequence { came: 0, expected: 1 }));

@@ -175,7 +175,9 @@ impl Member {
         while self.lingering.is_none() && self.end.next_read(PIECE_BYTES_MAX).is_some() {
             let buffer = self.take_bounce(shared).ok_or(Stop::Later)?;
             let Some(read) = self.end.next_read(buffer.len()) else { break };
-            let from = Place { address: self.staging.address.wrapping_add(read.at), key: self.staging.key };
+            let staged =
+                || Place { address: self.staging.address.wrapping_add(read.at), key: self.staging.key };
+            let from = read.key.map_or_else(staged, |key| Place { address: read.at, key });
             let ticket = self.end.read_ticket();
             let token = operation_token(self.index, ticket.number());
             match shared.port.read(self.peer, from, buffer, 0..read.bytes, token) {

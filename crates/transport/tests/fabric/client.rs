@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fabcache_fabric::channel::{
-    ClientEnd, Incoming, MESSAGE_BYTES, Next, RING_BYTES_MIN, SHORT_BYTES, Terms, receives_for, token_of,
+    ClientEnd, Incoming, Lent, MESSAGE_BYTES, Next, RING_BYTES_MIN, SHORT_BYTES, Terms, receives_for,
+    token_of,
 };
 use fabcache_fabric::{
     Area, Buffer, Completion, Domain, Kind, Library, Peer, Peers, Pool, Port, PortOptions, RemoteMemory, Wish,
@@ -343,6 +344,26 @@ impl Client {
                 end.staged(piece);
                 Ok(piece.bytes)
             }
+        }
+    }
+
+    /// Lends memory, with bytes before those that are in it. False if that cannot be now.
+    pub fn lend(&mut self, before: &[u8], lent: &Lent) -> io::Result<bool> {
+        self.attached();
+        let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
+        let mut inner = self.endpoint.inner.lock().expect("no panic");
+        if end.next(1) != Next::Data {
+            return Ok(false);
+        }
+        let Some(mut buffer) = inner.sends.take() else { return Ok(false) };
+        let draft = end.lend(&[IoSlice::new(before)], lent, &mut buffer).expect("it said so");
+        match inner.port.send(*peer, buffer, draft.bytes(), 0) {
+            Ok(()) => {
+                end.sent(draft);
+                Ok(true)
+            }
+            Err(refused) if refused.error.is_again() => Ok(false),
+            Err(refused) => Err(io::Error::other(refused.error)),
         }
     }
 

@@ -4,7 +4,8 @@ use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use fabcache_fabric::channel::MESSAGE_BYTES;
+use fabcache_fabric::channel::{Lent, MESSAGE_BYTES};
+use fabcache_fabric::{Lasting, Registrations, RemoteMemory};
 use fabcache_transport::fabric::{AttachError, FabricOptions, Rest};
 use fabcache_transport::{Link, Received};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -15,6 +16,7 @@ use super::{Server, echo, pattern, until_end, until_no_links};
 const DATA: u8 = 1;
 const LONG: u8 = 2;
 const PROOF: u8 = 9;
+const LENT: u8 = 10;
 
 /// What a client with such a token sends.
 type Messages = fn(u64) -> Vec<Vec<u8>>;
@@ -34,13 +36,18 @@ fn who_breaks_the_protocol_ends_its_own_link() {
     let server = Server::start(128);
     let endpoint = server.endpoint();
     let (mut other, mut others_link) = server.pair(&endpoint);
-    let hostile: [(&str, Messages); 7] = [
+    let hostile: [(&str, Messages); 10] = [
         ("no kind", |token| vec![header(token, 99, 0, 0, &[])]),
         ("a gap", |token| vec![header(token, 1, 0, 5_000, &[1])]),
         ("twice the same", |token| vec![header(token, 1, 0, 0, &[1]), header(token, 1, 0, 0, &[1])]),
         ("credits of nothing", |token| vec![header(token, 1, 9, 0, &[1])]),
         ("beyond its memory", |token| vec![header(token, 2, 0, 0, &[1 << 20, 4096])]),
         ("beyond all memory", |token| vec![header(token, 2, 0, 0, &[u64::MAX - 5, 4096])]),
+        ("nothing is lent", |token| vec![header(token, LENT, 0, 0, &[0, 7, 0])]),
+        ("what is lent is beyond all memory", |token| {
+            vec![header(token, LENT, 0, 0, &[u64::MAX - 5, 7, 4096])]
+        }),
+        ("more is lent than any value has", |token| vec![header(token, LENT, 0, 0, &[0, 7, (1 << 30) + 1])]),
         ("more than it may", |token| (0..200).map(|number| header(token, 1, 0, number, &[1])).collect()),
     ];
     for (what, messages) in hostile {
@@ -170,6 +177,70 @@ fn memory_that_is_not_the_clients_breaks_its_link() {
         drop(link);
         echo(&server, &mut other, &mut others_link, amount(1_000_000, 300_000));
     }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn memory_that_is_lent_is_read_by_its_key_in_its_turn() {
+    let server = Server::start(128);
+    let (mut other, mut others_link) = server.pair(&server.endpoint());
+    let (mut client, mut link) = server.pair(&server.endpoint());
+    let registrations = Registrations::new(4, 4 << 20);
+    let whole = pattern(amount(2_000_000, 600_000));
+    let lend = |bytes: &[u8]| {
+        let memory = Lasting::new(bytes.to_vec(), &registrations).show(&server.clients).expect("registered");
+        let RemoteMemory { address, key, bytes } = memory.remote();
+        (memory, Lent { address, key, bytes })
+    };
+    // Bytes in messages, lent ones with some before them, staged ones, and lent ones without.
+    let cuts = [0, 100, 107, whole.len() / 2, whole.len() / 2 + 90_000, whole.len() - 10, whole.len()];
+    let memories = [lend(&whole[cuts[2]..cuts[3]]), lend(&whole[cuts[4]..cuts[5]])];
+    let (mut sent, mut received, mut buffer) = (0, Vec::new(), vec![0; 64 << 10]);
+    let mut answered = 0;
+    let mut let_go = 0;
+    wait_until(|| {
+        server.progress();
+        assert!(client.turn().expect("the server keeps the protocol"), "the server has left");
+        let part = cuts.iter().rposition(|cut| *cut <= sent).expect("the first is 0");
+        sent += match part {
+            1 if client.lend(&whole[cuts[1]..cuts[2]], &memories[0].1).expect("it sends") => {
+                cuts[3] - cuts[1]
+            }
+            4 if client.lend(b"", &memories[1].1).expect("it sends") => cuts[5] - cuts[4],
+            0 | 3 | 5 => client.send_some(&whole[sent..cuts[part + 1]]).expect("it sends"),
+            _ => 0,
+        };
+        while let Received::Bytes(more) = link.receive(&mut buffer).expect("it receives") {
+            received.extend_from_slice(&buffer[..more]);
+        }
+        let_go += client.attached().end.let_go();
+        if received.len() == whole.len() && answered == 0 {
+            answered = link.send(&[IoSlice::new(b"x")]).expect("it sends");
+        }
+        client.receive_some();
+        assert!(let_go == 0 || received.len() >= cuts[3], "it is read on");
+        (let_go == memories.len()).then_some(())
+    });
+    assert!(received == whole, "changed on the way");
+    echo(&server, &mut client, &mut link, 100_000);
+    // A key of no memory, or of other memory than is said, ends the link of who says so.
+    if server.domain.provider().name != "shm" {
+        let Lent { address, key, bytes } = memories[0].1;
+        client.is_polite = false;
+        wait_until(|| {
+            server.progress();
+            let _ = client.turn();
+            client.lend(b"", &Lent { address, key: key ^ 0x5555, bytes }).expect("it sends").then_some(())
+        });
+        let error = wait_until(|| {
+            server.progress();
+            let _ = client.turn();
+            link.receive(&mut [0; 64]).err()
+        });
+        println!("{error}");
+    }
+    drop(link);
+    echo(&server, &mut other, &mut others_link, 100_000);
 }
 
 #[test]
