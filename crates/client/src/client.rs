@@ -16,8 +16,6 @@ use crate::error::{Error, Failure};
 use crate::fabric::Timed;
 use crate::input::protocol;
 use crate::options::Options;
-use crate::registered::RegisteredBuffer;
-use crate::request::Outcome;
 use crate::server::Server;
 use crate::shm::Read;
 use crate::{many, orders};
@@ -261,37 +259,6 @@ impl Client {
         Ok(asked.map(|Flags { flags, cas, .. }| Found { value, flags, cas }))
     }
 
-    /// Memory for values of up to so many bytes, for [`Client::get_registered`] and [`crate::Request::iget_registered`].
-    pub fn register(&self, bytes: usize) -> RegisteredBuffer {
-        RegisteredBuffer::new(bytes, &self.shared.registrations)
-    }
-
-    /// [`Client::get`] into memory that is used again, without a copy where the server's memory is read over a fabric. What the
-    /// buffer has is replaced; where nothing is found, or it fails, it has nothing.
-    ///
-    /// # Errors
-    /// As for [`Client::get`].
-    pub fn get_registered(&self, key: &[u8], buffer: &mut RegisteredBuffer) -> Result<Outcome, Error> {
-        buffer.clear();
-        let server = self.server_of(checked(key)?)?;
-        let timed = match server.read_registered(key, buffer) {
-            (Read::Hit { flags, cas }, _) => return Ok(Outcome::Found { flags, cas }),
-            (Read::Miss, _) => {
-                buffer.clear();
-                return Ok(Outcome::NotFound);
-            }
-            (Read::Ask | Read::Gone, timed) => timed,
-        };
-        let asked = ask(server, key, None, timed, buffer.other());
-        match asked {
-            Ok(Some(Flags { flags, cas, .. })) => Ok(Outcome::Found { flags, cas }),
-            other => {
-                buffer.clear();
-                other.map(|_| Outcome::NotFound)
-            }
-        }
-    }
-
     fn read(&self, key: &[u8], ttl: Option<Ttl>) -> Result<Option<Item>, Error> {
         let mut value = Vec::new();
         let found = self.get_into(key, ttl, &mut value)?.map(|found| (found.flags, found.cas));
@@ -459,22 +426,8 @@ impl Client {
     /// As for [`Client::set`].
     pub fn store(&self, key: &[u8], value: &[u8], mode: Mode, ttl: Ttl, flags: u32) -> Result<Stored, Error> {
         let server = self.server_of(checked(key)?)?;
-        if value.len() > VALUE_BYTES_MAX {
-            return Err(Error::Value(value.len()));
-        }
-        let (ttl, flags) = match mode {
-            // Some protocols carry them all the same, and a server may count them.
-            Mode::Append | Mode::Prepend => (Ttl::NEVER, 0),
-            _ => (ttl, flags),
-        };
-        let action = Action::Store { mode, len: value.len(), exptime: ttl.exptime(), flags };
-        server.call(|connection| match connection.ask(&Command { key, action }, value, &mut Vec::new())? {
-            Answer::Done(_) => Ok(Stored::Stored),
-            Answer::NotStored => Ok(Stored::NotStored),
-            Answer::Exists => Ok(Stored::Exists),
-            Answer::NotFound => Ok(Stored::NotFound),
-            other => Err(unexpected(&other)),
-        })
+        let command = Command { key, action: storing(mode, value.len(), ttl, flags)? };
+        server.call(|connection| stored(connection.ask(&command, value, &mut Vec::new())?))
     }
 
     // ---- changing ----
@@ -625,6 +578,11 @@ impl Client {
         Ok(&self.server_of(checked(key)?)?.address)
     }
 
+    /// Callers' memory that is registered.
+    pub(crate) fn registrations(&self) -> &Registrations {
+        &self.shared.registrations
+    }
+
     /// The server that has a key.
     pub(crate) fn server_of(&self, key: &[u8]) -> Result<&Arc<Server>, Error> {
         let server = self.mapping().server_of(key).ok_or(Error::AllDown)?;
@@ -647,8 +605,32 @@ impl Client {
     }
 }
 
+/// To store a value of so many bytes, if that can be.
+pub(crate) fn storing(mode: Mode, len: usize, ttl: Ttl, flags: u32) -> Result<Action, Error> {
+    if len > VALUE_BYTES_MAX {
+        return Err(Error::Value(len));
+    }
+    let (ttl, flags) = match mode {
+        // Some protocols carry them all the same, and a server may count them.
+        Mode::Append | Mode::Prepend => (Ttl::NEVER, 0),
+        _ => (ttl, flags),
+    };
+    Ok(Action::Store { mode, len, exptime: ttl.exptime(), flags })
+}
+
+/// What came of storing a value.
+pub(crate) fn stored(answer: Answer) -> Result<Stored, Failure> {
+    match answer {
+        Answer::Done(_) => Ok(Stored::Stored),
+        Answer::NotStored => Ok(Stored::NotStored),
+        Answer::Exists => Ok(Stored::Exists),
+        Answer::NotFound => Ok(Stored::NotFound),
+        other => Err(unexpected(&other)),
+    }
+}
+
 /// Asks a server for a value, which replaces what is in `value`.
-fn ask(
+pub(crate) fn ask(
     server: &Server,
     key: &[u8],
     ttl: Option<Ttl>,

@@ -7,9 +7,10 @@ use crate::answer::Answer;
 use crate::bounds::TRUSTED_IDLE;
 use crate::command::Command;
 use crate::error::Failure;
+use crate::fabric::Loan;
 use crate::input::{Input, Received};
 use crate::message::{Form, Message};
-use crate::stream::{Stream, Until};
+use crate::stream::{Lending, Stream, Until};
 use crate::text::Asked;
 
 /// A connection.
@@ -85,6 +86,31 @@ impl Connection {
         value: &[u8],
         found: &mut Vec<u8>,
     ) -> Result<Answer, Failure> {
+        self.ask_sending(command, found, |connection, message| {
+            connection.send([message.as_bytes(), value, message.value_end()])
+        })
+    }
+
+    /// Stores a value in registered memory, which the server reads from there if it can.
+    ///
+    /// # Errors
+    /// As for [`Connection::ask`].
+    pub fn ask_lending(&mut self, command: &Command<'_>, value: &mut Loan) -> Result<Answer, Failure> {
+        self.ask_sending(command, &mut Vec::new(), |connection, message| {
+            if connection.lend(message.as_bytes(), value)? {
+                connection.send([message.value_end()])
+            } else {
+                connection.send([message.as_bytes(), value.bytes(), message.value_end()])
+            }
+        })
+    }
+
+    fn ask_sending(
+        &mut self,
+        command: &Command<'_>,
+        found: &mut Vec<u8>,
+        send: impl FnOnce(&mut Connection, &Message) -> Result<(), Failure>,
+    ) -> Result<Answer, Failure> {
         let form = self.form();
         if !form.takes(command.key) {
             return Err(Failure::Key);
@@ -92,7 +118,7 @@ impl Connection {
         let mut message = std::mem::take(&mut self.message);
         message.write(command, form);
         message.end();
-        let sent = self.send([message.as_bytes(), value, message.value_end()]);
+        let sent = send(self, &message);
         let answered = sent.and_then(|()| self.answer(message.asked(), found));
         self.message = message;
         answered
@@ -113,12 +139,30 @@ impl Connection {
                 IoSlice::advance_slices(&mut left, sent);
             }
             if sent == 0 {
-                self.wait(Until::Either)?;
-                // A server whose answers nobody takes does not take what is sent either.
-                self.input.receive(&mut *self.stream, &mut Vec::new())?;
+                self.wait_to_send()?;
             }
         }
         self.has_more = false;
+        Ok(())
+    }
+
+    /// Sends all of `before`, and lends a value. False if that is to be sent as any other, and nothing was.
+    fn lend(&mut self, before: &[u8], value: &mut Loan) -> Result<bool, Failure> {
+        loop {
+            match self.stream.lend(before, value)? {
+                Lending::Sent => break,
+                Lending::Later => self.wait_to_send()?,
+                Lending::Never => return Ok(false),
+            }
+        }
+        self.has_more = false;
+        Ok(true)
+    }
+
+    fn wait_to_send(&mut self) -> Result<(), Failure> {
+        self.wait(Until::Either)?;
+        // A server whose answers nobody takes does not take what is sent either.
+        self.input.receive(&mut *self.stream, &mut Vec::new())?;
         Ok(())
     }
 

@@ -65,16 +65,18 @@
 //! # Ok::<(), fabcache_client::Error>(())
 //! ```
 //! Over a fabric values that are read from the server's memory come without a copy into memory of [`Client::register`], which is
-//! registered with the provider once: by [`Client::get_registered`], or by [`Request::iget_registered`] and
-//! [`Request::take_buffer`].
+//! registered with the provider once, and long ones are sent from it without a copy: by [`Client::get_registered`] and
+//! [`Client::set_registered`], or by [`Request::iget_registered`], [`Request::iset_registered`] and [`Request::take_buffer`].
 //!
 //! ```no_run
-//! # use fabcache_client::{Client, Options, Outcome};
+//! # use fabcache_client::{Client, Options, Outcome, Ttl};
 //! # let cache = Client::new(["fab://10.0.0.5"], Options::default())?;
 //! let mut buffer = cache.register(1 << 20);
 //! if let Outcome::Found { .. } = cache.get_registered(b"key", &mut buffer)? {
 //!     println!("{} bytes", buffer.len());
 //! }
+//! buffer.resize(100_000).fill(7);
+//! cache.set_registered(b"key", &mut buffer, Ttl::NEVER, 0)?;
 //! # Ok::<(), fabcache_client::Error>(())
 //! ```
 //! All threads share one connection to each server for these calls, and take its lock only for what is possible at

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use crate::answer::Answer;
 use crate::error::Failure;
+use crate::fabric::Loan;
 use crate::message::Message;
 
 /// One operation on its way.
@@ -28,6 +29,8 @@ pub struct Operation {
     pub copy: Vec<u8>,
     /// A value that is in something else than a `Vec`.
     pub held: Option<Held>,
+    /// A value in registered memory.
+    pub loan: Option<Loan>,
     /// What follows the request.
     pub payload: Payload,
     /// Who asked.
@@ -49,6 +52,8 @@ pub enum Payload {
     Copy,
     /// What is held.
     Held,
+    /// What is lent, if the stream takes it so.
+    Lent,
     /// Nothing any more: all was sent at once.
     Sent,
 }
@@ -77,6 +82,10 @@ impl Operation {
             Payload::Copy => [self.message.as_bytes(), &self.copy, self.message.value_end()],
             Payload::Held => {
                 let value = self.held.as_ref().map_or(&b""[..], Held::bytes);
+                [self.message.as_bytes(), value, self.message.value_end()]
+            }
+            Payload::Lent => {
+                let value = self.loan.as_ref().map_or(&b""[..], Loan::bytes);
                 [self.message.as_bytes(), value, self.message.value_end()]
             }
         }
@@ -113,6 +122,8 @@ pub struct Over {
     pub key: Vec<u8>,
     /// The caller's value, or the one that was found.
     pub value: Vec<u8>,
+    /// What was lent.
+    pub loan: Option<Loan>,
     /// The answer.
     pub result: Result<Answer, Failure>,
     /// When it was over, if that is to be known.
@@ -144,7 +155,7 @@ impl Operation {
         let at = self.is_timed.then(Instant::now);
         let mut state = self.slot.lock();
         state.spare = (self.message, self.copy);
-        state.over = Some(Over { key: self.key, value: self.value, result, at });
+        state.over = Some(Over { key: self.key, value: self.value, loan: self.loan, result, at });
         (state.waker.take(), std::mem::take(&mut state.is_awaited))
     }
 }

@@ -31,7 +31,7 @@ use crate::input::{Input, Received, protocol};
 use crate::message::Form;
 use crate::operation::{Operation, Payload, Slot};
 use crate::server::Server;
-use crate::stream::{Stream, Until, Waiter};
+use crate::stream::{Lending, Stream, Until, Waiter};
 use crate::text::Asked;
 use crate::waking;
 
@@ -468,19 +468,10 @@ impl State {
             if self.unsent == self.operations.len() {
                 return Ok(());
             }
-            let mut parts = [IoSlice::new(&[]); 3 * OPERATIONS_SENT_AT_ONCE];
-            let (mut count, mut before) = (0, self.sent);
-            for operation in self.operations.range(self.unsent..).take(OPERATIONS_SENT_AT_ONCE) {
-                for part in operation.parts() {
-                    let skipped = before.min(part.len());
-                    before -= skipped;
-                    if skipped < part.len() {
-                        parts[count] = IoSlice::new(&part[skipped..]);
-                        count += 1;
-                    }
-                }
-            }
-            let sent = self.stream.send(&parts[..count])?;
+            let sent = match self.lend_next()? {
+                Some(sent) => sent,
+                None => self.send_parts()?,
+            };
             if sent == 0 {
                 return Ok(());
             }
@@ -496,6 +487,35 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Lends the value of the next operation: how many bytes were sent with it. None if it has none to lend.
+    fn lend_next(&mut self) -> Result<Option<usize>, Failure> {
+        let next = self.operations.get_mut(self.unsent).filter(|_| self.sent == 0);
+        let Some(Operation { message, loan: Some(loan), .. }) = next else { return Ok(None) };
+        Ok(match self.stream.lend(message.as_bytes(), loan)? {
+            Lending::Sent => Some(message.as_bytes().len() + loan.bytes().len()),
+            Lending::Later => Some(0),
+            Lending::Never => None,
+        })
+    }
+
+    /// Sends what can be sent now of the next operations, up to one that may have something to lend: how many bytes.
+    fn send_parts(&mut self) -> Result<usize, Failure> {
+        let mut parts = [IoSlice::new(&[]); 3 * OPERATIONS_SENT_AT_ONCE];
+        let (mut count, mut before) = (0, self.sent);
+        let next = self.operations.range(self.unsent..).take(OPERATIONS_SENT_AT_ONCE);
+        for operation in next.enumerate().take_while(|(i, next)| *i == 0 || next.loan.is_none()) {
+            for part in operation.1.parts() {
+                let skipped = before.min(part.len());
+                before -= skipped;
+                if skipped < part.len() {
+                    parts[count] = IoSlice::new(&part[skipped..]);
+                    count += 1;
+                }
+            }
+        }
+        Ok(self.stream.send(&parts[..count])?)
     }
 
     /// Receives what has arrived, and ends the operations that it answers. Whether there may be more.

@@ -1,4 +1,4 @@
-//! Memory that a caller keeps for values, so that they are read into it without a copy.
+//! Memory that a caller keeps for values, so that they are read into it, and sent from it, without a copy.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -8,20 +8,33 @@ use fabcache_layout::header::PUBLISHED_AND_COUNTS_BYTES;
 use fabcache_layout::item::HEADER_BYTES_MAX;
 use fabcache_layout::size_class;
 
+use crate::answer::Flags;
 use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::fabric::{Desk, Target};
+use crate::client::{Client, Stored, Ttl, ask, checked, stored, storing};
+use crate::command::{Command, Mode};
+use crate::error::Error;
+use crate::fabric::{Desk, Loan, Memory, Target};
+use crate::request::Outcome;
+use crate::shm::Read;
 
 /// Memory for values, made by [`crate::Client::register`] and used again and again: over a fabric they are read into it as they
-/// come, without a copy ([`crate::Client::get_registered`], [`crate::Request::iget_registered`]).
+/// come, without a copy ([`Client::get_registered`], [`crate::Request::iget_registered`]), and servers read from it what they
+/// are to store ([`Client::set_registered`], [`crate::Request::iset_registered`]).
 ///
 /// Where a provider needs that, the memory is registered with it when it is first used, and stays so: at most
 /// 1024 buffers of a client, of 1 GiB together, of which those that were used longest ago give way, and fewer where the
 /// system's limit of locked memory (`ulimit -l`) is lower, which the client's own memory goes before. In a buffer that is not registered values are copied.
 ///
-/// Its bytes are the value found last, or none.
+/// Its bytes are the value found last, or what was [put there](RegisteredBuffer::resize) to be stored.
+///
+/// A server that was sent a value out of a buffer is told where all of it lies, and could read it as long as it stays
+/// registered, whatever is in it then; it cannot write it. Where the provider would let it (over verbs, unless the environment
+/// says FI_MR_CACHE_MAX_COUNT=0), or binds memory to endpoints (cxi), what is sent is copied. If a server may still read a value
+/// when a set is over, as it may after a timeout, the buffer keeps the value, and what is written next goes to other
+/// memory: no server ever reads half of one value and half of another.
 pub struct RegisteredBuffer {
-    /// None while a get may use it.
-    memory: Option<Lasting>,
+    /// None while a call may use it.
+    memory: Option<Memory>,
     desk: Desk,
     registrations: Registrations,
     room: usize,
@@ -31,7 +44,7 @@ pub struct RegisteredBuffer {
 }
 
 /// Where the value is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Found {
     /// There is none.
     Nothing,
@@ -45,7 +58,7 @@ impl RegisteredBuffer {
     pub(crate) fn new(room: usize, registrations: &Registrations) -> RegisteredBuffer {
         let room = room.min(VALUE_BYTES_MAX);
         RegisteredBuffer {
-            memory: Some(memory(room, registrations)),
+            memory: Some(Memory::Own(memory(room, registrations))),
             desk: Desk::default(),
             registrations: registrations.clone(),
             room,
@@ -54,7 +67,7 @@ impl RegisteredBuffer {
         }
     }
 
-    /// The value found last; none if none was.
+    /// The value: the one found last, or put there; none if there is none.
     pub fn value(&self) -> &[u8] {
         match (&self.found, &self.memory) {
             (Found::Within(range), Some(memory)) => memory.get(range.clone()).unwrap_or_default(),
@@ -63,7 +76,29 @@ impl RegisteredBuffer {
         }
     }
 
-    /// Longest value that is read into it without a copy.
+    /// The value, to be changed.
+    pub fn value_mut(&mut self) -> &mut [u8] {
+        match self.found.clone() {
+            Found::Nothing => &mut [],
+            Found::Within(range) => self.own().get_mut(range).unwrap_or_default(),
+            Found::Other => &mut self.other,
+        }
+    }
+
+    /// From now on it has a value of so many bytes, to be written: what is in them is not said.
+    pub fn resize(&mut self, bytes: usize) -> &mut [u8] {
+        if bytes <= self.room {
+            self.found = Found::Nothing;
+            self.own();
+            self.found = Found::Within(0..bytes);
+        } else {
+            self.found = Found::Other;
+            self.other.resize(bytes, 0);
+        }
+        self.value_mut()
+    }
+
+    /// Longest value that is read into it, and sent from it, without a copy.
     pub fn room(&self) -> usize {
         self.room
     }
@@ -71,7 +106,8 @@ impl RegisteredBuffer {
     /// What a get may use. It is to be taken back.
     pub(crate) fn target(&mut self) -> Target {
         self.found = Found::Nothing;
-        self.desk.put(self.memory.take());
+        self.own();
+        self.desk.put(self.memory.take().and_then(|memory| memory.reclaim().ok()));
         Target::new(std::mem::take(&mut self.other), Some(self.desk.clone()))
     }
 
@@ -80,11 +116,11 @@ impl RegisteredBuffer {
         self.other = other;
         let memory = self.desk.take();
         let is_there = memory.is_some();
-        self.memory = memory.or_else(|| {
+        self.memory = memory.map(Memory::Own);
+        if !is_there {
             // A read that was given up has it still; what is read into it late comes to nobody.
             self.desk = Desk::default();
-            Some(self::memory(self.room, &self.registrations))
-        });
+        }
         let is_lost = matches!(found, Found::Within(_)) && !is_there;
         self.found = if is_lost { Found::Nothing } else { found };
         !is_lost
@@ -99,6 +135,116 @@ impl RegisteredBuffer {
     /// There is no value.
     pub(crate) fn clear(&mut self) {
         self.found = Found::Nothing;
+    }
+
+    /// The value, to be sent. It is to be given back.
+    pub(crate) fn lend(&mut self) -> Loan {
+        match self.found.clone() {
+            Found::Within(range) => {
+                self.own();
+                Loan::new(self.memory.take().map(|memory| (memory, range)), Vec::new())
+            }
+            Found::Other => Loan::new(None, std::mem::take(&mut self.other)),
+            Found::Nothing => Loan::new(None, Vec::new()),
+        }
+    }
+
+    /// It was sent, or that was given up.
+    pub(crate) fn end_loan(&mut self, loan: Loan) {
+        let (memory, other) = loan.into_parts();
+        match self.found {
+            Found::Within(_) => self.memory = memory,
+            Found::Other => self.other = other,
+            Found::Nothing => {}
+        }
+    }
+
+    /// Its memory, which nobody else has; with its value, if it has one.
+    fn own(&mut self) -> &mut Lasting {
+        let memory = match self.memory.take().map(Memory::reclaim) {
+            Some(Ok(memory)) => memory,
+            Some(Err(shown)) => {
+                let mut own = memory(self.room, &self.registrations);
+                if let Found::Within(range) = &self.found {
+                    own[range.clone()].copy_from_slice(&shown[range.clone()]);
+                }
+                own
+            }
+            None => memory(self.room, &self.registrations),
+        };
+        match self.memory.insert(Memory::Own(memory)) {
+            Memory::Own(memory) => memory,
+            Memory::Shown(_) => unreachable!("it was just put there"),
+        }
+    }
+}
+
+/// Calls with registered memory.
+impl Client {
+    /// Memory for values of up to so many bytes, for the calls whose names end in `_registered`.
+    pub fn register(&self, bytes: usize) -> RegisteredBuffer {
+        RegisteredBuffer::new(bytes, self.registrations())
+    }
+
+    /// [`Client::get`] into memory that is used again, without a copy where the server's memory is read over a fabric. What the
+    /// buffer has is replaced; where nothing is found, or it fails, it has nothing.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub fn get_registered(&self, key: &[u8], buffer: &mut RegisteredBuffer) -> Result<Outcome, Error> {
+        buffer.clear();
+        let server = self.server_of(checked(key)?)?;
+        let timed = match server.read_registered(key, buffer) {
+            (Read::Hit { flags, cas }, _) => return Ok(Outcome::Found { flags, cas }),
+            (Read::Miss, _) => {
+                buffer.clear();
+                return Ok(Outcome::NotFound);
+            }
+            (Read::Ask | Read::Gone, timed) => timed,
+        };
+        let asked = ask(server, key, None, timed, buffer.other());
+        match asked {
+            Ok(Some(Flags { flags, cas, .. })) => Ok(Outcome::Found { flags, cas }),
+            other => {
+                buffer.clear();
+                other.map(|_| Outcome::NotFound)
+            }
+        }
+    }
+
+    /// [`Client::set_with_flags`] of a buffer's value, which a server on a fabric reads from there: without a copy, if it is at
+    /// least 16 KiB. The buffer has its value afterwards as before, whatever came of it.
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn set_registered(
+        &self,
+        key: &[u8],
+        buffer: &mut RegisteredBuffer,
+        ttl: Ttl,
+        flags: u32,
+    ) -> Result<(), Error> {
+        self.store_registered(key, buffer, Mode::Set, ttl, flags).map(|_| ())
+    }
+
+    /// The same in any way, as [`Client::store`].
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn store_registered(
+        &self,
+        key: &[u8],
+        buffer: &mut RegisteredBuffer,
+        mode: Mode,
+        ttl: Ttl,
+        flags: u32,
+    ) -> Result<Stored, Error> {
+        let server = self.server_of(checked(key)?)?;
+        let command = Command { key, action: storing(mode, buffer.value().len(), ttl, flags)? };
+        let mut loan = buffer.lend();
+        let done = server.call(|connection| stored(connection.ask_lending(&command, &mut loan)?));
+        buffer.end_loan(loan);
+        done
     }
 }
 
@@ -120,7 +266,8 @@ impl Deref for RegisteredBuffer {
 
 impl fmt::Debug for RegisteredBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RegisteredBuffer { room, found, .. } = self;
-        f.debug_struct("RegisteredBuffer").field("room", room).field("found", found).finish_non_exhaustive()
+        let RegisteredBuffer { room, found, memory, .. } = self;
+        let mut fields = f.debug_struct("RegisteredBuffer");
+        fields.field("room", room).field("found", found).field("memory", memory).finish_non_exhaustive()
     }
 }

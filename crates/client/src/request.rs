@@ -9,7 +9,7 @@ use crate::bounds::VALUE_BYTES_MAX;
 use crate::client::{Client, Item, Ttl, checked};
 use crate::command::{Action, Command, Mode};
 use crate::error::{Error, Failure};
-use crate::fabric::{Asked, Target, Timed};
+use crate::fabric::{Asked, Loan, Target, Timed};
 use crate::input::protocol;
 use crate::operation::{Held, Operation, Over, Payload, Slot};
 use crate::pipeline::Pipeline;
@@ -36,7 +36,7 @@ pub struct Request {
     timed: Option<Timed>,
     /// Memory for a copy of the next key.
     spare_key: Vec<u8>,
-    /// What a get was given for its value.
+    /// What a get was given for its value, or a set with it.
     registered: Option<RegisteredBuffer>,
 }
 
@@ -229,7 +229,30 @@ impl Request {
         self.get(key.into(), true, Vec::new());
     }
 
-    /// The buffer of [`Request::iget_registered`], with the value if one was found, once the operation is over and was waited
+    /// Stores the value of registered memory, which a server on a fabric reads from there, without a copy. The buffer belongs to
+    /// the operation until it is over: then [`Request::take_buffer`] gives it back, with the value.
+    pub fn iset_registered(
+        &mut self,
+        key: impl Into<Vec<u8>>,
+        mut buffer: RegisteredBuffer,
+        ttl: Ttl,
+        flags: u32,
+    ) {
+        let (key, len) = (key.into(), buffer.value().len());
+        let asked = self.checked(&key, len);
+        self.leave_last();
+        let mut operation = self.operation(key, Vec::new(), Payload::Lent);
+        operation.loan = Some(buffer.lend());
+        self.registered = Some(buffer);
+        if let Ok(pipeline) = &asked {
+            operation
+                .message
+                .write(&Command { key: &operation.key, action: set(len, ttl, flags) }, pipeline.form());
+        }
+        self.issue(asked, operation, None, Kind::Set);
+    }
+
+    /// The buffer of [`Request::iget_registered`], with the value if one was found, or of [`Request::iset_registered`], once the operation is over and was waited
     /// for or awaited; none before that, or if there is none.
     pub fn take_buffer(&mut self) -> Option<RegisteredBuffer> {
         if matches!(self.stage, Stage::Idle) { self.registered.take() } else { None }
@@ -311,7 +334,8 @@ impl Request {
     fn operation(&mut self, key: Vec<u8>, value: Vec<u8>, payload: Payload) -> Operation {
         let (message, copy) = std::mem::take(&mut self.slot.lock().spare);
         let slot = Arc::clone(&self.slot);
-        Operation { message, key, value, copy, held: None, payload, slot, opaque: 0, is_timed: false }
+        let (held, loan) = (None, None);
+        Operation { message, key, value, copy, held, loan, payload, slot, opaque: 0, is_timed: false }
     }
 
     /// Asks for a value: to be read from memory, or from the server.
@@ -422,10 +446,18 @@ impl Request {
                 Stage::InFlight(pipeline, kind)
             }
             Err(error) => {
-                let Operation { key, value, .. } = operation;
+                let Operation { key, value, loan, .. } = operation;
+                self.end_loan(loan);
                 Stage::Over(Completed { key, value, result: Err(error) })
             }
         };
+    }
+
+    /// What was lent goes back to the buffer that it is of.
+    fn end_loan(&mut self, loan: Option<Loan>) {
+        if let (Some(registered), Some(loan)) = (&mut self.registered, loan) {
+            registered.end_loan(loan);
+        }
     }
 
     /// What the operation came to, it being over.
@@ -439,7 +471,7 @@ impl Request {
             Stage::InFlight(pipeline, kind) => (pipeline, kind),
         };
         let over = self.slot.lock().over.take();
-        let Over { key, mut value, result, at } = over.expect("it is taken only when it is over");
+        let Over { key, mut value, loan, result, at } = over.expect("it is taken only when it is over");
         if let (Some(timed), Some(at), Ok(answer)) = (self.timed.take(), at, &result) {
             let is_hit = matches!(answer, Answer::Value(_));
             pipeline.note_time(timed, at, is_hit.then_some(value.len()));
@@ -450,7 +482,9 @@ impl Request {
             (Kind::Set, Answer::Done(_)) => Ok(Outcome::Stored),
             (_, other) => Err(protocol(format!("{other:?}").as_bytes())),
         });
-        if let Some(registered) = &mut self.registered {
+        if kind == Kind::Set {
+            self.end_loan(loan);
+        } else if let Some(registered) = &mut self.registered {
             *registered.other() = std::mem::take(&mut value);
             if !matches!(outcome, Ok(Outcome::Found { .. })) {
                 registered.clear();

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::time::Instant;
 
+use crate::fabric::Loan;
 use crate::message::Form;
 
 /// What is waited for.
@@ -26,6 +27,17 @@ impl Until {
     }
 }
 
+/// What came of lending a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lending {
+    /// It is sent, with what comes before it.
+    Sent,
+    /// Nothing can be sent now.
+    Later,
+    /// Not by this stream: it is to be sent as any other.
+    Never,
+}
+
 /// The bytes to and from one server.
 pub trait Stream: Send + Debug {
     /// What the server at its other end takes.
@@ -36,6 +48,16 @@ pub trait Stream: Send + Debug {
     /// # Errors
     /// The stream is broken.
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Sends `before` and behind it a value that the server reads from where it lies: all or nothing. Never blocks. The value
+    /// shares its memory with the stream then, as long as the server may read it.
+    ///
+    /// # Errors
+    /// The stream is broken.
+    fn lend(&mut self, before: &[u8], value: &mut Loan) -> io::Result<Lending> {
+        let _ = (before, value);
+        Ok(Lending::Never)
+    }
 
     /// Adds what has arrived to `into`, as far as its spare capacity goes, which is not none: how many bytes, 0 if
     /// nothing is there now; none if the server sends no more. Never blocks.

@@ -5,10 +5,10 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
-use common::fabric::{amount, options, over, provider, served};
+use common::fabric::{amount, beside, options, over, provider, served};
 use common::process::{patient, until, until_up};
 use common::{Running, block_on};
-use fabcache_client::{Client, FabricMode, Options, Outcome, RegisteredBuffer, Request, Ttl};
+use fabcache_client::{Client, FabricMode, Mode, Options, Outcome, RegisteredBuffer, Request, Stored, Ttl};
 use rustix::process::{Pid, Signal, kill_process};
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
@@ -192,6 +192,192 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
     });
 }
 
+/// Its value was read from where it lies: it was not copied.
+fn was_shown(buffer: &RegisteredBuffer) -> bool {
+    format!("{buffer:?}").contains("Shown")
+}
+
+fn put(buffer: &mut RegisteredBuffer, value: &[u8]) {
+    buffer.resize(value.len()).copy_from_slice(value);
+    assert!(buffer.value() == value);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn values_of_all_lengths_are_stored_whole() {
+    let (_server, address, path) = served("registered-sets", "-m 256 -I 64m");
+    let mut lengths =
+        vec![0, 1, 1000, 8000, 16 << 10, (16 << 10) - 1, 65 << 10, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20];
+    lengths.extend([3, 100_000, 20 << 20]);
+    lengths.truncate(amount(lengths.len(), 9));
+    const ROOM: usize = 6 << 20;
+    let beside = beside(&path.0);
+    let cache = over(&address, options(FabricMode::Auto));
+    let mut buffer = cache.register(ROOM);
+    // Such a key goes on a line, with an end behind the value.
+    for key in ["key", "a key"] {
+        for (number, len) in lengths.iter().copied().enumerate() {
+            let value = pattern(number, len);
+            put(&mut buffer, &value);
+            cache.set_registered(key.as_bytes(), &mut buffer, Ttl::NEVER, 7).expect("stored");
+            assert!(buffer.value() == value, "it keeps it");
+            assert_eq!(was_shown(&buffer), (16 << 10..=ROOM).contains(&len), "{len} bytes: {buffer:?}");
+            let item = beside.get(key.as_bytes()).expect("answered").expect("stored");
+            assert!(item.value == value && item.flags == 7, "{len} bytes");
+            // What was found can be changed and stored again.
+            assert_eq!(get(&cache, key, &mut buffer), Some(7));
+            buffer.value_mut().reverse();
+            let stored = cache.store_registered(key.as_bytes(), &mut buffer, Mode::Replace, Ttl::NEVER, 8);
+            assert_eq!(stored.expect("answered"), Stored::Stored);
+            let item = beside.get(key.as_bytes()).expect("answered").expect("stored");
+            assert!(item.value.iter().eq(value.iter().rev()) && item.flags == 8, "{len} bytes");
+        }
+    }
+    let stored = cache.store_registered(b"none", &mut buffer, Mode::Replace, Ttl::NEVER, 0);
+    assert_eq!(stored.expect("answered"), Stored::NotStored);
+    assert!(cache.set_registered(b"", &mut buffer, Ttl::NEVER, 0).is_err());
+    // A value that the server refuses before it has come is sent to its end all the same.
+    let long = pattern(5, 65 << 20);
+    let mut large = cache.register(long.len());
+    put(&mut large, &long);
+    for _ in 0..3 {
+        let error = cache.set_registered(b"key", &mut large, Ttl::NEVER, 0).expect_err("too long");
+        assert!(error.to_string().contains("oo large"), "{error}");
+        large.value_mut().fill(1);
+        put(&mut buffer, b"short");
+        cache.set_registered(b"key", &mut buffer, Ttl::NEVER, 0).expect("stored");
+        assert_eq!(get(&cache, "key", &mut buffer), Some(0));
+        assert_eq!(buffer.value(), b"short");
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn windows_of_sets_that_do_not_wait() {
+    let (_server, address, path) = served("registered-set-windows", "-m 128");
+    let count = amount(600, 100);
+    let value = |number: usize| {
+        pattern(number, if number.is_multiple_of(9) { 700_000 } else { number * 397 % 90_000 })
+    };
+    let cache = over(&address, options(FabricMode::Auto));
+    let beside = beside(&path.0);
+    let key = |number: usize| format!("key {}", number % 50);
+    let mut window: Vec<Request> = (0..20).map(|_| cache.request()).collect();
+    let mut buffers: Vec<RegisteredBuffer> = (0..20).map(|_| cache.register(100_000)).collect();
+    for number in 0..count + 20 {
+        let request = &mut window[number % 20];
+        if number >= 20 {
+            let completed = match number % 3 {
+                0 => block_on(&mut *request),
+                1 => {
+                    until("it is over", || request.test());
+                    assert!(request.take_buffer().is_none(), "it was not waited for");
+                    request.wait()
+                }
+                _ => request.wait(),
+            };
+            assert!(matches!(completed.result, Ok(Outcome::Stored)), "{completed:?}");
+            assert_eq!(completed.key, key(number - 20).as_bytes());
+            let buffer = request.take_buffer().expect("it was given one");
+            assert!(buffer.value() == value(number - 20), "it comes back as it was");
+            buffers.push(buffer);
+        }
+        if number < count {
+            let mut buffer = buffers.pop().expect("as many as there are requests");
+            if number % 7 == 0 {
+                // Left to itself while it is sent, and written over by the next.
+                let mut left = cache.register(100_000);
+                put(&mut left, &value(number + 1));
+                request.iset_registered(key(number), left, Ttl::NEVER, 0);
+            }
+            put(&mut buffer, &value(number));
+            request.iset_registered(key(number), buffer, Ttl::NEVER, 0);
+        }
+        if number >= 20 && number % 5 == 0 {
+            let item = beside.get(key(number - 20).as_bytes()).expect("answered").expect("stored");
+            let possible = [number - 20, number + 30, number - 19, number + 31];
+            assert!(possible.into_iter().any(|number| item.value == value(number)), "{number}");
+        }
+    }
+    let mut request = cache.request();
+    request.iset_registered("", buffers.pop().expect("it came back"), Ttl::NEVER, 0);
+    assert!(request.wait().result.is_err());
+    assert!(!request.take_buffer().expect("given back").is_empty());
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
+    const LEN: usize = 1 << 20;
+    let (server, address, path) = served("registered-torn", "-m 128 -I 2m");
+    let pid = Pid::from_child(&server.0.0);
+    let (timeout, connect_timeout) = (Duration::from_secs(1), Duration::from_secs(2));
+    let patience =
+        Options { timeout, connect_timeout, failures_max: u32::MAX, ..options(FabricMode::Request) };
+    let is_all = |value: &[u8], byte: u8| value.len() == LEN && value.iter().all(|is| *is == byte);
+    let cache = over(&address, patience);
+    let later = patient(&path.0);
+    for turn in 0..amount(6, 2) as u8 {
+        // Their own, for what was given up may still be stored later.
+        let key = |number: usize| format!("{turn} {number}");
+        let mut buffers: Vec<RegisteredBuffer> = (0..6).map(|_| cache.register(LEN)).collect();
+        for (number, buffer) in buffers.iter_mut().enumerate() {
+            put(buffer, &vec![turn; LEN]);
+            let key = key(number);
+            until_up(|| cache.set_registered(key.as_bytes(), buffer, Ttl::NEVER, 0).is_ok());
+            buffer.value_mut().fill(0x80 | turn);
+        }
+        until_up(|| cache.iset("up", "", Ttl::NEVER).wait().result.is_ok());
+        // Over shm a server that is stopped while it looks keeps a lock that its clients wait for.
+        let is_stopped_first = turn % 2 == 0 || provider() == "shm";
+        if is_stopped_first {
+            thread::sleep(Duration::from_millis(20));
+            kill_process(pid, Signal::STOP).expect("ours");
+        }
+        let mut one = buffers.remove(0);
+        let mut began: Vec<Request> = buffers
+            .into_iter()
+            .enumerate()
+            .map(|(number, buffer)| {
+                let mut request = cache.request();
+                request.iset_registered(key(number + 1), buffer, Ttl::NEVER, 0);
+                request
+            })
+            .collect();
+        if !is_stopped_first {
+            // Before it has read all of them, at one time or another.
+            thread::sleep(Duration::from_micros(300 * u64::from(turn)));
+            kill_process(pid, Signal::STOP).expect("ours");
+        }
+        let _ = cache.set_registered(key(0).as_bytes(), &mut one, Ttl::NEVER, 0);
+        let mut all = vec![one];
+        for request in &mut began {
+            let _ = request.wait();
+            all.push(request.take_buffer().expect("it comes back, whatever came of it"));
+        }
+        // It is the caller's again, and written to.
+        for buffer in &mut all {
+            assert!(is_all(buffer, 0x80 | turn), "it has its value all the same");
+            buffer.value_mut().fill(0x55);
+            assert!(is_all(buffer, 0x55));
+        }
+        kill_process(pid, Signal::CONT).expect("ours");
+        until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
+        for _ in 0..5 {
+            for number in 0..all.len() {
+                let value = later.get(key(number).as_bytes()).expect("answered").expect("there").value;
+                assert!(is_all(&value, turn) || is_all(&value, 0x80 | turn), "{turn} {number}: torn");
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        for buffer in &mut all {
+            until_up(|| cache.set_registered(b"last", buffer, Ttl::NEVER, 0).is_ok());
+            assert!(was_shown(buffer));
+        }
+        assert!(is_all(&later.get(b"last").expect("answered").expect("stored").value, 0x55));
+    }
+}
+
 #[test]
 fn over_other_ways_it_is_memory_that_is_used_again() {
     let running = Running::tcp("-m 64");
@@ -212,6 +398,20 @@ fn other_way(address: &str) {
         assert!(buffer.value() == value);
     }
     assert_eq!(get(&cache, "none", &mut buffer), None);
+    for len in [0, 10, 11, 100_000] {
+        put(&mut buffer, &value[..len]);
+        cache.set_registered(b"key", &mut buffer, Ttl::NEVER, 4).expect("stored");
+        assert!(buffer.value() == &value[..len] && !was_shown(&buffer));
+        let mut request = cache.request();
+        request.iset_registered("other", buffer, Ttl::NEVER, 4);
+        assert!(matches!(request.wait().result, Ok(Outcome::Stored)));
+        buffer = request.take_buffer().expect("given back");
+        assert!(buffer.value() == &value[..len]);
+        for key in [&b"key"[..], b"other"] {
+            let item = cache.get(key).expect("answered").expect("stored");
+            assert!(item.value == value[..len] && item.flags == 4);
+        }
+    }
     let mut request = cache.request();
     for (key, found) in [("key", &value[..]), ("none", b"")] {
         request.iget_registered(key, buffer);

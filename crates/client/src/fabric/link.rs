@@ -1,6 +1,7 @@
 //! The client's end of a link: its port on the fabric, the memory that messages are in, and what drives
 //! [`fabcache_fabric::channel`]. Nothing here blocks.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,17 +9,19 @@ use std::time::{Duration, Instant};
 
 use fabcache_fabric::channel::bells::ClientBells;
 use fabcache_fabric::channel::{
-    ClientEnd, HEADER_BYTES, Incoming, MESSAGE_BYTES, Next, Piece, SHORT_BYTES, Terms, receives_for,
+    ClientEnd, Draft, HEADER_BYTES, Incoming, LENT_BEFORE_MAX, LENT_HEADER_BYTES, LONG_BYTES_MIN, Lent,
+    MESSAGE_BYTES, Next, Piece, SHORT_BYTES, Terms, receives_for,
 };
 use fabcache_fabric::{
     Area, Buffer, Completion, Domain, Error, Kind, Peer, Peers, Pool, Port, PortOptions, Refused,
-    RemoteMemory,
+    RemoteMemory, Shown,
 };
 
+use super::loan::Loan;
 use crate::bounds::{
     LANDING_BYTES, LINK_CREDITS, LINK_SENDS, REFUSED_RETRY_MAX, REFUSED_RETRY_MIN, STAGING_BYTES,
 };
-use crate::stream::Until;
+use crate::stream::{Lending, Until};
 
 /// An end that no server knows yet.
 #[derive(Debug)]
@@ -93,6 +96,8 @@ pub struct Link {
     pool: Pool,
     staging: Area,
     landing: Area,
+    /// Callers' memory that the server may read, in the order of lending.
+    lent: VecDeque<Arc<Shown>>,
     ended: Vec<Completion>,
     /// A receive that was refused, and is posted before anything is sent.
     unposted: Option<Buffer>,
@@ -128,6 +133,7 @@ impl Link {
             pool,
             staging,
             landing,
+            lent: VecDeque::new(),
             ended: Vec::new(),
             unposted: None,
             scratch: vec![0; scratch].into(),
@@ -181,6 +187,7 @@ impl Link {
             taken = taken.and(done);
         }
         self.ended = ended;
+        self.lent.drain(..self.end.let_go());
         polled?;
         taken?;
         if has_come {
@@ -338,25 +345,70 @@ impl Link {
     }
 
     fn send_message(&mut self, parts: &[IoSlice<'_>], waiting: usize) -> Result<usize, Fault> {
-        let is_short =
-            HEADER_BYTES + waiting <= self.port.domain().provider().inject_bytes.min(self.scratch.len());
+        let sent = self.send_made(HEADER_BYTES + waiting, |end, message| end.data(parts, message))?;
+        Ok(sent.unwrap_or(0))
+    }
+
+    /// Sends a message of so many bytes, or more than there is room for: how many of the stream are in it; none if it cannot be
+    /// sent now.
+    fn send_made(
+        &mut self,
+        bytes: usize,
+        make: impl FnOnce(&ClientEnd<Buffer>, &mut [u8]) -> Option<Draft>,
+    ) -> Result<Option<usize>, Fault> {
+        let is_short = bytes <= self.port.domain().provider().inject_bytes.min(self.scratch.len());
         let (draft, posted) = if is_short {
-            let Some(draft) = self.end.data(parts, &mut self.scratch) else { return Ok(0) };
+            let Some(draft) = make(&self.end, &mut self.scratch) else { return Ok(None) };
             let posted = self.port.inject(self.peer, &self.scratch[..draft.bytes()]);
             (draft, posted)
         } else {
-            let Some(mut buffer) = self.pool.take() else { return Ok(0) };
-            let Some(draft) = self.end.data(parts, &mut buffer) else { return Ok(0) };
+            let Some(mut buffer) = self.pool.take() else { return Ok(None) };
+            let Some(draft) = make(&self.end, &mut buffer) else { return Ok(None) };
             let posted = self.port.send(self.peer, buffer, draft.bytes(), 0);
             (draft, posted.map_err(|refused| refused.error))
         };
         if !self.was_posted(posted)? {
-            return Ok(0);
+            return Ok(None);
         }
         let taken = draft.taken();
         self.end.sent(draft);
         self.is_owed = true;
-        Ok(taken)
+        Ok(Some(taken))
+    }
+
+    /// Sends all of `before`, and lends the server a value that comes behind it.
+    ///
+    /// # Errors
+    /// The link is broken.
+    pub fn lend(&mut self, before: &[u8], value: &mut Loan) -> io::Result<Lending> {
+        self.check()?;
+        if value.bytes().len() < LONG_BYTES_MIN || before.len() > LENT_BEFORE_MAX {
+            return Ok(Lending::Never);
+        }
+        let Some((lent, shown)) = value.show(self.port.domain()) else { return Ok(Lending::Never) };
+        let mut has_looked = false;
+        while !self.try_lend(before, &lent).map_err(|fault| self.fail(fault))? {
+            // Credits and buffers may have come back.
+            if std::mem::replace(&mut has_looked, true) {
+                // It takes no more than any message.
+                self.unsent = 1;
+                return Ok(Lending::Later);
+            }
+            self.progress()?;
+        }
+        self.unsent = 0;
+        self.lent.push_back(shown);
+        Ok(Lending::Sent)
+    }
+
+    fn try_lend(&mut self, before: &[u8], lent: &Lent) -> Result<bool, Fault> {
+        if self.refused_for().is_some() || !self.repost()? {
+            return Ok(false);
+        }
+        let parts = [IoSlice::new(before)];
+        let sent =
+            self.send_made(LENT_HEADER_BYTES + before.len(), |end, message| end.lend(&parts, lent, message))?;
+        Ok(sent.is_some())
     }
 
     /// Copies the next bytes of the stream to where the server reads them.

@@ -11,6 +11,7 @@ mod domains;
 mod gets;
 mod kept;
 mod link;
+mod loan;
 mod opening;
 mod own;
 mod remote;
@@ -19,5 +20,6 @@ mod stream;
 mod target;
 
 pub use attach::{attach, prove};
+pub use loan::{Loan, Memory};
 pub use remote::{Among, Asked, Begun, Ended, Remote, Timed};
 pub use target::{Desk, Target};

@@ -23,6 +23,7 @@ use rustix::net::RecvFlags;
 
 use super::kept;
 use super::link::{End, Link};
+use super::loan::Loan;
 use super::own::Own;
 use crate::bounds::{
     LEAVE_MAX, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, NAPS_A_BELL, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
@@ -30,7 +31,7 @@ use crate::bounds::{
 use crate::message::Form;
 use crate::shm::monotonic_ns;
 use crate::socket::{self, Bell, wait_for_any};
-use crate::stream::{Stream, Until, Waiter};
+use crate::stream::{Lending, Stream, Until, Waiter};
 
 /// A link to a server.
 #[derive(Debug)]
@@ -120,6 +121,20 @@ impl Shared {
 
     fn ring(&self) {
         socket::ring(&self.socket);
+    }
+
+    /// After something was sent, or nothing could be.
+    fn has_sent(&self, link: &mut Link, nothing: bool) {
+        if nothing && link.rings_awake() {
+            self.ring();
+        }
+        // Who sleeps would not be told of what was taken in here.
+        if link.is_asleep
+            && link.has_come()
+            && let Some(bell) = self.bell.get()
+        {
+            bell.ring();
+        }
     }
 
     /// Takes in the server's bells, or that it is gone. If it is so, what is there is to be looked for afterwards.
@@ -239,17 +254,21 @@ impl Stream for FabricStream {
         }
         let mut link = shared.link();
         let sent = link.send(parts)?;
-        if sent == 0 && link.rings_awake() {
-            shared.ring();
-        }
-        // Who sleeps would not be told of what was taken in here.
-        if link.is_asleep
-            && link.has_come()
-            && let Some(bell) = shared.bell.get()
-        {
-            bell.ring();
-        }
+        shared.has_sent(&mut link, sent == 0);
         Ok(sent)
+    }
+
+    fn lend(&mut self, before: &[u8], value: &mut Loan) -> io::Result<Lending> {
+        let shared = &*self.0;
+        if shared.left.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut link = shared.link();
+        let lending = link.lend(before, value)?;
+        if lending != Lending::Never {
+            shared.has_sent(&mut link, lending == Lending::Later);
+        }
+        Ok(lending)
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Option<usize>> {

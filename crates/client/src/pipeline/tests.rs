@@ -8,6 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::fabric::Loan;
 use crate::request::{Outcome, Request};
 use crate::{Client, Options, Ttl};
 
@@ -26,6 +27,8 @@ struct Model {
     /// After so many bytes of answers there are no more.
     answers_left: usize,
     gathers: bool,
+    /// It reads values from where they lie.
+    lends: bool,
     /// Times that something was sent.
     sends: Arc<AtomicUsize>,
 }
@@ -43,6 +46,7 @@ impl Model {
             calls: 0,
             answers_left: usize::MAX,
             gathers: false,
+            lends: false,
             sends: Arc::default(),
         }
     }
@@ -169,6 +173,21 @@ impl Stream for Model {
         Ok(sent)
     }
 
+    fn lend(&mut self, before: &[u8], value: &mut Loan) -> io::Result<Lending> {
+        if !self.lends || value.bytes().len() < 10 {
+            return Ok(Lending::Never);
+        }
+        match self.next_len() {
+            0 => return Ok(Lending::Later),
+            1..40 => return Ok(Lending::Never),
+            _ => {}
+        }
+        self.asked.extend_from_slice(before);
+        self.asked.extend_from_slice(value.bytes());
+        self.answer();
+        Ok(Lending::Sent)
+    }
+
     fn gathers(&self) -> bool {
         self.gathers
     }
@@ -225,6 +244,7 @@ fn client_of(model: Model) -> Client {
 enum Call {
     Iset,
     Bset,
+    Lend,
     Iget,
     Bget,
 }
@@ -239,7 +259,7 @@ enum Then {
 
 fn steps() -> impl Strategy<Value = Vec<(Call, u8, usize, Then)>> {
     use {Call::*, Then::*};
-    let calls = prop_oneof![Just(Iset), Just(Bset), Just(Iget), Just(Bget)];
+    let calls = prop_oneof![Just(Iset), Just(Bset), Just(Lend), Just(Iget), Just(Bget)];
     let then = prop_oneof![4 => Just(Keep), 1 => Just(Test), 1 => Just(Wait), 1 => Just(Drop)];
     vec((calls, 0..4u8, prop_oneof![9 => 0..20usize, 9 => 0..3000usize, 1 => Just(100_000)], then), 0..60)
 }
@@ -249,6 +269,8 @@ fn steps() -> impl Strategy<Value = Vec<(Call, u8, usize, Then)>> {
 struct Asked {
     request: Request,
     expected: Expected,
+    /// The value of the buffer that it has.
+    lent: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -259,8 +281,10 @@ enum Expected {
 }
 
 /// Whether the request did what it was to do; otherwise it has failed.
-fn is_done(Asked { mut request, expected }: Asked) -> bool {
+fn is_done(Asked { mut request, expected, lent }: Asked) -> bool {
     let completed = request.wait();
+    let buffer = request.take_buffer();
+    assert!(buffer.as_deref() == lent.as_deref(), "it comes back as it was");
     match (completed.result, expected) {
         (Ok(Outcome::Stored), Expected::Stored) => true,
         (Err(Error::Server { failure: Failure::Refused(_), .. }), Expected::Refused) => true,
@@ -282,11 +306,12 @@ proptest! {
         answers_len in prop_oneof![Just(usize::MAX), 0..10_000usize],
         form in prop::sample::select(vec![Form::Meta, Form::Text, Form::Binary, Form::Mixed]),
         gathers: bool,
+        lends: bool,
     ) {
         // Something moves at last, whichever of the calls are those that send.
         let lens = lens.into_iter().chain([0, 1000, 1000]).collect();
         let cache = client_of(Model {
-            form, lens, answers_left: answers_len, gathers, ..Model::new()
+            form, lens, answers_left: answers_len, gathers, lends, ..Model::new()
         });
         let mut items: HashMap<String, Vec<u8>> = HashMap::new();
         let mut kept: Vec<Asked> = Vec::new();
@@ -295,13 +320,21 @@ proptest! {
             let (key, value) = (format!("key{key}"), vec![i as u8; len]);
             let expected = match call {
                 Call::Iget | Call::Bget => Expected::Found(items.get(&key).cloned()),
-                Call::Iset | Call::Bset if is_refused(&key, len) => Expected::Refused,
-                Call::Iset | Call::Bset => {
+                Call::Iset | Call::Bset | Call::Lend if is_refused(&key, len) => Expected::Refused,
+                Call::Iset | Call::Bset | Call::Lend => {
                     items.insert(key.clone(), value.clone());
                     Expected::Stored
                 }
             };
+            let lent = matches!(call, Call::Lend).then(|| value.clone());
             let mut request = match call {
+                Call::Lend => {
+                    let mut buffer = cache.register(2000);
+                    buffer.resize(len).copy_from_slice(&value);
+                    let mut request = cache.request();
+                    request.iset_registered(key, buffer, Ttl::NEVER, 0);
+                    request
+                }
                 Call::Iset => cache.iset(key, value, Ttl::NEVER),
                 Call::Bset => cache.bset(key.as_bytes(), &value, Ttl::NEVER),
                 Call::Iget => cache.iget(key, vec![9; len / 3]),
@@ -309,12 +342,12 @@ proptest! {
             };
             match then {
                 Then::Drop => drop(request),
-                Then::Wait => has_failed |= !is_done(Asked { request, expected }),
+                Then::Wait => has_failed |= !is_done(Asked { request, expected, lent }),
                 Then::Keep | Then::Test => {
                     if matches!(then, Then::Test) {
                         request.test();
                     }
-                    kept.push(Asked { request, expected });
+                    kept.push(Asked { request, expected, lent });
                 }
             }
         }
