@@ -19,7 +19,7 @@
  * is written only if there is one.
  *
  * Threads: all may call with the same fabcache and the same fabcache_options at once, but for what frees or changes it. A
- * fabcache_request belongs to one thread at a time. */
+ * fabcache_request belongs to one thread at a time, and so does a fabcache_buffer. */
 
 /*
  What a function came to. Up to FABCACHE_BUFFER_TOO_SMALL these are answers; from FABCACHE_INVALID_ARGUMENT on they are
@@ -161,6 +161,9 @@ typedef enum {
   /* Over the fabric. */
   FABCACHE_TRANSPORT_FABRIC = 4
 } fabcache_transport;
+
+/* Memory for values, used again and again. */
+typedef struct fabcache_buffer fabcache_buffer;
 
 /* Many servers as one cache. It may be shared among threads, all of which may call at once. */
 typedef struct fabcache fabcache;
@@ -546,7 +549,8 @@ fabcache_request *fabcache_request_new(const fabcache *cache);
 
 /*
  Frees a request object; NULL is none. An operation that is not over is left to itself: it is done or not, and nobody is told.
- Its buffers are the caller's again when this returns: for that a long value of fabcache_iset() is waited for.
+ Its buffers are the caller's again when this returns: for that a long value of fabcache_iset(), or what has a
+ fabcache_buffer, is waited for.
  */
 void fabcache_request_free(fabcache_request *request);
 
@@ -617,6 +621,73 @@ fabcache_code fabcache_wait(fabcache_request *request);
  */
 const void *fabcache_request_value(const fabcache_request *request,
                                    fabcache_item *item);
+
+/*
+ Memory for values of up to size bytes, to be freed with fabcache_buffer_free(). Over a fabric values are read into it, and those
+ of 16384 bytes or more sent from it, without a copy. Where a provider needs that, it is registered when it is first used and
+ stays so: at most 1024 buffers of a client, of 1 GiB together, of which those used longest ago give way. In one that is not
+ registered values are copied; so they are where servers are reached otherwise. NULL if cache is.
+
+ A server that was sent a value out of a buffer can read all of the buffer, and write none of it, as long as it stays registered.
+ */
+fabcache_buffer *fabcache_register(const fabcache *cache,
+                                   size_t size);
+
+/* Frees a buffer; NULL is none. An operation that has it goes on with its memory. */
+void fabcache_buffer_free(fabcache_buffer *buffer);
+
+/*
+ The value that was found last, or put there; its length goes into *length, unless that is NULL. Valid until the buffer is used
+ again or freed. Not NULL if there is none: the length is 0. NULL while an operation has the buffer.
+ */
+const void *fabcache_buffer_value(const fabcache_buffer *buffer,
+                                  size_t *length);
+
+/*
+ Makes the buffer's value one of length bytes, which are to be written: what is in them is not said. Valid until the buffer is
+ used again or freed. A value longer than the buffer is copied when it is sent. NULL while an operation has the buffer, and for
+ more than 1 GiB.
+ */
+void *fabcache_buffer_resize(fabcache_buffer *buffer,
+                             size_t length);
+
+/*
+ Reads a key's value into a buffer, where fabcache_buffer_value() finds it. What it is goes into *item, unless that is NULL. After
+ anything but FABCACHE_OK the buffer has no value.
+ */
+fabcache_code fabcache_get_registered(const fabcache *cache,
+                                      const char *key,
+                                      size_t key_length,
+                                      fabcache_buffer *buffer,
+                                      fabcache_item *item);
+
+/* Stores a buffer's value as fabcache_set() does. The buffer has it afterwards as before, whatever came of it. */
+fabcache_code fabcache_set_registered(const fabcache *cache,
+                                      const char *key,
+                                      size_t key_length,
+                                      fabcache_buffer *buffer,
+                                      int64_t expiration,
+                                      uint32_t flags);
+
+/*
+ As fabcache_iget(), into a buffer, which belongs to the operation until fabcache_test() or fabcache_wait() says that it is
+ over. The key is the caller's again when it returns. fabcache_request_value() finds the value as well.
+ */
+fabcache_code fabcache_iget_registered(fabcache_request *request,
+                                       const char *key,
+                                       size_t key_length,
+                                       fabcache_buffer *buffer);
+
+/*
+ As fabcache_iset(), a buffer's value: the buffer belongs to the operation until fabcache_test() or fabcache_wait() says that it
+ is over, and has its value then as before. The key is the caller's again when it returns.
+ */
+fabcache_code fabcache_iset_registered(fabcache_request *request,
+                                       const char *key,
+                                       size_t key_length,
+                                       fabcache_buffer *buffer,
+                                       int64_t expiration,
+                                       uint32_t flags);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -9,7 +9,7 @@ use crate::workspace;
 
 /// In the order in which C readers meet them.
 const SOURCES: &[&str] =
-    &["code", "options", "cache", "retrieval", "storage", "change", "servers", "request"];
+    &["code", "options", "cache", "retrieval", "storage", "change", "servers", "request", "registered"];
 
 /// Writes bindings/c/include/fabcache.h.
 #[derive(clap::Args)]

@@ -14,7 +14,7 @@
 //! - a text ends with a NUL.
 //!
 //! NULL is looked for before anything else, and is an error where there must be something ([`Code::InvalidArgument`]).
-//! Clients and options may be read by many threads at once; a request object belongs to one thread at a time.
+//! Clients and options may be read by many threads at once; a request object or a buffer belongs to one thread at a time.
 //!
 //! Numbers that choose one of a few come as C's `int`, not as enumerations: C lets any number pass for one.
 #![allow(clippy::missing_safety_doc, reason = "what is asked for is the same of all, and told above")]
@@ -24,6 +24,7 @@ pub mod cache;
 pub mod change;
 pub mod code;
 pub mod options;
+pub mod registered;
 pub mod request;
 pub mod retrieval;
 pub mod servers;
@@ -32,5 +33,6 @@ pub mod storage;
 pub use cache::Cache;
 pub use code::Code;
 pub use options::Options;
+pub use registered::Buffer;
 pub use request::Request;
 pub use retrieval::{FoundCallback, Item};

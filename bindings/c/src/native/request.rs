@@ -5,8 +5,9 @@
 //! others than the thread that has the request object read them; so to free it in the middle of that is to wait.
 
 use std::ffi::{c_char, c_void};
+use std::sync::Arc;
 
-use fabcache_client::{Completed, Outcome, Ttl};
+use fabcache_client::{Completed, Outcome, RegisteredBuffer, Ttl};
 
 /// Bytes of a value that are rather copied than noted as the caller's: to copy as many takes about as long as an allocation
 /// and the rest of that.
@@ -15,6 +16,7 @@ const COPIED_BYTES_MAX: usize = 4 << 10;
 use super::border;
 use super::cache::Cache;
 use super::code::{Code, Fault, answer};
+use super::registered::Buffer;
 use super::retrieval::Item;
 use crate::guarded;
 
@@ -27,6 +29,8 @@ pub struct Request {
     value: Vec<u8>,
     /// What it is, if the last operation found one.
     found: Option<Item>,
+    /// The buffer that the operation was given; where a value is that it found.
+    registered: Option<Arc<Buffer>>,
 }
 
 /// What of the caller's belongs to the operation.
@@ -40,6 +44,8 @@ enum Given {
     },
     /// The value to be stored, as [`Lent`].
     Value,
+    /// What is in [`Request::registered`].
+    Registered,
 }
 
 /// A value that lies in the caller's memory until the operation is over.
@@ -62,9 +68,10 @@ impl AsRef<[u8]> for Lent {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if let Stage::InFlight(Given::Value) = self.stage {
-            // The value is the caller's again when this is gone.
+        if let Stage::InFlight(Given::Value | Given::Registered) = self.stage {
+            // What was given is the caller's again when this is gone.
             self.request.wait();
+            self.give_back();
         }
     }
 }
@@ -90,12 +97,14 @@ pub unsafe extern "C" fn fabcache_request_new(cache: *const Cache) -> *mut Reque
         let Ok(cache) = (unsafe { border::shared(cache, "cache") }) else { return std::ptr::null_mut() };
         let request = cache.client().request();
         let stage = Stage::Idle;
-        Box::into_raw(Box::new(Request { request, stage, value: Vec::new(), found: None }))
+        let (value, found, registered) = (Vec::new(), None, None);
+        Box::into_raw(Box::new(Request { request, stage, value, found, registered }))
     })
 }
 
 /// Frees a request object; NULL is none. An operation that is not over is left to itself: it is done or not, and nobody is told.
-/// Its buffers are the caller's again when this returns: for that a long value of fabcache_iset() is waited for.
+/// Its buffers are the caller's again when this returns: for that a long value of fabcache_iset(), or what has a
+/// fabcache_buffer, is waited for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_request_free(request: *mut Request) {
     guarded((), || {
@@ -211,7 +220,10 @@ pub unsafe extern "C" fn fabcache_request_value(request: *const Request, item: *
         let Some(found) = request.found else { return std::ptr::null() };
         // SAFETY: `item` is the caller's, as `native` says.
         unsafe { border::give(item, found) };
-        request.value.as_ptr().cast()
+        match &request.registered {
+            Some(buffer) => buffer.value().0,
+            None => request.value.as_ptr().cast(),
+        }
     })
 }
 
@@ -287,8 +299,32 @@ impl Request {
             let text = "the operation before is not over: ask fabcache_test() or fabcache_wait() first";
             return Err(Fault::new(Code::InvalidArgument, text));
         }
-        (self.stage, self.found) = (Stage::Idle, None);
+        (self.stage, self.found, self.registered) = (Stage::Idle, None, None);
         Ok(())
+    }
+
+    /// Asks for something with a buffer, which goes back to where it is from in any case.
+    pub(super) fn begin_registered(
+        &mut self,
+        buffer: RegisteredBuffer,
+        from: &Arc<Buffer>,
+        ask: impl FnOnce(&mut fabcache_client::Request, RegisteredBuffer),
+    ) -> Result<(), Fault> {
+        if let Err(fault) = self.begin() {
+            from.give_back(Some(buffer));
+            return Err(fault);
+        }
+        self.registered = Some(Arc::clone(from));
+        self.stage = Stage::InFlight(Given::Registered);
+        ask(&mut self.request, buffer);
+        Ok(())
+    }
+
+    /// The buffer of an operation that is over.
+    fn give_back(&mut self) {
+        if let Some(from) = &self.registered {
+            from.give_back(self.request.take_buffer());
+        }
     }
 
     /// What the operation came to; waits for its end.
@@ -298,6 +334,7 @@ impl Request {
     unsafe fn end(&mut self) -> Result<Code, Fault> {
         if let Stage::InFlight(given) = self.stage {
             let Completed { value, result, .. } = self.request.wait();
+            self.give_back();
             // A store has none.
             if value.capacity() >= self.value.capacity() {
                 self.value = value;
@@ -306,9 +343,10 @@ impl Request {
                 Ok(Outcome::Stored) => Ok(Code::Ok),
                 Ok(Outcome::NotFound) => Ok(Code::NotFound),
                 Ok(Outcome::Found { flags, cas }) => {
-                    self.found = Some(Item { length: self.value.len(), cas, flags });
+                    let length = self.registered.as_ref().map_or(self.value.len(), |buffer| buffer.value().1);
+                    self.found = Some(Item { length, cas, flags });
                     let fits = match given {
-                        Given::Nothing | Given::Value => true,
+                        Given::Nothing | Given::Value | Given::Registered => true,
                         // SAFETY: as this function's.
                         Given::Buffer { start, size } => unsafe { border::fill(start, size, &self.value) },
                     };

@@ -288,6 +288,79 @@ static void requests(void) {
   fabcache_request_free(NULL);
 }
 
+static void put(fabcache_buffer *buffer, size_t length, char byte) {
+  char *value = fabcache_buffer_resize(buffer, length);
+  CHECK(value != NULL);
+  memset(value, byte, length);
+}
+
+static int has(const fabcache_buffer *buffer, size_t length, char byte) {
+  size_t found = BEYOND;
+  const char *value = fabcache_buffer_value(buffer, &found);
+  CHECK(value != NULL);
+  return found == length && (length == 0 || (value[0] == byte && memcmp(value, value + 1, length - 1) == 0));
+}
+
+static void registered(void) {
+  fabcache_buffer *buffer = fabcache_register(cache, 100000), *other = fabcache_register(cache, 0);
+  fabcache_request *request = fabcache_request_new(cache);
+  fabcache_item item;
+  size_t lengths[] = {0, 1, 5000, 100000, 300000}, length, i;
+  CHECK(buffer != NULL && other != NULL && has(buffer, 0, 0));
+  for (i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    length = lengths[i];
+    put(buffer, length, 'a');
+    COMES_TO(FABCACHE_OK, fabcache_set_registered(cache, "b", 1, buffer, 0, 5));
+    CHECK(has(buffer, length, 'a'));
+    COMES_TO(FABCACHE_OK, fabcache_get_registered(cache, "b", 1, other, &item));
+    CHECK(has(other, length, 'a') && item.length == length && item.flags == 5);
+    put(buffer, length, 'c');
+    COMES_TO(FABCACHE_IN_PROGRESS, fabcache_iset_registered(request, "b", 1, buffer, 0, 6));
+    CHECK(fabcache_buffer_value(buffer, NULL) == NULL && fabcache_buffer_resize(buffer, 1) == NULL);
+    COMES_TO(BAD, fabcache_set_registered(cache, "b", 1, buffer, 0, 5));
+    COMES_TO(BAD, fabcache_iset_registered(request, "b", 1, other, 0, 5));
+    CHECK(has(other, length, 'a'));
+    COMES_TO(FABCACHE_OK, fabcache_wait(request));
+    CHECK(has(buffer, length, 'c') && fabcache_request_value(request, &item) == NULL);
+    COMES_TO(FABCACHE_IN_PROGRESS, fabcache_iget_registered(request, "b", 1, other));
+    while (fabcache_test(request) == FABCACHE_IN_PROGRESS)
+      CHECK(fabcache_buffer_value(other, NULL) == NULL);
+    COMES_TO(FABCACHE_OK, fabcache_wait(request));
+    CHECK(has(other, length, 'c'));
+    CHECK(fabcache_request_value(request, &item) == fabcache_buffer_value(other, NULL));
+    CHECK(item.length == length && item.flags == 6);
+  }
+  COMES_TO(FABCACHE_NOT_FOUND, fabcache_get_registered(cache, "none", 4, buffer, &item));
+  CHECK(has(buffer, 0, 0));
+  COMES_TO(FABCACHE_BAD_KEY, fabcache_get_registered(cache, "", 0, buffer, &item));
+  COMES_TO(FABCACHE_BAD_KEY, fabcache_set_registered(cache, "", 0, buffer, 0, 0));
+  COMES_TO(FABCACHE_IN_PROGRESS, fabcache_iset_registered(request, "", 0, buffer, 0, 0));
+  COMES_TO(FABCACHE_BAD_KEY, fabcache_wait(request));
+  COMES_TO(BAD, fabcache_get_registered(NULL, "b", 1, buffer, &item));
+  COMES_TO(BAD, fabcache_get_registered(cache, "b", 1, NULL, &item));
+  COMES_TO(BAD, fabcache_set_registered(NULL, "b", 1, buffer, 0, 0));
+  COMES_TO(BAD, fabcache_set_registered(cache, "b", 1, NULL, 0, 0));
+  COMES_TO(BAD, fabcache_iget_registered(NULL, "b", 1, buffer));
+  COMES_TO(BAD, fabcache_iget_registered(request, "b", 1, NULL));
+  COMES_TO(BAD, fabcache_iset_registered(NULL, "b", 1, buffer, 0, 0));
+  COMES_TO(BAD, fabcache_iset_registered(request, "b", 1, NULL, 0, 0));
+  CHECK(fabcache_register(NULL, 1) == NULL && fabcache_buffer_value(NULL, NULL) == NULL);
+  CHECK(fabcache_buffer_resize(NULL, 1) == NULL && fabcache_buffer_resize(buffer, BEYOND) == NULL);
+  /* With a request in flight that has the buffer, either is freed. */
+  put(buffer, 100000, 'd');
+  COMES_TO(FABCACHE_IN_PROGRESS, fabcache_iset_registered(request, "b", 1, buffer, 0, 0));
+  fabcache_request_free(request);
+  CHECK(has(buffer, 100000, 'd'));
+  request = fabcache_request_new(cache);
+  COMES_TO(FABCACHE_IN_PROGRESS, fabcache_iget_registered(request, "b", 1, buffer));
+  fabcache_buffer_free(buffer);
+  COMES_TO(FABCACHE_OK, fabcache_wait(request));
+  CHECK(memcmp(fabcache_request_value(request, &item), "dddd", 4) == 0 && item.length == 100000);
+  fabcache_request_free(request);
+  fabcache_buffer_free(other);
+  fabcache_buffer_free(NULL);
+}
+
 int main(int argc, char **argv) {
   const char *address = argv[1];
   CHECK(argc == 2);
@@ -301,6 +374,7 @@ int main(int argc, char **argv) {
   reading();
   changing();
   requests();
+  registered();
   servers();
   opening(address);
   fabcache_close(cache);

@@ -11,6 +11,7 @@ use fabcache::native::cache::*;
 use fabcache::native::change::*;
 use fabcache::native::code::*;
 use fabcache::native::options::*;
+use fabcache::native::registered::*;
 use fabcache::native::request::*;
 use fabcache::native::retrieval::*;
 use fabcache::native::servers::*;
@@ -464,6 +465,53 @@ fn what_was_lent_to_a_server_that_hangs_is_given_back() {
     assert_eq!(call!(fabcache_test(request)), Code::InProgress);
     call!(fabcache_request_free(request));
     drop(hung.join().expect("it was asked"));
+}
+
+#[test]
+fn values_go_by_memory_that_stays_registered() {
+    over_both("registered", |cache| {
+        let (key, buffer) = (c"key".as_ptr(), call!(fabcache_register(cache.0, 100_000)));
+        let value = || {
+            let mut length = 0;
+            let start: *const u8 = call!(fabcache_buffer_value(buffer, &raw mut length)).cast();
+            // SAFETY: so many bytes are there.
+            (!start.is_null()).then(|| unsafe { std::slice::from_raw_parts(start, length) }.to_vec())
+        };
+        let request = call!(fabcache_request_new(cache.0));
+        assert_eq!(value().as_deref(), Some(&b""[..]));
+        for length in [0, 7, 100_000, 200_000] {
+            let start = call!(fabcache_buffer_resize(buffer, length));
+            // SAFETY: so many bytes are there.
+            unsafe { std::ptr::write_bytes(start.cast::<u8>(), b'x', length) };
+            let expected = vec![b'x'; length];
+            assert_eq!(call!(fabcache_set_registered(cache.0, key, 3, buffer, 0, 1)), Code::Ok);
+            assert!(cache.value("key") == expected);
+            let asked = call!(fabcache_iset_registered(request, c"other".as_ptr(), 5, buffer, 0, 2));
+            assert_eq!((asked, value()), (Code::InProgress, None), "an operation has it");
+            assert_eq!(
+                call!(fabcache_get_registered(cache.0, key, 3, buffer, null_mut())),
+                Code::InvalidArgument
+            );
+            assert_eq!(call!(fabcache_wait(request)), Code::Ok);
+            assert!(value().as_ref() == Some(&expected) && cache.value("other") == expected);
+            assert_eq!(
+                call!(fabcache_get_registered(cache.0, c"none".as_ptr(), 4, buffer, null_mut())),
+                Code::NotFound
+            );
+            assert_eq!(value().as_deref(), Some(&b""[..]));
+            assert_eq!(
+                call!(fabcache_iget_registered(request, c"other".as_ptr(), 5, buffer)),
+                Code::InProgress
+            );
+            assert_eq!(call!(fabcache_wait(request)), Code::Ok);
+            assert!(value() == Some(expected));
+        }
+        // Who frees either while an operation has it is told nothing of that, and nothing else comes of it.
+        assert_eq!(call!(fabcache_iset_registered(request, key, 3, buffer, 0, 0)), Code::InProgress);
+        call!(fabcache_buffer_free(buffer));
+        assert_eq!(call!(fabcache_wait(request)), Code::Ok);
+        call!(fabcache_request_free(request));
+    });
 }
 
 #[test]
