@@ -233,6 +233,11 @@ pub fn grant_leases(memory: &Memory, length: Duration) {
     memory.store(LEASE_AT, lease_word(flush_epoch(memory), micros), Ordering::Release);
 }
 
+/// Whether lines that are fetched now come with a lease.
+pub fn grants_leases(memory: &Memory) -> bool {
+    memory.load(LEASE_AT, Ordering::Relaxed) & LEASE_MASK != 0
+}
+
 /// Lines that are fetched from now on are good for no more than what they were fetched for.
 pub fn end_leases(memory: &Memory) {
     memory.store(LEASE_AT, 0, Ordering::SeqCst);
@@ -257,7 +262,9 @@ mod tests {
             bytes
         };
         assert_eq!(lease_of(&line()), Duration::ZERO);
+        assert!(!grants_leases(&memory));
         grant_leases(&memory, Duration::from_millis(1));
+        assert!(grants_leases(&memory));
         assert_eq!(lease_of(&line()), Duration::from_millis(1));
         let before = line();
         end_leases(&memory);

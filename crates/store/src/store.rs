@@ -46,8 +46,8 @@ pub struct StoreOptions {
     /// For how long nothing is written over a segment after what was in it is gone: what readers elsewhere are promised,
     /// who then settle an item by what they read before it. Zero if there are none.
     pub grace: Duration,
-    /// For how long readers elsewhere may take it that nothing was flushed since they looked: a flush takes so long. Zero
-    /// if there are none, at most [`LEASE_MAX`].
+    /// For how long readers elsewhere may take it that nothing was flushed since they looked: a flush takes so long, but
+    /// for others before the next [`maintain`](crate::Handle::maintain). Zero if there are none, at most [`LEASE_MAX`].
     pub lease: Duration,
     /// Where time comes from.
     pub time: Box<dyn TimeSource>,

@@ -43,18 +43,32 @@ impl Store {
         if self.stored_epoch.load(Ordering::Acquire) < header::flush_epoch(&self.memory) {
             return;
         }
-        header::end_leases(&self.memory);
-        self.wait_for_leases();
+        self.end_leases();
         header::advance_flush_epoch(&self.memory);
-        header::grant_leases(&self.memory, self.lease);
         self.segments.seal_open(|_| true);
         self.flushed_order.store(self.segments.last_order(), Ordering::Release);
     }
 
-    /// Waits until no reader elsewhere goes by a line that it fetched before leases were ended.
-    fn wait_for_leases(&self) {
-        if !self.lease.is_zero() && !cfg!(fabcache_without = "lease") {
+    /// Ends leases, if there are any, and waits until no reader elsewhere goes by a line that it fetched before. The caller
+    /// holds the lock of flushes.
+    fn end_leases(&self) {
+        if !header::grants_leases(&self.memory) {
+            return;
+        }
+        header::end_leases(&self.memory);
+        if !cfg!(fabcache_without = "lease") {
             thread::sleep(self.lease);
+        }
+    }
+
+    /// Grants leases again after a flush: not at once, so that of many flushes one waits.
+    fn renew_leases(&self) {
+        if self.lease.is_zero() || header::grants_leases(&self.memory) {
+            return;
+        }
+        // Whoever flushes would have to end them.
+        if let Ok(_flushes) = self.flushes.try_lock() {
+            header::grant_leases(&self.memory, self.lease);
         }
     }
 
@@ -88,8 +102,8 @@ impl Handle {
         store.start_flush_epoch();
     }
 
-    /// Regular work: publishes the clock, takes back memory of expired and flushed items, goes on with growing the
-    /// index. Returns when there is nothing left to do for now.
+    /// Regular work: publishes the clock, lets readers elsewhere go by what they know again after a flush, takes back
+    /// memory of expired and flushed items, goes on with growing the index. Returns when there is nothing left to do for now.
     pub fn maintain(&self) {
         self.maintain_with(|| {});
     }
@@ -98,6 +112,7 @@ impl Handle {
     pub fn maintain_with(&self, mut pause: impl FnMut()) {
         let store = &*self.store;
         store.tick();
+        store.renew_leases();
         let mut pause = || {
             pause();
             store.tick();

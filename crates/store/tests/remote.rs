@@ -336,6 +336,7 @@ fn what_was_flushed_is_not_read_by_an_older_line() {
         let (began, second) = (Instant::now(), store.now());
         for round in 0..3 {
             set(&handle, b"key", b"value").expect("memory is free");
+            handle.maintain();
             let lines: u64 = (0..4).map(|_| timed(&mut remote, &mut fabric, second, began).1).sum();
             // A slow machine may take longer than the lease between any two.
             assert!(lines > 0 || round > 0, "the first has none to go by");
@@ -351,6 +352,31 @@ fn what_was_flushed_is_not_read_by_an_older_line() {
             assert!(asked.elapsed() >= LEASE, "nobody goes by an older line any more");
             assert!(!timed(&mut remote, &mut fabric, second, began).0, "{options:?}: it was flushed");
         }
+    }
+}
+
+#[test]
+fn of_many_flushes_one_waits() {
+    const LEASE: Duration = Duration::from_millis(50);
+    let store = StoreOptions { lease: LEASE, ..StoreOptions::default() };
+    let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
+    let memory = map_all(handle.store().region());
+    let lease = || {
+        let mut line = [0; header::PUBLISHED_AND_COUNTS_BYTES];
+        memory.copy_out(header::PUBLISHED_AT, &mut line);
+        header::lease_of(&line)
+    };
+    for _ in 0..3 {
+        assert_eq!(lease(), LEASE);
+        let began = Instant::now();
+        for _ in 0..40 {
+            set(&handle, b"key", b"value").expect("memory is free");
+            handle.flush(Expiry::AT_ONCE);
+            assert_eq!(lease(), Duration::ZERO, "or the next would have to wait as well");
+        }
+        let taken = began.elapsed();
+        assert!(taken >= LEASE && taken < LEASE * 20, "{taken:?}");
+        handle.maintain();
     }
 }
 
