@@ -761,7 +761,8 @@ proptest! {
         }
         run.go(&mut remote, &mut fabric, 1_500);
         prop_assert_eq!(run.hits + run.misses + run.asked, 1_500);
-        let few = if fails { 10 } else { 50 };
+        // Where much is evicted, a window for which few are fetched at a time finds little.
+        let few = if fails || evicts { 10 } else { 50 };
         prop_assert!(run.hits > few && (evicts || fails || gets > 16 || run.kept > 0), "{} hits, {} of them at kept locations", run.hits, run.kept);
         prop_assert!(fails || run.asked < 500, "{} times the server was to be asked", run.asked);
     }
