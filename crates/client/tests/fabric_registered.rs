@@ -255,7 +255,7 @@ fn values_of_all_lengths_are_stored_whole() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn windows_of_sets_that_do_not_wait() {
     let (_server, address, path) = served("registered-set-windows", "-m 128");
-    let count = amount(600, 100);
+    let count = amount(300, 100);
     let value = |number: usize| {
         pattern(number, if number.is_multiple_of(9) { 700_000 } else { number * 397 % 90_000 })
     };
