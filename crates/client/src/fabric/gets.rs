@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fabcache_fabric::channel::bells::ClientBells;
 use fabcache_fabric::{Buffer, Completion, Peer, Place, Pool, Port, Refused};
@@ -39,15 +39,19 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 #[derive(Debug)]
 pub struct Slot {
     state: Mutex<State>,
-    /// Until then it may take.
-    deadline: Instant,
+    /// So long it may take.
+    patience: Duration,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     over: Option<Over>,
     /// Told when it is over.
     waker: Option<Waker>,
+    /// Until then it may take.
+    deadline: Instant,
+    /// Somebody has found that it is late.
+    was_late: bool,
 }
 
 /// What a GET came to.
@@ -64,8 +68,25 @@ pub struct Over {
 }
 
 impl Slot {
-    fn new(deadline: Instant) -> Slot {
-        Slot { state: Mutex::default(), deadline }
+    fn new(now: Instant, patience: Duration) -> Slot {
+        let state = State { over: None, waker: None, deadline: now + patience, was_late: false };
+        Slot { state: Mutex::new(state), patience }
+    }
+
+    /// When it is to be given up, told to who waits from now on.
+    pub fn awaited_from(&self, now: Instant) -> Instant {
+        self.is_late(now);
+        self.lock().deadline
+    }
+
+    /// It takes longer than it may. Who finds that first may come late himself: nothing was read on while nobody looked. So it has
+    /// its time once more then.
+    pub fn is_late(&self, now: Instant) -> bool {
+        let mut state = self.lock();
+        if now >= state.deadline && !std::mem::replace(&mut state.was_late, true) {
+            state.deadline = now + self.patience;
+        }
+        now >= state.deadline
     }
 
     /// What it came to, once.
@@ -86,7 +107,8 @@ impl Slot {
 
     /// When it is to be given up, if somebody is to be told of it.
     fn awaited_until(&self) -> Option<Instant> {
-        self.lock().waker.as_ref().map(|_| self.deadline)
+        let state = self.lock();
+        state.waker.as_ref().map(|_| state.deadline)
     }
 
     fn put(&self, read: Read, value: Vec<u8>, within: Option<Range<usize>>) -> Option<Waker> {
@@ -227,19 +249,25 @@ impl Gets {
 
     /// A GET takes longer than it may: nobody waits for it any more, or whoever does is about to give up.
     pub fn is_late(&self, now: Instant) -> bool {
-        self.begun.iter().any(|(_, begun)| begun.slot.deadline <= now)
+        // All are told what time it is.
+        self.begun.iter().filter(|(_, begun)| begun.slot.is_late(now)).count() > 0
     }
 
     /// Begins a GET, if there is room for one more. What is to be read for it is posted, and nothing is taken in: of many that
     /// are begun one behind the other each would ask for what came of the one before. Whether any GET is over since. It may
-    /// take until the deadline.
+    /// take so long.
     ///
     /// What was given for the value is taken if it is begun.
-    pub fn begin(&mut self, key: &[u8], deadline: Instant, target: &mut Target) -> Option<(Arc<Slot>, bool)> {
+    pub fn begin(
+        &mut self,
+        key: &[u8],
+        (began, patience): (Instant, Duration),
+        target: &mut Target,
+    ) -> Option<(Arc<Slot>, bool)> {
         if self.is_over() || !self.has_room() {
             return None;
         }
-        let slot = Arc::new(Slot::new(deadline));
+        let slot = Arc::new(Slot::new(began, patience));
         let begun = Begun { slot: Arc::clone(&slot), target: std::mem::take(target) };
         let token = self.begun.insert(begun) as u64;
         let now = self.now();
@@ -574,4 +602,28 @@ impl Gets {
 fn precise_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * NS_PER_SECOND as u64 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_get_that_nobody_looked_at_in_its_time_has_it_once_more() {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let slot = Slot::new(began, PATIENCE);
+        assert!(!slot.is_late(after(9)));
+        assert_eq!(slot.awaited_from(after(9)), after(10), "who waits in its time has no more");
+        assert!(!slot.is_late(after(30)), "it was left alone");
+        assert_eq!(slot.awaited_from(after(31)), after(40));
+        assert!(!slot.is_late(after(39)));
+        assert!(slot.is_late(after(40)) && slot.is_late(after(90)), "once");
+        let slot = Slot::new(began, PATIENCE);
+        assert_eq!(slot.awaited_from(after(30)), after(40));
+        slot.watch(Waker::noop().clone());
+        assert_eq!(slot.awaited_until(), Some(after(40)), "so it is for who is told");
+        assert!(slot.is_late(after(41)));
+    }
 }

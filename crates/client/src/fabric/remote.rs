@@ -179,9 +179,8 @@ impl Remote {
     /// The server is to be asked.
     pub fn begin(&self, key: &[u8], among: Among, target: &mut Target) -> Result<Begun, Asked> {
         let began = Instant::now();
-        let deadline = began + self.read_patience;
         let asked = Asked { timed: None };
-        let reading = self.reading(deadline).ok_or(asked)?;
+        let reading = self.reading(began + self.read_patience).ok_or(asked)?;
         let mut gets = reading.gets();
         let mut timed = None;
         if self.wanted.mode == FabricMode::Auto && among != Among::Chosen {
@@ -198,7 +197,7 @@ impl Remote {
                 // Those whose requests were dropped would take the room for as long as they like.
                 gets.give_up();
             }
-            let begun = gets.begin(key, deadline, target);
+            let begun = gets.begin(key, (began, self.read_patience), target);
             let any_over =
                 makes_room || gets.is_over() || begun.as_ref().is_some_and(|(_, any_over)| *any_over);
             slot = begun.map(|(slot, _)| slot);
@@ -211,7 +210,7 @@ impl Remote {
             }
             return Err(asked);
         };
-        Ok(Begun { slot, reading, timed, began, deadline })
+        Ok(Begun { slot, reading, timed, began })
     }
 
     fn choose(&self, is_kept: bool, among: Among) -> (Way, bool) {
@@ -260,12 +259,12 @@ impl Remote {
     }
 
     /// What a GET came to; waits for it.
-    pub fn end(&self, Begun { slot, reading, timed, deadline, .. }: Begun) -> Ended {
+    pub fn end(&self, Begun { slot, reading, timed, .. }: Begun) -> Ended {
         if !reading.is_current() {
             // A parent's.
             return Ended { read: Read::Ask, value: Vec::new(), within: None, accesses: None };
         }
-        if !slot.is_over() && !reading.wait(&slot, deadline) {
+        if !slot.is_over() && !reading.wait(&slot, slot.awaited_from(Instant::now())) {
             reading.give_up();
         }
         let over = slot.take().unwrap_or_else(|| {
@@ -370,8 +369,6 @@ pub struct Begun {
     reading: Arc<Reading>,
     timed: Option<Timed>,
     began: Instant,
-    /// Then it is given up.
-    deadline: Instant,
 }
 
 /// A GET that is over.
@@ -393,7 +390,7 @@ impl Begun {
         if self.slot.is_over() || !self.reading.is_current() || self.reading.drive(&self.slot) {
             return true;
         }
-        if Instant::now() >= self.deadline || self.reading.misses_server() {
+        if self.slot.is_late(Instant::now()) || self.reading.misses_server() {
             self.reading.give_up();
         }
         self.slot.is_over()
