@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -88,6 +89,13 @@ impl FromStr for Address {
         if host.contains('/') {
             return Err(wrong("a host's name has no slash; a Unix socket is unix:///run/fabcached.sock"));
         }
+        // The name of an interface may stand behind a %.
+        let address = host.split_once('%').map_or(host, |(address, _)| address);
+        if host.contains(':') && address.parse::<Ipv6Addr>().is_err() {
+            return Err(wrong(
+                "what has a colon before :PORT is an IPv6 address, or tcp://, fab:// or unix://",
+            ));
+        }
         let host = host.into();
         let place = if by_fabric { Place::Fabric { host, port } } else { Place::Tcp { host, port } };
         Ok(Address { place, weight })
@@ -149,6 +157,7 @@ mod tests {
             ("unix:///tmp/s", "unix:///tmp/s", "/tmp/s", 0),
             ("fab://h", "fab://h:11211", "h", 11211),
             ("fab://[::1]:5?weight=2", "fab://[::1]:5?weight=2", "::1", 5),
+            ("fe80::1%eth0", "tcp://[fe80::1%eth0]:11211", "fe80::1%eth0", 11211),
             ("FAB://H:3", "fab://H:3", "H", 3),
             ("Tcp://h:1", "tcp://h:1", "h", 1),
             ("Unix:///tmp/S", "unix:///tmp/S", "/tmp/S", 0),
@@ -174,6 +183,10 @@ mod tests {
             "FAB://",
             "fáb://h",
             "fab://tcp://h",
+            "fab:h:1",
+            "fab:h:1?weight=2",
+            "tcp://[h:1]:2",
+            "tcp://1::2::3",
         ] {
             let error = wrong.parse::<Address>().expect_err(wrong).to_string();
             assert!(error.contains(&format!("{wrong:?}")), "{error}");
