@@ -331,6 +331,17 @@ fn requests_go_over_the_fabric_beside_other_ways() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
+fn an_interface_that_named_networks_do_not_reach_is_warned_of() {
+    for (peers, is_warned_of) in [("local,192.0.2.0/24", true), ("local,127.0.0.0/8", false)] {
+        let flags = format!("-l * -p -1 -t 1 --fabric tcp;ofi_rxm,lo --fabric-peers {peers}");
+        let log = start_command(fabcached(&flags)).log();
+        assert!(log.contains("clients can come by the fabric"), "{log}");
+        assert_eq!(log.contains("other hosts do not reach tcp;ofi_rxm"), is_warned_of, "{log}");
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
 fn what_is_read_by_key_is_the_region() {
     let process = start("");
     let mut a = attach(process.address());

@@ -134,6 +134,12 @@ impl OpenFabric {
                  one that is killed can stop a worker for good"
             );
         }
+        if provider.is_only_this_host() && !settings.peers.are_local() {
+            tracing::warn!(
+                "--fabric-peers lets clients of {} come, and other hosts do not reach {provider}: name an interface that they                  do, or none; `fabcache fabric` lists them",
+                settings.peers
+            );
+        }
         for (worker, port) in ports.iter().enumerate() {
             tracing::debug!(worker, endpoint = endpoint(port.name()), "a worker's end of the fabric");
         }
