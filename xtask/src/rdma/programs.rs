@@ -34,7 +34,11 @@ const TESTS: &[Test] = &[
         name: "fabric_registered",
         parts: &[("looped", Part::Only(&["values_of_all_lengths"])), ("crossing", Part::None(ONCE))],
     },
-    Test { package: "fabcache-client", name: "fabric_torture", parts: &[("looped", Part::None(ONCE))] },
+    Test {
+        package: "fabcache-client",
+        name: "fabric_torture",
+        parts: &[("looped", Part::None(ONCE)), ("crossing", Part::Without(&["values_are_long"], SLOW))],
+    },
     Test { package: "fabcache-client", name: "fabric_hostile", parts: MUCH },
     Test { package: "fabcache-client", name: "fabric_amounts", parts: MUCH },
     Test {

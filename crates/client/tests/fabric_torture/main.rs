@@ -26,6 +26,8 @@ use readers::{Sort, Tally};
 pub enum Scenario {
     /// Memory is short: items are evicted, and segments used again, all the time. Everything is flushed now and then.
     Short,
+    /// The same, and many values are so long that they are in pieces, which are read one after the other.
+    Long,
     /// Nothing is evicted; the index grows. Half of the keys are never removed, so they are never missed.
     Roomy,
 }
@@ -35,13 +37,14 @@ impl Scenario {
     fn keys(self) -> usize {
         match self {
             Scenario::Short => amount(6_000, 3_000),
+            Scenario::Long => 300,
             Scenario::Roomy => amount(2_000, 800),
         }
     }
 
     /// Whether the key may be missed at any time.
     pub fn may_miss(self, key: usize) -> bool {
-        self == Scenario::Short || key % 2 == 1
+        self != Scenario::Roomy || key % 2 == 1
     }
 
     /// Whether the key's items end after a second. They are written rarely.
@@ -53,6 +56,7 @@ impl Scenario {
     fn flags(self) -> String {
         match self {
             Scenario::Short => "-t 2 -m 2 -I 128k".to_owned(),
+            Scenario::Long => "-t 2 -m 8 -I 128k".to_owned(),
             Scenario::Roomy => format!("-t 2 -m {} -I 4m", amount(64, 16)),
         }
     }
@@ -63,8 +67,8 @@ impl Scenario {
 const READS_MAX_TIMES: u64 = 50;
 
 /// Writes from one flush to the next: enough to fill memory more than once.
-fn stored_between_flushes() -> u64 {
-    amount(6_000, 3_000) as u64
+fn stored_between_flushes(scenario: Scenario) -> u64 {
+    if scenario == Scenario::Long { 600 } else { amount(6_000, 3_000) as u64 }
 }
 
 fn torture(scenario: Scenario) {
@@ -126,30 +130,31 @@ fn torture(scenario: Scenario) {
 }
 
 /// What is enough: so many reads without the server.
-fn enough() -> u64 {
+fn enough(scenario: Scenario) -> u64 {
+    let usual = if scenario == Scenario::Long { 2_000 } else { 6_000 };
     let named = std::env::var("FABCACHE_TORTURE_READS").ok();
-    named.map_or(amount(6_000, 600) as u64, |number| {
+    named.map_or(amount(usual, 600) as u64, |number| {
         number.parse().expect("FABCACHE_TORTURE_READS is a number")
     })
 }
 
 /// Flushes everything now and then, where memory is short, until all has been seen that is to be seen, or somebody has failed.
 fn keep_house(scenario: Scenario, control: &Client, ledger: &Ledger) {
-    let reads = enough();
+    let reads = enough(scenario);
     let hits = (reads / 100).max(3 * readers::window() as u64);
-    let between_flushes = stored_between_flushes();
+    let between_flushes = stored_between_flushes(scenario);
     let (began, index_before) = (Instant::now(), stat(control, "", "hash_bytes"));
     let mut flushed_at = 0;
     while ledger.goes_on() {
         thread::sleep(Duration::from_millis(20));
-        if scenario == Scenario::Short && ledger.stored() - flushed_at > between_flushes {
+        if scenario != Scenario::Roomy && ledger.stored() - flushed_at > between_flushes {
             let _alone = ledger.flushing.write().expect("no thread panics while it writes");
             control.flush(0).expect("answered");
             ledger.count_flush();
             flushed_at = ledger.stored();
         }
         let has_seen = match scenario {
-            Scenario::Short => ledger.flushes() > 0 && stat(control, "", "evictions") > 0,
+            Scenario::Short | Scenario::Long => ledger.flushes() > 0 && stat(control, "", "evictions") > 0,
             Scenario::Roomy => ledger.ended() > 0 && stat(control, "", "hash_bytes") > index_before,
         };
         let have_all_hit = Sort::ALL.into_iter().all(|sort| ledger.hits(sort) >= hits);
@@ -171,6 +176,12 @@ fn keep_house(scenario: Scenario, control: &Client, ledger: &Ledger) {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn memory_is_short() {
     torture(Scenario::Short);
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn values_are_long() {
+    torture(Scenario::Long);
 }
 
 #[test]

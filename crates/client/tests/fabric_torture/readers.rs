@@ -17,7 +17,9 @@ pub fn window() -> usize {
 const HOT_KEYS: usize = 300;
 
 /// Room of registered memory: for most values.
-const ROOM: usize = 20 << 10;
+fn room(scenario: Scenario) -> usize {
+    if scenario == Scenario::Long { 128 << 10 } else { 20 << 10 }
+}
 
 /// A way to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +79,7 @@ pub fn read(scenario: Scenario, sort: Sort, seed: u64, cache: &Client, ledger: &
     let _stop = ledger.stop_when_dropped();
     let random = Random::new(1_000 + seed);
     let width = window();
-    let registered = (0..width).map(|_| cache.register(ROOM)).collect();
+    let registered = (0..width).map(|_| cache.register(room(scenario))).collect();
     let mut reader =
         Reader { scenario, sort, cache, ledger, random, tally: Tally::default(), window: width, registered };
     let mut window: Vec<(Request, Option<(usize, Before)>)> =
@@ -190,7 +192,7 @@ impl Reader<'_> {
         let item = self.cache.get(&counter_key(counter)).expect("answered");
         let counting = self.ledger.counting(counter);
         let Some(item) = item else {
-            return assert!(self.scenario == Scenario::Short, "counter {counter} is missed");
+            return assert!(self.scenario != Scenario::Roomy, "counter {counter} is missed");
         };
         let text = String::from_utf8(item.value).expect("digits");
         let number: u64 = text.trim_end().parse().unwrap_or_else(|_| panic!("counter {counter}: {text:?}"));

@@ -110,6 +110,7 @@ impl Writer<'_> {
 
     fn value(&mut self, number: usize, version: u64) -> Vec<u8> {
         let len = match self.random.below(400) {
+            _ if self.scenario == Scenario::Long => 1_000 + self.random.below(119_000),
             0 if self.scenario == Scenario::Roomy => self.random.below(self.long),
             0..8 => self.random.below(60_000),
             8..40 => self.random.below(6_000),
