@@ -242,9 +242,12 @@ impl Results {
     }
 
     fn sets(&self, text: &mut String) {
-        let _ = writeln!(text, "\nSET, p50 in us; x: times the raw round trip and the store's own time");
+        let _ = writeln!(
+            text,
+            "\nSET, p50 in us; x: times the raw round trip and the store's own time. {REGISTERED}: from registered memory"
+        );
         self.calls(text, What::Set, |way, bytes, round| match way {
-            REQUEST => {
+            REQUEST | REGISTERED => {
                 let trip = self.raw_of(What::RawSet, bytes, 0, round, |figure| figure.p50_ns);
                 trip + self.store_ns(What::Set, bytes)
             }

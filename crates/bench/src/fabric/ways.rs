@@ -16,7 +16,7 @@ use crate::store::keys;
 
 /// GETs of values whose place the client knows.
 pub const LOCATED: &str = "located";
-/// The same into memory that is registered once, without a copy.
+/// The same into memory that is registered once, without a copy, and SETs from there.
 pub const REGISTERED: &str = "registered";
 /// GETs of values of which it knows the key alone.
 pub const BY_KEY: &str = "by key";
@@ -65,8 +65,11 @@ impl Way {
             _ => way.gets(bytes, plan),
         });
         let mut figures = vec![self.figure(What::Get, bytes, get?)];
-        if self.has_sets() {
-            let set = self.cpu_of(|way| way.sets(bytes, plan))?;
+        if self.has_sets() || self.name == REGISTERED {
+            let set = self.cpu_of(|way| match &*way.name {
+                REGISTERED => way.sets_registered(bytes, plan),
+                _ => way.sets(bytes, plan),
+            })?;
             figures.push(self.figure(What::Set, bytes, set));
         }
         Ok(figures)
@@ -95,7 +98,7 @@ impl Way {
         Ok(figures)
     }
 
-    /// One-sided clients send SETs as those do that ask for everything.
+    /// One-sided clients send SETs as those do that ask for everything, but for those from registered memory.
     fn has_sets(&self) -> bool {
         ![LOCATED, REGISTERED, BY_KEY, AUTO, AUTO_BY_KEY].contains(&&*self.name)
     }
@@ -173,6 +176,21 @@ impl Way {
         times(plan.round, |call| {
             let number = call % keys;
             Ok(self.client.set(&sized_key(number, bytes), &values[number as usize], Ttl::NEVER)?)
+        })
+    }
+
+    fn sets_registered(&mut self, bytes: usize, plan: &Plan) -> Result<Times> {
+        let keys = HOT_KEYS.min(keys_of(bytes));
+        let buffer = |number| {
+            let mut buffer = self.client.register(bytes);
+            buffer.resize(bytes).copy_from_slice(&value(number, bytes));
+            buffer
+        };
+        let mut buffers: Vec<_> = (0..keys).map(buffer).collect();
+        times(plan.round, |call| {
+            let number = call % keys;
+            let buffer = &mut buffers[number as usize];
+            Ok(self.client.set_registered(&sized_key(number, bytes), buffer, Ttl::NEVER, 0)?)
         })
     }
 
