@@ -8,7 +8,9 @@ use std::time::Duration;
 use common::fabric::{amount, beside, options, over, provider, served};
 use common::process::{patient, until, until_up};
 use common::{Running, block_on};
-use fabcache_client::{Client, FabricMode, Mode, Options, Outcome, RegisteredBuffer, Request, Stored, Ttl};
+use fabcache_client::{
+    Client, Completed, FabricMode, Mode, Options, Outcome, RegisteredBuffer, Request, Stored, Ttl,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
@@ -80,14 +82,29 @@ fn values_of_all_lengths_come_whole() {
     }
 }
 
+/// Short and long ones.
+fn value(number: usize) -> Vec<u8> {
+    pattern(number, if number.is_multiple_of(9) { 700_000 } else { number * 397 % 90_000 })
+}
+
+/// Waits for a request in one of three ways.
+fn completed(request: &mut Request, number: usize) -> Completed {
+    match number % 3 {
+        0 => block_on(&mut *request),
+        1 => {
+            until("it is over", || request.test());
+            assert!(request.take_buffer().is_none(), "it was not waited for");
+            request.wait()
+        }
+        _ => request.wait(),
+    }
+}
+
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn windows_of_calls_that_do_not_wait() {
     let (_server, address, _path) = served("registered-windows", "-m 128");
     let count = amount(400, 100);
-    let value = |number: usize| {
-        pattern(number, if number.is_multiple_of(9) { 700_000 } else { number * 397 % 90_000 })
-    };
     for mode in MODES {
         let cache = over(&address, options(mode));
         let key = |number: usize| format!("{mode:?} {}", number % 50);
@@ -99,15 +116,7 @@ fn windows_of_calls_that_do_not_wait() {
         for number in 0..count + 20 {
             let request = &mut window[number % 20];
             if number >= 20 {
-                let completed = match number % 3 {
-                    0 => block_on(&mut *request),
-                    1 => {
-                        until("it is over", || request.test());
-                        assert!(request.take_buffer().is_none(), "it was not waited for");
-                        request.wait()
-                    }
-                    _ => request.wait(),
-                };
+                let completed = completed(request, number);
                 assert!(matches!(completed.result, Ok(Outcome::Found { .. })), "{mode:?}: {completed:?}");
                 assert!(completed.value.is_empty());
                 let buffer = request.take_buffer().expect("it was given one");
@@ -256,9 +265,6 @@ fn values_of_all_lengths_are_stored_whole() {
 fn windows_of_sets_that_do_not_wait() {
     let (_server, address, path) = served("registered-set-windows", "-m 128");
     let count = amount(300, 100);
-    let value = |number: usize| {
-        pattern(number, if number.is_multiple_of(9) { 700_000 } else { number * 397 % 90_000 })
-    };
     let cache = over(&address, options(FabricMode::Auto));
     let beside = beside(&path.0);
     let key = |number: usize| format!("key {}", number % 50);
@@ -267,15 +273,7 @@ fn windows_of_sets_that_do_not_wait() {
     for number in 0..count + 20 {
         let request = &mut window[number % 20];
         if number >= 20 {
-            let completed = match number % 3 {
-                0 => block_on(&mut *request),
-                1 => {
-                    until("it is over", || request.test());
-                    assert!(request.take_buffer().is_none(), "it was not waited for");
-                    request.wait()
-                }
-                _ => request.wait(),
-            };
+            let completed = completed(request, number);
             assert!(matches!(completed.result, Ok(Outcome::Stored)), "{completed:?}");
             assert_eq!(completed.key, key(number - 20).as_bytes());
             let buffer = request.take_buffer().expect("it was given one");
