@@ -311,7 +311,9 @@ fn connections_are_listed() {
     let path = scratch.path("socket");
     let server = serve(&format!("-p -1 -U -1 -l 127.0.0.1,::1 -s {}", path.display()));
     let mut c = server.connect();
-    let _six = common::connect(server.addresses()[2]);
+    let mut six = common::connect(server.addresses()[2]);
+    // By then it is listed.
+    six.ask("mn\r\n", "MN\r\n");
     let mut watcher = server.connect();
     watcher.ask("watch\r\n", "OK\r\n");
     let mut half = server.connect();
