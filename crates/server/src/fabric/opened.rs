@@ -136,7 +136,8 @@ impl OpenFabric {
         }
         if provider.is_only_this_host() && !settings.peers.are_local() {
             tracing::warn!(
-                "--fabric-peers lets clients of {} come, and other hosts do not reach {provider}: name an interface that they                  do, or none; `fabcache fabric` lists them",
+                "--fabric-peers lets clients of {} come, and other hosts do not reach {provider}: name an interface that they \
+                 do, or none; `fabcache fabric` lists them",
                 settings.peers
             );
         }
