@@ -158,30 +158,29 @@ pub struct Published {
 impl Published {
     /// From the [`PUBLISHED_BYTES`] at [`PUBLISHED_AT`].
     pub fn from_bytes(bytes: &[u8; PUBLISHED_BYTES]) -> Published {
-        let [clock, flush_epoch, life] =
-            std::array::from_fn(|i| bytes[8 * i..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
+        let [clock, flush_epoch, life] = std::array::from_fn(|i| word_at(bytes, 8 * i as u64));
         Published { clock: clock as u32, flush_epoch, is_alive: life as u32 & LIFE_HOLDER_MASK != 0 }
     }
 }
 
 /// The published clock, from the same bytes as the counts.
 pub fn clock_of(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> u32 {
-    bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word) as u32)
+    word_at(bytes, 0) as u32
 }
 
 /// The counts, from the [`PUBLISHED_AND_COUNTS_BYTES`] at [`PUBLISHED_AT`].
 pub fn recycled_counts(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> [u64; RECYCLED_COUNTS] {
-    let counts = &bytes[(RECYCLED_AT - PUBLISHED_AT) as usize..];
-    std::array::from_fn(|i| counts[8 * i..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)))
+    std::array::from_fn(|i| word_at(bytes, RECYCLED_AT - PUBLISHED_AT + 8 * i as u64))
+}
+
+#[inline]
+fn word_at(bytes: &[u8], at: u64) -> u64 {
+    bytes[at as usize..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
 }
 
 /// For how long, from the same bytes, the line may be taken to say what is so: no flush ends sooner after it was fetched.
 pub fn lease_of(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> Duration {
-    let word = |at: u64| {
-        let from = (at - PUBLISHED_AT) as usize;
-        bytes[from..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
-    };
-    let (epoch, lease) = (word(FLUSH_EPOCH_AT), word(LEASE_AT));
+    let [epoch, lease] = [FLUSH_EPOCH_AT, LEASE_AT].map(|at| word_at(bytes, at - PUBLISHED_AT));
     let micros = if lease == lease_word(epoch, lease & LEASE_MASK) { lease & LEASE_MASK } else { 0 };
     Duration::from_micros(micros)
 }
