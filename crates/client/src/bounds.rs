@@ -52,8 +52,10 @@ pub const KEYS_FORESEEN_MAX: usize = 256;
 pub const KEYS_READ_AT_ONCE: usize = 128;
 /// Readers of one server's memory kept that nobody uses.
 pub const IDLE_READERS_MAX: usize = 64;
-/// Connections kept for a server that nobody uses.
-pub const IDLE_CONNECTIONS_MAX: usize = 16;
+/// Connections kept for a server that nobody uses, however long …
+pub const IDLE_CONNECTIONS_KEPT: usize = 16;
+/// … and of more, as many threads may call at once, those on which a call began less than this ago.
+pub const IDLE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Default of [`crate::Options::connect_timeout`]: a server in the same room answers within milliseconds.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Default of [`crate::Options::timeout`].

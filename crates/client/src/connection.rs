@@ -63,6 +63,17 @@ impl Connection {
         self.is_unsure
     }
 
+    /// Since its last call began.
+    pub fn idle_time(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// As if its last call had begun so much earlier.
+    #[cfg(test)]
+    pub fn age(&mut self, time: Duration) {
+        self.begun -= time;
+    }
+
     /// Begins a call that is to be over within `patience`: if the server has neither closed the connection nor said
     /// anything that was not asked for. Calls one behind the other are spared that look.
     pub fn begin(&mut self, patience: Duration) -> bool {

@@ -141,9 +141,11 @@ impl Server {
     pub fn give_back<T>(&self, connection: Connection, done: &Result<T, Failure>) {
         let mut state = self.state();
         self.note_in(&mut state, done.as_ref().map(|_| ()));
-        if !done.as_ref().err().is_some_and(Failure::breaks) && !connection.is_unsure() {
-            self.kept.put(&mut state, connection);
-        }
+        let is_broken = done.as_ref().err().is_some_and(Failure::breaks) || connection.is_unsure();
+        let closed = if is_broken { Some(connection) } else { self.kept.put(&mut state, connection) };
+        // Over the fabric that takes a while.
+        drop(state);
+        drop(closed);
     }
 
     /// One call with a connection of its own.
@@ -710,7 +712,7 @@ mod tests {
 
     use super::*;
     use crate::Options;
-    use crate::bounds::TRUSTED_IDLE;
+    use crate::bounds::{IDLE_CONNECTIONS_KEPT, IDLE_TIME_MAX, TRUSTED_IDLE};
 
     fn path(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("fabcache-server-{name}-{}", std::process::id()))
@@ -734,6 +736,32 @@ mod tests {
         listener.set_nonblocking(true).expect("it can");
         server.tell(&[(KeyHash(1), 1)]);
         assert!(listener.accept().is_ok(), "it was told over another");
+        std::fs::remove_file(path).expect("its own");
+    }
+
+    #[test]
+    fn as_many_connections_are_kept_as_threads_have_called_at_once() {
+        const THREADS: usize = 40;
+        let path = path("many");
+        let listener = UnixListener::bind(&path).expect("a path");
+        let server = server(&path, SharedMemory::Never);
+        let take_all = || -> Vec<_> { (0..THREADS).map(|_| server.take().expect("it listens")).collect() };
+        let mut accepted = Vec::new();
+        for _ in 0..3 {
+            take_all().into_iter().for_each(|connection| server.give_back(connection, &Ok(())));
+            listener.set_nonblocking(true).expect("it can");
+            accepted.extend(std::iter::from_fn(|| listener.accept().ok()));
+        }
+        assert_eq!((accepted.len(), server.state().idle()), (THREADS, THREADS));
+        let mut all = take_all();
+        let used = all.split_off(THREADS / 2);
+        all.iter_mut().for_each(|connection| connection.age(IDLE_TIME_MAX));
+        all.into_iter().chain(used).for_each(|connection| server.give_back(connection, &Ok(())));
+        assert_eq!(server.state().idle(), THREADS / 2, "nobody has used the others lately");
+        let mut all = take_all();
+        all.iter_mut().for_each(|connection| connection.age(IDLE_TIME_MAX));
+        all.into_iter().for_each(|connection| server.give_back(connection, &Ok(())));
+        assert_eq!(server.state().idle(), IDLE_CONNECTIONS_KEPT);
         std::fs::remove_file(path).expect("its own");
     }
 

@@ -1,11 +1,12 @@
 //! What is known of a server, and its connections that nobody uses.
 
+use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use fabcache_layout::process::Process;
 
-use crate::bounds::IDLE_CONNECTIONS_MAX;
+use crate::bounds::{IDLE_CONNECTIONS_KEPT, IDLE_TIME_MAX};
 use crate::connection::Connection;
 use crate::error::Failure;
 use crate::message::Form;
@@ -19,7 +20,8 @@ pub struct Kept {
 
 #[derive(Debug)]
 pub struct State {
-    idle: Vec<Connection>,
+    /// The one that was used last is behind, and is used next.
+    idle: VecDeque<Connection>,
     /// Whose they are.
     process: Process,
     /// Threads that make one.
@@ -60,7 +62,7 @@ impl Kept {
                 // Those of the process that this one was forked from: its answers come on them.
                 *state = State::new();
             }
-            if let Some(connection) = state.idle.pop() {
+            if let Some(connection) = state.idle.pop_back() {
                 return Ok(Ok(connection));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -77,12 +79,15 @@ impl Kept {
         }
     }
 
-    /// Keeps one for the next call, unless there are enough.
-    pub fn put(&self, state: &mut State, connection: Connection) {
-        if state.idle.len() < IDLE_CONNECTIONS_MAX {
-            state.idle.push(connection);
-            self.turned.notify_one();
-        }
+    /// Keeps one for the next call. Comes back with one that is to be closed once nothing is locked, as nobody had use for it
+    /// lately: as many as were used at once are kept for a time, or they would be made again and again.
+    #[must_use]
+    pub fn put(&self, state: &mut State, connection: Connection) -> Option<Connection> {
+        state.idle.push_back(connection);
+        self.turned.notify_one();
+        let is_spare = state.idle.len() > IDLE_CONNECTIONS_KEPT;
+        let is_old = |connection: &Connection| connection.idle_time() >= IDLE_TIME_MAX;
+        if is_spare && state.idle.front().is_some_and(is_old) { state.idle.pop_front() } else { None }
     }
 }
 
@@ -99,7 +104,7 @@ impl Drop for Making<'_> {
 impl State {
     fn new() -> State {
         let process = Process::current();
-        State { idle: Vec::new(), process, making: 0, failures: 0, down_until: None, form: None }
+        State { idle: VecDeque::new(), process, making: 0, failures: 0, down_until: None, form: None }
     }
 
     pub fn is_down(&self) -> bool {
