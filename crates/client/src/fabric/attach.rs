@@ -10,7 +10,7 @@ use std::time::Instant;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_fabric::channel::{CHANNEL_VERSION, CREDITS_MAX, Terms};
-use fabcache_fabric::{Domain, NAME_BYTES_MAX, RemoteMemory, Wish};
+use fabcache_fabric::{Domain, NAME_BYTES_MAX, RemoteMemory, Wish, ip_of};
 use fabcache_layout::checksum::{SECRET_BYTES, Secret};
 use fabcache_layout::header::FORMAT_VERSION;
 use fabcache_protocol::binary::RESPONSE;
@@ -83,7 +83,7 @@ pub fn attach(
         Err(refusal) => return Ok(Err(refusal)),
     };
     if !line.starts_with("FABRIC ") {
-        return Ok(Err(Refusal(line)));
+        return Ok(Err(Refusal(not_attached(line, end.name()))));
     }
     let Granted { name, token, credits, clock_ns, memory, secret, grace_ns } =
         Granted::of(&line).ok_or_else(|| Failure::Protocol(UNSOUND.into()))?;
@@ -150,6 +150,14 @@ const UNSOUND: &str = "an answer to fabric attach that makes no sense";
 fn no_offer(line: String) -> String {
     let is_said = line.starts_with("CLIENT_ERROR ") || line.starts_with("SERVER_ERROR ");
     if is_said { line } else { format!("it is no server that has one, for it answers {line:?}") }
+}
+
+/// Why a server does not take the end of that name: where it lies may be why, and a machine has many places.
+fn not_attached(line: String, name: &[u8]) -> String {
+    match ip_of(name) {
+        Some(address) => format!("{line}; this endpoint is at {address}"),
+        None => line,
+    }
 }
 
 /// Why this machine cannot.
@@ -272,6 +280,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn who_is_refused_learns_where_its_endpoint_is() {
+        let refused = |name: &[u8]| not_attached("CLIENT_ERROR not for this address".into(), name);
+        let name = [2, 0, 0, 80, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(refused(&name), "CLIENT_ERROR not for this address; this endpoint is at 192.0.2.1");
+        assert_eq!(refused(b"fi_shm://1"), "CLIENT_ERROR not for this address");
+    }
 
     /// Words as they are, nearly are, or are not.
     fn word() -> impl Strategy<Value = String> {
