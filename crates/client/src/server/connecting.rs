@@ -1,0 +1,242 @@
+//! Connecting to a server: what it speaks, who this is, and which other way than the socket there is.
+
+use std::io;
+use std::sync::{Arc, MutexGuard};
+use std::time::Instant;
+
+use super::Server;
+use crate::address::Place;
+use crate::bounds::HANG_UPS_MAX;
+use crate::client::Transport;
+use crate::error::Failure;
+use crate::fabric::{self, Remote};
+use crate::input::protocol;
+use crate::message::Form;
+use crate::meta::refusal;
+use crate::options::{Credentials, Protocol, SharedMemory};
+use crate::packet::Order;
+use crate::shm::{self, Attached, Refusal};
+use crate::socket::{Socket, ask_for_line, ask_for_packet};
+use crate::stream::Stream;
+
+/// What came of asking for another way than the socket.
+enum Way {
+    /// Requests go there, and are packets mostly.
+    Other(Transport, Box<dyn Stream>),
+    /// The socket goes on as it was.
+    Socket(Transport),
+    /// This one goes on instead.
+    Another(Transport, Socket),
+}
+
+impl Server {
+    pub(super) fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
+        let deadline = Instant::now() + self.connect_timeout;
+        let known = match self.protocol {
+            Protocol::Auto => self.state().form,
+            Protocol::Meta => Some(Form::Meta),
+            Protocol::Binary => Some(Form::Binary),
+            Protocol::Text => Some(Form::Text),
+        };
+        let stream = match known {
+            Some(form) => self.connect_in(form, deadline),
+            None => self.find_out(deadline),
+        };
+        stream
+            .map_err(|failure| match failure {
+                Failure::Refused(why) => Failure::Rejected(why),
+                other => other,
+            })
+            .inspect_err(|failure| self.note(Err(failure)))
+    }
+
+    fn connect_in(&self, form: Form, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
+        let socket = self.socket(form, deadline)?;
+        match self.other_way(&socket, deadline)? {
+            Way::Other(transport, stream) => Ok(self.connected(transport, stream)),
+            Way::Socket(transport) => Ok(self.connected(transport, Box::new(socket))),
+            Way::Another(transport, socket) => Ok(self.connected(transport, Box::new(socket))),
+        }
+    }
+
+    /// Connects, and finds out what the server takes.
+    fn find_out(&self, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
+        for _ in 0..HANG_UPS_MAX {
+            let mut deadline = deadline;
+            let mut socket = self.socket(Form::Meta, deadline)?;
+            let way = self.other_way(&socket, deadline);
+            // Nothing but a hang-up says that the next connection may do better.
+            let hung_up = |failure: &Failure| failure.is_hang_up() && !self.needs_other_way();
+            let transport = match way {
+                Ok(Way::Other(transport, stream)) => {
+                    self.state().form = Some(Form::Meta);
+                    return Ok(self.connected(transport, stream));
+                }
+                Ok(Way::Socket(transport)) => Ok(transport),
+                Ok(Way::Another(transport, another)) => {
+                    (socket, deadline) = (another, Instant::now() + self.connect_timeout);
+                    Ok(transport)
+                }
+                Err(failure) => Err(failure),
+            };
+            let asked = transport.and_then(|transport| {
+                ask_for_line(&socket.socket, "mn\r\n", deadline).map(|(line, _)| (line, transport))
+            });
+            match asked {
+                Ok((line, transport)) => {
+                    socket.form = form_of(line.trim_end())?;
+                    self.state().form = Some(socket.form);
+                    return Ok(self.connected(transport, Box::new(socket)));
+                }
+                Err(failure) if hung_up(&failure) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        let stream = self.connect_in(Form::Text, deadline)?;
+        self.state().form = Some(Form::Text);
+        Ok(stream)
+    }
+
+    /// A socket on which the server knows who this is.
+    fn socket(&self, form: Form, deadline: Instant) -> Result<Socket, Failure> {
+        let patience = deadline.saturating_duration_since(Instant::now());
+        if patience.is_zero() {
+            return Err(Failure::Connect(io::ErrorKind::TimedOut.into()));
+        }
+        let socket = Socket::connect(&self.address.place, form, patience).map_err(Failure::Connect)?;
+        if let Some(credentials) = &self.credentials {
+            authenticate(&socket, credentials, deadline)?;
+        }
+        Ok(socket)
+    }
+
+    // ---- other ways than the socket ----
+
+    /// Asks the server for its memory or the fabric, if this client is to have any.
+    fn other_way(&self, socket: &Socket, deadline: Instant) -> Result<Way, Failure> {
+        // Who does not know the meta protocol is no server that has either.
+        let is_other = self.protocol == Protocol::Auto && socket.form == Form::Text;
+        match (&self.address.place, &self.remote) {
+            (_, Some(remote)) => self.over_fabric(remote, socket, is_other, deadline),
+            (Place::Unix(_), _) => self.share_memory(socket, is_other, deadline),
+            (Place::Tcp { .. } | Place::Fabric { .. }, _) => Ok(Way::Socket(Transport::Tcp)),
+        }
+    }
+
+    /// The socket alone will not do.
+    fn needs_other_way(&self) -> bool {
+        match &self.remote {
+            Some(remote) => !remote.wanted.or_tcp,
+            None => self.must_share_memory(),
+        }
+    }
+
+    fn share_memory(&self, socket: &Socket, is_other: bool, deadline: Instant) -> Result<Way, Failure> {
+        if self.shared_memory == SharedMemory::Never || is_other {
+            return Ok(Way::Socket(Transport::Unix { why: None }));
+        }
+        let known = self.memory.items().clone();
+        match shm::attach(socket, known.as_ref(), deadline)? {
+            Ok(Attached { stream, items }) => {
+                let former = self.memory.items().replace(Arc::clone(&items));
+                if former.is_some_and(|former| !Arc::ptr_eq(&former, &items)) {
+                    self.memory.readers.change_region();
+                }
+                Ok(Way::Other(Transport::SharedMemory, Box::new(stream)))
+            }
+            Err(Refusal(why)) if self.must_share_memory() => {
+                Err(Failure::Refused(format!("it shares no memory: {why}")))
+            }
+            Err(Refusal(why)) => Ok(Way::Socket(Transport::Unix { why: Some(why) })),
+        }
+    }
+
+    fn must_share_memory(&self) -> bool {
+        self.shared_memory == SharedMemory::Required && matches!(self.address.place, Place::Unix(_))
+    }
+
+    fn over_fabric(
+        &self,
+        remote: &Remote,
+        socket: &Socket,
+        is_other: bool,
+        deadline: Instant,
+    ) -> Result<Way, Failure> {
+        let unreached = remote.unreached().filter(|_| remote.wanted.or_tcp);
+        let attached = if is_other {
+            Err(Refusal("it speaks the text protocol only".into()))
+        } else if let Some(why) = unreached {
+            Err(Refusal(why))
+        } else {
+            fabric::attach(socket, remote, deadline)?
+        };
+        match attached {
+            Ok((transport, mut stream)) => match fabric::prove(&mut stream, Instant::now() + self.timeout) {
+                Ok(()) => Ok(Way::Other(transport, Box::new(stream))),
+                Err(why) => self.instead_of_fabric(remote, socket.form, why),
+            },
+            Err(Refusal(why)) if remote.wanted.or_tcp => Ok(Way::Socket(Transport::InsteadOfFabric { why })),
+            Err(Refusal(why)) => Err(Failure::Refused(format!("not over the fabric: {why}"))),
+        }
+    }
+
+    /// After the fabric was agreed on, and nothing got through: the socket is spent.
+    fn instead_of_fabric(&self, remote: &Remote, form: Form, why: String) -> Result<Way, Failure> {
+        let why = format!("the fabric was agreed on, but not reached: {why}");
+        if !remote.wanted.or_tcp {
+            remote.forget();
+            return Err(Failure::Connect(io::Error::new(io::ErrorKind::TimedOut, why)));
+        }
+        remote.note_unreached(why.clone(), self.retry_after);
+        let socket = self.socket(form, Instant::now() + self.connect_timeout)?;
+        Ok(Way::Another(Transport::InsteadOfFabric { why }, socket))
+    }
+
+    fn connected(&self, transport: Transport, stream: Box<dyn Stream>) -> Box<dyn Stream> {
+        *self.known_transport() = Some(transport);
+        stream
+    }
+
+    /// How it was last connected to; none before that.
+    pub fn transport(&self) -> Option<Transport> {
+        self.known_transport().clone()
+    }
+
+    fn known_transport(&self) -> MutexGuard<'_, Option<Transport>> {
+        self.transport.lock().expect("no thread panics while it notes how a server is reached")
+    }
+}
+
+/// What a server takes that answers so to a question of the meta protocol.
+fn form_of(line: &str) -> Result<Form, Failure> {
+    match line {
+        "MN" => Ok(Form::Meta),
+        "ERROR" => Ok(Form::Text),
+        other => {
+            refusal(other)?;
+            Err(protocol(other.as_bytes()))
+        }
+    }
+}
+
+/// Says who this is: by text a `set` of any key with `user password` as its value, by packets SASL PLAIN (RFC 4616).
+fn authenticate(socket: &Socket, credentials: &Credentials, deadline: Instant) -> Result<(), Failure> {
+    let Credentials { user, password } = credentials;
+    if socket.form == Form::Binary {
+        let mechanisms = ask_for_packet(&socket.socket, Order::Mechanisms, deadline)?;
+        if !mechanisms.split_ascii_whitespace().any(|mechanism| mechanism == PLAIN) {
+            let why = format!("clients do not authenticate by SASL {PLAIN} but by {mechanisms:?}");
+            return Err(Failure::Refused(why));
+        }
+        let token = format!("\0{user}\0{password}");
+        let order = Order::Authenticate { mechanism: PLAIN, token: &token };
+        return ask_for_packet(&socket.socket, order, deadline).map(|_| ());
+    }
+    let token = format!("{user} {password}");
+    let request = format!("set auth 0 0 {}\r\n{token}\r\n", token.len());
+    let (line, _) = ask_for_line(&socket.socket, &request, deadline)?;
+    refusal(line.trim_end())?;
+    if line == "STORED\r\n" { Ok(()) } else { Err(protocol(line.as_bytes())) }
+}
+
+const PLAIN: &str = "PLAIN";
