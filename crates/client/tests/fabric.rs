@@ -25,7 +25,7 @@ use fabcache_client::{
 use fabcache_layout::header::FORMAT_VERSION;
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::process::{Resource, Rlimit, prlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
@@ -500,7 +500,6 @@ fn on_fabric(control: &Client) -> usize {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_stopped_server_is_read_where_reads_are_one_sided() {
     let (server, address, path) = served("fabric-stopped", "");
-    let pid = Pid::from_child(&server.0.0);
     let timeout = Duration::from_secs(6);
     let cache = over(&address, Options { timeout, failures_max: u32::MAX, ..options(FabricMode::OneSided) });
     for number in 0..100 {
@@ -513,7 +512,7 @@ fn a_stopped_server_is_read_where_reads_are_one_sided() {
     let auto = over(&address, options(FabricMode::Auto));
     auto.get(b"key1").expect("answered");
     let is_one_sided = is_one_sided(&auto);
-    kill_process(pid, Signal::STOP).expect("ours");
+    server.stop_asleep();
     thread::sleep(Duration::from_millis(50));
     let began = Instant::now();
     if is_one_sided {
@@ -538,7 +537,7 @@ fn a_stopped_server_is_read_where_reads_are_one_sided() {
         }
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
-    kill_process(pid, Signal::CONT).expect("ours");
+    server.resume();
     let later = patient(&path.0);
     until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
     until_up(|| cache.set(b"key", b"value", Ttl::NEVER).is_ok());
@@ -550,18 +549,17 @@ fn a_stopped_server_is_read_where_reads_are_one_sided() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_server_that_stood_still_bears_readers_that_have_left_meanwhile() {
     let (mut server, address, path) = served("fabric-left", "");
-    let pid = Pid::from_child(&server.0.0);
     let (timeout, later) = (Duration::from_millis(500), patient(&path.0));
     for round in 0..3 {
         let cache =
             over(&address, Options { timeout, failures_max: u32::MAX, ..options(FabricMode::OneSided) });
         until_up(|| cache.set(b"key", b"value", Ttl::NEVER).is_ok());
-        kill_process(pid, Signal::STOP).expect("ours");
+        server.stop_asleep();
         let got = cache.get(b"key");
         // What a reader before left may be known by now, and the system reads a server's memory though that is stopped.
         assert!(got.is_err() || round > 0, "{got:?}: the ends do not know each other, and nobody answers");
         drop(cache);
-        kill_process(pid, Signal::CONT).expect("ours");
+        server.resume();
         until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
         assert_eq!(server.0.0.try_wait().expect("a child"), None, "round {round}: the server has ended");
     }
@@ -619,13 +617,12 @@ fn while_stopped<R: Send>(
     call: impl FnOnce() -> R + Send,
     meanwhile: impl FnOnce(&dyn Fn() -> bool),
 ) -> R {
-    let pid = Pid::from_child(&server.0.0);
-    kill_process(pid, Signal::STOP).expect("ours");
+    server.stop_asleep();
     thread::scope(|scope| {
         let called = scope.spawn(call);
         thread::sleep(Duration::from_millis(100));
         meanwhile(&|| called.is_finished());
-        kill_process(pid, Signal::CONT).expect("ours");
+        server.resume();
         called.join().expect("no panic")
     })
 }
@@ -674,7 +671,6 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
     const BYTES: usize = 1 << 20;
     const TIMEOUT: Duration = Duration::from_millis(500);
     let (server, address, path) = served("fabric-late", "-m 256 -I 128m");
-    let pid = Pid::from_child(&server.0.0);
     let address_of_socket = format!("unix://{}", path.0);
     let slow = Options { timeout: Duration::from_secs(30), ..Options::default() };
     let control = fabcache_client::Client::new([address_of_socket], slow).expect("an address");
@@ -690,9 +686,7 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
     };
     for round in 0..4 {
         let cache = new_client();
-        // It sleeps by then: one that is stopped in the middle of a copy holds shm's lock on this process' queue.
-        thread::sleep(Duration::from_millis(200));
-        kill_process(pid, Signal::STOP).expect("ours");
+        server.stop_asleep();
         // On a machine that is busy it may have been given up by then.
         let is_there = own_ends() > 0;
         let got = cache.get(b"long").map(drop);
@@ -702,7 +696,7 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
         // What was free is used again, as programs do.
         let memory: Vec<Vec<u8>> = (0..32).map(|_| vec![0; BYTES]).collect();
         memory.iter().for_each(|block| assert!(block[0] == 0));
-        kill_process(pid, Signal::CONT).expect("ours");
+        server.resume();
         until("the link has ended", || stat(&control, "", "curr_connections") <= others);
         let is_written = memory.iter().any(|block| block.iter().any(|byte| *byte != 0));
         assert!(!is_written, "{round}: the server wrote to what is the program's by now; get: {got:?}");

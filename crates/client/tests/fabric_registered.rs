@@ -11,7 +11,6 @@ use common::{Running, block_on};
 use fabcache_client::{
     Client, Completed, FabricMode, Mode, Options, Outcome, RegisteredBuffer, Request, Stored, Ttl,
 };
-use rustix::process::{Pid, Signal, kill_process};
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
 
@@ -149,7 +148,6 @@ fn windows_of_calls_that_do_not_wait() {
 fn reads_that_are_given_up_write_to_nobodys_memory() {
     const LEN: usize = 200_000;
     let (server, address, path) = served("registered-late", "-m 64");
-    let pid = Pid::from_child(&server.0.0);
     let (timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(2));
     let patience =
         Options { timeout, connect_timeout, failures_max: u32::MAX, ..options(FabricMode::OneSided) };
@@ -162,7 +160,7 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
         assert_eq!(get(&cache, "one", buffer), Some(0));
         assert!(is_in_place(buffer));
     }
-    kill_process(pid, Signal::STOP).expect("ours");
+    server.stop_asleep();
     let began: Vec<Request> = buffers
         .drain(..)
         .map(|buffer| {
@@ -181,7 +179,7 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
         }
         buffers.push(buffer);
     }
-    kill_process(pid, Signal::CONT).expect("ours");
+    server.resume();
     let later = patient(&path.0);
     until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
     until_up(|| cache.set(b"up", b"", Ttl::NEVER).is_ok());
@@ -308,7 +306,6 @@ fn windows_of_sets_that_do_not_wait() {
 fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
     const LEN: usize = 1 << 20;
     let (server, address, path) = served("registered-torn", "-m 128 -I 2m");
-    let pid = Pid::from_child(&server.0.0);
     let (timeout, connect_timeout) = (Duration::from_secs(1), Duration::from_secs(2));
     let patience =
         Options { timeout, connect_timeout, failures_max: u32::MAX, ..options(FabricMode::Request) };
@@ -326,11 +323,10 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
             buffer.value_mut().fill(0x80 | turn);
         }
         until_up(|| cache.iset("up", "", Ttl::NEVER).wait().result.is_ok());
-        // Over shm a server that is stopped while it looks keeps a lock that its clients wait for.
+        // Over shm it is not stopped while it reads: see `stop_asleep`.
         let is_stopped_first = turn % 2 == 0 || provider() == "shm";
         if is_stopped_first {
-            thread::sleep(Duration::from_millis(20));
-            kill_process(pid, Signal::STOP).expect("ours");
+            server.stop_asleep();
         }
         let mut one = buffers.remove(0);
         let mut began: Vec<Request> = buffers
@@ -345,7 +341,7 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
         if !is_stopped_first {
             // Before it has read all of them, at one time or another.
             thread::sleep(Duration::from_micros(300 * u64::from(turn)));
-            kill_process(pid, Signal::STOP).expect("ours");
+            server.stop();
         }
         let _ = cache.set_registered(key(0).as_bytes(), &mut one, Ttl::NEVER, 0);
         let mut all = vec![one];
@@ -359,7 +355,7 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
             buffer.value_mut().fill(0x55);
             assert!(is_all(buffer, 0x55));
         }
-        kill_process(pid, Signal::CONT).expect("ours");
+        server.resume();
         until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
         for _ in 0..5 {
             for number in 0..all.len() {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fabcache_client::{Client, Options};
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::{Running, client};
@@ -98,6 +98,37 @@ impl Server {
             text.split(' ').next()?.parse::<u64>().ok()
         };
         Duration::from_nanos(threads.filter_map(of).sum())
+    }
+
+    /// Stops it when it sleeps: over shm one that is stopped in the middle of something keeps a lock that its clients wait for.
+    /// One that waits for a processor is in the middle of something.
+    pub fn stop_asleep(&self) {
+        until("it sleeps", || {
+            let before = self.cpu_time();
+            std::thread::sleep(Duration::from_millis(5));
+            self.is_all('S') && self.cpu_time() == before
+        });
+        self.stop();
+    }
+
+    /// Stops it, whatever it does. Before all its threads have heard of it some of them may still do something.
+    pub fn stop(&self) {
+        kill_process(Pid::from_child(&self.0.0), Signal::STOP).expect("ours");
+        until("it stands still", || self.is_all('T'));
+    }
+
+    /// All its threads are in that state, of those of proc(5).
+    fn is_all(&self, state: char) -> bool {
+        let threads = std::fs::read_dir(self.proc("task")).expect("it runs");
+        threads.flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(state))
+        })
+    }
+
+    /// Lets it go on that was stopped.
+    pub fn resume(&self) {
+        kill_process(Pid::from_child(&self.0.0), Signal::CONT).expect("ours");
     }
 
     fn proc(&self, name: &str) -> String {

@@ -7,7 +7,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fabcache_client::{Completed, FabricMode, Options, Request, Ttl};
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::common::fabric::{options, over, served};
 use super::common::process::{patient, until, until_up};
@@ -76,10 +75,10 @@ fn a_waker_that_panics_keeps_nobody_from_being_woken() {
     cache.set(b"key", &pattern(3, 300), Ttl::NEVER).expect("stored");
     assert!(cache.get(b"key").expect("answered").is_some());
     for _ in 0..2 {
-        kill_process(Pid::from_child(&server.0.0), Signal::STOP).expect("ours");
+        server.stop_asleep();
         let requests = (0..8).map(|_| cache.iget("key", Vec::new())).collect();
         let completed = awaited_beside_panics(requests, || {
-            kill_process(Pid::from_child(&server.0.0), Signal::CONT).expect("ours");
+            server.resume();
         });
         assert!(completed.iter().all(|completed| completed.value == pattern(3, 300)), "{completed:?}");
     }
@@ -138,19 +137,18 @@ fn own_time() -> Duration {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn who_waits_for_room_sleeps() {
     let (server, address, path) = served("fabric-room", "-m 64 -I 32m");
-    let pid = Pid::from_child(&server.0.0);
     let timeout = Duration::from_secs(2);
     let cache = over(&address, Options { timeout, failures_max: u32::MAX, ..options(FabricMode::Request) });
     // The two ends know each other by then.
     cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
-    kill_process(pid, Signal::STOP).expect("ours");
+    server.stop_asleep();
     let (began, before) = (Instant::now(), own_time());
     // More than lies in the memory that the server reads, by an odd number of bytes.
     let value = pattern(5, (16 << 20) + 12_345);
     let made = own_time() - before;
     cache.set(b"key", &value, Ttl::NEVER).expect_err("nobody takes it");
     let (worked, waited) = (own_time() - before - made, began.elapsed());
-    kill_process(pid, Signal::CONT).expect("ours");
+    server.resume();
     assert!(waited >= timeout && worked < timeout / 8, "{worked:?} of {waited:?} were spent on waiting");
     let later = patient(&path.0);
     until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
