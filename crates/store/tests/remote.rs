@@ -75,7 +75,7 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
         for i in 0..count {
             set_with(&handle, &key(i), &content(i), i as u32 % 3, Expiry::NEVER).expect("memory is free");
         }
-        let mut fetches = Vec::new();
+        let (mut fetches, mut forgotten) = (Vec::new(), 0);
         for round in 0..3 {
             let before = fabric.posted;
             for from in (0..count).step_by(32) {
@@ -88,8 +88,9 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
                 while let Some(done) = remote.next_done() {
                     assert_eq!(value_of(&done, &mut fabric), Some(content(done.token)), "key {}", done.token);
                     let Found::Hit(hit, _) = done.found else { unreachable!("it has a value") };
-                    assert_eq!((hit.flags, done.was_kept), (done.token as u32 % 3, round == 2));
-                    assert_eq!(hit.frequency.is_none(), done.was_kept);
+                    assert_eq!((hit.flags, hit.frequency.is_none()), (done.token as u32 % 3, done.was_kept));
+                    assert!(round == 2 || !done.was_kept);
+                    forgotten += u64::from(round == 2 && !done.was_kept);
                     seen += 1;
                 }
                 assert_eq!((seen, remote.gets_under_way(), remote.fetches_under_way()), (32, 0, 0));
@@ -98,6 +99,8 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
             assert_eq!(lines, count / 32, "one for each window");
             fetches.push((all - lines) as f64 / count as f64);
         }
+        // Their hashes lead more keys to a set of places than it has in one run of thirty.
+        assert!(forgotten < count / 100, "{forgotten} kept locations had to make room");
         assert!(fetches[1] < by_key, "{fetches:?} a GET by key");
         assert!(fetches[2] < 1.05, "{fetches:?} a GET at a kept location");
         for i in 0..64 {
