@@ -53,11 +53,12 @@ fn expiry_is_to_the_second() {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
     c.ask(format!("set past 0 {} 1\r\nx\r\nget past\r\n", now - 10), "STORED\r\nEND\r\n");
     c.ask(
-        format!("set future 0 {} 1\r\nx\r\nget future\r\n", now + 100),
+        format!("set future 0 {} 1\r\nx\r\nget future\r\n", now + 105),
         "STORED\r\nVALUE future 0 1\r\nx\r\nEND\r\n",
     );
     c.ask("set soon 0 1 1\r\nx\r\nset later 0 4 1\r\nx\r\n", "STORED\r\nSTORED\r\n");
-    c.ask("mg later t\r\nmg future t\r\n", "HD t4\r\nHD t100\r\n");
+    c.ask_with_seconds("mg later t\r\n", 4, "HD t#\r\n");
+    c.ask_with_seconds("mg future t\r\n", 105, "HD t#\r\n");
     std::thread::sleep(std::time::Duration::from_millis(2_100));
     c.ask("get soon later\r\n", "VALUE later 0 1\r\nx\r\nEND\r\n");
     c.ask("add soon 0 0 1\r\ny\r\nget soon\r\n", "STORED\r\nVALUE soon 0 1\r\ny\r\nEND\r\n");
