@@ -371,14 +371,16 @@ fn of_many_flushes_one_waits() {
     };
     for _ in 0..3 {
         assert_eq!(lease(), LEASE);
-        let began = Instant::now();
+        let mut waited = 0;
         for _ in 0..40 {
             set(&handle, b"key", b"value").expect("memory is free");
+            let began = Instant::now();
             handle.flush(Expiry::AT_ONCE);
+            waited += u32::from(began.elapsed() >= LEASE);
             assert_eq!(lease(), Duration::ZERO, "or the next would have to wait as well");
         }
-        let taken = began.elapsed();
-        assert!(taken >= LEASE && taken < LEASE * 20, "{taken:?}");
+        // A busy machine may keep others for as long.
+        assert!((1..20).contains(&waited), "{waited} of 40 have waited");
         handle.maintain();
     }
 }
