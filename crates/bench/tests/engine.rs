@@ -99,10 +99,15 @@ fn requests_in_flight_end_when_they_are_answered_and_not_when_the_next_is_due() 
         let plan = plan(&[server.url("shm")], "auto", &work);
         filled(&plan);
         let pace = Pace::Open { rate_per_s: 50.0, arrivals: Arrivals::Even };
-        let outcome = run(&plan, &round(pace, 500)).expect("right answers");
-        let median_ms = outcome.all_latency().percentile_ns(50.0) / 1e6;
-        assert!(median_ms < 60.0, "{median_ms} ms, {outcome:?}");
-        assert!((24..=26).contains(&outcome.operations), "{outcome:?}");
+        let is_short = |_| {
+            let outcome = run(&plan, &round(pace, 500)).expect("right answers");
+            assert!((24..=26).contains(&outcome.operations), "{outcome:?}");
+            let median_ms = outcome.all_latency().percentile_ns(50.0) / 1e6;
+            println!("{median_ms} ms, {outcome:?}");
+            median_ms < 60.0
+        };
+        // A round in which the machine stood still says nothing.
+        assert!((0..5).any(is_short), "they end when the next is due, a hundred milliseconds later");
     }
 }
 
