@@ -25,7 +25,7 @@ use fabcache_bench::throughput::Throughput;
 use fabcache_client::Protocol;
 
 /// How long answers that do not come are waited for.
-const PATIENCE: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(1);
 /// A round of many clients.
 const SECONDS: f64 = 0.5;
 /// So long that the middle is behind what tells the number of the item.

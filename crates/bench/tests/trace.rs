@@ -287,7 +287,9 @@ fn replay_on_fake(path: &Path, fault: Fault, replay: &Replay) -> Result<Results,
     });
     let url = format!("unix://{}", path.display()).parse().expect("a URL");
     let mut target = Target::new("fake", &[url], Protocol::Text).expect("it is up");
-    target.patience = Duration::from_millis(300);
+    if fault == Fault::Silent {
+        target.patience = Duration::from_secs(1);
+    }
     run(replay, &[&target]).map_err(|error| format!("{error:#}"))
 }
 
