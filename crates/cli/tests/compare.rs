@@ -78,9 +78,12 @@ fn serve() {
     let line = format!("fabcached -t 1 -s {socket} --shm");
     let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
     let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
-    let _server = Server::start(settings, Vec::new()).expect("a server");
-    if let Some(ms) = argument("lives_ms") {
-        std::thread::sleep(Duration::from_millis(ms.parse().expect("a number")));
+    let server = Server::start(settings, Vec::new()).expect("a server");
+    if argument("mortal").is_some() {
+        // Not before it is measured.
+        while server.shared().store.sums().total_items == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         eprintln!("it had enough");
         std::process::exit(3);
     }
@@ -184,7 +187,7 @@ fn what_goes_wrong_is_told() {
     }
     let told = error(&[&dummy("broken", "--fault wrong@20"), &good, "--verify"]);
     assert!(told.contains("a wrong value under the key bench-"), "{told}");
-    let told = error(&[&again("mortal", "socket={socket} lives_ms=50"), &good]);
+    let told = error(&[&again("mortal", "socket={socket} mortal=yes"), &good]);
     assert!(told.contains("mortal unix ended: exit status: 3") && told.contains("it had enough"), "{told}");
     let told = error(&[&again("web", "stranger={port}"), &good]);
     assert!(told.contains("web tcp does not speak as a memcached does"), "{told}");
