@@ -57,8 +57,14 @@ impl Drop for Running {
     }
 }
 
+/// As by default, but that a busy machine is waited for.
+pub fn patiently() -> Options {
+    let long = Duration::from_secs(30);
+    Options { timeout: long, connect_timeout: long, ..Options::default() }
+}
+
 pub fn client(address: &str) -> Client {
-    Client::new([address], Options::default()).expect("an address")
+    Client::new([address], patiently()).expect("an address")
 }
 
 struct Unpark(Thread);

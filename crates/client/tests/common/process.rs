@@ -9,7 +9,7 @@ use fabcache_client::{Client, Options};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use super::{Running, client};
+use super::{Running, client, patiently};
 
 const SOCKET: &str = "FABCACHE_TEST_SOCKET";
 const FLAGS: &str = "FABCACHE_TEST_FLAGS";
@@ -171,7 +171,7 @@ impl Server {
 
 /// A client that looks for a server that was down again at once.
 pub fn patient(path: &str) -> Client {
-    let options = Options { retry_after: Duration::from_millis(1), ..Options::default() };
+    let options = Options { retry_after: Duration::from_millis(1), ..patiently() };
     Client::new([format!("unix://{path}")], options).expect("an address")
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fabcache_client::{Client, Options, SharedMemory, Ttl};
 
+use crate::common::patiently;
 use crate::common::process::at;
 
 /// Longest value of a worker: some are longer than the staging area.
@@ -36,7 +37,7 @@ impl Workers {
     /// Works in three threads, one of them over the socket.
     pub fn start<'scope>(&'scope self, scope: &'scope std::thread::Scope<'scope, '_>, path: &str) {
         for (number, rounds) in self.rounds.iter().enumerate() {
-            let never = Options { shared_memory: SharedMemory::Never, ..Options::default() };
+            let never = Options { shared_memory: SharedMemory::Never, ..patiently() };
             let by_socket = || Client::new([format!("unix://{path}")], never).expect("an address");
             let cache = if number == 2 { by_socket() } else { at(path) };
             scope.spawn(move || {
