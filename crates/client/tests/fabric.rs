@@ -651,7 +651,7 @@ fn reads_end_with_the_servers_connections() {
             until("it is over", is_over);
         });
         // Where it is read all the same, that was before. Reads alone would be waited for as long as two seconds.
-        assert!(result.is_err() || took < Duration::from_millis(100), "{result:?} after {took:?}");
+        assert!(result.is_err() || took < Duration::from_secs(1), "{result:?} after {took:?}");
         assert!(took < Duration::from_millis(1800), "{took:?}");
     }
     passage.is_cut.store(false, Ordering::Relaxed);
