@@ -458,7 +458,7 @@ fn what_was_lent_to_a_server_that_hangs_is_given_back() {
         stream
     });
     let options = fabcache_options_new();
-    call!(fabcache_options_timeout_ms(options, 100));
+    call!(fabcache_options_timeout_ms(options, 1_000));
     let cache = Open::with(&[&address.to_string()], options);
     let request = call!(fabcache_request_new(cache.0));
     let value = vec![1u8; 64 << 20];
