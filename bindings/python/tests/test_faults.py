@@ -352,8 +352,8 @@ def test_other_threads_run_while_one_waits():
     server = Answering(b"", False)
     cache = fabcache.Client(server.place, timeout=1)
     thread = threading.Thread(target=lambda: raised(lambda: cache.get("a")))
-    thread.start()
     begun = time.monotonic()
+    thread.start()
     turns = 0
     while thread.is_alive():
         turns += 1

@@ -78,7 +78,7 @@ def of(client, name):
 def test_a_server_that_fails_is_left_alone_and_then_left_out(ignore_exc, local, new_server):
     servers = [local.path, ("127.0.0.1", 1)]
     theirs, ours = pair(
-        servers, {"ignore_exc": ignore_exc, "retry_attempts": 1, "retry_timeout": 0.1, "dead_timeout": 0.5}
+        servers, {"ignore_exc": ignore_exc, "retry_attempts": 1, "retry_timeout": 0.4, "dead_timeout": 2.0}
     )
     key = of(ours, "127.0.0.1:1")[0]
     ours.clients[local.path].delete(key, noreply=False)
@@ -87,15 +87,15 @@ def test_a_server_that_fails_is_left_alone_and_then_left_out(ignore_exc, local, 
         told = [outcome(client, do("get", key, default=7))]
         # It is not asked again so soon.
         told.append(outcome(client, do("get", key, default=7)))
-        time.sleep(0.15)
+        time.sleep(0.5)
         told.append(outcome(client, do("get", key, default=7)))
-        time.sleep(0.15)
+        time.sleep(0.5)
         told.append(outcome(client, do("set", key, "1")))
         # Now its keys belong to the other.
         told.append(outcome(client, do("set", key, "1", noreply=False)))
         told.append(outcome(client, do("get", key)))
         ours.clients[local.path].delete(key, noreply=False)
-        time.sleep(0.6)
+        time.sleep(2.2)
         told.append(outcome(client, do("get", key, default=7)))
         seen.append([(what[0], what[1]) for what in told])
     assert seen[1] == seen[0]
