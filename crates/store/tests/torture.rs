@@ -14,6 +14,8 @@ use fabcache_store::{Expiry, Handle};
 const KEYS: usize = 3_000;
 const WRITERS: usize = 3;
 const READERS: usize = 3;
+/// A busy machine may take longer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is known of one key: writes begun and answered. Each key has one writer.
 #[derive(Default)]
@@ -55,7 +57,14 @@ fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
     let (store, clock) = store(memory_bytes, true, WRITERS + READERS + 1);
     let versions: Arc<Vec<Versions>> = Arc::new((0..KEYS).map(|_| Versions::default()).collect());
     let stop = Arc::new(AtomicBool::new(false));
-    let (mut reads, mut hits) = (0u64, 0u64);
+    // Reads and hits of each reader.
+    let counts: Arc<[[AtomicU64; 2]; READERS]> = Arc::default();
+    let sum = |which: usize| counts.iter().map(|of| of[which].load(Ordering::Relaxed)).sum::<u64>();
+    // So much at least, for anything to be said.
+    let is_enough = || {
+        let (reads, hits) = (sum(0), sum(1));
+        reads > 1_000 && hits > reads / 10 && store.sums().total_items > 1_000
+    };
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let (store, versions, stop) = (Arc::clone(&store), Arc::clone(&versions), Arc::clone(&stop));
@@ -86,6 +95,7 @@ fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
         let readers: Vec<_> = (0..READERS)
             .map(|reader| {
                 let (store, versions, stop) = (Arc::clone(&store), Arc::clone(&versions), Arc::clone(&stop));
+                let counts = Arc::clone(&counts);
                 scope.spawn(move || {
                     let handle = Handle::new(&store);
                     let mut random = Random(reader as u64 + 100);
@@ -95,8 +105,10 @@ fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
                         let i = if random.below(2) == 0 { random.below(10) } else { random.below(KEYS) };
                         let answered = versions[i].answered.load(Ordering::SeqCst);
                         reads += 1;
+                        counts[reader][0].store(reads, Ordering::Relaxed);
                         let Some((info, bytes)) = get(&handle, &key(i)) else { continue };
                         hits += 1;
+                        counts[reader][1].store(hits, Ordering::Relaxed);
                         assert_eq!(info.flags, 7);
                         let version = check(i, &bytes);
                         assert!(
@@ -105,26 +117,23 @@ fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
                         );
                         assert!(version <= versions[i].begun.load(Ordering::SeqCst));
                     }
-                    (reads, hits)
                 })
             })
             .collect();
         let handle = Handle::new(&store);
         let end = Instant::now() + time;
-        while Instant::now() < end {
+        while Instant::now() < end || !is_enough() && Instant::now() < end + PATIENCE {
             std::thread::sleep(Duration::from_millis(20));
             clock.advance(1);
             handle.maintain();
         }
         stop.store(true, Ordering::Relaxed);
         for reader in readers {
-            let (r, h) = reader.join().expect("no reader failed");
-            (reads, hits) = (reads + r, hits + h);
+            reader.join().expect("no reader failed");
         }
     });
-    let sums = store.sums();
-    println!("{reads} reads, {hits} hits\n{sums:?}");
-    assert!(reads > 1_000 && hits > reads / 10 && sums.total_items > 1_000);
+    println!("{} reads, {} hits\n{:?}", sum(0), sum(1), store.sums());
+    assert!(is_enough());
     // Quiet again, all that is left is right, and nothing leaks.
     let handle_count = store.usage();
     assert_eq!(handle_count.segments_pinned, 0);
