@@ -247,7 +247,8 @@ fn a_segment_is_not_used_again_before_the_slot_changed_of_what_died_in_it() {
                     store.segments.seal_open(|_| true);
                     // Pieces are written without the lock of a group, which whoever replaces `a` may hold.
                     let owner = store.hash(b"b");
-                    let piece = store.write_piece(owner, Queue::Small, Expiry::NEVER, b"3", Claim::Move);
+                    let piece =
+                        store.write_piece(owner, Queue::Small, Expiry::NEVER, b"3", Claim::Move, false);
                     store.kill_piece(piece.expect("memory enough"));
                 }
                 let found = get(&handle, b"a");

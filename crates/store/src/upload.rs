@@ -153,9 +153,8 @@ impl Uploaded {
 
     fn add_pieces(&mut self, handle: &Handle, expiry: Expiry, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
         while !bytes.is_empty() {
-            match self.store.write_piece(self.owner, self.queue, expiry, bytes, Claim::New) {
+            match self.store.write_piece(self.owner, self.queue, expiry, bytes, Claim::New, true) {
                 Ok(piece) => {
-                    self.store.segments.count_orphan(piece.offset, 1);
                     self.pieces.push(piece);
                     bytes = &bytes[piece.len as usize..];
                 }

@@ -126,7 +126,7 @@ impl Store {
         let mut parts = Vec::new();
         let mut rest = &value[..];
         while !rest.is_empty() {
-            match self.write_piece(owner, queue, Expiry::at(head.expiry), rest, Claim::Move) {
+            match self.write_piece(owner, queue, Expiry::at(head.expiry), rest, Claim::Move, false) {
                 Ok(part) => {
                     rest = &rest[part.len as usize..];
                     parts.push(part);

@@ -207,7 +207,7 @@ impl Handle {
         }
         let mut rest = seam.as_deref().unwrap_or_default();
         while !rest.is_empty() {
-            let piece = store.write_piece(hash, joined.queue, expiry, rest, Claim::New)?;
+            let piece = store.write_piece(hash, joined.queue, expiry, rest, Claim::New, false)?;
             rest = &rest[piece.len as usize..];
             joined.made.push(piece);
             joined.pieces.push(piece);

@@ -49,7 +49,7 @@ impl Store {
     }
 
     /// Writes a piece of a value of the key with this hash: as much of `bytes` as fits the open segment, if that is
-    /// not too short a piece.
+    /// not too short a piece. An orphan is one that no item has yet, and is counted as such.
     pub(crate) fn write_piece(
         &self,
         owner: KeyHash,
@@ -57,6 +57,7 @@ impl Store {
         expiry: Expiry,
         bytes: &[u8],
         claim: Claim,
+        is_orphan: bool,
     ) -> Result<PieceEntry, NoSpace> {
         let now = self.now();
         let wanted = bytes.len().min(self.piece_value_bytes_max());
@@ -74,6 +75,10 @@ impl Store {
         debug_assert!(new.bytes() <= reservation.len);
         let (offset, segment) = (reservation.offset, reservation.segment);
         let generation = self.segments.generation(segment) as u32;
+        if is_orphan {
+            // Nobody takes the segment as long as the reservation stands, and when it ends this is to be known.
+            self.segments.count_orphan(offset, 1);
+        }
         self.write_item(reservation, &new, &bytes[..new.value_len as usize], expiry);
         let checksum = Item::read(&self.memory, offset).expect("just written").checksum;
         Ok(PieceEntry { offset, generation, len: new.value_len, checksum })
