@@ -32,7 +32,7 @@ const THEIR_PROGRAM: &str = "/usr/bin/memcached";
 const FLAGS: &[&str] = &["-l", "127.0.0.1", "-U", "0", "-m", "256", "-I", "1m", "-t", "1", "-c", "1024"];
 
 /// For a server to answer after its start.
-const START_TIME_MAX: Duration = Duration::from_secs(10);
+const START_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Lines of a server's output that are shown after a failure.
 const LOG_LINES_MAX: usize = 40;

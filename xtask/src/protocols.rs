@@ -23,7 +23,7 @@ const USER: &str = "fabcache";
 const PASSWORD: &str = "a password";
 
 /// For a server to answer after its start.
-const START_TIME_MAX: Duration = Duration::from_secs(10);
+const START_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// For the tests, compiling included.
 const TEST_TIME_MAX: Duration = Duration::from_secs(1800);

@@ -24,7 +24,7 @@ class Server:
         if os.geteuid() == 0:
             flags = ("-u", "root", *flags)
         self.process = subprocess.Popen([os.environ[program], *place, "-t", "2", "-m", "64", *flags])
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 self.connect().close()
@@ -47,11 +47,11 @@ class Server:
 
     def stop(self):
         self.process.terminate()
-        assert self.process.wait(10) == 0, "the server did not end well"
+        assert self.process.wait(60) == 0, "the server did not end well"
 
     def kill(self):
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 class Answering:

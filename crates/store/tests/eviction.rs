@@ -1,4 +1,5 @@
 //! What eviction keeps, and that writers who store the same again and again cost others next to nothing.
+#![cfg(not(loom))]
 
 mod common;
 

@@ -23,7 +23,7 @@ use crate::workspace;
 const PROVIDER: &str = "tcp;ofi_rxm";
 
 /// For a server to answer after its start.
-const START_TIME_MAX: Duration = Duration::from_secs(10);
+const START_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Builds the program and runs it.
 ///
