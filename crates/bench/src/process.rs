@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -42,10 +43,13 @@ impl Process {
     /// # Errors
     /// The system refuses.
     pub fn pin(&self, cpus: &Cpus) -> Result<()> {
-        self.tasks()?.into_iter().try_for_each(|task| pin(Some(task), cpus))
+        self.tasks()?.into_iter().try_for_each(|task| match set_cpus(Some(task), cpus) {
+            Err(Errno::SRCH) => Ok(()),
+            done => done.with_context(|| format!("cannot pin to CPU {cpus}")),
+        })
     }
 
-    /// CPU time of all its threads so far.
+    /// CPU time of all threads that it has, so far.
     ///
     /// # Errors
     /// The system does not tell.
@@ -53,13 +57,22 @@ impl Process {
         let mut total = 0;
         for task in self.tasks()? {
             let path = format!("/proc/{}/task/{}/schedstat", self.0, task.as_raw_nonzero());
-            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+            let text = match std::fs::read_to_string(&path) {
+                // It has ended since it was listed.
+                Err(error)
+                    if [Errno::NOENT, Errno::SRCH].map(Some).contains(&Errno::from_io_error(&error)) =>
+                {
+                    continue;
+                }
+                text => text.with_context(|| format!("cannot read {path}"))?,
+            };
             total += text
                 .split_whitespace()
                 .next()
                 .and_then(|ns| ns.parse::<u64>().ok())
                 .context("no CPU time")?;
         }
+        ensure!(total > 0, "process {} has ended", self.0);
         Ok(Duration::from_nanos(total))
     }
 
@@ -115,9 +128,13 @@ impl Process {
 /// # Errors
 /// The system refuses.
 pub fn pin(thread: Option<Pid>, cpus: &Cpus) -> Result<()> {
+    set_cpus(thread, cpus).with_context(|| format!("cannot pin to CPU {cpus}"))
+}
+
+fn set_cpus(thread: Option<Pid>, cpus: &Cpus) -> Result<(), Errno> {
     let mut set = CpuSet::new();
     cpus.0.iter().for_each(|cpu| set.set(*cpu));
-    sched_setaffinity(thread, &set).with_context(|| format!("cannot pin to CPU {cpus}"))
+    sched_setaffinity(thread, &set)
 }
 
 impl Cpus {
@@ -181,6 +198,8 @@ impl fmt::Display for Cpus {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -193,6 +212,22 @@ mod tests {
             let error = text.parse::<Cpus>().expect_err(text).to_string();
             assert!(error.contains("CPU"), "{error}");
         }
+    }
+
+    #[test]
+    fn threads_that_end_while_it_is_looked_at_are_no_error() {
+        let (process, cpus) = (Process(std::process::id()), Cpus::current().expect("some"));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    scope.spawn(|| {}).join().expect("no panic");
+                }
+            });
+            let looked: Vec<_> = (0..2_000).map(|_| (process.cpu_time(), process.pin(&cpus))).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(looked.iter().all(|(time, pinned)| time.is_ok() && pinned.is_ok()), "{looked:?}");
+        });
     }
 
     #[test]
