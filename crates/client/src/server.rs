@@ -4,6 +4,7 @@ mod connecting;
 mod kept;
 mod reading;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -103,12 +104,12 @@ impl Server {
     /// Gives a connection back after a call that came to this; notes what that says of the server.
     pub fn give_back<T>(&self, connection: Connection, done: &Result<T, Failure>) {
         let mut state = self.state();
-        self.note_in(&mut state, done.as_ref().map(|_| ()));
+        let forgotten = self.note_in(&mut state, done.as_ref().map(|_| ()));
         let is_broken = done.as_ref().err().is_some_and(Failure::breaks) || connection.is_unsure();
         let closed = if is_broken { Some(connection) } else { self.kept.put(&mut state, connection) };
         // Over the fabric that takes a while.
         drop(state);
-        drop(closed);
+        drop((closed, forgotten));
     }
 
     /// One call with a connection of its own.
@@ -160,24 +161,25 @@ impl Server {
 
     /// Notes what a call came to.
     pub fn note(&self, done: Result<(), &Failure>) {
-        self.note_in(&mut self.state(), done);
+        let forgotten = self.note_in(&mut self.state(), done);
+        drop(forgotten);
     }
 
-    fn note_in(&self, state: &mut State, done: Result<(), &Failure>) {
-        match done {
-            Err(failure) if failure.breaks() => {
-                state.failures += 1;
-                state.forget_idle();
-                state.form = None;
-                if let Some(remote) = self.remote.as_ref().filter(|_| failure.is_hang_up()) {
-                    remote.forget();
-                }
-                if state.failures >= self.failures_max {
-                    state.down_until = Some(Instant::now() + self.retry_after);
-                }
-            }
-            _ => (state.failures, state.down_until) = (0, None),
+    /// The same. Connections that are to be closed once nothing is locked.
+    fn note_in(&self, state: &mut State, done: Result<(), &Failure>) -> VecDeque<Connection> {
+        let Some(failure) = done.err().filter(|failure| failure.breaks()) else {
+            (state.failures, state.down_until) = (0, None);
+            return VecDeque::new();
+        };
+        state.failures += 1;
+        state.form = None;
+        if let Some(remote) = self.remote.as_ref().filter(|_| failure.is_hang_up()) {
+            remote.forget();
         }
+        if state.failures >= self.failures_max {
+            state.down_until = Some(Instant::now() + self.retry_after);
+        }
+        state.take_idle()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

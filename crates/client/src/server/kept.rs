@@ -111,9 +111,10 @@ impl State {
         self.down_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Those that were made before are likely broken as well.
-    pub fn forget_idle(&mut self) {
-        self.idle.clear();
+    /// Those that were made before are likely broken as well. They are to be closed once nothing is locked.
+    #[must_use]
+    pub fn take_idle(&mut self) -> VecDeque<Connection> {
+        std::mem::take(&mut self.idle)
     }
 
     /// Connections that nobody uses.
