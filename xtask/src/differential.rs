@@ -20,6 +20,7 @@ use fabcache_differential::saboteur::{Harm, Saboteur};
 use fabcache_differential::{Options, RunArgs, Servers};
 use rustix::process::Signal;
 
+use crate::servers::START_TIME_MAX;
 use crate::workspace;
 
 /// The release that the comparison knows, which is Debian 12's.
@@ -30,9 +31,6 @@ const THEIR_PROGRAM: &str = "/usr/bin/memcached";
 
 /// Flags that mean the same to both. One thread: commands on several connections keep their order.
 const FLAGS: &[&str] = &["-l", "127.0.0.1", "-U", "0", "-m", "256", "-I", "1m", "-t", "1", "-c", "1024"];
-
-/// For a server to answer after its start.
-const START_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Lines of a server's output that are shown after a failure.
 const LOG_LINES_MAX: usize = 40;

@@ -16,14 +16,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::clients::install::make_packages_ready;
 use crate::process::{Guarded, Interrupt, Scratch, describe, read};
+use crate::servers::START_TIME_MAX;
 use crate::workspace;
 
 /// Who may ask the memcached that has users.
 const USER: &str = "fabcache";
 const PASSWORD: &str = "a password";
-
-/// For a server to answer after its start.
-const START_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// For the tests, compiling included.
 const TEST_TIME_MAX: Duration = Duration::from_secs(1800);

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::{Guarded, Interrupt, describe, read};
 
-/// For a server to answer after its start.
-const START_TIME_MAX: Duration = Duration::from_secs(60);
+/// For a server to answer after its start, whoever starts it.
+pub const START_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// For an answer of a server that is up.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);

@@ -99,16 +99,14 @@ fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
                 scope.spawn(move || {
                     let handle = Handle::new(&store);
                     let mut random = Random(reader as u64 + 100);
-                    let (mut reads, mut hits) = (0u64, 0u64);
+                    let [reads, hits] = &counts[reader];
                     while !stop.load(Ordering::Relaxed) {
                         // Some keys are hot, so that readers and writers meet.
                         let i = if random.below(2) == 0 { random.below(10) } else { random.below(KEYS) };
                         let answered = versions[i].answered.load(Ordering::SeqCst);
-                        reads += 1;
-                        counts[reader][0].store(reads, Ordering::Relaxed);
+                        reads.fetch_add(1, Ordering::Relaxed);
                         let Some((info, bytes)) = get(&handle, &key(i)) else { continue };
-                        hits += 1;
-                        counts[reader][1].store(hits, Ordering::Relaxed);
+                        hits.fetch_add(1, Ordering::Relaxed);
                         assert_eq!(info.flags, 7);
                         let version = check(i, &bytes);
                         assert!(

@@ -17,13 +17,11 @@ use super::recorded;
 use crate::capi::install::soname;
 use crate::clients::install::make_packages_ready;
 use crate::process::Interrupt;
+use crate::servers::START_TIME_MAX;
 use crate::workspace;
 
 /// Of libfabric, on any machine.
 const PROVIDER: &str = "tcp;ofi_rxm";
-
-/// For a server to answer after its start.
-const START_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Builds the program and runs it.
 ///

@@ -21,15 +21,13 @@ use serde_json::Value;
 
 use crate::clients::install::make_packages_ready;
 use crate::process::{self, Guarded, Interrupt, Scratch};
+use crate::servers::START_TIME_MAX;
 use crate::workspace;
 
 use browser::{Browser, Theme};
 
 /// Of a phone, a tablet, a screen.
 const WIDTHS: [u32; 3] = [360, 768, 1300];
-
-/// For a server to answer after its start.
-const START_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// For a measurement with `--quick`, on a machine that does other things too.
 const RUN_TIME_MAX: Duration = Duration::from_secs(120);
