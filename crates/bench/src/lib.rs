@@ -14,8 +14,7 @@
 //! - `engine/`: many clients at once; `throughput/`: what they come to; `mixture/`: with values of very different sizes;
 //!   `multiget/`: with many keys in a request.
 //! - `process.rs`: CPU time and memory of a process.
-//! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped; `leftovers.rs`: nothing is
-//!   left behind, though a signal ends it all.
+//! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped.
 //! - `memory/`: items held in the memory that a process takes.
 //! - `report.rs`: figures as a table and as JSON; `plot.rs`: as a picture.
 //! - `trace/`: traces, recorded and synthetic, and their replay on servers; `policies/`: miss ratios of the store and of
@@ -39,7 +38,6 @@ pub mod html;
 pub mod hybrid;
 pub mod items;
 pub mod latency;
-pub mod leftovers;
 pub mod limits;
 pub mod machine;
 pub mod memory;

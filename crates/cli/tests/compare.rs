@@ -7,10 +7,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use fabcache_bench::leftovers::Folder;
 use fabcache_bench::results::Results;
 use fabcache_server::options::CommandLine;
 use fabcache_server::{Server, Settings};
+use fabcache_testbed::cleanup::Folder;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The tool.

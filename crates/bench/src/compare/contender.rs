@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use fabcache_client::Protocol;
+use fabcache_testbed::cleanup;
 use rustix::process::Pid;
 
 use super::words::{joined, words};
-use crate::leftovers;
 use crate::server::Server;
 use crate::target::{Target, Url};
 
@@ -207,7 +207,7 @@ impl Contender {
         let target = reached.map_err(|error| {
             let words = match server.ended(Duration::from_millis(200)) {
                 Some(how) => format!("it ended: {how}"),
-                None => format!("it is up{}", server.last_words()),
+                None => format!("it is up{}", server.output_tail()),
             };
             error.context(format!("{name} does not speak as a memcached does; {words}"))
         })?;
@@ -280,7 +280,7 @@ fn version(program: &str) -> Option<String> {
     let (reader, writer) = std::io::pipe().ok()?;
     let mut command = Command::new(program);
     command.arg("-V").stdin(Stdio::null()).stdout(writer.try_clone().ok()?).stderr(writer);
-    let mut child = leftovers::start_server(&mut command).ok()?;
+    let mut child = cleanup::start_server(&mut command).ok()?;
     drop(command);
     let until = Instant::now() + VERSION_PATIENCE;
     let tells = loop {
@@ -293,7 +293,7 @@ fn version(program: &str) -> Option<String> {
     // Nothing is done to one that has ended.
     let _ = child.kill();
     let _ = child.wait();
-    leftovers::forget_server(Pid::from_child(&child));
+    cleanup::forget_server(Pid::from_child(&child));
     if !tells {
         return None;
     }
@@ -315,7 +315,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::leftovers::Folder;
+    use fabcache_testbed::cleanup::Folder;
 
     fn contender(text: &str) -> Contender {
         text.parse().expect(text)

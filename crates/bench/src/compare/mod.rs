@@ -14,6 +14,7 @@ mod words;
 
 use anyhow::{Result, ensure};
 use fabcache_client::Protocol;
+use fabcache_testbed::cleanup::Folder;
 
 pub use contender::{Contender, Way};
 pub use sets::{Set, Wishes};
@@ -23,7 +24,6 @@ pub use words::words;
 use contender::Running;
 
 use crate::experiment::{self, Plan, Progress};
-use crate::leftovers::Folder;
 use crate::process::pin;
 use crate::results::Results;
 

@@ -7,9 +7,9 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use fabcache_testbed::cleanup;
 
 use super::Listen;
-use crate::leftovers;
 use crate::limits::Limits;
 use crate::process::Process;
 
@@ -41,7 +41,7 @@ impl Child {
             command.arg("--listen").arg(place.to_string());
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        if leftovers::are_cleared() {
+        if cleanup::handles_signals() {
             // What a terminal sends goes to the benchmark, and this ends with it, and takes its sockets away.
             command.process_group(0);
         }

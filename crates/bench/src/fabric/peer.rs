@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail, ensure};
 use fabcache_fabric::{
     Area, Completion, Domain, Kind, Library, Peer, Peers, Place, Pool, Port, PortOptions, Provider,
 };
+use fabcache_testbed::cleanup;
 
-use crate::leftovers;
 use crate::process::Process;
 use crate::target::PATIENCE;
 
@@ -208,7 +208,7 @@ impl PeerProcess {
         let mut command = Command::new(program);
         command.args(["bench", "fabric-peer", &provider.identity(), &bytes.to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = leftovers::start_server(&mut command)
+        let mut child = cleanup::start_server(&mut command)
             .with_context(|| format!("cannot start {}", program.display()))?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().context("its output is a pipe")?);
@@ -255,7 +255,7 @@ impl Drop for PeerProcess {
         // It may be polling, and would not see that its input has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        leftovers::forget_server(id);
+        cleanup::forget_server(id);
     }
 }
 

@@ -27,10 +27,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use fabcache_bench::leftovers;
 use fabcache_bench::plot::{self, Panel};
 use fabcache_bench::report as figures;
 use fabcache_bench::server::Candidate;
+use fabcache_testbed::cleanup;
 use serde::Serialize;
 
 /// What can be measured.
@@ -80,7 +80,7 @@ pub enum Command {
 
 /// Measures.
 pub fn run(command: Command) -> Result<()> {
-    leftovers::clear_when_told_to_end()?;
+    cleanup::handle_signals()?;
     match command {
         Command::Latency(arguments) => latency::run(&arguments),
         Command::Dissect(arguments) => dissect::run(&arguments),

@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn files_that_cannot_be_written_are_told() {
-        let folder = fabcache_bench::leftovers::Folder::new("fabcache-output").expect("a folder");
+        let folder = fabcache_testbed::cleanup::Folder::new("fabcache-output").expect("a folder");
         let (kept, new) = (folder.path().join("kept"), folder.path().join("new"));
         std::fs::write(&kept, "what was there").expect("a file");
         check(&[("--json", Some(&kept)), ("--report", Some(&new)), ("--plot", None)]).expect("both can be");

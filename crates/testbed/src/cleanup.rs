@@ -1,6 +1,6 @@
-//! Nothing is left behind: servers and folders that a measurement made go with it, though a signal ends it.
+//! Stops server processes and removes folders when a signal ends this process.
 //!
-//! A process killed outright cannot see to that.
+//! SIGKILL cannot be handled: then the kernel stops the servers (`PR_SET_PDEATHSIG`), and folders stay.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -14,40 +14,40 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// How long a server may take to stop before it is killed.
-pub const PATIENCE: Duration = Duration::from_secs(10);
-/// What a shell adds to a signal's number when it tells that a program ended by one.
-const ENDED_BY_SIGNAL: i32 = 128;
+/// A server that has not stopped by then is killed.
+pub const STOP_TIME_MAX: Duration = Duration::from_secs(10);
+/// A shell reports a program that a signal ended with this plus the signal's number.
+const SIGNAL_STATUS: i32 = 128;
 
-/// What must not outlive this process.
+/// Server processes and folders that must not outlive this process.
 #[derive(Debug, Default)]
-struct Leftovers {
+struct Registry {
     servers: Vec<(Pid, OwnedFd)>,
     folders: Vec<PathBuf>,
 }
 
-static LEFTOVERS: Mutex<Leftovers> = Mutex::new(Leftovers { servers: Vec::new(), folders: Vec::new() });
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { servers: Vec::new(), folders: Vec::new() });
 static SIGNALS: OnceLock<()> = OnceLock::new();
 
-fn leftovers() -> MutexGuard<'static, Leftovers> {
-    LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on a signal that ends this process ends its servers first. Once is enough.
+/// Makes SIGINT, SIGTERM and SIGHUP stop the servers before they end this process. Further calls change nothing.
 ///
 /// # Errors
-/// The system refuses.
-pub fn clear_when_told_to_end() -> Result<()> {
+/// The system refuses a signal handler or a thread.
+pub fn handle_signals() -> Result<()> {
     if SIGNALS.get().is_some() {
         return Ok(());
     }
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot take signals")?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
-            // Never given back: whoever finds its servers gone waits here to forget them, and says nothing.
-            let mut leftovers = leftovers();
-            leftovers.clear();
-            std::process::exit(ENDED_BY_SIGNAL + signal);
+            // The lock is never released: a thread that finds its servers gone blocks in `forget_server` and reports nothing.
+            let mut registry = registry();
+            registry.clear();
+            std::process::exit(SIGNAL_STATUS + signal);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait).context("cannot start a thread")?;
@@ -55,45 +55,46 @@ pub fn clear_when_told_to_end() -> Result<()> {
     Ok(())
 }
 
-/// Whether signals are seen to. Then servers do not get those that a terminal sends to all of a program.
-pub fn are_cleared() -> bool {
+/// Returns whether [`handle_signals`] was called. Then servers lead process groups of their own, which a terminal's signals
+/// do not reach.
+pub fn handles_signals() -> bool {
     SIGNALS.get().is_some()
 }
 
-/// Starts a child that is to end with this process.
+/// Starts a child process that ends with this process.
 ///
 /// # Errors
 /// The system does not start it.
 pub fn start_server(command: &mut Command) -> Result<Child> {
-    // Held all the while: a signal finds either no child, or one that it knows.
-    let mut leftovers = leftovers();
+    // Locked throughout: a signal finds either no child process or a registered one.
+    let mut registry = registry();
     let mut child = command.spawn()?;
     let pid = Pid::from_child(&child);
     match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(handle) => leftovers.servers.push((pid, handle)),
+        Ok(handle) => registry.servers.push((pid, handle)),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(error).context("cannot hold on to the server's process");
+            return Err(error).context("cannot open a pidfd of the server process");
         }
     }
     Ok(child)
 }
 
-/// It has ended.
+/// Removes a process that has ended.
 pub fn forget_server(pid: Pid) {
-    leftovers().servers.retain(|(known, _)| *known != pid);
+    registry().servers.retain(|(known, _)| *known != pid);
 }
 
-impl Leftovers {
+impl Registry {
     fn clear(&mut self) {
         for (_, server) in &self.servers {
-            // One that is gone needs no signal.
+            // Fails for a server that has ended, which needs no signal.
             let _ = pidfd_send_signal(server, Signal::TERM);
         }
-        let until = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STOP_TIME_MAX;
         for (_, server) in &self.servers {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).ok();
             let ended = poll(&mut [PollFd::new(server, PollFlags::IN)], left.as_ref());
             if !matches!(ended, Ok(1..)) {
@@ -106,15 +107,17 @@ impl Leftovers {
     }
 }
 
-/// A folder for sockets, of this user alone. It goes when dropped.
+/// A folder that only this user can enter, for sockets and logs. Removed when dropped.
+///
+/// Its path is short: a Unix socket's path holds no more than 107 bytes.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A new one, whose name begins so.
+    /// Creates a folder in the system's temporary folder, whose name begins with `name`.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn new(name: &str) -> Result<Folder> {
         use std::os::unix::fs::DirBuilderExt;
         use std::sync::atomic::{AtomicU32, Ordering};
@@ -122,13 +125,13 @@ impl Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("{name}-{}-{number}", std::process::id()));
-        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-        made.with_context(|| format!("cannot make the folder {}", path.display()))?;
-        leftovers().folders.push(path.clone());
+        let created = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        created.with_context(|| format!("cannot create the folder {}", path.display()))?;
+        registry().folders.push(path.clone());
         Ok(Folder(path))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -137,7 +140,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
-        leftovers().folders.retain(|known| *known != self.0);
+        registry().folders.retain(|known| *known != self.0);
     }
 }
 
@@ -146,14 +149,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_over_is_cleared() {
+    fn clearing_stops_servers_and_removes_folders() {
         let mut child = Command::new("sleep").arg("60").spawn().expect("a process");
         let pid = Pid::from_child(&child);
         let handle = pidfd_open(pid, PidfdFlags::empty()).expect("it runs");
-        let folder = Folder::new("fabcache-leftovers").expect("a folder");
+        let folder = Folder::new("fabcache-cleanup").expect("a folder");
         std::fs::write(folder.path().join("socket"), "").expect("a file in it");
-        // Of its own, so that other tests keep theirs.
-        let mut own = Leftovers { servers: vec![(pid, handle)], folders: vec![folder.path().to_owned()] };
+        // Not the process's registry, which holds other tests' servers.
+        let mut own = Registry { servers: vec![(pid, handle)], folders: vec![folder.path().to_owned()] };
         own.clear();
         assert!(!folder.path().exists());
         assert!(child.try_wait().expect("a child").is_some_and(|status| !status.success()));

@@ -1,0 +1,22 @@
+//! What tests, benchmarks and `cargo xtask` share.
+//!
+//! | module | what it has |
+//! | --- | --- |
+//! | [`server`] | starts, watches and stops a server process |
+//! | `local` | a server in this process, for tests (feature `in-process`) |
+//! | [`cleanup`] | stops server processes and removes folders when a signal ends this process |
+//! | [`ports`] | free ports |
+//! | [`bytes`] | values whose bytes can be checked |
+//! | [`random`] | reproducible random numbers |
+//! | [`statistics`] | the median |
+//! | [`wait`] | waiting for a condition, with one time limit |
+
+pub mod bytes;
+pub mod cleanup;
+#[cfg(feature = "in-process")]
+pub mod local;
+pub mod ports;
+pub mod random;
+pub mod server;
+pub mod statistics;
+pub mod wait;

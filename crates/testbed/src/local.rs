@@ -1,0 +1,94 @@
+//! A server in this process, for tests.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use fabcache_server::options::CommandLine;
+use fabcache_server::{Server, Settings};
+
+/// A server in this process. Dropping it stops the server, and panics if a thread of it failed.
+pub struct LocalServer {
+    server: Option<Server>,
+}
+
+impl LocalServer {
+    /// Starts a server with these flags, separated by blanks.
+    ///
+    /// # Errors
+    /// The flags are invalid, or the server cannot listen.
+    pub fn start(flags: &str) -> Result<Self> {
+        let line = format!("fabcached {flags}");
+        let parsed = CommandLine::try_parse_from(line.split_whitespace())?;
+        let settings = Settings::new(&parsed.options, &|_| None)?;
+        Ok(Self { server: Some(Server::start(settings, Vec::new())?) })
+    }
+
+    /// Starts a server of one worker on a free port of 127.0.0.1, with these flags too.
+    ///
+    /// # Panics
+    /// As the errors of [`LocalServer::start`].
+    pub fn tcp(flags: &str) -> Self {
+        Self::start(&format!("-t 1 -l 127.0.0.1 -p -1 {flags}")).expect("the server starts")
+    }
+
+    /// Starts a server of one worker on a Unix socket, with these flags too. Returns the socket's path as well.
+    ///
+    /// # Panics
+    /// As the errors of [`LocalServer::start`].
+    pub fn unix(name: &str, flags: &str) -> (Self, PathBuf) {
+        let path = socket_path(name);
+        let server = Self::start(&format!("-t 1 -s {} {flags}", path.display())).expect("the server starts");
+        (server, path)
+    }
+
+    /// Returns the server.
+    pub fn server(&self) -> &Server {
+        self.server.as_ref().expect("it runs until it is dropped")
+    }
+
+    /// Returns the address of its TCP listener.
+    ///
+    /// # Panics
+    /// It has none.
+    pub fn address(&self) -> SocketAddr {
+        let addresses = self.server().local().iter().map(|peer| peer.to_string());
+        addresses.filter_map(|address| address.parse().ok()).next().expect("it listens on TCP")
+    }
+
+    /// Returns `tcp://ADDRESS:PORT`.
+    ///
+    /// # Panics
+    /// It has no TCP listener.
+    pub fn url(&self) -> String {
+        format!("tcp://{}", self.address())
+    }
+
+    /// Stops the server.
+    ///
+    /// # Errors
+    /// A thread of it failed.
+    pub fn stop(mut self) -> Result<()> {
+        self.server.take().expect("it runs until it is dropped").stop().context("a thread failed")
+    }
+}
+
+impl Drop for LocalServer {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            let stopped = server.stop();
+            if !std::thread::panicking() {
+                stopped.expect("no thread failed");
+            }
+        }
+    }
+}
+
+/// Returns a path for a Unix socket that no other test uses.
+pub fn socket_path(name: &str) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("fabcache-{name}-{}-{number}", std::process::id()))
+}
