@@ -1,26 +1,21 @@
 //! `cargo xtask differential`: memcached 1.6.18 and fabcached side by side, the same bytes to both.
 //!
-//! Starts both with the same flags, on ports of their own, and has `fabcache-differential` compare them. The
-//! servers are killed when this process ends, however it ends.
+//! Starts both with the same flags, on ports of their own, and has `fabcache-differential` compare them.
 
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use fabcache_differential::run::run_and_print;
 use fabcache_differential::saboteur::{Harm, Saboteur};
 use fabcache_differential::{Options, RunArgs, Servers};
-use rustix::process::Signal;
+use fabcache_testbed::server::ServerProcess;
 
-use crate::servers::START_TIME_MAX;
+use crate::servers::server_command;
 use crate::workspace;
 
 /// The release that the comparison knows, which is Debian 12's.
@@ -31,9 +26,6 @@ const THEIR_PROGRAM: &str = "/usr/bin/memcached";
 
 /// Flags that mean the same to both. One thread: commands on several connections keep their order.
 const FLAGS: &[&str] = &["-l", "127.0.0.1", "-U", "0", "-m", "256", "-I", "1m", "-t", "1", "-c", "1024"];
-
-/// Lines of a server's output that are shown after a failure.
-const LOG_LINES_MAX: usize = 40;
 
 /// Commands of each part of the test of the test.
 const SELF_TEST_COMMANDS: u64 = 30_000;
@@ -70,14 +62,23 @@ pub fn run(args: &Args) -> Result<()> {
         None if args.run.twin || args.self_test => theirs.clone(),
         None => workspace::build_server()?,
     };
-    let their_server = Server::start(&theirs)?;
-    let our_server = Server::start(&ours)?;
-    let servers = Servers { theirs: their_server.address, ours: our_server.address };
+    let start = |name: &str, program: &Path| {
+        ServerProcess::start_on_free_port(name, &|port| {
+            let mut command = server_command(program);
+            command.args(FLAGS).args(["-p", &port.to_string()]);
+            command
+        })
+    };
+    let (their_server, their_address) = start("theirs", &theirs)?;
+    let (our_server, our_address) = start("ours", &ours)?;
+    let servers = Servers { theirs: their_address, ours: our_address };
     let options = Options { stop: Arc::clone(&stop), ..args.run.options(servers) };
     let outcome = if args.self_test { self_test(&options) } else { run_and_print(&options) };
     ensure!(!stop.load(Ordering::Relaxed), "interrupted");
-    for (name, server) in [("theirs", their_server), ("ours", our_server)] {
-        server.show_log_if_broken(name);
+    for (name, mut server) in [("theirs", their_server), ("ours", our_server)] {
+        if server.wait(Duration::ZERO).is_some() || server.has_panicked() {
+            eprintln!("{name} failed{}", server.output_tail());
+        }
     }
     outcome
 }
@@ -138,79 +139,4 @@ fn install() -> Result<()> {
     let installed = apt_get(&package)? || (apt_get(&["update", "--quiet"])? && apt_get(&package)?);
     ensure!(installed, "apt-get does not install memcached");
     Ok(())
-}
-
-/// A server that is killed when this is dropped.
-struct Server {
-    child: Child,
-    address: SocketAddr,
-    log: PathBuf,
-}
-
-impl Server {
-    fn start(program: &Path) -> Result<Self> {
-        // Nothing holds the port between this and the server's start, and nothing else asks for one so fast.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let log = std::env::temp_dir().join(format!("differential-{}-{port}.log", std::process::id()));
-        let output = File::create(&log).with_context(|| format!("{} cannot be created", log.display()))?;
-        let mut command = Command::new(program);
-        command.args(FLAGS).args(["-p", &port.to_string()]);
-        if rustix::process::geteuid().is_root() {
-            command.args(["-u", "root"]);
-        }
-        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
-        // SAFETY: the closure runs between fork and exec, where only async-signal-safe calls are allowed: it
-        // makes one system call (prctl) and touches no memory of its own.
-        unsafe {
-            command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?));
-        }
-        let child = command.spawn().with_context(|| format!("{} cannot be started", program.display()))?;
-        let mut server = Self { child, address, log };
-        server.wait_until_up().inspect_err(|_| server.show_log(&program.to_string_lossy()))?;
-        Ok(server)
-    }
-
-    fn wait_until_up(&mut self) -> Result<()> {
-        let deadline = Instant::now() + START_TIME_MAX;
-        while TcpStream::connect(self.address).is_err() {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("a server ended at once: {status}");
-            }
-            ensure!(Instant::now() < deadline, "a server does not answer");
-            sleep(Duration::from_millis(10));
-        }
-        Ok(())
-    }
-
-    /// What it wrote is of interest if it died, or one of its threads did.
-    fn show_log_if_broken(mut self, name: &str) {
-        if self.child.try_wait().is_ok_and(|status| status.is_some())
-            || self.written().contains("panicked at")
-        {
-            self.show_log(name);
-        }
-    }
-
-    fn written(&self) -> String {
-        fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
-    }
-
-    /// Shows the end of what the server wrote.
-    fn show_log(&self, name: &str) {
-        let text = self.written();
-        let lines: Vec<&str> = text.lines().collect();
-        for line in &lines[lines.len().saturating_sub(LOG_LINES_MAX)..] {
-            eprintln!("{name}: {line}");
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_file(&self.log);
-    }
 }

@@ -35,10 +35,16 @@ impl Interrupt {
 
     /// Waits a moment, and fails when it is time to stop.
     pub fn pause(&self) -> Result<()> {
+        self.check()?;
+        sleep(POLL_PERIOD);
+        Ok(())
+    }
+
+    /// Fails when it is time to stop.
+    pub fn check(&self) -> Result<()> {
         if self.is_set() {
             bail!("interrupted");
         }
-        sleep(POLL_PERIOD);
         Ok(())
     }
 
@@ -66,11 +72,6 @@ impl Guarded {
         Ok(Self { child, status: None })
     }
 
-    /// Its process.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// How it ended, when it has.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {
@@ -86,12 +87,6 @@ impl Guarded {
             interrupt.pause()?;
         }
         Ok(self.status)
-    }
-
-    /// Asks it to stop.
-    pub fn terminate(&self) {
-        // It may be gone already, which its status will tell.
-        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
     }
 }
 

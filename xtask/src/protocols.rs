@@ -6,17 +6,19 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use fabcache_testbed::ports::free_port;
+use fabcache_testbed::server::ServerProcess;
 
 use crate::clients::install::make_packages_ready;
-use crate::process::{Guarded, Interrupt, Scratch, describe, read};
-use crate::servers::START_TIME_MAX;
+use crate::process::{Guarded, Interrupt, Scratch, describe};
+use crate::servers::{self, MEMCACHED, local, server_command};
 use crate::workspace;
 
 /// Who may ask the memcached that has users.
@@ -61,7 +63,7 @@ pub fn run(_: &Args) -> Result<()> {
 struct Server {
     name: &'static str,
     address: String,
-    _process: Guarded,
+    _process: ServerProcess,
 }
 
 struct Started<'a> {
@@ -86,22 +88,25 @@ impl Started<'_> {
     }
 
     fn memcached(&self, name: &'static str, flags: &[&str], users: Option<&Path>) -> Result<Server> {
-        let port = free_port()?;
-        let mut command = memcached();
-        command.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]).args(flags);
-        if let Some(users) = users {
-            command.env("SASL_CONF_PATH", users);
-        }
-        let answers = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
-        self.start(name, format!("tcp://127.0.0.1:{port}"), &mut command, answers)
+        let command = |port: u16| {
+            let mut command = memcached();
+            command.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]).args(flags);
+            if let Some(users) = users {
+                command.env("SASL_CONF_PATH", users);
+            }
+            command
+        };
+        let (process, address) = ServerProcess::start_on_free_port(name, &command)?;
+        Ok(Server { name, address: format!("tcp://{address}"), _process: process })
     }
 
     fn memcached_on_a_socket(&self, name: &'static str) -> Result<Server> {
         let path = self.scratch.join("memcached.sock");
         let mut command = memcached();
         command.arg("-s").arg(&path);
-        let answers = || UnixStream::connect(&path).is_ok();
-        self.start(name, format!("unix://{}", path.display()), &mut command, answers)
+        let is_up = || UnixStream::connect(&path).is_ok();
+        let process = servers::start(name, command, &is_up, self.interrupt)?;
+        Ok(Server { name, address: format!("unix://{}", path.display()), _process: process })
     }
 
     fn proxy(&self, name: &'static str, behind: &str) -> Result<Server> {
@@ -114,8 +119,9 @@ impl Started<'_> {
         fs::write(&settings, text)?;
         let mut command = Command::new("/usr/sbin/nutcracker");
         command.arg("-c").arg(&settings).args(["-a", "127.0.0.1", "-s", &statistics.to_string()]);
-        let answers = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
-        self.start(name, format!("tcp://127.0.0.1:{port}"), &mut command, answers)
+        let is_up = || TcpStream::connect(local(port)).is_ok();
+        let process = servers::start(name, command, &is_up, self.interrupt)?;
+        Ok(Server { name, address: format!("tcp://127.0.0.1:{port}"), _process: process })
     }
 
     /// A folder with who may ask, as libsasl2 reads it.
@@ -135,39 +141,10 @@ impl Started<'_> {
         ensure!(child.wait()?.success(), "saslpasswd2 stores no user");
         Ok(self.scratch.to_owned())
     }
-
-    fn start(
-        &self,
-        name: &'static str,
-        address: String,
-        command: &mut Command,
-        answers: impl Fn() -> bool,
-    ) -> Result<Server> {
-        let log = self.scratch.join(name);
-        let output = File::create(&log)?;
-        let mut process = Guarded::spawn(command, output.try_clone()?, output)?;
-        let deadline = Instant::now() + START_TIME_MAX;
-        while !answers() {
-            if let Some(status) = process.status()? {
-                bail!("{name} ended at once: {}\n{}", describe(status), read(&log));
-            }
-            ensure!(Instant::now() < deadline, "{name} does not answer\n{}", read(&log));
-            self.interrupt.pause()?;
-        }
-        Ok(Server { name, address, _process: process })
-    }
 }
 
 fn memcached() -> Command {
-    let mut command = Command::new("/usr/bin/memcached");
+    let mut command = server_command(Path::new(MEMCACHED));
     command.args(["-m", "64", "-t", "1"]);
-    if rustix::process::geteuid().is_root() {
-        command.args(["-u", "root"]);
-    }
     command
-}
-
-/// One that was free a moment ago.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

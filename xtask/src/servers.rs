@@ -1,25 +1,19 @@
 //! memcached and fabcached as programs of others reach them: on TCP, on a Unix socket, and through shared memory.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use fabcache_testbed::server::ServerProcess;
 
-use crate::process::{Guarded, Interrupt, describe, read};
-
-/// For a server to answer after its start, whoever starts it.
-pub const START_TIME_MAX: Duration = Duration::from_secs(60);
+use crate::process::{Interrupt, describe};
 
 /// For an answer of a server that is up.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-
-/// A port may be taken by somebody else before the server binds it.
-const START_ATTEMPTS_MAX: u32 = 5;
 
 /// Which server, and how it is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -68,11 +62,10 @@ pub(crate) struct Programs {
     pub(crate) memory_mib: u32,
 }
 
-/// A server that ends when this is dropped.
+/// A server that is stopped when this is dropped.
 pub(crate) struct Server {
-    child: Guarded,
+    process: ServerProcess,
     address: Address,
-    log: PathBuf,
 }
 
 #[derive(Clone)]
@@ -85,7 +78,7 @@ trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
 impl Server {
-    /// Starts a server whose files lie in this folder under this number.
+    /// Starts a server, whose socket lies in this folder under this number.
     pub(crate) fn start(
         programs: &Programs,
         transport: Transport,
@@ -93,39 +86,18 @@ impl Server {
         number: usize,
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        for _ in 0..START_ATTEMPTS_MAX {
-            let log = folder.join(format!("server{number}.log"));
-            let address = if transport.is_local() {
-                Address::Local(folder.join(format!("server{number}.sock")))
-            } else {
-                // Nothing else asks for a port between this and the server's start, as a rule.
-                let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-                Address::Network(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-            };
-            let mut command = command(programs, transport, &address);
-            let output = File::create(&log)?;
-            let child = Guarded::spawn(&mut command, output.try_clone()?, output)?;
-            let mut server = Self { child, address, log };
-            if server.wait_until_up(interrupt)? {
-                return Ok(server);
-            }
-            let text = read(&server.log);
-            if !text.to_lowercase().contains("in use") {
-                bail!("a server ({}) does not come up: {text}", transport.name());
-            }
+        let name = transport.name();
+        if transport.is_local() {
+            let path = folder.join(format!("server{number}.sock"));
+            let address = Address::Local(path.clone());
+            let is_up = || UnixStream::connect(&path).is_ok();
+            let process = start(name, command(programs, transport, &address), &is_up, interrupt)?;
+            Ok(Self { process, address })
+        } else {
+            let command = |port| command(programs, transport, &Address::Network(local(port)));
+            let (process, address) = ServerProcess::start_on_free_port(name, &command)?;
+            Ok(Self { process, address: Address::Network(address) })
         }
-        bail!("no free port was found in {START_ATTEMPTS_MAX} attempts")
-    }
-
-    fn wait_until_up(&mut self, interrupt: &Interrupt) -> Result<bool> {
-        let deadline = Instant::now() + START_TIME_MAX;
-        while Instant::now() < deadline && self.child.status()?.is_none() {
-            if self.ask("version", |line| line.starts_with("VERSION ")).is_ok() {
-                return Ok(true);
-            }
-            interrupt.pause()?;
-        }
-        Ok(false)
     }
 
     /// As libmemcached's programs take it: HOST:PORT, or a path.
@@ -139,7 +111,7 @@ impl Server {
     /// All its threads on one CPU.
     pub(crate) fn pin_to(&self, cpu: usize) -> Result<()> {
         let output = Command::new("taskset")
-            .args(["--all-tasks", "--cpu-list", "--pid", &cpu.to_string(), &self.child.id().to_string()])
+            .args(["--all-tasks", "--cpu-list", "--pid", &cpu.to_string(), &self.process.id().to_string()])
             .output()
             .context("taskset (Debian: util-linux) is needed")?;
         ensure!(output.status.success(), "taskset: {}", String::from_utf8_lossy(&output.stderr));
@@ -155,13 +127,13 @@ impl Server {
         text.parse().with_context(|| format!("{name} is {text}"))
     }
 
-    /// What is wrong with it after its use.
-    pub(crate) fn fault(&mut self) -> Result<Option<String>> {
-        Ok(match self.child.status()? {
-            Some(status) => Some(format!("the server {}", describe(status))),
-            None if read(&self.log).contains("panicked at") => Some("the server panicked".into()),
+    /// Returns why the server is no longer usable: it ended, or a thread panicked.
+    pub(crate) fn fault(&mut self) -> Option<String> {
+        match self.process.wait(Duration::ZERO) {
+            Some(status) => Some(format!("the server: {}", describe(status))),
+            None if self.process.has_panicked() => Some("the server panicked".into()),
             None => None,
-        })
+        }
     }
 
     fn ask(&self, command: &str, is_last: impl Fn(&str) -> bool) -> Result<Vec<String>> {
@@ -196,10 +168,34 @@ impl Server {
     }
 }
 
+/// Starts a server whatever it is, and waits until it is up; an interrupt ends the wait.
+pub(crate) fn start(
+    name: &str,
+    command: Command,
+    is_up: &dyn Fn() -> bool,
+    interrupt: &Interrupt,
+) -> Result<ServerProcess> {
+    let server = ServerProcess::start(name, command, &|| interrupt.is_set() || is_up())?;
+    interrupt.check()?;
+    Ok(server)
+}
+
+/// The command of a memcached or a fabcached, which may be root's.
+pub(crate) fn server_command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(["-u", "root"]);
+    command
+}
+
+/// The address of a port of this host.
+pub(crate) fn local(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
 /// Flags that mean the same to both, but for shared memory.
 fn command(programs: &Programs, transport: Transport, address: &Address) -> Command {
     let program = if transport.is_fabcached() { &programs.fabcached } else { &programs.memcached };
-    let mut command = Command::new(program);
+    let mut command = server_command(program);
     match address {
         Address::Network(address) => {
             let port = address.port().to_string();
@@ -214,8 +210,5 @@ fn command(programs: &Programs, transport: Transport, address: &Address) -> Comm
     }
     // One thread, so that what comes by several connections keeps its order.
     command.args(["-m", &programs.memory_mib.to_string(), "-t", "1"]);
-    if rustix::process::geteuid().is_root() {
-        command.args(["-u", "root"]);
-    }
     command
 }

@@ -227,7 +227,7 @@ impl<'a> Bench<'a> {
 
     fn check_servers(&mut self) -> Result<()> {
         for server in &mut self.servers {
-            if let Some(fault) = server.fault()? {
+            if let Some(fault) = server.fault() {
                 bail!("over {}: {fault}", self.transport.name());
             }
         }

@@ -167,7 +167,7 @@ fn run_one(
     if let Some(failure) = &run.failure {
         return Ok(Err(report(failure.clone())));
     }
-    if let Some(fault) = server.fault()? {
+    if let Some(fault) = server.fault() {
         return Ok(Err(report(fault)));
     }
     if transport.is_fabcached() {

@@ -3,21 +3,19 @@
 //! and whose server dies.
 
 use std::ffi::{OsStr, OsString};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use fabcache_testbed::server::ServerProcess;
 
 use super::recorded;
 use crate::capi::install::soname;
 use crate::clients::install::make_packages_ready;
 use crate::process::Interrupt;
-use crate::servers::START_TIME_MAX;
+use crate::servers::{self, MEMCACHED, server_command};
 use crate::workspace;
 
 /// Of libfabric, on any machine.
@@ -53,19 +51,16 @@ pub fn run(library: &Path, interrupt: &Interrupt) -> Result<()> {
     ];
     let program = recorded::build("requests", &link)?;
     let socket = scratch.join(format!("requests-{}.sock", std::process::id()));
-    let fabcached =
-        Server::start(Command::new(workspace::build_server()?).arg("-s").arg(&socket).arg("--shm"), || {
-            UnixStream::connect(&socket).is_ok()
-        })?;
+    let mut command = command(&workspace::build_server()?);
+    command.arg("-s").arg(&socket).arg("--shm");
+    let is_up = || UnixStream::connect(&socket).is_ok();
+    let fabcached = servers::start("fabcached", command, &is_up, interrupt)?;
     ask(&program, socket.as_os_str(), "fabcached over shared memory")?;
     drop(fabcached);
 
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-    let mut memcached = Command::new("memcached");
-    memcached.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]);
-    let _memcached =
-        Server::start(&mut memcached, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
-    ask(&program, OsStr::new(&format!("127.0.0.1:{port}")), "memcached over TCP")?;
+    let (memcached, address) = on_port(Path::new(MEMCACHED), &["-U", "0"])?;
+    ask(&program, OsStr::new(&address), "memcached over TCP")?;
+    drop(memcached);
     over_fabric(
         &program,
         &recorded::build(
@@ -77,14 +72,10 @@ pub fn run(library: &Path, interrupt: &Interrupt) -> Result<()> {
 
 /// Not under valgrind: libfabric has findings of its own.
 fn over_fabric(requests: &Path, program: &Path) -> Result<()> {
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-    let mut fabcached = Command::new(workspace::build_server()?);
-    fabcached.args(["-l", "127.0.0.1", "-p", &port.to_string(), "--fabric", PROVIDER]);
-    let server = Server::start(&mut fabcached, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
-    let address = format!("127.0.0.1:{port}");
+    let (server, address) = on_port(&workspace::build_server()?, &["--fabric", PROVIDER])?;
     succeeds(Command::new(requests).arg(format!("fab://{address}")), "requests over the fabric")?;
     let mut command = Command::new(program);
-    command.arg(&address).arg(server.0.id().to_string());
+    command.arg(&address).arg(server.id().to_string());
     succeeds(&mut command, "a program over the fabric, which forks, and whose server dies")
 }
 
@@ -106,35 +97,18 @@ fn ask(program: &Path, servers: &OsStr, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// A server that is killed when this is dropped.
-struct Server(Child);
-
-impl Server {
-    fn start(command: &mut Command, is_up: impl Fn() -> bool) -> Result<Server> {
-        if rustix::process::geteuid().is_root() {
-            command.args(["-u", "root"]);
-        }
-        command.args(["-m", "256"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().with_context(|| {
-            format!("{} cannot be started: install it", PathBuf::from(command.get_program()).display())
-        })?;
-        let mut server = Server(child);
-        let deadline = Instant::now() + START_TIME_MAX;
-        while !is_up() {
-            if let Some(status) = server.0.try_wait()? {
-                bail!("a server ended at once: {status}");
-            }
-            ensure!(Instant::now() < deadline, "a server does not answer");
-            sleep(Duration::from_millis(10));
-        }
-        Ok(server)
-    }
+fn on_port(program: &Path, flags: &[&str]) -> Result<(ServerProcess, String)> {
+    let command = |port: u16| {
+        let mut command = command(program);
+        command.args(["-l", "127.0.0.1", "-p", &port.to_string()]).args(flags);
+        command
+    };
+    let (server, address) = ServerProcess::start_on_free_port(&program.display().to_string(), &command)?;
+    Ok((server, address.to_string()))
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn command(program: &Path) -> Command {
+    let mut command = server_command(program);
+    command.args(["-m", "256"]);
+    command
 }

@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::clients::install::make_packages_ready;
-use crate::process::{self, Guarded, Interrupt, Scratch};
-use crate::servers::START_TIME_MAX;
+use crate::process::{self, Interrupt, Scratch};
+use crate::servers::{self, server_command};
 use crate::workspace;
 
 use browser::{Browser, Theme};
@@ -97,19 +97,10 @@ impl Subject {
     fn measure(&self) -> Result<Vec<PathBuf>> {
         let scratch = Scratch::create()?;
         let socket = scratch.path().join("s");
-        let mut command = Command::new(&self.server);
+        let mut command = server_command(&self.server);
         command.arg("-s").arg(&socket).arg("--shm");
-        if rustix::process::geteuid().is_root() {
-            command.args(["-u", "root"]);
-        }
-        let log = fs::File::create(scratch.path().join("log"))?;
-        let _server = Guarded::spawn(&mut command, log.try_clone()?, log)?;
-        let deadline = Instant::now() + START_TIME_MAX;
-        while UnixStream::connect(&socket).is_err() {
-            let text = process::read(&scratch.path().join("log"));
-            ensure!(Instant::now() < deadline, "the server does not answer\n{text}");
-            self.interrupt.pause()?;
-        }
+        let is_up = || UnixStream::connect(&socket).is_ok();
+        let _server = servers::start("the measured server", command, &is_up, &self.interrupt)?;
         let mut files = Vec::new();
         for way in ["unix", "shm"] {
             let file = self.folder.join(format!("{way}.json"));
