@@ -132,8 +132,8 @@ impl Address {
         if self.weight == 1 { Ok(()) } else { write!(f, "?weight={}", self.weight) }
     }
 
-    /// What libmemcached takes for the server's host and port: a Unix socket is a host by its path, with port 0.
-    /// How the host is reached makes no difference.
+    /// The host and port that libmemcached would use for the server. A Unix socket's host is its path, its port 0.
+    /// The transport makes no difference.
     pub(crate) fn host_and_port(&self) -> (Cow<'_, str>, u16) {
         match &self.place {
             Place::Tcp { host, port } | Place::Fabric { host, port } => (host.into(), *port),

@@ -22,7 +22,8 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// It may be that of the request with this mark. Where nothing is found or stored there is none in it.
+    /// Returns whether this can be the answer to the request with this mark. A miss or a failed store carries no mark
+    /// in its answer.
     pub fn is_of(&self, opaque: u32) -> bool {
         match self {
             Answer::Value(flags) | Answer::Done(flags) => flags.opaque == Some(opaque),
@@ -32,14 +33,14 @@ impl Answer {
     }
 }
 
-/// What an answer says of an item.
+/// The metadata of an item in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// Client flags.
     pub flags: u32,
     /// CAS.
     pub cas: u64,
-    /// What the request was marked with.
+    /// The mark of the request.
     pub opaque: Option<u32>,
 }
 

@@ -13,7 +13,8 @@ pub const RECEIVE_BYTES: usize = 64 << 10;
 /// Keys asked for before their answers are read: so many answers of refusal fit the buffers of any socket, so that
 /// neither side waits for the other to read first.
 pub const KEYS_IN_FLIGHT_MAX: usize = 64;
-/// Times that a number is looked for, and added where none is found: each is in vain only because another was faster.
+/// Attempts at reading a number and adding it where it is missing. An attempt fails only because another client was
+/// faster.
 pub const COUNTER_TRIES_MAX: u32 = 16;
 /// Connections on which a server may hang up on a question of the meta protocol, before it is taken for one that does
 /// not know that: one that ends just then hangs up once.
@@ -50,9 +51,9 @@ pub const ACCESSES_TOLD_AT_ONCE: usize = 512;
 pub const KEYS_FORESEEN_MAX: usize = 256;
 /// Keys read from memory one behind the other before anything else is looked at.
 pub const KEYS_READ_AT_ONCE: usize = 128;
-/// Readers of one server's memory kept that nobody uses.
+/// Idle readers of one server's memory that are kept.
 pub const IDLE_READERS_MAX: usize = 64;
-/// Connections kept for a server that nobody uses, however long …
+/// Idle connections to a server that are kept without a time limit …
 pub const IDLE_CONNECTIONS_KEPT: usize = 16;
 /// … and of more, as many threads may call at once, those on which a call began less than this ago.
 pub const IDLE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -79,13 +80,13 @@ pub const REFUSED_RETRY_MAX: Duration = Duration::from_millis(10);
 pub const NAP_MIN: Duration = Duration::from_micros(50);
 /// … and at most: some thousandth of a processor.
 pub const NAP_MAX: Duration = Duration::from_millis(2);
-/// How long to sleep where it can: what it forgot to tell of costs no more than this.
+/// The longest sleep on a descriptor: a notification that the descriptor misses costs at most this.
 pub const SLEEP_ON_DESCRIPTOR_MAX: Duration = Duration::from_millis(100);
 /// How long a connection that is closed waits for the server to take what was sent and not answered.
 pub const LEAVE_MAX: Duration = Duration::from_millis(100);
 /// How long a link whose server may still write to it is waited for when it is closed, before it is kept …
 pub const KEPT_WAIT: Duration = Duration::from_millis(2);
-/// … and how many are kept: their servers stand still.
+/// … and how many are kept: links whose server is stalled.
 pub const KEPT_LINKS_MAX: usize = 64;
 /// How many ports for reads there are that their servers may not know yet and that must not be closed before: those that are
 /// being opened and those that were given up. While there are so many, others ask by requests.
@@ -98,8 +99,8 @@ pub const SHORT_READ_BUFFERS: usize = READS_AT_ONCE + 16;
 pub const SHORT_READ_BYTES: usize = 6 << 10;
 /// Buffers for longer items …
 pub const LONG_READ_BUFFERS: usize = 16;
-/// … and their bytes: a value of 64 KiB, with what else is in its item, and the published line. What is longer still is read
-/// into memory that is registered for it.
+/// … and their bytes: a value of 64 KiB, the rest of its item, and the status line. Longer items are read into memory
+/// that is registered for them.
 pub const LONG_READ_BYTES: usize = 68 << 10;
 /// Of which so much is kept: pieces of a value on their way at once.
 pub const READ_BUFFERS_KEPT: usize = 8;
@@ -118,5 +119,5 @@ pub const READ_PATIENCE: Duration = Duration::from_secs(2);
 pub const AWAITED_LOOK: Duration = Duration::from_micros(100);
 /// How long after reads have failed they are tried again.
 pub const READS_AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Naps after which the server is rung for once more: some milliseconds.
+/// Naps between two doorbells to the server: some milliseconds.
 pub const NAPS_A_BELL: u32 = 8;

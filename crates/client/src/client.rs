@@ -68,7 +68,7 @@ impl Ttl {
     /// Not at all.
     pub const EXPIRED: Ttl = Ttl(When::Exactly(THIRTY_DAYS as u64 + 1));
 
-    /// So many seconds; not at all if there are none.
+    /// A lifetime in seconds; 0 means that the item never expires.
     pub fn seconds(seconds: u32) -> Ttl {
         Ttl(When::In(seconds.max(1)))
     }
@@ -97,7 +97,7 @@ impl Ttl {
 pub struct Item {
     /// The value.
     pub value: Vec<u8>,
-    /// What it was stored with for the client's own use.
+    /// The flags that it was stored with, for the client's own use.
     pub flags: u32,
     /// Tells this version of it from others; for [`Client::cas`].
     pub cas: u64,
@@ -114,7 +114,7 @@ pub struct Found<'a> {
     pub cas: u64,
 }
 
-/// What memory tells of a key at once.
+/// The result of a read from memory that does not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Glance {
     /// A value was found.
@@ -124,7 +124,7 @@ pub enum Glance {
         /// As [`Item::cas`].
         cas: u64,
     },
-    /// There is none.
+    /// The key is not stored.
     NotFound,
     /// Nothing: [`Client::get`] must be called, which may wait.
     Unknown,
@@ -172,10 +172,10 @@ struct Shared {
 }
 
 impl Client {
-    /// A client of the servers at these addresses ([`Address`]). Nothing is connected before it is needed.
+    /// Creates a client of the servers at these addresses ([`Address`]). It connects when a call needs a server.
     ///
     /// # Errors
-    /// An address is none, or there is none; a bucket is given to a server that there is not.
+    /// An address is invalid, there are no addresses, or a bucket names a server that does not exist.
     pub fn new<A: AsRef<str>>(
         addresses: impl IntoIterator<Item = A>,
         options: Options,
@@ -206,19 +206,21 @@ impl Client {
 
     // ---- reading ----
 
-    /// What is stored under a key.
+    /// Returns the item of a key.
     ///
     /// # Errors
-    /// The key is none, or the server fails.
+    /// The key is invalid, or the server fails.
     pub fn get(&self, key: &[u8]) -> Result<Option<Item>, Error> {
         self.read(key, None)
     }
 
-    /// What is stored under a key, if that can be told without waiting: if the server shares its memory and is connected to.
-    /// A value replaces what is in `value`. For callers that hold what others wait for, as the lock of an interpreter.
+    /// Returns the item of a key if that takes no waiting: the server shares its memory and is connected.
+    ///
+    /// A value replaces the contents of `value`. For callers that hold a lock which others wait for, such as an
+    /// interpreter's.
     ///
     /// # Errors
-    /// The key is none.
+    /// The key is invalid.
     pub fn glance(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Glance, Error> {
         Ok(match self.server_of(checked(key)?)?.glance(key, value) {
             Read::Hit { flags, cas } => Glance::Found { flags, cas },
@@ -284,10 +286,10 @@ impl Client {
         })
     }
 
-    /// What is stored under each of many keys: all servers are asked at once.
+    /// Returns the items of many keys. All servers are asked at the same time.
     ///
     /// # Errors
-    /// A key is none. Servers that fail are told of beside what the others answered.
+    /// A key is invalid. Servers that fail are reported beside the answers of the others.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Many, Error> {
         let mut items: Vec<Option<Item>> = keys.iter().map(|_| None).collect();
         let failed = self.get_each(keys, |number, Found { value, flags, cas }| {
@@ -296,11 +298,11 @@ impl Client {
         Ok(Many { items, failed })
     }
 
-    /// The same, without memory for each of the values: `take` is told of each that is found, in any order, and the number
-    /// of its key. Returns the servers that failed.
+    /// Calls `take` with the number of its key for each item found, in any order, without allocating memory for each
+    /// value. Returns the servers that failed.
     ///
     /// # Errors
-    /// A key is none.
+    /// A key is invalid.
     pub fn get_each<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -367,7 +369,8 @@ impl Client {
     /// Stores a value.
     ///
     /// # Errors
-    /// Key or value are none, or the server fails or refuses: memory is full, or the value too large for it.
+    /// The key or the value is invalid, or the server fails or refuses: its memory is full, or the value is too large
+    /// for it.
     pub fn set(&self, key: &[u8], value: &[u8], ttl: Ttl) -> Result<(), Error> {
         self.set_with_flags(key, value, ttl, 0)
     }
@@ -432,10 +435,10 @@ impl Client {
 
     // ---- changing ----
 
-    /// Adds to a number: the new one, or none if there is no such key.
+    /// Adds to a number and returns the new one, or None if the key is not stored.
     ///
     /// # Errors
-    /// The key is none, or the server fails or refuses: what is stored is no number.
+    /// The key is invalid, or the server fails or refuses: the value is not a number.
     pub fn incr(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
         self.arithmetic(key, false, delta)
     }
@@ -485,10 +488,10 @@ impl Client {
         server.call(|connection| count(connection, key, decrement, delta, None))
     }
 
-    /// From now on what is stored lives for `ttl`. Whether there is anything.
+    /// Changes the lifetime of an item to `ttl`. Returns whether the key is stored.
     ///
     /// # Errors
-    /// The key is none, or the server fails.
+    /// The key is invalid, or the server fails.
     pub fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool, Error> {
         let command = Command { key: checked(key)?, action: Action::Touch(ttl.exptime()) };
         self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
@@ -498,10 +501,10 @@ impl Client {
         })
     }
 
-    /// Removes a key. Whether it was there.
+    /// Deletes a key. Returns whether it was stored.
     ///
     /// # Errors
-    /// The key is none, or the server fails.
+    /// The key is invalid, or the server fails.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         let command = Command { key: checked(key)?, action: Action::Delete };
         self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
@@ -541,10 +544,10 @@ impl Client {
         self.shared.servers.iter().map(version).collect()
     }
 
-    /// Statistics of all servers, in their order: all of them, or those of a topic such as `items`.
+    /// Returns the statistics of all servers, in their order: the general ones, or those of a topic such as `items`.
     ///
     /// # Errors
-    /// Of each server, that it fails or refuses; of all, that the topic is none.
+    /// For each server, that it fails or refuses; for all, that the topic is invalid.
     pub fn stats(&self, topic: &str) -> Vec<Result<Vec<(String, String)>, Error>> {
         let is_topic = topic.bytes().all(|byte| (b' '..0x7f).contains(&byte));
         let stats = |server: &Arc<Server>| {
@@ -570,10 +573,10 @@ impl Client {
         self.shared.servers.iter().map(|server| server.transport()).collect()
     }
 
-    /// The address of the server that has a key.
+    /// Returns the address of the server that a key belongs to.
     ///
     /// # Errors
-    /// The key is none, or all servers are left out.
+    /// The key is invalid, or all servers are excluded.
     pub fn address_of(&self, key: &[u8]) -> Result<&Address, Error> {
         Ok(&self.server_of(checked(key)?)?.address)
     }

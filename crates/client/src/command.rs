@@ -1,4 +1,4 @@
-//! What a server is asked about one key.
+//! A request about one key.
 
 /// A request about one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Action {
     },
     /// Store a value, which is sent behind the request.
     Store {
-        /// What becomes of what is there.
+        /// What happens to the stored item.
         mode: Mode,
         /// Bytes of the value.
         len: usize,
@@ -39,14 +39,14 @@ pub enum Action {
         decrement: bool,
         /// How much.
         delta: u64,
-        /// Where there is none, it is stored.
+        /// The number to store where there is none.
         initial: Option<Initial>,
     },
     /// See whether anything is stored.
     Look,
 }
 
-/// A number to be stored where there is none.
+/// A number to store where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initial {
     /// The number.
@@ -55,7 +55,7 @@ pub struct Initial {
     pub exptime: u64,
 }
 
-/// What a value to be stored does to what is there ([`crate::Client::store`]).
+/// How a value is stored in relation to the item that is there ([`crate::Client::store`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// It takes its place.

@@ -53,7 +53,7 @@ impl Connection {
         }
     }
 
-    /// What the server takes.
+    /// The encoding that the server accepts.
     pub fn form(&self) -> Form {
         self.stream.form()
     }
@@ -242,7 +242,7 @@ impl Connection {
 
     fn receive(&mut self, value: &mut Vec<u8>) -> Result<(), Failure> {
         loop {
-            // What was just asked for is not there yet: to try would be a system call in vain.
+            // The answer to the request just sent cannot have arrived: receiving now would waste a system call.
             if !self.has_more {
                 self.wait(Until::Arrived)?;
             }

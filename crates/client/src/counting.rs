@@ -9,13 +9,14 @@ use crate::error::Failure;
 use crate::input::protocol;
 use crate::message::Form;
 
-/// Adds `delta` to a number, or subtracts it: the new one, or none if there is none and none to begin with.
+/// Adds `delta` to a number or subtracts it. Returns the new number, or None if the key is not stored and no initial
+/// number is given.
 ///
-/// The text protocol has no numbers to begin with: there such a one is added where none is found, and if another was faster
-/// all begins again.
+/// The text protocol has no initial numbers: there the number is added where none is found, and everything is tried
+/// again if another client was faster.
 ///
 /// # Errors
-/// As for [`Connection::ask`]; what is stored is no number.
+/// As [`Connection::ask`]; the value is not a number.
 pub fn count(
     connection: &mut Connection,
     key: &[u8],

@@ -7,8 +7,8 @@ use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 /// Why a call did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The caller's: an address that is none.
-    #[error("{address:?} is no address of a server: {why}")]
+    /// The caller's: an invalid address.
+    #[error("invalid server address {address:?}: {why}")]
     Address {
         /// What was given.
         address: String,
@@ -65,7 +65,7 @@ pub enum Failure {
     #[error("no answer: {0}")]
     Broken(io::Error),
     /// It answered what the protocol does not know. Whether a change was made is not known.
-    #[error("an answer that is none: {0:?}")]
+    #[error("invalid answer: {0:?}")]
     Protocol(String),
     /// It has failed of late, and is not asked again until [`crate::Options::retry_after`] is over.
     #[error("it has failed of late and is not asked again yet")]
@@ -73,7 +73,7 @@ pub enum Failure {
     /// The caller's: a key that the text protocol, which is spoken with this server, cannot carry.
     #[error("its protocol is the text one, which takes no key with spaces or control characters")]
     Key,
-    /// It refused: memory is full, the value is too large, a number is none, or as it says.
+    /// The server refused: its memory is full, the value is too large, the value is not a number, or as it says.
     #[error("it refuses: {0}")]
     Refused(String),
 }

@@ -1,4 +1,4 @@
-//! What a server says, taken apart in pieces, for the fuzz targets.
+//! Parses a server's answers cut into pieces, for the fuzz targets.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

@@ -1,7 +1,7 @@
-//! What a server has sent, taken apart into lines and answers wherever it was cut on its way.
+//! Splits the received bytes into lines and answers, wherever the network cut them.
 //!
-//! Bytes go where they belong as they come: of a value that is longer than what is received at once, all that has not
-//! arrived with its line is received into the value itself.
+//! Bytes are received into place: the part of a long value that did not arrive with its line is received into the
+//! value itself.
 
 use std::io;
 use std::ops::Range;
@@ -50,7 +50,7 @@ impl Coming {
     }
 }
 
-/// What there was to receive.
+/// The result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Nothing now.
@@ -238,7 +238,7 @@ fn receive(stream: &mut dyn Stream, into: &mut Vec<u8>) -> Result<Received, Fail
     }
 }
 
-/// What a server said that is no answer.
+/// The failure for bytes that are not an answer.
 pub fn protocol(said: &[u8]) -> Failure {
     Failure::Protocol(String::from_utf8_lossy(said).into_owned())
 }

@@ -8,15 +8,15 @@
 //! assert_eq!(cache.get(b"key")?.map(|item| item.value), Some(b"value".to_vec()));
 //! # Ok::<(), fabcache_client::Error>(())
 //! ```
-//! These calls block, for no longer than [`Options::timeout`]. A [`Client`] may be shared among threads: each call takes
-//! a connection that nobody uses, or makes one. Keys are mapped to servers as libmemcached does ([`Distribution`]), so
-//! that programs in any language agree on where a key is.
+//! These calls block, for at most [`Options::timeout`]. Threads may share a [`Client`]: each call takes an idle
+//! connection or opens one. Keys map to servers as in libmemcached ([`Distribution`]), so programs in any language
+//! agree on where a key is.
 //!
-//! What is spoken over sockets is [`Options::protocol`]: unless that says otherwise the meta protocol (memcached's
-//! doc/protocol.txt), which any memcached from 1.6 on takes, or with servers and proxies that do not know it the classic text
-//! protocol. That is found out on the first connection to a server, at the cost of a question, and of a connection or two
-//! where a proxy hangs up on it; who needs not that names the protocol. Through the memory of a fabcached most requests are
-//! packets of the binary protocol, and the rest those of the meta one.
+//! [`Options::protocol`] chooses the protocol over sockets. By default it is the meta protocol (memcached's
+//! doc/protocol.txt), which memcached speaks from 1.6 on, or the classic text protocol with servers and proxies that
+//! do not know it. The first connection to a server finds that out with one question, and with one or two more
+//! connections where a proxy hangs up. A program that names the protocol saves this. Through the memory of a
+//! fabcached most requests are packets of the binary protocol, the rest those of the meta protocol.
 //!
 //! A key has 1 to 250 bytes. By the meta protocol one with others than printable ASCII goes in base64, of which servers take
 //! as many: they refuse such keys of more than 186 bytes. By the text protocol a key with a space or a control character
@@ -91,7 +91,7 @@
 //! When a connection breaks, or its server leaves what is first unanswered for [`Options::timeout`], all requests in
 //! flight on it fail with that error, and the next is sent on a new connection.
 //!
-//! # What an error says
+//! # Errors
 //!
 //! A request is never sent twice: when a connection breaks it is not known whether the server did what was asked, and
 //! that is what the error says.

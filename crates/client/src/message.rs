@@ -6,7 +6,7 @@ use crate::command::{Action, Command};
 use crate::text::Asked;
 use crate::{meta, packet, text};
 
-/// What a server takes and answers.
+/// The encoding of a server's requests and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Lines of the meta protocol.

@@ -35,7 +35,7 @@ pub struct Operation {
     pub payload: Payload,
     /// Who asked.
     pub slot: Arc<Slot>,
-    /// What its answer is marked with.
+    /// The mark of its answer.
     pub opaque: u32,
     /// It is to be known when it is over.
     pub is_timed: bool,
@@ -150,7 +150,7 @@ impl Operation {
             self.value.clear();
         }
         self.copy.clear();
-        // Whoever learns that it is over has it back.
+        // The thread that learns of the end gets it back.
         drop(self.held.take());
         let at = self.is_timed.then(Instant::now);
         let mut state = self.slot.lock();

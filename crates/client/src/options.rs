@@ -1,11 +1,11 @@
-//! What a client does where it has a choice: how keys are mapped, servers reached and spoken to, and for how long.
+//! A client's options: how keys map to servers, how servers are reached, and for how long.
 
 use std::time::Duration;
 
 use crate::bounds::{CONNECT_TIMEOUT, RETRY_AFTER, TIMEOUT};
 use crate::distribution::Distribution;
 
-/// What a client does where it has a choice.
+/// A client's options.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How keys are mapped to servers.
@@ -23,8 +23,8 @@ pub struct Options {
     pub auto_eject: bool,
     /// What is spoken over sockets.
     pub protocol: Protocol,
-    /// Who this is, for servers whose clients authenticate: by text (`-Y`), or where [`Protocol::Binary`] is spoken by SASL
-    /// PLAIN (`-S`).
+    /// The user name and password, for servers whose clients authenticate: by the text protocol (`-Y`), or with
+    /// [`Protocol::Binary`] by SASL PLAIN (`-S`).
     pub credentials: Option<Credentials>,
     /// Whether memory is shared with servers that are reached by a Unix socket.
     pub shared_memory: SharedMemory,
@@ -51,9 +51,9 @@ impl std::fmt::Debug for Credentials {
 /// What is spoken with servers over sockets. Through shared memory it makes no difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// The meta protocol, or with servers that do not know it the text one: old ones answer what they are asked first with
-    /// an error, and proxies close the connection. What a server takes is asked on the first connection to it, and again
-    /// after it has failed.
+    /// The meta protocol, or the text protocol with servers that do not know it: old servers answer the first
+    /// question with an error, and proxies close the connection. The first connection to a server asks, and again
+    /// after the server failed.
     #[default]
     Auto,
     /// The meta protocol, which any memcached from 1.6 on takes.

@@ -1,6 +1,4 @@
-//! What a server is asked that is not about a key.
-//!
-//! It is the same in the meta and the text protocol: lines.
+//! Requests that are not about a key: lines, the same in the meta and the text protocol.
 
 use crate::connection::Connection;
 use crate::error::Failure;
@@ -27,7 +25,7 @@ pub fn flush(connection: &mut Connection, delay: u32) -> Result<(), Failure> {
 /// Logs so much from now on.
 pub fn verbosity(connection: &mut Connection, level: u32) -> Result<(), Failure> {
     if connection.form() == Form::Binary {
-        // The packet that others have for it is unknown to memcached, which then waits for what does not come.
+        // memcached does not know the packet that others have for it, and then waits for more bytes.
         return Err(Failure::Refused("memcached knows no packet that asks for it".into()));
     }
     done(connection, &format!("verbosity {level}"))

@@ -13,12 +13,12 @@ use crate::input::protocol;
 const EXTRAS_BYTES_MAX: usize = 8;
 /// Reads a key, and answers only if it is there.
 const GET_QUIETLY: u8 = 0x09;
-/// The time of a number that is not to be stored where there is none.
+/// The expiry time that says: store no initial number.
 const NONE_STORED: u32 = u32::MAX;
 /// No item has this CAS: servers count from 1.
 const CAS_OF_NONE: u64 = u64::MAX;
 
-/// What of a packet follows from what is to be done.
+/// The fields of a packet that follow from the action.
 #[derive(Clone, Copy, Default)]
 struct Shape {
     code: u8,
@@ -61,7 +61,7 @@ impl Shape {
                     Mode::Replace => Shape::of_store(opcode::REPLACE, flags, exptime)?,
                     Mode::Append => Shape::of(opcode::APPEND),
                     Mode::Prepend => Shape::of(opcode::PREPEND),
-                    // To a packet it is none.
+                    // The binary protocol takes this value for no CAS.
                     Mode::Compare(0) => return None,
                     Mode::Compare(cas) => Shape { cas, ..Shape::of_store(opcode::SET, flags, exptime)? },
                 };
@@ -118,7 +118,7 @@ pub fn write_any(command: &Command<'_>, out: &mut Vec<u8>) {
     debug_assert!(is_said, "{action:?}");
 }
 
-/// What packets can say of a time: a Unix time beyond them is in the year 2106.
+/// The largest time that packets can carry: a Unix time beyond it is in the year 2106.
 fn time(exptime: u64) -> u64 {
     exptime.min(u64::from(NONE_STORED - 1))
 }
@@ -136,7 +136,7 @@ fn arithmetic(key: &[u8], decrement: bool, delta: u64, initial: Option<Initial>,
     put(code, &extras, key, 0, 0, out);
 }
 
-/// Adds a request for a key, the answer to which has this mark; there is none if the key is not there.
+/// Appends a request for a key whose answer carries this mark. A miss has no answer.
 pub fn get_quietly(key: &[u8], opaque: u32, out: &mut Vec<u8>) {
     let at = out.len();
     put(GET_QUIETLY, b"", key, 0, 0, out);
@@ -177,7 +177,7 @@ pub fn order(order: Order<'_>) -> Vec<u8> {
     out
 }
 
-/// What a server is asked that is not about a key.
+/// A request that is not about a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Order<'a> {
     /// Forget everything, after so many seconds.
@@ -198,7 +198,7 @@ pub enum Order<'a> {
     Authenticate {
         /// How it authenticates.
         mechanism: &'a str,
-        /// What it says.
+        /// The word that the server sent.
         token: &'a str,
     },
 }
@@ -212,8 +212,7 @@ pub struct Said<'a> {
     pub value: &'a [u8],
 }
 
-/// The answer to an [`Order`] that these bytes begin with, or why there is none, and how many of them it takes; none if not
-/// all of them are there.
+/// Parses the answer to an [`Order`]: the answer or its failure, and its length in bytes. None if bytes are missing.
 pub fn said(bytes: &[u8]) -> Option<(Result<Said<'_>, Failure>, usize)> {
     let header: &[u8; HEADER] = bytes.first_chunk()?;
     let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
@@ -244,8 +243,7 @@ pub fn mark(packet: &mut [u8], opaque: u32) {
     packet[12..16].copy_from_slice(&opaque.to_be_bytes());
 }
 
-/// How the answer begins that these bytes begin with, or why there is none, and how many of them that takes; none if not all
-/// of them are there.
+/// Parses the head of an answer: the head or its failure, and its length in bytes. None if bytes are missing.
 #[inline]
 pub fn head(bytes: &[u8]) -> Option<(Result<Head, Failure>, usize)> {
     let header: &[u8; HEADER] = bytes.first_chunk()?;
@@ -297,7 +295,7 @@ mod tests {
     use super::*;
     use crate::meta;
 
-    /// What a server takes a request for.
+    /// Returns what a server decodes a request as.
     fn decoded<R>(request: &[u8], with: impl FnOnce(Request<'_>) -> R) -> R {
         match Decoder::mixed(Limits { inline_value_max: 1 << 20 }).decode(request) {
             Decoded::Request { consumed, request: decoded } => {
@@ -493,7 +491,7 @@ mod tests {
             };
             let by_packet = answered(&packet, &reply);
             let (by_packet, len) = head(&by_packet).expect("all of it is there");
-            // What touches a key by a line is a read, which misses.
+            // A line touches a key by a read, which misses.
             let reply = if matches!(action, Action::Touch(_)) { Reply::Miss } else { reply };
             let by_line = String::from_utf8(answered(&line, &reply)).expect("text");
             assert_eq!(

@@ -44,7 +44,7 @@ pub struct Pipeline {
     name: String,
     /// How long the server may leave what is asked for first unanswered.
     timeout: Duration,
-    /// What the server takes.
+    /// The encoding that the server accepts.
     form: Form,
     waiter: Box<dyn Waiter>,
     /// Its stream is one that gathers.
@@ -68,7 +68,7 @@ struct State {
     /// Since when nothing has moved for the first operation.
     quiet_since: Instant,
     next_opaque: u32,
-    /// What the leader waits for, while there is one.
+    /// The condition that the leader waits for, while there is a leader.
     leader: Option<Until>,
     followers: usize,
     /// Operations in flight for which futures wait.
@@ -78,7 +78,7 @@ struct State {
     wakers: Vec<Waker>,
     /// What it came to: nothing is in flight any more, and nothing will be.
     broken: Option<Failure>,
-    /// An answer has come since the server was last told of one.
+    /// An answer has arrived since the server was last notified of one.
     was_answered: bool,
     /// See [`Server::storing`].
     storing: Arc<AtomicUsize>,
@@ -129,7 +129,7 @@ impl Pipeline {
         }))
     }
 
-    /// What the server takes.
+    /// The encoding that the server accepts.
     pub fn form(&self) -> Form {
         self.form
     }
@@ -171,7 +171,7 @@ impl Pipeline {
         if state.operations.is_empty() {
             state.quiet_since = Instant::now();
         }
-        // Who waits already would have to be woken to send it.
+        // A thread that already waits would have to be woken to send it.
         let is_held = self.gathers && !state.is_waited_for() && state.holds(operation.len(), borrowed);
         let pushed = if is_held {
             state.hold(operation, borrowed);
@@ -259,7 +259,7 @@ impl Pipeline {
         loop {
             let state = self.wait_until(|state| state.awaited == 0);
             self.leave(state);
-            // What is awaited next often follows what was just told.
+            // The next await often follows the answer just delivered.
             let linger =
                 self.turned.wait_timeout_while(self.lock(), DRIVER_LINGER, |state| state.awaited == 0);
             let (mut state, _) = linger.expect(NO_PANIC);
@@ -385,7 +385,7 @@ const NO_PANIC: &str = "no thread panics while it holds a connection's state";
 
 impl Drop for State {
     fn drop(&mut self) {
-        // What was gathered was asked for.
+        // Gathered operations count as requested.
         if self.broken.is_none() && self.process.is_current() && self.unsent < self.operations.len() {
             let _ = self.send();
         }

@@ -46,7 +46,7 @@ pub struct RegisteredBuffer {
 /// Where the value is.
 #[derive(Clone, Debug)]
 pub(crate) enum Found {
-    /// There is none.
+    /// The key is not stored.
     Nothing,
     /// In the registered memory.
     Within(Range<usize>),
@@ -67,7 +67,7 @@ impl RegisteredBuffer {
         }
     }
 
-    /// The value: the one found last, or put there; none if there is none.
+    /// The value: the last one found or stored; None if there is none.
     pub fn value(&self) -> &[u8] {
         match (&self.found, &self.memory) {
             (Found::Within(range), Some(memory)) => memory.get(range.clone()).unwrap_or_default(),
@@ -103,7 +103,7 @@ impl RegisteredBuffer {
         self.room
     }
 
-    /// What a get may use. It is to be taken back.
+    /// The memory that a get may use. It must be returned.
     pub(crate) fn target(&mut self) -> Target {
         self.found = Found::Nothing;
         self.own();

@@ -32,11 +32,11 @@ pub struct Request {
     client: Client,
     slot: Arc<Slot>,
     stage: Stage,
-    /// What is in flight is a get that was to be asked for, and whose time is to be told.
+    /// The operation in flight is a get by request whose time is measured.
     timed: Option<Timed>,
     /// Memory for a copy of the next key.
     spare_key: Vec<u8>,
-    /// What a get was given for its value, or a set with it.
+    /// The registered buffer of a get or a set.
     registered: Option<RegisteredBuffer>,
 }
 
@@ -85,12 +85,12 @@ pub enum Outcome {
     Stored,
     /// A value was found.
     Found {
-        /// What it was stored with for the client's own use.
+        /// The flags that it was stored with, for the client's own use.
         flags: u32,
         /// Tells this version of it from others; for [`Client::cas`].
         cas: u64,
     },
-    /// There is none.
+    /// The key is not stored.
     NotFound,
 }
 
@@ -252,8 +252,8 @@ impl Request {
         self.issue(asked, operation, None, Kind::Set);
     }
 
-    /// The buffer of [`Request::iget_registered`], with the value if one was found, or of [`Request::iset_registered`], once the operation is over and was waited
-    /// for or awaited; none before that, or if there is none.
+    /// Returns the buffer of [`Request::iget_registered`], with the value if one was found, or of
+    /// [`Request::iset_registered`]. None before the operation is over and was waited for or awaited.
     pub fn take_buffer(&mut self) -> Option<RegisteredBuffer> {
         if matches!(self.stage, Stage::Idle) { self.registered.take() } else { None }
     }
@@ -284,9 +284,10 @@ impl Request {
         self.get(copy, false, buffer);
     }
 
-    /// Whether the operation is over. Waits only where a value was to be read from memory, and the server must be asked for it
-    /// or told of reads, but there is no connection to it, or this one takes no more; makes progress with all that the
-    /// connection has in flight.
+    /// Returns whether the operation is over, and makes progress with everything in flight on the connection.
+    ///
+    /// It waits only where a value is read from memory and the server must be asked for it or told of reads, but
+    /// there is no connection to it or the connection accepts no more.
     pub fn test(&mut self) -> bool {
         if self.is_being_read() {
             return false;
@@ -453,7 +454,7 @@ impl Request {
         };
     }
 
-    /// What was lent goes back to the buffer that it is of.
+    /// Returns lent memory to its buffer.
     fn end_loan(&mut self, loan: Option<Loan>) {
         if let (Some(registered), Some(loan)) = (&mut self.registered, loan) {
             registered.end_loan(loan);
@@ -522,7 +523,7 @@ impl Drop for Request {
         {
             pipeline.send_gathered();
         }
-        // What a waker does when it is dropped is not done under the lock.
+        // A dropped waker may run code: not under the lock.
         let _waker = self.slot.lock().waker.take();
     }
 }

@@ -79,7 +79,7 @@ impl Server {
     /// It is down, or cannot be reached.
     pub fn take(&self) -> Result<Connection, Failure> {
         if self.remote.is_some() && self.storing.load(Ordering::Acquire) > 0 {
-            // What was to be stored before does not wait for this call. While it connects there is nothing.
+            // Sets from before do not wait for this call. There is no pipeline while it connects.
             let current = self.pipeline.try_lock().ok().and_then(|current| current.clone());
             current.iter().for_each(|pipeline| pipeline.send_gathered());
         }

@@ -34,7 +34,7 @@ pub fn ring(socket: &socket2::Socket) {
 pub struct Socket {
     /// The socket.
     pub socket: Arc<socket2::Socket>,
-    /// What the server at its other end takes.
+    /// The encoding that the server at its other end accepts.
     pub form: Form,
 }
 
@@ -115,7 +115,7 @@ pub fn wait_for(socket: &socket2::Socket, what: PollFlags, deadline: Instant) ->
     wait_for_any(&mut [PollFd::new(socket, what)], deadline)
 }
 
-/// What wakes a thread that waits: readable once it was rung.
+/// Wakes a thread that waits: readable after a notification.
 #[derive(Debug)]
 pub struct Bell(pub OwnedFd);
 

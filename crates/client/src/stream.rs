@@ -21,7 +21,7 @@ pub enum Until {
 }
 
 impl Until {
-    /// Who waits for this is also woken by `other`.
+    /// Returns whether a thread that waits for this is also woken by `other`.
     pub fn covers(self, other: Until) -> bool {
         self == other || self == Until::Either
     }
@@ -40,7 +40,7 @@ pub enum Lending {
 
 /// The bytes to and from one server.
 pub trait Stream: Send + Debug {
-    /// What the server at its other end takes.
+    /// The encoding that the server at its other end accepts.
     fn form(&self) -> Form;
 
     /// Sends a beginning of the parts: how many bytes, 0 if none can be sent now. Never blocks.

@@ -36,7 +36,7 @@ pub enum Line<'a> {
     Value {
         /// The key that it is stored under.
         key: &'a [u8],
-        /// What else is said of it.
+        /// Its other properties.
         flags: Flags,
         /// Its bytes.
         len: usize,
@@ -88,7 +88,7 @@ pub fn write(command: &Command<'_>, out: &mut Vec<u8>) -> Range<usize> {
     key
 }
 
-/// What the request is that asks for this.
+/// Returns the form of the request with this action.
 pub fn asked(action: Action, key: &[u8]) -> Asked<'_> {
     match action {
         Action::Get { .. } | Action::Look => Asked::Value(key),
@@ -156,7 +156,7 @@ pub fn line<'a>(line: &'a [u8], asked: Asked<'_>) -> Result<Line<'a>, Failure> {
 }
 
 fn number(word: &[u8]) -> Option<u64> {
-    // What Rust takes for a number besides digits is none here.
+    // Rust also parses a sign, which the protocol does not have.
     let is_one = word.first().is_some_and(u8::is_ascii_digit);
     std::str::from_utf8(word).ok().filter(|_| is_one)?.parse().ok()
 }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use crate::meta;
 
-    /// What a server takes a request for, printed.
+    /// Returns what a server decodes a request as, printed.
     fn decoded(request: &[u8]) -> String {
         match Decoder::mixed(Limits { inline_value_max: 1 << 20 }).decode(request) {
             Decoded::Request { consumed, request: decoded } => {

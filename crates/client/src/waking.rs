@@ -3,8 +3,8 @@
 use std::panic::catch_unwind;
 use std::task::Waker;
 
-/// Wakes one. What panics in it is told by the panic's hook, and is its own loss: the thread has others to wake, and goes on to
-/// see to what they await.
+/// Wakes one task. A panic in the waker is reported by the panic hook and affects only that task: this thread has
+/// others to wake and to serve.
 pub fn wake(waker: Waker) {
     let _ = catch_unwind(|| waker.wake());
 }

@@ -260,7 +260,7 @@ mod tests {
             let asked = window(&mut Runs::default(), 100_000, asked_ns * 1000, read_ns * 1000);
             assert!(share.contains(&(asked / 1000)), "{asked_ns} {read_ns}: {asked} of 100000");
         }
-        // What changes is noticed.
+        // A change is noticed.
         let mut runs = Runs::default();
         window(&mut runs, 20_000, 10_000, 40_000);
         let asked = window(&mut runs, 100_000, 40_000, 10_000);

@@ -78,7 +78,7 @@ pub enum Placement {
     Modula,
     /// It belongs to the next point of a server on a ring: consistent hashing.
     Ring {
-        /// What servers are called on it.
+        /// The servers' names on it.
         names: Names,
         /// Whose points are more.
         weights: Weights,
@@ -92,13 +92,13 @@ pub enum Placement {
     Buckets(Arc<[u32]>),
 }
 
-/// What servers are called on a ring.
+/// How servers are named on a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Names {
     /// The host, and its port if that is not memcached's.
     #[default]
     Ketama,
-    /// A slash, the host, and its port: as spymemcached calls a server of which it has the IP address alone.
+    /// A slash, the host, and its port: spymemcached's name for a server that is given by its IP address.
     Spy,
 }
 

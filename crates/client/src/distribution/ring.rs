@@ -18,7 +18,7 @@ pub struct Ring {
 }
 
 impl Names {
-    /// What a server is called on the ring. A Unix socket is a host by its path, with port 0.
+    /// Returns a server's name on the ring. A Unix socket's host is its path, its port 0.
     fn of(self, address: &Address) -> String {
         match (self, address.host_and_port()) {
             (Names::Ketama, (host, DEFAULT_PORT)) => host.into_owned(),

@@ -30,7 +30,7 @@ use crate::shm::{Refusal, monotonic_ns};
 use crate::socket::{Socket, ask, ask_for_line};
 use crate::stream::{Stream, Until};
 
-/// What a server says of its end.
+/// A server's description of its endpoint.
 #[derive(Debug, PartialEq, Eq)]
 struct Offer {
     provider: String,
@@ -50,13 +50,13 @@ struct Granted {
     grace_ns: u64,
 }
 
-/// Asks for the fabric over a socket on which nothing is under way, in packets where the server is spoken to in these. What is
-/// agreed on is noted in `remote`.
+/// Asks for the fabric over an idle socket, in binary packets where the server speaks these. The agreed terms are
+/// stored in `remote`.
 ///
-/// The server refuses, or this machine has no such fabric: then the socket can be used as before.
+/// If the server refuses, or this machine has no such fabric, the socket can be used as before.
 ///
 /// # Errors
-/// The socket broke, the deadline passed, the server's answer is none, or the fabric failed when it was agreed on.
+/// The socket broke, the deadline passed, the server's answer is invalid, or the fabric failed after the agreement.
 pub fn attach(
     socket: &Socket,
     remote: &Remote,
@@ -74,7 +74,7 @@ pub fn attach(
         Ok(end) => end,
         Err(Cannot(why)) => return Ok(Err(Refusal(why))),
     };
-    // What that took is not the server's: where libfabric is used first it looks through all of this machine.
+    // This time is not the server's: the first use of libfabric searches the whole machine for devices.
     let deadline = deadline + began.elapsed();
     // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
     let asked_ns = monotonic_ns();
@@ -139,14 +139,14 @@ pub fn prove(stream: &mut FabricStream, deadline: Instant) -> Result<(), String>
     if answer == ANSWER { Ok(()) } else { Err(format!("an answer that is none: {}", answer.escape_ascii())) }
 }
 
-/// What is said of an end that is not reached: with the one cause of which libfabric says nothing.
+/// The error for an unreachable endpoint, with the one cause that libfabric does not report.
 const UNREACHED: &str = "nothing gets through to the server's end, and its answers do not come \
                          (over ofi_rxm, FI_OFI_RXM_BUFFER_SIZE has to be the same at both ends)";
 
 /// What is said of an answer that makes no sense. Not the answer itself: what is in it opens the server's memory.
 const UNSOUND: &str = "an answer to fabric attach that makes no sense";
 
-/// Why there is no fabric, by a server's answer to who asks which there is.
+/// Returns why there is no fabric, from the server's answer to the question which fabric it has.
 fn no_offer(line: String) -> String {
     let is_said = line.starts_with("CLIENT_ERROR ") || line.starts_with("SERVER_ERROR ");
     if is_said { line } else { format!("it is no server that has one, for it answers {line:?}") }
@@ -198,7 +198,7 @@ fn new_end(domain: &Arc<Domain>) -> Result<End, Cannot> {
     Ok(End::new(domain)?)
 }
 
-/// What the server is told of this end.
+/// Returns the description of this endpoint that the server gets.
 fn words(end: &End) -> String {
     let mut words = STANDARD.encode(end.name());
     let _ = write!(words, " {:x} {}", end.token, end.credits());
@@ -252,7 +252,7 @@ fn base64(words: &mut SplitAsciiWhitespace<'_>) -> Option<Vec<u8>> {
     STANDARD.decode(words.next()?).ok()
 }
 
-/// The server's words in answer to `fabric WHAT WORDS`; or, where a packet says so, why there are none.
+/// Returns the server's words in answer to `fabric WHAT WORDS`, or the reason that a packet gives for having none.
 fn ask_for_words(
     Socket { socket, form }: &Socket,
     what: &str,

@@ -4,8 +4,8 @@
 //! ```text
 //!   get ──> Remote ──next_fetch──> port.read ──completion──> Remote ──next_done──> Slot
 //! ```
-//! Whoever waits for a [`Slot`] drives for all. A read that fails, or does not come to an end, ends all: then everything is
-//! asked for by requests, until another of these is made.
+//! A thread that waits for a [`Slot`] polls for all. A read that fails or never completes ends all GETs: everything
+//! is then asked for by requests, until another of these is opened.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -79,8 +79,8 @@ impl Slot {
         self.lock().deadline
     }
 
-    /// It takes longer than it may. Who finds that first may come late himself: nothing was read on while nobody looked. So it has
-    /// its time once more then.
+    /// Returns whether the GET has exceeded its time. The thread that finds out may itself be late, since nothing is
+    /// read while no thread polls; so the GET then gets its time a second time.
     pub fn is_late(&self, now: Instant) -> bool {
         let mut state = self.lock();
         if now >= state.deadline && !std::mem::replace(&mut state.was_late, true) {
@@ -105,7 +105,7 @@ impl Slot {
         if state.over.is_some() { Some(waker) } else { state.waker.replace(waker) }
     }
 
-    /// When it is to be given up, if somebody is to be told of it.
+    /// When the GET is given up, if a thread waits for it.
     fn awaited_until(&self) -> Option<Instant> {
         let state = self.lock();
         state.waker.as_ref().map(|_| state.deadline)
@@ -247,17 +247,17 @@ impl Gets {
         self.remote.room() > 0
     }
 
-    /// A GET takes longer than it may: nobody waits for it any more, or whoever does is about to give up.
+    /// Returns whether a GET has exceeded its time: no thread waits for it any more, or the waiting thread is about
+    /// to give up.
     pub fn is_late(&self, now: Instant) -> bool {
         // All are told what time it is.
         self.begun.iter().filter(|(_, begun)| begun.slot.is_late(now)).count() > 0
     }
 
-    /// Begins a GET, if there is room for one more. What is to be read for it is posted, and nothing is taken in: of many that
-    /// are begun one behind the other each would ask for what came of the one before. Whether any GET is over since. It may
-    /// take so long.
+    /// Begins a GET if there is a free slot, and posts its first read. It takes in no completions: with many GETs
+    /// begun one after the other, each would poll for the one before. Returns whether any GET has ended meanwhile.
     ///
-    /// What was given for the value is taken if it is begun.
+    /// The GET may take so long. The value buffer is taken if the GET begins.
     pub fn begin(
         &mut self,
         key: &[u8],
@@ -292,7 +292,7 @@ impl Gets {
         self.go_on(ns)
     }
 
-    /// Posts what is to be read, and tells of what is over. `ns` is what time it was a moment ago.
+    /// Posts the next reads and returns ended GETs to their slots. `ns` is a recent time.
     fn go_on(&mut self, ns: Option<u64>) -> bool {
         self.post(ns);
         if self.is_broken {
@@ -318,7 +318,7 @@ impl Gets {
         std::mem::take(&mut self.wakers)
     }
 
-    /// When the first is to be given up of the GETs that somebody is told of; none if there are none.
+    /// When the first of the awaited GETs is given up; None if none is awaited.
     pub fn awaited_until(&self) -> Option<Instant> {
         self.begun.iter().filter_map(|(_, begun)| begun.slot.awaited_until()).min()
     }
@@ -429,7 +429,7 @@ impl Gets {
         }
     }
 
-    /// What it is read into: the caller's memory if that can be.
+    /// Returns the memory to read into: the caller's if possible.
     fn memory_for(&mut self, posted: &mut Posted) -> Option<Held> {
         let Posted { fetch, behind, .. } = *posted;
         let bytes = fetch.len + behind.map_or(0, |behind| behind.len);
@@ -455,7 +455,7 @@ impl Gets {
         self.buffer(bytes).map(|buffer| Held::new(buffer, None))
     }
 
-    /// What one operation is to read next.
+    /// Returns the next read to post as one operation.
     fn next_read(&mut self, ns: &mut Option<u64>) -> Option<Posted> {
         let fetch = match self.next.take() {
             Some(next) => next,
@@ -478,7 +478,7 @@ impl Gets {
         while self.remote.wants_fetch() {
             // Not later than it is; where many are posted, the time that this takes counts.
             let fetch = self.remote.next_fetch(ns.take().unwrap_or_else(precise_ns))?;
-            // What the region itself says where to look may be nonsense.
+            // The region's own references may be nonsense.
             let end = fetch.offset.checked_add(fetch.len as u64);
             if end.is_some_and(|end| end <= self.region.bytes) {
                 return Some(fetch);
@@ -513,7 +513,7 @@ impl Gets {
                             true
                         }
                         (Value::Fetched { at, len }, Some(buffer)) => {
-                            // What is there may be pieces of a value that was replaced meanwhile.
+                            // The chunks may belong to a value that was replaced meanwhile.
                             target.value.clear();
                             let bytes = buffer.get(at..at + len);
                             bytes.is_some_and(|bytes| {
@@ -591,7 +591,7 @@ impl Gets {
         }
     }
 
-    /// What time it is.
+    /// Returns the current time.
     fn now(&self) -> Now {
         let second = (monotonic_ns() as i64).saturating_sub(self.region.zero_ns) / NS_PER_SECOND;
         Now { second: second.clamp(0, u32::MAX.into()) as u32, ns: precise_ns() }

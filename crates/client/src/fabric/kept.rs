@@ -1,10 +1,10 @@
 //! Links that have ended at this end, while their servers may not know.
 //!
-//! By some providers a server writes to this process' memory at an address, whatever has become of what was there: with shm
-//! the system copies, and asks nobody. What belongs to a link there must not be given back to the program before the server
-//! writes no more. It does not once it has closed its end of the link's socket, for it ends the link before that; and it
-//! closes it when it sees that this end is shut. One that stands still sees that when it goes on. Until then the link is
-//! kept, for as long as that takes: the program is never waited for, nor written to.
+//! With some providers a server writes to this process's memory by address, whatever lies there now: with shm the
+//! kernel copies without a check. So a link's memory must not go back to the program before the server has stopped
+//! writing. It has stopped once it has closed its end of the link's socket, because it ends the link first; and it
+//! closes the socket when it sees that this end is shut down. A stalled server sees that when it resumes. Until then
+//! the link is kept. The program neither waits for that nor is written to.
 
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard};

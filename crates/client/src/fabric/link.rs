@@ -65,12 +65,12 @@ impl End {
         LINK_CREDITS
     }
 
-    /// What the server may read.
+    /// The memory that the server may read.
     pub fn staging(&self) -> RemoteMemory {
         self.staging.remote()
     }
 
-    /// What it may write.
+    /// The memory that the server may write.
     pub fn landing(&self) -> RemoteMemory {
         self.landing.remote()
     }
@@ -80,7 +80,7 @@ impl End {
         self.port.is_one_sided()
     }
 
-    /// What it is registered with.
+    /// The domain that registered its memory.
     pub fn domain(&self) -> &Arc<Domain> {
         self.port.domain()
     }
@@ -118,10 +118,10 @@ pub struct Link {
 }
 
 impl Link {
-    /// To the server's end of this name.
+    /// Opens a link to the server's endpoint of this name.
     ///
     /// # Errors
-    /// It is none.
+    /// The name is invalid.
     pub fn new(end: End, name: &[u8], terms: Terms) -> Result<Link, Error> {
         let End { mut port, pool, staging, landing, .. } = end;
         let peer = port.connect(name)?;
@@ -147,7 +147,7 @@ impl Link {
         })
     }
 
-    /// What tells that something has come, if the provider has that.
+    /// Returns the descriptor that reports arrivals, if the provider has one.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -155,7 +155,7 @@ impl Link {
         self.port.wait_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose()
     }
 
-    /// Whether the descriptor will tell of what comes from now on.
+    /// Returns whether the descriptor will report everything that arrives from now on.
     pub fn may_wait(&mut self) -> bool {
         self.port.may_wait()
     }
@@ -269,7 +269,7 @@ impl Link {
         Some(pause.saturating_sub(since.elapsed())).filter(|left| !left.is_zero())
     }
 
-    /// What is waited for is there; or the link is broken, which is told by what is tried next.
+    /// Returns whether the awaited condition holds, or the link is broken, which the next call reports.
     pub fn is_ready(&mut self, until: Until) -> bool {
         if self.progress().is_err() {
             return true;
@@ -278,7 +278,8 @@ impl Link {
         arrived || until.covers(Until::CanSend) && self.can_send()
     }
 
-    /// What waits can go on: exactly what [`Link::send`] would find, for who is told so does not sleep, and does not ring.
+    /// Returns whether a send can proceed: exactly the condition of [`Link::send`], because a caller that is told so
+    /// neither sleeps nor notifies.
     fn can_send(&self) -> bool {
         let next = self.end.next(self.unsent.max(1));
         let has_buffer = next != Next::Data || self.pool.free() > 0;

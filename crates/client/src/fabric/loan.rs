@@ -101,7 +101,7 @@ impl Loan {
         Some((lent, shown))
     }
 
-    /// What it was made of.
+    /// Returns the parts that it was made of.
     pub fn into_parts(self) -> (Option<Memory>, Vec<u8>) {
         (self.memory, self.other)
     }

@@ -49,7 +49,7 @@ static UNKNOWN: Mutex<Unknown<Opening>> = Mutex::new(Unknown::new());
 /// Room for one that is being opened.
 struct Room<'a, O>(&'a Mutex<Unknown<O>>);
 
-/// Tries of the first read after each of which it is looked whether the server is there.
+/// Attempts at the first read between two checks of whether the server is alive.
 const CONNECTING_LOOKS: u32 = 64;
 
 const FIRST_BYTES: usize = HEADER_BYTES as usize;
@@ -84,7 +84,7 @@ impl<O> Unknown<O> {
 
     /// Room for one more, if there is.
     fn has_taken_room(&mut self) -> bool {
-        // Those of a parent are none of this process.
+        // Those of a parent process do not belong to this one.
         self.opening.retain(|process| process.is_current());
         let kept = self.kept.iter().filter(|one| one.is_current()).count();
         let has_room = kept + self.opening.len() < UNKNOWN_PORTS_MAX;
@@ -96,7 +96,7 @@ impl<O> Unknown<O> {
 }
 
 impl<O> Room<'_, O> {
-    /// What was opened here is given up for now.
+    /// Gives up an endpoint that was opened here, for now.
     fn keep(self, opened: O) {
         let mut unknown = lock(self.0);
         unknown.opening.pop();

@@ -23,7 +23,7 @@ impl<T> Own<T> {
         Own { value: self.value.take(), process: self.process }
     }
 
-    /// What it is, in the process that made it.
+    /// Returns the value in the process that created it.
     pub fn into_inner(mut self) -> Option<T> {
         if self.is_current() { self.value.take() } else { None }
     }

@@ -1,8 +1,8 @@
-//! What is known of a server that is reached over the fabric: how it is to be used, where its items lie, and who reads them.
+//! A server that is reached over the fabric: the path to use, where its items lie, and the endpoints that read them.
 //!
-//! All threads share the GETs under way to a server. Whoever waits for one drives for all, looking for a while; then the first
-//! of those that wait sleeps for what comes, and the others for it. For those that are awaited a thread does as one that waits:
-//! the driver. Who sleeps is woken as well when the server ends its TCP connections.
+//! All threads share the GETs in flight to a server. The first waiter polls completions for every thread; it spins,
+//! then sleeps until something arrives, and the others wait for it. A driver thread does the same for awaited GETs.
+//! Sleeping threads are also woken when the server ends its TCP connections.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -45,7 +45,8 @@ pub struct Region {
     pub zero_ns: i64,
     /// For so long nothing is written over what was freed.
     pub grace_ns: u64,
-    /// Of the connections on which it was told; each also tells of an end of the server that it can be read from.
+    /// Sockets of the connections over which it was negotiated. Each also reports the end of the server that items
+    /// are read from.
     pub sockets: Sockets,
 }
 
@@ -282,7 +283,7 @@ impl Remote {
         Ended { read, value, within, accesses }
     }
 
-    /// What reads is let go when it is of no use any more. Reads of which the server is to be told, if there are enough.
+    /// Drops an endpoint that is no longer of use. Returns the reads to report to the server, if there are enough.
     fn note(&self, reading: &Arc<Reading>, is_gone: bool) -> Option<Vec<(KeyHash, u8)>> {
         let mut gets = reading.gets();
         if !is_gone && !gets.is_over() {
@@ -306,7 +307,7 @@ impl Remote {
         if let Some(reading) = self.current() {
             return Some(reading);
         }
-        // Who reads meanwhile asks the server: another would only make the same.
+        // A thread that reads meanwhile asks the server: it would only open a second endpoint.
         let _making = self.making.try_lock().ok()?;
         if let Some(reading) = self.current() {
             return Some(reading);
@@ -513,11 +514,11 @@ impl Reading {
         slot.is_over()
     }
 
-    /// What the driver does.
+    /// The driver thread's loop.
     fn drive_while_awaited(&self) {
         loop {
             self.turn(self.gets(), Gets::drive);
-            // What is awaited next often follows what was just told.
+            // The next await often follows the completion just delivered.
             let is_idle = |gets: &mut Own<Gets>| gets.awaited_until().is_none();
             let (gets, _) =
                 self.turned.wait_timeout_while(self.gets(), DRIVER_LINGER, is_idle).expect(NO_PANIC);
@@ -590,7 +591,8 @@ impl Reading {
             && Instant::now() < deadline
             && (self.descriptor.is_none() || gets.port().may_wait())
         {
-            // What a descriptor forgets to tell of takes twice as long at most; it does not tell of room for what was refused.
+            // A notification that the descriptor misses takes at most twice as long; the descriptor does not report
+            // room for refused operations.
             let tells = self.descriptor.is_some() && !gets.is_refused();
             let (first, longest) =
                 if tells { (NAP_MAX, SLEEP_ON_DESCRIPTOR_MAX) } else { (NAP_MIN, NAP_MAX) };

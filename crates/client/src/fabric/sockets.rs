@@ -11,7 +11,7 @@ use socket2::Socket;
 
 use crate::socket;
 
-/// What a socket tells of when the other end is gone, whatever lies in it unread.
+/// The poll event of a socket whose peer is gone, however much unread data it holds.
 pub const HAS_ENDED: PollFlags = PollFlags::RDHUP;
 
 /// Those that there are of the connections of one server.

@@ -1,10 +1,11 @@
 //! A link over the fabric, as a stream of bytes.
 //!
-//! Whoever waits looks for a while before it sleeps, as long as its [`Patience`] says. It sleeps on the descriptor that the
-//! provider tells by, if it has such, and otherwise in naps; the server's end of the TCP connection wakes it as well.
+//! A waiting thread spins as long as its [`Patience`] says, then sleeps: on the provider's descriptor if there is
+//! one, else in naps. The end of the TCP connection wakes it as well.
 //!
 //! ```text
-//!   look ──(in vain)──> ring, if the server may not know ──> sleep: descriptor or nap, socket, own bell ──> look
+//! spin ──(unsuccessful)──> notify, if the server may not know ──> sleep: descriptor or nap, socket, own doorbell ──>
+//! spin
 //! ```
 
 use std::io::{self, IoSlice};
@@ -55,10 +56,10 @@ struct Shared {
 }
 
 impl FabricStream {
-    /// Over an end that the server knows by now.
+    /// Creates a stream over an endpoint that the server knows.
     ///
     /// # Errors
-    /// The server's name is none.
+    /// The server's name is invalid.
     pub fn new(
         end: End,
         name: &[u8],
@@ -128,7 +129,7 @@ impl Shared {
         if nothing && link.rings_awake() {
             self.ring();
         }
-        // Who sleeps would not be told of what was taken in here.
+        // A sleeping thread would not be notified of bytes received here.
         if link.is_asleep
             && link.has_come()
             && let Some(bell) = self.bell.get()
@@ -221,7 +222,7 @@ impl Shared {
         }
         let refused = link.refused_for();
         let time = match (&self.descriptor, refused) {
-            // What it would not tell of is seen all the same, if late.
+            // Finds what the descriptor misses, if late.
             (Some(_), None) => SLEEP_ON_DESCRIPTOR_MAX,
             (Some(_), Some(refused)) => refused,
             (None, _) => (NAP_MIN * (1 << link.naps.min(10))).min(NAP_MAX),
@@ -276,7 +277,7 @@ impl Stream for FabricStream {
         let mut is_again = false;
         loop {
             let mut link = shared.link();
-            // Who has waited has taken it in.
+            // A waiting thread has received it.
             let mut received = link.receive(into)?;
             if received == 0 {
                 let done = link.progress();
@@ -300,7 +301,7 @@ impl Stream for FabricStream {
             if is_again || !shared.has_rung_or_left() {
                 return Ok(Some(0));
             }
-            // What it sent before it rang or left is looked for once more.
+            // Polls a last time for what the server sent before it notified or left.
             is_again = true;
         }
     }

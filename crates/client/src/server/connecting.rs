@@ -114,7 +114,7 @@ impl Server {
 
     /// Asks the server for its memory or the fabric, if this client is to have any.
     fn other_way(&self, socket: &Socket, deadline: Instant) -> Result<Way, Failure> {
-        // Who does not know the meta protocol is no server that has either.
+        // A server without the meta protocol has neither.
         let is_other = self.protocol == Protocol::Auto && socket.form == Form::Text;
         match (&self.address.place, &self.remote) {
             (_, Some(remote)) => self.over_fabric(remote, socket, is_other, deadline),
@@ -207,7 +207,7 @@ impl Server {
     }
 }
 
-/// What a server takes that answers so to a question of the meta protocol.
+/// Returns the encoding of a server that gives this answer to a question in the meta protocol.
 fn form_of(line: &str) -> Result<Form, Failure> {
     match line {
         "MN" => Ok(Form::Meta),

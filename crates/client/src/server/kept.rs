@@ -1,4 +1,4 @@
-//! What is known of a server, and its connections that nobody uses.
+//! Failure tracking and the idle-connection pool of one server.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -29,11 +29,11 @@ pub struct State {
     /// One after the other.
     pub failures: u32,
     pub down_until: Option<Instant>,
-    /// What it takes, as far as that was found out.
+    /// The encoding that it accepts, once it is known.
     pub form: Option<Form>,
 }
 
-/// No connection is idle: who has this is to make one, and keeps it until that is done.
+/// Permission to open a connection because none is idle. It is held until that is done.
 #[derive(Debug)]
 pub struct Making<'k>(&'k Kept);
 
@@ -117,7 +117,7 @@ impl State {
         std::mem::take(&mut self.idle)
     }
 
-    /// Connections that nobody uses.
+    /// Idle connections.
     #[cfg(test)]
     pub fn idle(&self) -> usize {
         self.idle.len()

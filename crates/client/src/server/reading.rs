@@ -19,7 +19,7 @@ use crate::ways;
 /// What is known of a server's memory.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// Readers that nobody uses.
+    /// Idle readers.
     pub readers: Readers,
     items: Mutex<Option<Arc<Items>>>,
 }
@@ -171,9 +171,9 @@ impl Server {
         &self.storing
     }
 
-    /// Reads many keys from the server's memory, if that is shared, with their memory misses overlapped. `take` is told of
-    /// each in order, and may take its value. Returns what [`Server::note_time`] is to be told, if all are to be asked for because
-    /// that is faster.
+    /// Reads many keys from the server's shared memory, with their cache misses overlapped. Calls `take` with each
+    /// result in order; it may take the value. Returns the sample for [`Server::note_time`] if all are to be asked
+    /// for because that is faster.
     pub fn read_many<'k>(
         &self,
         count: usize,

@@ -29,11 +29,11 @@ pub struct Attached {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
-/// Asks for memory over a socket on which nothing is under way, in a packet where the server is spoken to in these. `known` is the region of an earlier connection to the
-/// same server, if there was one: two connections to the same region share its mapping.
+/// Asks for shared memory over an idle socket, in binary packets where the server speaks these. `known` is the region
+/// of an earlier connection to the same server, if there was one: two connections to a region share its mapping.
 ///
 /// # Errors
-/// The socket broke, the deadline passed, or the server's answer is none.
+/// The socket broke, the deadline passed, or the server's answer is invalid.
 pub fn attach(
     Socket { socket, form }: &Socket,
     known: Option<&Arc<Items>>,

@@ -38,7 +38,7 @@ pub struct Reader {
     accesses: Vec<(KeyHash, u8)>,
 }
 
-/// Keys that will be read soon, of which nothing was brought nearer yet.
+/// Keys that will be read soon and are not prefetched yet.
 #[derive(Debug)]
 struct Foreseen {
     /// Tells apart whose these are.
@@ -71,8 +71,8 @@ impl Foreseen {
         self.before += count as u64;
     }
 
-    /// Nothing was brought nearer for this one, and it is still foreseen here. Readers of the server's next region begin
-    /// with the same numbers, so it may seem to be one of these that are still to come.
+    /// Returns whether the key of this ticket still waits here for its prefetch. Readers of the server's next region
+    /// count from the same number, so a ticket may wrongly seem to be one of these.
     fn has(&self, ticket: Ticket) -> bool {
         let end = self.before + self.hashes.len() as u64;
         ticket.reader == self.reader && (self.before..end).contains(&ticket.number)
@@ -89,7 +89,7 @@ pub enum Read {
         /// CAS.
         cas: u64,
     },
-    /// There is none.
+    /// The key is not stored.
     Miss,
     /// The server must be asked.
     Ask,
@@ -98,10 +98,10 @@ pub enum Read {
 }
 
 impl Items {
-    /// The region in a file that a server handed over.
+    /// Maps the region of a file descriptor that a server handed over.
     ///
     /// # Errors
-    /// It is none of this version, could still be cut short, or the system's.
+    /// The region has another version, could still be truncated, or the system fails.
     pub fn open(file: BorrowedFd<'_>, bytes: u64, zero_ns: i64) -> io::Result<Items> {
         let region = Arc::new(Region::map(file, bytes)?);
         let items = Items { region, file: identity(file)?, zero_ns, readers: AtomicU64::new(0) };
@@ -154,7 +154,7 @@ impl Reader {
         found(&outcome, random, &mut self.accesses, || self.mapped.reader().hash(key))
     }
 
-    /// A key that is to be read soon: what that takes is brought nearer together with what others take.
+    /// Notes a key that will be read soon: it is prefetched together with others.
     pub fn foresee(&mut self, key: &[u8]) -> Ticket {
         self.foreseen.add(self.mapped.reader().hash(key))
     }
@@ -169,7 +169,7 @@ impl Reader {
         self.get(key, value)
     }
 
-    /// Reads `count` keys; `take` is told of each in order, and may take its value.
+    /// Reads `count` keys. Calls `take` with each result in order; it may take the value.
     pub fn get_many<'k>(
         &mut self,
         count: usize,
@@ -207,7 +207,7 @@ impl Reader {
     }
 }
 
-/// What a read came to. If the server is to be told of it, that is noted.
+/// Returns the result of a read, and notes the read if the server is to be told of it.
 #[inline]
 fn found(
     outcome: &Outcome,

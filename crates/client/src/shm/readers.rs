@@ -1,4 +1,4 @@
-//! Readers of one server's memory that nobody uses.
+//! Idle readers of one server's memory.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ impl Readers {
     pub fn take(&self) -> Option<Box<Reader>> {
         loop {
             let reader = self.at_hand.take().or_else(|| self.others().pop().map(Box::new))?;
-            // Who used it meanwhile has put it back behind the change.
+            // A reader in use meanwhile comes back behind the change.
             if reader.region == self.region() {
                 return Some(reader);
             }

@@ -83,7 +83,7 @@ impl Shared {
 
     fn is_ready(&self, channel: &mut Channel, until: Until) -> bool {
         let arrived = until.covers(Until::Arrived) && channel.has_incoming();
-        // What breaks the channel is told by what is tried next.
+        // The next call reports what broke the channel.
         arrived || until.covers(Until::CanSend) && channel.outgoing().has_room().unwrap_or(true)
     }
 
@@ -158,8 +158,8 @@ impl Shared {
                 }
             }
         }
-        // What was not rung for is not wanted any more: that bell would cost the server a system call, and wake the next
-        // wait in vain.
+        // Withdraw the request for a doorbell that was not rung: it would cost the server a system call and wake the
+        // next waiter for nothing.
         stop_wanting(&mut self.channel(), until);
         self.answer_bells();
         Ok(())
@@ -217,7 +217,7 @@ impl Stream for ShmStream {
             if !shared.has_left() {
                 return Ok(Some(0));
             }
-            // What it sent before it left is looked for once more.
+            // Polls a last time for what the server sent before it left.
             has_left = true;
         }
     }
