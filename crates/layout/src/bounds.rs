@@ -19,8 +19,8 @@ pub const LINKS_READ_MAX: u32 = 32;
 /// and delayed flushes happen when it is; one that stands may hide them.
 pub const CLOCK_LAG_SECONDS_MAX: u32 = 3;
 
-/// Of the later reads of an item one of so many is told of, counted as so many; the first two always. Measured:
-/// ARCHITECTURE.md.
+/// After the first two reads of an item, which are always reported, one read of so many is reported, and counts as so
+/// many. Measured: docs/benchmarks.md.
 pub const TOLD_ONE_IN: u8 = 8;
 
 /// Segments of a region that is read from afar: a reader keeps 24 bytes of each, and whoever serves the region says how many

@@ -58,7 +58,7 @@ impl Head {
             | u64::from(self.version) << (2 * GROUPS_BITS + 2)
     }
 
-    /// What the word says.
+    /// Returns the fields of the word.
     #[inline]
     pub fn from_word(word: u64) -> Head {
         let groups = |word: u64| word as u32 & GROUPS_MAX;

@@ -43,7 +43,7 @@ const BLOCK_SHIFT_MAX: u32 = 9;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// What a header from outside may say at most: far more partitions than are ever made.
+/// The largest value that a header from outside may have: far more partitions than are ever created.
 const PARTITION_BITS_MAX: u32 = 20;
 /// And at least: a segment holds an item.
 const SEGMENT_SHIFT_MIN: u32 = 9;

@@ -72,7 +72,7 @@ pub enum HeaderError {
     Geometry,
 }
 
-/// What a new region is made with.
+/// The properties of a new region.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth {
     /// Where everything lies.
@@ -144,7 +144,7 @@ fn birth(bytes: u64, word: impl Fn(u64) -> u64) -> Result<Birth, HeaderError> {
     Ok(Birth { geometry, hash_seed: word(HASH_SEED_AT), clock_origin: word(CLOCK_ORIGIN_AT) })
 }
 
-/// What the published line says.
+/// The contents of the status line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
     /// Seconds of the region's clock.

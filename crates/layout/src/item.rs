@@ -150,7 +150,7 @@ pub fn window_start(window: u8) -> u32 {
     (1u32 << (window.max(1) - 1)) - 1
 }
 
-/// What the header of an item says. From untrusted bytes it may say anything; sizes are never trusted beyond the
+/// The fields of an item's header. In untrusted bytes they may have any value; sizes are never trusted beyond the
 /// segment (see [`Item::bytes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
@@ -174,7 +174,7 @@ pub struct Item {
     header_len: u8,
 }
 
-/// What a new item is made of.
+/// The parts of a new item.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewItem<'a> {
     /// The state word.
@@ -468,7 +468,7 @@ impl PieceEntry {
         bytes
     }
 
-    /// What the table says.
+    /// Decodes an entry of the table.
     pub fn from_bytes(bytes: &[u8; PIECE_ENTRY_BYTES]) -> PieceEntry {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         PieceEntry {

@@ -61,8 +61,9 @@ impl Mapping {
     /// # Safety
     /// Neither the memory nor a copy of it is used after the mapping is dropped, nor written if it was mapped to be read.
     pub unsafe fn memory(&self) -> Memory {
-        // SAFETY: pages are aligned to more than 64 bytes, and mapped until then by this function's own contract;
-        // nobody has references into them.
+        // SAFETY: `Memory::new` asks for 64-byte alignment, a mapping that outlives the memory, and no references
+        // into it. Pages are aligned to more than 64 bytes; the mapping lives as long as this function's own contract
+        // says; only `Memory` accesses it.
         unsafe { Memory::new(self.base, self.len) }
     }
 }

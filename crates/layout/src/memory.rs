@@ -15,7 +15,7 @@ pub use real::Memory;
 #[cfg(loom)]
 pub use model::Memory;
 
-/// What an access is out of: the caller checks untrusted offsets with [`Memory::contains`] first.
+/// Panics for an access out of bounds. The caller checks untrusted offsets with [`Memory::contains`] first.
 #[cold]
 #[inline(never)]
 fn out_of_bounds(offset: u64, len: u64, size: u64) -> ! {
@@ -187,7 +187,7 @@ mod real {
             self.u16(offset).compare_exchange(current, new, success, failure)
         }
 
-        /// Asks the processor to bring the line at `offset` nearer.
+        /// Prefetches the cache line at `offset`.
         #[inline]
         pub fn prefetch(&self, offset: u64) {
             #[cfg(all(target_arch = "x86_64", not(miri)))]

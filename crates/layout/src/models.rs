@@ -78,8 +78,8 @@ fn the_published_line_never_goes_back() {
     });
 }
 
-/// A reader that has read the line with a lease goes by it later. Whoever flushes waits for those who may; here it is told of
-/// them, where in truth time tells.
+/// A reader that has read a status line with a lease may use it later. A flush waits for such readers; the model
+/// counts them, where the real code waits for a time.
 #[test]
 fn a_line_with_a_lease_is_not_older_than_a_flush() {
     model(|| {

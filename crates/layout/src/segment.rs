@@ -23,7 +23,7 @@ const GENERATION_AT: u64 = 0;
 const USE_AT: u64 = 8;
 const OPENED_AT: u64 = 16;
 
-/// What a segment is used for.
+/// The use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -68,8 +68,8 @@ pub fn still(memory: &Memory, geometry: &Geometry, segment: u32, generation: u64
 pub fn advance_generation(memory: &Memory, geometry: &Geometry, segment: u32) {
     let at = entry(geometry, segment) + GENERATION_AT;
     let next = memory.load(at, Ordering::Relaxed) + 1;
-    // Pairs with the acquire of `generation`. For `still` whoever writes there next has a release fence, after it heard
-    // of this and before its first write.
+    // Pairs with the acquire load of `generation`. For `still`, the next writer there issues a release fence after it
+    // learnt of this and before its first write.
     memory.store(at, next, Ordering::Release);
     header::count_recycled(memory, segment);
 }

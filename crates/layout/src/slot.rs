@@ -54,7 +54,7 @@ pub struct Slot(pub u64);
 impl Slot {
     /// Nothing here.
     pub const EMPTY: Slot = Slot(0);
-    /// What was here is now in the partition's other table.
+    /// The slot's contents are now in the partition's other table.
     pub const MOVED: Slot = Slot(1 << SPECIAL_SHIFT);
 
     /// A slot for the item at `offset`.

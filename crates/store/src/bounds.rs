@@ -75,7 +75,8 @@ pub const RECLAIM_STEP_BYTES: u64 = 256 << 10;
 pub const RECLAIM_SHARE_ITEMS: u32 = 8;
 /// … and as many again for each so many bytes that it wrote.
 pub const RECLAIM_SHARE_BYTES: u64 = 1 << 10;
-/// What one thread may owe, because others were at it, and then passes over in one go: half a millisecond when all move.
+/// Items that one thread may leave to pass over while others reclaim, and then passes over at once: half a
+/// millisecond if all move.
 pub const RECLAIM_OWED_ITEMS_MAX: u32 = 512;
 
 /// A writer that waits for memory takes at most so many steps for others' sake: then what is being evicted goes whole.
@@ -122,7 +123,8 @@ pub const MAIN_KEPT_NUMERATOR: u64 = 9;
 /// See [`MAIN_KEPT_NUMERATOR`].
 pub const MAIN_KEPT_DIVISOR: u64 = 10;
 
-/// What main segments did not use of that adds up to at most so many segments: fewer than may be emptied for nothing.
+/// The unused part of the main segments' share adds up to at most so many segments: fewer than may be emptied without
+/// gain.
 pub const MAIN_SPARE_SEGMENTS: u64 = EMPTIED_FOR_NOTHING_MAX as u64 * 3 / 4;
 
 /// Ghosts for each item, as a fraction: fewer than published, as these go by chance of their row.
@@ -182,5 +184,5 @@ pub const UPKEEP_STEP_ITEMS: u32 = 512;
 /// Groups of the index that it moves in one go, of a few hundred items each.
 pub const UPKEEP_STEP_GROUPS: u32 = 4;
 
-/// Keys whose buckets and items are brought nearer at once: about as many cache misses as a core has under way.
+/// Keys whose buckets and items are prefetched together: about as many cache misses as a core has in flight.
 pub const KEYS_AHEAD_MAX: usize = 12;

@@ -19,7 +19,7 @@ impl Counter {
         self.add(1);
     }
 
-    /// What it is now.
+    /// Returns the count.
     #[inline]
     pub fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -53,7 +53,7 @@ macro_rules! counter_set {
 }
 
 counter_set! {
-    /// What one thread did to the store.
+    /// Counts of one thread's operations on the store.
     StoreCounters, StoreSums {
         /// Items ever stored.
         total_items,
@@ -91,7 +91,7 @@ counter_set! {
         locked_reads,
         /// Reads that followed an overflow area.
         overflow_reads,
-        /// Accesses that readers of the region told of, of items that were there.
+        /// Accesses to stored items that readers of the region reported.
         accesses_outside,
         /// Long values whose sending pinned segments.
         pins,

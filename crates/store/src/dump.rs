@@ -1,4 +1,4 @@
-//! Visiting all items, a group at a time, so that nobody waits long and an answer may stop and go on.
+//! Visits all items, one group at a time, so that no lock is held for long and a dump can be suspended.
 
 use fabcache_layout::item::{Item, KEY_BYTES_MAX};
 
@@ -11,7 +11,7 @@ use crate::info::{Detail, ItemInfo};
 pub struct Visited<'k> {
     /// Its key.
     pub key: &'k [u8],
-    /// What there is to tell of it.
+    /// The item's metadata.
     pub info: ItemInfo,
 }
 

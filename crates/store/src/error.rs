@@ -8,7 +8,7 @@ pub enum CreateError {
     TooSmall {
         /// What was asked for.
         bytes: u64,
-        /// What it may be raised to.
+        /// The limit that it may be raised to.
         region_bytes: u64,
     },
     /// The caller's: more than locations can tell.
@@ -16,7 +16,7 @@ pub enum CreateError {
     TooLarge {
         /// What was asked for.
         bytes: u64,
-        /// What there can be.
+        /// The largest possible value.
         max: u64,
     },
     /// The system's: memory could not be had.
@@ -24,7 +24,7 @@ pub enum CreateError {
     System {
         /// What was tried, and with what.
         what: String,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
 }

@@ -15,9 +15,9 @@
 //! bounded cost. Where more was read, the least read go: a frequency is found (`main_least`) that this part of the
 //! last main victim had. An item leaves the small queue for the main one if it has been read as often as items must be
 //! to stay there, which is once where most items of the main queue are not read, and more where all are, as in a loop.
-//! What is kept in the main queue loses that many reads, times its size as a part of the mean, and a small item comes there
-//! with a credit: what takes little memory may be read less, as in the policies that weigh hits by bytes (GDSF, LHD).
-//! So small ones come there without having been read, and stay for one round, the smallest for several.
+//! An item kept in the main queue loses that many reads, times its size in units of the mean, and a small item enters
+//! with a credit: items that take little memory may be read less, as in the policies that weigh hits by bytes (GDSF,
+//! LHD). So small items enter without having been read and stay for one round, the smallest for several.
 
 use crate::bounds::{
     EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, EVICTION_SIZE_PART_MAX as SIZE_PART_MAX,
@@ -27,7 +27,7 @@ use crate::bounds::{
 };
 use crate::segments::Queue;
 
-/// What eviction has learnt of the main queue. Part of what the lock of reclaim guards.
+/// What eviction has learnt about the main queue. The reclaim lock guards it.
 #[derive(Debug)]
 pub struct Eviction {
     /// Bytes of the items of the main segment that is being emptied, or was last, by frequency.
@@ -85,7 +85,7 @@ impl Eviction {
     /// At most so many bytes of a segment of `capacity` are kept.
     pub fn kept_bytes_max(&self, queue: Queue, capacity: u64) -> u64 {
         match queue {
-            // What is too much for the main queue goes there.
+            // The main queue's excess goes there.
             Queue::Small => u64::MAX,
             Queue::Main => share(capacity) + self.spare,
         }

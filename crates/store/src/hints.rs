@@ -1,7 +1,7 @@
-//! Accesses that the server did not see: readers of the region tell of some of them, in batches.
+//! Access hints: batches of sampled reads that the server did not see, reported by readers of the region.
 //!
-//! A hint says that a key with a hash was read, and nothing in it is trusted: at worst it raises the frequency of an
-//! item that was not read. One for what is no longer there does nothing.
+//! A hint says that a key with this hash was read. It is not trusted: at worst it raises the frequency of an item
+//! that was not read. A hint for a deleted item has no effect.
 
 use std::ops::ControlFlow;
 
@@ -19,7 +19,7 @@ const ACCESSES_AHEAD: usize = 16;
 pub struct Access {
     /// Hash of the key.
     pub hash: KeyHash,
-    /// How many reads it stands for: those of which one was drawn.
+    /// The number of reads that it stands for: one of so many was sampled.
     pub reads: u8,
 }
 

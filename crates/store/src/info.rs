@@ -1,4 +1,4 @@
-//! What the store tells of an item.
+//! An item's metadata.
 
 use fabcache_layout::Slot;
 use fabcache_layout::item::{Item, PIECE_HEADER_BYTES_MAX, State, window_start};
@@ -59,13 +59,13 @@ pub enum Miss {
 /// How much of an item is to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// What every answer needs.
+    /// The fields that every answer needs.
     Basic,
     /// The last access too, which takes a lock to find out.
     Full,
 }
 
-/// What the store tells of an item.
+/// An item's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemInfo {
     /// Client flags.
@@ -114,7 +114,7 @@ impl ItemInfo {
 }
 
 impl Store {
-    /// What there is to tell of the item behind a slot, whose header was read.
+    /// Returns the metadata of the item behind a slot, whose header was read.
     #[inline]
     pub(crate) fn info(&self, slot: Slot, item: &Item, now: u32, detail: Detail) -> ItemInfo {
         let pieces = if item.is_chained() {

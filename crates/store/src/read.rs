@@ -203,8 +203,8 @@ impl Handle {
         }
     }
 
-    /// Brings the buckets and items of keys that will soon be asked for nearer, all at once: at most
-    /// [`KEYS_AHEAD_MAX`] of them. Returns how many were taken.
+    /// Prefetches the buckets and items of the next keys: at most [`KEYS_AHEAD_MAX`] of them. Returns how many keys
+    /// were taken.
     pub fn prefetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> usize {
         let mut hashes = [KeyHash(0); KEYS_AHEAD_MAX];
         let mut taken = 0;
@@ -340,7 +340,7 @@ impl Handle {
     fn copy_pieces(&self, seen: &Seen, out: &mut Vec<u8>) -> Result<(), Failed> {
         for piece in self.pieces_of(seen)? {
             let (part, generation) = self.part_of(piece)?;
-            // A header that is being overwritten may tell of a payload beyond the segment.
+            // A header that is being overwritten may describe a payload beyond the segment.
             if part.offset + part.len as u64 > self.store.geometry.segment_end(part.segment) {
                 return Err(Failed::Changed);
             }

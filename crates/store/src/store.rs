@@ -34,7 +34,7 @@ pub struct StoreOptions {
     pub memory_bytes: u64,
     /// Bytes that the limit may be raised to while running; at least `memory_bytes`.
     pub memory_bytes_max: u64,
-    /// What the memory is.
+    /// The backing of the memory.
     #[cfg(not(loom))]
     pub backing: BackingOptions,
     /// Evict live items when memory is full; else refuse to store (`-M`).
@@ -43,11 +43,12 @@ pub struct StoreOptions {
     pub cas: bool,
     /// Threads that will take a handle.
     pub threads: usize,
-    /// For how long nothing is written over a segment after what was in it is gone: what readers elsewhere are promised,
-    /// who then settle an item by what they read before it. Zero if there are none.
+    /// The grace: for how long nothing is written over an emptied segment. Remote readers are promised this, and
+    /// validate an item by what they read before it. Zero without such readers.
     pub grace: Duration,
-    /// For how long readers elsewhere may take it that nothing was flushed since they looked: a flush takes so long, but
-    /// for others before the next [`maintain`](crate::Handle::maintain). Zero if there are none, at most [`LEASE_MAX`].
+    /// The lease: for how long remote readers may assume that nothing was flushed since their last check. A flush
+    /// waits so long, except for a second flush before the next [`maintain`](crate::Handle::maintain). Zero without
+    /// such readers, at most [`LEASE_MAX`].
     pub lease: Duration,
     /// Where time comes from.
     pub time: Box<dyn TimeSource>,
@@ -285,8 +286,8 @@ impl Store {
         self.backing.seal()
     }
 
-    /// Where the region begins in this process, for who lets others read it through hardware. It stays mapped as long as
-    /// the store lives, and nobody has references into it.
+    /// Returns where the region begins in this process, for registering it with hardware. It stays mapped as long as
+    /// the store lives, and no references into it exist.
     #[cfg(not(loom))]
     pub fn region_base(&self) -> std::ptr::NonNull<u8> {
         self.backing.base()
@@ -385,7 +386,7 @@ impl Store {
         debug_assert!(observed.is_ok(), "there is one observer");
     }
 
-    /// What all threads did.
+    /// Returns the sums of all threads' counters.
     pub fn sums(&self) -> StoreSums {
         let mut sums = StoreSums::default();
         for counters in &self.counters {

@@ -26,7 +26,7 @@ impl Store {
 
     #[cold]
     fn advance_to(&self, now: u32) {
-        // Whoever does not get the lock goes on in the last second, until the thread that has it is done.
+        // A thread that does not get the lock keeps the last second until the lock's owner is done.
         let Ok(_flushes) = self.flushes.try_lock() else { return };
         let flush_at = self.flush_at.load(Ordering::Acquire);
         if flush_at != 0 && flush_at <= now {
@@ -66,7 +66,7 @@ impl Store {
         if self.lease.is_zero() || header::grants_leases(&self.memory) {
             return;
         }
-        // Whoever flushes would have to end them.
+        // A flush would have to end them.
         if let Ok(_flushes) = self.flushes.try_lock() {
             header::grant_leases(&self.memory, self.lease);
         }

@@ -1,8 +1,8 @@
-//! Receiving a long value piece by piece.
+//! Receives a chained value chunk by chunk.
 //!
-//! What has arrived is cut into pieces in the region, each complete as soon as it is written, so that a slow client
-//! keeps no segment from being reclaimed. Until an item adopts them they are orphans: reclaim takes them only when
-//! nothing else is left, and then the upload fails.
+//! Received bytes become chunks in the region, each complete as soon as it is written, so that a slow client keeps no
+//! segment from being reclaimed. Until an item adopts them they are orphans: reclaim takes them only as a last
+//! resort, and then the upload fails.
 
 use std::cell::Cell;
 use std::sync::Arc;

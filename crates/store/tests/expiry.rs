@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// What is alive is not less than what is valid, and no more than what is not overdue.
+    /// Live items are at least the valid ones, and at most those that are not overdue.
     fn check(&self) {
         let now = self.now();
         let usage = self.handle.store().usage();

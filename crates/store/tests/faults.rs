@@ -1,5 +1,4 @@
-//! What the store does when what it stands on fails: no memory from the system, none for the index, clocks that jump,
-//! readers that let nothing go.
+//! The store under faults: no memory from the system or for the index, clocks that jump, readers that never unpin.
 #![cfg(not(loom))]
 
 mod common;
@@ -172,7 +171,7 @@ fn slow_readers_that_hold_all_they_may_stop_nobody() {
         let usage = handle.store().usage();
         assert!(!held.is_empty() && usage.segments_pinned >= usage.segments / 4, "{usage:?}");
         assert!(held.len() < stored as usize, "not all may be held");
-        // What readers hold is deleted, and everything else.
+        // Deletes the pinned items, and everything else.
         for i in 0..stored {
             delete(&handle, &key(i));
         }

@@ -1,4 +1,4 @@
-//! Accesses that readers of the region tell of, some of them.
+//! Access hints: sampled reads that readers of the region report.
 #![cfg(not(loom))]
 
 mod common;
@@ -43,8 +43,8 @@ impl Zipf {
     }
 }
 
-/// The hit ratio of reads through the server, or by a client that keeps so many locations and tells of some of its reads:
-/// by hits, how many. What is missed is stored.
+/// The hit ratio of reads through the server, or of a client with a location cache of so many entries that reports
+/// sampled reads; and how many reads it reported. Missed items are stored.
 fn hit_ratio(exponent: f64, keeps: Option<usize>) -> (f64, f64) {
     let (store, _) = store(1 << 20, true, 1);
     let handle = Handle::new(&store);

@@ -1,4 +1,4 @@
-//! What holds when memory is short.
+//! Behaviour when memory is short.
 #![cfg(not(loom))]
 
 mod common;
@@ -92,7 +92,7 @@ fn what_memory_is_full_of_can_still_be_touched() {
         for key in &keys {
             assert_eq!(get(&handle, key.as_bytes()).expect("nothing is evicted").1, value);
         }
-        // What is deleted here and there comes back though nothing was freed for long.
+        // The memory of scattered deletes is reclaimed although no segment became empty for long.
         for key in keys.iter().step_by(2) {
             assert!(delete(&handle, key.as_bytes()));
         }
@@ -123,7 +123,7 @@ fn what_memory_is_full_of_can_still_be_counted_but_not_grow() {
     }
     let counted = get(&handle, b"counter").expect("it is never evicted").1;
     assert_eq!(counted, 19_999_u64.pow(3).to_string().as_bytes());
-    // What is refused leaves what was there, and each attempt ends, in pieces or not.
+    // A refused write leaves the stored item, and each attempt ends, chained or not.
     let refused = (0..400).any(|i| {
         let part = pattern(4, [1_000, 9_000, 90_000][i % 3]);
         let value = NewValue::Appended(Value::Bytes(&part));

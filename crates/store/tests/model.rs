@@ -85,7 +85,7 @@ impl Model {
         pattern(self.seed, len)
     }
 
-    /// What the map says is there.
+    /// Returns the item that the map holds for the key.
     fn valid(&self, key: u16) -> Option<&Known> {
         self.known.get(&key).filter(|known| known.expiry == 0 || known.expiry > self.now())
     }

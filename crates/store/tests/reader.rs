@@ -1,4 +1,4 @@
-//! What the server does is what a reader of its region sees, without asking it.
+//! A reader of the region sees what the server would answer, without asking it.
 #![cfg(not(loom))]
 
 mod common;

@@ -65,7 +65,7 @@ fn at(handle: &Handle) -> Now {
 
 #[test]
 fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
-    // What says by key that nothing was written over the item: that the server waits with that, or one fetch more.
+    // Fetches of a GET by key that prove that the item was not overwritten: the server's grace, or one fetch more.
     for (options, by_key) in all_ways().into_iter().zip([3.2, 3.2, 2.2]) {
         let handle = Handle::new(&store(16 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
@@ -154,7 +154,7 @@ fn long_values_are_put_together_from_pieces() {
     }
 }
 
-/// What happens to an item whose location is kept.
+/// An event that happens to an item whose location is cached.
 fn a_kept_location(expires: bool, happens: impl Fn(&Handle, &SetClock), expected: Option<&[u8]>) {
     for options in all_ways() {
         let (store, clock) = store(4 << 20, true, 1);
@@ -748,8 +748,8 @@ impl Run<'_> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A store that is written to between any two parts of reads, and told of time as it passes. It may leave alone for a while
-    /// what it emptied, and wait for as long before it flushes.
+    /// A store that is written to between any two steps of a read, with a clock that advances. It may grant a grace
+    /// for emptied segments, and waits for as long before it flushes.
     #[test]
     fn gets_come_to_what_was_so_while_they_were_under_way(seed: u64, in_order: bool, evicts: bool, fails: bool, waits: bool, leases: bool, gets in 1usize..65, fetches in 1usize..40) {
         let memory_bytes = if evicts { 2 << 20 } else { 16 << 20 };

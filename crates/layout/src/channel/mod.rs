@@ -14,9 +14,10 @@
 //! | `data wanted` | consumer: 1; producer: 0 | both | fences: see below |
 //! | `room wanted` | producer: 1; consumer: 0 | both | fences: see below |
 //!
-//! Whoever goes to sleep says so (`data wanted`, `room wanted`), then looks again; whoever changes something looks
-//! whether somebody sleeps after that. Between the store and the load of either is a sequentially consistent fence, so
-//! that at least one of the two sees the other. Who takes the 1 away rings; how, is the transport's.
+//! An end that is about to sleep sets a word (`data wanted`, `room wanted`), then polls once more; an end that
+//! changes something checks the word after the change. Both have a sequentially consistent fence between store and
+//! load, so at least one of the two sees the other. The end that resets the word to 0 notifies; how is up to the
+//! transport.
 //!
 //! Each end keeps its own positions in memory of its own, and takes nothing that the other writes for true: lengths,
 //! offsets and counts out of bounds break the channel, and what is copied out is looked at only then.

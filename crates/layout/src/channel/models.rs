@@ -1,7 +1,7 @@
 //! Models of a channel under loom.
 //!
-//! Who goes to sleep is rung for only with the fences on both sides: `cargo xtask loom` builds without them, too, and has
-//! those models fail.
+//! A sleeping end is notified only with the fences on both sides: `cargo xtask loom` also builds without them, and
+//! those models must fail.
 
 use std::io::IoSlice;
 

@@ -1,17 +1,17 @@
-//! How long an end of a channel looks for what it waits for before it sleeps.
+//! How long an end of a channel spins before it sleeps.
 //!
-//! Looking costs a processor; sleeping costs both ends a system call, and the sleeper the time to wake up. Which is less is
-//! found out: as long as things come while they are looked for, that is done for as long or longer, and where nothing
-//! does, for the other end thinks longer or needs this very processor, it shrinks to nothing. Then it is tried once in a
-//! while: soon at first, as one pause of the other end is soon over, and more rarely each time that it is in vain.
+//! Spinning costs a processor. Sleeping costs both ends a system call, and the sleeper the time to wake up. The
+//! policy learns which is cheaper: while polls succeed, it spins as long or longer; when they do not, because the
+//! other end takes longer or needs this very processor, the spin shrinks to nothing. Then it is tried again now and
+//! then: soon at first, since one pause of the other end is soon over, and more rarely after each unsuccessful try.
 //!
 //! ```text
-//!             in vain, and no shorter look is worth it
-//!   looking ------------------------------------------> sleeping
+//!             unsuccessful, and no shorter spin is worth it
+//!   spinning -----------------------------------------> sleeping
 //!      ^  ^                                             |     ^
-//!      |  '------- seen ------- trying <----------------'     | in vain: twice as many sleeps before the next
-//!      |                           |   so many sleeps later   |
-//!      '- seen, in vain (half)     '--------------------------'
+//!      |  '------ successful ---- trying <--------------'     | unsuccessful: twice as many sleeps before the next
+//!      |                            |   so many sleeps later   |
+//!      '- successful, or half       '--------------------------'
 //! ```
 
 use std::time::Duration;
@@ -22,13 +22,13 @@ const LOOK_NS_USUAL: u32 = 200_000;
 const LOOK_NS_MAX: u32 = 1_000_000;
 /// … and a shorter one than this finds nothing that sleeping would miss.
 const LOOK_NS_MIN: u32 = 3_000;
-/// Sleeps before looking is tried again, for the first time: the wakes that a try costs, where it is in vain, take
-/// several times as long together …
+/// Sleeps before spinning is tried again, the first time: the wakeups that an unsuccessful try costs take several
+/// times as long together …
 const SLEEPS_MIN: u16 = 16;
 /// … and at most: then it takes a hundredth of the time.
 const SLEEPS_MAX: u16 = 1024;
 
-/// What an end of a channel has learnt of the other. Eight bytes, so that threads can share it in one word.
+/// What an end of a channel has learnt about the other. Eight bytes, so that threads can share it in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct Patience {
@@ -36,7 +36,7 @@ pub struct Patience {
     look_ns: u32,
     /// Sleeps since the last try.
     sleeps: u16,
-    /// Tries in vain, less those that were not.
+    /// Unsuccessful tries, minus the successful ones.
     failures: u8,
     /// The next look is a try.
     is_trying: bool,

@@ -25,7 +25,7 @@ impl std::error::Error for Broken {}
 
 /// Staged bytes go in parts of this much of the staging area (1/n), so that one part is taken while the next is made …
 const STAGED_PARTS: u64 = 4;
-/// … and not in parts smaller than this much of it, unless they are the last.
+/// … and no part is smaller than this fraction of it, except the last.
 const STAGED_PARTS_MAX: u64 = 16;
 
 const STAGED: u64 = 1 << 63;

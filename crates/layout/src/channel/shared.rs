@@ -40,10 +40,10 @@ impl Channel {
         Ok((Channel { incoming, outgoing, _mapping: mapping }, file))
     }
 
-    /// The channel in a file that a server handed over, seen from the client. Nothing was sent in it yet.
+    /// Maps the client's end of a new channel from a file descriptor that a server handed over.
     ///
     /// # Errors
-    /// It is none, or the system's.
+    /// It is not a channel, or the system fails.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<Channel> {
         // A file that can still shrink could end this process.
         if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {

@@ -1,8 +1,8 @@
-//! Bringing what many keys need nearer, before any of them is read: nothing hangs on its being right.
+//! Batched prefetch for the keys to be read next. A hint only: correctness never depends on it.
 //!
-//! All that is wanted of one kind is asked for at once, in a loop that does nothing else. A processor can wait for many
-//! lines together, and for the walks through page tables that lead there, only as far as it looks ahead, and to read one
-//! key is more than it looks ahead.
+//! All lines of one kind are requested in one loop that does nothing else. A processor can wait for many cache lines
+//! together, and for the page-table walks that lead there, only within its out-of-order window, and reading one key
+//! exceeds that window.
 
 use crate::directory::Head;
 use crate::geometry::{BUCKET_BYTES, Places};
@@ -18,7 +18,7 @@ use super::{Known, Reader};
 /// Keys for which this is done together: about as many lines as a core can wait for, and what they bring stays in the first
 /// cache until it is read.
 pub const KEYS_AHEAD: usize = 32;
-/// Of an item so much is brought nearer: a short one as a whole. Of long ones the processor finds out itself.
+/// The bytes of an item to prefetch: all of a short one. For long ones the hardware prefetcher takes over.
 const ITEM_BYTES_MAX: u64 = 256;
 const _: () = assert!(ITEM_BYTES_MAX >= HEADER_BYTES_MAX as u64);
 
@@ -35,8 +35,8 @@ impl Reader {
         Some(Places::of(self.group_offset(number, group)?, hash))
     }
 
-    /// Brings nearer where keys with these hashes are: the buckets where most are, then their items, or the buckets where
-    /// others are. Tells in `slots` what seems to be the slot of each, as [`Reader::glance_at`] wants it, or none.
+    /// Prefetches the buckets of these hashes, then their items or neighbour buckets. Stores the likely slot of each
+    /// key in `slots`, as [`Reader::glance_at`] expects it, or an empty slot.
     pub(super) fn bring(&self, known: &Known, memory: &Memory, hashes: &[KeyHash], slots: &mut [Slot]) {
         let mut homes = [0; KEYS_AHEAD];
         let mut next = [(0, 0); KEYS_AHEAD];

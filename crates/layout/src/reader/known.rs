@@ -1,7 +1,8 @@
-//! What a client keeps of a region between GETs: heads, block numbers, generations, the published line.
+//! A client's metadata cache of a region, kept between GETs: partition heads, block numbers, generations, the status
+//! line.
 //!
-//! All but the published line may be as old as it likes. What depends on the order in which things were fetched is told
-//! by stamps, so that GETs under way at the same time may share it.
+//! All but the status line may be arbitrarily old. Stamps order the fetches where that matters, so that concurrent
+//! GETs can share the cache.
 
 use crate::bounds::CLOCK_LAG_SECONDS_MAX;
 use crate::geometry::Geometry;
@@ -79,7 +80,7 @@ impl Known {
         self.published = Some(published);
     }
 
-    /// The same with the counts of emptied segments behind the line. What a later fetch has told stays so.
+    /// Stores a status line with the counts of emptied segments behind it. What a later fetch has stored stays.
     pub(super) fn begin_counted(&mut self, bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES], now: u32) {
         let epoch = self.published.map_or(0, |line| line.flush_epoch);
         let line = bytes.first_chunk().expect("the line is the first of these bytes");
@@ -105,13 +106,13 @@ impl Known {
         known.stamp > 0 && known.generation == generation && self.count(segment) == Some(known.count)
     }
 
-    /// The published line, unless the clock in it stands still.
+    /// Returns the status line, unless its clock has stopped.
     pub(super) fn published(&self) -> Option<Published> {
         self.published.filter(|line| self.now - line.clock <= CLOCK_LAG_SECONDS_MAX)
     }
 
-    /// Whether a server kept the region when the published line was fetched. What is read of one that none keeps is as it
-    /// was, not as it is.
+    /// Returns whether a server was running when the status line was fetched. Items of a region without a server are
+    /// as they were, not as they are.
     pub fn is_alive(&self) -> bool {
         self.published.is_some_and(|line| line.is_alive)
     }
@@ -179,7 +180,7 @@ impl Known {
     /// Notes a generation that was just fetched, and the segment's count as it was known when that was asked for.
     pub(super) fn set_generation(&mut self, segment: u32, generation: u64, count: Option<u64>) {
         let known = &mut self.generations[segment as usize];
-        // What is known for longer is good for more GETs.
+        // Metadata that has been known for longer serves more GETs.
         if known.stamp == 0 || known.generation != generation {
             self.stamp += 1;
             *known = Generation { generation, stamp: self.stamp, count: UNCOUNTED };

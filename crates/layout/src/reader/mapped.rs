@@ -23,16 +23,16 @@ pub struct Mapped {
     bytes: Vec<u8>,
     /// Of the last GET that was given no place for it.
     value: Vec<u8>,
-    /// What the memory is of, if this keeps it.
+    /// Keeps the mapping alive, if this reader owns it.
     #[cfg(not(loom))]
     _region: Option<Arc<Region>>,
 }
 
 impl Mapped {
-    /// The region in `memory`.
+    /// Opens the region in `memory`.
     ///
     /// # Errors
-    /// There is none, or none that this version reads.
+    /// There is no region, or none of a version that this code reads.
     pub fn open(memory: Memory, mode: Mode) -> Result<Mapped, HeaderError> {
         let reader = Reader::new(&header::read(&memory)?, mode)?;
         let known = Known::new(reader.geometry());
@@ -99,14 +99,14 @@ impl Mapped {
         &self.value
     }
 
-    /// Reads a key; its value replaces what is in `value`, which is empty if there is none.
+    /// Reads a key. Its value replaces the contents of `value`, which is left empty by a miss.
     #[inline]
     pub fn get_into(&mut self, key: &[u8], value: &mut Vec<u8>) -> Outcome {
         self.get_hashed(key, self.reader.hash(key), value).0
     }
 
-    /// Reads `count` keys in order, with what the next ones need on its way meanwhile. `take` is told of each: its number,
-    /// its hash, what it came to, and its value, which it may take.
+    /// Reads `count` keys in order and prefetches for the next ones meanwhile. Calls `take` with the number of each,
+    /// its hash, its result, and its value, which `take` may take.
     pub fn get_many<'k>(
         &mut self,
         count: usize,
@@ -133,7 +133,7 @@ impl Mapped {
         }
     }
 
-    /// Brings nearer what reading keys with these hashes takes, with their memory misses overlapped.
+    /// Prefetches everything that reading keys with these hashes needs, with the cache misses overlapped.
     pub fn bring(&self, hashes: &[KeyHash]) {
         let mut slots = [Slot::EMPTY; KEYS_AHEAD];
         for hashes in hashes.chunks(KEYS_AHEAD) {

@@ -164,7 +164,7 @@ pub enum Fetched<'a> {
 pub enum Outcome {
     /// The item.
     Hit(Hit),
-    /// There is none.
+    /// The key is not stored.
     Miss(Miss),
     /// Nothing valid is at the location any more; a GET by key tells.
     Stale(Rejection),
@@ -258,7 +258,7 @@ pub enum Miss {
 /// Why the server is to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The published clock stands still.
+    /// The clock of the status line has stopped.
     Clock,
     /// What was read kept changing.
     Contended,

@@ -51,7 +51,7 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// Buckets that can be had without another block.
+    /// Returns the buckets available without another block.
     pub fn ready(&self) -> u64 {
         (self.end - self.next) / BUCKET_BYTES
     }

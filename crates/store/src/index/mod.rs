@@ -11,8 +11,8 @@
 //! - `walk.rs`: visiting everything, in hash order.
 //! - `blocks.rs`: memory for tables.
 //!
-//! Locks: a writer holds one group's lock and asks for no other. Only the resizer holds two, and `resizing` lets one
-//! resizer do so at a time, so nobody waits in a circle.
+//! Locks: a writer holds one group's lock and takes no other. Only the resizer holds two, and `resizing` admits one
+//! resizer at a time, so there is no deadlock.
 
 pub mod blocks;
 pub mod group;
@@ -193,7 +193,7 @@ impl Index {
         }
     }
 
-    /// Brings the home bucket nearer.
+    /// Prefetches the home bucket.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
         let head = Head::from_word(self.head_word(self.partition_of(hash)));
@@ -204,8 +204,7 @@ impl Index {
         }
     }
 
-    /// Brings the items nearer to which the home bucket points. They are not looked at, so it does not matter if
-    /// the bucket changes meanwhile.
+    /// Prefetches the items that the home bucket points to. They are not read, so the bucket may change meanwhile.
     #[inline]
     pub fn prefetch_items(&self, hash: KeyHash) {
         let head = Head::from_word(self.head_word(self.partition_of(hash)));

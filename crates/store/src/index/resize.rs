@@ -20,7 +20,7 @@ use super::group::LockedGroup;
 use super::{Index, NoBlock, SlotAt};
 use crate::bounds::{CHAIN_BUCKETS_READY_MIN, GROWTH_DIVISOR_FULL, GROWTH_DIVISOR_ROOMY};
 
-/// What the index asks of the store while it moves keys.
+/// The store's part in moving keys.
 pub trait Rehash {
     /// The hash of the key whose item is at `offset`. Called with the lock of the slot that points to it.
     fn hash_at(&self, offset: u64) -> KeyHash;

@@ -192,7 +192,7 @@ fn without_memory_tables_stay_as_they_are() {
     for hash in &some {
         world.insert(*hash);
     }
-    // What is at hand is used up first.
+    // Use up the available buckets first.
     let partitions = 0..world.geometry.partitions();
     let mut blocked = 0;
     for partition in partitions {

@@ -16,8 +16,8 @@ use loom::thread;
 use super::{Expiry, Handle, LATER, check, expiry_of, get, reclaim, set, store, store_that_uses};
 use crate::{Change, Store};
 
-/// The versions of one key: each value is a digit, the last is 9 for removed. What was answered or read so far is
-/// the floor of what may be read by whoever begins now.
+/// The versions of one key: each value is a digit, the last, 9, stands for deleted. A value that was answered or read
+/// is the oldest that a read beginning now may return.
 #[derive(Debug)]
 struct Versions(AtomicU64);
 
@@ -32,7 +32,7 @@ impl Versions {
         self.0.fetch_max(version, Ordering::AcqRel);
     }
 
-    /// What a read comes to: none if it does not tell.
+    /// Checks a read's result; None is a read without a result.
     fn read(&self, read: impl FnOnce() -> Option<u64>) {
         let floor = self.0.load(Ordering::Acquire);
         if let Some(version) = read() {
@@ -267,7 +267,7 @@ fn a_kept_place_settled_by_what_is_read_in_order() {
     a_place_that_is_used_again_and_counted(1, true);
 }
 
-/// What one reader saw another does not see undone, by whichever way.
+/// A reader never sees an older state than another reader has seen, by whichever path.
 #[test]
 fn two_readers_agree() {
     check(1, || {

@@ -12,8 +12,8 @@ use crate::bounds::{
 use crate::segments::{Queue, SealedSegment};
 use crate::store::Store;
 
-/// The sealed segments, as a choice among them needs it: many are looked at in steps. What it names is still sealed:
-/// segments are freed under the lock of reclaim, and who frees one in between discards it.
+/// The sealed segments as candidates for a choice, surveyed in steps. Segments listed here are still sealed: they are
+/// freed under the reclaim lock, and a thread that frees one in between discards the survey.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// The second in which it began.
@@ -60,7 +60,7 @@ impl Store {
 
     pub(super) fn choose_victim(&self, reclaim: &mut Reclaim) -> Choice {
         let now = self.now();
-        // What was looked at before the last second is no longer so.
+        // A survey from before the last second is out of date.
         let begun = reclaim.survey.take().filter(|survey| now - survey.began <= 1);
         let mut survey = begun.unwrap_or(Survey { began: now, ..Survey::default() });
         if let Err(gone) = self.look_on(&mut survey, &reclaim.stuck) {

@@ -1,4 +1,4 @@
-//! What becomes of the items of a segment that is emptied: they are dropped, evicted, or moved.
+//! Empties a segment: each item is dropped, evicted, or moved.
 
 use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, NewItem, PieceEntry, State};
 use fabcache_layout::sync::Ordering;
@@ -104,7 +104,7 @@ impl Store {
         slot.frequency() > 0 || item.state.has(State::FETCHED)
     }
 
-    /// What is left of the frequency of an item that is moved.
+    /// Returns the frequency that a moved item retains.
     pub(super) fn worn(&self, victim: &Victim, eviction: &Eviction, at: SlotAt, item: &Item) -> u8 {
         let (offset, frequency) = (at.slot.offset(), at.slot.frequency());
         match victim.purpose {

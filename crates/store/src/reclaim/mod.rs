@@ -1,9 +1,10 @@
 //! Taking memory back: expired and flushed items, compaction, eviction.
 //!
 //! One victim at a time, a sealed segment, is passed over in steps of a few dozen items. Each item still linked is
-//! dropped or moved to an open segment, under the lock of its group; in the end nothing links there, the segment's
-//! generation ends, and it is free once no sender reads it. Any thread may take the next step; a mutex lets one do so
-//! at a time, and nobody waits for it who has a free segment.
+//! dropped or moved to an open segment, under the lock of its group. In the end nothing links there, the segment's
+//! generation ends, and it is free once no sender reads it. Any thread may take the next step; a mutex admits one at
+//! a time, and a thread with a free segment never waits for it.
+//!
 //!
 //! The order in which victims are chosen: segments in which nothing lives; those whose items are all expired or
 //! flushed; the one with the most dead bytes, if these are enough to be worth moving the rest; else the oldest of a
@@ -73,7 +74,7 @@ impl Reclaim {
         self.stuck.clear();
     }
 
-    /// What is being evicted goes whole: somebody has waited for long enough.
+    /// Evicts the rest of the victim as a whole: a thread has waited long enough.
     fn hurry(&mut self) {
         if let Some(victim) = self.victim.as_mut().filter(|victim| victim.purpose == Purpose::Evict) {
             victim.moved_bytes_max = 0;
@@ -195,7 +196,7 @@ impl Handle {
 }
 
 impl Store {
-    /// Passes over at most `items` items of the victim, choosing one if there is none.
+    /// Passes over at most `items` items of the victim, and chooses a victim first if there is none.
     pub(crate) fn reclaim_step(&self, reclaim: &mut Reclaim, counters: &StoreCounters, items: u32) -> Step {
         if self.free_waiting(reclaim) {
             return Step::Freed;

@@ -86,7 +86,7 @@ impl Segments {
         }
         let mut free = self.lock(&self.free);
         let mut retired = self.lock(&self.retired);
-        // What moves need comes first, for the rest is reclaimed through them.
+        // Moves are served first, because the rest is reclaimed through them.
         let is_over = self.segments.len() - retired.len() > self.limit.load(Ordering::Relaxed) as usize;
         if is_over && free.len() >= RECLAIM_RESERVE_SEGMENTS {
             self.set_kind(id, Kind::Retired, 0);

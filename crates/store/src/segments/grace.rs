@@ -38,7 +38,7 @@ impl Grace {
         }
     }
 
-    /// How much of it is left.
+    /// Returns the remaining grace.
     pub(super) fn left(&self, id: u32) -> Option<Duration> {
         let until = Duration::from_nanos(self.until.get(id as usize)?.load(Ordering::Relaxed));
         if cfg!(fabcache_without = "grace") {

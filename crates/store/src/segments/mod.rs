@@ -9,7 +9,7 @@
 //! on the segment's allocation word, which also counts the reservations not yet committed; a sealed segment without
 //! any is stable, and only then does reclaim read it.
 //!
-//! What others may read of a segment is in the region (`layout::segment`); what is here is the server's own.
+//! The part of a segment that others may read is in the region (`layout::segment`); this is the server's own part.
 
 mod free;
 mod grace;
@@ -53,7 +53,7 @@ fn deadline_of(expiry: u32, ttl: u32) -> u32 {
     expiry.saturating_add((ttl / LATE_TTL_DIVISOR).max(LATE_SECONDS_MIN)).min(NO_DEADLINE - 1)
 }
 
-/// What space is wanted for. When few segments are free, not everybody may have one.
+/// The purpose of a claim. When few segments are free, not every purpose gets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// A new item, or the index.
@@ -249,7 +249,7 @@ impl Segments {
         self.index_segments.load(Ordering::Relaxed)
     }
 
-    /// What a segment is used for.
+    /// Returns the use of a segment.
     pub fn kind(&self, id: u32) -> Kind {
         match self.segments[id as usize].kind.load(Ordering::Acquire) {
             1 => Kind::Open,
@@ -329,7 +329,7 @@ impl Segments {
         if min > capacity {
             return Err(NoSpace::TooLong);
         }
-        // What rewrites opened is not for new items, or nothing would be left for the next rewrites.
+        // Segments that rewrites opened are not for new items, or nothing would remain for the next rewrites.
         if self.fills_up && claim == Claim::New && self.free_count() < self.kept_back(claim) {
             return Err(NoSpace::Full);
         }
@@ -496,7 +496,7 @@ impl Segments {
         let segment = &self.segments[id as usize];
         let at = (offset - self.geometry.segment_offset(id)) as u32;
         self.lock(&segment.marks).note(at, second);
-        // What is written behind it was not written then.
+        // Bytes behind it were not written then.
         segment.marked.store(0, Ordering::Relaxed);
     }
 

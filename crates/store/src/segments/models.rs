@@ -220,7 +220,7 @@ fn a_pinned_segment_is_not_used_again() {
         let place = world.write(1);
         world.segments.seal_open(|_| true);
         let generation = world.segments.generation(place.segment);
-        // The same bytes once more, for loom to see that reading and overwriting them are never concurrent.
+        // The same bytes again, for loom to see that they are never read and overwritten concurrently.
         let bytes = Arc::new(UnsafeCell::new(1));
         let reclaim = {
             let (world, bytes) = (Arc::clone(&world), Arc::clone(&bytes));

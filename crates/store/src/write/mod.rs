@@ -1,8 +1,8 @@
 //! Writing: one read-modify-write for everything that changes an item.
 //!
-//! Under the lock of the key's group: the existing item is found, the caller decides what becomes of it, the new item
-//! is written to a segment, the old one is marked dead, and the slot is pointed to the new one. Memory is never
-//! waited for under the lock: when there is none at hand the lock is given up, room is made, and it starts again.
+//! Under the lock of the key's group: the existing item is found, the caller decides on the change, the new item is
+//! written to a segment, the old one is marked dead, and the slot is pointed to the new one. The lock is never held
+//! while waiting for memory: without free memory it is released, memory is reclaimed, and the write starts again.
 
 mod content;
 mod put;
@@ -62,7 +62,7 @@ pub enum NewValue<'a> {
     Number {
         /// The number.
         number: u64,
-        /// The least bytes: those of the number whose place it takes, 0 if there is none.
+        /// The least number of bytes: that of the number it replaces, 0 if there is none.
         width: usize,
     },
 }
@@ -106,8 +106,8 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// What takes about the room of what was there may have what is kept for that; what grows may not, or nothing of it
-    /// would be left.
+    /// A replacement of about the same size may use the reserve for rewrites; a larger one may not, or the reserve
+    /// would be used up.
     fn claim(&self) -> Claim {
         match self.value {
             NewValue::Same => Claim::Rewrite,
@@ -200,12 +200,12 @@ impl From<NoSpace> for Blocked {
 }
 
 impl Handle {
-    /// Changes what is stored under `key` as `decide` says, which may be called several times and the last time
-    /// counts. What it returned with the change is returned.
+    /// Changes what is stored under `key` as `decide` says. `decide` may be called several times; the last call
+    /// counts, and its second result is returned.
     ///
     /// # Errors
-    /// Memory is full and nothing may be evicted, or others took what was evicted for this, time and again. What was
-    /// stored is still stored.
+    /// Memory is full and nothing may be evicted, or others repeatedly took what was evicted for this write. The
+    /// stored item is unchanged.
     pub fn mutate<'a, R>(
         &self,
         key: &[u8],
@@ -283,7 +283,7 @@ impl Handle {
                 }
                 Ok(None)
             }
-            // What is no longer valid goes whatever was decided.
+            // An invalid item is removed whatever the decision was.
             _ => {
                 if let Some((at, item)) = there {
                     store.unlink(group, at, &item);

@@ -22,7 +22,7 @@ pub struct Fabric {
     pub posted: (u64, u64),
     /// What is to live as long as this.
     kept: Option<Box<dyn Any>>,
-    /// What time it is.
+    /// The current time.
     pub ns: u64,
 }
 

@@ -143,7 +143,7 @@ pub fn second(ledger: &Ledger) -> u32 {
     ((now.tv_sec * 1_000_000_000 + now.tv_nsec - ledger.clock_zero_ns()) / 1_000_000_000) as u32
 }
 
-/// What became of reads.
+/// Counts of reads by result.
 #[derive(Default)]
 struct Counts {
     hits: u64,

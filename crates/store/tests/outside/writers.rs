@@ -29,7 +29,7 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What each thread has.
+/// One writing thread.
 struct Writer {
     scenario: Scenario,
     handle: Handle,

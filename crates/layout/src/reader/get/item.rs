@@ -59,7 +59,8 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.ask_generation(Stage::Still, reader, known, self.candidate.segment)
     }
 
-    /// Puts the value of the key's item in place; of another's no more is fetched. What is wrong is told by the generation.
+    /// Stores the value of the key's item in place; the value of another key is not fetched. The generation reveals
+    /// errors.
     pub(super) fn take_item_head(&mut self, reader: &Reader, known: &Known, bytes: &[u8]) -> Step {
         let offset = self.candidate.location.offset;
         let item = reader.head_in(bytes, self.item_bytes_max(reader)).ok();

@@ -65,7 +65,7 @@ enum Stage {
     Generation,
     SlotAgain,
     Item,
-    /// What of a long item is before its value.
+    /// The part of a chained value's item that precedes the value.
     ItemHead,
     /// Its value, to be put in place.
     Value,
@@ -83,7 +83,7 @@ enum Stage {
     Done,
 }
 
-/// Why pieces that were fetched by others come to nothing.
+/// Why chunks that were fetched by the caller cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PiecesFailed {
     /// One of them does not count.
@@ -103,13 +103,13 @@ struct Search {
     places: Places,
     moved: bool,
     links: u32,
-    /// What of the places comes behind the slots at hand.
+    /// The part of the key's buckets that follows the slots at hand.
     rest: Rest,
     /// Slots with the key's tag, and where they lie.
     slots: [(u64, Slot); CANDIDATES_MAX],
     slots_len: usize,
     slots_done: usize,
-    /// What was known when these were fetched …
+    /// The stamp of the metadata when these were fetched …
     stamp: u64,
     /// … and when they were asked for, in nanoseconds, where that is told.
     asked_ns: u64,
@@ -127,7 +127,7 @@ enum Rest {
 struct Candidate {
     slot_at: u64,
     slot: Slot,
-    /// What was known when its slot was fetched, and when that was asked for.
+    /// The stamp of the metadata when its slot was fetched, and when that was requested.
     stamp: u64,
     asked_ns: u64,
     segment: u32,
@@ -239,7 +239,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         self
     }
 
-    /// What it asked for last is judged by the published line.
+    /// Returns whether the status line decides on what was requested last.
     pub(super) fn awaits_line(&self) -> bool {
         matches!(self.stage, Stage::Item | Stage::HeadStill)
     }
@@ -254,7 +254,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         !self.by_location && self.stage == Stage::Item
     }
 
-    /// What it asked for is asked for now.
+    /// Notes that the request is posted now.
     pub(super) fn note_asked(&mut self, ns: u64) {
         match self.stage {
             Stage::Home | Stage::Overflow | Stage::Link => self.search.asked_ns = ns,
@@ -307,7 +307,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         }
     }
 
-    /// The hash of the key, by which the server is told of sampled reads.
+    /// Returns the hash of the key, by which sampled reads are reported to the server.
     pub fn hash(&self) -> KeyHash {
         self.hash
     }
@@ -449,7 +449,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.done(Outcome::AskServer(reason))
     }
 
-    /// What was fetched does not count: by key, again from what is known now.
+    /// Rejects what was fetched. A GET by key starts again from the present metadata.
     fn reject(&mut self, reader: &Reader, known: &mut Known, why: Rejection) -> Step {
         self.rejections.count(why);
         if self.by_location {

@@ -54,7 +54,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.ask_bytes(Stage::Home, start, 2 * BUCKET_BYTES)
     }
 
-    /// What is known of the partition is of no use.
+    /// Discards the metadata of the partition, which is wrong.
     pub(super) fn head_is_wrong(&mut self, reader: &Reader, known: &mut Known, why: Rejection) -> Step {
         known.forget_partition(self.search.partition);
         self.reject(reader, known, why)

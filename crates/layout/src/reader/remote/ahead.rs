@@ -1,8 +1,8 @@
-//! By how much a client's clock has come to be ahead of the region's.
+//! How far a client's clock is ahead of the region's.
 //!
-//! Clocks of two hosts part by seconds a day where nobody sets them, and one may be suspended. A client that is ahead would
-//! find items expired before they are, and by and by the region's clock to stand still. A region's clock that goes on, and
-//! that none of its lines over a while shows at the client's second, is behind for good.
+//! The clocks of two hosts drift apart by seconds a day where nothing adjusts them, and a host may be suspended. A
+//! client that is ahead would find items expired too early, and in time the region's clock stopped. A region's clock
+//! that advances, and whose lines never show the client's second over a while, is permanently behind.
 
 /// Seconds of the region's clock that are to be seen one after the other: it goes on, and is not only late now and then.
 const SECONDS: u32 = 60;

@@ -5,12 +5,12 @@
 //! for a line, and a full window is not to fetch one for each GET. So a line is asked for when somebody needs one and none
 //! is on its way, or when enough wait for the next.
 //!
-//! A line may come with a lease: for so long after it was asked for it is as good as one that is asked for now.
+//! A line may carry a lease: for so long after its fetch was posted it is as good as one that is fetched now.
 
 /// Lines on their way at once at most: with more the last would only be there sooner by part of a fetch's time.
 const LINES_MAX: u32 = 4;
 
-/// What counts the order in which fetches are asked for and come in.
+/// Counts the order in which fetches are posted and complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(u64);
 

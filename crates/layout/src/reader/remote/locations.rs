@@ -13,7 +13,7 @@ use super::super::Location;
 /// Locations that are looked through for a key.
 const WAYS: usize = 4;
 
-/// An entry; the word is 0 if there is none.
+/// An entry; its word is 0 where it is empty.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u64,

@@ -84,7 +84,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.want_pieces(at);
     }
 
-    /// What was not yet posted is not to be.
+    /// Drops fetches that were not posted yet.
     pub(super) fn drop_unasked_pieces(&mut self, at: usize) {
         let owner = self.owner(at);
         let Some(running) = &mut self.gets[at] else { return };

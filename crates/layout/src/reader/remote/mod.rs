@@ -9,10 +9,11 @@
 //!              └────────► lines.rs: one fetch for many GETs ───────────┘
 //! ```
 //!
-//! A GET by key costs two fetches, bucket and item, and one at a kept location one. What else is fetched is shared: the
-//! published line with the counts of emptied segments, once for all GETs that were begun (by key), or whose items were
-//! fetched (at kept locations), before it was asked for (`lines.rs`). GETs whose fetches are there before their line wait
-//! for it. Where the server grants leases, one is enough for all that begin in the lease.
+//! A GET by key costs two fetches, bucket and item; a GET at a cached location costs one. Other fetches are shared.
+//! The status line with the counts of emptied segments is fetched once for all GETs that began (by key), or whose
+//! items were fetched (at cached locations), before its fetch was posted (`lines.rs`). GETs whose fetches complete
+//! first wait for their line. Where the server grants leases, one line serves all GETs that begin within the lease.
+//!
 //!
 //! Why a GET at a kept location is right without a look at its segment's generation: the generation was fetched at a time
 //! when its segment's count was known already, and behind the item the count is the same. The server changes the count
@@ -58,7 +59,7 @@ pub use self::locations::LOCATION_BYTES;
 pub struct RemoteOptions {
     /// GETs under way at most.
     pub gets: usize,
-    /// Fetches under way at most, without those of the published line, of which there may be four more.
+    /// Fetches in flight at most, without those of the status line, of which there may be four more.
     pub fetches: usize,
     /// Bytes that these may have together; one alone may have more (a segment, 2 MiB at most).
     pub fetched_bytes: usize,
@@ -66,9 +67,9 @@ pub struct RemoteOptions {
     /// next reads its first. That they are sent in order (FI_ORDER_RAR) is not enough: hardware may read memory for two of
     /// them in any order. Where the target's processor carries them out it is.
     pub in_order: bool,
-    /// What the server has promised: nothing is written over a segment for so many nanoseconds after its count has changed
-    /// (0: not a moment). Then a line need not be fetched behind the item, if the item had come in soon after the line was
-    /// asked for.
+    /// The server's grace: it writes nothing over a segment for so many nanoseconds after its count has changed; 0
+    /// for none. With it the line need not be fetched behind the item, if the item arrived soon after the line's
+    /// fetch was posted.
     pub grace_ns: u64,
     /// The published line is fetched for so many GETs at kept locations together, while others of it are under way.
     pub gets_per_line: u32,
@@ -90,7 +91,7 @@ impl Default for RemoteOptions {
     }
 }
 
-/// What time it is.
+/// The current time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// The second of the region's clock, by this client's own monotonic clock.
@@ -183,7 +184,7 @@ pub struct Done<B> {
 pub enum Found<B> {
     /// The item. A value that is [`Value::Fetched`] lies in the buffer; one that is [`Value::Placed`] where it was wanted.
     Hit(Hit, Option<B>),
-    /// There is none.
+    /// The key is not stored.
     Miss(Miss),
     /// Nothing valid is at the location that was named ([`Remote::get_at`]).
     Stale(Rejection),
@@ -194,7 +195,7 @@ pub enum Found<B> {
 }
 
 impl<B> Done<B> {
-    /// How many reads the server is to be told of with this one; 0 if it need not be told. `random` is any number drawn for
+    /// Returns how many reads to report to the server for this one; 0 for none. `random` is any number drawn for
     /// this.
     pub fn reads_to_tell(&self, random: u32) -> u8 {
         match &self.found {
@@ -292,7 +293,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         })
     }
 
-    /// What it reads by.
+    /// Returns the region's reader.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
@@ -448,7 +449,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
                 if is_of_use && running.get.is_at_item() && running.by_counts {
                     self.lines.need(moment, true);
                     if self.options.in_order {
-                        // What is asked for from now on is read behind the item.
+                        // Fetches posted from now on are executed after the item's.
                         running.needs_line = moment;
                     }
                 }
@@ -510,7 +511,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let Some(line) = bytes else {
             self.lines.fail(asked.0);
             for at in 0..self.gets.len() {
-                // Who began later waits for another.
+                // Later GETs wait for another line.
                 if self.gets[at].as_ref().is_some_and(|running| running.begun < asked.0) {
                     self.fail(at, Reason::NotFetched);
                 }

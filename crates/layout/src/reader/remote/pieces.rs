@@ -1,8 +1,8 @@
 //! The pieces of a long value, several on their way at a time, each put where it belongs.
 //!
-//! Only its part of the value is fetched of a piece. What else is under its checksum is known: the hash of the key, and the
-//! length that the table lists. So the checksum is worked out over the value where it lies, and the value is held once.
-//! With the sum of the bytes kept, the generation may become known after them.
+//! Only the value's part of a chunk is fetched. The other bytes under its checksum are known: the key's hash, and the
+//! length in the table. So the checksum is computed over the value in place, and the value is stored once. The sum of
+//! the bytes is kept, so that the generation may become known after them.
 
 use crate::checksum::{Secret, finish, sum_of_parts};
 use crate::hash::KeyHash;

@@ -58,7 +58,7 @@ pub(super) struct Behind {
     pub(super) word: Option<u64>,
 }
 
-/// What came and waits for the published line.
+/// A completed fetch that waits for the status line.
 #[derive(Debug)]
 pub(super) enum Came<B> {
     /// The bytes that were asked for, so many of these.
@@ -88,14 +88,14 @@ pub(super) struct Running<B> {
     pub(super) came: Option<Came<B>>,
     /// When that came.
     pub(super) came_ns: u64,
-    /// What it asked for is a word.
+    /// The requested data is a word.
     pub(super) asked_word: bool,
     /// The bytes handed in last: the value of a hit is in them.
     pub(super) bytes: Option<B>,
     pub(super) pieces: Pieces,
     /// A fetch failed while others write to its value.
     pub(super) failed: Option<Reason>,
-    /// Of looks that came to nothing.
+    /// Unsuccessful attempts, by reason.
     pub(super) rejections: Rejections,
 }
 
