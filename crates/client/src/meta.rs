@@ -157,9 +157,9 @@ mod tests {
             ("SERVER_ERROR out of memory", "out of memory"),
             ("CLIENT_ERROR bad", "bad"),
             ("ERROR", "does not know"),
-            ("VA", "VA"),
-            ("VA 99999999999", "VA"),
-            ("", "none"),
+            ("VA", "invalid answer: \"VA\""),
+            ("VA 99999999999", "invalid answer: \"VA"),
+            ("", "invalid answer: \"\""),
         ] {
             assert!(of(wrong).expect_err(wrong).contains(told), "{wrong}");
         }
