@@ -5,7 +5,7 @@
 use std::io::IoSlice;
 
 use fabcache_fabric::channel::{
-    Broken, ClientEnd, Incoming, Lent, MESSAGE_BYTES, Next, SHORT_BYTES, ServerEnd, Terms, token_of,
+    ProtocolError, ClientEnd, Incoming, LentMemory, MESSAGE_BYTES, SendMode, SHORT_BYTES, ServerEnd, Terms, token_of,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -23,7 +23,7 @@ fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
     let mut server = ServerEnd::<Vec<u8>, Vec<u8>>::new(TERMS, 5);
     server.want_proof();
     let mut client = ClientEnd::<Vec<u8>>::new(TERMS);
-    let (mut arrived, mut ends) = ([0u32; 2], [Ok::<(), Broken>(()); 2]);
+    let (mut arrived, mut ends) = ([0u32; 2], [Ok::<(), ProtocolError>(()); 2]);
     let bytes = [7; 40_000];
     let mut lent = 0;
     let mut message = [0; MESSAGE_BYTES];
@@ -48,31 +48,31 @@ fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
             4 => serve(&mut server),
             5 => take(&mut client),
             6 if end == 0 => match server.next(usize::from(what) * 150) {
-                Next::Later => {}
-                Next::Data => {
+                SendMode::Later => {}
+                SendMode::Data => {
                     let draft = server.data(&[IoSlice::new(&bytes)], &mut message).expect("it can be sent");
                     server.sent(draft);
                 }
-                Next::Piece(piece) => {
+                SendMode::StagingRange(piece) => {
                     assert!(piece.at + piece.bytes <= RING_BYTES);
                     let ticket = server.put_begun(piece);
                     server.put_ended(ticket);
                 }
             },
             6 => match client.next(usize::from(what) * 150) {
-                Next::Later => {}
-                Next::Data if what & 0x20 != 0 => {
-                    let memory = Lent { address: 1 << 40, key: 9, bytes: 1 + u64::from(what) };
+                SendMode::Later => {}
+                SendMode::Data if what & 0x20 != 0 => {
+                    let memory = LentMemory { address: 1 << 40, key: 9, bytes: 1 + u64::from(what) };
                     let before = [IoSlice::new(&came[..came.len().min(100)])];
                     let draft = client.lend(&before, &memory, &mut message).expect("it can be lent");
                     client.sent(draft);
                     lent += 1;
                 }
-                Next::Data => {
+                SendMode::Data => {
                     let draft = client.data(&[IoSlice::new(&bytes)], &mut message).expect("it can be sent");
                     client.sent(draft);
                 }
-                Next::Piece(piece) => {
+                SendMode::StagingRange(piece) => {
                     assert!(piece.at + piece.bytes <= RING_BYTES);
                     client.staged(piece);
                 }

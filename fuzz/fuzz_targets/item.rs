@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     assert!(item.payload_at() == item.key_at() + u64::from(item.key_len));
     assert!(item.bytes() >= item.payload_at() + item.payload_len());
     let key = [b'k'; KEY_BYTES_MAX];
-    if item.key_len == 0 || usize::from(item.key_len) > KEY_BYTES_MAX || item.is_piece() {
+    if item.key_len == 0 || usize::from(item.key_len) > KEY_BYTES_MAX || item.is_chunk() {
         return;
     }
     let new = NewItem {
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
         cas: item.cas,
         flags: item.flags,
         expiry: item.expiry,
-        pieces: item.pieces,
+        chunks: item.chunks,
         value_len: item.value_len,
     };
     let encoded = new.encode();
@@ -32,6 +32,6 @@ fuzz_target!(|data: &[u8]| {
     head[..encoded.as_bytes().len()].copy_from_slice(encoded.as_bytes());
     let again = Item::parse(&head);
     assert_eq!((again.state, again.cas, again.flags, again.expiry), (item.state, item.cas, item.flags, item.expiry));
-    assert_eq!((again.key_len, again.value_len, again.pieces), (item.key_len, item.value_len, item.pieces));
+    assert_eq!((again.key_len, again.value_len, again.chunks), (item.key_len, item.value_len, item.chunks));
     assert_eq!(again.has_binary_key(), item.has_binary_key());
 });

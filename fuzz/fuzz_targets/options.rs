@@ -2,7 +2,7 @@
 #![no_main]
 
 use fabcache_server::addresses;
-use fabcache_server::extended::Extended;
+use fabcache_server::extended_options::ExtendedOptions;
 use fabcache_server::networks::Network;
 use libfuzzer_sys::fuzz_target;
 
@@ -17,5 +17,5 @@ fuzz_target!(|data: &str| {
         }
     }
     let words: Vec<String> = data.lines().map(str::to_owned).collect();
-    let _ = Extended::parse(&words);
+    let _ = ExtendedOptions::parse(&words);
 });

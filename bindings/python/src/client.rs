@@ -6,14 +6,14 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fabcache_client::{Client, Error, Glance, Item, Mode, Options, Stored, Transport, Ttl};
+use fabcache_client::{Client, Error, FastGet, Item, Mode, Options, Stored, Transport, Ttl};
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyMemoryView, PyString};
 
-use crate::current::{Current, Ours};
 use crate::errors::{client_error, forked, is_refusal, raised};
-use crate::many::{self, Keys};
+use crate::fork::{Current, ForkGuarded};
+use crate::multiget::{self, Keys};
 use crate::numbers::{Expire, NO_COMMAND, NO_DELTA, NO_EXPTIME, cas_number, integer};
 use crate::options::{FabricGiven, options};
 use crate::request::{Request, Shown};
@@ -363,7 +363,7 @@ impl BaseClient {
         let py = values.py();
         let current = self.current(py)?;
         let noreply = current.settings.noreply(noreply)?;
-        let given = many::Values::new(&current.settings, values, flags)?;
+        let given = multiget::Values::new(&current.settings, values, flags)?;
         let Some(ttl) = expire.ttl_or(py, NO_COMMAND, noreply)? else { return Ok(PyList::empty(py)) };
         let cache = cache(&current)?;
         let stored = given.store(py, cache, ttl);
@@ -534,8 +534,9 @@ impl BaseClient {
         let mut state = self.state();
         let current = state.current.take();
         let cache = current.as_ref().and_then(|current| current.cache.get().cloned());
-        state.current =
-            cache.map(|cache| Arc::new(Current { cache: Ours::new(cache), settings: Arc::clone(&settings) }));
+        state.current = cache.map(|cache| {
+            Arc::new(Current { cache: ForkGuarded::new(cache), settings: Arc::clone(&settings) })
+        });
         let before = state.settings.replace(settings);
         drop(state);
         drop((before, current));
@@ -567,7 +568,7 @@ impl BaseClient {
         let (Some((address, options)), Some(settings)) = (&state.place, &state.settings) else {
             return Err(unconfigured());
         };
-        let cache = Ours::new(made(py, address, options)?);
+        let cache = ForkGuarded::new(made(py, address, options)?);
         let current = Arc::new(Current { cache, settings: Arc::clone(settings) });
         let before = state.current.replace(Arc::clone(&current));
         drop(state);
@@ -591,15 +592,15 @@ impl BaseClient {
         let cache = cache(&current)?;
         // Taken out of its place: Python code may run meanwhile, and read as well.
         let mut spare = SPARE.take();
-        let glance = match touch {
-            None => cache.glance(whole, &mut spare),
-            Some(_) => Ok(Glance::Unknown),
+        let try_fast = match touch {
+            None => cache.try_fast(whole, &mut spare),
+            Some(_) => Ok(FastGet::Unknown),
         };
-        let shown = match glance {
-            Ok(Glance::Found { flags, cas }) => show(settings, &spare, flags, cas).map(Some),
-            Ok(Glance::NotFound) => Ok(None),
+        let shown = match try_fast {
+            Ok(FastGet::Found { flags, cas }) => show(settings, &spare, flags, cas).map(Some),
+            Ok(FastGet::NotFound) => Ok(None),
             // A key that is none is told of by the call.
-            Ok(Glance::Unknown) | Err(_) => found(py, cache, whole, touch).and_then(|item| {
+            Ok(FastGet::Unknown) | Err(_) => found(py, cache, whole, touch).and_then(|item| {
                 item.map(|item| show(settings, &item.value, item.flags, item.cas)).transpose()
             }),
         };
@@ -624,15 +625,16 @@ impl BaseClient {
         let keys = Keys::new(settings, keys)?;
         let whole = keys.whole();
         let cache = cache(&current)?;
-        let read =
-            py.detach(|| many::read(cache, &whole)).map_err(|error| raised(py, &error)).and_then(|values| {
+        let read = py.detach(|| multiget::read(cache, &whole)).map_err(|error| raised(py, &error)).and_then(
+            |values| {
                 for (key, value) in keys.given().zip(&values.items) {
                     if let Some((at, flags, cas)) = value {
                         found.set_item(key, show(settings, key, &values.bytes[at.clone()], *flags, *cas)?)?;
                     }
                 }
                 Ok(())
-            });
+            },
+        );
         match read {
             Err(error) if settings.ignore_exc && error.is_instance_of::<PyException>(py) => {
                 Ok(PyDict::new(py))

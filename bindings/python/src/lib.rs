@@ -4,9 +4,9 @@
 //! raises, and never panics. Python's lock is given up wherever a call may wait.
 
 mod client;
-mod current;
 mod errors;
-mod many;
+mod fork;
+mod multiget;
 mod numbers;
 mod options;
 mod rendezvous;
@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 /// Python tells of a fork, in the child.
 #[pyfunction]
 fn forked() {
-    current::note_fork();
+    fork::note_fork();
 }
 
 /// What Python's part of the package is made of.

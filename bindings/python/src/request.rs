@@ -12,8 +12,8 @@ use pyo3::types::PyBool;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, read, write};
 
-use crate::current::Ours;
 use crate::errors::{forked, raised};
+use crate::fork::ForkGuarded;
 use crate::settings::{Settings, with_cas};
 
 /// What a request's `wait` returns.
@@ -32,7 +32,7 @@ pub enum Shown {
 #[pyclass(frozen, module = "fabcache._fabcache")]
 pub struct Request {
     /// Locked by who does not hold Python's lock, as it may be held while the server is waited for; or not waited for.
-    state: Ours<Mutex<State>>,
+    state: ForkGuarded<Mutex<State>>,
     settings: Arc<Settings>,
     /// As the caller gave it.
     #[pyo3(get)]
@@ -44,25 +44,25 @@ pub struct Request {
 #[expect(clippy::large_enum_variant, reason = "it lies in an object of its own on the heap already")]
 enum State {
     InFlight(fabcache_client::Request),
-    Over(Arc<Over>),
+    FinishedOperation(Arc<FinishedOperation>),
 }
 
-struct Over {
+struct FinishedOperation {
     value: Vec<u8>,
     result: Result<Outcome, Error>,
 }
 
 impl State {
-    fn end(&mut self, completed: fabcache_client::Completed) -> Arc<Over> {
-        let over = Arc::new(Over { value: completed.value, result: completed.result });
-        *self = State::Over(Arc::clone(&over));
+    fn end(&mut self, completed: fabcache_client::CompletedRequest) -> Arc<FinishedOperation> {
+        let over = Arc::new(FinishedOperation { value: completed.value, result: completed.result });
+        *self = State::FinishedOperation(Arc::clone(&over));
         over
     }
 
     fn is_over(&mut self) -> bool {
         match self {
             State::InFlight(request) => request.test(),
-            State::Over(_) => true,
+            State::FinishedOperation(_) => true,
         }
     }
 }
@@ -77,7 +77,7 @@ impl Request {
         default: Py<PyAny>,
     ) -> Request {
         Request {
-            state: Ours::new(Mutex::new(State::InFlight(request))),
+            state: ForkGuarded::new(Mutex::new(State::InFlight(request))),
             settings: Arc::clone(settings),
             key: key.clone().unbind(),
             shown,
@@ -89,7 +89,7 @@ impl Request {
         self.state.get().ok_or_else(forked)
     }
 
-    fn show<'py>(&self, py: Python<'py>, over: &Over) -> PyResult<Bound<'py, PyAny>> {
+    fn show<'py>(&self, py: Python<'py>, over: &FinishedOperation) -> PyResult<Bound<'py, PyAny>> {
         match &over.result {
             Err(error) => Err(raised(py, error)),
             Ok(Outcome::Stored) => Ok(PyBool::new(py, true).to_owned().into_any()),
@@ -122,7 +122,7 @@ impl Request {
         let over = py.detach(|| {
             let mut state = locked(state);
             match &mut *state {
-                State::Over(over) => Arc::clone(over),
+                State::FinishedOperation(over) => Arc::clone(over),
                 State::InFlight(request) => {
                     let completed = request.wait();
                     state.end(completed)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::ceiling::Ceilings;
+use crate::client_limit::ClientLimits;
 use crate::process::{Cpus, pin};
 use crate::results::{Case, Results, Sample};
 use crate::target::{Described, Target};
@@ -88,10 +88,12 @@ pub fn run(
         targets.iter().try_for_each(|(target, _)| target.pin(cpus))?;
     }
     let ceilings = match plan.ceiling.as_deref().filter(|_| experiment.has_ceiling()) {
-        Some(program) => {
-            Ceilings::start(program, targets.iter().map(|(target, _)| *target), plan.server_cpus.as_ref())?
-        }
-        None => Ceilings::none(),
+        Some(program) => ClientLimits::start(
+            program,
+            targets.iter().map(|(target, _)| *target),
+            plan.server_cpus.as_ref(),
+        )?,
+        None => ClientLimits::none(),
     };
     if let Some(cpus) = &plan.client_cpus {
         pin(None, cpus)?;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use fabcache_client::{Client, Completed, Error, Failure, Request, Ttl};
+use fabcache_client::{Client, CompletedRequest, Error, Failure, Request, Ttl};
 
 use crate::items::Items;
 
@@ -76,7 +76,7 @@ fn store(
     let window = WINDOW.min(WINDOW_BYTES / largest).max(1).min(count);
     let mut requests: Vec<Request> = (0..window).map(|_| client.request()).collect();
     let mut wait = |request: &mut Request| {
-        let Completed { key, value, result, .. } = request.wait();
+        let CompletedRequest { key, value, result, .. } = request.wait();
         let done = result.map(drop).or_else(&mut failed);
         done.with_context(|| format!("cannot store {}", String::from_utf8_lossy(&key)))?;
         anyhow::Ok((key, value))

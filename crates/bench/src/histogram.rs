@@ -18,7 +18,7 @@ pub struct Histogram(Hdr<u64>);
 /// How it is kept: values that occurred, in order, each with how often. A value stands for those that cannot be told apart
 /// from it, and is the highest of them.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredHistogram {
     ns_and_counts: Vec<(u64, u64)>,
 }
 
@@ -75,14 +75,14 @@ impl Serialize for Histogram {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let steps = self.0.iter_recorded();
         let ns_and_counts = steps.map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
-        Kept { ns_and_counts }.serialize(serializer)
+        StoredHistogram { ns_and_counts }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Histogram {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Histogram, D::Error> {
         let mut histogram = Histogram::default();
-        for (ns, count) in Kept::deserialize(deserializer)?.ns_and_counts {
+        for (ns, count) in StoredHistogram::deserialize(deserializer)?.ns_and_counts {
             histogram.0.saturating_record_n(ns, count);
             if count > COUNT_MAX || histogram.count() > COUNT_MAX {
                 return Err(Error::custom(format!("a histogram of more than {COUNT_MAX} operations")));

@@ -25,7 +25,7 @@
 //! - `machine.rs`: what the machine is.
 
 pub mod blocks;
-pub mod ceiling;
+pub mod client_limit;
 pub mod compare;
 pub mod dissect;
 pub mod dummy;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use fabcache_client::{Address, Client, Options, Place, Protocol, SharedMemory, Transport};
+use fabcache_client::{Address, Client, Options, Protocol, ServerEndpoint, SharedMemory, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::process::{Cpus, Process};
@@ -120,10 +120,10 @@ impl Url {
     /// `tcp`, `unix`, `shm` or `fab`.
     pub fn transport(&self) -> &'static str {
         match self.address.place {
-            Place::Tcp { .. } => "tcp",
-            Place::Fabric { .. } => "fab",
-            Place::Unix(_) if self.shared_memory => "shm",
-            Place::Unix(_) => "unix",
+            ServerEndpoint::Tcp { .. } => "tcp",
+            ServerEndpoint::Fabric { .. } => "fab",
+            ServerEndpoint::Unix(_) if self.shared_memory => "shm",
+            ServerEndpoint::Unix(_) => "unix",
         }
     }
 }

@@ -23,13 +23,13 @@ fn plan() -> Plan {
 }
 
 /// A file that is gone when the test ends.
-struct Written(PathBuf);
+struct StoredItem(PathBuf);
 
-impl Written {
-    fn new(name: &str, bytes: &[u8]) -> Written {
+impl StoredItem {
+    fn new(name: &str, bytes: &[u8]) -> StoredItem {
         let path = std::env::temp_dir().join(format!("fabcache-bench-file-{name}-{}", std::process::id()));
         std::fs::write(&path, bytes).expect("a file");
-        Written(path)
+        StoredItem(path)
     }
 
     fn replay(&self) -> Replay {
@@ -41,7 +41,7 @@ impl Written {
     }
 }
 
-impl Drop for Written {
+impl Drop for StoredItem {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -124,7 +124,7 @@ fn came_to(sample: &Sample) -> Wanted {
 #[test]
 fn every_operation_does_what_a_cache_should() {
     let (text, wanted) = mixed(6_000);
-    let file = Written::new("mixed", text.as_bytes());
+    let file = StoredItem::new("mixed", text.as_bytes());
     let server = Running::start("trace-mixed", "");
     for (way, protocol) in [
         ("unix", Protocol::Meta),
@@ -153,7 +153,7 @@ fn every_operation_does_what_a_cache_should() {
 #[test]
 fn what_is_not_filled_is_missed_again() {
     let text: String = (0..100).map(|i| format!("{i},k{},9,50,0,get,0\n", i % 10)).collect();
-    let file = Written::new("fill", text.as_bytes());
+    let file = StoredItem::new("fill", text.as_bytes());
     let server = Running::start("trace-fill", "");
     let target = server.target("unix", Protocol::Auto);
     let misses = |replay: &Replay| -> Vec<u64> {
@@ -192,16 +192,16 @@ fn malformed_files_are_told_or_counted() {
     let server = Running::start("trace-malformed", "");
     let target = server.target("unix", Protocol::Auto);
     let replayed = |replay: &Replay| run(replay, &[&target]).map_err(|error| format!("{error:#}"));
-    let file = Written::new("malformed", b"0,k,1,5,0,get,0\n0,k,1,5,0,fetch,0\n0,k,1,5,0,get,0\n");
+    let file = StoredItem::new("malformed", b"0,k,1,5,0,get,0\n0,k,1,5,0,fetch,0\n0,k,1,5,0,get,0\n");
     let error = replayed(&file.replay()).expect_err("a malformed line");
     assert!(error.contains("line 2") && error.contains("fetch"), "{error}");
     let results =
         replayed(&file.replay_as(Plan { skips_malformed: true, ..plan() })).expect("a line was skipped");
     assert_eq!((results.samples[0].operations, results.samples[0].figures["skipped_records"]), (2, 1.0));
     assert!(table(&results).contains("1 malformed records skipped"));
-    let empty = Written::new("empty", b"");
+    let empty = StoredItem::new("empty", b"");
     assert!(replayed(&empty.replay()).expect_err("nothing").contains("no request"));
-    let packed = Written::new("packed", b"\x28\xb5\x2f\xfd and so on");
+    let packed = StoredItem::new("packed", b"\x28\xb5\x2f\xfd and so on");
     assert!(replayed(&packed.replay()).expect_err("compressed").contains("zstd -dc"));
 }
 
@@ -295,10 +295,10 @@ fn replay_on_fake(path: &Path, fault: Fault, replay: &Replay) -> Result<Results,
 
 #[test]
 fn wrong_answers_end_it_and_the_key_is_named() {
-    let socket = Written::new("fake", b"");
+    let socket = StoredItem::new("fake", b"");
     let of = |operation: &str, key: u32| format!("0,k{key},20,40,0,{operation},0\n");
     let stored = [of("set", 1), of("set", 2), of("get", 1), of("set", 1), of("get", 1)].concat();
-    let file = Written::new("stored", stored.as_bytes());
+    let file = StoredItem::new("stored", stored.as_bytes());
     let done = replay_on_fake(&socket.0, Fault::None, &file.replay()).expect("right answers");
     assert_eq!((done.samples[0].operations, done.samples[0].misses, done.samples[0].verified), (5, 0, 2));
     for fault in [Fault::Bit, Fault::Old, Fault::Foreign] {
@@ -310,7 +310,7 @@ fn wrong_answers_end_it_and_the_key_is_named() {
         assert!(error.contains("get of the key") && error.contains("no answer"), "{fault:?}: {error}");
     }
     // One after the other, all goes over the connection of blocking calls.
-    let deleted = Written::new("deleted", [of("delete", 3), of("delete", 3)].concat().as_bytes());
+    let deleted = StoredItem::new("deleted", [of("delete", 3), of("delete", 3)].concat().as_bytes());
     let one = deleted.replay_as(Plan { window: 1, ..plan() });
     let error = replay_on_fake(&socket.0, Fault::Undead, &one).expect_err("nothing could be deleted");
     assert!(error.contains("delete of the key") && error.contains("nothing was stored"), "{error}");

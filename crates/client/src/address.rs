@@ -18,14 +18,14 @@ pub const DEFAULT_PORT: u16 = 11211;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// How it is reached.
-    pub place: Place,
+    pub place: ServerEndpoint,
     /// Its part of the keys beside other servers', where the distribution knows weights; 1 if not given.
     pub weight: u32,
 }
 
 /// How a server is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ServerEndpoint {
     /// By TCP.
     Tcp {
         /// Name or address.
@@ -59,7 +59,7 @@ impl FromStr for Address {
             if !path.starts_with('/') {
                 return Err(wrong("a Unix socket has an absolute path: unix:///run/fabcached.sock"));
             }
-            return Ok(Address { place: Place::Unix(path.into()), weight });
+            return Ok(Address { place: ServerEndpoint::Unix(path.into()), weight });
         }
         let (by_fabric, place) = match behind(place, "fab://") {
             Some(place) => (true, place),
@@ -97,7 +97,11 @@ impl FromStr for Address {
             ));
         }
         let host = host.into();
-        let place = if by_fabric { Place::Fabric { host, port } } else { Place::Tcp { host, port } };
+        let place = if by_fabric {
+            ServerEndpoint::Fabric { host, port }
+        } else {
+            ServerEndpoint::Tcp { host, port }
+        };
         Ok(Address { place, weight })
     }
 }
@@ -111,9 +115,9 @@ fn behind<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (way, host, port) = match &self.place {
-            Place::Tcp { host, port } => ("tcp", host, port),
-            Place::Fabric { host, port } => ("fab", host, port),
-            Place::Unix(path) => {
+            ServerEndpoint::Tcp { host, port } => ("tcp", host, port),
+            ServerEndpoint::Fabric { host, port } => ("fab", host, port),
+            ServerEndpoint::Unix(path) => {
                 write!(f, "unix://{}", path.display())?;
                 return self.fmt_weight(f);
             }
@@ -136,8 +140,10 @@ impl Address {
     /// The transport makes no difference.
     pub(crate) fn host_and_port(&self) -> (Cow<'_, str>, u16) {
         match &self.place {
-            Place::Tcp { host, port } | Place::Fabric { host, port } => (host.into(), *port),
-            Place::Unix(path) => (path.to_string_lossy(), 0),
+            ServerEndpoint::Tcp { host, port } | ServerEndpoint::Fabric { host, port } => {
+                (host.into(), *port)
+            }
+            ServerEndpoint::Unix(path) => (path.to_string_lossy(), 0),
         }
     }
 }

@@ -4,21 +4,21 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use fabcache_fabric::Registrations;
+use fabcache_fabric::RegistrationCache;
 
 use crate::address::Address;
 use crate::answer::{Answer, Flags};
+use crate::arithmetic::count;
 use crate::bounds::{KEY_BYTES_MAX, REGISTERED_BUFFERS_MAX, REGISTERED_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::command::{Action, Command, Initial, Mode};
-use crate::counting::count;
 use crate::distribution::Mapping;
 use crate::error::{Error, Failure};
-use crate::fabric::Timed;
+use crate::fabric::LatencySample;
 use crate::input::protocol;
 use crate::options::Options;
 use crate::server::Server;
-use crate::shm::Read;
-use crate::{many, orders};
+use crate::shm::ReadResult;
+use crate::{admin, multiget};
 
 /// How a server is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ pub struct Found<'a> {
 
 /// The result of a read from memory that does not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Glance {
+pub enum FastGet {
     /// A value was found.
     Found {
         /// As [`Item::flags`].
@@ -145,7 +145,7 @@ pub enum Stored {
 
 /// What became of many keys.
 #[derive(Debug, Default)]
-pub struct Many {
+pub struct MultigetOutcome {
     /// Of each key what is stored, in their order; none also where the server failed.
     pub items: Vec<Option<Item>>,
     /// The servers that failed.
@@ -168,7 +168,7 @@ struct Shared {
     /// The servers left out, and how keys are mapped among the rest.
     ejected: Mutex<(Vec<usize>, Arc<Mapping>)>,
     /// Callers' memory that is registered with providers of fabrics.
-    registrations: Registrations,
+    registrations: RegistrationCache,
 }
 
 impl Client {
@@ -198,7 +198,7 @@ impl Client {
                 addresses,
                 options,
                 ejected: Mutex::new((Vec::new(), Arc::clone(&mapping))),
-                registrations: Registrations::new(REGISTERED_BUFFERS_MAX, REGISTERED_BYTES_MAX),
+                registrations: RegistrationCache::new(REGISTERED_BUFFERS_MAX, REGISTERED_BYTES_MAX),
                 mapping,
             }),
         })
@@ -221,11 +221,11 @@ impl Client {
     ///
     /// # Errors
     /// The key is invalid.
-    pub fn glance(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Glance, Error> {
-        Ok(match self.server_of(checked(key)?)?.glance(key, value) {
-            Read::Hit { flags, cas } => Glance::Found { flags, cas },
-            Read::Miss => Glance::NotFound,
-            Read::Ask | Read::Gone => Glance::Unknown,
+    pub fn try_fast(&self, key: &[u8], value: &mut Vec<u8>) -> Result<FastGet, Error> {
+        Ok(match self.server_of(checked(key)?)?.try_fast(key, value) {
+            ReadResult::Hit { flags, cas } => FastGet::Found { flags, cas },
+            ReadResult::Miss => FastGet::NotFound,
+            ReadResult::Ask | ReadResult::Gone => FastGet::Unknown,
         })
     }
 
@@ -252,9 +252,9 @@ impl Client {
         let mut timed = None;
         if ttl.is_none() {
             timed = match server.read(key, value) {
-                (Read::Hit { flags, cas }, _) => return Ok(Some(Found { value, flags, cas })),
-                (Read::Miss, _) => return Ok(None),
-                (Read::Ask | Read::Gone, timed) => timed,
+                (ReadResult::Hit { flags, cas }, _) => return Ok(Some(Found { value, flags, cas })),
+                (ReadResult::Miss, _) => return Ok(None),
+                (ReadResult::Ask | ReadResult::Gone, timed) => timed,
             };
         }
         let asked = ask(server, key, ttl, timed, value)?;
@@ -274,9 +274,9 @@ impl Client {
     pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
         let server = self.server_of(checked(key)?)?;
         match server.read(key, &mut Vec::new()).0 {
-            Read::Hit { .. } => return Ok(true),
-            Read::Miss => return Ok(false),
-            Read::Ask | Read::Gone => {}
+            ReadResult::Hit { .. } => return Ok(true),
+            ReadResult::Miss => return Ok(false),
+            ReadResult::Ask | ReadResult::Gone => {}
         }
         let command = Command { key, action: Action::Look };
         server.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
@@ -290,12 +290,12 @@ impl Client {
     ///
     /// # Errors
     /// A key is invalid. Servers that fail are reported beside the answers of the others.
-    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Many, Error> {
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<MultigetOutcome, Error> {
         let mut items: Vec<Option<Item>> = keys.iter().map(|_| None).collect();
         let failed = self.get_each(keys, |number, Found { value, flags, cas }| {
             items[number] = Some(Item { value: std::mem::take(value), flags, cas });
         })?;
-        Ok(Many { items, failed })
+        Ok(MultigetOutcome { items, failed })
     }
 
     /// Calls `take` with the number of its key for each item found, in any order, without allocating memory for each
@@ -322,9 +322,9 @@ impl Client {
                 wanted.len(),
                 |at| keys[wanted[at]].as_ref(),
                 |at, read, value| match read {
-                    Read::Hit { flags, cas } => take(wanted[at], Found { value, flags, cas }),
-                    Read::Miss => {}
-                    Read::Ask | Read::Gone => unread.push(wanted[at]),
+                    ReadResult::Hit { flags, cas } => take(wanted[at], Found { value, flags, cas }),
+                    ReadResult::Miss => {}
+                    ReadResult::Ask | ReadResult::Gone => unread.push(wanted[at]),
                 },
             ));
             *wanted = unread;
@@ -335,7 +335,7 @@ impl Client {
                 continue;
             }
             let sent = server.take().and_then(|mut connection| {
-                let sent = many::ask(&mut connection, keys, wanted);
+                let sent = multiget::ask(&mut connection, keys, wanted);
                 match sent {
                     Ok(()) => Ok(connection),
                     Err(_) => {
@@ -351,7 +351,7 @@ impl Client {
         }
         for (server, mut connection, wanted, timed) in asked {
             let mut value_bytes = None;
-            let done = many::read(&mut connection, keys, wanted, |number, found| {
+            let done = multiget::read(&mut connection, keys, wanted, |number, found| {
                 value_bytes = Some(found.value.len());
                 take(number, found);
             });
@@ -521,7 +521,7 @@ impl Client {
     /// # Errors
     /// The first server that fails or refuses; the others were asked all the same.
     pub fn flush(&self, delay: u32) -> Result<(), Error> {
-        let flush = |server: &Arc<Server>| server.call(|connection| orders::flush(connection, delay));
+        let flush = |server: &Arc<Server>| server.call(|connection| admin::flush(connection, delay));
         let done: Vec<_> = self.shared.servers.iter().map(flush).collect();
         done.into_iter().collect()
     }
@@ -531,7 +531,7 @@ impl Client {
     /// # Errors
     /// Of each server, that it fails or refuses.
     pub fn verbosity(&self, level: u32) -> Vec<Result<(), Error>> {
-        let set = |server: &Arc<Server>| server.call(|connection| orders::verbosity(connection, level));
+        let set = |server: &Arc<Server>| server.call(|connection| admin::verbosity(connection, level));
         self.shared.servers.iter().map(set).collect()
     }
 
@@ -540,7 +540,7 @@ impl Client {
     /// # Errors
     /// Of each server, that it fails.
     pub fn versions(&self) -> Vec<Result<String, Error>> {
-        let version = |server: &Arc<Server>| server.call(orders::version);
+        let version = |server: &Arc<Server>| server.call(admin::version);
         self.shared.servers.iter().map(version).collect()
     }
 
@@ -554,7 +554,7 @@ impl Client {
             if !is_topic {
                 return Err(Error::Topic(topic.into()));
             }
-            server.call(|connection| orders::stats(connection, topic))
+            server.call(|connection| admin::stats(connection, topic))
         };
         self.shared.servers.iter().map(stats).collect()
     }
@@ -564,7 +564,7 @@ impl Client {
     /// # Errors
     /// Of each server, that it fails or refuses; so does one that is asked by the binary protocol.
     pub fn keys(&self, class: u32) -> Vec<Result<Vec<Vec<u8>>, Error>> {
-        let keys = |server: &Arc<Server>| server.call(|connection| orders::keys(connection, class));
+        let keys = |server: &Arc<Server>| server.call(|connection| admin::keys(connection, class));
         self.shared.servers.iter().map(keys).collect()
     }
 
@@ -582,7 +582,7 @@ impl Client {
     }
 
     /// Callers' memory that is registered.
-    pub(crate) fn registrations(&self) -> &Registrations {
+    pub(crate) fn registrations(&self) -> &RegistrationCache {
         &self.shared.registrations
     }
 
@@ -637,7 +637,7 @@ pub(crate) fn ask(
     server: &Server,
     key: &[u8],
     ttl: Option<Ttl>,
-    timed: Option<Timed>,
+    timed: Option<LatencySample>,
     value: &mut Vec<u8>,
 ) -> Result<Option<Flags>, Error> {
     let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };

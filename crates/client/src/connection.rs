@@ -7,11 +7,11 @@ use crate::answer::Answer;
 use crate::bounds::TRUSTED_IDLE;
 use crate::command::Command;
 use crate::error::Failure;
-use crate::fabric::Loan;
+use crate::fabric::LentBuffer;
 use crate::input::{Input, Received};
-use crate::message::{Form, Message};
+use crate::message::{Encoding, Message};
 use crate::stream::{Lending, Stream, Until};
-use crate::text::Asked;
+use crate::text::ExpectedAnswer;
 
 /// A connection.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Connection {
     }
 
     /// The encoding that the server accepts.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> Encoding {
         self.stream.form()
     }
 
@@ -106,7 +106,7 @@ impl Connection {
     ///
     /// # Errors
     /// As for [`Connection::ask`].
-    pub fn ask_lending(&mut self, command: &Command<'_>, value: &mut Loan) -> Result<Answer, Failure> {
+    pub fn ask_lending(&mut self, command: &Command<'_>, value: &mut LentBuffer) -> Result<Answer, Failure> {
         self.ask_sending(command, &mut Vec::new(), |connection, message| {
             if connection.lend(message.as_bytes(), value)? {
                 connection.send([message.value_end()])
@@ -158,7 +158,7 @@ impl Connection {
     }
 
     /// Sends all of `before`, and lends a value. False if that is to be sent as any other, and nothing was.
-    fn lend(&mut self, before: &[u8], value: &mut Loan) -> Result<bool, Failure> {
+    fn lend(&mut self, before: &[u8], value: &mut LentBuffer) -> Result<bool, Failure> {
         loop {
             match self.stream.lend(before, value)? {
                 Lending::Sent => break,
@@ -221,14 +221,18 @@ impl Connection {
     ///
     /// # Errors
     /// The server refuses, what comes is no answer, or the connection broke or takes too long.
-    pub fn answer(&mut self, asked: Option<Asked<'_>>, value: &mut Vec<u8>) -> Result<Answer, Failure> {
+    pub fn answer(
+        &mut self,
+        asked: Option<ExpectedAnswer<'_>>,
+        value: &mut Vec<u8>,
+    ) -> Result<Answer, Failure> {
         loop {
             match self.input.answer(asked, value) {
                 Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => self.receive(value)?,
                 Err(failure) => {
                     // There may be an end behind it, as behind the values, or none.
-                    self.is_unsure |= asked == Some(Asked::Values);
+                    self.is_unsure |= asked == Some(ExpectedAnswer::Values);
                     return Err(failure);
                 }
             }

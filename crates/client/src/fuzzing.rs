@@ -5,9 +5,9 @@ use std::io::{self, IoSlice};
 use std::time::Instant;
 
 use crate::input::Input;
-use crate::message::Form;
+use crate::message::Encoding;
 use crate::stream::{Stream, Until, Waiter};
-use crate::text::Asked;
+use crate::text::ExpectedAnswer;
 
 /// The key whose value is asked for.
 pub const KEY: &[u8] = b"key";
@@ -20,10 +20,10 @@ pub fn answers(pieces: impl IntoIterator<Item = Vec<u8>>, asked: &[u8]) -> Vec<S
     let (mut answers, mut value) = (Vec::new(), Vec::new());
     loop {
         let asked = asked.get(answers.len()).map(|byte| match byte % 4 {
-            0 => Asked::Value(KEY),
-            1 => Asked::Values,
-            2 => Asked::Touch,
-            _ => Asked::Change,
+            0 => ExpectedAnswer::Value(KEY),
+            1 => ExpectedAnswer::Values,
+            2 => ExpectedAnswer::Touch,
+            _ => ExpectedAnswer::Change,
         });
         match input.answer(asked, &mut value) {
             Ok(Some(answer)) => {
@@ -48,8 +48,8 @@ pub fn answers(pieces: impl IntoIterator<Item = Vec<u8>>, asked: &[u8]) -> Vec<S
 struct Pieces(VecDeque<Vec<u8>>);
 
 impl Stream for Pieces {
-    fn form(&self) -> Form {
-        Form::Meta
+    fn form(&self) -> Encoding {
+        Encoding::Meta
     }
 
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {

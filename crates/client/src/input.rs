@@ -11,9 +11,9 @@ use fabcache_protocol::binary::RESPONSE;
 use crate::answer::{Answer, Flags, Head};
 use crate::bounds::{LINE_BYTES_MAX, RECEIVE_BYTES};
 use crate::error::Failure;
-use crate::packet::Said;
+use crate::packet::AdminAnswer;
 use crate::stream::Stream;
-use crate::text::{Asked, Line};
+use crate::text::{ExpectedAnswer, Line};
 use crate::{meta, packet, text};
 
 const LINE_END: &[u8] = b"\r\n";
@@ -29,14 +29,14 @@ pub struct Input {
     /// No line ends in so many unread bytes.
     looked: usize,
     /// The value that comes next, its head being read.
-    value: Option<Coming>,
+    value: Option<IncomingValue>,
     /// The key that came with the last value, where one comes.
     key: Vec<u8>,
 }
 
 /// A value on its way.
 #[derive(Clone, Copy, Debug)]
-struct Coming {
+struct IncomingValue {
     flags: Flags,
     /// Bytes of it.
     len: usize,
@@ -44,7 +44,7 @@ struct Coming {
     end: &'static [u8],
 }
 
-impl Coming {
+impl IncomingValue {
     fn whole(&self) -> usize {
         self.len + self.end.len()
     }
@@ -104,7 +104,7 @@ impl Input {
     ///
     /// # Errors
     /// The server refuses, or what came is no such answer.
-    pub fn packet(&mut self) -> Result<Option<Said<'_>>, Failure> {
+    pub fn packet(&mut self) -> Result<Option<AdminAnswer<'_>>, Failure> {
         let Some((said, len)) = packet::said(&self.bytes[self.at..]) else { return Ok(None) };
         self.at += len;
         said.map(Some)
@@ -122,7 +122,7 @@ impl Input {
     /// The server refuses, or what came is no answer.
     pub fn answer(
         &mut self,
-        asked: Option<Asked<'_>>,
+        asked: Option<ExpectedAnswer<'_>>,
         value: &mut Vec<u8>,
     ) -> Result<Option<Answer>, Failure> {
         let Some(coming) = self.value else {
@@ -134,7 +134,7 @@ impl Input {
             match head? {
                 Head::Whole(answer) => return Ok(Some(answer)),
                 Head::Value(flags, len) => {
-                    let coming = Coming { flags, len, end };
+                    let coming = IncomingValue { flags, len, end };
                     value.clear();
                     let room = value.try_reserve_exact(coming.whole());
                     room.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
@@ -158,7 +158,7 @@ impl Input {
     }
 
     /// The same, in the text protocol.
-    fn text_head(&mut self, asked: Asked<'_>) -> Option<(Result<Head, Failure>, &'static [u8])> {
+    fn text_head(&mut self, asked: ExpectedAnswer<'_>) -> Option<(Result<Head, Failure>, &'static [u8])> {
         let line = match self.next_line() {
             Ok(line) => &self.bytes[line?],
             Err(failure) => return Some((Err(failure), b"")),
@@ -172,10 +172,10 @@ impl Input {
             }
             Err(failure) => Err(failure),
         };
-        Some((head, if matches!(asked, Asked::Value(_)) { VALUE_END } else { LINE_END }))
+        Some((head, if matches!(asked, ExpectedAnswer::Value(_)) { VALUE_END } else { LINE_END }))
     }
 
-    fn take_value(&mut self, coming: Coming, value: &mut Vec<u8>) -> Result<Option<Answer>, Failure> {
+    fn take_value(&mut self, coming: IncomingValue, value: &mut Vec<u8>) -> Result<Option<Answer>, Failure> {
         let unread = &self.bytes[self.at..];
         let here = unread.len().min(coming.whole() - value.len());
         value.extend_from_slice(&unread[..here]);
@@ -250,12 +250,12 @@ mod tests {
     use std::time::Instant;
 
     use fabcache_protocol::binary::opcode;
-    use fabcache_protocol::{BinaryForm, Item, Reply};
+    use fabcache_protocol::{BinaryEncoding, Item, Reply};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::message::Form;
+    use crate::message::Encoding;
     use crate::stream::{Until, Waiter};
 
     /// What arrives, piece by piece, and nothing for a moment between two.
@@ -263,7 +263,7 @@ mod tests {
     struct Pieces(VecDeque<Vec<u8>>);
 
     impl Stream for Pieces {
-        fn form(&self) -> Form {
+        fn form(&self) -> Encoding {
             unreachable!("nothing is sent")
         }
 
@@ -292,28 +292,28 @@ mod tests {
         }
     }
 
-    type Said = Result<(Answer, Vec<u8>), String>;
+    type AdminAnswer = Result<(Answer, Vec<u8>), String>;
 
     const KEY: &[u8] = b"key\xff";
 
     /// What each of these answers.
-    fn asked(said: &[Said], form: Form) -> Vec<Option<Asked<'static>>> {
-        let asked = |said: &Said| match said {
+    fn asked(said: &[AdminAnswer], form: Encoding) -> Vec<Option<ExpectedAnswer<'static>>> {
+        let asked = |said: &AdminAnswer| match said {
             // Alone, or one of many.
-            Ok((Answer::Value(Flags { opaque: None, .. }) | Answer::Miss, _)) => Asked::Value(KEY),
-            Ok((Answer::Value(_), _)) => Asked::Values,
-            _ => Asked::Change,
+            Ok((Answer::Value(Flags { opaque: None, .. }) | Answer::Miss, _)) => ExpectedAnswer::Value(KEY),
+            Ok((Answer::Value(_), _)) => ExpectedAnswer::Values,
+            _ => ExpectedAnswer::Change,
         };
-        said.iter().map(|said| (form == Form::Text).then(|| asked(said))).collect()
+        said.iter().map(|said| (form == Encoding::Text).then(|| asked(said))).collect()
     }
 
     /// All that is said in the pieces, to the end, to what was asked; each value goes to a buffer that has room for `room`
     /// bytes.
     fn read(
         pieces: impl IntoIterator<Item = Vec<u8>>,
-        asked: &[Option<Asked<'_>>],
+        asked: &[Option<ExpectedAnswer<'_>>],
         room: usize,
-    ) -> Vec<Said> {
+    ) -> Vec<AdminAnswer> {
         let (mut stream, mut input) = (Pieces(pieces.into_iter().collect()), Input::default());
         let mut said = Vec::new();
         let mut value = Vec::with_capacity(room);
@@ -339,7 +339,7 @@ mod tests {
         (any::<u32>(), any::<u64>(), opaque).prop_map(|(flags, cas, opaque)| Flags { flags, cas, opaque })
     }
 
-    fn answers(len_max: usize) -> impl Strategy<Value = Said> {
+    fn answers(len_max: usize) -> impl Strategy<Value = AdminAnswer> {
         prop_oneof![
             (flags(), vec(any::<u8>(), 0..len_max))
                 .prop_map(|(flags, value)| Ok((Answer::Value(flags), value))),
@@ -350,20 +350,20 @@ mod tests {
         ]
     }
 
-    fn forms() -> impl Strategy<Value = Form> {
-        prop_oneof![Just(Form::Meta), Just(Form::Binary), Just(Form::Text)]
+    fn forms() -> impl Strategy<Value = Encoding> {
+        prop_oneof![Just(Encoding::Meta), Just(Encoding::Binary), Just(Encoding::Text)]
     }
 
-    fn as_sent(said: &Said, form: Form) -> Vec<u8> {
+    fn as_sent(said: &AdminAnswer, form: Encoding) -> Vec<u8> {
         match form {
-            Form::Meta => as_lines(said),
-            Form::Binary => as_packet(said),
-            Form::Text => as_text(said),
-            Form::Mixed => unreachable!("it is one or the other"),
+            Encoding::Meta => as_lines(said),
+            Encoding::Binary => as_packet(said),
+            Encoding::Text => as_text(said),
+            Encoding::Mixed => unreachable!("it is one or the other"),
         }
     }
 
-    fn as_text(said: &Said) -> Vec<u8> {
+    fn as_text(said: &AdminAnswer) -> Vec<u8> {
         match said {
             Ok((Answer::Value(Flags { flags, cas, opaque }), value)) => {
                 let head = format!(" {flags} {} {cas}\r\n", value.len());
@@ -378,10 +378,10 @@ mod tests {
         }
     }
 
-    fn as_packet(said: &Said) -> Vec<u8> {
+    fn as_packet(said: &AdminAnswer) -> Vec<u8> {
         let form = |opcode, flags: Flags| {
             let opaque = flags.opaque.unwrap_or_default();
-            fabcache_protocol::Form::Binary(BinaryForm { opcode, opaque, key: b"" })
+            fabcache_protocol::Encoding::Binary(BinaryEncoding { opcode, opaque, key: b"" })
         };
         let item = |flags: &Flags, len| Item { flags: flags.flags, cas: flags.cas, len, ..Item::default() };
         let mut packet = Vec::new();
@@ -403,7 +403,7 @@ mod tests {
         packet
     }
 
-    fn as_lines(said: &Said) -> Vec<u8> {
+    fn as_lines(said: &AdminAnswer) -> Vec<u8> {
         let words = |flags: &Flags| {
             let opaque = flags.opaque.map(|opaque| format!(" O{opaque}")).unwrap_or_default();
             format!(" f{} c{}{opaque}\r\n", flags.flags, flags.cas)
@@ -423,14 +423,14 @@ mod tests {
 
     /// What is read of that: a packet has a mark always, and client flags only with a value; text has no marks, and says
     /// nothing of what is done.
-    fn as_told(said: Vec<Said>, form: Form) -> Vec<Said> {
+    fn as_told(said: Vec<AdminAnswer>, form: Encoding) -> Vec<AdminAnswer> {
         let told = |answer| match answer {
-            Answer::Done(_) if form == Form::Text => Answer::Done(Flags::default()),
-            Answer::Value(flags) if form == Form::Text => Answer::Value(Flags { opaque: None, ..flags }),
-            Answer::Done(flags) if form == Form::Binary => {
+            Answer::Done(_) if form == Encoding::Text => Answer::Done(Flags::default()),
+            Answer::Value(flags) if form == Encoding::Text => Answer::Value(Flags { opaque: None, ..flags }),
+            Answer::Done(flags) if form == Encoding::Binary => {
                 Answer::Done(Flags { flags: 0, opaque: flags.opaque.or(Some(0)), ..flags })
             }
-            Answer::Value(flags) if form == Form::Binary => {
+            Answer::Value(flags) if form == Encoding::Binary => {
                 Answer::Value(Flags { opaque: flags.opaque.or(Some(0)), ..flags })
             }
             other => other,
@@ -486,7 +486,7 @@ mod tests {
         #[test]
         fn whatever_a_server_says_is_an_answer_or_an_error(
             mut said in vec(any::<u8>(), 0..200),
-            asked in prop::sample::select(vec![None, Some(Asked::Value(KEY)), Some(Asked::Values), Some(Asked::Change)]),
+            asked in prop::sample::select(vec![None, Some(ExpectedAnswer::Value(KEY)), Some(ExpectedAnswer::Values), Some(ExpectedAnswer::Change)]),
             is_packet in any::<bool>(),
         ) {
             if let Some(first) = said.first_mut().filter(|_| is_packet) {

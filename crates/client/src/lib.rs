@@ -98,25 +98,26 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod admin;
 mod answer;
+mod arithmetic;
 mod bounds;
 mod client;
 mod command;
 mod connection;
-mod counting;
 pub mod distribution;
 mod error;
 mod fabric;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod input;
-mod many;
 mod message;
 mod meta;
+mod multiget;
 mod operation;
 mod options;
-mod orders;
 mod packet;
+mod path_selector;
 mod pipeline;
 mod registered;
 mod request;
@@ -126,13 +127,12 @@ mod socket;
 mod stream;
 mod text;
 mod waking;
-mod ways;
 
-pub use address::{Address, Place};
-pub use client::{Client, Found, Glance, Item, Many, Stored, Transport, Ttl};
+pub use address::{Address, ServerEndpoint};
+pub use client::{Client, FastGet, Found, Item, MultigetOutcome, Stored, Transport, Ttl};
 pub use command::Mode;
 pub use distribution::Distribution;
 pub use error::{Error, Failure};
 pub use options::{Credentials, Fabric, FabricMode, Options, Protocol, SharedMemory};
 pub use registered::RegisteredBuffer;
-pub use request::{Completed, Outcome, Request};
+pub use request::{CompletedRequest, Outcome, Request};

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use crate::command::{Action, Command};
-use crate::text::Asked;
+use crate::text::ExpectedAnswer;
 use crate::{meta, packet, text};
 
 /// The encoding of a server's requests and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Encoding {
     /// Lines of the meta protocol.
     Meta,
     /// Lines of the classic text protocol.
@@ -19,11 +19,11 @@ pub enum Form {
     Mixed,
 }
 
-impl Form {
+impl Encoding {
     /// It can carry the key.
     #[inline]
     pub fn takes(self, key: &[u8]) -> bool {
-        self != Form::Text || text::takes(key)
+        self != Encoding::Text || text::takes(key)
     }
 }
 
@@ -40,19 +40,19 @@ pub struct Message {
 impl Message {
     /// Another request takes the place of the last. Its key is one that the form takes.
     #[inline]
-    pub fn write(&mut self, command: &Command<'_>, form: Form) {
+    pub fn write(&mut self, command: &Command<'_>, form: Encoding) {
         self.bytes.clear();
         self.stores = matches!(command.action, Action::Store { .. });
         self.text = None;
         self.is_packet = match form {
-            Form::Meta => false,
+            Encoding::Meta => false,
             // An item remembers that its key came in base64, which a packet does not say.
-            Form::Mixed => meta::is_plain(command.key) && packet::write(command, &mut self.bytes),
-            Form::Binary => {
+            Encoding::Mixed => meta::is_plain(command.key) && packet::write(command, &mut self.bytes),
+            Encoding::Binary => {
                 packet::write_any(command, &mut self.bytes);
                 true
             }
-            Form::Text => {
+            Encoding::Text => {
                 self.text = Some((command.action, text::write(command, &mut self.bytes)));
                 return self.is_packet = false;
             }
@@ -94,7 +94,7 @@ impl Message {
 
     /// What its answer answers, where that does not tell by itself.
     #[inline]
-    pub fn asked(&self) -> Option<Asked<'_>> {
+    pub fn asked(&self) -> Option<ExpectedAnswer<'_>> {
         let (action, key) = self.text.as_ref()?;
         Some(text::asked(*action, &self.bytes[key.clone()]))
     }

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use crate::answer::Answer;
 use crate::error::Failure;
-use crate::fabric::Loan;
+use crate::fabric::LentBuffer;
 use crate::message::Message;
 
 /// One operation on its way.
@@ -28,13 +28,13 @@ pub struct Operation {
     /// A copy of a value that stayed with the caller.
     pub copy: Vec<u8>,
     /// A value that is in something else than a `Vec`.
-    pub held: Option<Held>,
+    pub held: Option<OwnedPayload>,
     /// A value in registered memory.
-    pub loan: Option<Loan>,
+    pub loan: Option<LentBuffer>,
     /// What follows the request.
     pub payload: Payload,
     /// Who asked.
-    pub slot: Arc<Slot>,
+    pub slot: Arc<OperationSlot>,
     /// The mark of its answer.
     pub opaque: u32,
     /// It is to be known when it is over.
@@ -51,7 +51,7 @@ pub enum Payload {
     /// The copy.
     Copy,
     /// What is held.
-    Held,
+    Owned,
     /// What is lent, if the stream takes it so.
     Lent,
     /// Nothing any more: all was sent at once.
@@ -59,15 +59,15 @@ pub enum Payload {
 }
 
 /// A value in whatever it came in, until its operation is over.
-pub struct Held(pub Box<dyn AsRef<[u8]> + Send>);
+pub struct OwnedPayload(pub Box<dyn AsRef<[u8]> + Send>);
 
-impl fmt::Debug for Held {
+impl fmt::Debug for OwnedPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.bytes().len())
     }
 }
 
-impl Held {
+impl OwnedPayload {
     fn bytes(&self) -> &[u8] {
         (*self.0).as_ref()
     }
@@ -80,12 +80,12 @@ impl Operation {
             Payload::None | Payload::Sent => [self.message.as_bytes(), b"", b""],
             Payload::Value => [self.message.as_bytes(), &self.value, self.message.value_end()],
             Payload::Copy => [self.message.as_bytes(), &self.copy, self.message.value_end()],
-            Payload::Held => {
-                let value = self.held.as_ref().map_or(&b""[..], Held::bytes);
+            Payload::Owned => {
+                let value = self.held.as_ref().map_or(&b""[..], OwnedPayload::bytes);
                 [self.message.as_bytes(), value, self.message.value_end()]
             }
             Payload::Lent => {
-                let value = self.loan.as_ref().map_or(&b""[..], Loan::bytes);
+                let value = self.loan.as_ref().map_or(&b""[..], LentBuffer::bytes);
                 [self.message.as_bytes(), value, self.message.value_end()]
             }
         }
@@ -100,13 +100,13 @@ impl Operation {
 /// What a request object shares with its operation. Its lock is held for a moment only, and no other is taken
 /// meanwhile.
 #[derive(Debug, Default)]
-pub struct Slot(Mutex<State>);
+pub struct OperationSlot(Mutex<State>);
 
 /// The state of a slot.
 #[derive(Debug, Default)]
 pub struct State {
     /// What the operation came to, until it is taken.
-    pub over: Option<Over>,
+    pub over: Option<CompletedOperation>,
     /// The memory of the last operation's request and copy, for the next.
     pub spare: (Message, Vec<u8>),
     /// Told when it is over.
@@ -117,20 +117,20 @@ pub struct State {
 
 /// An operation that is over.
 #[derive(Debug)]
-pub struct Over {
+pub struct CompletedOperation {
     /// The caller's key.
     pub key: Vec<u8>,
     /// The caller's value, or the one that was found.
     pub value: Vec<u8>,
     /// What was lent.
-    pub loan: Option<Loan>,
+    pub loan: Option<LentBuffer>,
     /// The answer.
     pub result: Result<Answer, Failure>,
     /// When it was over, if that is to be known.
     pub at: Option<Instant>,
 }
 
-impl Slot {
+impl OperationSlot {
     /// Its state, alone.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no thread panics while it holds a request's state")
@@ -155,7 +155,8 @@ impl Operation {
         let at = self.is_timed.then(Instant::now);
         let mut state = self.slot.lock();
         state.spare = (self.message, self.copy);
-        state.over = Some(Over { key: self.key, value: self.value, loan: self.loan, result, at });
+        state.over =
+            Some(CompletedOperation { key: self.key, value: self.value, loan: self.loan, result, at });
         (state.waker.take(), std::mem::take(&mut state.is_awaited))
     }
 }

@@ -149,27 +149,27 @@ pub fn no_op(out: &mut Vec<u8>) {
 }
 
 /// A request that is not about a key: with what stands in a key's place, and a value.
-pub fn order(order: Order<'_>) -> Vec<u8> {
+pub fn order(order: AdminCommand<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     match order {
-        Order::Flush(0) => put(opcode::FLUSH, b"", b"", 0, 0, &mut out),
-        Order::Flush(delay) => put(opcode::FLUSH, &delay.to_be_bytes(), b"", 0, 0, &mut out),
-        Order::Version => put(opcode::VERSION, b"", b"", 0, 0, &mut out),
-        Order::Stats(topic) => put(opcode::STAT, b"", topic.as_bytes(), 0, 0, &mut out),
-        Order::ShareMemory(versions) => {
+        AdminCommand::Flush(0) => put(opcode::FLUSH, b"", b"", 0, 0, &mut out),
+        AdminCommand::Flush(delay) => put(opcode::FLUSH, &delay.to_be_bytes(), b"", 0, 0, &mut out),
+        AdminCommand::Version => put(opcode::VERSION, b"", b"", 0, 0, &mut out),
+        AdminCommand::Stats(topic) => put(opcode::STAT, b"", topic.as_bytes(), 0, 0, &mut out),
+        AdminCommand::ShareMemory(versions) => {
             put(opcode::SHM_ATTACH, b"", b"", versions.len(), 0, &mut out);
             out.extend_from_slice(&versions);
         }
-        Order::FabricHello(words) => {
+        AdminCommand::FabricHello(words) => {
             put(opcode::FABRIC_HELLO, b"", b"", words.len(), 0, &mut out);
             out.extend_from_slice(words.as_bytes());
         }
-        Order::FabricAttach(words) => {
+        AdminCommand::FabricAttach(words) => {
             put(opcode::FABRIC_ATTACH, b"", b"", words.len(), 0, &mut out);
             out.extend_from_slice(words.as_bytes());
         }
-        Order::Mechanisms => put(opcode::SASL_LIST, b"", b"", 0, 0, &mut out),
-        Order::Authenticate { mechanism, token } => {
+        AdminCommand::Mechanisms => put(opcode::SASL_LIST, b"", b"", 0, 0, &mut out),
+        AdminCommand::Authenticate { mechanism, token } => {
             put(opcode::SASL_AUTH, b"", mechanism.as_bytes(), token.len(), 0, &mut out);
             out.extend_from_slice(token.as_bytes());
         }
@@ -179,7 +179,7 @@ pub fn order(order: Order<'_>) -> Vec<u8> {
 
 /// A request that is not about a key.
 #[derive(Clone, Copy, Debug)]
-pub enum Order<'a> {
+pub enum AdminCommand<'a> {
     /// Forget everything, after so many seconds.
     Flush(u32),
     /// Say its version.
@@ -203,17 +203,17 @@ pub enum Order<'a> {
     },
 }
 
-/// The answer to an [`Order`].
+/// The answer to an [`AdminCommand`].
 #[derive(Debug, PartialEq, Eq)]
-pub struct Said<'a> {
+pub struct AdminAnswer<'a> {
     /// What stands in a key's place.
     pub key: &'a [u8],
     /// What is said.
     pub value: &'a [u8],
 }
 
-/// Parses the answer to an [`Order`]: the answer or its failure, and its length in bytes. None if bytes are missing.
-pub fn said(bytes: &[u8]) -> Option<(Result<Said<'_>, Failure>, usize)> {
+/// Parses the answer to an [`AdminCommand`]: the answer or its failure, and its length in bytes. None if bytes are missing.
+pub fn said(bytes: &[u8]) -> Option<(Result<AdminAnswer<'_>, Failure>, usize)> {
     let header: &[u8; HEADER] = bytes.first_chunk()?;
     let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
     let key_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -224,7 +224,9 @@ pub fn said(bytes: &[u8]) -> Option<(Result<Said<'_>, Failure>, usize)> {
     let said = bytes.get(HEADER..HEADER + body)?;
     let status = u16::from_be_bytes([header[6], header[7]]);
     let answer = match status {
-        status::OK => Ok(Said { key: &said[usize::from(header[4])..value_at], value: &said[value_at..] }),
+        status::OK => {
+            Ok(AdminAnswer { key: &said[usize::from(header[4])..value_at], value: &said[value_at..] })
+        }
         _ => Err(refused(status, said)),
     };
     Some((answer, HEADER + body))
@@ -288,7 +290,7 @@ pub fn head(bytes: &[u8]) -> Option<(Result<Head, Failure>, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use fabcache_protocol::{BinaryForm, Decoded, Decoder, Form, Limits, Reply, Request};
+    use fabcache_protocol::{BinaryEncoding, Decoded, Decoder, Encoding, Limits, Reply, Request};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -370,7 +372,7 @@ mod tests {
             }
             decoded(&packet, |by_packet| decoded(&line, |by_line| {
                 assert_eq!(by_packet.command, in_a_packets_words(by_line.command));
-                assert!(matches!(by_packet.form, Form::Binary(BinaryForm { opaque: 0x0102_0304, .. })));
+                assert!(matches!(by_packet.form, Encoding::Binary(BinaryEncoding { opaque: 0x0102_0304, .. })));
             }));
         }
     }
@@ -442,7 +444,7 @@ mod tests {
             assert!(said(&stat[..cut]).is_none(), "{cut}");
         }
         let (answer, len) = said(&stat).expect("all of it is there");
-        assert_eq!(answer.expect("an answer"), Said { key: b"name", value: b"value" });
+        assert_eq!(answer.expect("an answer"), AdminAnswer { key: b"name", value: b"value" });
         assert_eq!(len, stat.len());
         let failure = |packet: &[u8]| said(packet).expect("enough of it").0.expect_err("none");
         let refusal = failure(&packet(RESPONSE, b"", b"", b"Auth failure.", status::AUTH));

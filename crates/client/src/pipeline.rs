@@ -26,13 +26,13 @@ use crate::bounds::{
 };
 use crate::connection::is_quiet;
 use crate::error::{Error, Failure};
-use crate::fabric::Timed;
+use crate::fabric::LatencySample;
 use crate::input::{Input, Received, protocol};
-use crate::message::Form;
-use crate::operation::{Operation, Payload, Slot};
+use crate::message::Encoding;
+use crate::operation::{Operation, OperationSlot, Payload};
 use crate::server::Server;
 use crate::stream::{Lending, Stream, Until, Waiter};
-use crate::text::Asked;
+use crate::text::ExpectedAnswer;
 use crate::waking;
 
 /// A connection with many operations in flight.
@@ -45,7 +45,7 @@ pub struct Pipeline {
     /// How long the server may leave what is asked for first unanswered.
     timeout: Duration,
     /// The encoding that the server accepts.
-    form: Form,
+    form: Encoding,
     waiter: Box<dyn Waiter>,
     /// Its stream is one that gathers.
     gathers: bool,
@@ -130,7 +130,7 @@ impl Pipeline {
     }
 
     /// The encoding that the server accepts.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> Encoding {
         self.form
     }
 
@@ -140,7 +140,7 @@ impl Pipeline {
     }
 
     /// The server answered then what was asked for as the faster way; the value has so many bytes if there is one.
-    pub fn note_time(&self, timed: Timed, ended: Instant, value_bytes: Option<usize>) {
+    pub fn note_time(&self, timed: LatencySample, ended: Instant, value_bytes: Option<usize>) {
         if let Some(server) = self.server.upgrade() {
             server.note_time(timed, ended, value_bytes);
         }
@@ -208,14 +208,14 @@ impl Pipeline {
     }
 
     /// Waits until the operation is over, which it is in bounded time.
-    pub fn wait(&self, slot: &Slot) {
+    pub fn wait(&self, slot: &OperationSlot) {
         let state = self.wait_until(|_| slot.is_over());
         self.leave(state);
     }
 
     /// Makes progress without waiting; if the operation is not over then, the waker is told when it is. Returns whether
     /// it is over.
-    pub fn watch(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> bool {
+    pub fn watch(self: &Arc<Self>, slot: &OperationSlot, waker: &Waker) -> bool {
         // Cloned before the locks are taken, and what it replaces is dropped behind them: both may be anybody's code.
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
@@ -590,7 +590,7 @@ impl State {
 fn awaited<'a>(
     operation: &'a mut Operation,
     unasked: &'a mut Vec<u8>,
-) -> (Option<Asked<'a>>, &'a mut Vec<u8>) {
+) -> (Option<ExpectedAnswer<'a>>, &'a mut Vec<u8>) {
     let value = if operation.payload == Payload::None { &mut operation.value } else { unasked };
     (operation.message.asked(), value)
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 
-use fabcache_fabric::{Lasting, Registrations};
+use fabcache_fabric::{RegisteredMemory, RegistrationCache};
 use fabcache_layout::header::PUBLISHED_AND_COUNTS_BYTES;
 use fabcache_layout::item::HEADER_BYTES_MAX;
 use fabcache_layout::size_class;
@@ -13,9 +13,9 @@ use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::client::{Client, Stored, Ttl, ask, checked, stored, storing};
 use crate::command::{Command, Mode};
 use crate::error::Error;
-use crate::fabric::{Desk, Loan, Memory, Target};
+use crate::fabric::{CallerMemory, LentBuffer, ReturnSlot, Target};
 use crate::request::Outcome;
-use crate::shm::Read;
+use crate::shm::ReadResult;
 
 /// Memory for values, made by [`crate::Client::register`] and used again and again: over a fabric they are read into it as they
 /// come, without a copy ([`Client::get_registered`], [`crate::Request::iget_registered`]), and servers read from it what they
@@ -34,18 +34,18 @@ use crate::shm::Read;
 /// memory: no server ever reads half of one value and half of another.
 pub struct RegisteredBuffer {
     /// None while a call may use it.
-    memory: Option<Memory>,
-    desk: Desk,
-    registrations: Registrations,
+    memory: Option<CallerMemory>,
+    desk: ReturnSlot,
+    registrations: RegistrationCache,
     room: usize,
-    found: Found,
+    found: ValuePlacement,
     /// A value that did not come by a read of the server's memory, or was too long for this one.
     other: Vec<u8>,
 }
 
 /// Where the value is.
 #[derive(Clone, Debug)]
-pub(crate) enum Found {
+pub(crate) enum ValuePlacement {
     /// The key is not stored.
     Nothing,
     /// In the registered memory.
@@ -55,14 +55,14 @@ pub(crate) enum Found {
 }
 
 impl RegisteredBuffer {
-    pub(crate) fn new(room: usize, registrations: &Registrations) -> RegisteredBuffer {
+    pub(crate) fn new(room: usize, registrations: &RegistrationCache) -> RegisteredBuffer {
         let room = room.min(VALUE_BYTES_MAX);
         RegisteredBuffer {
-            memory: Some(Memory::Own(memory(room, registrations))),
-            desk: Desk::default(),
+            memory: Some(CallerMemory::ForkGuard(memory(room, registrations))),
+            desk: ReturnSlot::default(),
             registrations: registrations.clone(),
             room,
-            found: Found::Nothing,
+            found: ValuePlacement::Nothing,
             other: Vec::new(),
         }
     }
@@ -70,8 +70,8 @@ impl RegisteredBuffer {
     /// The value: the last one found or stored; None if there is none.
     pub fn value(&self) -> &[u8] {
         match (&self.found, &self.memory) {
-            (Found::Within(range), Some(memory)) => memory.get(range.clone()).unwrap_or_default(),
-            (Found::Other, _) => &self.other,
+            (ValuePlacement::Within(range), Some(memory)) => memory.get(range.clone()).unwrap_or_default(),
+            (ValuePlacement::Other, _) => &self.other,
             _ => &[],
         }
     }
@@ -79,20 +79,20 @@ impl RegisteredBuffer {
     /// The value, to be changed.
     pub fn value_mut(&mut self) -> &mut [u8] {
         match self.found.clone() {
-            Found::Nothing => &mut [],
-            Found::Within(range) => self.own().get_mut(range).unwrap_or_default(),
-            Found::Other => &mut self.other,
+            ValuePlacement::Nothing => &mut [],
+            ValuePlacement::Within(range) => self.own().get_mut(range).unwrap_or_default(),
+            ValuePlacement::Other => &mut self.other,
         }
     }
 
     /// From now on it has a value of so many bytes, to be written: what is in them is not said.
     pub fn resize(&mut self, bytes: usize) -> &mut [u8] {
         if bytes <= self.room {
-            self.found = Found::Nothing;
+            self.found = ValuePlacement::Nothing;
             self.own();
-            self.found = Found::Within(0..bytes);
+            self.found = ValuePlacement::Within(0..bytes);
         } else {
-            self.found = Found::Other;
+            self.found = ValuePlacement::Other;
             self.other.resize(bytes, 0);
         }
         self.value_mut()
@@ -105,76 +105,76 @@ impl RegisteredBuffer {
 
     /// The memory that a get may use. It must be returned.
     pub(crate) fn target(&mut self) -> Target {
-        self.found = Found::Nothing;
+        self.found = ValuePlacement::Nothing;
         self.own();
         self.desk.put(self.memory.take().and_then(|memory| memory.reclaim().ok()));
         Target::new(std::mem::take(&mut self.other), Some(self.desk.clone()))
     }
 
     /// A get is over, and has found a value here, or nothing. False if that is not here: then it was none.
-    pub(crate) fn take_back(&mut self, other: Vec<u8>, found: Found) -> bool {
+    pub(crate) fn take_back(&mut self, other: Vec<u8>, found: ValuePlacement) -> bool {
         self.other = other;
         let memory = self.desk.take();
         let is_there = memory.is_some();
-        self.memory = memory.map(Memory::Own);
+        self.memory = memory.map(CallerMemory::ForkGuard);
         if !is_there {
             // A read that was given up has it still; what is read into it late comes to nobody.
-            self.desk = Desk::default();
+            self.desk = ReturnSlot::default();
         }
-        let is_lost = matches!(found, Found::Within(_)) && !is_there;
-        self.found = if is_lost { Found::Nothing } else { found };
+        let is_lost = matches!(found, ValuePlacement::Within(_)) && !is_there;
+        self.found = if is_lost { ValuePlacement::Nothing } else { found };
         !is_lost
     }
 
     /// Memory for a value that comes in another way: what is put there is found here.
     pub(crate) fn other(&mut self) -> &mut Vec<u8> {
-        self.found = Found::Other;
+        self.found = ValuePlacement::Other;
         &mut self.other
     }
 
     /// There is no value.
     pub(crate) fn clear(&mut self) {
-        self.found = Found::Nothing;
+        self.found = ValuePlacement::Nothing;
     }
 
     /// The value, to be sent. It is to be given back.
-    pub(crate) fn lend(&mut self) -> Loan {
+    pub(crate) fn lend(&mut self) -> LentBuffer {
         match self.found.clone() {
-            Found::Within(range) => {
+            ValuePlacement::Within(range) => {
                 self.own();
-                Loan::new(self.memory.take().map(|memory| (memory, range)), Vec::new())
+                LentBuffer::new(self.memory.take().map(|memory| (memory, range)), Vec::new())
             }
-            Found::Other => Loan::new(None, std::mem::take(&mut self.other)),
-            Found::Nothing => Loan::new(None, Vec::new()),
+            ValuePlacement::Other => LentBuffer::new(None, std::mem::take(&mut self.other)),
+            ValuePlacement::Nothing => LentBuffer::new(None, Vec::new()),
         }
     }
 
     /// It was sent, or that was given up.
-    pub(crate) fn end_loan(&mut self, loan: Loan) {
+    pub(crate) fn end_loan(&mut self, loan: LentBuffer) {
         let (memory, other) = loan.into_parts();
         match self.found {
-            Found::Within(_) => self.memory = memory,
-            Found::Other => self.other = other,
-            Found::Nothing => {}
+            ValuePlacement::Within(_) => self.memory = memory,
+            ValuePlacement::Other => self.other = other,
+            ValuePlacement::Nothing => {}
         }
     }
 
     /// Its memory, which nobody else has; with its value, if it has one.
-    fn own(&mut self) -> &mut Lasting {
-        let memory = match self.memory.take().map(Memory::reclaim) {
+    fn own(&mut self) -> &mut RegisteredMemory {
+        let memory = match self.memory.take().map(CallerMemory::reclaim) {
             Some(Ok(memory)) => memory,
             Some(Err(shown)) => {
                 let mut own = memory(self.room, &self.registrations);
-                if let Found::Within(range) = &self.found {
+                if let ValuePlacement::Within(range) = &self.found {
                     own[range.clone()].copy_from_slice(&shown[range.clone()]);
                 }
                 own
             }
             None => memory(self.room, &self.registrations),
         };
-        match self.memory.insert(Memory::Own(memory)) {
-            Memory::Own(memory) => memory,
-            Memory::Shown(_) => unreachable!("it was just put there"),
+        match self.memory.insert(CallerMemory::ForkGuard(memory)) {
+            CallerMemory::ForkGuard(memory) => memory,
+            CallerMemory::ReadableMemory(_) => unreachable!("it was just put there"),
         }
     }
 }
@@ -195,12 +195,12 @@ impl Client {
         buffer.clear();
         let server = self.server_of(checked(key)?)?;
         let timed = match server.read_registered(key, buffer) {
-            (Read::Hit { flags, cas }, _) => return Ok(Outcome::Found { flags, cas }),
-            (Read::Miss, _) => {
+            (ReadResult::Hit { flags, cas }, _) => return Ok(Outcome::Found { flags, cas }),
+            (ReadResult::Miss, _) => {
                 buffer.clear();
                 return Ok(Outcome::NotFound);
             }
-            (Read::Ask | Read::Gone, timed) => timed,
+            (ReadResult::Ask | ReadResult::Gone, timed) => timed,
         };
         let asked = ask(server, key, None, timed, buffer.other());
         match asked {
@@ -250,10 +250,10 @@ impl Client {
 
 /// Memory for an item whose value has so many bytes, as it is fetched where only its size class is known, and what is fetched
 /// behind it.
-fn memory(room: usize, registrations: &Registrations) -> Lasting {
+fn memory(room: usize, registrations: &RegistrationCache) -> RegisteredMemory {
     let item = (HEADER_BYTES_MAX + KEY_BYTES_MAX + room) as u64;
     let fetched = size_class::bytes_max(size_class::class_of(item)).max(item) as usize;
-    Lasting::new(vec![0; fetched + PUBLISHED_AND_COUNTS_BYTES], registrations)
+    RegisteredMemory::new(vec![0; fetched + PUBLISHED_AND_COUNTS_BYTES], registrations)
 }
 
 impl Deref for RegisteredBuffer {

@@ -9,13 +9,13 @@ use crate::bounds::VALUE_BYTES_MAX;
 use crate::client::{Client, Item, Ttl, checked};
 use crate::command::{Action, Command, Mode};
 use crate::error::{Error, Failure};
-use crate::fabric::{Asked, Loan, Target, Timed};
+use crate::fabric::{LatencySample, LentBuffer, ServerFallback, Target};
 use crate::input::protocol;
-use crate::operation::{Held, Operation, Over, Payload, Slot};
+use crate::operation::{CompletedOperation, Operation, OperationSlot, OwnedPayload, Payload};
 use crate::pipeline::Pipeline;
-use crate::registered::{Found, RegisteredBuffer};
-use crate::server::{Server, Ticket};
-use crate::shm::Read;
+use crate::registered::{RegisteredBuffer, ValuePlacement};
+use crate::server::{ReadTicket, Server};
+use crate::shm::ReadResult;
 
 /// One operation at a time that nobody need wait for: asked for with [`Request::iset`], [`Request::iget`],
 /// [`Request::bset`] or [`Request::bget`] (or those of [`Client`], which make the object), looked at with
@@ -30,10 +30,10 @@ use crate::shm::Read;
 #[derive(Debug)]
 pub struct Request {
     client: Client,
-    slot: Arc<Slot>,
+    slot: Arc<OperationSlot>,
     stage: Stage,
     /// The operation in flight is a get by request whose time is measured.
-    timed: Option<Timed>,
+    timed: Option<LatencySample>,
     /// Memory for a copy of the next key.
     spare_key: Vec<u8>,
     /// The registered buffer of a get or a set.
@@ -45,16 +45,16 @@ enum Stage {
     /// Nothing was asked for.
     Idle,
     /// It is over: it failed before anything was sent, or nothing need be.
-    Over(Completed),
+    CompletedOperation(CompletedRequest),
     /// It is read from the server's memory when somebody wants to know what it came to, or is being read.
-    Foreseen(Foreseen),
+    PrefetchHint(PrefetchHint),
     InFlight(Arc<Pipeline>, Kind),
 }
 
 #[derive(Debug)]
-struct Foreseen {
+struct PrefetchHint {
     server: Arc<Server>,
-    ticket: Ticket,
+    ticket: ReadTicket,
     key: Vec<u8>,
     /// The key is the caller's.
     is_given: bool,
@@ -69,7 +69,7 @@ enum Kind {
 
 /// An operation that is over, with all that it was given.
 #[derive(Debug)]
-pub struct Completed {
+pub struct CompletedRequest {
     /// The key of `iset` and `iget`, given back.
     pub key: Vec<u8>,
     /// The value of `iset`, given back; of `iget` and `bget` the buffer they were given, with the value that was found.
@@ -94,7 +94,7 @@ pub enum Outcome {
     NotFound,
 }
 
-impl Completed {
+impl CompletedRequest {
     /// What a get found.
     ///
     /// # Errors
@@ -202,8 +202,8 @@ impl Request {
         let len = value.as_ref().len();
         let asked = self.checked(key, len);
         self.leave_last();
-        let mut operation = self.operation(Vec::new(), Vec::new(), Payload::Held);
-        operation.held = Some(Held(Box::new(value)));
+        let mut operation = self.operation(Vec::new(), Vec::new(), Payload::Owned);
+        operation.held = Some(OwnedPayload(Box::new(value)));
         if let Ok(pipeline) = &asked {
             operation.message.write(&Command { key, action: set(len, ttl, flags) }, pipeline.form());
         }
@@ -221,7 +221,7 @@ impl Request {
     }
 
     /// The same into registered memory, without a copy where the server's memory is read over a fabric. The buffer belongs to
-    /// the operation until it is over: then [`Request::take_buffer`] gives it back, and [`Completed::value`] is empty.
+    /// the operation until it is over: then [`Request::take_buffer`] gives it back, and [`CompletedRequest::value`] is empty.
     pub fn iget_registered(&mut self, key: impl Into<Vec<u8>>, mut buffer: RegisteredBuffer) {
         self.leave_last();
         buffer.clear();
@@ -304,7 +304,7 @@ impl Request {
     /// Waits until the operation is over. It is at the latest when the server has left unanswered for
     /// [`crate::Options::timeout`] what stands before all else: then the connection is given up, and all that is in
     /// flight on it has failed.
-    pub fn wait(&mut self) -> Completed {
+    pub fn wait(&mut self) -> CompletedRequest {
         self.read();
         if let Stage::InFlight(pipeline, _) = &self.stage
             && !self.slot.is_over()
@@ -316,7 +316,7 @@ impl Request {
 
     /// Reads that nobody need wait for are not over.
     fn is_being_read(&self) -> bool {
-        matches!(&self.stage, Stage::Foreseen(Foreseen { ticket: Ticket::Afar(begun), .. }) if !begun.test())
+        matches!(&self.stage, Stage::PrefetchHint(PrefetchHint { ticket: ReadTicket::Remote(begun), .. }) if !begun.test())
     }
 
     /// The last operation is over, or is left to itself.
@@ -327,8 +327,8 @@ impl Request {
                 pipeline.send_gathered();
                 self.give_up();
             }
-            Stage::Foreseen(foreseen) => drop(self.keep_key(foreseen.key, foreseen.is_given)),
-            Stage::Idle | Stage::Over(_) => {}
+            Stage::PrefetchHint(foreseen) => drop(self.keep_key(foreseen.key, foreseen.is_given)),
+            Stage::Idle | Stage::CompletedOperation(_) => {}
         }
     }
 
@@ -349,19 +349,19 @@ impl Request {
             .and_then(|key| self.client.server_of(key))
             .map(|server| server.foresee(&key, &mut target).map(|ticket| (Arc::clone(server), ticket)));
         self.timed = None;
-        if !matches!(foreseen, Ok(Ok((_, Ticket::Afar(_))))) {
+        if !matches!(foreseen, Ok(Ok((_, ReadTicket::Remote(_))))) {
             // It is not used.
             match &mut self.registered {
-                Some(registered) => drop(registered.take_back(target.value, Found::Nothing)),
+                Some(registered) => drop(registered.take_back(target.value, ValuePlacement::Nothing)),
                 None => value = target.value,
             }
         }
         value.clear();
         match foreseen {
             Ok(Ok((server, ticket))) => {
-                self.stage = Stage::Foreseen(Foreseen { server, ticket, key, is_given, value });
+                self.stage = Stage::PrefetchHint(PrefetchHint { server, ticket, key, is_given, value });
             }
-            Ok(Err(Asked { timed })) => {
+            Ok(Err(ServerFallback { timed })) => {
                 self.timed = timed;
                 self.ask(key, is_given, value);
             }
@@ -371,21 +371,21 @@ impl Request {
 
     /// Reads what was to be read from memory, or asks the server for it.
     fn read(&mut self) {
-        if !matches!(self.stage, Stage::Foreseen(_)) {
+        if !matches!(self.stage, Stage::PrefetchHint(_)) {
             return;
         }
-        let Stage::Foreseen(foreseen) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
-        let Foreseen { server, ticket, key, is_given, mut value } = foreseen;
+        let Stage::PrefetchHint(foreseen) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let PrefetchHint { server, ticket, key, is_given, mut value } = foreseen;
         let outcome = match server.read_foreseen(&key, ticket, &mut value, self.registered.as_mut()) {
-            Read::Hit { flags, cas } => Outcome::Found { flags, cas },
-            Read::Miss => {
+            ReadResult::Hit { flags, cas } => Outcome::Found { flags, cas },
+            ReadResult::Miss => {
                 self.registered.iter_mut().for_each(RegisteredBuffer::clear);
                 Outcome::NotFound
             }
-            Read::Ask | Read::Gone => return self.ask(key, is_given, value),
+            ReadResult::Ask | ReadResult::Gone => return self.ask(key, is_given, value),
         };
         let key = self.keep_key(key, is_given);
-        self.stage = Stage::Over(Completed { key, value, result: Ok(outcome) });
+        self.stage = Stage::CompletedOperation(CompletedRequest { key, value, result: Ok(outcome) });
     }
 
     fn ask(&mut self, key: Vec<u8>, is_given: bool, mut value: Vec<u8>) {
@@ -449,30 +449,35 @@ impl Request {
             Err(error) => {
                 let Operation { key, value, loan, .. } = operation;
                 self.end_loan(loan);
-                Stage::Over(Completed { key, value, result: Err(error) })
+                Stage::CompletedOperation(CompletedRequest { key, value, result: Err(error) })
             }
         };
     }
 
     /// Returns lent memory to its buffer.
-    fn end_loan(&mut self, loan: Option<Loan>) {
+    fn end_loan(&mut self, loan: Option<LentBuffer>) {
         if let (Some(registered), Some(loan)) = (&mut self.registered, loan) {
             registered.end_loan(loan);
         }
     }
 
     /// What the operation came to, it being over.
-    fn take(&mut self) -> Completed {
+    fn take(&mut self) -> CompletedRequest {
         let (pipeline, kind) = match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Idle => {
-                return Completed { key: Vec::new(), value: Vec::new(), result: Err(Error::NothingAsked) };
+                return CompletedRequest {
+                    key: Vec::new(),
+                    value: Vec::new(),
+                    result: Err(Error::NothingAsked),
+                };
             }
-            Stage::Over(completed) => return completed,
-            Stage::Foreseen(_) => unreachable!("it was read before"),
+            Stage::CompletedOperation(completed) => return completed,
+            Stage::PrefetchHint(_) => unreachable!("it was read before"),
             Stage::InFlight(pipeline, kind) => (pipeline, kind),
         };
         let over = self.slot.lock().over.take();
-        let Over { key, mut value, loan, result, at } = over.expect("it is taken only when it is over");
+        let CompletedOperation { key, mut value, loan, result, at } =
+            over.expect("it is taken only when it is over");
         if let (Some(timed), Some(at), Ok(answer)) = (self.timed.take(), at, &result) {
             let is_hit = matches!(answer, Answer::Value(_));
             pipeline.note_time(timed, at, is_hit.then_some(value.len()));
@@ -491,16 +496,16 @@ impl Request {
                 registered.clear();
             }
         }
-        Completed { key, value, result: outcome.map_err(|failure| pipeline.error(failure)) }
+        CompletedRequest { key, value, result: outcome.map_err(|failure| pipeline.error(failure)) }
     }
 }
 
 impl Future for Request {
-    type Output = Completed;
+    type Output = CompletedRequest;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completed> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CompletedRequest> {
         let request = self.get_mut();
-        if let Stage::Foreseen(Foreseen { ticket: Ticket::Afar(begun), .. }) = &request.stage
+        if let Stage::PrefetchHint(PrefetchHint { ticket: ReadTicket::Remote(begun), .. }) = &request.stage
             && !begun.watch(context.waker())
         {
             return Poll::Pending;

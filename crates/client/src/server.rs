@@ -1,7 +1,7 @@
 //! One server: its idle connections, and whether it is thought to be up.
 
 mod connecting;
-mod kept;
+mod connection_pool;
 mod reading;
 
 use std::collections::VecDeque;
@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use self::kept::{Kept, State};
-use self::reading::Memory;
-pub use self::reading::Ticket;
-use crate::address::{Address, Place};
+use self::connection_pool::{ConnectionPool, State};
+pub use self::reading::ReadTicket;
+use self::reading::ServerMemory;
+use crate::address::{Address, ServerEndpoint};
 use crate::bounds::TIMEOUT_MAX;
 use crate::client::Transport;
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
-use crate::fabric::Remote;
+use crate::fabric::RemoteReader;
 use crate::options::{Credentials, Protocol, SharedMemory};
 use crate::pipeline::Pipeline;
 
@@ -30,13 +30,13 @@ pub struct Server {
     timeout: Duration,
     failures_max: u32,
     retry_after: Duration,
-    kept: Kept,
+    kept: ConnectionPool,
     protocol: Protocol,
     credentials: Option<Credentials>,
     shared_memory: SharedMemory,
-    memory: Memory,
+    memory: ServerMemory,
     /// Where it is reached over the fabric.
-    remote: Option<Box<Remote>>,
+    remote: Option<Box<RemoteReader>>,
     /// How the last connection was made.
     transport: Mutex<Option<Transport>>,
     /// Operations in flight that store, of calls that do not wait.
@@ -48,10 +48,10 @@ pub struct Server {
 impl Server {
     /// A server to which nothing is connected yet.
     pub fn new(address: Address, options: &crate::Options) -> Server {
-        let is_remote = matches!(address.place, Place::Fabric { .. });
+        let is_remote = matches!(address.place, ServerEndpoint::Fabric { .. });
         let timeout = options.timeout.min(TIMEOUT_MAX);
         Server {
-            remote: is_remote.then(|| Box::new(Remote::new(options.fabric.clone(), timeout))),
+            remote: is_remote.then(|| Box::new(RemoteReader::new(options.fabric.clone(), timeout))),
             transport: Mutex::default(),
             address,
             connect_timeout: options.connect_timeout,
@@ -61,8 +61,8 @@ impl Server {
             protocol: options.protocol,
             credentials: options.credentials.clone(),
             shared_memory: options.shared_memory,
-            memory: Memory::default(),
-            kept: Kept::new(),
+            memory: ServerMemory::default(),
+            kept: ConnectionPool::new(),
             storing: Arc::default(),
             pipeline: Mutex::default(),
         }

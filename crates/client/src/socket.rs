@@ -15,12 +15,12 @@ use rustix::net::{
 };
 use socket2::{Domain, SockAddr, Type};
 
-use crate::address::Place;
+use crate::address::ServerEndpoint;
 use crate::bounds::LINE_BYTES_MAX;
 use crate::error::Failure;
 use crate::input::protocol;
-use crate::message::Form;
-use crate::packet::{self, Order};
+use crate::message::Encoding;
+use crate::packet::{self, AdminCommand};
 use crate::stream::{Stream, Until, Waiter};
 
 /// Wakes a server that serves this socket's client over memory or a fabric.
@@ -35,7 +35,7 @@ pub struct Socket {
     /// The socket.
     pub socket: Arc<socket2::Socket>,
     /// The encoding that the server at its other end accepts.
-    pub form: Form,
+    pub form: Encoding,
 }
 
 impl Socket {
@@ -43,10 +43,10 @@ impl Socket {
     ///
     /// # Errors
     /// The system's, of the last of the host's addresses.
-    pub fn connect(place: &Place, form: Form, patience: Duration) -> io::Result<Socket> {
+    pub fn connect(place: &ServerEndpoint, form: Encoding, patience: Duration) -> io::Result<Socket> {
         let socket = match place {
-            Place::Unix(path) => connect(Domain::UNIX, &SockAddr::unix(path)?, patience)?,
-            Place::Tcp { host, port } | Place::Fabric { host, port } => {
+            ServerEndpoint::Unix(path) => connect(Domain::UNIX, &SockAddr::unix(path)?, patience)?,
+            ServerEndpoint::Tcp { host, port } | ServerEndpoint::Fabric { host, port } => {
                 connect_to_host(host, *port, patience)?
             }
         };
@@ -55,7 +55,7 @@ impl Socket {
 }
 
 impl Stream for Socket {
-    fn form(&self) -> Form {
+    fn form(&self) -> Encoding {
         self.form
     }
 
@@ -75,7 +75,7 @@ impl Stream for Socket {
     }
 
     fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
-        Ok(Box::new(SocketWaiter { socket: Arc::clone(&self.socket), bell: Bell::new()? }))
+        Ok(Box::new(SocketWaiter { socket: Arc::clone(&self.socket), bell: Doorbell::new()? }))
     }
 }
 
@@ -83,7 +83,7 @@ impl Stream for Socket {
 struct SocketWaiter {
     socket: Arc<socket2::Socket>,
     /// Counts the wakes since the last wait.
-    bell: Bell,
+    bell: Doorbell,
 }
 
 impl Waiter for SocketWaiter {
@@ -117,15 +117,15 @@ pub fn wait_for(socket: &socket2::Socket, what: PollFlags, deadline: Instant) ->
 
 /// Wakes a thread that waits: readable after a notification.
 #[derive(Debug)]
-pub struct Bell(pub OwnedFd);
+pub struct Doorbell(pub OwnedFd);
 
-impl Bell {
+impl Doorbell {
     /// One that was not rung.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn new() -> io::Result<Bell> {
-        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    pub fn new() -> io::Result<Doorbell> {
+        Ok(Doorbell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
     /// From now on it is readable.
@@ -180,7 +180,7 @@ pub fn ask_for_line(
 /// The server refuses, or as for [`ask_for_line`].
 pub fn ask_for_packet(
     socket: &socket2::Socket,
-    order: Order<'_>,
+    order: AdminCommand<'_>,
     deadline: Instant,
 ) -> Result<String, Failure> {
     let (packet, _) = ask(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;

@@ -6,8 +6,8 @@ use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::time::Instant;
 
-use crate::fabric::Loan;
-use crate::message::Form;
+use crate::fabric::LentBuffer;
+use crate::message::Encoding;
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum Lending {
 /// The bytes to and from one server.
 pub trait Stream: Send + Debug {
     /// The encoding that the server at its other end accepts.
-    fn form(&self) -> Form;
+    fn form(&self) -> Encoding;
 
     /// Sends a beginning of the parts: how many bytes, 0 if none can be sent now. Never blocks.
     ///
@@ -54,7 +54,7 @@ pub trait Stream: Send + Debug {
     ///
     /// # Errors
     /// The stream is broken.
-    fn lend(&mut self, before: &[u8], value: &mut Loan) -> io::Result<Lending> {
+    fn lend(&mut self, before: &[u8], value: &mut LentBuffer) -> io::Result<Lending> {
         let _ = (before, value);
         Ok(Lending::Never)
     }

@@ -16,7 +16,7 @@ use crate::meta::{refusal, word};
 
 /// What a line answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked<'a> {
+pub enum ExpectedAnswer<'a> {
     /// The value of this key.
     Value(&'a [u8]),
     /// The values of many keys, with an end behind them.
@@ -89,11 +89,11 @@ pub fn write(command: &Command<'_>, out: &mut Vec<u8>) -> Range<usize> {
 }
 
 /// Returns the form of the request with this action.
-pub fn asked(action: Action, key: &[u8]) -> Asked<'_> {
+pub fn asked(action: Action, key: &[u8]) -> ExpectedAnswer<'_> {
     match action {
-        Action::Get { .. } | Action::Look => Asked::Value(key),
-        Action::Touch(_) => Asked::Touch,
-        Action::Store { .. } | Action::Delete | Action::Arithmetic { .. } => Asked::Change,
+        Action::Get { .. } | Action::Look => ExpectedAnswer::Value(key),
+        Action::Touch(_) => ExpectedAnswer::Touch,
+        Action::Store { .. } | Action::Delete | Action::Arithmetic { .. } => ExpectedAnswer::Change,
     }
 }
 
@@ -116,32 +116,32 @@ fn time(exptime: u64) -> u64 {
 ///
 /// # Errors
 /// The server refuses, or this is no answer to that.
-pub fn line<'a>(line: &'a [u8], asked: Asked<'_>) -> Result<Line<'a>, Failure> {
+pub fn line<'a>(line: &'a [u8], asked: ExpectedAnswer<'_>) -> Result<Line<'a>, Failure> {
     let wrong = || protocol(line);
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let first = words.next().unwrap_or_default();
     let answer = match (first, asked) {
-        (b"VALUE", Asked::Value(_) | Asked::Values) => {
+        (b"VALUE", ExpectedAnswer::Value(_) | ExpectedAnswer::Values) => {
             let key = words.next().ok_or_else(wrong)?;
             let flags = words.next().and_then(number).and_then(|flags| flags.try_into().ok());
             let len = words.next().and_then(number).and_then(|len| usize::try_from(len).ok());
             let cas = words.next().map_or(Some(0), number);
             let (Some(flags), Some(len), Some(cas)) = (flags, len, cas) else { return Err(wrong()) };
-            let is_other = matches!(asked, Asked::Value(asked) if asked != key);
+            let is_other = matches!(asked, ExpectedAnswer::Value(asked) if asked != key);
             if len > VALUE_BYTES_MAX || is_other || words.next().is_some() {
                 return Err(wrong());
             }
             return Ok(Line::Value { key, flags: Flags { flags, cas, opaque: None }, len });
         }
-        (b"END", Asked::Value(_)) | (b"NOT_FOUND", Asked::Touch) => Answer::Miss,
-        (b"END", Asked::Values) => Answer::NoOp,
-        (b"TOUCHED", Asked::Touch) | (b"STORED" | b"DELETED", Asked::Change) => {
+        (b"END", ExpectedAnswer::Value(_)) | (b"NOT_FOUND", ExpectedAnswer::Touch) => Answer::Miss,
+        (b"END", ExpectedAnswer::Values) => Answer::NoOp,
+        (b"TOUCHED", ExpectedAnswer::Touch) | (b"STORED" | b"DELETED", ExpectedAnswer::Change) => {
             Answer::Done(Flags::default())
         }
-        (b"NOT_STORED", Asked::Change) => Answer::NotStored,
-        (b"EXISTS", Asked::Change) => Answer::Exists,
-        (b"NOT_FOUND", Asked::Change) => Answer::NotFound,
-        (digits, Asked::Change) if number(digits).is_some() => {
+        (b"NOT_STORED", ExpectedAnswer::Change) => Answer::NotStored,
+        (b"EXISTS", ExpectedAnswer::Change) => Answer::Exists,
+        (b"NOT_FOUND", ExpectedAnswer::Change) => Answer::NotFound,
+        (digits, ExpectedAnswer::Change) if number(digits).is_some() => {
             Answer::Number(number(digits).expect("just read"))
         }
         _ => {
@@ -187,8 +187,13 @@ mod tests {
         prop_oneof![Just(Set), Just(Add), Just(Replace), Just(Append), Just(Prepend), compare]
     }
 
-    fn asked_of() -> impl Strategy<Value = Asked<'static>> {
-        prop::sample::select(vec![Asked::Value(b"key"), Asked::Values, Asked::Touch, Asked::Change])
+    fn asked_of() -> impl Strategy<Value = ExpectedAnswer<'static>> {
+        prop::sample::select(vec![
+            ExpectedAnswer::Value(b"key"),
+            ExpectedAnswer::Values,
+            ExpectedAnswer::Touch,
+            ExpectedAnswer::Change,
+        ])
     }
 
     proptest! {
@@ -259,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_line_is_an_answer_to_what_was_asked_and_to_nothing_else() {
-        use Asked::{Change, Touch, Value, Values};
+        use ExpectedAnswer::{Change, Touch, Value, Values};
         let of = |said: &'static [u8], asked| line(said, asked).map_err(|failure| failure.to_string());
         let value = |cas| Line::Value { key: b"key", flags: Flags { flags: 7, cas, opaque: None }, len: 5 };
         let whole = |answer| Ok(Line::Whole(answer));

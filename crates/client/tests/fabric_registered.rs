@@ -9,7 +9,7 @@ use common::fabric::{amount, beside, options, over, provider, served};
 use common::process::{patient, until, until_up};
 use common::{Running, block_on};
 use fabcache_client::{
-    Client, Completed, FabricMode, Mode, Options, Outcome, RegisteredBuffer, Request, Stored, Ttl,
+    Client, CompletedRequest, FabricMode, Mode, Options, Outcome, RegisteredBuffer, Request, Stored, Ttl,
 };
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
@@ -87,7 +87,7 @@ fn value(number: usize) -> Vec<u8> {
 }
 
 /// Waits for a request in one of three ways.
-fn completed(request: &mut Request, number: usize) -> Completed {
+fn completed(request: &mut Request, number: usize) -> CompletedRequest {
     match number % 3 {
         0 => block_on(&mut *request),
         1 => {

@@ -30,7 +30,7 @@ fn is_key<T: std::fmt::Debug>(result: Result<T, Error>) -> bool {
 
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     match result {
-        Err(Error::Server { failure: Failure::Refused(why), .. }) => why,
+        Err(Error::Server { failure: Failure::Rejected(why), .. }) => why,
         other => panic!("{other:?}"),
     }
 }

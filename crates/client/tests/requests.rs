@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Running, awaited_beside_panics, block_on, client};
-use fabcache_client::{Client, Completed, Error, Failure, Options, Outcome, Protocol, Request, Ttl};
+use fabcache_client::{Client, CompletedRequest, Error, Failure, Options, Outcome, Protocol, Request, Ttl};
 
 /// Room for what these tests store.
 const LARGE: &str = "-m 256 -I 16m";
@@ -34,7 +34,7 @@ fn value_of(i: usize) -> Vec<u8> {
     value
 }
 
-fn failure(completed: Completed) -> Failure {
+fn failure(completed: CompletedRequest) -> Failure {
     match completed.result {
         Err(Error::Server { failure, .. }) => failure,
         other => panic!("{other:?}"),
@@ -113,7 +113,7 @@ fn misses_refusals_and_what_cannot_be_asked() {
     assert_eq!(completed.result.expect("answered"), Outcome::NotFound);
     let completed = huge.wait();
     assert_eq!(completed.value.len(), 20 << 20, "given back all the same");
-    assert!(matches!(failure(completed), Failure::Refused(why) if why.contains("too large")));
+    assert!(matches!(failure(completed), Failure::Rejected(why) if why.contains("too large")));
     assert_eq!(behind.wait().result.expect("the connection goes on"), Outcome::Stored);
 
     behind.bset(b"with space\n", b"in base64", Ttl::NEVER);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::process::{self, Server, patient, stat, until_up};
 use common::{Running, client};
 use fabcache_client::{
-    Client, Credentials, Error, Failure, Glance, Options, Outcome, SharedMemory, Stored, Transport, Ttl,
+    Client, Credentials, Error, Failure, FastGet, Options, Outcome, SharedMemory, Stored, Transport, Ttl,
 };
 
 fn socket_path(name: &str) -> PathBuf {
@@ -58,29 +58,33 @@ fn a_glance_asks_nobody() {
     let (_server, address) = sharing("glance", "");
     let cache = client(&address);
     let mut found = b"of before".to_vec();
-    assert_eq!(cache.glance(b"key", &mut found).expect("a key"), Glance::Unknown, "it is not connected to");
+    assert_eq!(
+        cache.try_fast(b"key", &mut found).expect("a key"),
+        FastGet::Unknown,
+        "it is not connected to"
+    );
     cache.set_with_flags(b"key", b"value", Ttl::NEVER, 9).expect("stored");
-    assert!(matches!(cache.glance(b"", &mut found), Err(Error::Key(0))));
+    assert!(matches!(cache.try_fast(b"", &mut found), Err(Error::Key(0))));
     let sent = || stat(&cache, "fabcache", "accesses_outside");
     let told = sent();
     let mut unknown = 0;
     for _ in 0..100_000 {
-        match cache.glance(b"key", &mut found).expect("a key") {
-            Glance::Found { flags, cas } => assert!(flags == 9 && cas > 0 && found == b"value"),
-            Glance::NotFound => panic!("it is there"),
-            Glance::Unknown => unknown += 1,
+        match cache.try_fast(b"key", &mut found).expect("a key") {
+            FastGet::Found { flags, cas } => assert!(flags == 9 && cas > 0 && found == b"value"),
+            FastGet::NotFound => panic!("it is there"),
+            FastGet::Unknown => unknown += 1,
         }
     }
     assert_eq!(sent(), told, "nobody was told");
     assert_eq!(
-        cache.glance(b"nothing", &mut found).expect("a key"),
-        Glance::Unknown,
+        cache.try_fast(b"nothing", &mut found).expect("a key"),
+        FastGet::Unknown,
         "as many are to be told of"
     );
     assert!(unknown > 0);
     assert_eq!(value(&cache, b"key"), Some(b"value".to_vec()));
     assert!(sent() > told, "a get does that");
-    assert_eq!(cache.glance(b"nothing", &mut found).expect("a key"), Glance::NotFound);
+    assert_eq!(cache.try_fast(b"nothing", &mut found).expect("a key"), FastGet::NotFound);
 }
 
 #[test]

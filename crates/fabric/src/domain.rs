@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::error::{Error, MAY_BE_LIMIT};
-use crate::lasting::Lenders;
 use crate::library::Library;
 use crate::memory::{REGISTRATION_CACHE, Registration};
 use crate::object::{Object, operation};
 use crate::provider::Provider;
-use crate::signals::Kept;
+use crate::registration_cache::CacheRegistry;
+use crate::signals::SavedHandlers;
 use crate::sys;
 
 /// An open interface of a provider. Any thread may use it.
@@ -21,7 +21,7 @@ pub struct Domain {
     memory_modes: i32,
     key_bytes: usize,
     /// Who keeps memory registered that is not in use.
-    lenders: Lenders,
+    lenders: CacheRegistry,
     library: &'static Library,
 }
 
@@ -54,7 +54,7 @@ impl Domain {
     /// The provider cannot.
     pub fn open(provider: &Provider) -> Result<Arc<Domain>, Error> {
         let library = provider.info.library();
-        let _kept = Kept::new();
+        let _kept = SavedHandlers::new();
         let info = provider.info.as_ptr();
         // SAFETY: the description lives, and is only read.
         let fabric_attr = unsafe { (*info).fabric_attr };
@@ -86,7 +86,7 @@ impl Domain {
         let memory_modes = unsafe { (*domain_attr).mr_mode };
         // SAFETY: as above.
         let key_bytes = unsafe { (*domain_attr).mr_key_size };
-        let (provider, lenders) = (provider.clone(), Lenders::default());
+        let (provider, lenders) = (provider.clone(), CacheRegistry::default());
         Ok(Arc::new(Domain { domain, fabric, provider, memory_modes, key_bytes, lenders, library }))
     }
 
@@ -95,7 +95,7 @@ impl Domain {
         &self.provider
     }
 
-    pub(crate) fn lenders(&self) -> &Lenders {
+    pub(crate) fn lenders(&self) -> &CacheRegistry {
         &self.lenders
     }
 

@@ -1,152 +1,728 @@
-//! What a port is made of besides its operations: address vector, completion queue, and what its endpoint says of itself.
+//! An endpoint with its completion queue and address vector: where operations are posted, and come to an end.
+//!
+//! A buffer that an operation needs belongs to it: it is given away with the call and comes back with the completion, or
+//! when the port is dropped, after the endpoint was closed.
 
-use std::os::fd::RawFd;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use crate::domain::Domain;
+use crate::domain::{Access, Domain};
+use crate::endpoint_setup::{is_of_kind, name_of, open_addresses, open_queue, reads_alone};
 use crate::error::Error;
+use crate::memory::{BoundRegistration, Buffer, Registration};
 use crate::object::{Object, operation};
-use crate::port::{NAME_BYTES_MAX, PortOptions};
-use crate::provider::ip_of;
+use crate::provider::PLACES_MAX;
+use crate::signals::SavedHandlers;
+use crate::stale;
 use crate::sys;
 
-pub(crate) fn open_addresses(domain: &Arc<Domain>, peers: usize) -> Result<Object<sys::FidAv>, Error> {
-    let what = "open an address vector";
-    let missing = || domain.failure(what, -sys::FI_ENOSYS as isize);
-    let open = operation!(domain.table(), FiOpsDomain::av_open).ok_or_else(missing)?;
-    let mut attributes = sys::FiAvAttr {
-        kind: 0,
-        rx_ctx_bits: 0,
-        count: peers,
-        ep_per_node: 0,
-        name: std::ptr::null(),
-        map_addr: std::ptr::null_mut(),
-        flags: 0,
-    };
-    let mut made = std::ptr::null_mut();
-    // SAFETY: the domain lives; the attributes are whole.
-    let result = unsafe { open(domain.as_ptr(), &raw mut attributes, &raw mut made, std::ptr::null_mut()) };
-    if result != 0 {
-        return Err(domain.failure(what, result as isize));
-    }
-    // SAFETY: just made, and nobody else's.
-    unsafe { Object::new(made) }.ok_or_else(missing)
+/// The longest name of an endpoint: the formats known have 16 to 64 bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+
+/// A message that has come is seen by the first of them, and what it leads to by the next.
+const POLLS_BEFORE_CLOSE: usize = 8;
+
+/// Completions taken at once.
+const COMPLETIONS_AT_ONCE: usize = 32;
+
+/// Room that a provider may ask for with each operation (`struct fi_context2`).
+type Context = UnsafeCell<[*mut c_void; 8]>;
+
+/// How a port is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointOptions {
+    /// Operations under way at once, receives among them.
+    pub operations: usize,
+    /// Peers that are expected; more will do.
+    pub peers: usize,
+    /// There is to be a descriptor that tells of completions, if the provider has one that is of use.
+    pub waits: bool,
 }
 
-/// A completion queue, and the descriptor that tells of completions, if there is to be one and the provider has such.
-pub(crate) fn open_queue(
-    domain: &Arc<Domain>,
-    options: PortOptions,
-) -> Result<(Object<sys::FidCq>, Option<RawFd>), Error> {
-    let what = "open a completion queue";
-    let missing = || domain.failure(what, -sys::FI_ENOSYS as isize);
-    let open = operation!(domain.table(), FiOpsDomain::cq_open).ok_or_else(missing)?;
-    let try_open = |wait_obj| {
-        let mut attributes = sys::FiCqAttr {
-            size: options.operations,
-            flags: 0,
-            format: sys::FI_CQ_FORMAT_MSG,
-            wait_obj,
-            signaling_vector: 0,
-            wait_cond: 0,
-            wait_set: std::ptr::null_mut(),
-        };
+/// A peer of one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    index: u32,
+    generation: u32,
+}
+
+#[derive(Debug, Default)]
+struct PeerSlot {
+    generation: u32,
+    address: Option<u64>,
+}
+
+/// Memory of a peer, from one of its bytes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// What the peer calls the byte.
+    pub address: u64,
+    /// What allows to.
+    pub key: u64,
+}
+
+impl fmt::Debug for RemoteAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Whoever reads it could read the memory.
+        f.write_str("Place(..)")
+    }
+}
+
+/// What has come to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A message was received.
+    Received,
+    /// A message was sent: its buffer is free.
+    Sent,
+    /// A peer's memory was read.
+    Read,
+    /// A peer's memory was written, and the peer sees it.
+    Written,
+}
+
+/// An operation that has come to an end.
+#[derive(Debug)]
+pub struct Completion {
+    /// What it was posted with.
+    pub token: u64,
+    /// What it was.
+    pub kind: Kind,
+    /// Bytes received, sent, read, written; or why not.
+    pub result: Result<usize, Error>,
+    /// Its buffer.
+    pub buffer: Buffer,
+}
+
+/// An operation that was not posted.
+#[derive(Debug)]
+pub struct RejectedOperation {
+    /// Its buffer, as it was.
+    pub buffer: Buffer,
+    /// Why; if [`Error::is_again`], poll and try again.
+    pub error: Error,
+}
+
+#[derive(Debug)]
+struct Operation {
+    /// Those that were posted before have smaller numbers.
+    number: u64,
+    token: u64,
+    kind: Kind,
+    bytes: usize,
+    buffer: Buffer,
+}
+
+/// The calls that are made all the time.
+#[derive(Clone, Copy)]
+struct EndpointCalls {
+    receive:
+        unsafe extern "C" fn(*mut sys::FidEp, *mut c_void, usize, *mut c_void, u64, *mut c_void) -> isize,
+    send: unsafe extern "C" fn(*mut sys::FidEp, *const c_void, usize, *mut c_void, u64, *mut c_void) -> isize,
+    inject: unsafe extern "C" fn(*mut sys::FidEp, *const c_void, usize, u64) -> isize,
+    read: unsafe extern "C" fn(
+        *mut sys::FidEp,
+        *mut c_void,
+        usize,
+        *mut c_void,
+        u64,
+        u64,
+        u64,
+        *mut c_void,
+    ) -> isize,
+    read_places: unsafe extern "C" fn(*mut sys::FidEp, *const sys::FiMsgRma, u64) -> isize,
+    write: unsafe extern "C" fn(*mut sys::FidEp, *const sys::FiMsgRma, u64) -> isize,
+    poll: unsafe extern "C" fn(*mut sys::FidCq, *mut c_void, usize) -> isize,
+    poll_error: unsafe extern "C" fn(*mut sys::FidCq, *mut sys::FiCqErrEntry, u64) -> isize,
+}
+
+/// An endpoint. One thread at a time uses it.
+pub struct Endpoint {
+    /// Closed by `drop`, before what it is bound to and what its operations use.
+    endpoint: Option<Object<sys::FidEp>>,
+    queue: Option<Object<sys::FidCq>>,
+    addresses: Object<sys::FidAv>,
+    /// Registrations of memory that are bound to the endpoint, and end before it is closed.
+    bound: Vec<Arc<BoundRegistration>>,
+    is_one_sided: bool,
+    calls: EndpointCalls,
+    /// Where the provider keeps what it likes of an operation under way: never moved.
+    contexts: Box<[Context]>,
+    operations: Vec<Option<Operation>>,
+    /// Operations so far.
+    posted: u64,
+    /// Peers' memory is read and written within the call, as shm does.
+    is_at_once: bool,
+    free: Vec<u32>,
+    peers: Vec<PeerSlot>,
+    free_peers: Vec<u32>,
+    name: Vec<u8>,
+    wait_fd: Option<RawFd>,
+    // Last: all of these belong to it.
+    domain: Arc<Domain>,
+}
+
+// SAFETY: contexts are touched by libfabric alone, within calls that the one user of the port makes, or under locks of
+// its own (FI_THREAD_SAFE).
+unsafe impl Send for Endpoint {}
+
+impl Endpoint {
+    /// Opens one. If there is no memory for it, memory of callers' that is not in use gives way.
+    ///
+    /// # Errors
+    /// The provider cannot.
+    pub fn open(domain: &Arc<Domain>, options: EndpointOptions) -> Result<Endpoint, Error> {
+        domain.lenders().make_way(|| Endpoint::try_open(domain, options))
+    }
+
+    fn try_open(domain: &Arc<Domain>, options: EndpointOptions) -> Result<Endpoint, Error> {
+        let _kept = SavedHandlers::new();
+        let failed = |what, result: i32| domain.failure(what, result as isize);
+        let missing = |what| failed(what, -sys::FI_ENOSYS);
+        let addresses = open_addresses(domain, options.peers)?;
+        let (queue, wait_fd) = open_queue(domain, options)?;
+        let info = domain.provider().info.sized(domain.library(), options.operations)?;
+        let open =
+            operation!(domain.table(), FiOpsDomain::endpoint).ok_or_else(|| missing("open an endpoint"))?;
         let mut made = std::ptr::null_mut();
-        // SAFETY: the domain lives; the attributes are whole.
-        let result =
-            unsafe { open(domain.as_ptr(), &raw mut attributes, &raw mut made, std::ptr::null_mut()) };
+        // SAFETY: domain and description live, and belong together.
+        let result = unsafe { open(domain.as_ptr(), info.as_ptr(), &raw mut made, std::ptr::null_mut()) };
         if result != 0 {
-            return Err(domain.failure(what, result as isize));
+            return Err(failed("open an endpoint", result));
         }
         // SAFETY: just made, and nobody else's.
-        unsafe { Object::<sys::FidCq>::new(made) }.ok_or_else(missing)
-    };
-    if options.waits
-        && domain.provider().may_rest()
-        && let Ok(queue) = try_open(sys::FI_WAIT_FD)
-    {
-        let mut fd: RawFd = -1;
-        // SAFETY: the command puts the descriptor there.
-        let result = unsafe { queue.control(sys::FI_GETWAIT, (&raw mut fd).cast()) };
-        if result == 0 && fd >= 0 {
-            return Ok((queue, Some(fd)));
+        let endpoint =
+            unsafe { Object::<sys::FidEp>::new(made) }.ok_or_else(|| missing("open an endpoint"))?;
+        // SAFETY: of the same domain; the port closes the endpoint first.
+        let bound = unsafe { endpoint.bind(addresses.fid(), 0) };
+        // SAFETY: as above.
+        let bound_queue = unsafe { endpoint.bind(queue.fid(), sys::FI_SEND | sys::FI_RECV) };
+        for result in [bound, bound_queue] {
+            if result != 0 {
+                return Err(failed("bind an endpoint", result));
+            }
+        }
+        // SAFETY: the command takes nothing.
+        let enable = || unsafe { endpoint.control(sys::FI_ENABLE, std::ptr::null_mut()) };
+        let making = stale::making();
+        let mut result = enable();
+        if result == -sys::FI_EBUSY && domain.provider().trusts_peers() && stale::remove(&making) {
+            result = enable();
+        }
+        drop(making);
+        if result != 0 {
+            return Err(failed("enable an endpoint", result));
+        }
+        let name = name_of(domain, &endpoint)?;
+        let calls = EndpointCalls::of(&endpoint, &queue).ok_or_else(|| missing("use an endpoint"))?;
+        let count = options.operations.max(1);
+        Ok(Endpoint {
+            queue: Some(queue),
+            addresses,
+            bound: Vec::new(),
+            is_one_sided: domain.provider().is_one_sided && reads_alone(domain, &endpoint),
+            endpoint: Some(endpoint),
+            calls,
+            contexts: (0..count).map(|_| UnsafeCell::new([std::ptr::null_mut(); 8])).collect(),
+            operations: (0..count).map(|_| None).collect(),
+            posted: 0,
+            is_at_once: domain.provider().name == "shm",
+            free: (0..count as u32).rev().collect(),
+            peers: Vec::new(),
+            free_peers: Vec::new(),
+            name,
+            wait_fd,
+            domain: Arc::clone(domain),
+        })
+    }
+
+    /// What it belongs to.
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    /// By which peers find it.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Its reads of a peer's memory need nothing of the peer's process.
+    pub fn is_one_sided(&self) -> bool {
+        self.is_one_sided
+    }
+
+    /// Registers memory for peers of this port.
+    ///
+    /// # Safety
+    /// As for [`Domain::register`].
+    pub(crate) unsafe fn register(
+        &mut self,
+        base: *mut u8,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Registration, Error> {
+        if !self.domain.binds_memory() {
+            // SAFETY: by this function's own contract.
+            return unsafe { self.domain.register(base, bytes, access) };
+        }
+        // SAFETY: by this function's own contract; it is ended with the registration.
+        let object = unsafe { self.domain.registered(base, bytes, access) }?;
+        let endpoint = self.endpoint.as_ref().expect("it is there until the port is dropped");
+        // SAFETY: of the same domain; the registration ends before the endpoint is closed.
+        let mut result = unsafe { object.bind(endpoint.fid(), 0) };
+        if result == 0 {
+            // SAFETY: the command takes nothing.
+            result = unsafe { object.control(sys::FI_ENABLE, std::ptr::null_mut()) };
+        }
+        if result != 0 {
+            return Err(self.domain.failure("bind memory to an endpoint", result as isize));
+        }
+        let (registration, bound) = Registration::bound(object, Arc::clone(&self.domain))?;
+        self.bound.retain(|bound| !bound.has_ended());
+        self.bound.push(bound);
+        Ok(registration)
+    }
+
+    /// Operations under way.
+    pub fn under_way(&self) -> usize {
+        self.operations.len() - self.free.len()
+    }
+
+    // ---- peers ----
+
+    /// Knows a peer by its endpoint's name. Nothing is sent for that.
+    ///
+    /// # Errors
+    /// The name is none of this provider's.
+    pub fn connect(&mut self, name: &[u8]) -> Result<Peer, Error> {
+        // A provider reads as many bytes as its names have, or a text to its end.
+        let is_text = self.domain.provider().address_format == sys::FI_ADDR_STR;
+        let is_whole = if is_text { name.len() < NAME_BYTES_MAX } else { name.len() == self.name.len() };
+        if !is_whole {
+            return Err(Error::Size("an endpoint's name is as long as those of its provider"));
+        }
+        // libfabric's vectors of IP addresses may take no more at all once they have refused one.
+        if !is_of_kind(&self.name, name) {
+            return Err(Error::Size("an endpoint's name is an address of its provider's kind"));
+        }
+        let what = "learn a peer's name";
+        // SAFETY: the object lives, and begins so.
+        let table = unsafe { (*self.addresses.as_ptr()).ops };
+        let missing = || self.domain.failure(what, -sys::FI_ENOSYS as isize);
+        let insert = operation!(table, FiOpsAv::insert).ok_or_else(missing)?;
+        let mut aligned = [0u64; NAME_BYTES_MAX / 8];
+        for (word, bytes) in aligned.iter_mut().zip(name.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(whole);
+        }
+        let mut address = 0;
+        let (vector, null) = (self.addresses.as_ptr(), std::ptr::null_mut());
+        // SAFETY: the vector lives; the name is as long as the provider's, and followed by zeros.
+        let count = unsafe { insert(vector, aligned.as_ptr().cast(), 1, &raw mut address, 0, null) };
+        if count != 1 {
+            let result = if count < 0 { count as isize } else { -22 };
+            return Err(self.domain.failure(what, result));
+        }
+        let index = self.free_peers.pop().unwrap_or_else(|| {
+            self.peers.push(PeerSlot::default());
+            self.peers.len() as u32 - 1
+        });
+        let slot = &mut self.peers[index as usize];
+        slot.address = Some(address);
+        Ok(Peer { index, generation: slot.generation })
+    }
+
+    /// Forgets a peer. Operations with it that are under way come to an end of some kind.
+    pub fn disconnect(&mut self, peer: Peer) {
+        let Ok(mut address) = self.address(peer) else { return };
+        let slot = &mut self.peers[peer.index as usize];
+        slot.address = None;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free_peers.push(peer.index);
+        // SAFETY: the object lives, and begins so.
+        let table = unsafe { (*self.addresses.as_ptr()).ops };
+        if let Some(remove) = operation!(table, FiOpsAv::remove) {
+            // SAFETY: the vector lives, and gave this address.
+            let _ = unsafe { remove(self.addresses.as_ptr(), &raw mut address, 1, 0) };
         }
     }
-    Ok((try_open(sys::FI_WAIT_NONE)?, None))
-}
 
-/// Whether the endpoint's reads are its device's own. Of efa that depends on the device and on what libfabric is told; where
-/// libfabric does not say, they are taken for such that the peer's process serves.
-pub(crate) fn reads_alone(domain: &Domain, endpoint: &Object<sys::FidEp>) -> bool {
-    if domain.provider().name != "efa" {
-        return true;
+    fn address(&self, peer: Peer) -> Result<u64, Error> {
+        let slot = self.peers.get(peer.index as usize).filter(|slot| slot.generation == peer.generation);
+        slot.and_then(|slot| slot.address).ok_or(Error::NoPeer)
     }
-    // SAFETY: the object lives, and begins so.
-    let table = unsafe { (*endpoint.as_ptr()).ops };
-    let Some(get) = operation!(table, FiOpsEp::getopt) else { return false };
-    let mut is_emulated = 1u8;
-    let mut len = size_of_val(&is_emulated);
-    let (into, option) = ((&raw mut is_emulated).cast(), sys::FI_OPT_EFA_EMULATED_READ);
-    // SAFETY: the endpoint is open; there is room for the option, which is a C `bool`.
-    let result = unsafe { get(endpoint.fid(), sys::FI_OPT_ENDPOINT, option, into, &raw mut len) };
-    result == 0 && is_emulated == 0
-}
 
-/// Whether the other can be the name of an endpoint that one of this name reaches, as far as can be told.
-pub(crate) fn is_of_kind(own: &[u8], other: &[u8]) -> bool {
-    match (ip_of(own), ip_of(other)) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        (Some(own), Some(other_ip)) => {
-            own.is_ipv4() == other_ip.is_ipv4()
-                && !other_ip.is_unspecified()
-                && !other_ip.is_multicast()
-                && other.get(2..4) != Some(&[0; 2])
+    // ---- operations ----
+
+    /// Receives a message of any peer into a buffer.
+    ///
+    /// # Errors
+    /// It is not posted.
+    pub fn receive(&mut self, buffer: Buffer, token: u64) -> Result<(), RejectedOperation> {
+        let (call, bytes) = (self.calls.receive, buffer.len());
+        self.post(buffer, 0..bytes, token, Kind::Received, None, |posted, _| {
+            // SAFETY: the endpoint is enabled; buffer and context are the operation's until it ends.
+            unsafe { call(posted.endpoint, posted.base, bytes, posted.descriptor, u64::MAX, posted.context) }
+        })
+    }
+
+    /// Sends the first `len` bytes of a buffer.
+    ///
+    /// # Errors
+    /// It is not posted.
+    pub fn send(
+        &mut self,
+        peer: Peer,
+        buffer: Buffer,
+        len: usize,
+        token: u64,
+    ) -> Result<(), RejectedOperation> {
+        let call = self.calls.send;
+        self.post(buffer, 0..len, token, Kind::Sent, Some(peer), |posted, address| {
+            // SAFETY: the endpoint is enabled, the peer known; buffer and context are the operation's until it ends.
+            unsafe { call(posted.endpoint, posted.base, len, posted.descriptor, address, posted.context) }
+        })
+    }
+
+    /// Sends a message that is as short as the provider takes so ([`crate::Provider::inject_bytes`]), and is copied before
+    /// this returns. There is no completion.
+    ///
+    /// # Errors
+    /// It is not sent; if [`Error::is_again`], poll and try again.
+    pub fn inject(&mut self, peer: Peer, message: &[u8]) -> Result<(), Error> {
+        if message.len() > self.domain.provider().inject_bytes {
+            return Err(Error::Size("a message is too long to be injected"));
         }
+        let address = self.address(peer)?;
+        let endpoint = self.endpoint();
+        // SAFETY: the endpoint is enabled, the peer known, and the message is not needed any more when it returns.
+        let result =
+            unsafe { (self.calls.inject)(endpoint, message.as_ptr().cast(), message.len(), address) };
+        if result == 0 { Ok(()) } else { Err(self.domain.failure("send a short message", result)) }
     }
-}
 
-pub(crate) fn name_of(domain: &Arc<Domain>, endpoint: &Object<sys::FidEp>) -> Result<Vec<u8>, Error> {
-    let what = "tell an endpoint's name";
-    // SAFETY: the object lives, and begins so.
-    let table = unsafe { (*endpoint.as_ptr()).cm };
-    let missing = || domain.failure(what, -sys::FI_ENOSYS as isize);
-    let get_name = operation!(table, FiOpsCm::getname).ok_or_else(missing)?;
-    let mut name = vec![0; NAME_BYTES_MAX];
-    let mut len = name.len();
-    // SAFETY: the endpoint is enabled; there is room for so many bytes.
-    let result = unsafe { get_name(endpoint.fid(), name.as_mut_ptr().cast(), &raw mut len) };
-    if result != 0 {
-        return Err(domain.failure(what, result as isize));
+    /// Reads a peer's memory into a range of a buffer.
+    ///
+    /// # Errors
+    /// It is not posted.
+    pub fn read(
+        &mut self,
+        peer: Peer,
+        from: RemoteAddress,
+        buffer: Buffer,
+        range: Range<usize>,
+        token: u64,
+    ) -> Result<(), RejectedOperation> {
+        let (call, len) = (self.calls.read, range.len());
+        let RemoteAddress { address: place, key } = from;
+        self.post(buffer, range, token, Kind::Read, Some(peer), |posted, address| {
+            let PostTarget { endpoint, base, descriptor, context } = posted;
+            // SAFETY: the endpoint is enabled, the peer known; buffer and context are the operation's until it ends.
+            unsafe { call(endpoint, base, len, descriptor, address, place, key, context) }
+        })
     }
-    if len > name.len() {
-        return Err(Error::Size("an endpoint's name is longer than any known"));
+
+    /// Reads several places of a peer's memory by one operation, one behind the other into a buffer: at most
+    /// [`crate::Provider::places_at_once`].
+    ///
+    /// # Errors
+    /// It is not posted.
+    pub fn read_places(
+        &mut self,
+        peer: Peer,
+        from: &[(RemoteAddress, usize)],
+        buffer: Buffer,
+        token: u64,
+    ) -> Result<(), RejectedOperation> {
+        if from.is_empty() || from.len() > self.domain.provider().places_at_once.min(PLACES_MAX) {
+            let error = Error::Size("so many places are not read at once");
+            return Err(RejectedOperation { buffer, error });
+        }
+        let call = self.calls.read_places;
+        let mut remote = [sys::FiRmaIov { addr: 0, len: 0, key: 0 }; PLACES_MAX];
+        let mut bytes = 0usize;
+        for (remote, (place, len)) in remote.iter_mut().zip(from) {
+            *remote = sys::FiRmaIov { addr: place.address, len: *len, key: place.key };
+            bytes = bytes.saturating_add(*len);
+        }
+        self.post(buffer, 0..bytes, token, Kind::Read, Some(peer), |mut posted, address| {
+            let local = sys::IoVec { base: posted.base, len: bytes };
+            let message = sys::FiMsgRma {
+                msg_iov: &raw const local,
+                desc: &raw mut posted.descriptor,
+                iov_count: 1,
+                addr: address,
+                rma_iov: remote.as_ptr(),
+                rma_iov_count: from.len(),
+                context: posted.context,
+                data: 0,
+            };
+            // SAFETY: the endpoint is enabled, the peer known, the lists live through the call, and name as many bytes of the
+            // peer as there are here; buffer and context are the operation's until it ends.
+            unsafe { call(posted.endpoint, &raw const message, 0) }
+        })
     }
-    name.truncate(len);
-    Ok(name)
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// Writes a range of a buffer to a peer's memory; it has come to an end when the peer sees it.
+    ///
+    /// # Errors
+    /// It is not posted.
+    pub fn write(
+        &mut self,
+        peer: Peer,
+        to: RemoteAddress,
+        buffer: Buffer,
+        range: Range<usize>,
+        token: u64,
+    ) -> Result<(), RejectedOperation> {
+        let (call, len) = (self.calls.write, range.len());
+        // A write that shm does at once is seen when it ends. One whose end the peer has to confirm would keep all others'
+        // from being told, if the peer was killed or stopped.
+        let flags = if self.is_at_once { 0 } else { sys::FI_DELIVERY_COMPLETE };
+        let remote = sys::FiRmaIov { addr: to.address, len, key: to.key };
+        self.post(buffer, range, token, Kind::Written, Some(peer), |mut posted, address| {
+            let local = sys::IoVec { base: posted.base, len };
+            let message = sys::FiMsgRma {
+                msg_iov: &raw const local,
+                desc: &raw mut posted.descriptor,
+                iov_count: 1,
+                addr: address,
+                rma_iov: &raw const remote,
+                rma_iov_count: 1,
+                context: posted.context,
+                data: 0,
+            };
+            // SAFETY: the endpoint is enabled, the peer known, the lists live through the call; buffer and context are
+            // the operation's until it ends.
+            unsafe { call(posted.endpoint, &raw const message, flags) }
+        })
+    }
 
-    #[test]
-    fn names_are_of_one_kind() {
-        let name = |family: u16, port: u16, at: [u8; 4]| -> Vec<u8> {
-            [&family.to_ne_bytes()[..], &port.to_be_bytes(), &at, &[0; 8]].concat()
+    fn post(
+        &mut self,
+        mut buffer: Buffer,
+        range: Range<usize>,
+        token: u64,
+        kind: Kind,
+        peer: Option<Peer>,
+        call: impl FnOnce(PostTarget, u64) -> isize,
+    ) -> Result<(), RejectedOperation> {
+        if range.start > range.end || range.end > buffer.len() {
+            let error = Error::Size("an operation is within its buffer");
+            return Err(RejectedOperation { buffer, error });
+        }
+        let address = match peer.map_or(Ok(u64::MAX), |peer| self.address(peer)) {
+            Ok(address) => address,
+            Err(error) => return Err(RejectedOperation { buffer, error }),
         };
-        let own = name(2, 7, [192, 0, 2, 1]);
-        assert!(is_of_kind(&own, &name(2, 8, [127, 0, 0, 1])));
-        for other in [
-            name(0, 8, [127, 0, 0, 1]),
-            name(10, 8, [127, 0, 0, 1]),
-            name(2, 0, [127, 0, 0, 1]),
-            name(2, 8, [0; 4]),
-            name(2, 8, [224, 0, 0, 1]),
-            vec![0xff; 16],
-        ] {
-            assert!(!is_of_kind(&own, &other), "{other:?}");
+        let Some(index) = self.free.pop() else {
+            return Err(RejectedOperation { buffer, error: Error::Full });
+        };
+        let base = buffer.as_mut_ptr().wrapping_add(range.start).cast();
+        let posted = PostTarget {
+            endpoint: self.endpoint(),
+            base,
+            descriptor: buffer.descriptor(),
+            context: self.contexts[index as usize].get().cast(),
+        };
+        // Kept before it is posted: another thread of the provider's may work on it at once.
+        self.operations[index as usize] =
+            Some(Operation { number: self.posted, token, kind, bytes: range.len(), buffer });
+        self.posted += 1;
+        let result = call(posted, address);
+        if result == 0 {
+            return Ok(());
         }
-        assert!(is_of_kind(b"fi_shm://1:0\0", b"fi_shm://2:0\0"), "of others nothing is known");
+        self.free.push(index);
+        let operation = self.operations[index as usize].take().expect("just put there");
+        let what = match kind {
+            Kind::Received => "wait for messages",
+            Kind::Sent => "send a message",
+            Kind::Read => "read a peer's memory",
+            Kind::Written => "write a peer's memory",
+        };
+        Err(RejectedOperation { buffer: operation.buffer, error: self.domain.failure(what, result) })
+    }
+
+    fn endpoint(&self) -> *mut sys::FidEp {
+        self.endpoint.as_ref().expect("it is there until the port is dropped").as_ptr()
+    }
+
+    // ---- completions ----
+
+    /// Gets on with what is under way, and adds what has come to an end. Never blocks.
+    ///
+    /// # Errors
+    /// The queue is of no use any more, and the port with it.
+    pub fn poll(&mut self, into: &mut Vec<Completion>) -> Result<(), Error> {
+        let none = sys::FiCqEntry { op_context: std::ptr::null_mut(), flags: 0, len: 0 };
+        let mut entries = [none; COMPLETIONS_AT_ONCE];
+        let queue = self.queue.as_ref().expect("it is there until the port is dropped").as_ptr();
+        // SAFETY: the queue lives; there is room for so many entries of its format.
+        let count = unsafe { (self.calls.poll)(queue, entries.as_mut_ptr().cast(), entries.len()) };
+        if count >= 0 {
+            for entry in &entries[..(count as usize).min(COMPLETIONS_AT_ONCE)] {
+                let ended = self.complete(entry.op_context, |operation| match operation.kind {
+                    Kind::Received => Ok(entry.len.min(operation.bytes)),
+                    _ => Ok(operation.bytes),
+                });
+                into.extend(ended);
+            }
+            return Ok(());
+        }
+        match -count as i32 {
+            sys::FI_EAGAIN => Ok(()),
+            sys::FI_EAVAIL => self.poll_error(queue, into),
+            _ => Err(self.domain.failure("poll for completions", count)),
+        }
+    }
+
+    fn poll_error(&mut self, queue: *mut sys::FidCq, into: &mut Vec<Completion>) -> Result<(), Error> {
+        let mut entry = sys::FiCqErrEntry {
+            op_context: std::ptr::null_mut(),
+            flags: 0,
+            len: 0,
+            buf: std::ptr::null_mut(),
+            data: 0,
+            tag: 0,
+            olen: 0,
+            err: 0,
+            prov_errno: 0,
+            err_data: std::ptr::null_mut(),
+            err_data_size: 0,
+            later: [0; 8],
+        };
+        // SAFETY: the queue lives; the entry is where it is put.
+        let count = unsafe { (self.calls.poll_error)(queue, &raw mut entry, 0) };
+        if count < 0 && -count as i32 != sys::FI_EAGAIN {
+            return Err(self.domain.failure("poll for errors", count));
+        }
+        if count <= 0 {
+            return Ok(());
+        }
+        let domain = Arc::clone(&self.domain);
+        let error = |operation: &Operation| {
+            let what = match operation.kind {
+                Kind::Received => "receive a message",
+                Kind::Sent => "send a message",
+                Kind::Read => "read a peer's memory",
+                Kind::Written => "write a peer's memory",
+            };
+            // Some providers say it as a negative number.
+            Err(domain.failure(what, -(entry.err as isize).abs()))
+        };
+        let context = match entry.op_context {
+            // What shm cannot do at once it does not name; all before it have ended, and were told of.
+            context if context.is_null() && self.is_at_once => self.first_of_memory(),
+            context => context,
+        };
+        into.extend(self.complete(context, error));
+        Ok(())
+    }
+
+    /// The context of the first read or write under way; null if there is none.
+    fn first_of_memory(&self) -> *mut c_void {
+        let under_way = self.operations.iter().enumerate().filter_map(|(index, operation)| {
+            let operation = operation.as_ref()?;
+            matches!(operation.kind, Kind::Read | Kind::Written).then_some((operation.number, index))
+        });
+        under_way.min().map_or(std::ptr::null_mut(), |(_, index)| self.contexts[index].get().cast())
+    }
+
+    /// The operation with this context has come to an end; none if there is none such (what was injected has no context).
+    fn complete(
+        &mut self,
+        context: *mut c_void,
+        result: impl FnOnce(&Operation) -> Result<usize, Error>,
+    ) -> Option<Completion> {
+        let from = (context as usize).checked_sub(self.contexts.as_ptr() as usize)?;
+        let index = from / size_of::<Context>();
+        let operation = self.operations.get_mut(index)?.take()?;
+        self.free.push(index as u32);
+        let result = result(&operation);
+        Some(Completion { token: operation.token, kind: operation.kind, result, buffer: operation.buffer })
+    }
+
+    // ---- waiting ----
+
+    /// Becomes readable when polling is worth it, if [`Endpoint::may_wait`] said so just before; none if the provider has no
+    /// such thing.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the queue's own, open as long as that is.
+        self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Whether the descriptor will tell of what comes from now on. If not, poll instead.
+    pub fn may_wait(&mut self) -> bool {
+        let Some(try_wait) = operation!(self.domain.fabric_table(), FiOpsFabric::trywait) else {
+            return false;
+        };
+        let mut queue = self.queue.as_ref().expect("it is there until the port is dropped").fid();
+        // SAFETY: fabric and queue live; there is one in the list.
+        self.wait_fd.is_some() && unsafe { try_wait(self.domain.fabric(), &raw mut queue, 1) } == 0
+    }
+}
+
+/// Where an operation works.
+struct PostTarget {
+    endpoint: *mut sys::FidEp,
+    base: *mut c_void,
+    descriptor: *mut c_void,
+    context: *mut c_void,
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // ofi_rxm of 1.17 without a shared receive context crashes where it finds a message as it closes.
+        let mut ended = Vec::new();
+        for _ in 0..POLLS_BEFORE_CLOSE {
+            if self.poll(&mut ended).is_err() {
+                break;
+            }
+        }
+        // Peers reach nothing by it any more.
+        for bound in self.bound.drain(..) {
+            bound.end();
+        }
+        let is_closed = self.endpoint.take().is_none_or(Object::close);
+        if !is_closed {
+            // The provider may still write to what its operations use.
+            std::mem::forget(std::mem::take(&mut self.operations));
+            std::mem::forget(std::mem::take(&mut self.contexts));
+            std::mem::forget(Arc::clone(&self.domain));
+        }
+        drop(self.queue.take());
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port").field("domain", &self.domain).field("under_way", &self.under_way()).finish()
+    }
+}
+
+impl EndpointCalls {
+    fn of(endpoint: &Object<sys::FidEp>, queue: &Object<sys::FidCq>) -> Option<EndpointCalls> {
+        // SAFETY: the object lives, and begins so.
+        let messages = unsafe { (*endpoint.as_ptr()).msg };
+        // SAFETY: as above.
+        let memory = unsafe { (*endpoint.as_ptr()).rma };
+        // SAFETY: as above.
+        let completions = unsafe { (*queue.as_ptr()).ops };
+        Some(EndpointCalls {
+            receive: operation!(messages, FiOpsMsg::recv)?,
+            send: operation!(messages, FiOpsMsg::send)?,
+            inject: operation!(messages, FiOpsMsg::inject)?,
+            read: operation!(memory, FiOpsRma::read)?,
+            read_places: operation!(memory, FiOpsRma::readmsg)?,
+            write: operation!(memory, FiOpsRma::writemsg)?,
+            poll: operation!(completions, FiOpsCq::read)?,
+            poll_error: operation!(completions, FiOpsCq::readerr)?,
+        })
     }
 }

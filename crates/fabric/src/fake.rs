@@ -1,4 +1,4 @@
-//! A provider that has no device: it notes what is asked of it, and answers as [`Fake`] says.
+//! A provider that has no device: it notes what is asked of it, and answers as [`FakeProvider`] says.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use crate::library::Library;
 use crate::provider::Provider;
 use crate::sys::{self, FiInfo, FiOps, Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr};
-use crate::{Domain, Wish};
+use crate::{Domain, ProviderRequirements};
 
 /// What it is like; of the thread that asks.
 #[derive(Clone, Copy)]
-pub struct Fake {
+pub struct FakeProvider {
     pub name: &'static str,
     pub memory_modes: c_int,
     /// What calls of these names return.
@@ -26,9 +26,9 @@ pub struct Fake {
     pub endpoint_bytes: usize,
 }
 
-impl Default for Fake {
-    fn default() -> Fake {
-        Fake {
+impl Default for FakeProvider {
+    fn default() -> FakeProvider {
+        FakeProvider {
             name: "fake",
             memory_modes: sys::FI_MR_ENDPOINT,
             refuses: None,
@@ -40,7 +40,7 @@ impl Default for Fake {
 }
 
 thread_local! {
-    static FAKE: Cell<Fake> = Cell::new(Fake::default());
+    static FAKE: Cell<FakeProvider> = Cell::new(FakeProvider::default());
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static OBJECTS: Cell<u64> = const { Cell::new(0) };
     /// What objects have registered.
@@ -73,7 +73,7 @@ pub fn calls() -> Vec<String> {
     CALLS.take()
 }
 
-impl Fake {
+impl FakeProvider {
     /// From now on this thread's provider is so.
     pub fn is_there(self) {
         FAKE.set(self);
@@ -84,7 +84,7 @@ impl Fake {
         self.is_there();
         OBJECTS.set(0);
         LOCKED.take();
-        let provider: Provider = LIBRARY.pick(&Wish::default()).expect("it is the only one");
+        let provider: Provider = LIBRARY.pick(&ProviderRequirements::default()).expect("it is the only one");
         let domain = Domain::open(&provider).expect("it opens");
         calls();
         domain
@@ -97,7 +97,7 @@ pub static LIBRARY: Library =
 // ---- descriptions ----
 
 /// One with all its parts, for whoever frees it.
-fn described(fake: Fake) -> *mut FiInfo {
+fn described(fake: FakeProvider) -> *mut FiInfo {
     let name = |text: &str| CString::new(text).expect("no 0 in it").into_raw();
     let fabric = sys::FiFabricAttr {
         fabric: null_mut(),
@@ -186,7 +186,7 @@ unsafe extern "C" fn str_error(_: c_int) -> *const c_char {
 
 /// One of its objects, which begins as libfabric's do.
 #[repr(C)]
-struct Made<T> {
+struct FakeObject<T> {
     object: T,
     /// As calls are noted.
     name: String,
@@ -197,7 +197,7 @@ fn make<T>(kind: &str, into: *mut *mut T, object: impl FnOnce(Fid) -> T, ops: *c
     let number = OBJECTS.get();
     OBJECTS.set(number + 1);
     let fid = Fid { fclass: 0, context: null_mut(), ops };
-    let made = Box::new(Made { object: object(fid), name: format!("{kind}{number}") });
+    let made = Box::new(FakeObject { object: object(fid), name: format!("{kind}{number}") });
     // SAFETY: the caller says where; what is made begins with the object.
     unsafe { *into = Box::into_raw(made).cast() };
     0
@@ -209,7 +209,7 @@ fn make<T>(kind: &str, into: *mut *mut T, object: impl FnOnce(Fid) -> T, ops: *c
 /// It came from `make`, as an object of this type.
 unsafe fn name_of<T>(fid: *mut Fid) -> String {
     // SAFETY: by this function's own contract; objects begin with this.
-    unsafe { (*fid.cast::<Made<T>>()).name.clone() }
+    unsafe { (*fid.cast::<FakeObject<T>>()).name.clone() }
 }
 
 unsafe extern "C" fn close<T>(fid: *mut Fid) -> c_int {
@@ -219,7 +219,7 @@ unsafe extern "C" fn close<T>(fid: *mut Fid) -> c_int {
     if result == 0 {
         LOCKED.with_borrow_mut(|locked| locked.remove(&name));
         // SAFETY: it came from `make`, and is closed once.
-        drop(unsafe { Box::from_raw(fid.cast::<Made<T>>()) });
+        drop(unsafe { Box::from_raw(fid.cast::<FakeObject<T>>()) });
     }
     result
 }

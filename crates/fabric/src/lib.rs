@@ -19,27 +19,29 @@
 pub mod channel;
 mod domain;
 mod endpoint;
+mod endpoint_setup;
 mod error;
 #[cfg(test)]
 mod fake;
-mod lasting;
 mod library;
 mod memory;
 mod object;
-mod parts;
-mod port;
 mod provider;
+mod registration_cache;
 mod signals;
+mod split_buffer;
 mod stale;
 mod survey;
 mod sys;
 
 pub use domain::Domain;
+pub use endpoint::{
+    Completion, Endpoint, EndpointOptions, Kind, NAME_BYTES_MAX, Peer, RejectedOperation, RemoteAddress,
+};
 pub use error::Error;
-pub use lasting::{Lasting, Registrations, Shown};
 pub use library::{FILE_VARIABLE, Library};
-pub use memory::{Area, Buffer, Exposed, Peers, Pool, REGISTRATION_CACHE, RemoteMemory};
-pub use parts::Parts;
-pub use port::{Completion, Kind, NAME_BYTES_MAX, Peer, Place, Port, PortOptions, Refused};
+pub use memory::{Buffer, ExposedMemory, PeerAccess, Pool, REGISTRATION_CACHE, RemoteMemory, SharedArea};
 pub use provider::{Provider, ip_of, name_text};
-pub use survey::{ORDER, Rejected, Survey, Wish};
+pub use registration_cache::{ReadableMemory, RegisteredMemory, RegistrationCache};
+pub use split_buffer::SplitBuffer;
+pub use survey::{ORDER, ProviderRequirements, RejectedProvider, Survey};

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use libloading::os::unix::{Library as Object, RTLD_LOCAL, RTLD_NOW};
 
 use crate::error::Error;
-use crate::signals::Kept;
+use crate::signals::SavedHandlers;
 use crate::sys;
 
 /// The name of the library for as long as its binary interface is compatible.
@@ -40,7 +40,7 @@ impl Library {
         let file = std::env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty());
         let named = file.as_ref().map_or(String::new(), |_| format!(" (as {FILE_VARIABLE} says)"));
         let file = file.unwrap_or_else(|| FILE.into());
-        let _kept = Kept::new();
+        let _kept = SavedHandlers::new();
         let told = |error: libloading::Error| {
             // The system's words are behind the crate's.
             let why = std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string);

@@ -1,8 +1,8 @@
 //! Memory that a provider has registered.
 //!
 //! - [`Pool`]: equal [`Buffer`]s, each of whoever holds it, or of the operation that it was given to.
-//! - [`Area`]: memory that peers read or write whenever they like, so no references to it are made.
-//! - [`Exposed`]: somebody else's memory, which peers may read.
+//! - [`SharedArea`]: memory that peers read or write whenever they like, so no references to it are made.
+//! - [`ExposedMemory`]: somebody else's memory, which peers may read.
 
 use std::any::Any;
 use std::fmt;
@@ -15,12 +15,12 @@ use fabcache_layout::Memory;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::domain::{Access, Domain};
+use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::lasting::{Lasting, OwnLasting};
 use crate::object::Object;
-use crate::parts::OwnParts;
-use crate::port::Port;
 use crate::provider::LONG_KEYS;
+use crate::registration_cache::{RegisteredMemory, RegisteredMemoryInner};
+use crate::split_buffer::SplitBufferInner;
 use crate::sys;
 
 /// The variable that bounds how many registrations libfabric keeps for later ones of the same memory.
@@ -48,95 +48,97 @@ impl fmt::Debug for RemoteMemory {
 #[derive(Debug)]
 pub(crate) struct Registration {
     // Before the domain, to which it belongs.
-    held: Held,
+    held: Ownership,
     key: u64,
     domain: Arc<Domain>,
 }
 
 #[derive(Debug)]
-enum Held {
+enum Ownership {
     /// The provider asks for none.
     None,
     /// There until it is ended.
-    Own(Option<Object<sys::FidMr>>),
+    OwnedPages(Option<Object<sys::FidMr>>),
     /// It is the endpoint's as well.
-    Bound(Arc<Bound>),
+    BoundRegistration(Arc<BoundRegistration>),
 }
 
 /// A registration that is bound to an endpoint, and ends before that is closed: whoever goes first ends it.
 #[derive(Debug)]
-pub(crate) struct Bound(Mutex<State>);
+pub(crate) struct BoundRegistration(Mutex<BoundState>);
 
 #[derive(Debug)]
-enum State {
+enum BoundState {
     Open(Object<sys::FidMr>),
     Ended,
     /// The provider has not let go of the memory.
     Stuck,
 }
 
-impl Bound {
+impl BoundRegistration {
     /// Ends it, unless it has ended. If false the provider has not let go of the memory.
     pub fn end(&self) -> bool {
         let mut state = self.0.lock().expect("no thread panics while it ends a registration");
-        let is_over = match std::mem::replace(&mut *state, State::Stuck) {
-            State::Open(object) => object.close(),
-            State::Ended => true,
-            State::Stuck => false,
+        let is_over = match std::mem::replace(&mut *state, BoundState::Stuck) {
+            BoundState::Open(object) => object.close(),
+            BoundState::Ended => true,
+            BoundState::Stuck => false,
         };
         if is_over {
-            *state = State::Ended;
+            *state = BoundState::Ended;
         }
         is_over
     }
 
     /// It has, and the provider has let go of the memory.
     pub fn has_ended(&self) -> bool {
-        matches!(*self.0.lock().expect("no thread panics while it ends a registration"), State::Ended)
+        matches!(*self.0.lock().expect("no thread panics while it ends a registration"), BoundState::Ended)
     }
 }
 
 impl Registration {
     pub fn new(object: Object<sys::FidMr>, domain: Arc<Domain>) -> Result<Registration, Error> {
         let key = key_of(&object, &domain)?;
-        Ok(Registration { held: Held::Own(Some(object)), key, domain })
+        Ok(Registration { held: Ownership::OwnedPages(Some(object)), key, domain })
     }
 
     /// Where none is needed.
     pub fn none(domain: Arc<Domain>) -> Registration {
-        Registration { held: Held::None, key: 0, domain }
+        Registration { held: Ownership::None, key: 0, domain }
     }
 
     /// One that is bound to an endpoint and enabled, and what ends it before the endpoint is closed.
     pub fn bound(
         object: Object<sys::FidMr>,
         domain: Arc<Domain>,
-    ) -> Result<(Registration, Arc<Bound>), Error> {
+    ) -> Result<(Registration, Arc<BoundRegistration>), Error> {
         let key = key_of(&object, &domain)?;
-        let bound = Arc::new(Bound(Mutex::new(State::Open(object))));
-        Ok((Registration { held: Held::Bound(Arc::clone(&bound)), key, domain }, bound))
+        let bound = Arc::new(BoundRegistration(Mutex::new(BoundState::Open(object))));
+        Ok((Registration { held: Ownership::BoundRegistration(Arc::clone(&bound)), key, domain }, bound))
     }
 
     /// Ends it. If false the provider has not let go of the memory, which then stays as it is for good.
     pub(crate) fn end(&mut self) -> bool {
         match &mut self.held {
-            Held::None => true,
-            Held::Own(object) => object.take().is_none_or(Object::close),
-            Held::Bound(bound) => bound.end(),
+            Ownership::None => true,
+            Ownership::OwnedPages(object) => object.take().is_none_or(Object::close),
+            Ownership::BoundRegistration(bound) => bound.end(),
         }
     }
 
     fn has_ended(&self) -> bool {
-        matches!(&self.held, Held::Bound(bound) if bound.has_ended())
+        matches!(&self.held, Ownership::BoundRegistration(bound) if bound.has_ended())
     }
 
     /// What local operations say which registration their memory is in.
     pub(crate) fn descriptor(&self) -> *mut std::ffi::c_void {
         match &self.held {
             // SAFETY: the object lives.
-            Held::Own(Some(object)) => unsafe { (*object.as_ptr()).mem_desc },
+            Ownership::OwnedPages(Some(object)) => unsafe { (*object.as_ptr()).mem_desc },
             // Where memory is bound, that of local operations is not registered.
-            Held::Own(None) | Held::None | Held::Bound(_) => std::ptr::null_mut(),
+            Ownership::OwnedPages(None) | Ownership::None | Ownership::BoundRegistration(_) => {
+                std::ptr::null_mut()
+            }
         }
     }
 
@@ -205,10 +207,10 @@ impl Drop for Pages {
 
 /// Equal buffers in one registration.
 #[derive(Clone, Debug)]
-pub struct Pool(Arc<OwnPool>);
+pub struct Pool(Arc<PoolInner>);
 
 #[derive(Debug)]
-struct OwnPool {
+struct PoolInner {
     // Before the pages, which it is of.
     registration: Registration,
     pages: Pages,
@@ -229,7 +231,7 @@ impl Pool {
         let registration = unsafe { domain.register(pages.base.as_ptr(), bytes, Access::Local) }?;
         let free = (0..u32::try_from(buffers).map_err(|_| Error::Size("more than 2^32 buffers"))?).rev();
         let free = Mutex::new(free.collect());
-        Ok(Pool(Arc::new(OwnPool { registration, pages, buffer_bytes: buffer_bytes.max(1), free })))
+        Ok(Pool(Arc::new(PoolInner { registration, pages, buffer_bytes: buffer_bytes.max(1), free })))
     }
 
     /// A buffer, if one is free.
@@ -238,7 +240,7 @@ impl Pool {
         let at = index as usize * self.0.buffer_bytes;
         // SAFETY: within the pages, for there are so many buffers.
         let base = unsafe { self.0.pages.base.add(at) };
-        let home = Home::Pool(Arc::clone(&self.0), index);
+        let home = BufferOrigin::Pool(Arc::clone(&self.0), index);
         Some(Buffer { base, bytes: self.0.buffer_bytes, descriptor: self.0.registration.descriptor(), home })
     }
 
@@ -258,7 +260,7 @@ impl Pool {
     }
 }
 
-impl OwnPool {
+impl PoolInner {
     fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
         self.free.lock().expect("no thread panics while it takes a buffer")
     }
@@ -269,21 +271,21 @@ pub struct Buffer {
     base: NonNull<u8>,
     bytes: usize,
     descriptor: *mut std::ffi::c_void,
-    home: Home,
+    home: BufferOrigin,
 }
 
 /// Where it goes when it is dropped.
-enum Home {
-    Pool(Arc<OwnPool>, u32),
+enum BufferOrigin {
+    Pool(Arc<PoolInner>, u32),
     /// A caller's memory.
-    Own(ManuallyDrop<Box<Own>>),
+    OwnedPages(ManuallyDrop<Box<OwnedPages>>),
     /// The same, registered for longer than this.
-    Lasting(ManuallyDrop<Box<OwnLasting>>),
+    RegisteredMemory(ManuallyDrop<Box<RegisteredMemoryInner>>),
     /// A part of another buffer, from there on.
-    Part(Arc<OwnParts>, usize),
+    Part(Arc<SplitBufferInner>, usize),
 }
 
-struct Own {
+struct OwnedPages {
     // Before the memory, which it is of.
     registration: Registration,
     memory: Vec<u8>,
@@ -312,13 +314,13 @@ impl Buffer {
         };
         let descriptor = registration.descriptor();
         let base = NonNull::new(base).expect("a vector is not at address 0");
-        let home = Home::Own(ManuallyDrop::new(Box::new(Own { registration, memory })));
+        let home = BufferOrigin::OwnedPages(ManuallyDrop::new(Box::new(OwnedPages { registration, memory })));
         Ok(Buffer { base, bytes, descriptor, home })
     }
 
     /// The caller's memory back; none if it is a pool's.
     pub fn into_own(mut self) -> Option<Vec<u8>> {
-        let Home::Own(own) = &mut self.home else { return None };
+        let BufferOrigin::OwnedPages(own) = &mut self.home else { return None };
         // SAFETY: it is taken once: this value is forgotten below.
         let mut own = unsafe { ManuallyDrop::take(own) };
         std::mem::forget(self);
@@ -333,15 +335,15 @@ impl Buffer {
     }
 
     /// Memory that its owner has registered, and lends.
-    pub(crate) fn lasting(mut own: Box<OwnLasting>, descriptor: *mut std::ffi::c_void) -> Buffer {
+    pub(crate) fn lasting(mut own: Box<RegisteredMemoryInner>, descriptor: *mut std::ffi::c_void) -> Buffer {
         let memory = own.memory();
         let (base, bytes) = (NonNull::from(&mut *memory).cast(), memory.len());
-        Buffer { base, bytes, descriptor, home: Home::Lasting(ManuallyDrop::new(own)) }
+        Buffer { base, bytes, descriptor, home: BufferOrigin::RegisteredMemory(ManuallyDrop::new(own)) }
     }
 
     /// What was lent, if it was; else it is dropped.
-    pub fn into_lasting(mut self) -> Option<Lasting> {
-        let Home::Lasting(own) = &mut self.home else { return None };
+    pub fn into_lasting(mut self) -> Option<RegisteredMemory> {
+        let BufferOrigin::RegisteredMemory(own) = &mut self.home else { return None };
         // SAFETY: it is taken once: this value is forgotten below.
         let own = unsafe { ManuallyDrop::take(own) };
         std::mem::forget(self);
@@ -349,12 +351,12 @@ impl Buffer {
     }
 
     /// A part of a buffer that nobody uses but through such parts, none of which has a byte of another.
-    pub(crate) fn part(whole: &Buffer, range: Range<usize>, of: Arc<OwnParts>) -> Buffer {
+    pub(crate) fn part(whole: &Buffer, range: Range<usize>, of: Arc<SplitBufferInner>) -> Buffer {
         debug_assert!(range.start <= range.end && range.end <= whole.bytes);
         // SAFETY: within the buffer, by the caller's word.
         let base = unsafe { whole.base.add(range.start) };
         let (bytes, descriptor) = (range.len(), whole.descriptor);
-        Buffer { base, bytes, descriptor, home: Home::Part(of, range.start) }
+        Buffer { base, bytes, descriptor, home: BufferOrigin::Part(of, range.start) }
     }
 
     /// How many there are, told without a reference to them: others may have parts of it.
@@ -390,12 +392,12 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         match &mut self.home {
-            Home::Pool(pool, index) => pool.free().push(*index),
+            BufferOrigin::Pool(pool, index) => pool.free().push(*index),
             // SAFETY: dropped once, here.
-            Home::Own(own) => unsafe { ManuallyDrop::drop(own) },
+            BufferOrigin::OwnedPages(own) => unsafe { ManuallyDrop::drop(own) },
             // SAFETY: as above.
-            Home::Lasting(own) => unsafe { ManuallyDrop::drop(own) },
-            Home::Part(of, at) => of.give_back(*at..*at + self.bytes),
+            BufferOrigin::RegisteredMemory(own) => unsafe { ManuallyDrop::drop(own) },
+            BufferOrigin::Part(of, at) => of.give_back(*at..*at + self.bytes),
         }
     }
 }
@@ -406,13 +408,13 @@ impl fmt::Debug for Buffer {
     }
 }
 
-impl Drop for OwnPool {
+impl Drop for PoolInner {
     fn drop(&mut self) {
         self.pages.is_kept = !self.registration.end();
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnedPages {
     fn drop(&mut self) {
         if !self.registration.end() {
             std::mem::forget(std::mem::take(&mut self.memory));
@@ -420,13 +422,13 @@ impl Drop for Own {
     }
 }
 
-impl Drop for Area {
+impl Drop for SharedArea {
     fn drop(&mut self) {
         self.pages.is_kept = !self.registration.end();
     }
 }
 
-impl Drop for Exposed {
+impl Drop for ExposedMemory {
     fn drop(&mut self) {
         let mut is_over = true;
         for registration in self.registrations().iter_mut() {
@@ -438,9 +440,9 @@ impl Drop for Exposed {
     }
 }
 
-/// What peers may do with an [`Area`].
+/// What peers may do with an [`SharedArea`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peers {
+pub enum PeerAccess {
     /// Read it.
     Read,
     /// Write it.
@@ -449,23 +451,23 @@ pub enum Peers {
 
 /// Memory that peers read or write whenever they like.
 #[derive(Debug)]
-pub struct Area {
+pub struct SharedArea {
     // Before the pages, which it is of.
     registration: Registration,
     memory: Memory,
     pages: Pages,
 }
 
-impl Area {
+impl SharedArea {
     /// So many bytes, zeroed, for peers of this port: of some providers no other will do.
     ///
     /// # Errors
     /// There is no memory, or it cannot be registered.
-    pub fn new(port: &mut Port, bytes: usize, peers: Peers) -> Result<Area, Error> {
+    pub fn new(port: &mut Endpoint, bytes: usize, peers: PeerAccess) -> Result<SharedArea, Error> {
         let pages = Pages::new(bytes.max(1))?;
         let access = match peers {
-            Peers::Read => Access::RemoteRead,
-            Peers::Write => Access::RemoteWrite,
+            PeerAccess::Read => Access::RemoteRead,
+            PeerAccess::Write => Access::RemoteWrite,
         };
         // SAFETY: the pages are unmapped after the registration has ended; this process copies from and to them by
         // `Memory`, for which others may write meanwhile.
@@ -473,7 +475,7 @@ impl Area {
         // SAFETY: pages are aligned, and mapped as long as this value, which hands out no copy of it; nobody has
         // references into them.
         let memory = unsafe { Memory::new(pages.base, pages.bytes as u64) };
-        Ok(Area { registration, memory, pages })
+        Ok(SharedArea { registration, memory, pages })
     }
 
     /// What peers need.
@@ -502,7 +504,7 @@ impl Area {
     /// The same behind what is in `into`.
     ///
     /// # Panics
-    /// As for [`Area::copy_out`].
+    /// As for [`SharedArea::copy_out`].
     pub fn append_to(&self, at: usize, len: usize, into: &mut Vec<u8>) {
         self.memory.append_to(at as u64, len, into);
     }
@@ -517,7 +519,7 @@ impl Area {
 }
 
 /// Somebody's memory that peers may read, as long as this lives.
-pub struct Exposed {
+pub struct ExposedMemory {
     // Before what it is of. One for all ports, or one for each.
     registrations: Mutex<Vec<Registration>>,
     domain: Arc<Domain>,
@@ -527,12 +529,12 @@ pub struct Exposed {
 }
 
 // SAFETY: the address is only told to peers.
-unsafe impl Send for Exposed {}
+unsafe impl Send for ExposedMemory {}
 // SAFETY: as for Send.
-unsafe impl Sync for Exposed {}
+unsafe impl Sync for ExposedMemory {}
 
-impl Exposed {
-    /// Lets peers that have its key read `bytes` bytes from `base` on, [by a port](Exposed::by); nothing can be written so.
+impl ExposedMemory {
+    /// Lets peers that have its key read `bytes` bytes from `base` on, [by a port](ExposedMemory::by); nothing can be written so.
     ///
     /// # Errors
     /// It cannot be registered: providers that pin it are bound by the limit of locked memory. Or the provider would let
@@ -547,7 +549,7 @@ impl Exposed {
         base: NonNull<u8>,
         bytes: usize,
         of: Arc<dyn Any + Send + Sync>,
-    ) -> Result<Exposed, Error> {
+    ) -> Result<ExposedMemory, Error> {
         domain.check_read_only()?;
         let mut registrations = Vec::new();
         if !domain.binds_memory() {
@@ -555,7 +557,7 @@ impl Exposed {
             registrations.push(unsafe { domain.register(base.as_ptr(), bytes, Access::RemoteRead) }?);
         }
         let registrations = Mutex::new(registrations);
-        Ok(Exposed { registrations, domain: Arc::clone(domain), base: base.as_ptr(), bytes, of })
+        Ok(ExposedMemory { registrations, domain: Arc::clone(domain), base: base.as_ptr(), bytes, of })
     }
 
     /// What peers of this port need, which is of the same domain.
@@ -565,7 +567,7 @@ impl Exposed {
     ///
     /// # Panics
     /// The port is of another domain.
-    pub fn by(&self, port: &mut Port) -> Result<RemoteMemory, Error> {
+    pub fn by(&self, port: &mut Endpoint) -> Result<RemoteMemory, Error> {
         assert!(Arc::ptr_eq(port.domain(), &self.domain), "memory is exposed in one domain");
         let mut registrations = self.registrations();
         if !self.domain.binds_memory() {
@@ -586,7 +588,7 @@ impl Exposed {
     }
 }
 
-impl fmt::Debug for Exposed {
+impl fmt::Debug for ExposedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the key, which opens all of it.
         write!(f, "Exposed({} bytes)", self.bytes)
@@ -596,23 +598,25 @@ impl fmt::Debug for Exposed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PortOptions;
+    use crate::EndpointOptions;
     use crate::channel::Terms;
-    use crate::fake::{Fake, LIBRARY, calls};
+    use crate::fake::{FakeProvider, LIBRARY, calls};
 
-    fn port(domain: &Arc<Domain>) -> Port {
-        Port::open(domain, PortOptions { operations: 4, peers: 1, waits: false }).expect("an endpoint")
+    fn port(domain: &Arc<Domain>) -> Endpoint {
+        Endpoint::open(domain, EndpointOptions { operations: 4, peers: 1, waits: false })
+            .expect("an endpoint")
     }
 
-    fn exposed(domain: &Arc<Domain>, bytes: &Arc<Vec<u8>>) -> Exposed {
+    fn exposed(domain: &Arc<Domain>, bytes: &Arc<Vec<u8>>) -> ExposedMemory {
         let base = NonNull::new(bytes.as_ptr().cast_mut()).expect("it is somewhere");
         // SAFETY: kept by its count, and written by nobody.
-        unsafe { Exposed::new(domain, base, bytes.len(), Arc::clone(bytes) as Arc<_>) }.expect("registered")
+        unsafe { ExposedMemory::new(domain, base, bytes.len(), Arc::clone(bytes) as Arc<_>) }
+            .expect("registered")
     }
 
     #[test]
     fn memory_is_bound_to_the_endpoint_that_peers_reach_and_enabled() {
-        let domain = Fake::default().open();
+        let domain = FakeProvider::default().open();
         let pool = Pool::new(&domain, 4, 100).expect("memory");
         assert!(pool.take().expect("free").descriptor().is_null());
         let (mut a, mut b) = (port(&domain), port(&domain));
@@ -626,7 +630,7 @@ mod tests {
         assert_eq!(calls(), ["register 5000", "bind memory9 to endpoint7", "enable memory9"]);
         assert_eq!((by_a.key, by_b.key), (1008, 1009), "as they are once it is enabled");
         assert_eq!((by_a.address, by_a.bytes), (0, 5000));
-        let area = Area::new(&mut a, 4096, Peers::Write).expect("memory");
+        let area = SharedArea::new(&mut a, 4096, PeerAccess::Write).expect("memory");
         assert_eq!(calls(), ["register 4096", "bind memory10 to endpoint4", "enable memory10"]);
         assert_eq!(area.remote().key, 1010);
         // The port goes first, or the memory does.
@@ -651,17 +655,18 @@ mod tests {
     #[test]
     fn memory_that_cannot_be_bound_is_let_go() {
         for refused in ["register", "bind", "enable"] {
-            let domain = Fake { refuses: Some((refused, -sys::FI_ENOSYS)), ..Fake::default() }.open();
+            let domain =
+                FakeProvider { refuses: Some((refused, -sys::FI_ENOSYS)), ..FakeProvider::default() }.open();
             let mut port = port(&domain);
             calls();
-            let error = Area::new(&mut port, 4096, Peers::Read).expect_err(refused).to_string();
+            let error = SharedArea::new(&mut port, 4096, PeerAccess::Read).expect_err(refused).to_string();
             assert!(error.contains("memory"), "{error}");
             let last = calls().pop().expect("it was tried");
             assert_eq!(last == "close memory5", refused != "register", "{refused}: {last}");
         }
-        let domain = Fake { memory_modes: 0, ..Fake::default() }.open();
+        let domain = FakeProvider { memory_modes: 0, ..FakeProvider::default() }.open();
         let mut port = port(&domain);
-        let area = Area::new(&mut port, 4096, Peers::Read).expect("memory");
+        let area = SharedArea::new(&mut port, 4096, PeerAccess::Read).expect("memory");
         assert_eq!(calls(), ["register 4096"], "of most providers it is the domain's");
         drop(port);
         assert_eq!(calls()[0], "close endpoint4");
@@ -671,16 +676,16 @@ mod tests {
 
     #[test]
     fn what_the_provider_does_not_let_go_of_stays() {
-        let domain = Fake::default().open();
+        let domain = FakeProvider::default().open();
         let mut a = port(&domain);
         let bytes = Arc::new(vec![0; 5000]);
         let region = exposed(&domain, &bytes);
         region.by(&mut a).expect("registered");
         calls();
-        Fake { refuses: Some(("close", -sys::FI_EBUSY)), ..Fake::default() }.is_there();
+        FakeProvider { refuses: Some(("close", -sys::FI_EBUSY)), ..FakeProvider::default() }.is_there();
         drop(a);
         assert_eq!(calls()[..2], ["close memory5", "close endpoint4"]);
-        Fake::default().is_there();
+        FakeProvider::default().is_there();
         let mut b = port(&domain);
         region.by(&mut b).expect("registered");
         assert_eq!(region.registrations().len(), 2, "it is not forgotten");
@@ -697,12 +702,12 @@ mod tests {
             (sys::FI_MR_ENDPOINT | sys::FI_MR_LOCAL, "for one endpoint each"),
             (1 << 20, "of a kind that is not known here"),
         ] {
-            Fake { memory_modes, ..Fake::default() }.is_there();
+            FakeProvider { memory_modes, ..FakeProvider::default() }.is_there();
             let survey = LIBRARY.survey().expect("it lists");
             assert!(survey.providers.is_empty());
             assert!(survey.rejected[0].why.contains(why), "{:?}", survey.rejected);
         }
-        Fake { name: "cxi", ..Fake::default() }.is_there();
+        FakeProvider { name: "cxi", ..FakeProvider::default() }.is_there();
         assert_eq!(LIBRARY.survey().expect("it lists").providers[0].name, "cxi");
     }
 
@@ -716,7 +721,7 @@ mod tests {
             ("verbs;ofi_rxm", None, true),
             ("tcp;ofi_rxm", None, false),
         ] {
-            let domain = Fake { name, emulates_reads, ..Fake::default() }.open();
+            let domain = FakeProvider { name, emulates_reads, ..FakeProvider::default() }.open();
             assert_eq!(port(&domain).is_one_sided(), expected, "{name} {emulates_reads:?}");
         }
     }

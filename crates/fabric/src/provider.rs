@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::library::Library;
-use crate::signals::Kept;
-use crate::survey::{ORDER, Rejected, Survey, Wish};
+use crate::signals::SavedHandlers;
+use crate::survey::{ORDER, ProviderRequirements, RejectedProvider, Survey};
 use crate::sys::{self, FiInfo};
 
 /// What is needed of an endpoint: messages, and reading and writing of a peer's memory.
@@ -70,7 +70,7 @@ pub struct Provider {
     /// Its own address, where that is one of IP.
     pub address: Option<IpAddr>,
     /// Reads of a peer's memory need nothing of the peer's process, where the endpoint does not say otherwise
-    /// ([`Port::is_one_sided`](crate::Port::is_one_sided)).
+    /// ([`Endpoint::is_one_sided`](crate::Endpoint::is_one_sided)).
     pub is_one_sided: bool,
     /// Memory that is registered stays where it is, all of it in use from then on (`FI_MR_ALLOCATED`).
     pub pins_memory: bool,
@@ -91,19 +91,19 @@ pub struct Provider {
 
 /// One of libfabric's descriptions, shared.
 #[derive(Clone)]
-pub(crate) struct Info(Arc<OwnInfo>);
+pub(crate) struct Info(Arc<InfoInner>);
 
-struct OwnInfo {
+struct InfoInner {
     info: NonNull<FiInfo>,
     library: &'static Library,
 }
 
 // SAFETY: the description is not changed after it was made.
-unsafe impl Send for OwnInfo {}
+unsafe impl Send for InfoInner {}
 // SAFETY: as for Send.
-unsafe impl Sync for OwnInfo {}
+unsafe impl Sync for InfoInner {}
 
-impl Drop for OwnInfo {
+impl Drop for InfoInner {
     fn drop(&mut self) {
         // SAFETY: it came from fi_getinfo, fi_dupinfo or fi_allocinfo and is nobody else's.
         unsafe { (self.library.free_info)(self.info.as_ptr()) }
@@ -139,7 +139,7 @@ impl Info {
         // SAFETY: null makes an empty one, else it is one that lives.
         let info = unsafe { (library.dup_info)(of) };
         let info = NonNull::new(info).ok_or_else(|| Error::System("no memory for libfabric".into()))?;
-        let own = OwnInfo { info, library };
+        let own = InfoInner { info, library };
         // SAFETY: just made, and ours alone.
         if !has_all_parts(unsafe { own.info.as_ref() }) {
             return Err(Error::System("libfabric describes a provider only in part".into()));
@@ -161,16 +161,21 @@ impl Library {
     pub fn survey(&'static self) -> Result<Survey, Error> {
         let providers = self.list(Some(self.hints()?), None)?;
         let providers = in_order(providers);
-        let mut rejected: Vec<Rejected> = Vec::new();
+        let mut rejected: Vec<RejectedProvider> = Vec::new();
         for info in self.infos(None, None)? {
             let description = Description::of(&info);
             let is_used =
                 |other: &Provider| other.name == description.name && other.interface == description.interface;
-            let is_known =
-                |other: &Rejected| other.name == description.name && other.interface == description.interface;
+            let is_known = |other: &RejectedProvider| {
+                other.name == description.name && other.interface == description.interface
+            };
             if !providers.iter().any(is_used) && !rejected.iter().any(is_known) {
                 let why = description.lacks();
-                rejected.push(Rejected { name: description.name, interface: description.interface, why });
+                rejected.push(RejectedProvider {
+                    name: description.name,
+                    interface: description.interface,
+                    why,
+                });
             }
         }
         Ok(Survey { providers, rejected })
@@ -180,7 +185,7 @@ impl Library {
     ///
     /// # Errors
     /// There is none that is as wished for; the error names what there is.
-    pub fn pick(&'static self, wish: &Wish) -> Result<Provider, Error> {
+    pub fn pick(&'static self, wish: &ProviderRequirements) -> Result<Provider, Error> {
         let survey = self.survey()?;
         survey.choose(wish).cloned()
     }
@@ -194,9 +199,9 @@ impl Library {
         &'static self,
         host: Option<IpAddr>,
         address_format: u32,
-        wish: &Wish,
+        wish: &ProviderRequirements,
     ) -> Result<Provider, Error> {
-        let wish = &Wish { only_this_host: false, ..wish.clone() };
+        let wish = &ProviderRequirements { only_this_host: false, ..wish.clone() };
         let mut interface = None;
         if let (Some(host), None) = (host, &wish.interface) {
             let found = self.list(Some(self.hints()?), Some(host)).unwrap_or_default();
@@ -207,7 +212,8 @@ impl Library {
             interface = survey.pick(wish).map(|provider| provider.interface.clone());
         }
         let survey = self.survey()?;
-        let beside = Wish { interface: interface.or_else(|| wish.interface.clone()), ..wish.clone() };
+        let beside =
+            ProviderRequirements { interface: interface.or_else(|| wish.interface.clone()), ..wish.clone() };
         let picked = survey.pick_of(address_format, &beside).or_else(|| survey.pick_of(address_format, wish));
         picked.map_or_else(|| survey.choose(wish), Ok).cloned()
     }
@@ -253,7 +259,7 @@ impl Library {
 
     /// What libfabric has to offer; no hints: all of it.
     fn infos(&'static self, hints: Option<Info>, toward: Option<IpAddr>) -> Result<Vec<Info>, Error> {
-        let _kept = Kept::new();
+        let _kept = SavedHandlers::new();
         let mut first = std::ptr::null_mut();
         let wanted = hints.as_ref().map_or(std::ptr::null(), |hints| hints.as_ptr().cast_const());
         let node = toward.map(|at| CString::new(at.to_string()).expect("an address has no 0 in it"));
@@ -276,7 +282,7 @@ impl Library {
         }
         let Some(list) = NonNull::new(first) else { return Ok(Vec::new()) };
         // Freed with the list.
-        let list = OwnInfo { info: list, library: self };
+        let list = InfoInner { info: list, library: self };
         let mut infos = Vec::new();
         let mut next = list.info.as_ptr();
         while !next.is_null() {
@@ -551,7 +557,7 @@ pub mod tests {
 
     /// One that is not there.
     pub fn provider(name: &str, interface: &str, address: Option<&str>) -> Provider {
-        let info = Info(Arc::new(OwnInfo { info: NonNull::dangling(), library: &EMPTY }));
+        let info = Info(Arc::new(InfoInner { info: NonNull::dangling(), library: &EMPTY }));
         Provider {
             name: name.into(),
             interface: interface.into(),

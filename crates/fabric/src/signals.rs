@@ -14,21 +14,21 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// What is done on each signal, put back when dropped. A handler that another thread sets meanwhile is lost. A thread has one
 /// at a time.
-pub(crate) struct Kept {
+pub(crate) struct SavedHandlers {
     former: Vec<(c_int, sigaction)>,
     _alone: MutexGuard<'static, ()>,
 }
 
-impl Kept {
+impl SavedHandlers {
     /// As it is now.
-    pub fn new() -> Kept {
+    pub fn new() -> SavedHandlers {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let former = (1..SIGNALS_END).filter_map(|signal| Some((signal, current(signal)?))).collect();
-        Kept { former, _alone: alone }
+        SavedHandlers { former, _alone: alone }
     }
 }
 
-impl Drop for Kept {
+impl Drop for SavedHandlers {
     fn drop(&mut self) {
         for (signal, former) in &self.former {
             let is_same = current(*signal)
@@ -63,7 +63,7 @@ mod tests {
         // Nobody else in this process uses it.
         let signal = libc::SIGURG;
         let before = current(signal).expect("a signal").sa_sigaction;
-        let kept = Kept::new();
+        let kept = SavedHandlers::new();
         let handler = another as extern "C" fn(c_int) as libc::sighandler_t;
         // SAFETY: the handler does nothing.
         unsafe { libc::signal(signal, handler) };
@@ -71,7 +71,7 @@ mod tests {
         let (end, ended) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
             begin.send(()).expect("somebody waits");
-            let kept = Kept::new();
+            let kept = SavedHandlers::new();
             ended.recv().expect("somebody says so");
             drop(kept);
         });
@@ -89,7 +89,7 @@ mod tests {
         // Nobody else in this process uses it.
         let signal = libc::SIGWINCH;
         let before = current(signal).expect("a signal").sa_sigaction;
-        let kept = Kept::new();
+        let kept = SavedHandlers::new();
         let handler = nothing as extern "C" fn(c_int) as libc::sighandler_t;
         // SAFETY: the handler does nothing.
         unsafe { libc::signal(signal, handler) };

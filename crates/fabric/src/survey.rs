@@ -21,7 +21,7 @@ pub const ORDER: [&str; 12] = [
 
 /// What cannot be picked, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejected {
+pub struct RejectedProvider {
     /// As libfabric calls it.
     pub name: String,
     /// Its interface.
@@ -36,12 +36,12 @@ pub struct Survey {
     /// What can be used, best first.
     pub providers: Vec<Provider>,
     /// What cannot.
-    pub rejected: Vec<Rejected>,
+    pub rejected: Vec<RejectedProvider>,
 }
 
 /// What is wished for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct ProviderRequirements {
     /// The provider's name; that of the part below ofi_rxm will do (`verbs`).
     pub provider: Option<String>,
     /// The interface's name.
@@ -52,12 +52,12 @@ pub struct Wish {
 
 impl Survey {
     /// What of it is as wished for, best first.
-    pub fn pick(&self, wish: &Wish) -> Option<&Provider> {
+    pub fn pick(&self, wish: &ProviderRequirements) -> Option<&Provider> {
         self.providers.iter().find(|provider| self.excludes(provider, wish).is_none())
     }
 
     /// What of it is as wished for, and has names of this kind, best first.
-    pub(crate) fn pick_of(&self, address_format: u32, wish: &Wish) -> Option<&Provider> {
+    pub(crate) fn pick_of(&self, address_format: u32, wish: &ProviderRequirements) -> Option<&Provider> {
         let is_so = |provider: &&Provider| provider.address_format == address_format;
         self.providers.iter().filter(is_so).find(|provider| self.excludes(provider, wish).is_none())
     }
@@ -66,12 +66,12 @@ impl Survey {
     ///
     /// # Errors
     /// There is none; the error says what was wished for, and what there is.
-    pub fn choose(&self, wish: &Wish) -> Result<&Provider, Error> {
+    pub fn choose(&self, wish: &ProviderRequirements) -> Result<&Provider, Error> {
         self.pick(wish).ok_or_else(|| self.refusal(wish))
     }
 
     /// Why it is not the one that is picked; none if it is.
-    pub fn why_not(&self, provider: &Provider, wish: &Wish) -> Option<String> {
+    pub fn why_not(&self, provider: &Provider, wish: &ProviderRequirements) -> Option<String> {
         if let Some(why) = self.excludes(provider, wish) {
             return Some(why.into());
         }
@@ -92,10 +92,10 @@ impl Survey {
         })
     }
 
-    fn refusal(&self, wish: &Wish) -> Error {
+    fn refusal(&self, wish: &ProviderRequirements) -> Error {
         let provider = wish.provider.as_deref();
         let mut text = provider.map_or(String::new(), |name| format!("from provider {name:?} "));
-        let elsewhere = Wish { only_this_host: false, ..wish.clone() };
+        let elsewhere = ProviderRequirements { only_this_host: false, ..wish.clone() };
         let is_elsewhere = wish.stays_here() && self.pick(&elsewhere).is_some();
         match &wish.interface {
             Some(interface) => text.push_str(&format!("at interface {interface:?} ")),
@@ -103,8 +103,9 @@ impl Survey {
             None => {}
         }
         let named = |name: &str| provider.is_none_or(|wished| is_named(name, wished));
-        let at =
-            |other: &&Rejected| wish.interface.as_ref().is_none_or(|interface| *interface == other.interface);
+        let at = |other: &&RejectedProvider| {
+            wish.interface.as_ref().is_none_or(|interface| *interface == other.interface)
+        };
         let rejected = self.rejected.iter().filter(|other| named(&other.name)).filter(at);
         // Named in full first.
         let rejected = rejected.min_by_key(|other| Some(&*other.name) != provider);
@@ -113,7 +114,7 @@ impl Survey {
             _ if is_elsewhere => {
                 "other hosts reach what there is; name its interface, or the networks that may come".into()
             }
-            Some(Rejected { name, interface, why }) if provider.is_some() && !is_there => {
+            Some(RejectedProvider { name, interface, why }) if provider.is_some() && !is_there => {
                 let at = if interface.is_empty() { "" } else { " at " };
                 format!("{name}{at}{interface} {why}")
             }
@@ -129,7 +130,7 @@ impl Survey {
     }
 
     /// Why a provider is not as wished for; none if it is.
-    fn excludes(&self, provider: &Provider, wish: &Wish) -> Option<&'static str> {
+    fn excludes(&self, provider: &Provider, wish: &ProviderRequirements) -> Option<&'static str> {
         if let Some(wished) = &wish.provider {
             // `net` is one by itself, and names `net;ofi_rxm` only where it is not there.
             let is_whole = self.providers.iter().any(|other| other.name == *wished);
@@ -152,7 +153,7 @@ impl Survey {
     }
 }
 
-impl Wish {
+impl ProviderRequirements {
     fn stays_here(&self) -> bool {
         self.only_this_host && self.interface.is_none()
     }
@@ -182,15 +183,18 @@ mod tests {
             provider("net;ofi_rxm", "eth0", Some("192.0.2.2")),
         ]);
         let why = "has only datagrams, which may be lost";
-        Survey { providers, rejected: vec![Rejected { name: "udp".into(), interface: "eth0".into(), why }] }
+        Survey {
+            providers,
+            rejected: vec![RejectedProvider { name: "udp".into(), interface: "eth0".into(), why }],
+        }
     }
 
-    fn wish(provider: &str, interface: &str, only_this_host: bool) -> Wish {
+    fn wish(provider: &str, interface: &str, only_this_host: bool) -> ProviderRequirements {
         let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        Wish { provider: given(provider), interface: given(interface), only_this_host }
+        ProviderRequirements { provider: given(provider), interface: given(interface), only_this_host }
     }
 
-    fn picked(survey: &Survey, wish: &Wish) -> String {
+    fn picked(survey: &Survey, wish: &ProviderRequirements) -> String {
         survey.pick(wish).expect("one is as wished for").identity()
     }
 
@@ -219,7 +223,7 @@ mod tests {
             provider("efa", "rdmap0", None),
         ]);
         let survey = Survey { providers: hardware, rejected: Vec::new() };
-        assert_eq!(picked(&survey, &Wish::default()), "efa,rdmap0,,");
+        assert_eq!(picked(&survey, &ProviderRequirements::default()), "efa,rdmap0,,");
         assert_eq!(picked(&survey, &wish("verbs", "", false)), "verbs;ofi_rxm,mlx5_0,,198.51.100.2");
         // None of these says whom it reaches; all but memory are networks.
         for (name, interface) in [("efa", "rdmap0"), ("cxi", "cxi0"), ("psm3", "mlx5_0"), ("opx", "hfi1_0")] {
@@ -257,11 +261,11 @@ mod tests {
     #[test]
     fn all_others_are_told_why_not() {
         let survey = survey();
-        let whys = |wish: Wish| -> Vec<Option<String>> {
+        let whys = |wish: ProviderRequirements| -> Vec<Option<String>> {
             survey.providers.iter().map(|provider| survey.why_not(provider, &wish)).collect()
         };
         let told = |whys: &[Option<String>]| whys.iter().filter(|why| why.is_none()).count();
-        let any = whys(Wish::default());
+        let any = whys(ProviderRequirements::default());
         let expected = [
             "",
             "IPv4 comes first",
@@ -273,7 +277,7 @@ mod tests {
             "is memory of this host, which any process of its user can write: only if named",
         ];
         for (provider, expected) in survey.providers.iter().zip(expected) {
-            let why = survey.why_not(provider, &Wish::default()).unwrap_or_default();
+            let why = survey.why_not(provider, &ProviderRequirements::default()).unwrap_or_default();
             assert_eq!(why, expected, "{provider:?}");
         }
         let local = whys(wish("", "", true));
@@ -297,7 +301,10 @@ mod tests {
         }
         let error = survey().choose(&wish("nothing", "", true)).expect_err("none is so").to_string();
         assert!(!error.contains("only this host"), "{error}");
-        let error = Survey::default().choose(&Wish::default()).expect_err("nothing is there").to_string();
+        let error = Survey::default()
+            .choose(&ProviderRequirements::default())
+            .expect_err("nothing is there")
+            .to_string();
         assert!(error.contains("no provider that can be used"), "{error}");
     }
 }

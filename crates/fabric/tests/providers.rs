@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use fabcache_fabric::{
-    Area, Buffer, Completion, Domain, Error, Exposed, Kind, Lasting, Library, Parts, Peer, Peers, Place,
-    Pool, Port, PortOptions, Registrations, RemoteMemory, Wish,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Error, ExposedMemory, Kind, Library, Peer,
+    PeerAccess, Pool, ProviderRequirements, RegisteredMemory, RegistrationCache, RemoteAddress, RemoteMemory,
+    SharedArea, SplitBuffer,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,10 +19,14 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn wish() -> Wish {
+fn wish() -> ProviderRequirements {
     let text = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
     let (provider, interface) = text.split_once(',').map_or((&*text, None), |(name, at)| (name, Some(at)));
-    Wish { provider: Some(provider.into()), interface: interface.map(str::to_owned), only_this_host: false }
+    ProviderRequirements {
+        provider: Some(provider.into()),
+        interface: interface.map(str::to_owned),
+        only_this_host: false,
+    }
 }
 
 /// Of both ends; the first one's is the client's.
@@ -30,7 +35,7 @@ fn domains() -> [Arc<Domain>; 2] {
         .map(|name| std::env::var(name).ok().or_else(|| wish().interface));
     let library = Library::open().expect("libfabric is there");
     let open = |interface: &Option<String>| {
-        let wish = Wish { interface: interface.clone(), ..wish() };
+        let wish = ProviderRequirements { interface: interface.clone(), ..wish() };
         Domain::open(&library.pick(&wish).expect("a provider")).expect("it opens")
     };
     let a = open(&client);
@@ -43,12 +48,12 @@ fn domain() -> Arc<Domain> {
     a
 }
 
-fn port(domain: &Arc<Domain>) -> Port {
-    Port::open(domain, PortOptions { operations: 64, peers: 4, waits: true }).expect("an endpoint")
+fn port(domain: &Arc<Domain>) -> Endpoint {
+    Endpoint::open(domain, EndpointOptions { operations: 64, peers: 4, waits: true }).expect("an endpoint")
 }
 
 /// Polls both until so many operations have come to an end at either.
-fn poll_until(ports: [&mut Port; 2], counts: [usize; 2]) -> [Vec<Completion>; 2] {
+fn poll_until(ports: [&mut Endpoint; 2], counts: [usize; 2]) -> [Vec<Completion>; 2] {
     let end = Instant::now() + PATIENCE;
     let mut ended = [Vec::new(), Vec::new()];
     while ended[0].len() < counts[0] || ended[1].len() < counts[1] {
@@ -62,13 +67,13 @@ fn poll_until(ports: [&mut Port; 2], counts: [usize; 2]) -> [Vec<Completion>; 2]
 /// The token of what nobody waits for the end of.
 const SAID: u64 = u64::MAX;
 
-fn poll(port: &mut Port, into: &mut Vec<Completion>) {
+fn poll(port: &mut Endpoint, into: &mut Vec<Completion>) {
     port.poll(into).expect("it polls");
     into.retain(|completion| completion.token != SAID);
 }
 
 /// Sends a short message, in the buffer if the provider needs one.
-fn say(port: &mut Port, to: Peer, text: &[u8], buffer: &mut Option<Buffer>) -> Result<(), Error> {
+fn say(port: &mut Endpoint, to: Peer, text: &[u8], buffer: &mut Option<Buffer>) -> Result<(), Error> {
     if text.len() <= port.domain().provider().inject_bytes {
         return port.inject(to, text);
     }
@@ -81,7 +86,11 @@ fn say(port: &mut Port, to: Peer, text: &[u8], buffer: &mut Option<Buffer>) -> R
 }
 
 /// Tries until it is posted, while both get on.
-fn insist<T>(a: &mut Port, b: &mut Port, mut post: impl FnMut(&mut Port) -> Result<T, Error>) -> T {
+fn insist<T>(
+    a: &mut Endpoint,
+    b: &mut Endpoint,
+    mut post: impl FnMut(&mut Endpoint) -> Result<T, Error>,
+) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
         match post(a) {
@@ -97,7 +106,7 @@ fn insist<T>(a: &mut Port, b: &mut Port, mut post: impl FnMut(&mut Port) -> Resu
 }
 
 /// Tries until it is posted, while somebody else sees to the other end.
-fn alone(a: &mut Port, post: &mut dyn FnMut(&mut Port) -> Result<(), Error>) {
+fn alone(a: &mut Endpoint, post: &mut dyn FnMut(&mut Endpoint) -> Result<(), Error>) {
     let end = Instant::now() + PATIENCE;
     while let Err(error) = post(a) {
         assert!(error.is_again() && Instant::now() < end, "{error}");
@@ -137,18 +146,18 @@ fn messages_arrive_and_memory_is_read_and_written() {
     drop((sent, received, first.buffer));
     assert_eq!((pool_a.free(), pool_b.free()), (8, 8), "buffers come back");
 
-    let readable = Area::new(&mut b, 10_000, Peers::Read).expect("memory");
+    let readable = SharedArea::new(&mut b, 10_000, PeerAccess::Read).expect("memory");
     readable.copy_in(100, b"to be read");
-    let at = |area: &Area, offset: u64| {
+    let at = |area: &SharedArea, offset: u64| {
         let remote = area.remote();
-        Place { address: remote.address + offset, key: remote.key }
+        RemoteAddress { address: remote.address + offset, key: remote.key }
     };
     a.read(to_b, at(&readable, 100), pool_a.take().expect("free"), 10..20, 3).expect("posted");
     let [read, _] = poll_until([&mut a, &mut b], [1, 0]);
     assert_eq!((read[0].token, read[0].kind, &read[0].result), (3, Kind::Read, &Ok(10)));
     assert_eq!(&read[0].buffer[10..20], b"to be read");
 
-    let writable = Area::new(&mut b, 10_000, Peers::Write).expect("memory");
+    let writable = SharedArea::new(&mut b, 10_000, PeerAccess::Write).expect("memory");
     let mut buffer = pool_a.take().expect("free");
     buffer[..7].copy_from_slice(b"written");
     a.write(to_b, at(&writable, 5000), buffer, 0..7, 4).expect("posted");
@@ -166,11 +175,11 @@ fn several_places_are_read_at_once_where_that_is_one_operation() {
     let (mut a, mut b) = (port(&here), port(&there));
     let to_b = a.connect(b.name()).expect("a name");
     let pool = Pool::new(&here, 2, 4096).expect("a pool");
-    let readable = Area::new(&mut b, 10_000, Peers::Read).expect("memory");
+    let readable = SharedArea::new(&mut b, 10_000, PeerAccess::Read).expect("memory");
     readable.copy_in(9_000, b"behind, ");
     readable.copy_in(100, b"before");
     let remote = readable.remote();
-    let place = |offset: u64| Place { address: remote.address + offset, key: remote.key };
+    let place = |offset: u64| RemoteAddress { address: remote.address + offset, key: remote.key };
     let most = here.provider().places_at_once;
     let places = [(place(9_000), 8), (place(100), 6), (place(9_000), 6)];
     let wanted = most.min(places.len());
@@ -202,10 +211,10 @@ fn a_callers_memory_is_read_into_and_given_back() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
     let to_b = a.connect(b.name()).expect("a name");
-    let area = Area::new(&mut b, 1 << 20, Peers::Read).expect("memory");
+    let area = SharedArea::new(&mut b, 1 << 20, PeerAccess::Read).expect("memory");
     let bytes: Vec<u8> = (0..1 << 20).map(|i: u32| (i * 7 + i / 251) as u8).collect();
     area.copy_in(0, &bytes);
-    let place = Place { address: area.remote().address, key: area.remote().key };
+    let place = RemoteAddress { address: area.remote().address, key: area.remote().key };
     let mut own = Some(Buffer::own(&here, vec![0; 1 << 20]).map_err(|(_, error)| error).expect("registered"));
     insist(&mut a, &mut b, |a| {
         a.read(to_b, place, own.take().expect("given back"), 0..1 << 20, 1).map_err(|refused| {
@@ -229,12 +238,12 @@ fn what_may_not_be_read_or_written_is_an_error() {
     }
     let pool = Pool::new(&here, 8, 4096).expect("a pool");
     let mut owner = port(&there);
-    let readable = Area::new(&mut owner, 8192, Peers::Read).expect("memory");
+    let readable = SharedArea::new(&mut owner, 8192, PeerAccess::Read).expect("memory");
     readable.copy_in(0, &[1; 8192]);
     let remote = readable.remote();
     for (place, what) in [
-        (Place { address: remote.address, key: remote.key ^ 0x5555 }, "with another key"),
-        (Place { address: remote.address + 8000, key: remote.key }, "beyond its end"),
+        (RemoteAddress { address: remote.address, key: remote.key ^ 0x5555 }, "with another key"),
+        (RemoteAddress { address: remote.address + 8000, key: remote.key }, "beyond its end"),
     ] {
         let (mut a, mut b) = (port(&here), port(&there));
         let to_b = a.connect(b.name()).expect("a name");
@@ -258,7 +267,7 @@ fn what_may_not_be_read_or_written_is_an_error() {
     let base = NonNull::new(bytes.as_ptr().cast_mut().cast::<u8>()).expect("it is somewhere");
     // SAFETY: the vector has as many bytes, is kept by its count and never grows; atomics may be written through a shared
     // reference by whoever can.
-    let exposed = unsafe { Exposed::new(&there, base, bytes.len(), Arc::clone(&bytes) as Arc<_>) };
+    let exposed = unsafe { ExposedMemory::new(&there, base, bytes.len(), Arc::clone(&bytes) as Arc<_>) };
     let exposed = exposed.expect("it is registered");
     is_not_written(&here, &there, exposed.by(&mut owner).expect("it is the same"));
     assert!(bytes.iter().all(|byte| byte.load(Ordering::Relaxed) == 1));
@@ -269,7 +278,7 @@ fn is_not_written(here: &Arc<Domain>, there: &Arc<Domain>, remote: RemoteMemory)
     let pool = Pool::new(here, 1, 4096).expect("a pool");
     let (mut a, mut b) = (port(here), port(there));
     let to_b = a.connect(b.name()).expect("a name");
-    let place = Place { address: remote.address, key: remote.key };
+    let place = RemoteAddress { address: remote.address, key: remote.key };
     let mut buffer = pool.take();
     insist(&mut a, &mut b, |a| {
         a.write(to_b, place, buffer.take().expect("given back"), 0..8, 1).map_err(|refused| {
@@ -329,8 +338,8 @@ fn what_a_killed_process_of_the_same_number_left_is_in_nobodys_way() {
 fn too_many_operations_unknown_peers_and_long_messages_are_refused() {
     let domain = domain();
     let pool = Pool::new(&domain, 8, 4096).expect("a pool");
-    let mut a =
-        Port::open(&domain, PortOptions { operations: 2, peers: 1, waits: false }).expect("an endpoint");
+    let mut a = Endpoint::open(&domain, EndpointOptions { operations: 2, peers: 1, waits: false })
+        .expect("an endpoint");
     let name = a.name().to_vec();
     let to_self = a.connect(&name).expect("a name");
     for token in 0..2 {
@@ -380,11 +389,13 @@ fn names_that_are_none_keep_no_others_out() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn what_is_not_there_is_named() {
     let library = Library::open().expect("libfabric is there");
-    let error =
-        library.pick(&Wish { provider: Some("no such".into()), ..Wish::default() }).expect_err("none");
+    let error = library
+        .pick(&ProviderRequirements { provider: Some("no such".into()), ..ProviderRequirements::default() })
+        .expect_err("none");
     assert!(error.to_string().contains("no such"), "{error}");
-    let error =
-        library.pick(&Wish { interface: Some("nowhere0".into()), ..wish() }).expect_err("no such interface");
+    let error = library
+        .pick(&ProviderRequirements { interface: Some("nowhere0".into()), ..wish() })
+        .expect_err("no such interface");
     assert!(error.to_string().contains("nowhere0"), "{error}");
     assert!(!library.survey().expect("a list").providers.is_empty());
 }
@@ -399,7 +410,7 @@ fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
         return;
     }
     let pool = Pool::new(&here, 8, 4096).expect("a pool");
-    let area = Area::new(&mut b, 4096, Peers::Read).expect("memory");
+    let area = SharedArea::new(&mut b, 4096, PeerAccess::Read).expect("memory");
     let name = b.name().to_vec();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let receive = Pool::new(&there, 1, 4096).expect("a pool").take().expect("free");
@@ -424,7 +435,7 @@ fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
     alone(&mut a, &mut |a| say(a, to_b, b"wake up", &mut message));
     // It sleeps again by then.
     std::thread::sleep(Duration::from_millis(300));
-    let place = Place { address: area.remote().address, key: area.remote().key };
+    let place = RemoteAddress { address: area.remote().address, key: area.remote().key };
     let mut buffer = pool.take();
     alone(&mut a, &mut |a| {
         a.read(to_b, place, buffer.take().expect("given back"), 0..100, 2).map_err(|refused| {
@@ -462,7 +473,7 @@ fn a_process_that_is_read() {
     let Ok(file) = std::env::var(WHERE) else { return };
     let [_, there] = domains();
     let mut b = port(&there);
-    let area = Area::new(&mut b, 4096, Peers::Read).expect("memory");
+    let area = SharedArea::new(&mut b, 4096, PeerAccess::Read).expect("memory");
     area.copy_in(0, &[7; 4096]);
     let name: String = b.name().iter().map(|byte| format!("{byte:02x}")).collect();
     let text = format!("{name} {} {}", area.remote().address, area.remote().key);
@@ -510,8 +521,10 @@ fn memory_is_read_while_its_process_is_stopped() {
     let words: Vec<&str> = text.split(' ').collect();
     let byte = |i: usize| u8::from_str_radix(&words[0][i..i + 2], 16).expect("a byte");
     let name: Vec<u8> = (0..words[0].len()).step_by(2).map(byte).collect();
-    let place =
-        Place { address: words[1].parse().expect("a number"), key: words[2].parse().expect("a number") };
+    let place = RemoteAddress {
+        address: words[1].parse().expect("a number"),
+        key: words[2].parse().expect("a number"),
+    };
 
     let mut a = port(&here);
     let to_b = a.connect(&name).expect("a name");
@@ -553,9 +566,9 @@ fn memory_is_read_while_its_process_is_stopped() {
 
 /// Reads some of a peer's memory into a buffer.
 fn read_into(
-    [a, b]: [&mut Port; 2],
+    [a, b]: [&mut Endpoint; 2],
     peer: Peer,
-    from: Place,
+    from: RemoteAddress,
     (mut buffer, len): (Option<Buffer>, usize),
 ) -> Buffer {
     insist(a, b, |a| {
@@ -571,8 +584,8 @@ fn read_into(
 }
 
 /// Memory that a peer can read, and what is there.
-fn readable_pattern(port: &mut Port, bytes: usize) -> (Area, Vec<u8>) {
-    let readable = Area::new(port, bytes, Peers::Read).expect("memory");
+fn readable_pattern(port: &mut Endpoint, bytes: usize) -> (SharedArea, Vec<u8>) {
+    let readable = SharedArea::new(port, bytes, PeerAccess::Read).expect("memory");
     let pattern: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 256) as u8).collect();
     readable.copy_in(0, &pattern);
     (readable, pattern)
@@ -586,11 +599,12 @@ fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
     let (mut a, mut b) = (port(&here), port(&there));
     let (readable, pattern) = readable_pattern(&mut b, BYTES);
     let remote = readable.remote();
-    let from = Place { address: remote.address, key: remote.key };
+    let from = RemoteAddress { address: remote.address, key: remote.key };
     let to_b = a.connect(b.name()).expect("a name");
 
-    let registrations = Registrations::new(2, 3 * BYTES);
-    let mut all: Vec<Lasting> = (0..3).map(|_| Lasting::new(vec![0; BYTES], &registrations)).collect();
+    let registrations = RegistrationCache::new(2, 3 * BYTES);
+    let mut all: Vec<RegisteredMemory> =
+        (0..3).map(|_| RegisteredMemory::new(vec![0; BYTES], &registrations)).collect();
     assert_eq!(registrations.sum(), (0, 0), "nothing before it is used");
     for turn in 0..3 {
         for number in 0..3 {
@@ -614,7 +628,7 @@ fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
     assert_eq!(registrations.sum(), (0, 0), "what is dropped is registered no more");
     drop(third.lend(&here).expect("there is room again"));
     let (long, _) =
-        Lasting::new(vec![0; 4 * BYTES], &registrations).lend(&here).expect_err("longer than all");
+        RegisteredMemory::new(vec![0; 4 * BYTES], &registrations).lend(&here).expect_err("longer than all");
     assert_eq!(long.len(), 4 * BYTES);
 }
 
@@ -624,9 +638,9 @@ fn memory_that_is_shown_is_read_by_peers_and_stays_registered() {
     const BYTES: usize = 50_000;
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
-    let registrations = Registrations::new(2, 3 * BYTES);
+    let registrations = RegistrationCache::new(2, 3 * BYTES);
     let pattern: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 251) as u8).collect();
-    let mut memory = Lasting::new(pattern.clone(), &registrations);
+    let mut memory = RegisteredMemory::new(pattern.clone(), &registrations);
     let to_b = a.connect(b.name()).expect("a name");
     let (mut first, base) = (None, memory.as_ptr());
     for turn in 0..3 {
@@ -638,7 +652,7 @@ fn memory_that_is_shown_is_read_by_peers_and_stays_registered() {
             (remote, BYTES as u64),
             "it is registered once"
         );
-        let from = Place { address: remote.address.wrapping_add(1), key: remote.key };
+        let from = RemoteAddress { address: remote.address.wrapping_add(1), key: remote.key };
         let buffer = Buffer::own(&here, vec![0; BYTES]).expect("registered");
         let buffer = read_into([&mut a, &mut b], to_b, from, (Some(buffer), BYTES - 1));
         assert!(buffer[..BYTES - 1] == shown[1..] && shown[turn] == 9 && shown[3..] == pattern[3..]);
@@ -650,9 +664,10 @@ fn memory_that_is_shown_is_read_by_peers_and_stays_registered() {
     let memory = memory.lend(&there).expect("registered").into_lasting().expect("it was lent");
     assert_eq!(registrations.sum(), (2, 2 * BYTES));
     // What is shown gives way to nobody.
-    let other = Lasting::new(vec![0; BYTES], &registrations);
+    let other = RegisteredMemory::new(vec![0; BYTES], &registrations);
     let shown = [memory.show(&there).expect("registered"), other.show(&there).expect("there is room again")];
-    let (third, error) = Lasting::new(vec![0; 10], &registrations).show(&there).expect_err("two are all");
+    let (third, error) =
+        RegisteredMemory::new(vec![0; 10], &registrations).show(&there).expect_err("two are all");
     assert!(matches!(error, Error::Size(_)), "{error}");
     drop(shown);
     assert_eq!(registrations.sum(), (0, 0), "what is dropped is registered no more");
@@ -669,11 +684,11 @@ fn parts_of_a_buffer_are_read_into_at_the_same_time() {
     let remote = readable.remote();
     let to_b = a.connect(b.name()).expect("a name");
     // The two know each other then.
-    let first = Place { address: remote.address, key: remote.key };
+    let first = RemoteAddress { address: remote.address, key: remote.key };
     let buffer = Buffer::own(&here, vec![0; 8]).expect("registered");
     drop(read_into([&mut a, &mut b], to_b, first, (Some(buffer), 8)));
 
-    let parts = Parts::new(Buffer::own(&here, vec![0; BYTES]).expect("registered"));
+    let parts = SplitBuffer::new(Buffer::own(&here, vec![0; BYTES]).expect("registered"));
     assert_eq!(parts.bytes(), BYTES);
     for none in [BYTES - 1..BYTES + 1, 5..5, BYTES..BYTES] {
         assert!(parts.take(none.clone()).is_none(), "{none:?}");
@@ -682,7 +697,8 @@ fn parts_of_a_buffer_are_read_into_at_the_same_time() {
     for range in cuts.windows(2).map(|cut| cut[0]..cut[1]) {
         let part = parts.take(range.clone()).expect("nobody has it");
         assert!(parts.take(range.start..range.start + 1).is_none(), "one at a time");
-        let from = Place { address: remote.address.wrapping_add(range.start as u64), key: remote.key };
+        let from =
+            RemoteAddress { address: remote.address.wrapping_add(range.start as u64), key: remote.key };
         a.read(to_b, from, part, 0..range.len(), range.start as u64).expect("posted");
     }
     let parts = parts.join().expect_err("its parts are read into");

@@ -4,7 +4,7 @@
 /// key is being written faster than it can be read, or the region is damaged.
 pub const READ_ATTEMPTS_MAX: u32 = if cfg!(loom) { 2 } else { 8 };
 
-/// Fetches that one GET may ask for, apart from those for the pieces of a long value. A sound region never needs nearly
+/// Fetches that one GET may ask for, apart from those for the chunks of a long value. A sound region never needs nearly
 /// as many; with any bytes at all a GET ends.
 pub const READ_FETCHES_MAX: u32 = if cfg!(loom) { 64 } else { 256 };
 

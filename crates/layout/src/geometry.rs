@@ -23,7 +23,7 @@ pub const GROUP_BYTES: u64 = (BUCKETS_PER_GROUP + OVERFLOW_BUCKETS) as u64 * BUC
 
 /// Segments are at most this part of memory, so that what is open or kept free, a few of them, matters little.
 const SEGMENTS_MIN: u64 = 512;
-/// Small memory has fewer, as each value of some kilobytes would be in pieces …
+/// Small memory has fewer, as each value of some kilobytes would be in chunks …
 const SEGMENTS_OF_SMALL_MEMORY_MIN: u64 = 256;
 /// … than segments of this size hold whole.
 const SEGMENT_BYTES_WANTED: u64 = 16 << 10;
@@ -191,7 +191,7 @@ impl Geometry {
 
 /// The places where a key may be in a group, apart from chains, as offsets in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct BucketOffsets {
     /// The home bucket.
     pub home: u64,
     /// The one beside it.
@@ -202,13 +202,13 @@ pub struct Places {
     pub overflow_end: u64,
 }
 
-impl Places {
+impl BucketOffsets {
     /// The places of a key in the group at offset `group`.
     #[inline]
-    pub fn of(group: u64, hash: KeyHash) -> Places {
+    pub fn of(group: u64, hash: KeyHash) -> BucketOffsets {
         let bucket = hash.bucket();
         let neighbour = if bucket + 1 < BUCKETS_PER_GROUP { bucket + 1 } else { bucket - 1 };
-        Places {
+        BucketOffsets {
             home: group + bucket as u64 * BUCKET_BYTES,
             neighbour: group + neighbour as u64 * BUCKET_BYTES,
             overflow: group + BUCKETS_PER_GROUP as u64 * BUCKET_BYTES,

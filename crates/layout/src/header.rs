@@ -146,7 +146,7 @@ fn birth(bytes: u64, word: impl Fn(u64) -> u64) -> Result<Birth, HeaderError> {
 
 /// The contents of the status line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct StatusLine {
     /// Seconds of the region's clock.
     pub clock: u32,
     /// See [`flush_epoch`].
@@ -155,11 +155,11 @@ pub struct Published {
     pub is_alive: bool,
 }
 
-impl Published {
+impl StatusLine {
     /// From the [`PUBLISHED_BYTES`] at [`PUBLISHED_AT`].
-    pub fn from_bytes(bytes: &[u8; PUBLISHED_BYTES]) -> Published {
+    pub fn from_bytes(bytes: &[u8; PUBLISHED_BYTES]) -> StatusLine {
         let [clock, flush_epoch, life] = std::array::from_fn(|i| word_at(bytes, 8 * i as u64));
-        Published { clock: clock as u32, flush_epoch, is_alive: life as u32 & LIFE_HOLDER_MASK != 0 }
+        StatusLine { clock: clock as u32, flush_epoch, is_alive: life as u32 & LIFE_HOLDER_MASK != 0 }
     }
 }
 

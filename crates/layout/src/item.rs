@@ -3,15 +3,15 @@
 //! ```text
 //!   0  state       2   atomic; outside the checksum                        (table below)
 //!   2  options     1   which of the optional parts follow                  (table below)
-//!   3  key length  1   0 for a piece of a chained value
+//!   3  key length  1   0 for a chunk of a chained value
 //!   4  checksum    4   checksum.rs, over options, key length and all that follows
-//!   8  CAS         0, 4, 5 or 8, as few as hold it; for a piece 8: the hash of its owner's key
+//!   8  CAS         0, 4, 5 or 8, as few as hold it; for a chunk 8: the hash of its owner's key
 //!      flags       4   if any; client flags
 //!      expiry      4   if any; second of the region's clock from which the item is expired
-//!      pieces      4   if chained; number of pieces
+//!      chunks      4   if chained; number of chunks
 //!      length      1 to 4   bytes of the value
 //!      key
-//!      value           if chained, the table of pieces instead: PIECE_ENTRY_BYTES each
+//!      value           if chained, the table of chunks instead: CHUNK_ENTRY_BYTES each
 //! ```
 //! An item is immutable once its slot is published, but for the state word, which threads of the server change by
 //! atomic read-modify-write while they hold the lock of the item's slot: without it the memory may be another's.
@@ -41,9 +41,9 @@ use crate::sync::Ordering;
 pub const ALIGN_BYTES: u64 = 4;
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 250;
-/// Bytes of an entry in the table of pieces of a chained value: location (8), generation (4), length (4),
-/// checksum of the piece (4).
-pub const PIECE_ENTRY_BYTES: usize = 20;
+/// Bytes of an entry in the table of chunks of a chained value: location (8), generation (4), length (4),
+/// checksum of the chunk (4).
+pub const CHUNK_ENTRY_BYTES: usize = 20;
 
 const STATE_BYTES: usize = 2;
 const OPTIONS_BYTES: usize = 1;
@@ -57,7 +57,7 @@ pub const SUMMED_AT: usize = CHECKSUM_AT + CHECKSUM_BYTES;
 const CAS_BYTES: [usize; 4] = [0, 4, 5, 8];
 /// What of eight bytes each of them keeps.
 const CAS_MASKS: [u64; 4] = [0, u32::MAX as u64, (1 << 40) - 1, u64::MAX];
-const CAS_OF_PIECE: usize = 3;
+const CAS_OF_CHUNK: usize = 3;
 const FIELD_BYTES: usize = 4;
 const LENGTH_BYTES_MAX: usize = 4;
 /// The longest header, before the key.
@@ -71,8 +71,8 @@ const _: () = assert!((FIXED_BYTES + CAS_BYTES[3] + LENGTH_BYTES_MAX) as u64 <= 
 const _: () = assert!(HEADER_BYTES_MAX == 32);
 // The field is cut out of the eight bytes at its place.
 const _: () = assert!(SUMMED_AT + 8 <= HEADER_BYTES_MAX);
-/// Bytes of a piece's header.
-pub const PIECE_HEADER_BYTES_MAX: usize = FIXED_BYTES + CAS_BYTES[CAS_OF_PIECE] + LENGTH_BYTES_MAX;
+/// Bytes of a chunk's header.
+pub const CHUNK_HEADER_BYTES_MAX: usize = FIXED_BYTES + CAS_BYTES[CAS_OF_CHUNK] + LENGTH_BYTES_MAX;
 
 const FLAGS: u8 = 1 << 0;
 const EXPIRY: u8 = 1 << 1;
@@ -157,18 +157,18 @@ pub struct Item {
     /// The state word, as it was when the header was read.
     pub state: State,
     options: u8,
-    /// Bytes of the key; 0 for a piece.
+    /// Bytes of the key; 0 for a chunk.
     pub key_len: u8,
     /// See [`checksum()`].
     pub checksum: u32,
-    /// The CAS value; for a piece, the hash of its owner's key.
+    /// The CAS value; for a chunk, the hash of its owner's key.
     pub cas: u64,
     /// Client flags.
     pub flags: u32,
     /// Second from which it is expired; 0 is never.
     pub expiry: u32,
-    /// Pieces of a chained value.
-    pub pieces: u32,
+    /// Chunks of a chained value.
+    pub chunks: u32,
     /// Bytes of the value.
     pub value_len: u32,
     header_len: u8,
@@ -179,18 +179,18 @@ pub struct Item {
 pub struct NewItem<'a> {
     /// The state word.
     pub state: State,
-    /// 1 to 250 bytes; none for a piece.
+    /// 1 to 250 bytes; none for a chunk.
     pub key: &'a [u8],
     /// The key was given in base64.
     pub binary_key: bool,
-    /// The CAS value; for a piece, the hash of its owner's key.
+    /// The CAS value; for a chunk, the hash of its owner's key.
     pub cas: u64,
     /// Client flags.
     pub flags: u32,
     /// Second from which it is expired; 0 is never.
     pub expiry: u32,
-    /// Pieces of a chained value; 0 if the value follows the key.
-    pub pieces: u32,
+    /// Chunks of a chained value; 0 if the value follows the key.
+    pub chunks: u32,
     /// Bytes of the value.
     pub value_len: u32,
 }
@@ -224,23 +224,23 @@ impl NewItem<'_> {
 
     /// Bytes of header and key.
     pub fn head_len(&self) -> usize {
-        let fields = [self.flags, self.expiry, self.pieces].iter().filter(|field| **field != 0).count();
+        let fields = [self.flags, self.expiry, self.chunks].iter().filter(|field| **field != 0).count();
         let cas_bytes = CAS_BYTES[self.cas_width()];
         FIXED_BYTES + cas_bytes + fields * FIELD_BYTES + self.length_bytes() + self.key.len()
     }
 
     /// Bytes that follow the key.
     pub fn payload_len(&self) -> u64 {
-        match self.pieces {
+        match self.chunks {
             0 => u64::from(self.value_len),
-            pieces => u64::from(pieces) * PIECE_ENTRY_BYTES as u64,
+            chunks => u64::from(chunks) * CHUNK_ENTRY_BYTES as u64,
         }
     }
 
     /// Which of [`CAS_BYTES`] the CAS takes.
     fn cas_width(&self) -> usize {
         if self.key.is_empty() {
-            return CAS_OF_PIECE;
+            return CAS_OF_CHUNK;
         }
         CAS_MASKS.iter().position(|mask| self.cas & !mask == 0).unwrap_or(CAS_BYTES.len() - 1)
     }
@@ -254,7 +254,7 @@ impl NewItem<'_> {
     pub fn encode(&self) -> Encoded {
         debug_assert!(self.key.len() <= KEY_BYTES_MAX);
         let mut options = (self.length_bytes() as u8 - 1) << LENGTH_SHIFT;
-        for (field, option) in [(self.flags, FLAGS), (self.expiry, EXPIRY), (self.pieces, CHAINED)] {
+        for (field, option) in [(self.flags, FLAGS), (self.expiry, EXPIRY), (self.chunks, CHAINED)] {
             if field != 0 {
                 options |= option;
             }
@@ -273,7 +273,7 @@ impl NewItem<'_> {
         put(&[options, self.key.len() as u8]);
         put(&[0; CHECKSUM_BYTES]);
         put(&self.cas.to_le_bytes()[..CAS_BYTES[cas_width]]);
-        for field in [self.flags, self.expiry, self.pieces] {
+        for field in [self.flags, self.expiry, self.chunks] {
             if field != 0 {
                 put(&field.to_le_bytes());
             }
@@ -293,9 +293,9 @@ impl Item {
         let cas_width = usize::from(options >> CAS_SHIFT);
         let cas = u64::from_le_bytes(head[SUMMED_AT..SUMMED_AT + 8].try_into().expect("eight bytes"));
         let mut at = FIXED_BYTES + CAS_BYTES[cas_width];
-        let (mut flags, mut expiry, mut pieces) = (0, 0, 0);
+        let (mut flags, mut expiry, mut chunks) = (0, 0, 0);
         if options & (FLAGS | EXPIRY | CHAINED) != 0 {
-            for (field, option) in [(&mut flags, FLAGS), (&mut expiry, EXPIRY), (&mut pieces, CHAINED)] {
+            for (field, option) in [(&mut flags, FLAGS), (&mut expiry, EXPIRY), (&mut chunks, CHAINED)] {
                 if options & option != 0 {
                     *field = word(at);
                     at += FIELD_BYTES;
@@ -313,7 +313,7 @@ impl Item {
             cas: cas & CAS_MASKS[cas_width],
             flags,
             expiry,
-            pieces,
+            chunks,
             value_len: length,
             header_len: (at + length_bytes) as u8,
         }
@@ -332,15 +332,15 @@ impl Item {
         Some(Item::parse(&head))
     }
 
-    /// The value lies in pieces.
+    /// The value lies in chunks.
     #[inline]
     pub fn is_chained(&self) -> bool {
         self.options & CHAINED != 0
     }
 
-    /// A piece of a chained value, not an item of its own.
+    /// A chunk of a chained value, not an item of its own.
     #[inline]
-    pub fn is_piece(&self) -> bool {
+    pub fn is_chunk(&self) -> bool {
         self.key_len == 0
     }
 
@@ -356,7 +356,7 @@ impl Item {
         u64::from(self.header_len)
     }
 
-    /// Where the value (or the table of pieces) starts, from the item's start.
+    /// Where the value (or the table of chunks) starts, from the item's start.
     #[inline]
     pub fn payload_at(&self) -> u64 {
         u64::from(self.header_len) + u64::from(self.key_len)
@@ -366,7 +366,7 @@ impl Item {
     #[inline]
     pub fn payload_len(&self) -> u64 {
         if self.is_chained() {
-            u64::from(self.pieces) * PIECE_ENTRY_BYTES as u64
+            u64::from(self.chunks) * CHUNK_ENTRY_BYTES as u64
         } else {
             u64::from(self.value_len)
         }
@@ -444,23 +444,23 @@ pub fn set_window(memory: &Memory, offset: u64, window: u8) {
     change_state(memory, offset, State::WINDOW_MASK, State::default().with_window(window).0);
 }
 
-/// An entry in the table of pieces.
+/// An entry in the table of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PieceEntry {
-    /// Offset of the piece in the region.
+pub struct ChunkEntry {
+    /// Offset of the chunk in the region.
     pub offset: u64,
     /// Low half of its segment's generation.
     pub generation: u32,
     /// Bytes of the value in it.
     pub len: u32,
-    /// The piece's checksum, as in its header.
+    /// The chunk's checksum, as in its header.
     pub checksum: u32,
 }
 
-impl PieceEntry {
+impl ChunkEntry {
     /// As it stands in the table.
-    pub fn to_bytes(self) -> [u8; PIECE_ENTRY_BYTES] {
-        let mut bytes = [0; PIECE_ENTRY_BYTES];
+    pub fn to_bytes(self) -> [u8; CHUNK_ENTRY_BYTES] {
+        let mut bytes = [0; CHUNK_ENTRY_BYTES];
         bytes[..8].copy_from_slice(&self.offset.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.generation.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.len.to_le_bytes());
@@ -469,9 +469,9 @@ impl PieceEntry {
     }
 
     /// Decodes an entry of the table.
-    pub fn from_bytes(bytes: &[u8; PIECE_ENTRY_BYTES]) -> PieceEntry {
+    pub fn from_bytes(bytes: &[u8; CHUNK_ENTRY_BYTES]) -> ChunkEntry {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        PieceEntry {
+        ChunkEntry {
             offset: u64::from(word(0)) | u64::from(word(4)) << 32,
             generation: word(8),
             len: word(12),
@@ -487,19 +487,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back(key in prop::collection::vec(any::<u8>(), 1..=250), cas: u64, cas_shift in 0u32..64, flags: u32, expiry: u32, pieces in 0u32..9, value_len: u32, state: u16, binary_key: bool) {
+        fn headers_come_back(key in prop::collection::vec(any::<u8>(), 1..=250), cas: u64, cas_shift in 0u32..64, flags: u32, expiry: u32, chunks in 0u32..9, value_len: u32, state: u16, binary_key: bool) {
             let cas = cas >> cas_shift;
-            let new = NewItem { state: State(state), key: &key, binary_key, cas, flags, expiry, pieces, value_len };
+            let new = NewItem { state: State(state), key: &key, binary_key, cas, flags, expiry, chunks, value_len };
             let encoded = new.encode();
             prop_assert_eq!(encoded.as_bytes().len() + key.len(), new.head_len());
             let mut head = [0xaa; HEADER_BYTES_MAX];
             head[..encoded.as_bytes().len()].copy_from_slice(encoded.as_bytes());
             let item = Item::parse(&head);
             prop_assert_eq!((item.state, item.cas, item.flags, item.expiry), (State(state), cas, flags, expiry));
-            prop_assert_eq!((item.pieces, item.value_len, usize::from(item.key_len)), (pieces, value_len, key.len()));
+            prop_assert_eq!((item.chunks, item.value_len, usize::from(item.key_len)), (chunks, value_len, key.len()));
             prop_assert_eq!(item.bytes(), new.bytes());
-            prop_assert_eq!(item.is_chained(), pieces != 0);
-            prop_assert!(!item.is_piece());
+            prop_assert_eq!(item.is_chained(), chunks != 0);
+            prop_assert!(!item.is_chunk());
             prop_assert_eq!(item.key_at() as usize, encoded.as_bytes().len());
             prop_assert_eq!((item.kind(), item.has_binary_key()), (encoded.kind(), binary_key));
         }
@@ -512,8 +512,8 @@ mod tests {
 
         #[test]
         fn entries_come_back(offset: u64, generation: u32, len: u32, checksum: u32) {
-            let entry = PieceEntry { offset, generation, len, checksum };
-            prop_assert_eq!(PieceEntry::from_bytes(&entry.to_bytes()), entry);
+            let entry = ChunkEntry { offset, generation, len, checksum };
+            prop_assert_eq!(ChunkEntry::from_bytes(&entry.to_bytes()), entry);
         }
     }
 
@@ -535,13 +535,13 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_pieces_do_not_depend_on_the_hash() {
+    fn headers_of_chunks_do_not_depend_on_the_hash() {
         for cas in [0, 1, u64::MAX] {
             let new = NewItem { cas, value_len: 1 << 24, ..NewItem::default() };
-            assert_eq!(new.head_len(), PIECE_HEADER_BYTES_MAX);
+            assert_eq!(new.head_len(), CHUNK_HEADER_BYTES_MAX);
             let mut head = [0; HEADER_BYTES_MAX];
-            head[..PIECE_HEADER_BYTES_MAX].copy_from_slice(new.encode().as_bytes());
-            assert!(Item::parse(&head).is_piece());
+            head[..CHUNK_HEADER_BYTES_MAX].copy_from_slice(new.encode().as_bytes());
+            assert!(Item::parse(&head).is_chunk());
             assert_eq!(Item::parse(&head).cas, cas);
         }
     }

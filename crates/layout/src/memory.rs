@@ -203,7 +203,7 @@ mod real {
 
         /// The same of all lines of `len` bytes at `offset`.
         #[inline]
-        pub fn bring(&self, offset: u64, len: u64) {
+        pub fn prefetch_range(&self, offset: u64, len: u64) {
             let mut line = offset / LINE_BYTES * LINE_BYTES;
             while line < offset.saturating_add(len) {
                 self.prefetch(line);
@@ -268,12 +268,12 @@ mod real {
         /// Copies within the region, between ranges that do not overlap.
         pub fn copy_within(&self, from: u64, to: u64, len: u64) {
             assert!(from + len <= to || to + len <= from, "ranges of a copy overlap");
-            let mut piece = [0u8; 4096];
+            let mut chunk = [0u8; 4096];
             let mut done = 0;
             while done < len {
-                let part = (len - done).min(piece.len() as u64) as usize;
-                self.copy_out(from + done, &mut piece[..part]);
-                self.copy_in(to + done, &piece[..part]);
+                let part = (len - done).min(chunk.len() as u64) as usize;
+                self.copy_out(from + done, &mut chunk[..part]);
+                self.copy_in(to + done, &chunk[..part]);
                 done += part as u64;
             }
         }
@@ -638,7 +638,7 @@ mod model {
 
         pub fn prefetch(&self, _offset: u64) {}
 
-        pub fn bring(&self, _offset: u64, _len: u64) {}
+        pub fn prefetch_range(&self, _offset: u64, _len: u64) {}
 
         pub fn copy_out(&self, offset: u64, dst: &mut [u8]) {
             let mut done = 0;

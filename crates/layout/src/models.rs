@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use loom::{model, thread};
 
 use crate::directory::PARTITION_BYTES;
-use crate::header::{self, Birth, HeaderError, Published};
+use crate::header::{self, Birth, HeaderError, StatusLine};
 use crate::item::{self, State};
 use crate::sync::{AtomicU32, Ordering, fence};
 use crate::{Geometry, Memory};
@@ -105,7 +105,7 @@ fn a_line_with_a_lease_is_not_older_than_a_flush() {
         let mut line = [0; header::PUBLISHED_AND_COUNTS_BYTES];
         memory.copy_out(header::PUBLISHED_AT, &mut line);
         let published =
-            line.first_chunk().map(Published::from_bytes).expect("the line is the first of these bytes");
+            line.first_chunk().map(StatusLine::from_bytes).expect("the line is the first of these bytes");
         let has_begun_after = answered.load(Ordering::Acquire) == 1;
         if !header::lease_of(&line).is_zero() {
             assert!(

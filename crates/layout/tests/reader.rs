@@ -7,7 +7,7 @@ use fabcache_layout::checksum::{SECRET_BYTES, Secret};
 use fabcache_layout::geometry::Geometry;
 use fabcache_layout::header::{Birth, HEADER_BYTES};
 use fabcache_layout::reader::remote::RemoteOptions;
-use fabcache_layout::reader::{Outcome, Remote, Value};
+use fabcache_layout::reader::{ReadOutcome, Remote, Value};
 use proptest::prelude::*;
 
 proptest! {
@@ -33,11 +33,11 @@ fn inputs_reach_every_end() {
         let input: Vec<u8> = (0..600).map(|_| random()).collect();
         for outcome in common::run(&input) {
             let end = match outcome {
-                Outcome::Hit(hit) if matches!(hit.value, Value::Fetched { .. }) => 0,
-                Outcome::Hit(_) => 1,
-                Outcome::Miss(_) => 2,
-                Outcome::Stale(_) => 3,
-                Outcome::AskServer(_) => 4,
+                ReadOutcome::Hit(hit) if matches!(hit.value, Value::Fetched { .. }) => 0,
+                ReadOutcome::Hit(_) => 1,
+                ReadOutcome::Miss(_) => 2,
+                ReadOutcome::Stale(_) => 3,
+                ReadOutcome::AskServer(_) => 4,
             };
             ends[end] += 1;
         }

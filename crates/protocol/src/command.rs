@@ -1,6 +1,6 @@
 //! The one command type that every protocol decodes to.
 //!
-//! A [`Request`] is what a client asked ([`Command`]) and how it wants to be answered ([`Form`]). Keys and
+//! A [`Request`] is what a client asked ([`Command`]) and how it wants to be answered ([`Encoding`]). Keys and
 //! inline values borrow from the input buffer. Nothing here knows a socket, a clock or the store.
 
 use base64::Engine;
@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use memchr::memchr;
 
 use crate::bounds::WORDS_MAX;
+use crate::encoding::Encoding;
 use crate::fabric::FabricAttach;
-use crate::form::Form;
 use crate::refusal::Refusal;
 
 /// A decoded request: what to do, and how to write the answer.
@@ -18,7 +18,7 @@ pub struct Request<'a> {
     /// What to do.
     pub command: Command<'a>,
     /// How the answer is written.
-    pub form: Form<'a>,
+    pub form: Encoding<'a>,
 }
 
 /// Expiry time as the client gave it, in seconds: 0 is never, negative is at once, up to 30 days is relative to

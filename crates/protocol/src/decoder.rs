@@ -19,11 +19,11 @@
 
 use memchr::memchr;
 
-use crate::binary::decode::{Header, Shape};
+use crate::binary::decode::{Header, PacketAction};
 use crate::binary::{self, HEADER};
 use crate::bounds::{LINE_MAX, MULTIGET_INDENT_MAX, MULTIGET_LINE_MAX};
 use crate::command::{Command, Get, Request, Store, Value, Words};
-use crate::form::{Form, TextCommand, TextForm};
+use crate::encoding::{Encoding, TextCommand, TextEncoding};
 use crate::refusal::{BAD_DATA, BAD_FORMAT, Refusal};
 use crate::text::decode::{self as text, Line, Multiget};
 
@@ -100,7 +100,7 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder for a new connection; `protocol` none picks it by the first byte.
     pub fn new(protocol: Option<Protocol>, limits: Limits) -> Decoder {
-        let progress = Progress { state: State::Request, scanned: 0, needed: 0 };
+        let progress = Progress { state: DecoderState::Request, scanned: 0, needed: 0 };
         Decoder { limits, protocol, is_mixed: false, auth_required: false, key: Vec::new(), progress }
     }
 
@@ -130,42 +130,47 @@ impl Decoder {
         }
         self.progress.needed = 0;
         match self.progress.state {
-            State::Request => self.request(input),
-            State::Keys { multiget, text, end } => self.progress.keys(input, multiget, text, end),
-            State::Value { left, terminated } => self.progress.value(input, left, terminated),
-            State::Skip { left } => self.progress.skip(input, left),
-            State::Closed => Decoded::Fatal,
+            DecoderState::Request => self.request(input),
+            DecoderState::Keys { multiget, text, end } => self.progress.keys(input, multiget, text, end),
+            DecoderState::Value { left, terminated } => self.progress.value(input, left, terminated),
+            DecoderState::Skip { left } => self.progress.skip(input, left),
+            DecoderState::Closed => Decoded::Fatal,
         }
     }
 
     /// Keys that the requests at the front of `input` will probably ask for: a hint, to bring their items nearer
     /// before they are asked for. `input` is as for [`Decoder::decode`]; a data block may be taken for a line.
     #[inline]
-    pub fn keys_ahead<'a>(&self, input: &'a [u8]) -> KeysAhead<'a> {
+    pub fn pipelined_keys<'a>(&self, input: &'a [u8]) -> PipelinedKeys<'a> {
         match (self.progress.state, self.protocol) {
-            (State::Keys { text, .. }, _) => {
-                KeysAhead { words: Words::new(&input[..text.min(input.len())]), ..KeysAhead::default() }
+            (DecoderState::Keys { text, .. }, _) => PipelinedKeys {
+                words: Words::new(&input[..text.min(input.len())]),
+                ..PipelinedKeys::default()
+            },
+            (DecoderState::Request, Some(Protocol::Text)) => {
+                PipelinedKeys { lines: input, ..PipelinedKeys::default() }
             }
-            (State::Request, Some(Protocol::Text)) => KeysAhead { lines: input, ..KeysAhead::default() },
-            (State::Request, Some(Protocol::Binary)) => KeysAhead { packets: input, ..KeysAhead::default() },
-            _ => KeysAhead::default(),
+            (DecoderState::Request, Some(Protocol::Binary)) => {
+                PipelinedKeys { packets: input, ..PipelinedKeys::default() }
+            }
+            _ => PipelinedKeys::default(),
         }
     }
 
     /// A streamed value, or one that is dropped, has not come to its end.
     pub fn is_in_value(&self) -> bool {
-        !matches!(self.progress.state, State::Request)
+        !matches!(self.progress.state, DecoderState::Request)
     }
 
     /// All of a streamed value was given out but for its end, which needs no more input: the next call tells of it.
     pub fn is_at_value_end(&self) -> bool {
-        matches!(self.progress.state, State::Value { left: 0, terminated: false })
+        matches!(self.progress.state, DecoderState::Value { left: 0, terminated: false })
     }
 
     /// Drops what is still to come of the streamed value that the last request announced: it comes as `Skipped`,
     /// without a `ValueEnd`. Does nothing when there is none.
     pub fn discard_value(&mut self) {
-        if let State::Value { left, terminated } = self.progress.state {
+        if let DecoderState::Value { left, terminated } = self.progress.state {
             self.progress.needed = 0;
             self.progress.skip_next(left + if terminated { 2 } else { 0 });
         }
@@ -222,24 +227,24 @@ impl Decoder {
         };
         let head = header.head();
         match header.shape() {
-            Shape::Close(status) => {
-                progress.state = State::Closed;
+            PacketAction::Close(status) => {
+                progress.state = DecoderState::Closed;
                 Decoded::Request { consumed: HEADER, request: header.refused(status) }
             }
-            Shape::Swallow(status) => {
+            PacketAction::Swallow(status) => {
                 progress.skip_next(header.body());
                 Decoded::Request { consumed: HEADER, request: header.refused(status) }
             }
-            Shape::Whole => {
+            PacketAction::Whole => {
                 let total = head + header.value() as usize;
                 let Some(packet) = input.get(..total) else { return progress.wait(input, total) };
                 let request = header.whole(packet);
                 if request.command == Command::Quit {
-                    progress.state = State::Closed;
+                    progress.state = DecoderState::Closed;
                 }
                 Decoded::Request { consumed: total, request }
             }
-            Shape::Store => {
+            PacketAction::Store => {
                 let len = header.value();
                 let inline = len <= self.limits.inline_value_max as u64;
                 let total = if inline { head + len as usize } else { head };
@@ -249,7 +254,7 @@ impl Decoder {
                 let value = if inline {
                     Value::Inline(data)
                 } else {
-                    progress.state = State::Value { left: len, terminated: false };
+                    progress.state = DecoderState::Value { left: len, terminated: false };
                     Value::Streamed { len }
                 };
                 Decoded::Request { consumed: total, request: filled(store, value, form) }
@@ -258,9 +263,9 @@ impl Decoder {
     }
 }
 
-/// What [`Decoder::keys_ahead`] finds.
+/// What [`Decoder::pipelined_keys`] finds.
 #[derive(Debug)]
-pub struct KeysAhead<'a> {
+pub struct PipelinedKeys<'a> {
     /// Keys of a multiget.
     words: Words<'a>,
     /// Lines of which the second word is a key.
@@ -269,14 +274,14 @@ pub struct KeysAhead<'a> {
     packets: &'a [u8],
 }
 
-impl Default for KeysAhead<'_> {
+impl Default for PipelinedKeys<'_> {
     /// None.
     fn default() -> Self {
-        KeysAhead { words: Words::new(b""), lines: b"", packets: b"" }
+        PipelinedKeys { words: Words::new(b""), lines: b"", packets: b"" }
     }
 }
 
-impl<'a> Iterator for KeysAhead<'a> {
+impl<'a> Iterator for PipelinedKeys<'a> {
     type Item = &'a [u8];
 
     #[inline]
@@ -301,7 +306,7 @@ impl<'a> Iterator for KeysAhead<'a> {
 /// How far the input was understood.
 #[derive(Debug)]
 struct Progress {
-    state: State,
+    state: DecoderState,
     /// Bytes at the front of the input that hold no newline, from the last call.
     scanned: usize,
     /// Bytes that the input needs before it is worth another look, from the last call.
@@ -309,7 +314,7 @@ struct Progress {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum State {
+enum DecoderState {
     Request,
     Keys {
         multiget: Multiget,
@@ -343,7 +348,7 @@ impl Progress {
         match parsed {
             Line::Request(request) => {
                 if request.command == Command::Quit {
-                    self.state = State::Closed;
+                    self.state = DecoderState::Closed;
                 }
                 Decoded::Request { consumed, request }
             }
@@ -362,11 +367,11 @@ impl Progress {
                 Decoded::Request { consumed: consumed + value.len() + 2, request }
             }
             Line::Store { store, form, len } => {
-                self.state = State::Value { left: len, terminated: true };
+                self.state = DecoderState::Value { left: len, terminated: true };
                 Decoded::Request { consumed, request: filled(store, Value::Streamed { len }, form) }
             }
             Line::Swallow { refusal, form, len } => {
-                self.state = State::Skip { left: len + 2 };
+                self.state = DecoderState::Skip { left: len + 2 };
                 Decoded::Request { consumed, request: Request { command: Command::Refused(refusal), form } }
             }
             Line::Token { len } => {
@@ -378,7 +383,7 @@ impl Progress {
             }
             Line::Close(None) => self.close(),
             Line::Close(Some(refusal)) => {
-                self.state = State::Closed;
+                self.state = DecoderState::Closed;
                 refused(consumed, refusal)
             }
         }
@@ -395,24 +400,24 @@ impl Progress {
     #[inline]
     fn next_key<'a>(&mut self, text: &'a [u8], before: usize, multiget: Multiget, end: usize) -> Decoded<'a> {
         let mut words = Words::new(text);
-        let form = TextForm { command: TextCommand::Get, cas: multiget.cas, ..TextForm::default() };
+        let form = TextEncoding { command: TextCommand::Get, cas: multiget.cas, ..TextEncoding::default() };
         match words.next() {
             Some(key) => {
-                self.state = State::Keys { multiget, text: words.len(), end };
+                self.state = DecoderState::Keys { multiget, text: words.len(), end };
                 let get = Get { key, value: true, touch: multiget.touch, ..Get::default() };
                 Decoded::Request {
                     consumed: before + text.len() - words.len(),
                     request: Request {
                         command: Command::Get(get),
-                        form: Form::Text(TextForm { key, ..form }),
+                        form: Encoding::Text(TextEncoding { key, ..form }),
                     },
                 }
             }
             None => {
-                self.state = State::Request;
+                self.state = DecoderState::Request;
                 Decoded::Request {
                     consumed: before + text.len() + end,
-                    request: Request { command: Command::EndOfKeys, form: Form::Text(form) },
+                    request: Request { command: Command::EndOfKeys, form: Encoding::Text(form) },
                 }
             }
         }
@@ -421,12 +426,12 @@ impl Progress {
     fn value<'a>(&mut self, input: &'a [u8], left: u64, terminated: bool) -> Decoded<'a> {
         if left > 0 {
             let Some((bytes, left)) = front(input, left) else { return Decoded::Incomplete { more: 1 } };
-            self.state = State::Value { left, terminated };
+            self.state = DecoderState::Value { left, terminated };
             return Decoded::Value { consumed: bytes.len(), bytes };
         }
         let end = if terminated { &b"\r\n"[..] } else { b"" };
         let Some(given) = input.get(..end.len()) else { return self.wait(input, end.len()) };
-        self.state = State::Request;
+        self.state = DecoderState::Request;
         Decoded::ValueEnd { consumed: end.len(), intact: given == end }
     }
 
@@ -437,7 +442,7 @@ impl Progress {
     }
 
     fn skip_next(&mut self, left: u64) {
-        self.state = if left == 0 { State::Request } else { State::Skip { left } };
+        self.state = if left == 0 { DecoderState::Request } else { DecoderState::Skip { left } };
     }
 
     /// Nothing more to be done until `total` bytes are here.
@@ -445,7 +450,7 @@ impl Progress {
     #[cold]
     fn packet_before_text<'a>(&mut self, input: &[u8]) -> Decoded<'a> {
         let Some(header) = input.first_chunk().map(Header::parse) else { return self.wait(input, HEADER) };
-        self.state = State::Closed;
+        self.state = DecoderState::Closed;
         Decoded::Request { consumed: HEADER, request: header.refused(binary::status::AUTH) }
     }
 
@@ -455,7 +460,7 @@ impl Progress {
     }
 
     fn close<'a>(&mut self) -> Decoded<'a> {
-        self.state = State::Closed;
+        self.state = DecoderState::Closed;
         Decoded::Fatal
     }
 }
@@ -486,11 +491,11 @@ fn front(input: &[u8], left: u64) -> Option<(&[u8], u64)> {
 }
 
 #[inline]
-fn filled<'a>(store: Store<'a>, value: Value<'a>, form: Form<'a>) -> Request<'a> {
+fn filled<'a>(store: Store<'a>, value: Value<'a>, form: Encoding<'a>) -> Request<'a> {
     Request { command: Command::Store(Store { value, ..store }), form }
 }
 
 fn refused<'a>(consumed: usize, refusal: Refusal) -> Decoded<'a> {
-    let form = Form::Text(TextForm::default());
+    let form = Encoding::Text(TextEncoding::default());
     Decoded::Request { consumed, request: Request { command: Command::Refused(refusal), form } }
 }

@@ -1,4 +1,4 @@
-//! What the server answers, before a [`Form`](crate::form::Form) turns it into bytes.
+//! What the server answers, before a [`Encoding`](crate::encoding::Encoding) turns it into bytes.
 
 /// Metadata of an item, as the answers need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,7 +26,7 @@ pub struct Item {
 }
 
 /// What the server answers to one command. A hit with its value is not here: see
-/// [`Form::value_head`](crate::form::Form::value_head).
+/// [`Encoding::value_head`](crate::encoding::Encoding::value_head).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reply<'a> {
     /// `Get` without the value wanted, found (`HD`); `Touch`, found (`TOUCHED`).

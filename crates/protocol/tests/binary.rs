@@ -5,8 +5,8 @@ mod common;
 use common::{ITEM, answers, decoder, packet, request};
 use fabcache_protocol::binary::status;
 use fabcache_protocol::{
-    Arithmetic, BinaryForm, Command, Decoded, Decoder, Delete, Exptime, FabricAttach, FabricMemory, Form,
-    Get, Limits, Refusal, Reply, Store, StoreMode, Touch, Value, Words,
+    Arithmetic, BinaryEncoding, Command, Decoded, Decoder, Delete, Encoding, Exptime, FabricAttach,
+    FabricMemory, Get, Limits, Refusal, Reply, Store, StoreMode, Touch, Value, Words,
 };
 
 const OPAQUE: u32 = 0xdead_beef;
@@ -17,14 +17,14 @@ fn decodes_to(packet: &[u8], command: Command<'_>) {
     let mut decoder = decoder();
     let request = request(&mut decoder, packet);
     assert_eq!(request.command, command);
-    let Form::Binary(form) = request.form else { panic!("{:?}", request.form) };
+    let Encoding::Binary(form) = request.form else { panic!("{:?}", request.form) };
     assert_eq!((form.opcode, form.opaque), (packet[1], OPAQUE));
 }
 
 /// The answer to opcode `opcode` for key `key`.
 fn says(opcode: u8, reply: Reply<'_>) -> Vec<u8> {
     let mut out = Vec::new();
-    Form::Binary(BinaryForm { opcode, opaque: OPAQUE, key: b"key" }).reply(&reply, &mut out);
+    Encoding::Binary(BinaryEncoding { opcode, opaque: OPAQUE, key: b"key" }).reply(&reply, &mut out);
     out
 }
 
@@ -260,7 +260,7 @@ fn hits() {
         (0x23, b"key"),
         (0x24, b"key"),
     ] {
-        let form = Form::Binary(BinaryForm { opcode, opaque: OPAQUE, key: b"key" });
+        let form = Encoding::Binary(BinaryEncoding { opcode, opaque: OPAQUE, key: b"key" });
         let mut out = Vec::new();
         form.value_head(&ITEM, &mut out);
         out.extend_from_slice(b"hi");
@@ -389,18 +389,18 @@ fn the_keys_of_packets_are_seen_ahead() {
     .concat();
     let mut decoder = decoder();
     let Decoded::Request { consumed, .. } = decoder.decode(&stream) else { panic!("a whole one") };
-    let ahead: Vec<&[u8]> = decoder.keys_ahead(&stream[consumed..]).collect();
+    let ahead: Vec<&[u8]> = decoder.pipelined_keys(&stream[consumed..]).collect();
     assert_eq!(ahead, [&b"second"[..], b"", b"third"]);
     let cut = &stream[consumed..stream.len() - 1];
-    assert_eq!(decoder.keys_ahead(cut).collect::<Vec<_>>(), [&b"second"[..], b""]);
+    assert_eq!(decoder.pipelined_keys(cut).collect::<Vec<_>>(), [&b"second"[..], b""]);
     for len in 0..stream.len() {
-        assert!(decoder.keys_ahead(&stream[..len]).count() <= 4);
+        assert!(decoder.pipelined_keys(&stream[..len]).count() <= 4);
     }
     // Lengths that lie: of the packet, and of a key that would reach beyond it.
-    assert_eq!(decoder.keys_ahead(&[&[0x80; 24][..], &[0; 1000]].concat()).count(), 0);
+    assert_eq!(decoder.pipelined_keys(&[&[0x80; 24][..], &[0; 1000]].concat()).count(), 0);
     let mut beyond = packet(0x00, b"key", b"", b"", 0);
     beyond[3] = 200;
-    assert_eq!(decoder.keys_ahead(&[&beyond[..], &[0; 1000]].concat()).count(), 0);
+    assert_eq!(decoder.pipelined_keys(&[&beyond[..], &[0; 1000]].concat()).count(), 0);
     // A line.
-    assert_eq!(decoder.keys_ahead(&[0; 1000]).count(), 0);
+    assert_eq!(decoder.pipelined_keys(&[0; 1000]).count(), 0);
 }

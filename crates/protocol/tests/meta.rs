@@ -4,8 +4,8 @@ mod common;
 
 use common::{ITEM, decoder, is_meta, request, said};
 use fabcache_protocol::{
-    Arithmetic, Command, Decoded, Decoder, Delete, Exptime, Form, Get, Item, Limits, MetaCommand, MetaForm,
-    Refusal, Reply, SavedForm, Store, StoreMode, Value,
+    Arithmetic, Command, Decoded, Decoder, Delete, Encoding, Exptime, Get, Item, Limits, MetaCommand,
+    MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, Value,
 };
 
 #[track_caller]
@@ -244,7 +244,7 @@ fn data() {
 #[test]
 fn streamed() {
     let mut decoder = Decoder::new(None, Limits { inline_value_max: 1 });
-    let mut saved = SavedForm::new();
+    let mut saved = SavedEncoding::new();
     let Decoded::Request { consumed: 23, request } = decoder.decode(b"ms Zm9v 3 b k s O5 c \r\n") else {
         panic!()
     };
@@ -259,8 +259,8 @@ fn streamed() {
     assert_eq!(out, b"EX kZm9v b s3 O5 c0\r\nHD kZm9v b s9 O5 c42\r\n");
 }
 
-fn form(command: MetaCommand, flags: &'static [u8], quiet: bool) -> Form<'static> {
-    Form::Meta(MetaForm {
+fn form(command: MetaCommand, flags: &'static [u8], quiet: bool) -> Encoding<'static> {
+    Encoding::Meta(MetaEncoding {
         command,
         key: b"key",
         flags,

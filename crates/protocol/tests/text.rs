@@ -7,8 +7,9 @@ use base64::engine::general_purpose::STANDARD;
 use common::{decoder, request, said};
 use fabcache_protocol::bounds::{FABRIC_NAME_MAX, LINE_MAX, MULTIGET_LINE_MAX};
 use fabcache_protocol::{
-    Arithmetic, Command, Decoded, Decoder, Delete, Exptime, FabricAttach, FabricMemory, Form, Get, Limits,
-    Protocol, Refusal, Reply, Request, Store, StoreMode, TextCommand, TextForm, Touch, Value, Words,
+    Arithmetic, Command, Decoded, Decoder, Delete, Encoding, Exptime, FabricAttach, FabricMemory, Get,
+    Limits, Protocol, Refusal, Reply, Request, Store, StoreMode, TextCommand, TextEncoding, Touch, Value,
+    Words,
 };
 
 const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
@@ -28,13 +29,14 @@ fn says(input: &str, answer: &str) {
 fn get() {
     let mut decoder = decoder();
     let input = b"get a  bc \r\n";
-    let form = TextForm { command: TextCommand::Get, ..TextForm::default() };
+    let form = TextEncoding { command: TextCommand::Get, ..TextEncoding::default() };
     for (at, used, key) in [(0, 5, &b"a"[..]), (5, 4, b"bc")] {
         let get = Get { key, value: true, ..Get::default() };
-        let request = Request { command: Command::Get(get), form: Form::Text(TextForm { key, ..form }) };
+        let request =
+            Request { command: Command::Get(get), form: Encoding::Text(TextEncoding { key, ..form }) };
         assert_eq!(decoder.decode(&input[at..]), Decoded::Request { consumed: used, request });
     }
-    let end = Request { command: Command::EndOfKeys, form: Form::Text(form) };
+    let end = Request { command: Command::EndOfKeys, form: Encoding::Text(form) };
     assert_eq!(decoder.decode(&input[9..]), Decoded::Request { consumed: 3, request: end });
     assert_eq!(decoder.decode(b""), Decoded::Incomplete { more: 1 });
 }
@@ -52,8 +54,8 @@ fn gets_and_gat() {
         assert_eq!(consumed, input.len() - 1);
         let get = Get { key: b"k", value: true, touch, ..Get::default() };
         assert_eq!(request.command, Command::Get(get));
-        let form = TextForm { command: TextCommand::Get, key: b"k", cas, noreply: false };
-        assert_eq!(request.form, Form::Text(form));
+        let form = TextEncoding { command: TextCommand::Get, key: b"k", cas, noreply: false };
+        assert_eq!(request.form, Encoding::Text(form));
     }
 }
 
@@ -472,12 +474,12 @@ fn protocol_choice() {
 
 #[test]
 fn replies() {
-    let said = |form: TextForm<'_>, reply: Reply<'_>| {
+    let said = |form: TextEncoding<'_>, reply: Reply<'_>| {
         let mut out = Vec::new();
-        Form::Text(form).reply(&reply, &mut out);
+        Encoding::Text(form).reply(&reply, &mut out);
         String::from_utf8(out).expect("text")
     };
-    let plain = TextForm::default();
+    let plain = TextEncoding::default();
     for (reply, answer) in [
         (Reply::Exists, "EXISTS\r\n"),
         (Reply::NotFound, "NOT_FOUND\r\n"),
@@ -498,14 +500,14 @@ fn replies() {
         (Reply::Refused(Refusal::Error("Too many open connections")), "ERROR Too many open connections\r\n"),
     ] {
         assert_eq!(said(plain, reply), answer);
-        assert_eq!(said(TextForm { noreply: true, ..plain }, reply), "");
+        assert_eq!(said(TextEncoding { noreply: true, ..plain }, reply), "");
     }
     for (command, answer) in [
         (TextCommand::Get, ""),
         (TextCommand::Store, "SERVER_ERROR out of memory storing object\r\n"),
         (TextCommand::Arithmetic, "SERVER_ERROR out of memory\r\n"),
     ] {
-        assert_eq!(said(TextForm { command, ..plain }, Reply::OutOfMemory), answer);
+        assert_eq!(said(TextEncoding { command, ..plain }, Reply::OutOfMemory), answer);
     }
 }
 

@@ -19,7 +19,7 @@ pub enum Tls {
 
 /// What arrives where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ListenAddress {
     /// TCP connections.
     Tcp(SocketAddr),
     /// UDP datagrams.
@@ -28,12 +28,12 @@ pub enum Place {
     Unix(PathBuf),
 }
 
-impl Place {
+impl ListenAddress {
     /// The address, if TCP connections arrive there.
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
-            Place::Tcp(address) => Some(*address),
-            Place::Udp(_) | Place::Unix(_) => None,
+            ListenAddress::Tcp(address) => Some(*address),
+            ListenAddress::Udp(_) | ListenAddress::Unix(_) => None,
         }
     }
 }
@@ -146,15 +146,15 @@ fn split(text: &str) -> Result<(&str, Option<u16>)> {
 }
 
 /// Reads a URL of the configuration file.
-pub fn url(text: &str, default_port: u16) -> Result<Vec<Place>> {
+pub fn url(text: &str, default_port: u16) -> Result<Vec<ListenAddress>> {
     if let Some(path) = text.strip_prefix("unix://") {
-        return Ok(vec![Place::Unix(PathBuf::from(path))]);
+        return Ok(vec![ListenAddress::Unix(PathBuf::from(path))]);
     }
     if let Some(rest) = text.strip_prefix("tcp://") {
-        return Ok(resolve(rest, default_port)?.into_iter().map(Place::Tcp).collect());
+        return Ok(resolve(rest, default_port)?.into_iter().map(ListenAddress::Tcp).collect());
     }
     if let Some(rest) = text.strip_prefix("udp://") {
-        return Ok(resolve(rest, default_port)?.into_iter().map(Place::Udp).collect());
+        return Ok(resolve(rest, default_port)?.into_iter().map(ListenAddress::Udp).collect());
     }
     bail!("the listener's address {text:?} starts with none of tcp://, udp:// and unix://")
 }
@@ -210,8 +210,11 @@ mod tests {
 
     #[test]
     fn urls_and_masks() {
-        assert_eq!(url("unix:///run/x", 1).expect("valid"), [Place::Unix("/run/x".into())]);
-        assert_eq!(url("udp://127.0.0.1", 1).expect("valid"), [Place::Udp(([127, 0, 0, 1], 1).into())]);
+        assert_eq!(url("unix:///run/x", 1).expect("valid"), [ListenAddress::Unix("/run/x".into())]);
+        assert_eq!(
+            url("udp://127.0.0.1", 1).expect("valid"),
+            [ListenAddress::Udp(([127, 0, 0, 1], 1).into())]
+        );
         assert!(url("127.0.0.1", 1).is_err());
         assert_eq!(mask("0750").expect("valid"), 0o750);
         assert!(mask("9").is_err() && mask("1777").is_err());
@@ -277,7 +280,7 @@ mod tests {
                 prop_assert!(text.contains(host));
             }
             let _ = (tag(&text), protocol(&text), mask(&text));
-            prop_assert_eq!(url(&format!("unix://{text}"), 1).expect("any path"), [Place::Unix(text.into())]);
+            prop_assert_eq!(url(&format!("unix://{text}"), 1).expect("any path"), [ListenAddress::Unix(text.into())]);
         }
 
         #[test]
@@ -285,8 +288,8 @@ mod tests {
             let address = SocketAddr::new(ip, port);
             prop_assert_eq!(resolve(&address.to_string(), other).expect("an address"), [address]);
             prop_assert_eq!(resolve(&ip.to_string(), port).expect("an address"), [address]);
-            prop_assert_eq!(url(&format!("tcp://{address}"), other).expect("a URL"), [Place::Tcp(address)]);
-            prop_assert_eq!(url(&format!("udp://{address}"), other).expect("a URL"), [Place::Udp(address)]);
+            prop_assert_eq!(url(&format!("tcp://{address}"), other).expect("a URL"), [ListenAddress::Tcp(address)]);
+            prop_assert_eq!(url(&format!("udp://{address}"), other).expect("a URL"), [ListenAddress::Udp(address)]);
         }
 
         #[test]

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// What the housekeeper is asked to do, and what it did.
 #[derive(Debug, Default)]
 pub struct Housekeeping {
-    wanted: Mutex<Wanted>,
+    wanted: Mutex<PendingWork>,
     bell: Condvar,
     crawls: AtomicU64,
     crawled: AtomicU64,
@@ -22,7 +22,7 @@ pub struct Housekeeping {
 }
 
 #[derive(Debug, Default)]
-struct Wanted {
+struct PendingWork {
     /// Where the crawl under way goes on.
     crawl: Option<Cursor>,
     stop: bool,
@@ -94,12 +94,12 @@ impl Housekeeping {
     /// Waits for something to do, at most until `next_second`; false when it is to end.
     fn wait(&self, next_second: Instant) -> bool {
         let left = next_second.saturating_duration_since(Instant::now());
-        let is_idle = |wanted: &mut Wanted| wanted.crawl.is_none() && !wanted.stop;
+        let is_idle = |wanted: &mut PendingWork| wanted.crawl.is_none() && !wanted.stop;
         let waited = self.bell.wait_timeout_while(self.wanted(), left, is_idle);
         !waited.expect("no thread panics while it holds the housekeeper's orders").0.stop
     }
 
-    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+    fn wanted(&self) -> MutexGuard<'_, PendingWork> {
         self.wanted.lock().expect("no thread panics while it holds the housekeeper's orders")
     }
 }

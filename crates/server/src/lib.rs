@@ -16,7 +16,7 @@ pub mod commands;
 pub mod connections;
 pub mod counters;
 pub mod credentials;
-pub mod extended;
+pub mod extended_options;
 pub mod fabric;
 pub mod housekeeping;
 pub mod networks;

@@ -386,17 +386,17 @@ fn switch_text<'de, D: Deserializer<'de>>(file: D) -> Result<Option<String>, D::
 }
 
 /// What was not given here is taken from there.
-trait OrElseUse {
+trait FillFrom {
     fn or_else_use(self, other: Self) -> Self;
 }
 
-impl<T> OrElseUse for Option<T> {
+impl<T> FillFrom for Option<T> {
     fn or_else_use(self, other: Self) -> Self {
         self.or(other)
     }
 }
 
-impl<T> OrElseUse for Vec<T> {
+impl<T> FillFrom for Vec<T> {
     fn or_else_use(self, other: Self) -> Self {
         if self.is_empty() { other } else { self }
     }

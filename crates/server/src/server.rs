@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use fabcache_protocol::udp;
-use fabcache_store::life::Life;
+use fabcache_store::liveness::Liveness;
 use fabcache_store::{Handle, ItemInfo, Observer, Store, StoreOptions};
-use fabcache_transport::fabric::FabricPort;
+use fabcache_transport::fabric::FabricEndpoint;
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
 use fabcache_transport::udp::{Framing, UdpListener};
 use fabcache_transport::unix::UnixListener;
 use fabcache_transport::{Listener, Peer};
 
-use crate::addresses::{Place, Tls};
+use crate::addresses::{ListenAddress, Tls};
 use crate::bounds::{FABRIC_GRACE, FABRIC_LEASE, GRACEFUL_TIME_MAX};
 use crate::commands::ITEM_CLASS;
 use crate::connections::ConnectionInfo;
 use crate::credentials::Credentials;
 use crate::fabric::Fabric;
 use crate::settings::{AcceptMode, ListenerSettings, Settings};
-use crate::shared::{Order, Phase, Shared, TlsContexts};
+use crate::shared::{Phase, ProcessRequest, Shared, TlsContexts};
 use crate::watch::{Watchers, encoded, topic};
 use crate::worker::inbox::Inbox;
 use crate::worker::{ListenerEntry, Worker};
@@ -47,11 +47,11 @@ pub struct Server {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     housekeeper: JoinHandle<()>,
-    orders: Receiver<Order>,
-    order_sender: Sender<Order>,
+    orders: Receiver<ProcessRequest>,
+    order_sender: Sender<ProcessRequest>,
     local: Vec<Peer>,
     /// While memory is shared.
-    life: Option<Life>,
+    life: Option<Liveness>,
     /// Held until the sign of life is gone: only then may another server take these places.
     listeners: Arc<[ListenerEntry]>,
 }
@@ -87,7 +87,7 @@ impl Server {
         let inboxes = inboxes.context("cannot make the workers' inboxes")?;
         let shared =
             Arc::new(Shared::new(settings, store, inboxes, watchers, users, sasl_users, tls, fabric, sender));
-        shared.store.observe(Box::new(EvictionsToWatchers(Arc::downgrade(&shared))));
+        shared.store.observe(Box::new(EvictionReporter(Arc::downgrade(&shared))));
         write_port_file(&shared.settings, &listeners)?;
         register(&shared, &listeners);
         let listeners: Arc<[ListenerEntry]> = listeners.into();
@@ -109,7 +109,7 @@ impl Server {
     }
 
     /// Where signals and other outside orders are sent.
-    pub fn order_sender(&self) -> Sender<Order> {
+    pub fn order_sender(&self) -> Sender<ProcessRequest> {
         self.order_sender.clone()
     }
 
@@ -117,7 +117,7 @@ impl Server {
     pub fn run_until_stopped(self, mut reloading: impl FnMut(bool), stopping: impl FnOnce()) -> Result<()> {
         while let Ok(order) = self.orders.recv() {
             match order {
-                Order::Reload => {
+                ProcessRequest::Reload => {
                     reloading(true);
                     match self.shared.reload() {
                         Ok(()) => tracing::info!("users and certificates were read again"),
@@ -125,8 +125,8 @@ impl Server {
                     }
                     reloading(false);
                 }
-                Order::Stop => break,
-                Order::StopGracefully => {
+                ProcessRequest::Stop => break,
+                ProcessRequest::StopGracefully => {
                     tracing::info!("no more connections are taken; waiting for clients to leave");
                     self.shared.enter(Phase::Leaving);
                     self.wait_for_clients();
@@ -144,7 +144,7 @@ impl Server {
             && Instant::now() < until
         {
             // An impatient operator may still say stop.
-            if let Ok(Order::Stop) = self.orders.recv_timeout(Duration::from_millis(50)) {
+            if let Ok(ProcessRequest::Stop) = self.orders.recv_timeout(Duration::from_millis(50)) {
                 return;
             }
         }
@@ -171,9 +171,9 @@ impl Server {
 
 /// Tells watchers of evictions.
 #[derive(Debug)]
-struct EvictionsToWatchers(std::sync::Weak<Shared>);
+struct EvictionReporter(std::sync::Weak<Shared>);
 
-impl Observer for EvictionsToWatchers {
+impl Observer for EvictionReporter {
     fn is_listening(&self) -> bool {
         self.0.upgrade().is_some_and(|shared| shared.watchers.wants(topic::EVICTIONS))
     }
@@ -214,8 +214,8 @@ fn make_store(settings: &Settings) -> Result<Store> {
 }
 
 /// Lets those who read the memory see that its server lives.
-fn keep_life(store: &Arc<Store>) -> Result<Life> {
-    Life::keep(store).context(
+fn keep_life(store: &Arc<Store>) -> Result<Liveness> {
+    Liveness::keep(store).context(
         "cannot give a sign of life that the system takes away when this process ends (--shm, --fabric); it takes robust \
          futexes",
     )
@@ -245,14 +245,15 @@ fn listeners(
         return Ok(entries);
     }
     for wanted in &settings.listeners {
-        let local = settings.accept == AcceptMode::Local && matches!(wanted.place, Place::Tcp(_));
+        let local = settings.accept == AcceptMode::Local && matches!(wanted.place, ListenAddress::Tcp(_));
         let workers: Vec<_> = if local { (0..settings.threads).map(Some).collect() } else { vec![None] };
         let mut place = wanted.place.clone();
         for worker in workers {
             match open(settings, &place, wanted, local) {
                 Ok(listener) => {
                     // Of a free port all workers listen at the same.
-                    if let (Place::Tcp(address), Peer::Socket(real)) = (&mut place, listener.local()) {
+                    if let (ListenAddress::Tcp(address), Peer::Socket(real)) = (&mut place, listener.local())
+                    {
                         address.set_port(real.port());
                     }
                     entries.push(entry(listener, wanted, tls, worker));
@@ -272,15 +273,15 @@ fn listeners(
 
 fn open(
     settings: &Settings,
-    place: &Place,
+    place: &ListenAddress,
     wanted: &ListenerSettings,
     share: bool,
 ) -> std::io::Result<Box<dyn Listener>> {
     let options = TcpOptions { backlog: settings.backlog, share_address: share };
     Ok(match place {
-        Place::Tcp(address) => Box::new(TcpListener::bind(*address, &options)?),
-        Place::Udp(address) => Box::new(UdpListener::bind(*address, UDP_FRAMING)?),
-        Place::Unix(path) => Box::new(UnixListener::bind(path, wanted.mask, settings.backlog)?),
+        ListenAddress::Tcp(address) => Box::new(TcpListener::bind(*address, &options)?),
+        ListenAddress::Udp(address) => Box::new(UdpListener::bind(*address, UDP_FRAMING)?),
+        ListenAddress::Unix(path) => Box::new(UnixListener::bind(path, wanted.mask, settings.backlog)?),
     })
 }
 
@@ -321,11 +322,11 @@ fn is_family_missing(error: &std::io::Error) -> bool {
     matches!(error.kind(), AddrNotAvailable | Unsupported) || error.raw_os_error() == Some(97)
 }
 
-fn cannot_listen(place: &Place, error: std::io::Error) -> anyhow::Error {
+fn cannot_listen(place: &ListenAddress, error: std::io::Error) -> anyhow::Error {
     let name = match place {
-        Place::Tcp(address) => format!("TCP {address}"),
-        Place::Udp(address) => format!("UDP {address}"),
-        Place::Unix(path) => format!("the Unix socket {}", path.display()),
+        ListenAddress::Tcp(address) => format!("TCP {address}"),
+        ListenAddress::Udp(address) => format!("UDP {address}"),
+        ListenAddress::Unix(path) => format!("the Unix socket {}", path.display()),
     };
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
@@ -383,7 +384,7 @@ fn register(shared: &Shared, listeners: &[ListenerEntry]) {
 fn start_workers(
     shared: &Arc<Shared>,
     listeners: Arc<[ListenerEntry]>,
-    ports: Vec<FabricPort>,
+    ports: Vec<FabricEndpoint>,
 ) -> Result<Vec<JoinHandle<()>>> {
     let mut ports = ports.into_iter();
     let cpus = if shared.settings.pin_workers { process::cpus::usable()? } else { Vec::new() };

@@ -22,7 +22,7 @@ use crate::worker::inbox::Inbox;
 
 /// What the process is asked to do from outside the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ProcessRequest {
     /// Answer what is under way, and stop.
     Stop,
     /// Let clients leave, then stop.
@@ -119,7 +119,7 @@ pub struct Shared {
     /// What `stats reset` found; subtracted from what is shown.
     pub baseline: Mutex<(ServerSums, StoreSums)>,
     /// Goes to whoever runs the process.
-    pub orders: Mutex<Sender<Order>>,
+    pub orders: Mutex<Sender<ProcessRequest>>,
     phase: AtomicU8,
 }
 
@@ -135,7 +135,7 @@ impl Shared {
         sasl_users: Option<Credentials>,
         tls: Option<TlsContexts>,
         fabric: Fabric,
-        orders: Sender<Order>,
+        orders: Sender<ProcessRequest>,
     ) -> Shared {
         let given = |name: &str, default: u32| {
             settings.extended.given.get(name).and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -202,7 +202,7 @@ impl Shared {
     }
 
     /// Asks whoever runs the process to do something.
-    pub fn order(&self, order: Order) {
+    pub fn order(&self, order: ProcessRequest) {
         // When nobody listens any more the process is stopping already.
         let _ = self.orders.lock().expect("no thread panics while it sends an order").send(order);
     }

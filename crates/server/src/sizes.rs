@@ -18,7 +18,7 @@ impl Sizes {
         let mut found = BTreeMap::new();
         let mut cursor = Cursor::START;
         while !cursor.is_done() {
-            let visit = |visited: fabcache_store::dump::Visited<'_>| {
+            let visit = |visited: fabcache_store::dump::VisitedItem<'_>| {
                 *found.entry(visited.info.bytes.div_ceil(STEP_BYTES) * STEP_BYTES).or_default() += 1;
             };
             cursor = handle.walk(cursor, visit, |_| {});

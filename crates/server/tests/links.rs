@@ -15,10 +15,11 @@ use base64::engine::general_purpose::STANDARD;
 use common::process::{Process, fabcached, start_command};
 use common::{Client, PATIENCE, Scratch, connect, connect_unix, wait_until};
 use fabcache_fabric::channel::{
-    CHANNEL_VERSION, ClientEnd, Incoming, MESSAGE_BYTES, Next, SHORT_BYTES, Terms, receives_for,
+    CHANNEL_VERSION, ClientEnd, Incoming, MESSAGE_BYTES, SHORT_BYTES, SendMode, Terms, receives_for,
 };
 use fabcache_fabric::{
-    Buffer, Completion, Domain, Kind, Library, Peer, Place, Pool, Port, PortOptions, Wish,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Library, Peer, Pool, ProviderRequirements,
+    RemoteAddress,
 };
 use fabcache_layout::header::{FORMAT_VERSION, MAGIC};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -62,18 +63,21 @@ fn command(mut command: Command, more: &str) -> Command {
 
 /// The client's end of the fabric.
 struct Reach {
-    port: Port,
+    port: Endpoint,
     pool: Pool,
 }
 
 impl Reach {
     fn open(provider: &str) -> Reach {
         let only_this_host = !provider.starts_with("verbs");
-        let wish =
-            Wish { provider: Some(provider.to_owned()), interface: interface("CLIENT"), only_this_host };
+        let wish = ProviderRequirements {
+            provider: Some(provider.to_owned()),
+            interface: interface("CLIENT"),
+            only_this_host,
+        };
         let provider = Library::open().expect("libfabric is there").pick(&wish).expect("the server has it");
         let domain = Domain::open(&provider).expect("it opens");
-        let port = Port::open(&domain, PortOptions { operations: 64, peers: 1, waits: false });
+        let port = Endpoint::open(&domain, EndpointOptions { operations: 64, peers: 1, waits: false });
         let pool = Pool::new(&domain, receives_for(CREDITS) + 4, MESSAGE_BYTES).expect("memory");
         let mut reach = Reach { port: port.expect("an endpoint"), pool };
         for _ in 0..receives_for(CREDITS) {
@@ -211,7 +215,7 @@ impl OnFabric {
             let len = left.len();
             let draft = self.until("there are credits", |this| {
                 this.pump();
-                (this.end.next(len) == Next::Data).then_some(())?;
+                (this.end.next(len) == SendMode::Data).then_some(())?;
                 this.end.data(&[IoSlice::new(left)], &mut message)
             });
             self.post(&message[..draft.bytes()]);
@@ -351,7 +355,8 @@ fn what_is_read_by_key_is_the_region() {
     let mut waiting = Some(buffer);
     let came = a.until("the region is read", |this| {
         if let Some(buffer) = waiting.take()
-            && let Err(refused) = this.reach.port.read(this.peer, Place { address, key }, buffer, 0..64, 7)
+            && let Err(refused) =
+                this.reach.port.read(this.peer, RemoteAddress { address, key }, buffer, 0..64, 7)
         {
             assert!(refused.error.is_again(), "{}", refused.error);
             waiting = Some(refused.buffer);

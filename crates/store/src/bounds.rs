@@ -39,14 +39,14 @@ pub const CONTIGUOUS_ITEM_DIVISOR: u64 = if cfg!(loom) { 1 } else { 4 };
 /// An open segment that an item did not fit into goes on for smaller ones if more than this part of it (1/n) is left.
 pub const TAIL_DIVISOR: u64 = 128;
 
-/// Pieces of a long value are cut to fill the end of a segment, but not shorter than this part of one (1/n): bounds
-/// the number of pieces …
-pub const PIECE_DIVISOR_MAX: u64 = 16;
-/// … nor than this, in small segments: the table of the pieces of half the memory must fit one.
-pub const PIECE_BYTES_MIN: u64 = 4 << 10;
+/// Chunks of a long value are cut to fill the end of a segment, but not shorter than this part of one (1/n): bounds
+/// the number of chunks …
+pub const CHUNK_DIVISOR_MAX: u64 = 16;
+/// … nor than this, in small segments: the table of the chunks of half the memory must fit one.
+pub const CHUNK_BYTES_MIN: u64 = 4 << 10;
 
-/// Received bytes of a long value that wait on the heap before they become a piece in the region.
-pub const UPLOAD_PIECE_BYTES: usize = 128 << 10;
+/// Received bytes of a long value that wait on the heap before they become a chunk in the region.
+pub const UPLOAD_CHUNK_BYTES: usize = 128 << 10;
 
 /// Received bytes of a long value for which its writer does a share of reclaim: as much as one share can gain where items
 /// are small, so that others need not free what a long value takes.
@@ -67,7 +67,7 @@ pub const FREE_SEGMENTS_WANTED_MIN: usize = 2;
 
 /// Items that one step of reclaim passes over: tens of microseconds, so that no writer waits long for another …
 pub const RECLAIM_STEP_ITEMS: u32 = 64;
-/// … and bytes, for pieces of long values are copied.
+/// … and bytes, for chunks of long values are copied.
 pub const RECLAIM_STEP_BYTES: u64 = 256 << 10;
 
 /// Items that each write passes over for the first free segment that is missing, and four times as many for two: some
@@ -82,7 +82,7 @@ pub const RECLAIM_OWED_ITEMS_MAX: u32 = 512;
 /// A writer that waits for memory takes at most so many steps for others' sake: then what is being evicted goes whole.
 pub const MAKE_ROOM_STEPS_MAX: u32 = 64;
 
-/// Segments that one write may want at once: for a piece made of two, its end, and the item.
+/// Segments that one write may want at once: for a chunk made of two, its end, and the item.
 pub const SEGMENTS_FOR_ONE_WRITE_MAX: usize = 4;
 /// Segments for items that there must be: those kept back, and what one write may want.
 pub const SEGMENTS_FOR_ITEMS_MIN: u32 =

@@ -8,7 +8,7 @@ use crate::info::{Detail, ItemInfo};
 
 /// An item that a walk came to.
 #[derive(Clone, Copy, Debug)]
-pub struct Visited<'k> {
+pub struct VisitedItem<'k> {
     /// Its key.
     pub key: &'k [u8],
     /// The item's metadata.
@@ -22,7 +22,7 @@ impl Handle {
     pub fn walk(
         &self,
         cursor: Cursor,
-        mut visit: impl FnMut(Visited<'_>),
+        mut visit: impl FnMut(VisitedItem<'_>),
         mut gone: impl FnMut(&[u8]),
     ) -> Cursor {
         let store = &*self.store;
@@ -33,7 +33,7 @@ impl Handle {
             let mut key = [0; KEY_BYTES_MAX];
             let key = store.copy_key(offset, &item, &mut key);
             match store.gone(&item, now) {
-                None => visit(Visited { key, info: store.info(at.slot, &item, now, Detail::Full) }),
+                None => visit(VisitedItem { key, info: store.info(at.slot, &item, now, Detail::Full) }),
                 Some(_) => gone(key),
             }
         })

@@ -147,7 +147,7 @@ impl Eviction {
     /// A main segment was emptied, and `kept` bytes of it moved.
     pub fn finish_main(&mut self, capacity: u64, kept: u64) {
         let max = share(capacity);
-        // A value in pieces takes whole segments; they may be kept if neighbours made room.
+        // A value in chunks takes whole segments; they may be kept if neighbours made room.
         let spare_max = capacity * MAIN_SPARE_SEGMENTS;
         self.spare = (self.spare + max).saturating_sub(kept).min(spare_max);
         let mut kept = 0;

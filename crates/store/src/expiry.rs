@@ -30,7 +30,7 @@ pub struct Expirer {
 }
 
 /// A walk was cut short: the segment is no longer what it was, or somebody is in the middle of writing to it.
-struct PutOff;
+struct WalkInterrupted;
 
 impl Handle {
     /// Walks what is due, and calls `pause` between short parts of it.
@@ -57,7 +57,7 @@ impl Handle {
         }
     }
 
-    fn walk_segment(&self, id: u32, pacer: &mut Pacer<impl FnMut()>) -> Result<(), PutOff> {
+    fn walk_segment(&self, id: u32, pacer: &mut Pacer<impl FnMut()>) -> Result<(), WalkInterrupted> {
         let store = &*self.store;
         let generation = store.segments.generation(id);
         let (deadline, written) = store.segments.take_deadline(id);
@@ -66,7 +66,7 @@ impl Handle {
                 self.walk_items(id, generation, written, pacer)
             }
             Ok(_) => Ok(NO_DEADLINE),
-            Err(_) => Err(PutOff),
+            Err(_) => Err(WalkInterrupted),
         };
         store.segments.set_deadline(id, walked.as_ref().map_or(deadline, |next| *next));
         if walked.is_ok() && store.segments.live_bytes(id) == 0 {
@@ -101,7 +101,7 @@ impl Handle {
         generation: u64,
         written: u64,
         pacer: &mut Pacer<impl FnMut()>,
-    ) -> Result<u32, PutOff> {
+    ) -> Result<u32, WalkInterrupted> {
         let store = &*self.store;
         let mut at = store.geometry.segment_offset(id);
         let end = at + written;
@@ -109,11 +109,11 @@ impl Handle {
         while at < end {
             let item = Item::read(&store.memory, at);
             if !store.segments.still(id, generation) {
-                return Err(PutOff);
+                return Err(WalkInterrupted);
             }
             let item = item.expect("a segment is in the region");
             self.counters().reclaim_items_checked.inc();
-            if !item.is_piece() && !item.state.has(State::DEAD) {
+            if !item.is_chunk() && !item.state.has(State::DEAD) {
                 if store.gone(&item, store.now()).is_some() {
                     store.bury(at, &item, self.counters());
                 } else if item.expiry != 0 {

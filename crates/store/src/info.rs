@@ -1,7 +1,7 @@
 //! An item's metadata.
 
 use fabcache_layout::Slot;
-use fabcache_layout::item::{Item, PIECE_HEADER_BYTES_MAX, State, window_start};
+use fabcache_layout::item::{CHUNK_HEADER_BYTES_MAX, Item, State, window_start};
 
 use crate::store::Store;
 
@@ -91,7 +91,7 @@ pub struct ItemInfo {
     pub stale: bool,
     /// A client was told that it won.
     pub token_sent: bool,
-    /// Bytes it takes in the region, pieces of its value included.
+    /// Bytes it takes in the region, chunks of its value included.
     pub bytes: u64,
 }
 
@@ -117,8 +117,8 @@ impl Store {
     /// Returns the metadata of the item behind a slot, whose header was read.
     #[inline]
     pub(crate) fn info(&self, slot: Slot, item: &Item, now: u32, detail: Detail) -> ItemInfo {
-        let pieces = if item.is_chained() {
-            u64::from(item.value_len) + u64::from(item.pieces) * PIECE_HEADER_BYTES_MAX as u64
+        let chunks = if item.is_chained() {
+            u64::from(item.value_len) + u64::from(item.chunks) * CHUNK_HEADER_BYTES_MAX as u64
         } else {
             0
         };
@@ -139,7 +139,7 @@ impl Store {
             binary_key: item.has_binary_key(),
             stale: item.state.has(State::STALE),
             token_sent: item.state.has(State::TOKEN_SENT),
-            bytes: item.bytes() + pieces,
+            bytes: item.bytes() + chunks,
         }
     }
 

@@ -27,14 +27,14 @@ pub mod index;
 pub mod info;
 mod kill;
 #[cfg(not(loom))]
-pub mod life;
+pub mod liveness;
+pub mod maintenance;
 #[cfg(all(test, loom))]
 mod models;
 pub mod read;
 mod reclaim;
 pub mod segments;
 mod store;
-pub mod upkeep;
 pub mod upload;
 pub mod write;
 
@@ -44,6 +44,6 @@ pub use handle::Handle;
 pub use hints::Access;
 pub use info::{Detail, Expiry, ItemInfo, Miss};
 pub use read::{Get, Payload, PinnedValue};
-pub use store::{Ages, Observer, Store, StoreOptions, Usage};
+pub use store::{AgeStatistics, Observer, Store, StoreOptions, Usage};
 pub use upload::Upload;
-pub use write::{Change, Existing, NewValue, Value, Write, Written};
+pub use write::{Change, ExistingItem, NewValue, StoredItem, Value, Write};

@@ -13,11 +13,11 @@ use fabcache_layout::{Geometry, Item, Memory};
 use loom::thread;
 
 use crate::clock::TimeSource;
-use crate::segments::{Claim, Queue};
+use crate::segments::{ClaimPurpose, Queue};
 use crate::upload::Upload;
-use crate::write::Existing;
+use crate::write::ExistingItem;
 use crate::{
-    Change, Detail, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions, Value, Write, Written,
+    Change, Detail, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions, StoredItem, Value, Write,
 };
 
 /// Runs `model` in every interleaving that preempts threads at most `preemptions` times, with every value that a load
@@ -104,7 +104,7 @@ fn store_of(evict: bool, used_bytes: u64) -> (Arc<Store>, SetClock) {
     (Arc::new(Store::model(options, geometry, memory).expect("memory for a model")), clock)
 }
 
-fn set(handle: &Handle, key: &[u8], value: &[u8], expiry: Expiry) -> Written {
+fn set(handle: &Handle, key: &[u8], value: &[u8], expiry: Expiry) -> StoredItem {
     let write = Write { expiry, ..plain(NewValue::Is(Value::Bytes(value))) };
     handle.mutate(key, |_| (Change::Write(write), ())).expect("memory enough").1
 }
@@ -245,11 +245,17 @@ fn a_segment_is_not_used_again_before_the_slot_changed_of_what_died_in_it() {
                 }
                 if store.segments.free_count() > before {
                     store.segments.seal_open(|_| true);
-                    // Pieces are written without the lock of a group, which whoever replaces `a` may hold.
+                    // Chunks are written without the lock of a group, which whoever replaces `a` may hold.
                     let owner = store.hash(b"b");
-                    let piece =
-                        store.write_piece(owner, Queue::Small, Expiry::NEVER, b"3", Claim::Move, false);
-                    store.kill_piece(piece.expect("memory enough"));
+                    let chunk = store.write_chunk(
+                        owner,
+                        Queue::Small,
+                        Expiry::NEVER,
+                        b"3",
+                        ClaimPurpose::Move,
+                        false,
+                    );
+                    store.kill_chunk(chunk.expect("memory enough"));
                 }
                 let found = get(&handle, b"a");
                 assert!(matches!(found.as_deref(), Some(b"1" | b"2")), "{found:?}");
@@ -285,15 +291,15 @@ fn an_item_that_reclaim_moves_is_found() {
 }
 
 #[test]
-fn a_value_in_pieces_is_the_old_or_the_new_one() {
-    // The place of the old one's piece is used again; its head lies behind it.
+fn a_value_in_chunks_is_the_old_or_the_new_one() {
+    // The place of the old one's chunk is used again; its head lies behind it.
     check(1, || {
         let (store, _) = store();
         let main = Handle::new(&store);
         let mut upload = Upload::begin(&store, b"a", Expiry::NEVER, 8);
         upload.write(&main, b"11111111").expect("memory enough");
-        let uploaded = upload.finish_in_pieces(&main).expect("memory enough");
-        let write = plain(NewValue::Is(Value::Uploaded(&uploaded)));
+        let uploaded = upload.finish_in_chunks(&main).expect("memory enough");
+        let write = plain(NewValue::Is(Value::CompletedUpload(&uploaded)));
         main.mutate(b"a", |_| (Change::Write(write), ())).expect("memory enough");
         store.segments.seal_open(|_| true);
         let writer = {
@@ -406,7 +412,7 @@ fn what_was_flushed_does_not_come_back_with_what_is_made_of_it() {
         let toucher = {
             let store = Arc::clone(&store);
             thread::spawn(move || {
-                let touch = |existing: &mut Existing<'_>| match existing.info {
+                let touch = |existing: &mut ExistingItem<'_>| match existing.info {
                     Ok(_) => (Change::Write(Write::plain(NewValue::Same)), ()),
                     Err(_) => (Change::Keep, ()),
                 };

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::header;
-use fabcache_layout::item::{self, Item, PieceEntry, access_window};
+use fabcache_layout::item::{self, ChunkEntry, Item, access_window};
 
 use crate::bounds::{COPIED_VALUE_BYTES_MAX, KEYS_AHEAD_MAX, READ_RETRIES_MAX};
 use crate::handle::Handle;
-use crate::index::SlotAt;
+use crate::index::SlotSnapshot;
 use crate::index::lookup::Search;
 use crate::info::{Detail, ItemInfo, Miss};
-use crate::kill::piece_entries;
+use crate::kill::chunk_entries;
 use crate::store::Store;
 
 /// What a GET came to.
@@ -127,22 +127,22 @@ impl Drop for PinnedValue {
 
 /// An item seen by a reader.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
-    at: SlotAt,
+struct ItemSnapshot {
+    at: SlotSnapshot,
     segment: u32,
     generation: u64,
     item: Item,
 }
 
-impl Seen {
+impl ItemSnapshot {
     fn offset(&self) -> u64 {
         self.at.slot.offset()
     }
 }
 
 /// Why a read does not end with a hit.
-enum Failed {
-    Changed,
+enum ReadFailure {
+    ConcurrentChange,
     Miss(Miss),
     Busy(ItemInfo),
 }
@@ -168,7 +168,7 @@ impl Handle {
                 return self.pin(seen, info).map(Payload::Pinned);
             }
             if seen.item.is_chained() {
-                return self.copy_pieces(seen, out).map(|()| Payload::Copied);
+                return self.copy_chunks(seen, out).map(|()| Payload::Copied);
             }
             let from = seen.offset() + seen.item.payload_at();
             self.store.memory.append_to(from, length as usize, out);
@@ -179,9 +179,9 @@ impl Handle {
             Err(failed) => {
                 out.truncate(start);
                 match failed {
-                    Failed::Busy(info) => Get::Busy(info),
-                    Failed::Miss(miss) => Get::Miss(miss),
-                    Failed::Changed => unreachable!("a locked read does not fail"),
+                    ReadFailure::Busy(info) => Get::Busy(info),
+                    ReadFailure::Miss(miss) => Get::Miss(miss),
+                    ReadFailure::ConcurrentChange => unreachable!("a locked read does not fail"),
                 }
             }
         }
@@ -191,15 +191,15 @@ impl Handle {
     pub fn describe(&self, key: &[u8], detail: Detail, access: bool) -> Result<ItemInfo, Miss> {
         match self.read(key, detail, access, |seen, _| self.unchanged(seen)) {
             Ok((info, ())) => Ok(info),
-            Err(Failed::Miss(miss)) => Err(miss),
+            Err(ReadFailure::Miss(miss)) => Err(miss),
             Err(_) => unreachable!("a locked read does not fail, and nothing is pinned"),
         }
     }
 
-    fn unchanged(&self, seen: &Seen) -> Result<(), Failed> {
+    fn unchanged(&self, seen: &ItemSnapshot) -> Result<(), ReadFailure> {
         match self.store.segments.still(seen.segment, seen.generation) {
             true => Ok(()),
-            false => Err(Failed::Changed),
+            false => Err(ReadFailure::ConcurrentChange),
         }
     }
 
@@ -224,12 +224,12 @@ impl Handle {
         key: &[u8],
         detail: Detail,
         access: bool,
-        mut take: impl FnMut(&Seen, &ItemInfo) -> Result<R, Failed>,
-    ) -> Result<(ItemInfo, R), Failed> {
+        mut take: impl FnMut(&ItemSnapshot, &ItemInfo) -> Result<R, ReadFailure>,
+    ) -> Result<(ItemInfo, R), ReadFailure> {
         let hash = self.store.hash(key);
         for _ in 0..READ_RETRIES_MAX {
             match self.try_read(key, hash, detail, access, &mut take) {
-                Err(Failed::Changed) => self.counters().read_retries.inc(),
+                Err(ReadFailure::ConcurrentChange) => self.counters().read_retries.inc(),
                 done => return done,
             }
         }
@@ -237,12 +237,12 @@ impl Handle {
         let store = &*self.store;
         let group = store.index.lock(hash);
         let found = group.find(hash, |slot| store.has_key(slot.offset(), key));
-        let Some(at) = found else { return Err(Failed::Miss(Miss::Absent)) };
+        let Some(at) = found else { return Err(ReadFailure::Miss(Miss::Absent)) };
         // Under the lock nothing of it can change.
         let seen = store.seen_under_lock(at);
         let now = store.now();
         if let Some(miss) = store.gone(&seen.item, now) {
-            return Err(Failed::Miss(miss));
+            return Err(ReadFailure::Miss(miss));
         }
         let info = store.info(at.slot, &seen.item, now, detail);
         take(&seen, &info).map(|taken| (info, taken))
@@ -255,29 +255,31 @@ impl Handle {
         hash: KeyHash,
         detail: Detail,
         access: bool,
-        take: &mut impl FnMut(&Seen, &ItemInfo) -> Result<R, Failed>,
-    ) -> Result<(ItemInfo, R), Failed> {
+        take: &mut impl FnMut(&ItemSnapshot, &ItemInfo) -> Result<R, ReadFailure>,
+    ) -> Result<(ItemInfo, R), ReadFailure> {
         let store = &*self.store;
         let version = store.index.version(hash);
         let (search, overflow) = store.index.search(hash, |at| match store.see(at, hash, version, key) {
             Ok(Some(seen)) => ControlFlow::Break(Ok(seen)),
             Ok(None) => ControlFlow::Continue(()),
-            Err(Changed) => ControlFlow::Break(Err(Changed)),
+            Err(ConcurrentChange) => ControlFlow::Break(Err(ConcurrentChange)),
         });
         if overflow {
             self.counters().overflow_reads.inc();
         }
         let seen = match search {
             Search::Found(Ok(seen)) => seen,
-            Search::Found(Err(Changed)) | Search::Changed => return Err(Failed::Changed),
-            Search::Absent => return Err(Failed::Miss(Miss::Absent)),
+            Search::Found(Err(ConcurrentChange)) | Search::Changed => {
+                return Err(ReadFailure::ConcurrentChange);
+            }
+            Search::Absent => return Err(ReadFailure::Miss(Miss::Absent)),
         };
         let now = store.now();
         if let Some(miss) = store.gone(&seen.item, now) {
             // The header may be half another item's, written there since.
             self.unchanged(&seen)?;
             self.bury_gone(hash, &seen);
-            return Err(Failed::Miss(miss));
+            return Err(ReadFailure::Miss(miss));
         }
         let info = store.info(seen.at.slot, &seen.item, now, detail);
         let taken = take(&seen, &info)?;
@@ -293,7 +295,7 @@ impl Handle {
 
     /// Unlinks an item that a reader found expired or flushed. A reader does not wait for the lock: if it is taken,
     /// another does it, or the walk for what has expired.
-    fn bury_gone(&self, hash: KeyHash, seen: &Seen) {
+    fn bury_gone(&self, hash: KeyHash, seen: &ItemSnapshot) {
         let Some(group) = self.store.index.try_lock(hash) else { return };
         let found = group.find(hash, |slot| slot.same_item(seen.at.slot));
         // The same location again may be another item by now.
@@ -305,106 +307,116 @@ impl Handle {
         }
     }
 
-    fn pin(&self, seen: &Seen, info: &ItemInfo) -> Result<PinnedValue, Failed> {
+    fn pin(&self, seen: &ItemSnapshot, info: &ItemInfo) -> Result<PinnedValue, ReadFailure> {
         let store = &self.store;
         if !store.segments.may_pin() {
             self.unchanged(seen)?;
             self.counters().pins_refused.inc();
-            return Err(Failed::Busy(*info));
+            return Err(ReadFailure::Busy(*info));
         }
         let mut pinned = PinnedValue::new(Arc::clone(store), seen.item.value_len);
         if seen.item.is_chained() {
-            self.pin_pieces(seen, &mut pinned)?;
+            self.pin_chunks(seen, &mut pinned)?;
         } else {
             let offset = seen.offset() + seen.item.payload_at();
             let part = PinnedPart { segment: seen.segment, offset, len: seen.item.value_len as usize };
             if !pinned.add(part, seen.generation) {
-                return Err(Failed::Changed);
+                return Err(ReadFailure::ConcurrentChange);
             }
         }
         self.counters().pins.inc();
         Ok(pinned)
     }
 
-    fn pin_pieces(&self, seen: &Seen, pinned: &mut PinnedValue) -> Result<(), Failed> {
-        for piece in self.pieces_of(seen)? {
-            let (part, generation) = self.part_of(piece)?;
+    fn pin_chunks(&self, seen: &ItemSnapshot, pinned: &mut PinnedValue) -> Result<(), ReadFailure> {
+        for chunk in self.chunks_of(seen)? {
+            let (part, generation) = self.part_of(chunk)?;
             if !pinned.add(part, generation) {
-                return Err(Failed::Changed);
+                return Err(ReadFailure::ConcurrentChange);
             }
         }
         Ok(())
     }
 
-    /// Copies a value that is short, but longer than small memory holds in one piece: pins are for those that take long.
-    fn copy_pieces(&self, seen: &Seen, out: &mut Vec<u8>) -> Result<(), Failed> {
-        for piece in self.pieces_of(seen)? {
-            let (part, generation) = self.part_of(piece)?;
+    /// Copies a value that is short, but longer than small memory holds in one chunk: pins are for those that take long.
+    fn copy_chunks(&self, seen: &ItemSnapshot, out: &mut Vec<u8>) -> Result<(), ReadFailure> {
+        for chunk in self.chunks_of(seen)? {
+            let (part, generation) = self.part_of(chunk)?;
             // A header that is being overwritten may describe a payload beyond the segment.
             if part.offset + part.len as u64 > self.store.geometry.segment_end(part.segment) {
-                return Err(Failed::Changed);
+                return Err(ReadFailure::ConcurrentChange);
             }
             self.store.memory.append_to(part.offset, part.len, out);
             if !self.store.segments.still(part.segment, generation) {
-                return Err(Failed::Changed);
+                return Err(ReadFailure::ConcurrentChange);
             }
         }
         Ok(())
     }
 
-    fn pieces_of(&self, seen: &Seen) -> Result<Vec<PieceEntry>, Failed> {
+    fn chunks_of(&self, seen: &ItemSnapshot) -> Result<Vec<ChunkEntry>, ReadFailure> {
         let from = seen.offset() + seen.item.payload_at();
         let mut table = vec![0; seen.item.payload_len() as usize];
         self.store.memory.copy_out(from, &mut table);
         self.unchanged(seen)?;
-        Ok(piece_entries(&table))
+        Ok(chunk_entries(&table))
     }
 
-    /// Where the bytes of a piece are, and the generation of its segment, if it still is that in which they were written.
-    fn part_of(&self, piece: PieceEntry) -> Result<(PinnedPart, u64), Failed> {
+    /// Where the bytes of a chunk are, and the generation of its segment, if it still is that in which they were written.
+    fn part_of(&self, chunk: ChunkEntry) -> Result<(PinnedPart, u64), ReadFailure> {
         let store = &self.store;
-        let segment = store.geometry.segment_of(piece.offset).ok_or(Failed::Changed)?;
+        let segment = store.geometry.segment_of(chunk.offset).ok_or(ReadFailure::ConcurrentChange)?;
         let generation = store.segments.generation(segment);
-        let header = Item::read(&store.memory, piece.offset).ok_or(Failed::Changed)?;
-        let offset = piece.offset + header.payload_at();
-        let part = PinnedPart { segment, offset, len: piece.len as usize };
-        if generation as u32 == piece.generation { Ok((part, generation)) } else { Err(Failed::Changed) }
+        let header = Item::read(&store.memory, chunk.offset).ok_or(ReadFailure::ConcurrentChange)?;
+        let offset = chunk.offset + header.payload_at();
+        let part = PinnedPart { segment, offset, len: chunk.len as usize };
+        if generation as u32 == chunk.generation {
+            Ok((part, generation))
+        } else {
+            Err(ReadFailure::ConcurrentChange)
+        }
     }
 }
 
 /// Something changed under a reader.
 #[derive(Debug)]
-struct Changed;
+struct ConcurrentChange;
 
 impl Store {
     /// Looks at the item behind a slot: None if it has another key.
     #[inline]
-    fn see(&self, at: SlotAt, hash: KeyHash, version: u64, key: &[u8]) -> Result<Option<Seen>, Changed> {
+    fn see(
+        &self,
+        at: SlotSnapshot,
+        hash: KeyHash,
+        version: u64,
+        key: &[u8],
+    ) -> Result<Option<ItemSnapshot>, ConcurrentChange> {
         let offset = at.slot.offset();
-        let segment = self.geometry.segment_of(offset).ok_or(Changed)?;
+        let segment = self.geometry.segment_of(offset).ok_or(ConcurrentChange)?;
         let generation = self.segments.generation(segment);
         // After the generation: now the slot's item is known to live in it, or in a later one.
         if !self.index.still(at) || !self.index.is_current(hash, version) {
-            return Err(Changed);
+            return Err(ConcurrentChange);
         }
-        let item = Item::read(&self.memory, offset).ok_or(Changed)?;
+        let item = Item::read(&self.memory, offset).ok_or(ConcurrentChange)?;
         let mut same = usize::from(item.key_len) == key.len();
         if same {
             if offset + item.bytes() > self.geometry.segment_end(segment) {
-                return Err(Changed);
+                return Err(ConcurrentChange);
             }
             same = self.memory.equals(offset + item.key_at(), key);
         }
         if same {
-            return Ok(Some(Seen { at, segment, generation, item }));
+            return Ok(Some(ItemSnapshot { at, segment, generation, item }));
         }
-        if self.segments.still(segment, generation) { Ok(None) } else { Err(Changed) }
+        if self.segments.still(segment, generation) { Ok(None) } else { Err(ConcurrentChange) }
     }
 
-    fn seen_under_lock(&self, at: SlotAt) -> Seen {
+    fn seen_under_lock(&self, at: SlotSnapshot) -> ItemSnapshot {
         let offset = at.slot.offset();
         let segment = self.geometry.segment_of(offset).expect("a slot points into a segment");
-        Seen {
+        ItemSnapshot {
             at,
             segment,
             generation: self.segments.generation(segment),
@@ -433,7 +445,14 @@ impl Store {
     /// Notes the window of the last access in the state word. Only with the group's lock is it sure that the word
     /// is still that item's, and a reader does not wait for a lock: if it is taken, a later read notes it.
     #[cold]
-    pub(crate) fn note_access(&self, hash: KeyHash, at: SlotAt, segment: u32, generation: u64, window: u8) {
+    pub(crate) fn note_access(
+        &self,
+        hash: KeyHash,
+        at: SlotSnapshot,
+        segment: u32,
+        generation: u64,
+        window: u8,
+    ) {
         let Some(group) = self.index.try_lock(hash) else { return };
         let found = group.find(hash, |slot| slot.same_item(at.slot));
         if found.is_some() && self.segments.still(segment, generation) {

@@ -19,10 +19,10 @@ use crate::error::CreateError;
 use crate::expiry::Expirer;
 use crate::ghosts::Ghosts;
 use crate::index::resize::Rehash;
-use crate::index::{Index, NoBlock};
+use crate::index::{Index, NoIndexBlock};
 use crate::info::ItemInfo;
 use crate::reclaim::Reclaim;
-use crate::segments::{Claim, Segments};
+use crate::segments::{ClaimPurpose, Segments};
 
 #[cfg(not(loom))]
 use crate::backing::{Backing, BackingOptions};
@@ -156,7 +156,7 @@ pub struct Usage {
 
 /// How old items are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ages {
+pub struct AgeStatistics {
     /// Seconds since the oldest segment that holds items was opened: no item was written before.
     pub oldest_seconds: u32,
     /// Seconds that the last evicted item had not been accessed.
@@ -222,7 +222,7 @@ impl Store {
         );
         let locks = (options.threads * GROUP_LOCKS_PER_THREAD).clamp(GROUP_LOCKS_MIN, GROUP_LOCKS_MAX);
         let index = Index::new(memory.clone(), geometry, locks, || segments.take_for_index())
-            .map_err(|NoBlock| too_small())?;
+            .map_err(|NoIndexBlock| too_small())?;
         if segments_limit < segments.index_segments() + SEGMENTS_FOR_ITEMS_MIN {
             return Err(too_small());
         }
@@ -358,9 +358,9 @@ impl Store {
     }
 
     /// How old items are.
-    pub fn ages(&self) -> Ages {
+    pub fn ages(&self) -> AgeStatistics {
         let opened = self.segments.oldest_opened();
-        Ages {
+        AgeStatistics {
             oldest_seconds: opened.map_or(0, |opened| self.now().saturating_sub(opened)),
             evicted_seconds: self.evicted_idle.load(Ordering::Relaxed),
         }
@@ -423,14 +423,14 @@ impl Store {
         self.geometry.segment_bytes() / CONTIGUOUS_ITEM_DIVISOR
     }
 
-    /// The longest value of a piece.
-    pub(crate) fn piece_value_bytes_max(&self) -> usize {
-        (crate::bounds::UPLOAD_PIECE_BYTES as u64).min(self.geometry.segment_bytes() / 2) as usize
+    /// The longest value of a chunk.
+    pub(crate) fn chunk_value_bytes_max(&self) -> usize {
+        (crate::bounds::UPLOAD_CHUNK_BYTES as u64).min(self.geometry.segment_bytes() / 2) as usize
     }
 
-    /// Pieces are not cut shorter than this, header included.
-    pub(crate) fn piece_bytes_min(&self) -> u64 {
-        (self.geometry.segment_bytes() / crate::bounds::PIECE_DIVISOR_MAX).max(crate::bounds::PIECE_BYTES_MIN)
+    /// Chunks are not cut shorter than this, header included.
+    pub(crate) fn chunk_bytes_min(&self) -> u64 {
+        (self.geometry.segment_bytes() / crate::bounds::CHUNK_DIVISOR_MAX).max(crate::bounds::CHUNK_BYTES_MIN)
     }
 
     /// Free segments that reclaim keeps ready.
@@ -438,7 +438,7 @@ impl Store {
         let wanted = self.segments.limit() as usize / FREE_SEGMENTS_WANTED_DIVISOR;
         // As many again that have to wait first.
         let waiting = if self.grace().is_zero() { 0 } else { wanted.max(FREE_SEGMENTS_WANTED_MIN) };
-        wanted.max(FREE_SEGMENTS_WANTED_MIN) + waiting + self.segments.kept_back(Claim::New)
+        wanted.max(FREE_SEGMENTS_WANTED_MIN) + waiting + self.segments.kept_back(ClaimPurpose::New)
     }
 
     /// For how long nothing is written over a segment after what was in it is gone ([`StoreOptions::grace`]).
@@ -492,7 +492,7 @@ impl Rehash for Store {
 
     fn evict(&self, slot: Slot, unlink: impl FnOnce()) {
         let item = Item::read(&self.memory, slot.offset()).expect("a slot points into the region");
-        self.kill_pieces(slot.offset(), &item);
+        self.kill_chunks(slot.offset(), &item);
         self.end_item(slot.offset(), &item, unlink);
     }
 }

@@ -8,33 +8,33 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use fabcache_layout::KeyHash;
-use fabcache_layout::item::PieceEntry;
+use fabcache_layout::item::ChunkEntry;
 
 use crate::bounds::UPLOAD_SHARE_BYTES;
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::info::Expiry;
-use crate::segments::{Claim, NoSpace, Queue};
+use crate::segments::{ClaimPurpose, NoSpace, Queue};
 use crate::store::Store;
 
 /// A value being received.
 #[derive(Debug)]
 pub struct Upload {
-    parts: Uploaded,
+    parts: CompletedUpload,
     expiry: Expiry,
     announced: u64,
 }
 
 /// A value that was received whole.
 #[derive(Debug)]
-pub struct Uploaded {
+pub struct CompletedUpload {
     store: Arc<Store>,
     owner: KeyHash,
     queue: Queue,
-    /// Received and not yet in a piece.
+    /// Received and not yet in a chunk.
     waiting: Vec<u8>,
     /// Orphans until adopted.
-    pieces: Vec<PieceEntry>,
+    chunks: Vec<ChunkEntry>,
     received: u64,
     adopted: Cell<bool>,
 }
@@ -43,12 +43,12 @@ impl Upload {
     /// Begins to receive `announced` bytes for `key`; the expiry only says which items it will lie among.
     pub fn begin(store: &Arc<Store>, key: &[u8], expiry: Expiry, announced: u64) -> Upload {
         let owner = store.hash(key);
-        let parts = Uploaded {
+        let parts = CompletedUpload {
             owner,
             queue: if store.ghosts.contains(owner) { Queue::Main } else { Queue::Small },
             store: Arc::clone(store),
             waiting: Vec::new(),
-            pieces: Vec::new(),
+            chunks: Vec::new(),
             received: 0,
             adopted: Cell::new(false),
         };
@@ -76,23 +76,23 @@ impl Upload {
     /// Memory is full and nothing may be evicted. The upload is of no use any more.
     pub fn write(&mut self, handle: &Handle, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
         assert!(bytes.len() as u64 <= self.missing(), "more bytes than were announced");
-        let piece_bytes = handle.store().piece_value_bytes_max();
+        let chunk_bytes = handle.store().chunk_value_bytes_max();
         while !bytes.is_empty() {
             let parts = &mut self.parts;
-            let (part, rest) = bytes.split_at(bytes.len().min(piece_bytes - parts.waiting.len()));
+            let (part, rest) = bytes.split_at(bytes.len().min(chunk_bytes - parts.waiting.len()));
             bytes = rest;
             parts.received += part.len() as u64;
             for paid_for in part.chunks(UPLOAD_SHARE_BYTES) {
                 handle.reclaim_ahead(paid_for.len() as u64);
             }
-            if parts.waiting.is_empty() && part.len() == piece_bytes {
-                parts.add_pieces(handle, self.expiry, part)?;
+            if parts.waiting.is_empty() && part.len() == chunk_bytes {
+                parts.add_chunks(handle, self.expiry, part)?;
                 continue;
             }
             parts.waiting.extend_from_slice(part);
-            if parts.waiting.len() == piece_bytes {
-                let piece = std::mem::take(&mut parts.waiting);
-                parts.add_pieces(handle, self.expiry, &piece)?;
+            if parts.waiting.len() == chunk_bytes {
+                let chunk = std::mem::take(&mut parts.waiting);
+                parts.add_chunks(handle, self.expiry, &chunk)?;
             }
         }
         Ok(())
@@ -102,23 +102,23 @@ impl Upload {
     ///
     /// # Errors
     /// As for [`Upload::write`].
-    pub fn finish(self, handle: &Handle) -> Result<Uploaded, OutOfMemory> {
+    pub fn finish(self, handle: &Handle) -> Result<CompletedUpload, OutOfMemory> {
         assert_eq!(self.missing(), 0, "an upload is finished when all has arrived");
         let fits = handle.fits_contiguously(self.announced);
-        if self.parts.pieces.is_empty() && fits { Ok(self.parts) } else { self.finish_in_pieces(handle) }
+        if self.parts.chunks.is_empty() && fits { Ok(self.parts) } else { self.finish_in_chunks(handle) }
     }
 
-    /// The same, in pieces however short it is.
-    pub(crate) fn finish_in_pieces(mut self, handle: &Handle) -> Result<Uploaded, OutOfMemory> {
+    /// The same, in chunks however short it is.
+    pub(crate) fn finish_in_chunks(mut self, handle: &Handle) -> Result<CompletedUpload, OutOfMemory> {
         let rest = std::mem::take(&mut self.parts.waiting);
         if !rest.is_empty() {
-            self.parts.add_pieces(handle, self.expiry, &rest)?;
+            self.parts.add_chunks(handle, self.expiry, &rest)?;
         }
         Ok(self.parts)
     }
 }
 
-impl Uploaded {
+impl CompletedUpload {
     /// Bytes of the value.
     pub fn len(&self) -> u64 {
         self.received
@@ -129,16 +129,16 @@ impl Uploaded {
         self.received == 0
     }
 
-    /// The value, if it is not in pieces.
+    /// The value, if it is not in chunks.
     pub(crate) fn as_bytes(&self) -> Option<&[u8]> {
-        self.pieces.is_empty().then_some(&*self.waiting)
+        self.chunks.is_empty().then_some(&*self.waiting)
     }
 
-    pub(crate) fn pieces(&self) -> &[PieceEntry] {
-        &self.pieces
+    pub(crate) fn chunks(&self) -> &[ChunkEntry] {
+        &self.chunks
     }
 
-    /// An item has the pieces now. Called under the lock of the owner's group.
+    /// An item has the chunks now. Called under the lock of the owner's group.
     pub(crate) fn adopt(&self) {
         if !self.adopted.replace(true) {
             self.count_orphans_out();
@@ -146,19 +146,19 @@ impl Uploaded {
     }
 
     fn count_orphans_out(&self) {
-        for piece in &self.pieces {
-            self.store.segments.count_orphan(piece.offset, -1);
+        for chunk in &self.chunks {
+            self.store.segments.count_orphan(chunk.offset, -1);
         }
     }
 
-    fn add_pieces(&mut self, handle: &Handle, expiry: Expiry, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
+    fn add_chunks(&mut self, handle: &Handle, expiry: Expiry, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
         while !bytes.is_empty() {
-            match self.store.write_piece(self.owner, self.queue, expiry, bytes, Claim::New, true) {
-                Ok(piece) => {
-                    self.pieces.push(piece);
-                    bytes = &bytes[piece.len as usize..];
+            match self.store.write_chunk(self.owner, self.queue, expiry, bytes, ClaimPurpose::New, true) {
+                Ok(chunk) => {
+                    self.chunks.push(chunk);
+                    bytes = &bytes[chunk.len as usize..];
                 }
-                Err(NoSpace::Full) => handle.make_room(Claim::New, 0)?,
+                Err(NoSpace::Full) => handle.make_room(ClaimPurpose::New, 0)?,
                 Err(NoSpace::TooLong) => return Err(OutOfMemory),
             }
         }
@@ -166,15 +166,15 @@ impl Uploaded {
     }
 }
 
-impl Drop for Uploaded {
+impl Drop for CompletedUpload {
     fn drop(&mut self) {
-        if self.adopted.get() || self.pieces.is_empty() {
+        if self.adopted.get() || self.chunks.is_empty() {
             return;
         }
         {
             let _group = self.store.index.lock(self.owner);
-            for piece in &self.pieces {
-                self.store.kill_piece(*piece);
+            for chunk in &self.chunks {
+                self.store.kill_chunk(*chunk);
             }
         }
         self.count_orphans_out();

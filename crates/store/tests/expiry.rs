@@ -11,13 +11,13 @@ use proptest::prelude::*;
 
 /// What is known of an item: when it expires (0 for never) and for how long it was to live.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct MetadataCache {
     expiry: u32,
     ttl: u32,
     bytes: u64,
 }
 
-impl Known {
+impl MetadataCache {
     fn is_expired(&self, now: u32) -> bool {
         self.expiry != 0 && self.expiry <= now
     }
@@ -32,7 +32,7 @@ impl Known {
 struct World {
     handle: Handle,
     clock: SetClock,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, MetadataCache>,
 }
 
 fn key(i: u32) -> Vec<u8> {
@@ -56,7 +56,7 @@ impl World {
     fn set(&mut self, i: u32, ttl: u32, len: usize) {
         let expiry = self.expiry(ttl);
         set_with(&self.handle, &key(i), &pattern(i.into(), len), 0, expiry).expect("memory is free");
-        self.known.insert(i, Known { expiry: expiry.second(), ttl, bytes: len as u64 });
+        self.known.insert(i, MetadataCache { expiry: expiry.second(), ttl, bytes: len as u64 });
     }
 
     fn touch(&mut self, i: u32, ttl: u32) {
@@ -65,7 +65,7 @@ impl World {
         let expiry = self.expiry(ttl);
         let write = fabcache_store::Write { expiry, same_item: true, ..plain(NewValue::Same) };
         self.handle.mutate(&key(i), |_| (Change::Write(write), ())).expect("memory is free");
-        self.known.insert(i, Known { expiry: expiry.second(), ttl, ..known });
+        self.known.insert(i, MetadataCache { expiry: expiry.second(), ttl, ..known });
     }
 
     fn delete(&mut self, i: u32) {
@@ -87,7 +87,7 @@ impl World {
     fn check(&self) {
         let now = self.now();
         let usage = self.handle.store().usage();
-        let sum = |of: &dyn Fn(&Known) -> bool| {
+        let sum = |of: &dyn Fn(&MetadataCache) -> bool| {
             let of = self.known.values().filter(|known| of(known));
             of.fold((0, 0), |(items, bytes), known| (items + 1, bytes + known.bytes))
         };
@@ -96,7 +96,7 @@ impl World {
         assert!((least..=most).contains(&usage.items), "{least} to {most} at {now}: {usage:?}");
         let overhead = usage.item_bytes - least_bytes.min(usage.item_bytes);
         assert!(usage.item_bytes >= least_bytes, "{least_bytes} at {now}: {usage:?}");
-        // Headers, keys, and tables of pieces: less than 64 bytes an item, and for each 4 KiB of a value.
+        // Headers, keys, and tables of chunks: less than 64 bytes an item, and for each 4 KiB of a value.
         let most_bytes = most_bytes + most * 64 + most_bytes / 64;
         assert!(usage.item_bytes <= most_bytes, "{most_bytes} at {now}, {overhead} over: {usage:?}");
     }
@@ -155,7 +155,7 @@ fn an_item_of_a_minute_among_long_lived_ones_is_not_kept_for_them() {
 fn segments_of_expired_items_are_free_again() {
     let mut world = World::new(16 << 20);
     let free = world.handle.store().usage().segments_free;
-    // A long value in pieces too, whose head lies elsewhere.
+    // A long value in chunks too, whose head lies elsewhere.
     world.set(0, 30, 3 << 20);
     for i in 1..30_000 {
         world.set(i, 30, 100);

@@ -6,7 +6,7 @@ mod common;
 use common::outside::map_all;
 use common::{get, set, store};
 use fabcache_layout::KeyHash;
-use fabcache_layout::reader::{Location, Mapped, Mode, Outcome, Rejection, reads_to_tell};
+use fabcache_layout::reader::{Location, Mapped, ReadOutcome, Rejection, Validation, reads_to_tell};
 use fabcache_layout::slot::FREQUENCY_MAX;
 use fabcache_store::{Access, Handle};
 
@@ -49,7 +49,7 @@ fn hit_ratio(exponent: f64, keeps: Option<usize>) -> (f64, f64) {
     let (store, _) = store(1 << 20, true, 1);
     let handle = Handle::new(&store);
     let mut client = Client {
-        mapped: Mapped::open(map_all(store.region()), Mode::SameHost).expect("a region"),
+        mapped: Mapped::open(map_all(store.region()), Validation::SameHost).expect("a region"),
         kept: vec![None; keeps.unwrap_or(0)],
         told: Vec::new(),
         told_sum: 0,
@@ -88,16 +88,16 @@ impl Client {
     fn read(&mut self, handle: &Handle, number: usize, key: &[u8]) -> bool {
         self.mapped.begin(handle.store().now());
         let place = number % self.kept.len().max(1);
-        let mut outcome = Outcome::Stale(Rejection::Dead);
+        let mut outcome = ReadOutcome::Stale(Rejection::Dead);
         if let Some(Some((other, location))) = self.kept.get(place)
             && *other == number
         {
             outcome = self.mapped.get_at(key, *location).0;
         }
-        if matches!(outcome, Outcome::Stale(_)) {
+        if matches!(outcome, ReadOutcome::Stale(_)) {
             outcome = self.mapped.get(key).0;
         }
-        let Outcome::Hit(hit) = outcome else { return false };
+        let ReadOutcome::Hit(hit) = outcome else { return false };
         if let Some(kept) = self.kept.get_mut(place) {
             *kept = Some((number, hit.location));
         }
@@ -145,8 +145,8 @@ fn hints_for_what_is_not_there_do_nothing() {
     assert_eq!(get(&handle, b"key").expect("still there").1, b"value");
     let hash = store.hash(b"key");
     handle.note_accesses([Access { hash, reads: u8::MAX }]);
-    let mut reader = Mapped::open(map_all(store.region()), Mode::SameHost).expect("a region");
+    let mut reader = Mapped::open(map_all(store.region()), Validation::SameHost).expect("a region");
     reader.begin(store.now());
-    let Outcome::Hit(hit) = reader.get(b"key").0 else { panic!("it is there") };
+    let ReadOutcome::Hit(hit) = reader.get(b"key").0 else { panic!("it is there") };
     assert_eq!(hit.frequency, Some(FREQUENCY_MAX));
 }

@@ -54,7 +54,7 @@ fn a_value_on_its_way_out_pins_only_what_is_left_of_it() {
 }
 
 #[test]
-fn a_short_value_in_pieces_is_copied_and_a_long_one_pinned() {
+fn a_short_value_in_chunks_is_copied_and_a_long_one_pinned() {
     let handle = Handle::new(&store(2 << 20, true, 1).0);
     for (len, copied) in [(1_000, true), (5_000, true), (16_384, true), (16_385, false)] {
         let value = pattern(len as u64, len);
@@ -182,7 +182,7 @@ fn what_was_flushed_stays_so_however_often_and_by_how_many() {
 }
 
 #[test]
-fn a_value_in_too_many_pieces_is_refused() {
+fn a_value_in_too_many_chunks_is_refused() {
     let handle = Handle::new(&store(7_990 << 10, true, 1).0);
     let segment = handle.store().usage().segment_bytes as usize;
     assert_eq!(segment, 16 << 10);
@@ -209,7 +209,7 @@ fn a_value_in_too_many_pieces_is_refused() {
             .expect("something is evicted");
     }
     let stored = upload.finish(&handle).and_then(|uploaded| {
-        let write = plain(NewValue::Is(Value::Uploaded(&uploaded)));
+        let write = plain(NewValue::Is(Value::CompletedUpload(&uploaded)));
         handle.mutate(b"huge", |_| (Change::Write(write), ()))
     });
     assert!(stored.is_err(), "its table is longer than a segment");

@@ -47,7 +47,7 @@ fn op(keys: u16, len_max: usize) -> impl Strategy<Value = Op> {
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct MetadataCache {
     value: Vec<u8>,
     flags: u32,
     expiry: u32,
@@ -57,7 +57,7 @@ struct Known {
 struct Model {
     handle: Handle,
     clock: SetClock,
-    known: HashMap<u16, Known>,
+    known: HashMap<u16, MetadataCache>,
     flush_at: Option<u32>,
     seed: u64,
     /// Memory was full at some time: what the map knows the store may have forgotten.
@@ -86,12 +86,12 @@ impl Model {
     }
 
     /// Returns the item that the map holds for the key.
-    fn valid(&self, key: u16) -> Option<&Known> {
+    fn valid(&self, key: u16) -> Option<&MetadataCache> {
         self.known.get(&key).filter(|known| known.expiry == 0 || known.expiry > self.now())
     }
 
     /// Brings the map to what the store has been seen to know, and says whether the key is there.
-    fn look(&mut self, key: u16) -> Option<Known> {
+    fn look(&mut self, key: u16) -> Option<MetadataCache> {
         let found = get(&self.handle, &name(key));
         let valid = self.valid(key).cloned();
         match (&found, &valid) {
@@ -123,9 +123,9 @@ impl Model {
             Op::Set { key, len, flags, ttl } => {
                 let (value, expiry) = (self.next_value(len), self.expiry(ttl));
                 match set_with(&self.handle, &name(key), &value, flags, expiry) {
-                    Ok(cas) => {
-                        drop(self.known.insert(key, Known { value, flags, expiry: expiry.second(), cas }))
-                    }
+                    Ok(cas) => drop(
+                        self.known.insert(key, MetadataCache { value, flags, expiry: expiry.second(), cas }),
+                    ),
                     Err(_) => self.refused(),
                 }
             }
@@ -142,7 +142,8 @@ impl Model {
                     Ok((added, written)) => {
                         assert_eq!(added, !there);
                         if added {
-                            self.known.insert(key, Known { value, flags: 0, expiry: 0, cas: written.cas });
+                            self.known
+                                .insert(key, MetadataCache { value, flags: 0, expiry: 0, cas: written.cas });
                         }
                     }
                     Err(_) => self.refused(),
@@ -162,7 +163,8 @@ impl Model {
                 match done {
                     Ok((Some(true), written)) => {
                         assert!(right);
-                        self.known.insert(key, Known { value, flags: 0, expiry: 0, cas: written.cas });
+                        self.known
+                            .insert(key, MetadataCache { value, flags: 0, expiry: 0, cas: written.cas });
                     }
                     Ok((Some(false), _)) => assert!(!right),
                     Ok((None, _)) => assert!(self.may_forget),
@@ -218,10 +220,10 @@ impl Model {
             return;
         }
         let Ok(uploaded) = upload.finish(&self.handle) else { return self.refused() };
-        let write = plain(NewValue::Is(Value::Uploaded(&uploaded)));
+        let write = plain(NewValue::Is(Value::CompletedUpload(&uploaded)));
         match self.handle.mutate(&name(key), |_| (Change::Write(write), ())) {
             Ok((_, written)) => {
-                drop(self.known.insert(key, Known { value, flags: 0, expiry: 0, cas: written.cas }))
+                drop(self.known.insert(key, MetadataCache { value, flags: 0, expiry: 0, cas: written.cas }))
             }
             Err(_) => self.refused(),
         }
@@ -239,7 +241,7 @@ impl Model {
         });
         let value = match &upload {
             None => Value::Bytes(&part),
-            Some(Ok(uploaded)) => Value::Uploaded(uploaded),
+            Some(Ok(uploaded)) => Value::CompletedUpload(uploaded),
             Some(Err(_)) => return self.refused(),
         };
         let done = self.handle.mutate(&name(key), |existing| match existing.info {
@@ -253,7 +255,7 @@ impl Model {
         match done {
             Ok((true, written)) => {
                 let value = if after { [known.value, part].concat() } else { [part, known.value].concat() };
-                self.known.insert(key, Known { value, cas: written.cas, ..known });
+                self.known.insert(key, MetadataCache { value, cas: written.cas, ..known });
             }
             Ok((false, _)) => assert!(self.may_forget),
             Err(_) => self.refused(),
@@ -280,7 +282,7 @@ impl Model {
             Ok((touched, _)) => {
                 assert!(touched == there.is_some() || self.may_forget);
                 if let (true, Some(known)) = (touched, there) {
-                    self.known.insert(key, Known { expiry: expiry.second(), ..known });
+                    self.known.insert(key, MetadataCache { expiry: expiry.second(), ..known });
                 }
             }
             Err(_) => self.refused(),
@@ -296,7 +298,7 @@ impl Model {
         let mut cursor = fabcache_store::dump::Cursor::START;
         let mut bytes = 0;
         while !cursor.is_done() {
-            let visit = |visited: fabcache_store::dump::Visited<'_>| {
+            let visit = |visited: fabcache_store::dump::VisitedItem<'_>| {
                 seen.push(visited.key.to_vec());
                 bytes += visited.info.bytes;
             };

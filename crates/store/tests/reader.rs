@@ -10,22 +10,23 @@ use common::{SetClock, delete, get, pattern, set, set_with, store};
 use fabcache_layout::Memory;
 use fabcache_layout::header::{self, PUBLISHED_BYTES};
 use fabcache_layout::reader::{
-    Fetched, Get, Hit, Known, Location, Mapped, Miss, Mode, Outcome, Reader, Reason, Rejection, Step,
+    FallbackReason, Fetched, Get, Hit, Location, Mapped, MetadataCache, Miss, ReadOutcome, Reader, Rejection,
+    Step, Validation,
 };
 use fabcache_store::{Expiry, Handle};
 
 /// Readers of both kinds.
 fn readers(handle: &Handle) -> [Mapped; 2] {
     let store = handle.store();
-    [Mode::SameHost, Mode::Remote(store.secret().clone())]
+    [Validation::SameHost, Validation::Remote(store.secret().clone())]
         .map(|mode| Mapped::open(map_all(store.region()), mode).expect("a region"))
 }
 
 fn read(reader: &mut Mapped, handle: &Handle, key: &[u8]) -> Option<(Vec<u8>, Hit)> {
     reader.begin(handle.store().now());
     match reader.get(key).0 {
-        Outcome::Hit(hit) => Some((reader.value(&hit).to_vec(), hit)),
-        Outcome::Miss(_) => None,
+        ReadOutcome::Hit(hit) => Some((reader.value(&hit).to_vec(), hit)),
+        ReadOutcome::Miss(_) => None,
         other => panic!("{other:?}"),
     }
 }
@@ -33,7 +34,7 @@ fn read(reader: &mut Mapped, handle: &Handle, key: &[u8]) -> Option<(Vec<u8>, Hi
 fn stale(reader: &mut Mapped, handle: &Handle, key: &[u8], location: Location) -> Rejection {
     reader.begin(handle.store().now());
     match reader.get_at(key, location).0 {
-        Outcome::Stale(why) => why,
+        ReadOutcome::Stale(why) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -65,7 +66,7 @@ fn all_that_is_stored_is_read_while_the_index_grows() {
 }
 
 #[test]
-fn long_values_are_read_from_their_pieces() {
+fn long_values_are_read_from_their_chunks() {
     let handle = Handle::new(&store(64 << 20, true, 1).0);
     let mut readers = readers(&handle);
     for len in [40_000, 300_000, 5_000_000, 20_000_000] {
@@ -74,7 +75,9 @@ fn long_values_are_read_from_their_pieces() {
         for reader in &mut readers {
             let (found, hit) = read(reader, &handle, b"long").expect("stored");
             assert!(found == value);
-            let Outcome::Hit(again) = reader.get_at(b"long", hit.location).0 else { panic!("it is there") };
+            let ReadOutcome::Hit(again) = reader.get_at(b"long", hit.location).0 else {
+                panic!("it is there")
+            };
             assert_eq!((reader.value(&again), again.location), (&value[..], hit.location));
         }
     }
@@ -92,7 +95,7 @@ fn a_kept_location(expiry: i64, happens: impl Fn(&Handle, &SetClock), expected: 
         set_with(&handle, b"key", b"value", 0, expiry).expect("memory is free");
         let location = read(reader, &handle, b"key").expect("stored").1.location;
         reader.begin(store.now());
-        assert!(matches!(reader.get_at(b"key", location).0, Outcome::Hit(_)));
+        assert!(matches!(reader.get_at(b"key", location).0, ReadOutcome::Hit(_)));
         assert_eq!(stale(reader, &handle, b"other", location), Rejection::OtherKey);
         happens(&handle, &clock);
         let why = stale(reader, &handle, b"key", location);
@@ -151,22 +154,26 @@ fn what_is_gone_is_a_miss_of_its_kind() {
     for mut reader in readers(&handle) {
         // By the reader's clock, though the server's is behind.
         reader.begin(store.now() + 3);
-        assert!(matches!(reader.get(b"expires").0, Outcome::Hit(_)));
+        assert!(matches!(reader.get(b"expires").0, ReadOutcome::Hit(_)));
         clock.advance(2);
         store.tick();
         reader.begin(store.now() + 3);
-        assert_eq!(reader.get(b"expires").0, Outcome::Miss(Miss::Expired));
+        assert_eq!(reader.get(b"expires").0, ReadOutcome::Miss(Miss::Expired));
         reader.begin(store.now() + 4);
-        assert_eq!(reader.get(b"flushed").0, Outcome::AskServer(Reason::Clock), "the server's clock stands");
+        assert_eq!(
+            reader.get(b"flushed").0,
+            ReadOutcome::AskServer(FallbackReason::Clock),
+            "the server's clock stands"
+        );
         reader.begin(store.now());
-        assert_eq!(reader.get(b"absent").0, Outcome::Miss(Miss::Absent));
+        assert_eq!(reader.get(b"absent").0, ReadOutcome::Miss(Miss::Absent));
         set_with(&handle, b"expires", b"value", 0, Expiry::from_client(5, store.now(), store.clock_origin()))
             .expect("memory is free");
     }
     handle.flush(Expiry::AT_ONCE);
     for mut reader in readers(&handle) {
         reader.begin(store.now());
-        assert_eq!(reader.get(b"flushed").0, Outcome::Miss(Miss::Flushed));
+        assert_eq!(reader.get(b"flushed").0, ReadOutcome::Miss(Miss::Flushed));
     }
 }
 
@@ -177,12 +184,18 @@ fn what_was_stored_after_a_flush_within_a_batch_is_a_hit() {
         reader.begin(handle.store().now());
         handle.flush(Expiry::AT_ONCE);
         set(&handle, b"key", b"value").expect("memory is free");
-        assert!(matches!(reader.get(b"key").0, Outcome::Hit(_)));
+        assert!(matches!(reader.get(b"key").0, ReadOutcome::Hit(_)));
     }
 }
 
 /// Runs a GET that fetches these bytes instead of the item's, and all else from the region as it is now.
-fn get_with(get: Get<&[u8]>, reader: &Reader, known: &mut Known, memory: &Memory, item: &[u8]) -> Outcome {
+fn get_with(
+    get: Get<&[u8]>,
+    reader: &Reader,
+    known: &mut MetadataCache,
+    memory: &Memory,
+    item: &[u8],
+) -> ReadOutcome {
     let mut get = get;
     let mut step = get.next(reader, known, Fetched::Nothing);
     loop {
@@ -190,7 +203,7 @@ fn get_with(get: Get<&[u8]>, reader: &Reader, known: &mut Known, memory: &Memory
         let fetched = match step {
             Step::Done(outcome) => return outcome,
             Step::Word(offset) => Fetched::Word(memory.load(offset, Ordering::Acquire)),
-            Step::Value { .. } | Step::Pieces { .. } => unreachable!("no value is to be placed"),
+            Step::Value { .. } | Step::Chunks { .. } => unreachable!("no value is to be placed"),
             Step::Bytes { len, .. } => {
                 bytes.resize(len, 0);
                 Fetched::Bytes(&bytes)
@@ -206,7 +219,7 @@ fn a_state_that_was_written_over_is_not_the_items() {
         let handle = Handle::new(&store(4 << 20, true, 1).0);
         let store = handle.store();
         let memory = map_all(store.region());
-        let mut mapped = Mapped::open(memory.clone(), Mode::SameHost).expect("a region");
+        let mut mapped = Mapped::open(memory.clone(), Validation::SameHost).expect("a region");
         set(&handle, b"before", &vec![b'x'; 40 + padding]).expect("memory is free");
         set(&handle, b"key", b"value").expect("memory is free");
         let location = read(&mut mapped, &handle, b"key").expect("stored").1.location;
@@ -216,15 +229,15 @@ fn a_state_that_was_written_over_is_not_the_items() {
         memory.copy_out(location.offset, &mut item);
         assert!(delete(&handle, b"key"));
         let birth = header::read(&memory).expect("a region");
-        let reader = Reader::new(&birth, Mode::Remote(store.secret().clone())).expect("sound");
-        let mut known = Known::new(reader.geometry());
+        let reader = Reader::new(&birth, Validation::Remote(store.secret().clone())).expect("sound");
+        let mut known = MetadataCache::new(reader.geometry());
         let mut line = [0; PUBLISHED_BYTES];
         memory.copy_out(header::PUBLISHED_AT, &mut line);
         known.begin(&line, store.now());
         let get = Get::at(&reader, &b"key"[..], location);
         let found = get_with(get, &reader, &mut known, &memory, &item);
         assert!(
-            matches!(found, Outcome::Hit(_)),
+            matches!(found, ReadOutcome::Hit(_)),
             "before its generation ends these are the item's: {found:?}"
         );
         for i in 0..40_000 {
@@ -232,6 +245,6 @@ fn a_state_that_was_written_over_is_not_the_items() {
         }
         let get = Get::at(&reader, &b"key"[..], location);
         let found = get_with(get, &reader, &mut known, &memory, &item);
-        assert_eq!(found, Outcome::Stale(Rejection::Recycled));
+        assert_eq!(found, ReadOutcome::Stale(Rejection::Recycled));
     }
 }

@@ -16,8 +16,8 @@ use common::outside::map_all;
 use common::{SetClock, delete, pattern, set, set_with, store};
 use fabcache_layout::header;
 use fabcache_layout::reader::remote::{Arrival, Done, Found, Now, RemoteOptions};
-use fabcache_layout::reader::{Location, Miss, Reason, Rejection, Remote, Value};
-use fabcache_store::life::Life;
+use fabcache_layout::reader::{FallbackReason, Location, Miss, Rejection, Remote, Value};
+use fabcache_store::liveness::Liveness;
 use fabcache_store::{Expiry, Handle, Store, StoreOptions};
 use proptest::prelude::*;
 use value::Random;
@@ -27,7 +27,7 @@ const GRACE_NS: u64 = 1_000_000;
 /// One of a store, with a fabric to it.
 fn remote(handle: &Handle, options: RemoteOptions) -> (Remote<Vec<u8>>, Fabric) {
     let memory = map_all(handle.store().region());
-    let life = Life::keep(handle.store()).expect("a thread, and robust futexes");
+    let life = Liveness::keep(handle.store()).expect("a thread, and robust futexes");
     let birth = header::read(&memory).expect("a region");
     let remote = Remote::new(&birth, handle.store().secret().clone(), options).expect("a sound one");
     (remote, Fabric::new(memory, options.in_order).keeping(Box::new(life)))
@@ -136,7 +136,7 @@ fn a_lone_get_at_a_kept_location_asks_for_its_line_when_that_is_of_use() {
 }
 
 #[test]
-fn long_values_are_put_together_from_pieces() {
+fn long_values_are_put_together_from_chunks() {
     for options in all_ways() {
         let handle = Handle::new(&store(64 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
@@ -509,7 +509,7 @@ fn a_get_whose_fetch_fails_is_for_the_server() {
             let done = remote.next_done().expect("over");
             let is_hit = value_of(&done, &mut fabric).is_some();
             let has_failed = fetched > failing / 2;
-            let is_asking = matches!(done.found, Found::AskServer(Reason::NotFetched));
+            let is_asking = matches!(done.found, Found::AskServer(FallbackReason::NotFetched));
             assert!(if has_failed { is_asking || is_hit } else { is_hit }, "{failing}: {:?}", done.found);
             fabric.run(&mut remote, now(&handle));
             assert_eq!(remote.fetches_under_way(), 0);
@@ -517,7 +517,10 @@ fn a_get_whose_fetch_fails_is_for_the_server() {
         remote.get(b"long", 0, at(&handle));
         fabric.post(&mut remote, &mut first);
         remote.abandon();
-        assert!(matches!(remote.next_done().expect("over").found, Found::AskServer(Reason::NotFetched)));
+        assert!(matches!(
+            remote.next_done().expect("over").found,
+            Found::AskServer(FallbackReason::NotFetched)
+        ));
         assert_eq!((remote.gets_under_way(), remote.fetches_under_way()), (0, 0));
     }
 }
@@ -532,7 +535,7 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
         set(&handle, b"long", &long).expect("memory is free");
         let mut first = |_| 0;
         remote.get(b"long", 0, at(&handle));
-        // Until its pieces are on their way.
+        // Until its chunks are on their way.
         while !fabric.has_values() {
             fabric.post(&mut remote, &mut first);
             if !fabric.has_values() {
@@ -696,8 +699,14 @@ impl Run<'_> {
                 self.misses += 1;
             }
             Found::AskServer(reason) => {
-                assert!(self.fails || *reason != Reason::NotFetched, "no fetch failed");
-                assert!(matches!(reason, Reason::NotFetched | Reason::Contended | Reason::Clock), "{done:?}");
+                assert!(self.fails || *reason != FallbackReason::NotFetched, "no fetch failed");
+                assert!(
+                    matches!(
+                        reason,
+                        FallbackReason::NotFetched | FallbackReason::Contended | FallbackReason::Clock
+                    ),
+                    "{done:?}"
+                );
                 self.asked += 1;
             }
             other => panic!("{other:?}"),

@@ -148,7 +148,7 @@ fn small_values_under_constant_eviction() {
 }
 
 #[test]
-fn long_values_in_pieces_under_constant_eviction() {
+fn long_values_in_chunks_under_constant_eviction() {
     torture(4 << 20, 200_000, seconds());
 }
 

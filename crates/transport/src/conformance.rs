@@ -1,6 +1,6 @@
 //! The suite that every way in passes: what `contract.rs` promises, seen from both ends.
 //!
-//! A way brings a [`Way`]: its listener, and how a client connects. Call [`run`] from a test.
+//! A way brings a [`TransportUnderTest`]: its listener, and how a client connects. Call [`run`] from a test.
 
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub trait Client: Send {
 }
 
 /// A way in, under test.
-pub trait Way: Sync {
+pub trait TransportUnderTest: Sync {
     /// The listener.
     fn listener(&self) -> &dyn Listener;
 
@@ -46,7 +46,7 @@ pub trait Way: Sync {
 ///
 /// # Panics
 /// When the way breaks the contract.
-pub fn run(way: &dyn Way) {
+pub fn run(way: &dyn TransportUnderTest) {
     answers_come_back(way);
     links_do_not_mix(way);
     a_client_that_leaves_ends_its_link(way);
@@ -58,7 +58,7 @@ pub fn run(way: &dyn Way) {
 }
 
 /// Accepts, waiting for it.
-fn accept(way: &dyn Way) -> Box<dyn Link> {
+fn accept(way: &dyn TransportUnderTest) -> Box<dyn Link> {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
         if let Some(link) = way.listener().accept().expect("accepting works") {
@@ -108,7 +108,7 @@ fn send_all(link: &mut dyn Link, mut bytes: &[u8]) {
 
 /// Runs a client beside the server's part.
 fn with_client<R: Send>(
-    way: &dyn Way,
+    way: &dyn TransportUnderTest,
     client: impl FnOnce(Box<dyn Client>) -> R + Send,
     server: impl FnOnce(),
 ) -> R {
@@ -119,7 +119,7 @@ fn with_client<R: Send>(
     })
 }
 
-fn answers_come_back(way: &dyn Way) {
+fn answers_come_back(way: &dyn TransportUnderTest) {
     let client = |mut client: Box<dyn Client>| {
         client.send(b"get a\r\n").expect("sending works");
         let mut answer = Vec::new();
@@ -140,7 +140,7 @@ fn answers_come_back(way: &dyn Way) {
     });
 }
 
-fn links_do_not_mix(way: &dyn Way) {
+fn links_do_not_mix(way: &dyn TransportUnderTest) {
     let count = 20;
     let client = |_first: Box<dyn Client>| {
         std::thread::scope(|scope| {
@@ -181,7 +181,7 @@ fn links_do_not_mix(way: &dyn Way) {
     with_client(way, client, serve);
 }
 
-fn a_client_that_leaves_ends_its_link(way: &dyn Way) {
+fn a_client_that_leaves_ends_its_link(way: &dyn TransportUnderTest) {
     let client = |mut client: Box<dyn Client>| client.send(b"bye").expect("sending works");
     with_client(way, client, || {
         let mut link = accept(way);
@@ -200,7 +200,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-fn long_streams_arrive_whole(way: &dyn Way) {
+fn long_streams_arrive_whole(way: &dyn TransportUnderTest) {
     let len = 3_000_000;
     let client = |mut client: Box<dyn Client>| {
         client.send(&pattern(len)).expect("sending works");
@@ -223,7 +223,7 @@ fn long_streams_arrive_whole(way: &dyn Way) {
     });
 }
 
-fn a_client_that_does_not_read_is_told_by_zero(way: &dyn Way) {
+fn a_client_that_does_not_read_is_told_by_zero(way: &dyn TransportUnderTest) {
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let client = move |mut client: Box<dyn Client>| {
         client.send(b"x").expect("sending works");
@@ -247,7 +247,7 @@ fn a_client_that_does_not_read_is_told_by_zero(way: &dyn Way) {
     });
 }
 
-fn dropping_a_link_is_seen_after_its_last_bytes(way: &dyn Way) {
+fn dropping_a_link_is_seen_after_its_last_bytes(way: &dyn TransportUnderTest) {
     let client = |mut client: Box<dyn Client>| {
         client.send(b"x").expect("sending works");
         let mut answer = Vec::new();

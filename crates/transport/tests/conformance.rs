@@ -11,7 +11,7 @@ use std::time::Duration;
 use fabcache_layout::channel::{Channel, Shape};
 use fabcache_layout::mapping::Mapping;
 use fabcache_layout::sync::Ordering;
-use fabcache_transport::conformance::{Client, Way, run};
+use fabcache_transport::conformance::{Client, TransportUnderTest, run};
 use fabcache_transport::memory::{MemoryListener, MemoryPeer};
 use fabcache_transport::shm::{NewChannel, ShmLink};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
@@ -44,7 +44,7 @@ impl<S: Read + Write + Send> Client for Stream<S> {
 
 struct Tcp(TcpListener);
 
-impl Way for Tcp {
+impl TransportUnderTest for Tcp {
     fn listener(&self) -> &dyn Listener {
         &self.0
     }
@@ -69,7 +69,7 @@ fn tcp_v6() {
 
 struct Unix(UnixListener);
 
-impl Way for Unix {
+impl TransportUnderTest for Unix {
     fn listener(&self) -> &dyn Listener {
         &self.0
     }
@@ -119,7 +119,7 @@ impl Listener for Shm {
     }
 }
 
-impl Way for Shm {
+impl TransportUnderTest for Shm {
     fn listener(&self) -> &dyn Listener {
         self
     }
@@ -351,7 +351,7 @@ impl Client for MemoryClient {
     }
 }
 
-impl Way for Memory {
+impl TransportUnderTest for Memory {
     fn listener(&self) -> &dyn Listener {
         &self.0
     }
@@ -389,7 +389,7 @@ impl Client for UdpClient {
     }
 }
 
-impl Way for Udp {
+impl TransportUnderTest for Udp {
     fn listener(&self) -> &dyn Listener {
         &self.0
     }
@@ -417,7 +417,7 @@ struct Tls {
     client: Arc<rustls::ClientConfig>,
 }
 
-impl Way for Tls {
+impl TransportUnderTest for Tls {
     fn listener(&self) -> &dyn Listener {
         &self.listener
     }

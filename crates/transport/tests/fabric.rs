@@ -11,14 +11,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use client::{Client, END, Endpoint, amount, domain, wait_until};
+use client::{Client, END, SharedEndpoint, amount, domain, wait_until};
 use fabcache_fabric::Domain;
 use fabcache_fabric::channel::{MESSAGE_BYTES, PIECE_BYTES_MAX, RING_BYTES_MIN, receives_for};
-use fabcache_transport::conformance::{self, Way, run};
+use fabcache_transport::conformance::{self, TransportUnderTest, run};
 use fabcache_transport::fabric::bounds::{
     BOUNCES, ENDING_TIME_MAX, GROWTH, LEAST_CREDITS, OWN_BYTES, OWN_GROWTH, RETRY_MAX, SENDS,
 };
-use fabcache_transport::fabric::{AttachError, FabricLink, FabricOptions, FabricPort, Rest};
+use fabcache_transport::fabric::{AttachError, FabricEndpoint, FabricLink, FabricOptions, Rest};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::{Kind, Link, Listener, Peer, Received, SocketLink};
 
@@ -28,7 +28,7 @@ struct Server {
     /// Where the endpoints of clients are.
     clients: Arc<Domain>,
     listener: TcpListener,
-    port: Mutex<FabricPort>,
+    port: Mutex<FabricEndpoint>,
 }
 
 impl Server {
@@ -44,13 +44,13 @@ impl Server {
         Server {
             listener: TcpListener::bind("127.0.0.1:0".parse().expect("an address"), &options)
                 .expect("loopback"),
-            port: Mutex::new(FabricPort::open(&domain, port).expect("a port")),
+            port: Mutex::new(FabricEndpoint::open(&domain, port).expect("a port")),
             domain,
             clients,
         }
     }
 
-    fn port(&self) -> std::sync::MutexGuard<'_, FabricPort> {
+    fn port(&self) -> std::sync::MutexGuard<'_, FabricEndpoint> {
         self.port.lock().expect("no test panics while it holds the port")
     }
 
@@ -82,14 +82,14 @@ impl Server {
     }
 
     /// A client and its link.
-    fn pair(&self, endpoint: &Arc<Endpoint>) -> (Client, FabricLink) {
+    fn pair(&self, endpoint: &Arc<SharedEndpoint>) -> (Client, FabricLink) {
         let client = Client::connect(self.listener.address(), endpoint);
         let link = wait_until(|| self.accept(0).expect("accepting works"));
         (client.finish(), link)
     }
 
-    fn endpoint(&self) -> Arc<Endpoint> {
-        Endpoint::open(&self.clients)
+    fn endpoint(&self) -> Arc<SharedEndpoint> {
+        SharedEndpoint::open(&self.clients)
     }
 }
 
@@ -116,10 +116,10 @@ impl Listener for Server {
 /// Clients of the suite, which drive themselves.
 struct Suite {
     server: Server,
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<SharedEndpoint>,
 }
 
-impl Way for Suite {
+impl TransportUnderTest for Suite {
     fn listener(&self) -> &dyn Listener {
         &self.server
     }
@@ -293,7 +293,7 @@ fn is_served_unasked(server: &Server) -> bool {
 }
 
 /// Links of one endpoint that nobody looks at any more: each has a MiB under way to be read.
-fn stuck(server: &Server, silent: &Arc<Endpoint>, links: usize) -> Vec<(Client, FabricLink)> {
+fn stuck(server: &Server, silent: &Arc<SharedEndpoint>, links: usize) -> Vec<(Client, FabricLink)> {
     let mut stuck: Vec<_> = (0..links).map(|_| server.pair(silent)).collect();
     // Their endpoint is proven to be theirs.
     for (client, link) in &mut stuck {
@@ -391,7 +391,7 @@ fn a_port_that_is_not_rid_of_its_clients_fails() {
     // Another can be opened in its place.
     drop((link, client));
     let options = FabricOptions { receives: 256, ..FabricOptions::default() };
-    let other = FabricPort::open(&server.domain, &options).expect("a port");
+    let other = FabricEndpoint::open(&server.domain, &options).expect("a port");
     drop(std::mem::replace(&mut *server.port(), other));
     let (mut client, mut link) = server.pair(&server.endpoint());
     echo(&server, &mut client, &mut link, 2_000_000);
@@ -501,7 +501,7 @@ const CHILD: &str = "FABCACHE_FABRIC_CHILD";
 fn child() {
     let Ok(what) = std::env::var(CHILD) else { return };
     let (kind, address) = what.split_once(' ').expect("two words");
-    let endpoint = Endpoint::open(&domain("CLIENT"));
+    let endpoint = SharedEndpoint::open(&domain("CLIENT"));
     let mut client = Client::connect(address.parse().expect("an address"), &endpoint).finish();
     let block = pattern(1 << 20);
     let mut sent = 0;

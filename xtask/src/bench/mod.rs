@@ -56,7 +56,7 @@ enum Part {
 }
 
 /// What is run.
-struct Subject {
+struct Measured {
     tool: PathBuf,
     programs: Programs,
 }
@@ -68,7 +68,7 @@ struct Subject {
 pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::register()?;
     make_packages_ready(&workspace::folder().join("tests/bench"), &interrupt)?;
-    let subject = Subject::new(args)?;
+    let subject = Measured::new(args)?;
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     if wanted(Part::Quick) {
         quick::run(&subject, &args.subcommand, &interrupt)?;
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-impl Subject {
+impl Measured {
     fn new(args: &Args) -> Result<Self> {
         let tool = args.tool.clone().map_or_else(workspace::build_tool, Ok)?;
         let fabcached = args.server.clone().map_or_else(workspace::build_server, Ok)?;

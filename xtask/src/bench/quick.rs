@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::Subject;
+use super::Measured;
 use crate::process::{self, Interrupt, Scratch};
 use crate::servers::{Server, Transport};
 
@@ -74,18 +74,18 @@ const MEASUREMENTS: &[Measurement] = &[
 
 /// A way to a server.
 #[derive(Clone, Copy)]
-struct Way {
+struct Route {
     name: &'static str,
     transport: Transport,
     scheme: &'static str,
 }
 
-const WAYS: [Way; 5] = [
-    Way { name: "memcached, TCP", transport: Transport::MemcachedTcp, scheme: "tcp" },
-    Way { name: "memcached, Unix socket", transport: Transport::MemcachedUnix, scheme: "unix" },
-    Way { name: "fabcached, TCP", transport: Transport::FabcachedTcp, scheme: "tcp" },
-    Way { name: "fabcached, Unix socket", transport: Transport::SharedMemory, scheme: "unix" },
-    Way { name: "fabcached, shared memory", transport: Transport::SharedMemory, scheme: "shm" },
+const WAYS: [Route; 5] = [
+    Route { name: "memcached, TCP", transport: Transport::MemcachedTcp, scheme: "tcp" },
+    Route { name: "memcached, Unix socket", transport: Transport::MemcachedUnix, scheme: "unix" },
+    Route { name: "fabcached, TCP", transport: Transport::FabcachedTcp, scheme: "tcp" },
+    Route { name: "fabcached, Unix socket", transport: Transport::SharedMemory, scheme: "unix" },
+    Route { name: "fabcached, shared memory", transport: Transport::SharedMemory, scheme: "shm" },
 ];
 
 /// What results say.
@@ -100,7 +100,7 @@ struct Found {
 ///
 /// # Errors
 /// One is not known here, or fails.
-pub(super) fn run(subject: &Subject, only: &[String], interrupt: &Interrupt) -> Result<()> {
+pub(super) fn run(subject: &Measured, only: &[String], interrupt: &Interrupt) -> Result<()> {
     ensure_all_known(subject, interrupt)?;
     for name in only {
         let known = MEASUREMENTS.iter().any(|measurement| measurement.subcommand == name);
@@ -111,7 +111,7 @@ pub(super) fn run(subject: &Subject, only: &[String], interrupt: &Interrupt) -> 
         only.is_empty() || only.iter().any(|name| name == measurement.subcommand)
     };
     for measurement in MEASUREMENTS.iter().filter(wanted) {
-        let ways: &[Option<Way>] = match measurement.against {
+        let ways: &[Option<Route>] = match measurement.against {
             Against::Urls => &WAYS.map(Some),
             Against::Programs => &[None],
             Against::Nothing(why) => {
@@ -128,7 +128,7 @@ pub(super) fn run(subject: &Subject, only: &[String], interrupt: &Interrupt) -> 
 }
 
 /// A subcommand that nobody added here would never be checked.
-fn ensure_all_known(subject: &Subject, interrupt: &Interrupt) -> Result<()> {
+fn ensure_all_known(subject: &Measured, interrupt: &Interrupt) -> Result<()> {
     let scratch = Scratch::create()?;
     let mut help = Command::new(&subject.tool);
     let help = process::run(help.args(["bench", "--help"]), scratch.path(), TIME_MAX, interrupt)?;
@@ -153,9 +153,9 @@ fn subcommands(help: &str) -> BTreeSet<&str> {
 
 /// Runs one, and says what became of it.
 fn is_fine(
-    subject: &Subject,
+    subject: &Measured,
     measurement: &Measurement,
-    way: Option<Way>,
+    way: Option<Route>,
     interrupt: &Interrupt,
 ) -> Result<bool> {
     let scratch = Scratch::create()?;

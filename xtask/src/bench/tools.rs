@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Subject;
+use super::Measured;
 use crate::process::{self, Interrupt, Scratch};
 use crate::servers::{Programs, Server, Transport};
 
@@ -58,7 +58,7 @@ struct Row {
 
 /// Where and how programs are run.
 struct Runner<'a> {
-    subject: &'a Subject,
+    subject: &'a Measured,
     server: &'a Server,
     scratch: &'a Path,
     pinned: bool,
@@ -69,7 +69,7 @@ struct Runner<'a> {
 ///
 /// # Errors
 /// A server does not come up, or a tool fails or prints what is not known.
-pub(super) fn run(subject: &Subject, amount: Amount, interrupt: &Interrupt) -> Result<()> {
+pub(super) fn run(subject: &Measured, amount: Amount, interrupt: &Interrupt) -> Result<()> {
     let pinned = std::thread::available_parallelism()?.get() > CLIENT_CPU;
     if !pinned {
         println!("there is one CPU: servers and clients share it");

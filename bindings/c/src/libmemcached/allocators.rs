@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 
-use super::border::{Out, put};
 use super::constants::{MEMCACHED_INVALID_ARGUMENTS, MEMCACHED_SUCCESS, memcached_return_t};
+use super::ffi::{Out, put};
 use super::types::{
     memcached_allocator_t, memcached_calloc_fn, memcached_free_fn, memcached_malloc_fn, memcached_realloc_fn,
     memcached_st,

@@ -2,8 +2,8 @@
 
 use std::ptr;
 
-use super::border::{Out, put};
 use super::constants::*;
+use super::ffi::{Out, put};
 use super::types::{memcached_analysis_st, memcached_st, memcached_stat_st};
 use crate::guarded;
 

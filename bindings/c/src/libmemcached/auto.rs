@@ -2,8 +2,8 @@
 
 use std::ffi::c_char;
 
-use super::border::{Out, bytes, put};
 use super::constants::*;
+use super::ffi::{Out, bytes, put};
 use super::types::memcached_st;
 use crate::guarded;
 

@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use super::border::array;
 use super::constants::*;
+use super::ffi::array;
 use super::types::*;
 use crate::guarded;
 

@@ -4,8 +4,8 @@ use std::ffi::{CString, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
 
-use super::border::{Out, put, text};
 use super::constants::*;
+use super::ffi::{Out, put, text};
 use super::types::{
     memcached_cleanup_fn, memcached_clone_fn, memcached_st, memcached_trigger_delete_key_fn,
     memcached_trigger_key_fn,

@@ -2,8 +2,8 @@
 
 use std::ffi::c_char;
 
-use super::border::bytes;
 use super::constants::*;
+use super::ffi::bytes;
 use super::types::{flags, memcached_st};
 use crate::guarded;
 

@@ -2,9 +2,9 @@
 
 use std::ffi::{CString, c_void};
 
-use super::border;
 use super::constants::*;
-use super::error::Told;
+use super::error::ErrorContext;
+use super::ffi;
 use super::stats::connect_all;
 use super::types::{memcached_dump_fn, memcached_st};
 use crate::guarded;
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn memcached_dump(
     guarded(MEMCACHED_FAILURE, || {
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
         // SAFETY: as our caller promises.
-        let functions = unsafe { border::array(function, number_of_callbacks as usize) };
+        let functions = unsafe { ffi::array(function, number_of_callbacks as usize) };
         dump(memc, functions, context).err().unwrap_or(MEMCACHED_SUCCESS)
     })
 }
@@ -60,7 +60,7 @@ fn dump(
                     unsafe { function(memc, key.as_ptr(), key.as_bytes().len(), context) }
                 };
                 if let Some(rc) = functions.iter().map(call).find(|rc| *rc != MEMCACHED_SUCCESS) {
-                    memc.fail_of(server, rc, Told::default());
+                    memc.fail_of(server, rc, ErrorContext::default());
                     result = Err(MEMCACHED_SOME_ERRORS);
                 }
             }

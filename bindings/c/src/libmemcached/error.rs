@@ -15,7 +15,7 @@ const REPORTS_MAX: usize = 32;
 
 /// What an error is told with.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Told<'a> {
+pub struct ErrorContext<'a> {
     /// The system's number of it, or 0.
     pub errno: i32,
     /// More words.
@@ -28,18 +28,18 @@ impl memcached_st {
     /// Notes an error, and returns its code.
     #[cold]
     pub(crate) fn fail(&self, code: memcached_return_t) -> memcached_return_t {
-        self.note(code, Told::default(), None)
+        self.note(code, ErrorContext::default(), None)
     }
 
     /// The same in more words.
     #[cold]
     pub(crate) fn fail_with(&self, code: memcached_return_t, message: &str) -> memcached_return_t {
-        self.note(code, Told { message, ..Told::default() }, None)
+        self.note(code, ErrorContext { message, ..ErrorContext::default() }, None)
     }
 
     /// The same as it is told: with the system's words for it, or with none but these.
     #[cold]
-    pub(crate) fn fail_told(&self, code: memcached_return_t, told: Told<'_>) -> memcached_return_t {
+    pub(crate) fn fail_told(&self, code: memcached_return_t, told: ErrorContext<'_>) -> memcached_return_t {
         self.note(code, told, None)
     }
 
@@ -49,7 +49,7 @@ impl memcached_st {
         &self,
         server: &memcached_instance_st,
         code: memcached_return_t,
-        told: Told<'_>,
+        told: ErrorContext<'_>,
     ) -> memcached_return_t {
         self.note(code, told, Some(server))
     }
@@ -57,7 +57,7 @@ impl memcached_st {
     fn note(
         &self,
         code: memcached_return_t,
-        told: Told<'_>,
+        told: ErrorContext<'_>,
         server: Option<&memcached_instance_st>,
     ) -> memcached_return_t {
         let Some(inner) = self.inner() else { return code };
@@ -84,7 +84,7 @@ fn keep(errors: &mut Vec<Report>, report: Report) {
 fn text(
     memc: &memcached_st,
     code: memcached_return_t,
-    Told { errno, message, is_verbatim }: Told<'_>,
+    ErrorContext { errno, message, is_verbatim }: ErrorContext<'_>,
     server: Option<&memcached_instance_st>,
 ) -> CString {
     let mut text = format!("({memc:p}) ").into_bytes();

@@ -2,9 +2,9 @@
 
 use std::ffi::c_char;
 
-use super::border::bytes;
 use super::constants::*;
-use super::error::Told;
+use super::error::ErrorContext;
+use super::ffi::bytes;
 use super::types::memcached_st;
 use crate::guarded;
 
@@ -51,7 +51,7 @@ fn try_exist(memc: &memcached_st, group: Option<&[u8]>, key: &[u8]) -> Result<()
     match key.len() {
         0 if memc.is_binary() => {
             let server = memc.server_of(inner, group, key)?;
-            return Err(memc.fail_of(&server, MEMCACHED_UNKNOWN_READ_FAILURE, Told::default()));
+            return Err(memc.fail_of(&server, MEMCACHED_UNKNOWN_READ_FAILURE, ErrorContext::default()));
         }
         0 => return Err(MEMCACHED_ERROR),
         MEMCACHED_MAX_KEY.. => return Err(memc.bad_line(inner, key)),

@@ -4,12 +4,12 @@ use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 use std::rc::Rc;
 
-use fabcache_client::{Completed, Outcome};
+use fabcache_client::{CompletedRequest, Outcome};
 
-use super::border::{Out, array, put};
 use super::constants::*;
+use super::ffi::{Out, array, put};
 use super::handle::State;
-use super::instance::{Asked, memcached_instance_st};
+use super::instance::{RequestedKey, memcached_instance_st};
 use super::result::memcached_result_create;
 use super::types::*;
 use crate::guarded;
@@ -130,8 +130,8 @@ pub unsafe extern "C" fn memcached_fetch_execute(
 fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_return_t {
     let Some(inner) = memc.inner() else { return MEMCACHED_INVALID_ARGUMENTS };
     let mut is_lost = false;
-    while let Some((server, Asked { mut request, tells_cas, is_grouped })) = next(inner) {
-        let Completed { key, value, result: outcome } = request.wait();
+    while let Some((server, RequestedKey { mut request, tells_cas, is_grouped })) = next(inner) {
+        let CompletedRequest { key, value, result: outcome } = request.wait();
         let found = match outcome {
             Ok(Outcome::Found { flags, cas }) => Some((flags, cas, value)),
             // As for one key.
@@ -172,7 +172,7 @@ fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_re
 }
 
 /// The next that is there, of any server; else the next of one of them.
-fn next(inner: &State) -> Option<(Rc<memcached_instance_st>, Asked)> {
+fn next(inner: &State) -> Option<(Rc<memcached_instance_st>, RequestedKey)> {
     let servers = inner.instances.borrow();
     let mut waiting = servers.iter().filter(|server| !server.asked.borrow().is_empty());
     let first = waiting.next()?;

@@ -4,10 +4,10 @@ use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 use std::rc::Rc;
 
-use super::border::{Out, array, bytes, put};
 use super::constants::*;
+use super::ffi::{Out, array, bytes, put};
 use super::handle::State;
-use super::instance::{Asked, memcached_instance_st};
+use super::instance::{RequestedKey, memcached_instance_st};
 use super::result::is_kept;
 use super::types::*;
 use crate::guarded;
@@ -344,7 +344,7 @@ fn try_mget(memc: &memcached_st, group: Option<&[u8]>, keys: &Keys<'_>) -> Resul
             match inner.with_key(key, |full| server.ask_for(memc, full)) {
                 Ok(request) => {
                     let (tells_cas, is_grouped) = (memc.tells_cas(), group.is_some());
-                    server.asked.borrow_mut().push_back(Asked { request, tells_cas, is_grouped });
+                    server.asked.borrow_mut().push_back(RequestedKey { request, tells_cas, is_grouped });
                     asked += 1;
                     unasked = None;
                     break;

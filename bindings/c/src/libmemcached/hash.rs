@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_void};
 
 use fabcache_client::distribution::Hash;
 
-use super::border::bytes;
 use super::constants::*;
+use super::ffi::bytes;
 use super::types::{hashkit_function_st, hashkit_hash_fn, hashkit_st, memcached_st};
 use crate::guarded;
 

@@ -8,8 +8,8 @@ use std::ptr::{self, NonNull};
 use fabcache_client::distribution::Hash;
 use md5::{Digest, Md5};
 
-use super::border;
 use super::constants::*;
+use super::ffi;
 use super::hash::of_number;
 use super::types::{IS_ALLOCATED, hashkit_function_st, hashkit_hash_fn, hashkit_st};
 use crate::guarded;
@@ -28,7 +28,7 @@ macro_rules! hashes {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(key: *const c_char, key_length: usize) -> u32 {
                 // SAFETY: as our caller promises.
-                let key = unsafe { border::bytes(key, key_length) };
+                let key = unsafe { ffi::bytes(key, key_length) };
                 guarded(DIGEST_OF_NOTHING, || Hash::$hash.of(key))
             }
         )*
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn libhashkit_md5_signature(key: *const u8, length: usize,
         return;
     }
     // SAFETY: as our caller promises.
-    let key = unsafe { border::bytes(key.cast(), length) };
+    let key = unsafe { ffi::bytes(key.cast(), length) };
     let Some(signature) = guarded(None, || Some(<[u8; 16]>::from(Md5::digest(key)))) else { return };
     // SAFETY: the caller has room for 16 bytes there, and it is not in our array.
     unsafe { ptr::copy_nonoverlapping(signature.as_ptr(), result, signature.len()) };
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn libhashkit_digest(
     algorithm: hashkit_hash_algorithm_t,
 ) -> u32 {
     // SAFETY: as our caller promises.
-    let key = unsafe { border::bytes(key, key_length) };
+    let key = unsafe { ffi::bytes(key, key_length) };
     guarded(DIGEST_OF_NOTHING, || of_number(algorithm).map_or(DIGEST_OF_NOTHING, |hash| hash.of(key)))
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use fabcache_client::{Client, Error, Failure, Options, Outcome, Protocol, Request};
 
 use super::constants::*;
-use super::error::Told;
+use super::error::ErrorContext;
 use super::handle::Report;
 use super::routing::now;
 use super::types::{flags, memcached_st};
@@ -40,7 +40,7 @@ pub struct memcached_instance_st {
     /// What is stored without waiting, until it is waited for.
     buffered: RefCell<Vec<Request>>,
     /// What `memcached_mget` asked for and nobody fetched yet.
-    pub(crate) asked: RefCell<VecDeque<Asked>>,
+    pub(crate) asked: RefCell<VecDeque<RequestedKey>>,
     pub(crate) state: Cell<memcached_server_state_t>,
     /// One after the other, at most one a query.
     failures: Cell<u32>,
@@ -74,7 +74,7 @@ const _: () = {
 
 /// One key that was asked for.
 #[derive(Debug)]
-pub struct Asked {
+pub struct RequestedKey {
     pub(crate) request: Request,
     /// It comes with its CAS: as was set when it was asked for.
     pub(crate) tells_cas: bool,
@@ -360,7 +360,7 @@ impl memcached_instance_st {
                     self.failures.set(memc.server_failure_limit.get().saturating_sub(1));
                 }
                 memc.redistribute();
-                return Err(memc.fail_of(self, MEMCACHED_SERVER_MARKED_DEAD, Told::default()));
+                return Err(memc.fail_of(self, MEMCACHED_SERVER_MARKED_DEAD, ErrorContext::default()));
             }
             self.state.set(MEMCACHED_SERVER_STATE_IN_TIMEOUT);
             if self.next_retry.get() == 0 {
@@ -369,7 +369,7 @@ impl memcached_instance_st {
         }
         if self.state.get() == MEMCACHED_SERVER_STATE_IN_TIMEOUT && now() < self.next_retry.get() {
             self.is_last_lost(memc);
-            return Err(memc.fail_of(self, MEMCACHED_SERVER_TEMPORARILY_DISABLED, Told::default()));
+            return Err(memc.fail_of(self, MEMCACHED_SERVER_TEMPORARILY_DISABLED, ErrorContext::default()));
         }
         Ok(())
     }
@@ -406,7 +406,7 @@ impl memcached_instance_st {
     pub(crate) fn told_again(&self, memc: &memcached_st, code: memcached_return_t) -> memcached_return_t {
         let is_local = self.kind == MEMCACHED_CONNECTION_UNIX_SOCKET;
         if self.state.get() == MEMCACHED_SERVER_STATE_IN_TIMEOUT && !memc.is_binary() && !is_local {
-            memc.fail_of(self, code, Told::default());
+            memc.fail_of(self, code, ErrorContext::default());
         }
         code
     }
@@ -420,7 +420,7 @@ impl memcached_instance_st {
             Error::Key(_) => return memc.fail(MEMCACHED_BAD_KEY_PROVIDED),
             Error::Address { .. } => {
                 let message = &error.to_string();
-                let told = Told { message, ..Told::default() };
+                let told = ErrorContext { message, ..ErrorContext::default() };
                 let code = memc.fail_of(self, MEMCACHED_HOST_LOOKUP_FAILURE, told);
                 self.is_lost(memc);
                 return code;
@@ -445,14 +445,14 @@ impl memcached_instance_st {
                     }
                     _ => {
                         let errno = error.raw_os_error().unwrap_or(0);
-                        let told = Told { errno, ..Told::default() };
+                        let told = ErrorContext { errno, ..ErrorContext::default() };
                         memc.fail_of(self, MEMCACHED_CONNECTION_FAILURE, told)
                     }
                 }
             }
             Failure::Protocol(said) => {
                 self.state.set(MEMCACHED_SERVER_STATE_NEW);
-                let told = Told { message: said, ..Told::default() };
+                let told = ErrorContext { message: said, ..ErrorContext::default() };
                 memc.fail_of(self, MEMCACHED_UNKNOWN_READ_FAILURE, told)
             }
             // Nobody wanted to know.
@@ -465,14 +465,14 @@ impl memcached_instance_st {
     fn not_connected(&self, memc: &memcached_st, error: &std::io::Error) -> memcached_return_t {
         let was_lost = self.next_retry.get() > 0;
         let errno = error.raw_os_error().unwrap_or(0);
-        let plain = Told { errno, ..Told::default() };
+        let plain = ErrorContext { errno, ..ErrorContext::default() };
         let code = match (error.kind(), error.raw_os_error()) {
             (ErrorKind::TimedOut, _) => memc.fail_of(self, MEMCACHED_TIMEOUT, TIMED_OUT),
             (_, None) => {
                 // The resolver's: it has numbers of its own.
                 let said = error.to_string();
                 let message = said.rsplit_once(": ").map_or(&*said, |(_, why)| why);
-                let told = Told { message, ..Told::default() };
+                let told = ErrorContext { message, ..ErrorContext::default() };
                 memc.fail_of(self, MEMCACHED_HOST_LOOKUP_FAILURE, told)
             }
             _ if self.kind == MEMCACHED_CONNECTION_UNIX_SOCKET => memc.fail_of(self, MEMCACHED_ERRNO, plain),
@@ -483,7 +483,7 @@ impl memcached_instance_st {
             return code;
         }
         let message = &format!("{}:{}", self.name().to_string_lossy(), self.port);
-        let told = Told { message, ..Told::default() };
+        let told = ErrorContext { message, ..ErrorContext::default() };
         memc.fail_of(self, MEMCACHED_SERVER_TEMPORARILY_DISABLED, told)
     }
 
@@ -497,9 +497,9 @@ impl memcached_instance_st {
         if says(&["out of memory"]) {
             return MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE;
         }
-        let verbatim = |message| Told { message, is_verbatim: true, ..Told::default() };
+        let verbatim = |message| ErrorContext { message, is_verbatim: true, ..ErrorContext::default() };
         if says(&["non-numeric"]) && memc.is_binary() {
-            return memc.fail_of(self, MEMCACHED_UNKNOWN_READ_FAILURE, Told::default());
+            return memc.fail_of(self, MEMCACHED_UNKNOWN_READ_FAILURE, ErrorContext::default());
         }
         if says(&["non-numeric"]) {
             // The binary protocol's words for it are others.
@@ -515,13 +515,13 @@ impl memcached_instance_st {
         if says(&["does not know", "unknown command"]) {
             let by_packet = memc.is_binary();
             let code = if by_packet { MEMCACHED_UNKNOWN_READ_FAILURE } else { MEMCACHED_ERROR };
-            return memc.fail_of(self, code, Told::default());
+            return memc.fail_of(self, code, ErrorContext::default());
         }
         memc.fail_of(self, MEMCACHED_SERVER_ERROR, verbatim(why))
     }
 }
 
-const TIMED_OUT: Told<'_> = Told { errno: 0, message: "time out", is_verbatim: false };
+const TIMED_OUT: ErrorContext<'_> = ErrorContext { errno: 0, message: "time out", is_verbatim: false };
 
 /// Milliseconds; less than none are as long as it takes.
 fn patience(milliseconds: i32) -> Duration {

@@ -10,10 +10,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::behavior::{memcached_behavior_get, memcached_behavior_set};
-use super::border::{Out, put};
 use super::configuration::memcached;
 use super::constants::*;
 use super::create::{memcached_clone, memcached_free};
+use super::ffi::{Out, put};
 use super::types::memcached_st;
 use crate::guarded;
 
@@ -97,7 +97,7 @@ impl memcached_pool_st {
     }
 
     /// Takes a handle out, by a time or waiting for ever.
-    fn take(&self, patience: Patience) -> Result<Handle, memcached_return_t> {
+    fn take(&self, patience: WaitPolicy) -> Result<Handle, memcached_return_t> {
         let mut handles = self.lock();
         loop {
             if let Some(handle) = handles.idle.pop() {
@@ -107,9 +107,9 @@ impl memcached_pool_st {
                 return handles.grow().ok_or(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
             }
             handles = match patience {
-                Patience::None => return Err(MEMCACHED_NOTFOUND),
-                Patience::Endless => self.given_back.wait(handles).unwrap_or_else(PoisonError::into_inner),
-                Patience::Until(end) => {
+                WaitPolicy::None => return Err(MEMCACHED_NOTFOUND),
+                WaitPolicy::Endless => self.given_back.wait(handles).unwrap_or_else(PoisonError::into_inner),
+                WaitPolicy::Until(end) => {
                     let left = end.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return Err(MEMCACHED_TIMEOUT);
@@ -123,7 +123,7 @@ impl memcached_pool_st {
 }
 
 #[derive(Clone, Copy)]
-enum Patience {
+enum WaitPolicy {
     None,
     Endless,
     Until(Instant),
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn memcached_pool_destroy(pool: *mut memcached_pool_st) ->
 
 fn take_out(
     pool: Option<&memcached_pool_st>,
-    patience: Patience,
+    patience: WaitPolicy,
     rc: Out<'_, memcached_return_t>,
 ) -> *mut memcached_st {
     let taken = pool.ok_or(MEMCACHED_INVALID_ARGUMENTS).and_then(|pool| pool.take(patience));
@@ -219,7 +219,9 @@ pub unsafe extern "C" fn memcached_pool_pop(
     block: bool,
     rc: Out<'_, memcached_return_t>,
 ) -> *mut memcached_st {
-    guarded(ptr::null_mut(), || take_out(pool, if block { Patience::Endless } else { Patience::None }, rc))
+    guarded(ptr::null_mut(), || {
+        take_out(pool, if block { WaitPolicy::Endless } else { WaitPolicy::None }, rc)
+    })
 }
 
 /// Takes a handle out; null if all are taken for as long. Without a time, or with none, it is not waited for.
@@ -231,14 +233,14 @@ pub unsafe extern "C" fn memcached_pool_fetch(
 ) -> *mut memcached_st {
     guarded(ptr::null_mut(), || {
         let patience = match relative_time.map(|time| (time.tv_sec, time.tv_nsec)) {
-            None | Some((0, 0)) => Patience::None,
+            None | Some((0, 0)) => WaitPolicy::None,
             Some((seconds, nanoseconds)) => {
                 let Ok(nanoseconds @ 0..1_000_000_000) = u32::try_from(nanoseconds) else {
                     put(rc, MEMCACHED_ERRNO);
                     return ptr::null_mut();
                 };
                 let time = Duration::new(u64::try_from(seconds).unwrap_or(0), nanoseconds);
-                Instant::now().checked_add(time).map_or(Patience::Endless, Patience::Until)
+                Instant::now().checked_add(time).map_or(WaitPolicy::Endless, WaitPolicy::Until)
             }
         };
         take_out(pool, patience, rc)

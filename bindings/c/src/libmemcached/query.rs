@@ -1,7 +1,7 @@
 //! How every call begins: errors of the last are forgotten, arguments are looked at.
 
 use super::constants::*;
-use super::error::Told;
+use super::error::ErrorContext;
 use super::handle::State;
 use super::types::{handle_state, memcached_st};
 
@@ -76,7 +76,7 @@ impl memcached_st {
 
     /// The same in other words.
     pub(crate) fn bad_line_with(&self, inner: &State, key: &[u8], message: &str) -> memcached_return_t {
-        let told = Told { message, is_verbatim: true, ..Told::default() };
+        let told = ErrorContext { message, is_verbatim: true, ..ErrorContext::default() };
         match self.server_of(inner, None, key) {
             Ok(server) => self.fail_of(&server, MEMCACHED_CLIENT_ERROR, told),
             Err(code) => code,

@@ -14,8 +14,8 @@ use std::rc::Rc;
 
 use fabcache_client::{Error, Outcome, Request, Ttl};
 
-use super::border;
 use super::constants::*;
+use super::ffi;
 use super::instance::memcached_instance_st;
 use super::types::memcached_st;
 use crate::guarded;
@@ -104,19 +104,19 @@ pub unsafe extern "C" fn memcached_request_free(
 }
 
 /// A handle's key on its way to its server.
-struct Asked<'a> {
+struct RequestedKey<'a> {
     memc: &'a memcached_st,
     request: &'a memcached_request_st,
     server: Rc<memcached_instance_st>,
     key: Vec<u8>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestedKey<'a> {
     fn new(
         memc: Option<&'a memcached_st>,
         request: Option<&'a memcached_request_st>,
         key: &[u8],
-    ) -> Result<Asked<'a>, memcached_return_t> {
+    ) -> Result<RequestedKey<'a>, memcached_return_t> {
         let (Some(memc), Some(request)) = (memc, request) else { return Err(MEMCACHED_INVALID_ARGUMENTS) };
         if request.operation.borrow().is_some() {
             return Err(memc.fail_with(MEMCACHED_IN_PROGRESS, "The request is not over yet."));
@@ -129,7 +129,7 @@ impl<'a> Asked<'a> {
             Ok((server, inner.with_key(key, <[u8]>::to_vec)))
         };
         match start() {
-            Ok((server, key)) => Ok(Asked { memc, request, server, key }),
+            Ok((server, key)) => Ok(RequestedKey { memc, request, server, key }),
             Err(rc) => {
                 request.response.set(rc);
                 Err(rc)
@@ -138,7 +138,7 @@ impl<'a> Asked<'a> {
     }
 
     fn begin(self, begin: impl FnOnce(&fabcache_client::Client, Vec<u8>) -> Request) -> memcached_return_t {
-        let Asked { memc, request, server, key } = self;
+        let RequestedKey { memc, request, server, key } = self;
         let begun = if server.has_buffered() { server.drain(memc) } else { Ok(()) };
         match begun.and_then(|()| server.with_client(memc, |client| begin(client, key))) {
             Ok(begun) => {
@@ -165,14 +165,14 @@ unsafe fn set(
     flags: u32,
 ) -> memcached_return_t {
     // SAFETY: as our caller promises.
-    let key = unsafe { border::bytes(key, key_length) };
-    let asked = match Asked::new(memc, request, key) {
+    let key = unsafe { ffi::bytes(key, key_length) };
+    let asked = match RequestedKey::new(memc, request, key) {
         Ok(asked) => asked,
         Err(rc) => return rc,
     };
     let (value, length) = (asked.request.value.get(), asked.request.value_length.get());
     // SAFETY: as our caller promises.
-    let value = unsafe { border::bytes(value, length) }.to_vec();
+    let value = unsafe { ffi::bytes(value, length) }.to_vec();
     asked.request.flags.set(flags);
     asked.begin(|client, key| client.iset_with_flags(key, value, Ttl::exact(expiration), flags))
 }
@@ -214,8 +214,8 @@ unsafe fn get(
     request: Option<&memcached_request_st>,
 ) -> memcached_return_t {
     // SAFETY: as our caller promises.
-    let key = unsafe { border::bytes(key, key_length) };
-    let asked = match Asked::new(memc, request, key) {
+    let key = unsafe { ffi::bytes(key, key_length) };
+    let asked = match RequestedKey::new(memc, request, key) {
         Ok(asked) => asked,
         Err(rc) => return rc,
     };

@@ -5,8 +5,8 @@ use std::ffi::c_char;
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
-use super::border::bytes;
 use super::constants::*;
+use super::ffi::bytes;
 use super::types::*;
 use crate::guarded;
 

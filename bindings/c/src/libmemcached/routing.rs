@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fabcache_client::distribution::{Hashing, Mapping, Names, Placement, Weights};
-use fabcache_client::{Address, Distribution, Place};
+use fabcache_client::{Address, Distribution, ServerEndpoint};
 
 use super::constants::*;
 use super::handle::State;
@@ -112,7 +112,7 @@ impl memcached_st {
         // A hash of the caller's, called below, may call us again.
         let instances = inner.instances.borrow().clone();
         // Only names and weights count for it, and libmemcached calls a socket by its path and the port it was given.
-        let place = |server: &memcached_instance_st| Place::Tcp {
+        let place = |server: &memcached_instance_st| ServerEndpoint::Tcp {
             host: server.host().into_owned(),
             port: server.port,
         };

@@ -10,8 +10,8 @@ use std::rc::{Rc, Weak};
 use fabcache_client::Credentials;
 
 use super::behavior::memcached_behavior_set;
-use super::border;
 use super::constants::*;
+use super::ffi;
 use super::types::memcached_st;
 use crate::guarded;
 
@@ -205,7 +205,7 @@ unsafe fn ask_name(ask: unsafe extern "C" fn() -> c_int, callback: sasl_callback
     // SAFETY: it is called as sasl.h says, with its own context.
     let rc = unsafe { ask(callback.context, callback.id as c_int, &mut name, &mut len) };
     // SAFETY: it says that a string lies there.
-    (rc == OK).then(|| unsafe { border::text(name) }.map(<[u8]>::to_vec)).flatten()
+    (rc == OK).then(|| unsafe { ffi::text(name) }.map(<[u8]>::to_vec)).flatten()
 }
 
 /// # Safety
@@ -237,9 +237,9 @@ pub unsafe extern "C" fn memcached_set_sasl_auth_data(
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         // SAFETY: as our caller promises.
-        let name = unsafe { border::text(username) };
+        let name = unsafe { ffi::text(username) };
         // SAFETY: as our caller promises.
-        let password = unsafe { border::text(password) };
+        let password = unsafe { ffi::text(password) };
         let (Some(memc), Some(name), Some(password)) = (ptr, name, password) else {
             return MEMCACHED_INVALID_ARGUMENTS;
         };

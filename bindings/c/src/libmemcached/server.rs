@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_void};
 use std::ptr::null;
 use std::rc::Rc;
 
-use super::border::{Out, array, bytes, put, text};
 use super::constants::*;
+use super::ffi::{Out, array, bytes, put, text};
 use super::instance::memcached_instance_st;
 use super::types::*;
 use crate::guarded;

@@ -3,8 +3,8 @@
 use std::ffi::c_char;
 use std::ptr::null_mut;
 
-use super::border::{Out, put, text};
 use super::constants::*;
+use super::ffi::{Out, put, text};
 use super::instance::{FABRIC, behind_fabric};
 use super::types::*;
 use crate::guarded;
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn memcached_server_push(
         // SAFETY: the caller's promise.
         let count = unsafe { memcached_server_list_count(list) };
         // SAFETY: the caller's promise.
-        let servers = unsafe { super::border::array(list.cast_const(), count as usize) };
+        let servers = unsafe { super::ffi::array(list.cast_const(), count as usize) };
         if servers.is_empty() {
             return MEMCACHED_SUCCESS;
         }

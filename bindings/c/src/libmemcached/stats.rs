@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use fabcache_client::{Client, Error, Failure};
 
-use super::border::{self, Out, put};
 use super::constants::*;
+use super::ffi::{self, Out, put};
 use super::instance::memcached_instance_st;
 use super::types::{flags, memcached_st, memcached_stat_fn, memcached_stat_st};
 use super::util::Asker;
@@ -203,7 +203,7 @@ unsafe fn begin<'a>(
 ) -> Result<(Vec<Rc<memcached_instance_st>>, std::borrow::Cow<'a, str>), memcached_return_t> {
     let inner = memc.begin()?;
     // SAFETY: as our caller promises.
-    let topic = unsafe { border::text(args) }.unwrap_or_default();
+    let topic = unsafe { ffi::text(args) }.unwrap_or_default();
     let servers = inner.instances.borrow().clone();
     // SAFETY: as above; what is made of it is a copy.
     Ok((servers, String::from_utf8_lossy(topic).into_owned().into()))
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn memcached_stat_get_value(
         // SAFETY: null, or statistics that the caller has of us and nobody changes meanwhile.
         let stat = unsafe { stat.as_mut() };
         // SAFETY: as our caller promises.
-        let key = unsafe { border::text(key) }.and_then(|key| str::from_utf8(key).ok());
+        let key = unsafe { ffi::text(key) }.and_then(|key| str::from_utf8(key).ok());
         let words = stat.zip(key).and_then(|(stat, key)| stat.in_words(key));
         let (value, rc) = match (ptr, words) {
             (Some(memc), Some(words)) => match memc.copy_out(words.as_bytes()) {
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn memcached_stat_servername(
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         // SAFETY: as our caller promises.
-        if unsafe { border::text(args) }
+        if unsafe { ffi::text(args) }
             .is_some_and(|topic| topic.is_empty() || topic.len() >= MEMCACHED_MAX_KEY)
         {
             return MEMCACHED_BAD_KEY_PROVIDED;

@@ -4,8 +4,8 @@ use std::ffi::c_char;
 
 use fabcache_client::{Mode, Stored};
 
-use super::border::bytes;
 use super::constants::*;
+use super::ffi::bytes;
 use super::types::{flags, memcached_st};
 use crate::guarded;
 

@@ -2,9 +2,9 @@
 
 use std::ffi::c_char;
 
-use super::border::bytes;
 use super::constants::*;
-use super::error::Told;
+use super::error::ErrorContext;
+use super::ffi::bytes;
 use super::types::memcached_st;
 use crate::guarded;
 
@@ -68,12 +68,19 @@ fn try_touch(
         .map_err(|code| match code {
             MEMCACHED_CLIENT_ERROR | MEMCACHED_SERVER_ERROR | MEMCACHED_ERROR | MEMCACHED_E2BIG => code,
             MEMCACHED_UNKNOWN_READ_FAILURE => {
-                let told = Told { message: "Error occcured while reading response", ..Told::default() };
+                let told = ErrorContext {
+                    message: "Error occcured while reading response",
+                    ..ErrorContext::default()
+                };
                 memc.fail_of(&server, code, told)
             }
             _ => {
                 let message = "Error occcured while writing touch command to server";
-                memc.fail_of(&server, MEMCACHED_WRITE_FAILURE, Told { message, ..Told::default() })
+                memc.fail_of(
+                    &server,
+                    MEMCACHED_WRITE_FAILURE,
+                    ErrorContext { message, ..ErrorContext::default() },
+                )
             }
         })?;
     if touched { Ok(()) } else { Err(MEMCACHED_NOTFOUND) }

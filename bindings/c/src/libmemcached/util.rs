@@ -4,10 +4,10 @@ use std::ffi::c_char;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use super::border::{Out, put};
 use super::constants::*;
 use super::create::{memcached_create, memcached_free};
 use super::error::memcached_last_error;
+use super::ffi::{Out, put};
 use super::flush::{memcached_flush, memcached_version};
 use super::sasl::memcached_set_sasl_auth_data;
 use super::server::memcached_server_add;

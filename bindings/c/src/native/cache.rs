@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 
 use fabcache_client::{Address, Client};
 
-use super::border;
 use super::code::{Code, Fault, answer};
+use super::ffi;
 use super::options::Options;
 use crate::guarded;
 
@@ -54,25 +54,25 @@ pub unsafe extern "C" fn fabcache_open(
     cache: *mut *mut Cache,
 ) -> Code {
     answer(|| {
-        let cache = border::wanted(cache, "cache")?;
+        let cache = ffi::wanted(cache, "cache")?;
         // SAFETY: `cache` is the caller's, as `native` says.
-        unsafe { border::give(cache, null_mut()) };
+        unsafe { ffi::give(cache, null_mut()) };
         // SAFETY: `addresses` is the caller's, as `native` says.
-        let addresses = unsafe { border::slice(addresses, count, "addresses") }?;
+        let addresses = unsafe { ffi::slice(addresses, count, "addresses") }?;
         let text = |address: &*const c_char| {
             // SAFETY: so is each text among them.
-            unsafe { border::text(*address, "an address") }
+            unsafe { ffi::text(*address, "an address") }
         };
         let addresses: Vec<&str> = addresses.iter().map(text).collect::<Result<_, _>>()?;
         let options = if options.is_null() {
             fabcache_client::Options::default()
         } else {
             // SAFETY: `options` is the caller's, as `native` says.
-            unsafe { border::shared(options, "options") }?.client_options()
+            unsafe { ffi::shared(options, "options") }?.client_options()
         };
         let opened = Box::into_raw(Box::new(Cache::open(&addresses, options)?));
         // SAFETY: `cache` is the caller's, as `native` says.
-        unsafe { border::give(cache, opened) };
+        unsafe { ffi::give(cache, opened) };
         Ok(Code::Ok)
     })
 }
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn fabcache_close(cache: *mut Cache) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_server_count(cache: *const Cache) -> usize {
     // SAFETY: `cache` is the caller's, as `native` says.
-    guarded(0, || unsafe { border::shared(cache, "cache") }.map_or(0, |cache| cache.names.len()))
+    guarded(0, || unsafe { ffi::shared(cache, "cache") }.map_or(0, |cache| cache.names.len()))
 }
 
 /// The address of a server, which are numbered from 0 on as they were given. Valid until the client is closed; NULL if there
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn fabcache_server_count(cache: *const Cache) -> usize {
 pub unsafe extern "C" fn fabcache_server_address(cache: *const Cache, server: usize) -> *const c_char {
     guarded(std::ptr::null(), || {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") };
+        let cache = unsafe { ffi::shared(cache, "cache") };
         let name = cache.ok().and_then(|cache| cache.names.get(server));
         name.map_or(std::ptr::null(), |name| name.as_ptr())
     })
@@ -118,15 +118,15 @@ pub unsafe extern "C" fn fabcache_server_of(
 ) -> Code {
     answer(|| {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         // SAFETY: `key` is the caller's, as `native` says.
-        let key = unsafe { border::key(key, key_length) }?;
-        let server = border::wanted(server, "server")?;
+        let key = unsafe { ffi::key(key, key_length) }?;
+        let server = ffi::wanted(server, "server")?;
         let address = cache.client.address_of(key)?;
         let number = cache.addresses.iter().position(|known| known == address);
         let number = number.ok_or_else(|| Fault::new(Code::Internal, "a server that was not given"))?;
         // SAFETY: `server` is the caller's, as `native` says.
-        unsafe { border::give(server, number) };
+        unsafe { ffi::give(server, number) };
         Ok(Code::Ok)
     })
 }

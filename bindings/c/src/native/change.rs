@@ -4,9 +4,9 @@ use std::ffi::c_char;
 
 use fabcache_client::{Client, Error, Ttl};
 
-use super::border;
 use super::cache::Cache;
 use super::code::{Code, answer};
+use super::ffi;
 
 /// Adds to a number that is stored in decimal digits; beyond 64 bits it begins again at 0. The new one is put into *number,
 /// unless that is NULL. FABCACHE_REFUSED if what is stored is no number.
@@ -105,9 +105,9 @@ unsafe fn change(
 ) -> Code {
     answer(|| {
         // SAFETY: as this function's.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         // SAFETY: as this function's.
-        let key = unsafe { border::key(key, key_length) }?;
+        let key = unsafe { ffi::key(key, key_length) }?;
         Ok(if ask(cache.client(), key)? { Code::Ok } else { Code::NotFound })
     })
 }
@@ -125,12 +125,12 @@ unsafe fn arithmetic(
 ) -> Code {
     answer(|| {
         // SAFETY: as this function's.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         // SAFETY: as this function's.
-        let key = unsafe { border::key(key, key_length) }?;
+        let key = unsafe { ffi::key(key, key_length) }?;
         let Some(new) = ask(cache.client(), key)? else { return Ok(Code::NotFound) };
         // SAFETY: as this function's.
-        unsafe { border::give(number, new) };
+        unsafe { ffi::give(number, new) };
         Ok(Code::Ok)
     })
 }

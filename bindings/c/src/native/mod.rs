@@ -19,10 +19,10 @@
 //! Numbers that choose one of a few come as C's `int`, not as enumerations: C lets any number pass for one.
 #![allow(clippy::missing_safety_doc, reason = "what is asked for is the same of all, and told above")]
 
-mod border;
 pub mod cache;
 pub mod change;
 pub mod code;
+mod ffi;
 pub mod options;
 pub mod registered;
 pub mod request;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fabcache_client::distribution::{Hash, Hashing, Names, Placement, Weights};
 use fabcache_client::{Credentials, Distribution, Fabric, Protocol};
 
-use super::border;
 use super::code::{Code, Fault, answer};
+use super::ffi;
 use crate::guarded;
 
 /// What a client does where it has a choice: made by fabcache_options_new(), read by fabcache_open(). One thread at a time
@@ -223,13 +223,13 @@ pub unsafe extern "C" fn fabcache_options_fabric(
 /// A name that may be left out.
 ///
 /// # Safety
-/// As [`border::text`], unless it is null.
+/// As [`ffi::text`], unless it is null.
 unsafe fn name(text: *const c_char, what: &'static str) -> Result<Option<String>, Fault> {
     if text.is_null() {
         return Ok(None);
     }
     // SAFETY: as this function's.
-    unsafe { border::text(text, what) }.map(|text| Some(text.into()))
+    unsafe { ffi::text(text, what) }.map(|text| Some(text.into()))
 }
 
 /// What is spoken with servers over sockets: one of FABCACHE_PROTOCOL_AUTO, _META, _BINARY, _TEXT. Through shared memory it
@@ -334,9 +334,9 @@ pub unsafe extern "C" fn fabcache_options_credentials(
             None
         } else {
             // SAFETY: `user` is the caller's, as `native` says.
-            let user = unsafe { border::text(user, "user") }?;
+            let user = unsafe { ffi::text(user, "user") }?;
             // SAFETY: `password` is the caller's, as `native` says.
-            let password = unsafe { border::text(password, "password") }?;
+            let password = unsafe { ffi::text(password, "password") }?;
             Some(Credentials { user: user.into(), password: password.into() })
         };
         Ok(())
@@ -348,11 +348,11 @@ pub unsafe extern "C" fn fabcache_options_credentials(
 /// Changes options.
 ///
 /// # Safety
-/// As [`border::exclusive`].
+/// As [`ffi::exclusive`].
 unsafe fn change(options: *mut Options, change: impl FnOnce(&mut Options) -> Result<(), Fault>) -> Code {
     answer(|| {
         // SAFETY: as this function's.
-        let options = unsafe { border::exclusive(options, "options") }?;
+        let options = unsafe { ffi::exclusive(options, "options") }?;
         change(options).map(|()| Code::Ok)
     })
 }

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabcache_client::{Outcome, RegisteredBuffer, Ttl};
 
-use super::border;
 use super::cache::Cache;
 use super::code::{Code, Fault, answer};
+use super::ffi;
 use super::request::Request;
 use super::retrieval::Item;
 use crate::guarded;
@@ -73,7 +73,7 @@ unsafe fn held(buffer: *const Buffer) -> Result<Arc<Buffer>, Fault> {
 pub unsafe extern "C" fn fabcache_register(cache: *const Cache, size: usize) -> *mut Buffer {
     guarded(null_mut(), || {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let Ok(cache) = (unsafe { border::shared(cache, "cache") }) else { return null_mut() };
+        let Ok(cache) = (unsafe { ffi::shared(cache, "cache") }) else { return null_mut() };
         let buffer = Some(cache.client().register(size));
         Arc::into_raw(Arc::new(Buffer(Mutex::new(buffer)))).cast_mut()
     })
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn fabcache_buffer_value(buffer: *const Buffer, length: *m
         let Ok(buffer) = (unsafe { held(buffer) }) else { return null() };
         let (start, found) = buffer.value();
         // SAFETY: `length` is the caller's, as `native` says.
-        unsafe { border::give(length, found) };
+        unsafe { ffi::give(length, found) };
         start
     })
 }
@@ -130,9 +130,9 @@ pub unsafe extern "C" fn fabcache_get_registered(
 ) -> Code {
     answer(|| {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         // SAFETY: `key` is the caller's, as `native` says.
-        let key = unsafe { border::key(key, key_length) }?;
+        let key = unsafe { ffi::key(key, key_length) }?;
         // SAFETY: `buffer` is the caller's, as `native` says.
         let buffer = unsafe { held(buffer) }?;
         let mut buffer = buffer.lock();
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn fabcache_get_registered(
             return Ok(Code::NotFound);
         };
         // SAFETY: `item` is the caller's, as `native` says.
-        unsafe { border::give(item, Item { length: buffer.len(), cas, flags }) };
+        unsafe { ffi::give(item, Item { length: buffer.len(), cas, flags }) };
         Ok(Code::Ok)
     })
 }
@@ -158,9 +158,9 @@ pub unsafe extern "C" fn fabcache_set_registered(
 ) -> Code {
     answer(|| {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         // SAFETY: `key` is the caller's, as `native` says.
-        let key = unsafe { border::key(key, key_length) }?;
+        let key = unsafe { ffi::key(key, key_length) }?;
         // SAFETY: `buffer` is the caller's, as `native` says.
         let buffer = unsafe { held(buffer) }?;
         let mut buffer = buffer.lock();
@@ -219,9 +219,9 @@ unsafe fn begin(
 ) -> Code {
     answer(|| {
         // SAFETY: as this function's.
-        let request = unsafe { border::exclusive(request, "request") }?;
+        let request = unsafe { ffi::exclusive(request, "request") }?;
         // SAFETY: as this function's.
-        let key = unsafe { border::key(key, key_length) }?;
+        let key = unsafe { ffi::key(key, key_length) }?;
         // SAFETY: as this function's.
         let buffer = unsafe { held(buffer) }?;
         request.begin_registered(buffer.take()?, &buffer, |request, buffer| ask(request, key, buffer))?;

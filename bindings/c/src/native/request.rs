@@ -7,15 +7,15 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use fabcache_client::{Completed, Outcome, RegisteredBuffer, Ttl};
+use fabcache_client::{CompletedRequest, Outcome, RegisteredBuffer, Ttl};
 
 /// Bytes of a value that are rather copied than noted as the caller's: to copy as many takes about as long as an allocation
 /// and the rest of that.
 const COPIED_BYTES_MAX: usize = 4 << 10;
 
-use super::border;
 use super::cache::Cache;
 use super::code::{Code, Fault, answer};
+use super::ffi;
 use super::registered::Buffer;
 use super::retrieval::Item;
 use crate::guarded;
@@ -94,7 +94,7 @@ const _: () = {
 pub unsafe extern "C" fn fabcache_request_new(cache: *const Cache) -> *mut Request {
     guarded(std::ptr::null_mut(), || {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let Ok(cache) = (unsafe { border::shared(cache, "cache") }) else { return std::ptr::null_mut() };
+        let Ok(cache) = (unsafe { ffi::shared(cache, "cache") }) else { return std::ptr::null_mut() };
         let request = cache.client().request();
         let stage = Stage::Idle;
         let (value, found, registered) = (Vec::new(), None, None);
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn fabcache_bget(
 pub unsafe extern "C" fn fabcache_test(request: *mut Request) -> Code {
     answer(|| {
         // SAFETY: `request` is the caller's, as `native` says.
-        let request = unsafe { border::exclusive(request, "request") }?;
+        let request = unsafe { ffi::exclusive(request, "request") }?;
         if matches!(request.stage, Stage::InFlight(_)) && !request.request.test() {
             return Ok(Code::InProgress);
         }
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn fabcache_test(request: *mut Request) -> Code {
 pub unsafe extern "C" fn fabcache_wait(request: *mut Request) -> Code {
     answer(|| {
         // SAFETY: `request` is the caller's, as `native` says.
-        let request = unsafe { border::exclusive(request, "request") }?;
+        let request = unsafe { ffi::exclusive(request, "request") }?;
         // SAFETY: the buffer is the operation's until it is over, which its caller learns when this returns.
         unsafe { request.end() }
     })
@@ -215,11 +215,11 @@ pub unsafe extern "C" fn fabcache_wait(request: *mut Request) -> Code {
 pub unsafe extern "C" fn fabcache_request_value(request: *const Request, item: *mut Item) -> *const c_void {
     guarded(std::ptr::null(), || {
         // SAFETY: `request` is the caller's, as `native` says.
-        let Ok(request) = (unsafe { border::shared(request, "request") }) else { return std::ptr::null() };
+        let Ok(request) = (unsafe { ffi::shared(request, "request") }) else { return std::ptr::null() };
         let Stage::Over(Ok(Code::Ok | Code::BufferTooSmall)) = request.stage else { return std::ptr::null() };
         let Some(found) = request.found else { return std::ptr::null() };
         // SAFETY: `item` is the caller's, as `native` says.
-        unsafe { border::give(item, found) };
+        unsafe { ffi::give(item, found) };
         match &request.registered {
             Some(buffer) => buffer.value().0,
             None => request.value.as_ptr().cast(),
@@ -242,11 +242,11 @@ unsafe fn store(
 ) -> Code {
     answer(|| {
         // SAFETY: as this function's.
-        let request = unsafe { border::exclusive(request, "request") }?;
+        let request = unsafe { ffi::exclusive(request, "request") }?;
         // SAFETY: as this function's.
-        let key = unsafe { border::key(key, key_length) }?;
+        let key = unsafe { ffi::key(key, key_length) }?;
         // SAFETY: as this function's.
-        let value = unsafe { border::value(value, value_length) }?;
+        let value = unsafe { ffi::value(value, value_length) }?;
         request.begin()?;
         let lends = may_lend && value.len() > COPIED_BYTES_MAX;
         // From here on it counts as the operation's, whatever happens.
@@ -275,10 +275,10 @@ unsafe fn load(
 ) -> Code {
     answer(|| {
         // SAFETY: as this function's.
-        let request = unsafe { border::exclusive(request, "request") }?;
+        let request = unsafe { ffi::exclusive(request, "request") }?;
         // SAFETY: as this function's.
-        let key = unsafe { border::key(key, key_length) }?;
-        border::buffer(buffer, buffer_size)?;
+        let key = unsafe { ffi::key(key, key_length) }?;
+        ffi::buffer(buffer, buffer_size)?;
         request.begin()?;
         let value = std::mem::take(&mut request.value);
         request.request.bget(key, value);
@@ -333,7 +333,7 @@ impl Request {
     /// A buffer that it was given is still valid, and nobody else uses it.
     unsafe fn end(&mut self) -> Result<Code, Fault> {
         if let Stage::InFlight(given) = self.stage {
-            let Completed { value, result, .. } = self.request.wait();
+            let CompletedRequest { value, result, .. } = self.request.wait();
             self.give_back();
             // A store has none.
             if value.capacity() >= self.value.capacity() {
@@ -348,7 +348,7 @@ impl Request {
                     let fits = match given {
                         Given::Nothing | Given::Value | Given::Registered => true,
                         // SAFETY: as this function's.
-                        Given::Buffer { start, size } => unsafe { border::fill(start, size, &self.value) },
+                        Given::Buffer { start, size } => unsafe { ffi::fill(start, size, &self.value) },
                     };
                     Ok(if fits { Code::Ok } else { Code::BufferTooSmall })
                 }

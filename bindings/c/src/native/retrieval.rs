@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 
 use fabcache_client::{Found, Ttl};
 
-use super::border;
 use super::cache::Cache;
 use super::code::{Code, Fault, answer};
+use super::ffi;
 use super::servers::some_failed;
 use crate::guarded;
 
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn fabcache_get(
     item: *mut Item,
 ) -> Code {
     answer(|| {
-        border::buffer(buffer, buffer_size)?;
+        ffi::buffer(buffer, buffer_size)?;
         // SAFETY: `buffer` and `item` are the caller's, as `native` says.
         let hand_over = |value: &mut Vec<u8>, found| unsafe { fill(buffer, buffer_size, item, value, found) };
         // SAFETY: `cache` and `key` are the caller's, as `native` says.
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn fabcache_get_and_touch(
     item: *mut Item,
 ) -> Code {
     answer(|| {
-        border::buffer(buffer, buffer_size)?;
+        ffi::buffer(buffer, buffer_size)?;
         // SAFETY: `buffer` and `item` are the caller's, as `native` says.
         let hand_over = |value: &mut Vec<u8>, found| unsafe { fill(buffer, buffer_size, item, value, found) };
         // SAFETY: `cache` and `key` are the caller's, as `native` says.
@@ -85,9 +85,9 @@ pub unsafe extern "C" fn fabcache_get_alloc(
     item: *mut Item,
 ) -> Code {
     answer(|| {
-        let value = border::wanted(value, "value")?;
+        let value = ffi::wanted(value, "value")?;
         // SAFETY: `value` is the caller's, as `native` says.
-        unsafe { border::give(value, null_mut()) };
+        unsafe { ffi::give(value, null_mut()) };
         // SAFETY: `value` and `item` are the caller's, as `native` says.
         let hand_over = |bytes: &mut Vec<u8>, found| unsafe { allocate(value, item, bytes, found) };
         // SAFETY: `cache` and `key` are the caller's, as `native` says.
@@ -106,9 +106,9 @@ pub unsafe extern "C" fn fabcache_get_and_touch_alloc(
     item: *mut Item,
 ) -> Code {
     answer(|| {
-        let value = border::wanted(value, "value")?;
+        let value = ffi::wanted(value, "value")?;
         // SAFETY: `value` is the caller's, as `native` says.
-        unsafe { border::give(value, null_mut()) };
+        unsafe { ffi::give(value, null_mut()) };
         // SAFETY: `value` and `item` are the caller's, as `native` says.
         let hand_over = |bytes: &mut Vec<u8>, found| unsafe { allocate(value, item, bytes, found) };
         // SAFETY: `cache` and `key` are the caller's, as `native` says.
@@ -138,15 +138,15 @@ pub unsafe extern "C" fn fabcache_get_many(
 ) -> Code {
     answer(|| {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         let found = found.ok_or_else(|| Fault::null("found"))?;
         // SAFETY: `keys` is the caller's, as `native` says.
-        let keys = unsafe { border::slice(keys, count, "keys") }?;
+        let keys = unsafe { ffi::slice(keys, count, "keys") }?;
         // SAFETY: `key_lengths` is the caller's, as `native` says.
-        let lengths = unsafe { border::slice(key_lengths, count, "key_lengths") }?;
+        let lengths = unsafe { ffi::slice(key_lengths, count, "key_lengths") }?;
         let key = |(key, length): (&*const c_char, &usize)| {
             // SAFETY: so is each key among them.
-            unsafe { border::key(*key, *length) }
+            unsafe { ffi::key(*key, *length) }
         };
         let keys: Vec<&[u8]> = keys.iter().zip(lengths).map(key).collect::<Result<_, _>>()?;
         let failed = cache.client().get_each(&keys, |number, Found { value, flags, cas }| {
@@ -164,9 +164,9 @@ pub unsafe extern "C" fn fabcache_get_many(
 pub unsafe extern "C" fn fabcache_exists(cache: *const Cache, key: *const c_char, key_length: usize) -> Code {
     answer(|| {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         // SAFETY: `key` is the caller's, as `native` says.
-        let key = unsafe { border::key(key, key_length) }?;
+        let key = unsafe { ffi::key(key, key_length) }?;
         Ok(if cache.client().contains(key)? { Code::Ok } else { Code::NotFound })
     })
 }
@@ -183,9 +183,9 @@ unsafe fn read(
     hand_over: impl FnOnce(&mut Vec<u8>, Item) -> Code,
 ) -> Result<Code, Fault> {
     // SAFETY: as this function's.
-    let cache = unsafe { border::shared(cache, "cache") }?;
+    let cache = unsafe { ffi::shared(cache, "cache") }?;
     // SAFETY: as this function's.
-    let key = unsafe { border::key(key, key_length) }?;
+    let key = unsafe { ffi::key(key, key_length) }?;
     let mut value = SCRATCH.try_with(Cell::take).unwrap_or_default();
     let code = match cache.client().get_into(key, ttl, &mut value)? {
         Some(Found { value, flags, cas }) => {
@@ -215,9 +215,9 @@ thread_local! {
 /// `buffer` and `item` are as `native` says of arguments.
 unsafe fn fill(buffer: *mut c_void, size: usize, item: *mut Item, value: &[u8], found: Item) -> Code {
     // SAFETY: as this function's.
-    unsafe { border::give(item, found) };
+    unsafe { ffi::give(item, found) };
     // SAFETY: as this function's.
-    if unsafe { border::fill(buffer, size, value) } { Code::Ok } else { Code::BufferTooSmall }
+    if unsafe { ffi::fill(buffer, size, value) } { Code::Ok } else { Code::BufferTooSmall }
 }
 
 /// Into memory of malloc(3), with a NUL behind it.
@@ -233,11 +233,11 @@ unsafe fn allocate(to: *mut *mut c_char, item: *mut Item, value: &mut Vec<u8>, f
         return Code::OutOfMemory;
     }
     // SAFETY: the memory is not NULL and has as many bytes, which nobody else knows of.
-    unsafe { border::fill(memory, value.len(), value) };
+    unsafe { ffi::fill(memory, value.len(), value) };
     // SAFETY: as this function's.
-    unsafe { border::give(item, found) };
+    unsafe { ffi::give(item, found) };
     // SAFETY: as this function's.
-    unsafe { border::give(to, memory.cast()) };
+    unsafe { ffi::give(to, memory.cast()) };
     Code::Ok
 }
 

@@ -4,9 +4,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use fabcache_client::{Error, Transport};
 
-use super::border;
 use super::cache::Cache;
 use super::code::{Code, Fault, answer};
+use super::ffi;
 
 /// Told of each statistic by fabcache_stats(): of which server, what it is called, and its value. The texts are valid until it
 /// returns. It may call the library, and must return: by longjmp() or a C++ exception it must not leave.
@@ -51,7 +51,7 @@ pub enum Way {
 pub unsafe extern "C" fn fabcache_flush(cache: *const Cache, delay: u32) -> Code {
     answer(|| {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         cache.client().flush(delay)?;
         Ok(Code::Ok)
     })
@@ -69,13 +69,13 @@ pub unsafe extern "C" fn fabcache_stats(
 ) -> Code {
     answer(|| {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         let stat = stat.ok_or_else(|| Fault::null("stat"))?;
         let topic = if topic.is_null() {
             ""
         } else {
             // SAFETY: `topic` is the caller's, as `native` says.
-            unsafe { border::text(topic, "topic") }?
+            unsafe { ffi::text(topic, "topic") }?
         };
         each(cache, cache.client().stats(topic), |server, stats| {
             for (name, value) in stats {
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn fabcache_versions(
 ) -> Code {
     answer(|| {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         let version = version.ok_or_else(|| Fault::null("version"))?;
         each(cache, cache.client().versions(), |server, said| {
             let said = text(said);
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn fabcache_versions(
 pub unsafe extern "C" fn fabcache_verbosity(cache: *const Cache, level: u32) -> Code {
     answer(|| {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         each(cache, cache.client().verbosity(level), |_, ()| ())
     })
 }
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn fabcache_transports(
 ) -> Code {
     answer(|| {
         // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         let transport = transport.ok_or_else(|| Fault::null("transport"))?;
         for (server, way) in cache.names().iter().zip(cache.client().transports()) {
             let (way, why) = match way {

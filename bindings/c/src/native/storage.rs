@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_void};
 
 use fabcache_client::{Mode, Stored, Ttl};
 
-use super::border;
 use super::cache::Cache;
 use super::code::{Code, answer};
+use super::ffi;
 
 /// Stores a value. expiration is as in memcached's protocols: 0 is for ever, below 0 it has expired at once, up to thirty days
 /// it is seconds from now, and beyond that a Unix time. flags are for the client's own use. value may be NULL if its length is
@@ -124,11 +124,11 @@ unsafe fn store(
 ) -> Code {
     answer(|| {
         // SAFETY: as this function's.
-        let cache = unsafe { border::shared(cache, "cache") }?;
+        let cache = unsafe { ffi::shared(cache, "cache") }?;
         // SAFETY: as this function's.
-        let key = unsafe { border::key(key, key_length) }?;
+        let key = unsafe { ffi::key(key, key_length) }?;
         // SAFETY: as this function's.
-        let value = unsafe { border::value(value, value_length) }?;
+        let value = unsafe { ffi::value(value, value_length) }?;
         let stored = cache.client().store(key, value, how.mode, Ttl::exact(how.expiration), how.flags)?;
         Ok(match stored {
             Stored::Stored => Code::Ok,

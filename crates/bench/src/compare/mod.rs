@@ -7,7 +7,7 @@
 //! - `words.rs`: a command line becomes words. `contender.rs`: a server is started, and found. `sets.rs`: what is measured.
 //! - `table.rs`: the results as a table.
 
-mod contender;
+mod server_under_test;
 mod sets;
 mod table;
 mod words;
@@ -16,12 +16,12 @@ use anyhow::{Result, ensure};
 use fabcache_client::Protocol;
 use fabcache_testbed::cleanup::Folder;
 
-pub use contender::{Contender, Way};
-pub use sets::{Set, Wishes};
+pub use server_under_test::{Route, ServerUnderTest};
+pub use sets::{Set, SetOptions};
 pub use table::table;
 pub use words::words;
 
-use contender::Running;
+use server_under_test::RunningServer;
 
 use crate::experiment::{self, Plan, Progress};
 use crate::process::pin;
@@ -31,9 +31,9 @@ use crate::results::Results;
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// The servers. The last is what the others are compared with.
-    pub contenders: Vec<Contender>,
+    pub contenders: Vec<ServerUnderTest>,
     /// The ways that are measured, where a server has them.
-    pub over: Vec<Way>,
+    pub over: Vec<Route>,
     /// Flags of each program that is started, beside its own.
     pub common_flags: Vec<String>,
     /// What is spoken over sockets.
@@ -45,13 +45,13 @@ impl Comparison {
     ///
     /// # Errors
     /// Two servers have one name; one cannot be reached in any of these ways; flags tell where to listen.
-    pub fn ways(&self) -> Result<Vec<(&Contender, Vec<Way>)>> {
-        let mut all: Vec<(&Contender, Vec<Way>)> = Vec::new();
+    pub fn ways(&self) -> Result<Vec<(&ServerUnderTest, Vec<Route>)>> {
+        let mut all: Vec<(&ServerUnderTest, Vec<Route>)> = Vec::new();
         for contender in &self.contenders {
             let name = &contender.name;
             ensure!(all.iter().all(|(known, _)| known.name != *name), "two servers have the name {name}");
             let known = contender.ways(&self.common_flags)?;
-            let taken: Vec<Way> = known.iter().copied().filter(|way| self.over.contains(way)).collect();
+            let taken: Vec<Route> = known.iter().copied().filter(|way| self.over.contains(way)).collect();
             ensure!(!taken.is_empty(), "{name} can be reached over {} only", names(&known));
             all.push((contender, taken));
         }
@@ -60,7 +60,7 @@ impl Comparison {
 
     /// Whether all servers are started for each set, and so hold what nobody misses.
     pub fn starts_all(&self) -> bool {
-        self.contenders.iter().all(Contender::is_started)
+        self.contenders.iter().all(ServerUnderTest::is_started)
     }
 
     /// Ways that are asked for, and that a server has not, in words.
@@ -70,7 +70,7 @@ impl Comparison {
     pub fn left_out(&self) -> Result<Option<String>> {
         let mut all = Vec::new();
         for (contender, ways) in self.ways()? {
-            let missing: Vec<Way> = self.over.iter().copied().filter(|way| !ways.contains(way)).collect();
+            let missing: Vec<Route> = self.over.iter().copied().filter(|way| !ways.contains(way)).collect();
             if !missing.is_empty() {
                 all.push(format!("{} over {}", contender.name, names(&missing)));
             }
@@ -96,7 +96,7 @@ impl Comparison {
         Ok(results)
     }
 
-    fn start(&self, plan: &Plan, folder: &Folder) -> Result<Vec<Running>> {
+    fn start(&self, plan: &Plan, folder: &Folder) -> Result<Vec<RunningServer>> {
         if let Some(cpus) = &plan.server_cpus {
             // Servers inherit it, and with it how many CPUs there are for them.
             pin(None, cpus)?;
@@ -124,12 +124,12 @@ impl Comparison {
     }
 }
 
-fn names(ways: &[Way]) -> String {
+fn names(ways: &[Route]) -> String {
     ways.iter().map(|way| way.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// What a target is compared with: the last server, reached in the same way or else in its best. None for that itself.
-fn base<'r>(one: &Running, running: &'r [Running]) -> Option<&'r Running> {
+fn base<'r>(one: &RunningServer, running: &'r [RunningServer]) -> Option<&'r RunningServer> {
     let last = running.last()?;
     let of_last = || running.iter().filter(|other| other.contender == last.contender);
     let base =
@@ -138,7 +138,7 @@ fn base<'r>(one: &Running, running: &'r [Running]) -> Option<&'r Running> {
 }
 
 /// An error, with how servers ended if they did.
-fn with_last_words(error: anyhow::Error, running: &mut [Running]) -> anyhow::Error {
+fn with_last_words(error: anyhow::Error, running: &mut [RunningServer]) -> anyhow::Error {
     running.iter_mut().fold(error, |error, one| match one.ended() {
         Some(how) => error.context(format!("{} ended: {how}\nwhile it was measured", one.target.name)),
         None => error,

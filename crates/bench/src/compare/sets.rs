@@ -38,19 +38,19 @@ const PIPELINED_SECONDS: f64 = 0.2;
 const BATCH: usize = 48;
 
 /// Experiments as they are made.
-type Parts = Result<Vec<Box<dyn Experiment>>>;
+type SplitBuffer = Result<Vec<Box<dyn Experiment>>>;
 
 /// How a set is made.
-struct Recipe {
+struct SetDefinition {
     name: &'static str,
     /// Rounds of a full run: odd, so that one is in the middle.
     rounds: u32,
-    parts: fn(&Wishes) -> Parts,
+    parts: fn(&SetOptions) -> SplitBuffer,
 }
 
 /// How sets are made.
 #[derive(Clone, Copy, Debug)]
-pub struct Wishes {
+pub struct SetOptions {
     /// Short.
     pub quick: bool,
     /// Every byte of every value is compared.
@@ -62,21 +62,21 @@ pub struct Wishes {
 }
 
 /// All sets but `all`, which is all of these but `quick`.
-const RECIPES: [Recipe; 10] = [
-    Recipe { name: "quick", rounds: 11, parts: quick },
-    Recipe { name: "latency", rounds: 11, parts: latency },
-    Recipe { name: "throughput", rounds: 11, parts: throughput },
-    Recipe { name: "pipelined", rounds: 31, parts: pipelined },
-    Recipe { name: "multiget", rounds: 11, parts: multiget },
-    Recipe { name: "mixture", rounds: 11, parts: mixture },
-    Recipe { name: "nonblocking", rounds: 11, parts: nonblocking },
-    Recipe { name: "hybrid", rounds: 3, parts: hybrid },
-    Recipe { name: "trace", rounds: 3, parts: trace },
+const RECIPES: [SetDefinition; 10] = [
+    SetDefinition { name: "quick", rounds: 11, parts: quick },
+    SetDefinition { name: "latency", rounds: 11, parts: latency },
+    SetDefinition { name: "throughput", rounds: 11, parts: throughput },
+    SetDefinition { name: "pipelined", rounds: 31, parts: pipelined },
+    SetDefinition { name: "multiget", rounds: 11, parts: multiget },
+    SetDefinition { name: "mixture", rounds: 11, parts: mixture },
+    SetDefinition { name: "nonblocking", rounds: 11, parts: nonblocking },
+    SetDefinition { name: "hybrid", rounds: 3, parts: hybrid },
+    SetDefinition { name: "trace", rounds: 3, parts: trace },
     // Last of all: it fails where servers have less memory than it writes.
-    Recipe { name: "blocks", rounds: 3, parts: blocks },
+    SetDefinition { name: "blocks", rounds: 3, parts: blocks },
 ];
 
-impl Wishes {
+impl SetOptions {
     /// A load as it is, or for rounds of which there are many.
     fn load(&self, standard: Load) -> Load {
         let seconds = if self.quick { QUICK_SECONDS } else { standard.seconds };
@@ -94,14 +94,14 @@ impl Set {
     ///
     /// # Errors
     /// There is none of this name; keys cannot be so long.
-    pub fn of_names(names: &[String], wishes: &Wishes) -> Result<Vec<Set>> {
+    pub fn of_names(names: &[String], wishes: &SetOptions) -> Result<Vec<Set>> {
         let mut sets: Vec<Set> = Vec::new();
         for name in names {
             let is_named = |known: &str| match name.as_str() {
                 "all" => known != "quick",
                 name => known == name,
             };
-            let named: Vec<&Recipe> = RECIPES.iter().filter(|recipe| is_named(recipe.name)).collect();
+            let named: Vec<&SetDefinition> = RECIPES.iter().filter(|recipe| is_named(recipe.name)).collect();
             if named.is_empty() {
                 bail!("there is no set {name:?}; there are {}", Set::names().join(", "));
             }
@@ -118,9 +118,9 @@ impl Set {
 }
 
 /// A few cases of what matters most: single calls, many clients, many keys at once.
-fn quick(wishes: &Wishes) -> Parts {
-    let short = Wishes { quick: true, ..*wishes };
-    let Wishes { verify, key_bytes, .. } = short;
+fn quick(wishes: &SetOptions) -> SplitBuffer {
+    let short = SetOptions { quick: true, ..*wishes };
+    let SetOptions { verify, key_bytes, .. } = short;
     let latency = Latency::standard(true, verify, key_bytes)?;
     let operations = vec![Operation::Set, Operation::Get];
     let throughput = Throughput::standard(true, verify, key_bytes)?;
@@ -137,27 +137,27 @@ fn quick(wishes: &Wishes) -> Parts {
     ])
 }
 
-fn latency(wishes: &Wishes) -> Parts {
+fn latency(wishes: &SetOptions) -> SplitBuffer {
     Ok(vec![Box::new(Latency::standard(wishes.quick, wishes.verify, wishes.key_bytes)?)])
 }
 
-fn throughput(wishes: &Wishes) -> Parts {
+fn throughput(wishes: &SetOptions) -> SplitBuffer {
     let throughput = Throughput::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
     Ok(vec![Box::new(Throughput { load: wishes.load(throughput.load), ..throughput })])
 }
 
-fn multiget(wishes: &Wishes) -> Parts {
+fn multiget(wishes: &SetOptions) -> SplitBuffer {
     let multiget = Multiget::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
     Ok(vec![Box::new(Multiget { load: wishes.load(multiget.load), ..multiget })])
 }
 
-fn mixture(wishes: &Wishes) -> Parts {
+fn mixture(wishes: &SetOptions) -> SplitBuffer {
     let mixture = Mixture::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
     Ok(vec![Box::new(Mixture { load: wishes.load(mixture.load), ..mixture })])
 }
 
 /// One connection, with one request under way or with many: where a server's own work shows, and not the system's.
-fn pipelined(wishes: &Wishes) -> Parts {
+fn pipelined(wishes: &SetOptions) -> SplitBuffer {
     let mut parts: Vec<Box<dyn Experiment>> = Vec::new();
     let load = |standard: Load, pipeline: usize, get_share: f64| {
         let mut load = wishes.load(standard);
@@ -180,20 +180,20 @@ fn pipelined(wishes: &Wishes) -> Parts {
     Ok(parts)
 }
 
-fn nonblocking(wishes: &Wishes) -> Parts {
+fn nonblocking(wishes: &SetOptions) -> SplitBuffer {
     Ok(vec![Box::new(NonBlocking::standard(wishes.quick, wishes.verify, wishes.key_bytes)?)])
 }
 
-fn hybrid(wishes: &Wishes) -> Parts {
+fn hybrid(wishes: &SetOptions) -> SplitBuffer {
     let hybrid = Hybrid::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
     Ok(vec![Box::new(Hybrid { flushes: wishes.empties, ..hybrid })])
 }
 
-fn blocks(wishes: &Wishes) -> Parts {
+fn blocks(wishes: &SetOptions) -> SplitBuffer {
     Ok(vec![Box::new(Blocks::standard(wishes.quick, wishes.verify, wishes.key_bytes)?)])
 }
 
-fn trace(wishes: &Wishes) -> Parts {
+fn trace(wishes: &SetOptions) -> SplitBuffer {
     let plan = replay::Plan { flushes: wishes.empties, ..replay::Plan::new(wishes.quick, wishes.verify) };
     Ok(vec![Box::new(Replay::new(Vec::new(), plan))])
 }
@@ -229,7 +229,7 @@ impl Experiment for Set {
 mod tests {
     use super::*;
 
-    const WISHES: Wishes = Wishes { quick: true, verify: false, key_bytes: 20, empties: true };
+    const WISHES: SetOptions = SetOptions { quick: true, verify: false, key_bytes: 20, empties: true };
 
     #[test]
     fn sets_are_found_by_name() {
@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn cases_of_a_set_are_told_apart() {
         for name in Set::names() {
-            let sets =
-                Set::of_names(&[name.to_owned()], &Wishes { quick: false, ..WISHES }).expect("experiments");
+            let sets = Set::of_names(&[name.to_owned()], &SetOptions { quick: false, ..WISHES })
+                .expect("experiments");
             let set = &sets[0];
             let cases = set.cases();
             assert!(!cases.is_empty() && !set.method().is_empty() && set.rounds % 2 == 1, "{name}");

@@ -9,9 +9,9 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use fabcache_layout::channel::{Broken, Channel, Shape};
+use fabcache_layout::channel::{Channel, ProtocolError, Shape};
 
-use crate::dummy::{Overheard, Responder};
+use crate::dummy::{RecordedCall, Responder};
 use crate::items::Items;
 use crate::process::{Cpus, pin};
 
@@ -26,7 +26,7 @@ const LOOKS: u32 = 512;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// What the thread does with what comes.
-pub enum Answering {
+pub enum AnswerMode {
     /// So many bytes are answered by so many.
     Echo(usize, usize),
     /// The dummy decodes them.
@@ -34,7 +34,7 @@ pub enum Answering {
 }
 
 /// The client's end of such a channel.
-pub struct Way {
+pub struct ChannelClient {
     channel: Channel,
     request: Vec<u8>,
     key_at: usize,
@@ -51,18 +51,18 @@ struct State {
     ends: AtomicBool,
 }
 
-impl Way {
+impl ChannelClient {
     /// To a thread on these CPUs.
     ///
     /// # Errors
     /// There is no memory for a channel, or no thread.
     pub fn new(
-        call: &Overheard,
+        call: &RecordedCall,
         key: &[u8],
-        answering: Answering,
+        answering: AnswerMode,
         cpus: &Cpus,
         patience: Duration,
-    ) -> Result<Way> {
+    ) -> Result<ChannelClient> {
         let (served, file) = Channel::create(&SHAPE)?;
         let channel = Channel::open(file.as_fd())?;
         let state = Arc::new(State::default());
@@ -73,7 +73,7 @@ impl Way {
         })?;
         let at = call.request.windows(key.len()).position(|window| window == key);
         let thread = peer.thread().clone();
-        Ok(Way {
+        Ok(ChannelClient {
             channel,
             request: call.request.clone(),
             key_at: at.context("the call names its key")?,
@@ -124,7 +124,7 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for ChannelClient {
     fn drop(&mut self) {
         self.state.ends.store(true, Ordering::Relaxed);
         self.thread.unpark();
@@ -136,7 +136,7 @@ impl Drop for Way {
 }
 
 /// The thread: until it is to end.
-fn answer_all(mut channel: Channel, mut answering: Answering, state: &State) -> Result<()> {
+fn answer_all(mut channel: Channel, mut answering: AnswerMode, state: &State) -> Result<()> {
     let (mut buffer, mut answer, mut come) = (vec![0; BUFFER_BYTES], Vec::new(), 0);
     let mut until = Instant::now() + LOOK;
     let mut looks = 0u32;
@@ -144,7 +144,7 @@ fn answer_all(mut channel: Channel, mut answering: Answering, state: &State) -> 
         if channel.has_incoming() {
             let count = channel.incoming().receive(&mut buffer)?;
             match &mut answering {
-                Answering::Echo(asked, answered) => {
+                AnswerMode::Echo(asked, answered) => {
                     come += count;
                     answer.clear();
                     while come >= *asked {
@@ -152,7 +152,7 @@ fn answer_all(mut channel: Channel, mut answering: Answering, state: &State) -> 
                         answer.resize(answer.len() + *answered, 0);
                     }
                 }
-                Answering::Protocol(responder) => {
+                AnswerMode::Protocol(responder) => {
                     if !responder.take(&buffer[..count], &mut answer) {
                         bail!("the dummy was told what it does not understand");
                     }
@@ -181,7 +181,7 @@ fn answer_all(mut channel: Channel, mut answering: Answering, state: &State) -> 
     }
 }
 
-fn send(channel: &mut Channel, mut rest: &[u8], state: &State) -> Result<(), Broken> {
+fn send(channel: &mut Channel, mut rest: &[u8], state: &State) -> Result<(), ProtocolError> {
     while !rest.is_empty() && !state.ends.load(Ordering::Relaxed) {
         let sent = channel.outgoing().send(&[IoSlice::new(rest)])?;
         rest = &rest[sent..];
@@ -209,9 +209,9 @@ mod tests {
                 Ok(client.set(&key, &value, Ttl::NEVER)?)
             });
             let heard = heard.expect("an answer");
-            let echo = Answering::Echo(heard.request.len(), heard.answer.len());
-            for answering in [echo, Answering::Protocol(Box::new(Responder::mixed()))] {
-                let mut way = Way::new(&heard, &key, answering, &cpus, patience).expect("memory");
+            let echo = AnswerMode::Echo(heard.request.len(), heard.answer.len());
+            for answering in [echo, AnswerMode::Protocol(Box::new(Responder::mixed()))] {
+                let mut way = ChannelClient::new(&heard, &key, answering, &cpus, patience).expect("memory");
                 for number in 0..20 {
                     way.call(&items, number, &mut Vec::new()).expect("an answer");
                 }

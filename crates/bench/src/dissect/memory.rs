@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use fabcache_client::{Client, Protocol, Ttl};
 
-use super::channel::{Answering, Way};
+use super::channel::{AnswerMode, ChannelClient};
 use super::{Buffers, Call, Dissect, TOTAL, add_hops, in_turn, medians, split_store, store};
 use crate::dummy::{Responder, overhear};
 use crate::experiment::Rounds;
@@ -47,14 +47,14 @@ pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> 
     let heard = overhear(Protocol::Binary, (0, call.value_bytes as u32), |client| {
         Ok(client.set(&key, &value, Ttl::NEVER)?)
     })?;
-    let way = |answering| Way::new(&heard, &key, answering, dissect.cpus(), target.patience);
+    let way = |answering| ChannelClient::new(&heard, &key, answering, dissect.cpus(), target.patience);
     Ok(Box::new(Sets {
         call,
         iterations,
         keys,
         store_ns: store::measure(&call, &client, keys)?,
-        echo: way(Answering::Echo(heard.request.len(), heard.answer.len()))?,
-        protocol: way(Answering::Protocol(Box::new(Responder::mixed())))?,
+        echo: way(AnswerMode::Echo(heard.request.len(), heard.answer.len()))?,
+        protocol: way(AnswerMode::Protocol(Box::new(Responder::mixed())))?,
         client,
     }))
 }
@@ -64,8 +64,8 @@ struct Sets<'e> {
     iterations: u64,
     keys: u64,
     store_ns: f64,
-    echo: Way,
-    protocol: Way,
+    echo: ChannelClient,
+    protocol: ChannelClient,
     client: Client,
 }
 

@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use fabcache_client::Place;
+use fabcache_client::ServerEndpoint;
 
-use crate::dummy::{ECHO, Overheard};
+use crate::dummy::{ECHO, RecordedCall};
 use crate::items::Items;
 use crate::target::Url;
 
@@ -35,7 +35,7 @@ impl Raw {
     ///
     /// # Errors
     /// It cannot be reached.
-    pub fn to_dummy(url: &Url, call: &Overheard, key: &[u8], patience: Duration) -> Result<Raw> {
+    pub fn to_dummy(url: &Url, call: &RecordedCall, key: &[u8], patience: Duration) -> Result<Raw> {
         let head = call.answer[..HEAD_BYTES.min(call.answer.len())].to_vec();
         Ok(Raw { head, ..Raw::connect(url, call, key, patience)? })
     }
@@ -44,23 +44,25 @@ impl Raw {
     ///
     /// # Errors
     /// It cannot be reached.
-    pub fn to_echo(url: &Url, call: &Overheard, key: &[u8], patience: Duration) -> Result<Raw> {
+    pub fn to_echo(url: &Url, call: &RecordedCall, key: &[u8], patience: Duration) -> Result<Raw> {
         let mut raw = Raw::connect(url, call, key, patience)?;
         let lengths = [call.request.len() as u64, call.answer.len() as u64].map(u64::to_le_bytes);
         raw.stream.write_all(&[&[ECHO], &lengths[0][..], &lengths[1][..]].concat())?;
         Ok(raw)
     }
 
-    fn connect(url: &Url, call: &Overheard, key: &[u8], patience: Duration) -> Result<Raw> {
+    fn connect(url: &Url, call: &RecordedCall, key: &[u8], patience: Duration) -> Result<Raw> {
         let stream: Box<dyn Stream> = match &url.address.place {
-            Place::Tcp { host, port } => {
+            ServerEndpoint::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port))?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(patience))?;
                 Box::new(stream)
             }
-            Place::Fabric { .. } => bail!("{} is reached over the fabric, where there are no sockets", url),
-            Place::Unix(path) => {
+            ServerEndpoint::Fabric { .. } => {
+                bail!("{} is reached over the fabric, where there are no sockets", url)
+            }
+            ServerEndpoint::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_read_timeout(Some(patience))?;
                 Box::new(stream)

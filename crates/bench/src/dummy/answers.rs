@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use fabcache_protocol::{
-    Command, Delete, Form, Get, Item, Refusal, Reply, Request, SavedForm, Store, StoreMode, Value,
+    Command, Delete, Encoding, Get, Item, Refusal, Reply, Request, SavedEncoding, Store, StoreMode, Value,
 };
 
 use super::fault::{Fault, Kind};
@@ -45,7 +45,7 @@ pub struct Answers {
     held: Vec<u8>,
     /// A value that is coming in.
     storing: Option<(u64, u32)>,
-    form: SavedForm,
+    form: SavedEncoding,
 }
 
 impl Shared {
@@ -104,7 +104,7 @@ impl Answers {
             begun: 0,
             held: Vec::new(),
             storing: None,
-            form: SavedForm::new(),
+            form: SavedEncoding::new(),
         }
     }
 
@@ -121,7 +121,7 @@ impl Answers {
             Command::Get(get) => {
                 self.get(shared, &get, &form);
                 // The answer to a line of text ends with the line.
-                if !matches!(form, Form::Text(_)) {
+                if !matches!(form, Encoding::Text(_)) {
                     self.end(shared, Some(false));
                 }
             }
@@ -148,7 +148,7 @@ impl Answers {
         self.end(shared, Some(true));
     }
 
-    fn get(&mut self, shared: &Shared, get: &Get<'_>, form: &Form<'_>) {
+    fn get(&mut self, shared: &Shared, get: &Get<'_>, form: &Encoding<'_>) {
         let number = Lengths::number(get.key);
         let Some(len) = shared.lengths.get(number) else {
             return form.reply(&Reply::Miss, &mut self.output.bytes);
@@ -165,7 +165,7 @@ impl Answers {
         form.value_tail(&mut self.output.bytes);
     }
 
-    fn perhaps_wrong_value(&mut self, shared: &Shared, number: u64, len: u32, form: &Form<'_>) {
+    fn perhaps_wrong_value(&mut self, shared: &Shared, number: u64, len: u32, form: &Encoding<'_>) {
         let fault = shared.fault(false, true);
         let number = if fault == Some(Kind::Foreign) { number ^ 1 } else { number };
         let mut value = Vec::new();
@@ -179,7 +179,7 @@ impl Answers {
         self.output.bytes.extend_from_slice(&value);
     }
 
-    fn store(&mut self, shared: &Shared, store: &Store<'_>, form: &Form<'_>) {
+    fn store(&mut self, shared: &Shared, store: &Store<'_>, form: &Encoding<'_>) {
         let number = Lengths::number(store.key);
         let len = u32::try_from(store.value.len()).unwrap_or(u32::MAX);
         let known = shared.lengths.get(number).is_some();
@@ -206,7 +206,7 @@ impl Answers {
         self.end(shared, Some(true));
     }
 
-    fn other(&mut self, shared: &Shared, command: &Command<'_>, form: &Form<'_>) {
+    fn other(&mut self, shared: &Shared, command: &Command<'_>, form: &Encoding<'_>) {
         let out = &mut self.output.bytes;
         let known = |key: &[u8]| shared.lengths.get(Lengths::number(key));
         let reply = match command {

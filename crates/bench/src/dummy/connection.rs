@@ -20,7 +20,7 @@ pub const ECHO: u8 = 0;
 pub const ECHO_BYTES: usize = 17;
 
 /// What a connection says.
-enum Speaks {
+enum SpokenProtocol {
     /// Nothing yet.
     Nothing,
     /// A protocol of memcached.
@@ -39,7 +39,7 @@ enum Speaks {
 /// One connection.
 pub struct Connection {
     link: Box<dyn Link>,
-    speaks: Speaks,
+    speaks: SpokenProtocol,
     decoder: Decoder,
     answers: Answers,
     /// What was received and is not yet a request.
@@ -48,7 +48,7 @@ pub struct Connection {
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wants {
+pub enum Interest {
     /// More requests.
     Requests,
     /// That the client takes answers.
@@ -63,7 +63,7 @@ impl Connection {
         let limits = Limits { inline_value_max: INLINE_BYTES_MAX };
         Connection {
             link,
-            speaks: Speaks::Nothing,
+            speaks: SpokenProtocol::Nothing,
             decoder: Decoder::new(None, limits),
             answers: Answers::new(),
             rest: Vec::new(),
@@ -81,13 +81,13 @@ impl Connection {
     }
 
     /// Answers what has come. `buffer` is used by all connections in turn.
-    pub fn serve(&mut self, shared: &Shared, buffer: &mut Vec<u8>) -> Wants {
-        self.try_serve(shared, buffer).unwrap_or(Wants::End)
+    pub fn serve(&mut self, shared: &Shared, buffer: &mut Vec<u8>) -> Interest {
+        self.try_serve(shared, buffer).unwrap_or(Interest::End)
     }
 
-    fn try_serve(&mut self, shared: &Shared, buffer: &mut Vec<u8>) -> io::Result<Wants> {
+    fn try_serve(&mut self, shared: &Shared, buffer: &mut Vec<u8>) -> io::Result<Interest> {
         if !self.answers.output.is_empty() && !self.answers.output.send(&shared.items, &mut *self.link)? {
-            return Ok(Wants::Room);
+            return Ok(Interest::Room);
         }
         let kept = self.rest.len();
         if buffer.len() < kept + RECEIVED_BYTES_MAX {
@@ -96,25 +96,25 @@ impl Connection {
         buffer[..kept].copy_from_slice(&self.rest);
         let came = match self.link.receive(&mut buffer[kept..])? {
             Received::Bytes(count) => kept + count,
-            Received::Nothing => return Ok(Wants::Requests),
-            Received::End => return Ok(Wants::End),
+            Received::Nothing => return Ok(Interest::Requests),
+            Received::End => return Ok(Interest::End),
         };
         self.rest.clear();
         let used = self.answer(shared, &buffer[..came]);
         self.rest.extend_from_slice(&buffer[used..came]);
         let sent = self.answers.output.send(&shared.items, &mut *self.link)?;
         Ok(match (self.answers.closing, sent) {
-            (true, _) => Wants::End,
-            (false, true) => Wants::Requests,
-            (false, false) => Wants::Room,
+            (true, _) => Interest::End,
+            (false, true) => Interest::Requests,
+            (false, false) => Interest::Room,
         })
     }
 
     /// Answers what is whole; how many bytes that was.
     fn answer(&mut self, shared: &Shared, input: &[u8]) -> usize {
         match &mut self.speaks {
-            Speaks::Protocol => self.decode(shared, input),
-            Speaks::Echo { asked, answered, come } => {
+            SpokenProtocol::Protocol => self.decode(shared, input),
+            SpokenProtocol::Echo { asked, answered, come } => {
                 *come += input.len();
                 while *come >= *asked {
                     *come -= *asked;
@@ -122,17 +122,17 @@ impl Connection {
                 }
                 input.len()
             }
-            Speaks::Nothing if input[0] != ECHO => {
-                self.speaks = Speaks::Protocol;
+            SpokenProtocol::Nothing if input[0] != ECHO => {
+                self.speaks = SpokenProtocol::Protocol;
                 self.decode(shared, input)
             }
-            Speaks::Nothing => {
+            SpokenProtocol::Nothing => {
                 let Some((head, rest)) = input.split_at_checked(ECHO_BYTES) else { return 0 };
                 let number = |at: usize| {
                     let bytes = head[at..].first_chunk().copied().unwrap_or_default();
                     usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX)
                 };
-                self.speaks = Speaks::Echo { asked: number(1).max(1), answered: number(9), come: 0 };
+                self.speaks = SpokenProtocol::Echo { asked: number(1).max(1), answered: number(9), come: 0 };
                 ECHO_BYTES + self.answer(shared, rest)
             }
         }

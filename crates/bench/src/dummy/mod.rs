@@ -39,10 +39,10 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use answers::Shared;
 pub use child::Child;
-use connection::{Connection, Wants};
+use connection::{Connection, Interest};
 pub use connection::{ECHO, ECHO_BYTES};
 pub use fault::{Fault, Kind};
-pub use overheard::{Overheard, overhear};
+pub use overheard::{RecordedCall, overhear};
 pub use responder::Responder;
 
 use crate::limits::Limits;
@@ -247,15 +247,15 @@ impl Worker {
         let waited_for_room = connection.waits_for_room();
         let wants = connection.serve(&self.shared, &mut self.buffer);
         let flags = match wants {
-            Wants::End => {
+            Interest::End => {
                 // The descriptor leaves with it.
                 self.connections.remove(&token);
                 return;
             }
-            Wants::Requests => EventFlags::IN,
-            Wants::Room => EventFlags::OUT,
+            Interest::Requests => EventFlags::IN,
+            Interest::Room => EventFlags::OUT,
         };
-        if waited_for_room != (wants == Wants::Room) {
+        if waited_for_room != (wants == Interest::Room) {
             let changed = connection.link().descriptor().is_some_and(|descriptor| {
                 epoll::modify(&self.epoll, descriptor, EventData::new_u64(token), flags).is_ok()
             });

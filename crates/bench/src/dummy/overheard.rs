@@ -14,7 +14,7 @@ const READ_BYTES: usize = 64 << 10;
 
 /// A call, as it goes over a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overheard {
+pub struct RecordedCall {
     /// What the client says.
     pub request: Vec<u8>,
     /// What it is answered.
@@ -29,7 +29,7 @@ pub fn overhear(
     protocol: Protocol,
     (number, len): (u64, u32),
     call: impl FnOnce(&Client) -> Result<()>,
-) -> Result<Overheard> {
+) -> Result<RecordedCall> {
     // What it asks on the first connection is no part of the call.
     let protocol = if protocol == Protocol::Auto { Protocol::Meta } else { protocol };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
@@ -48,7 +48,7 @@ pub fn overhear(
     })
 }
 
-fn listen(mut stream: &TcpStream, number: u64, len: u32) -> Result<Overheard> {
+fn listen(mut stream: &TcpStream, number: u64, len: u32) -> Result<RecordedCall> {
     let shared = Shared::new(None, Default::default());
     shared.remember(number, len);
     let mut request = Vec::new();
@@ -61,7 +61,7 @@ fn listen(mut stream: &TcpStream, number: u64, len: u32) -> Result<Overheard> {
         request.extend_from_slice(&buffer[..count]);
         if let Some(answer) = answer(&shared, &request) {
             stream.write_all(&answer)?;
-            return Ok(Overheard { request, answer });
+            return Ok(RecordedCall { request, answer });
         }
     }
 }

@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, bail, ensure};
-use fabcache_client::{Address, Place};
+use fabcache_client::{Address, ServerEndpoint};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::wire::{Form, Of, Said, shown};
+use super::wire::{Answer, AnswerOf, Encoding, shown};
 use super::work::Work;
 use crate::items::Items;
 use crate::target::PATIENCE;
@@ -21,7 +21,7 @@ use crate::target::PATIENCE;
 #[derive(Debug)]
 pub struct Link {
     socket: OwnedFd,
-    form: Form,
+    form: Encoding,
     /// What is still to be sent, from `sent` on.
     out: Vec<u8>,
     sent: usize,
@@ -29,12 +29,12 @@ pub struct Link {
     waits_to_send: bool,
     /// The beginning of an answer that is not all there.
     rest: Vec<u8>,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<SentRequest>,
 }
 
 /// A key that was asked for or written.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct SentRequest {
     number: u64,
     /// The request that it is of.
     slot: u32,
@@ -91,19 +91,19 @@ impl Link {
     ///
     /// # Errors
     /// The server cannot be reached.
-    pub fn connect(address: &Address, form: Form) -> Result<Link> {
+    pub fn connect(address: &Address, form: Encoding) -> Result<Link> {
         let cannot = || format!("cannot connect to {address}");
         let socket: OwnedFd = match &address.place {
-            Place::Tcp { host, port } => {
+            ServerEndpoint::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).with_context(cannot)?;
                 stream.set_nodelay(true)?;
                 stream.set_nonblocking(true)?;
                 stream.into()
             }
-            Place::Fabric { .. } => {
+            ServerEndpoint::Fabric { .. } => {
                 bail!("{} is reached over the fabric, where there are no sockets", address)
             }
-            Place::Unix(path) => {
+            ServerEndpoint::Unix(path) => {
                 let stream = UnixStream::connect(path).with_context(cannot)?;
                 stream.set_nonblocking(true)?;
                 stream.into()
@@ -138,7 +138,14 @@ impl Link {
         let ends = self.form.has_end();
         for (at, number) in numbers.iter().enumerate() {
             let is_last = !ends || at + 1 == numbers.len();
-            self.asked.push_back(Asked { number: *number, slot, sets: false, is_last, ends, is_done: false });
+            self.asked.push_back(SentRequest {
+                number: *number,
+                slot,
+                sets: false,
+                is_last,
+                ends,
+                is_done: false,
+            });
         }
     }
 
@@ -148,7 +155,14 @@ impl Link {
         items.key(number, key);
         items.value(number, work.sizes.value_bytes(number), value);
         self.form.set(key, value, number as u32, &mut self.out);
-        self.asked.push_back(Asked { number, slot, sets: true, is_last: true, ends: false, is_done: false });
+        self.asked.push_back(SentRequest {
+            number,
+            slot,
+            sets: true,
+            is_last: true,
+            ends: false,
+            is_done: false,
+        });
     }
 
     /// Sends what can be sent now.
@@ -227,15 +241,15 @@ impl Link {
 
     fn take(
         &mut self,
-        said: Said<'_>,
+        said: Answer<'_>,
         scratch: &mut Scratch<'_>,
         counts: &mut Counts,
         done: &mut impl FnMut(u32, u64),
     ) -> Result<()> {
         let front = *self.asked.front().context("an answer came that nobody asked for")?;
-        let is_others = |of| matches!(of, Of::Mark(mark) if mark != front.number as u32);
+        let is_others = |of| matches!(of, AnswerOf::Mark(mark) if mark != front.number as u32);
         match said {
-            Said::Value { of, value } if !front.sets => {
+            Answer::Value { of, value } if !front.sets => {
                 let at = self.position(of, scratch)?;
                 check(self.asked[at].number, value, scratch, counts)?;
                 if front.ends {
@@ -243,11 +257,11 @@ impl Link {
                     return Ok(());
                 }
             }
-            Said::Miss(of) if !front.sets && !front.ends && !is_others(of) => counts.misses += 1,
-            Said::Stored(of) if front.sets && !is_others(of) => {
+            Answer::Miss(of) if !front.sets && !front.ends && !is_others(of) => counts.misses += 1,
+            Answer::Stored(of) if front.sets && !is_others(of) => {
                 counts.value_bytes += scratch.work.sizes.value_bytes(front.number) as u64;
             }
-            Said::End if front.ends => {
+            Answer::End if front.ends => {
                 while let Some(asked) = self.asked.pop_front() {
                     counts.misses += u64::from(!asked.is_done);
                     counts.operations += 1;
@@ -267,15 +281,15 @@ impl Link {
     }
 
     /// The key among those of the line at the front that this value is of.
-    fn position(&self, of: Of<'_>, scratch: &mut Scratch<'_>) -> Result<usize> {
-        if of == Of::Next {
+    fn position(&self, of: AnswerOf<'_>, scratch: &mut Scratch<'_>) -> Result<usize> {
+        if of == AnswerOf::Next {
             return Ok(0);
         }
         for (at, asked) in self.asked.iter().enumerate() {
             let is_it = match of {
-                Of::Mark(mark) => mark == asked.number as u32,
-                Of::Key(key) => scratch.key(asked.number) == key,
-                Of::Next => true,
+                AnswerOf::Mark(mark) => mark == asked.number as u32,
+                AnswerOf::Key(key) => scratch.key(asked.number) == key,
+                AnswerOf::Next => true,
             };
             if is_it && !asked.is_done {
                 return Ok(at);
@@ -285,9 +299,9 @@ impl Link {
             }
         }
         let whose = match of {
-            Of::Key(key) => format!("of {}", shown(key)),
-            Of::Mark(mark) => format!("with the mark {mark}"),
-            Of::Next => String::new(),
+            AnswerOf::Key(key) => format!("of {}", shown(key)),
+            AnswerOf::Mark(mark) => format!("with the mark {mark}"),
+            AnswerOf::Next => String::new(),
         };
         bail!("the value {whose} came, which was not asked for; {}", self.waits_for(scratch))
     }
@@ -335,7 +349,7 @@ pub fn check(number: u64, value: &[u8], scratch: &mut Scratch<'_>, counts: &mut 
 /// # Errors
 /// It cannot be reached, or does not answer.
 pub fn takes_meta(address: &Address) -> Result<bool> {
-    let mut link = Link::connect(address, Form::Meta)?;
+    let mut link = Link::connect(address, Encoding::Meta)?;
     let until = Timespec::try_from(PATIENCE)?;
     link.out.extend_from_slice(b"mn\r\n");
     let said = || format!("{address} was asked for the meta protocol");

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use fabcache_client::{Client, Completed, Outcome as Came, Request, Ttl};
+use fabcache_client::{Client, CompletedRequest, Outcome as Came, Request, Ttl};
 
 use super::link::{Counts, Scratch, check};
 use super::outcome::Outcome;
@@ -246,7 +246,7 @@ impl Memory {
     fn land(&mut self, running: &mut Running<'_>) -> Result<()> {
         let flight = self.first(running);
         let (number, sets) = flight.asked;
-        let Completed { key, value, result } = flight.request.wait();
+        let CompletedRequest { key, value, result } = flight.request.wait();
         let came = result.with_context(|| String::from_utf8_lossy(&key).into_owned())?;
         let Running { scratch, counts, .. } = running;
         match came {

@@ -34,7 +34,7 @@ pub use memory::TIMED_EVERY;
 pub use outcome::Outcome;
 pub use processes::{Workers, worker};
 use sockets::Sockets;
-pub use wire::Form;
+pub use wire::Encoding;
 use work::Schedule;
 pub use work::{Arrivals, Pace, Popularity, Sizes, Work};
 
@@ -150,7 +150,8 @@ impl Engine {
             }
         } else {
             let addresses: Vec<Address> = urls.iter().map(|url| url.address.clone()).collect();
-            let forms: Result<Vec<Form>> = addresses.iter().map(|address| form(address, protocol)).collect();
+            let forms: Result<Vec<Encoding>> =
+                addresses.iter().map(|address| form(address, protocol)).collect();
             let forms = forms?;
             for clients in parts(plan.clients, plan.threads) {
                 let sockets = Sockets::connect(&addresses, &forms, clients, patience)?;
@@ -204,13 +205,13 @@ impl Engine {
 }
 
 /// What is spoken with a server.
-fn form(address: &Address, protocol: Protocol) -> Result<Form> {
+fn form(address: &Address, protocol: Protocol) -> Result<Encoding> {
     Ok(match protocol {
-        Protocol::Text => Form::Text,
-        Protocol::Meta => Form::Meta,
-        Protocol::Binary => Form::Binary,
-        Protocol::Auto if takes_meta(address)? => Form::Meta,
-        Protocol::Auto => Form::Text,
+        Protocol::Text => Encoding::Text,
+        Protocol::Meta => Encoding::Meta,
+        Protocol::Binary => Encoding::Binary,
+        Protocol::Auto if takes_meta(address)? => Encoding::Meta,
+        Protocol::Auto => Encoding::Text,
     })
 }
 

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::link::{Counts, Link, Scratch};
 use super::outcome::Outcome;
-use super::wire::Form;
+use super::wire::Encoding;
 use super::work::{Choice, Pace, Schedule, Work};
 use super::{Round, as_ns, overdue_ns};
 use crate::items::Items;
@@ -79,7 +79,7 @@ impl Sockets {
     /// A server cannot be reached.
     pub fn connect(
         addresses: &[Address],
-        forms: &[Form],
+        forms: &[Encoding],
         clients: usize,
         patience: Duration,
     ) -> Result<Sockets> {

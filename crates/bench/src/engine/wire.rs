@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Encoding {
     /// The classic text protocol.
     Text,
     /// The meta protocol.
@@ -15,25 +15,25 @@ pub enum Form {
 
 /// An answer, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said<'a> {
+pub enum Answer<'a> {
     /// A value.
     Value {
         /// Whose it is, as far as that is said.
-        of: Of<'a>,
+        of: AnswerOf<'a>,
         /// The value.
         value: &'a [u8],
     },
     /// There is none.
-    Miss(Of<'a>),
+    Miss(AnswerOf<'a>),
     /// All values of a request were sent.
     End,
     /// It is stored.
-    Stored(Of<'a>),
+    Stored(AnswerOf<'a>),
 }
 
 /// Whose an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of<'a> {
+pub enum AnswerOf<'a> {
     /// The next in order.
     Next,
     /// This key's.
@@ -58,17 +58,17 @@ const STATUS_NOT_FOUND: u16 = 1;
 /// Flags and time to live: what a set says beside key and value.
 const SET_EXTRAS: [u8; 8] = [0; 8];
 
-impl Form {
+impl Encoding {
     /// Whether the answer to a request of several keys has an end behind its values, rather than an answer for each key.
     pub fn has_end(self) -> bool {
-        self == Form::Text
+        self == Encoding::Text
     }
 
     /// Adds a request for values. Each key has a mark. Where the protocol has no request for several keys there is one for
     /// each; none of them is quiet, for a value that never comes is not to be taken for one that is not there.
     pub fn get<'k>(self, keys: impl Iterator<Item = (&'k [u8], u32)>, out: &mut Vec<u8>) {
         match self {
-            Form::Text => {
+            Encoding::Text => {
                 out.extend_from_slice(b"get");
                 for (key, _) in keys {
                     out.push(b' ');
@@ -76,14 +76,14 @@ impl Form {
                 }
                 out.extend_from_slice(b"\r\n");
             }
-            Form::Meta => {
+            Encoding::Meta => {
                 for (key, _) in keys {
                     out.extend_from_slice(b"mg ");
                     out.extend_from_slice(key);
                     out.extend_from_slice(b" v\r\n");
                 }
             }
-            Form::Binary => {
+            Encoding::Binary => {
                 for (key, mark) in keys {
                     packet(GET, [key, b"", b""], mark, out);
                 }
@@ -94,17 +94,17 @@ impl Form {
     /// Adds a request that stores.
     pub fn set(self, key: &[u8], value: &[u8], mark: u32, out: &mut Vec<u8>) {
         match self {
-            Form::Text => {
+            Encoding::Text => {
                 out.extend_from_slice(b"set ");
                 out.extend_from_slice(key);
                 out.extend_from_slice(b" 0 0 ");
             }
-            Form::Meta => {
+            Encoding::Meta => {
                 out.extend_from_slice(b"ms ");
                 out.extend_from_slice(key);
                 out.push(b' ');
             }
-            Form::Binary => {
+            Encoding::Binary => {
                 packet(SET, [key, &SET_EXTRAS, value], mark, out);
                 return;
             }
@@ -119,10 +119,10 @@ impl Form {
     ///
     /// # Errors
     /// The server refuses, or this is no answer.
-    pub fn said(self, input: &[u8]) -> Result<Option<(Said<'_>, usize)>> {
+    pub fn said(self, input: &[u8]) -> Result<Option<(Answer<'_>, usize)>> {
         match self {
-            Form::Text | Form::Meta => line(input, self),
-            Form::Binary => said_in_packet(input),
+            Encoding::Text | Encoding::Meta => line(input, self),
+            Encoding::Binary => said_in_packet(input),
         }
     }
 }
@@ -158,7 +158,7 @@ fn decimal(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-fn line(input: &[u8], form: Form) -> Result<Option<(Said<'_>, usize)>> {
+fn line(input: &[u8], form: Encoding) -> Result<Option<(Answer<'_>, usize)>> {
     let looked_at = &input[..input.len().min(LINE_BYTES_MAX)];
     let Some(end) = looked_at.iter().position(|byte| *byte == b'\n') else {
         ensure!(looked_at.len() < LINE_BYTES_MAX, "the answer is no line: {}", shown(looked_at));
@@ -168,30 +168,35 @@ fn line(input: &[u8], form: Form) -> Result<Option<(Said<'_>, usize)>> {
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     let mut words = line.split(|byte| *byte == b' ');
     let said = match (words.next().unwrap_or_default(), form) {
-        (b"VALUE", Form::Text) => {
+        (b"VALUE", Encoding::Text) => {
             let key = words.next().with_context(|| no_answer(line))?;
             let len = words.nth(1).and_then(number).with_context(|| no_answer(line))?;
-            return value(input, after, len, Of::Key(key));
+            return value(input, after, len, AnswerOf::Key(key));
         }
-        (b"VA", Form::Meta) => {
+        (b"VA", Encoding::Meta) => {
             let len = words.next().and_then(number).with_context(|| no_answer(line))?;
-            return value(input, after, len, Of::Next);
+            return value(input, after, len, AnswerOf::Next);
         }
-        (b"END", Form::Text) => Said::End,
-        (b"EN", Form::Meta) => Said::Miss(Of::Next),
-        (b"STORED", Form::Text) | (b"HD", Form::Meta) => Said::Stored(Of::Next),
+        (b"END", Encoding::Text) => Answer::End,
+        (b"EN", Encoding::Meta) => Answer::Miss(AnswerOf::Next),
+        (b"STORED", Encoding::Text) | (b"HD", Encoding::Meta) => Answer::Stored(AnswerOf::Next),
         (b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR", _) => bail!("the server refuses: {}", shown(line)),
         _ => bail!(no_answer(line)),
     };
     Ok(Some((said, after)))
 }
 
-fn value<'a>(input: &'a [u8], at: usize, len: usize, of: Of<'a>) -> Result<Option<(Said<'a>, usize)>> {
+fn value<'a>(
+    input: &'a [u8],
+    at: usize,
+    len: usize,
+    of: AnswerOf<'a>,
+) -> Result<Option<(Answer<'a>, usize)>> {
     ensure!(len <= VALUE_BYTES_MAX, "a value of {len} bytes");
     let end = at + len;
     match input.get(end..end + 2) {
         None => Ok(None),
-        Some(b"\r\n") => Ok(Some((Said::Value { of, value: &input[at..end] }, end + 2))),
+        Some(b"\r\n") => Ok(Some((Answer::Value { of, value: &input[at..end] }, end + 2))),
         Some(other) => bail!("behind a value of {len} bytes no line ends: {}", shown(other)),
     }
 }
@@ -204,7 +209,7 @@ fn number(word: &[u8]) -> Option<usize> {
     if word.is_empty() { None } else { word.iter().try_fold(0, digit) }
 }
 
-fn said_in_packet(input: &[u8]) -> Result<Option<(Said<'_>, usize)>> {
+fn said_in_packet(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>> {
     let Some(header) = input.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let [magic, opcode, k0, k1, extras, _, s0, s1, b0, b1, b2, b3, m0, m1, m2, m3, ..] = *header;
     ensure!(magic == RESPONSE, "the answer is no packet: {}", shown(&header[..]));
@@ -223,9 +228,9 @@ fn said_in_packet(input: &[u8]) -> Result<Option<(Said<'_>, usize)>> {
     }
     let value = &input[HEADER_BYTES + before..end];
     let said = match (opcode, status) {
-        (GET, STATUS_OK) => Said::Value { of: Of::Mark(mark), value },
-        (GET, STATUS_NOT_FOUND) => Said::Miss(Of::Mark(mark)),
-        (SET, STATUS_OK) => Said::Stored(Of::Mark(mark)),
+        (GET, STATUS_OK) => Answer::Value { of: AnswerOf::Mark(mark), value },
+        (GET, STATUS_NOT_FOUND) => Answer::Miss(AnswerOf::Mark(mark)),
+        (SET, STATUS_OK) => Answer::Stored(AnswerOf::Mark(mark)),
         _ => bail!("the server refuses: status {status}, {}", shown(value)),
     };
     Ok(Some((said, end)))
@@ -247,23 +252,23 @@ mod tests {
 
     use super::*;
 
-    const FORMS: [Form; 3] = [Form::Text, Form::Meta, Form::Binary];
+    const FORMS: [Encoding; 3] = [Encoding::Text, Encoding::Meta, Encoding::Binary];
 
     #[test]
     fn requests_are_the_protocols() {
-        let of = |form: Form, keys: &[&str]| {
+        let of = |form: Encoding, keys: &[&str]| {
             let mut out = Vec::new();
             form.get(keys.iter().map(|key| (key.as_bytes(), 7)), &mut out);
             out
         };
-        assert_eq!(of(Form::Text, &["a", "b"]), b"get a b\r\n");
-        assert_eq!(of(Form::Meta, &["a", "b"]), b"mg a v\r\nmg b v\r\n");
-        let one = of(Form::Binary, &["abc"]);
+        assert_eq!(of(Encoding::Text, &["a", "b"]), b"get a b\r\n");
+        assert_eq!(of(Encoding::Meta, &["a", "b"]), b"mg a v\r\nmg b v\r\n");
+        let one = of(Encoding::Binary, &["abc"]);
         assert_eq!(one, b"\x80\0\0\x03\0\0\0\0\0\0\0\x03\0\0\0\x07\0\0\0\0\0\0\0\0abc");
-        assert_eq!(of(Form::Binary, &["a", "b"]).len(), 2 * 24 + 2);
+        assert_eq!(of(Encoding::Binary, &["a", "b"]).len(), 2 * 24 + 2);
         let mut out = Vec::new();
-        Form::Text.set(b"k", b"12345678901", 0, &mut out);
-        Form::Meta.set(b"k", b"", 0, &mut out);
+        Encoding::Text.set(b"k", b"12345678901", 0, &mut out);
+        Encoding::Meta.set(b"k", b"", 0, &mut out);
         assert_eq!(out, b"set k 0 0 11\r\n12345678901\r\nms k 0\r\n\r\n");
     }
 
@@ -273,14 +278,22 @@ mod tests {
         let mut packet = b"\x81\0\0\0\x04\0\0\0\0\0\0\x08\0\0\0\x09\0\0\0\0\0\0\0\0\0\0\0\0".to_vec();
         packet.extend_from_slice(value);
         for (form, bytes, said) in [
-            (Form::Text, &b"VALUE key 0 4\r\na\r\nb\r\n"[..], Said::Value { of: Of::Key(b"key"), value }),
-            (Form::Text, b"VALUE key 0 4 77\r\na\r\nb\r\n", Said::Value { of: Of::Key(b"key"), value }),
-            (Form::Text, b"END\r\n", Said::End),
-            (Form::Text, b"STORED\r\n", Said::Stored(Of::Next)),
-            (Form::Meta, b"VA 4 f7\r\na\r\nb\r\n", Said::Value { of: Of::Next, value }),
-            (Form::Meta, b"EN\r\n", Said::Miss(Of::Next)),
-            (Form::Meta, b"HD\r\n", Said::Stored(Of::Next)),
-            (Form::Binary, &packet, Said::Value { of: Of::Mark(9), value }),
+            (
+                Encoding::Text,
+                &b"VALUE key 0 4\r\na\r\nb\r\n"[..],
+                Answer::Value { of: AnswerOf::Key(b"key"), value },
+            ),
+            (
+                Encoding::Text,
+                b"VALUE key 0 4 77\r\na\r\nb\r\n",
+                Answer::Value { of: AnswerOf::Key(b"key"), value },
+            ),
+            (Encoding::Text, b"END\r\n", Answer::End),
+            (Encoding::Text, b"STORED\r\n", Answer::Stored(AnswerOf::Next)),
+            (Encoding::Meta, b"VA 4 f7\r\na\r\nb\r\n", Answer::Value { of: AnswerOf::Next, value }),
+            (Encoding::Meta, b"EN\r\n", Answer::Miss(AnswerOf::Next)),
+            (Encoding::Meta, b"HD\r\n", Answer::Stored(AnswerOf::Next)),
+            (Encoding::Binary, &packet, Answer::Value { of: AnswerOf::Mark(9), value }),
         ] {
             for len in 0..bytes.len() {
                 assert_eq!(form.said(&bytes[..len]).expect("a beginning"), None, "{form:?} {len}");
@@ -293,14 +306,14 @@ mod tests {
     #[test]
     fn what_is_no_answer_is_told() {
         for (form, bytes, told) in [
-            (Form::Text, &b"SERVER_ERROR out of memory\r\n"[..], "out of memory"),
-            (Form::Text, b"VA 3\r\nabc\r\n", "no answer"),
-            (Form::Meta, b"END\r\n", "no answer"),
-            (Form::Text, b"VALUE k 0 x\r\n", "no answer"),
-            (Form::Text, b"VALUE k 0 18446744073709551616\r\n", "no answer"),
-            (Form::Text, b"VALUE k 0 1\r\nabcd", "no line ends"),
-            (Form::Text, &[b'a'; 2_000], "no line"),
-            (Form::Binary, &[b'a'; 24], "no packet"),
+            (Encoding::Text, &b"SERVER_ERROR out of memory\r\n"[..], "out of memory"),
+            (Encoding::Text, b"VA 3\r\nabc\r\n", "no answer"),
+            (Encoding::Meta, b"END\r\n", "no answer"),
+            (Encoding::Text, b"VALUE k 0 x\r\n", "no answer"),
+            (Encoding::Text, b"VALUE k 0 18446744073709551616\r\n", "no answer"),
+            (Encoding::Text, b"VALUE k 0 1\r\nabcd", "no line ends"),
+            (Encoding::Text, &[b'a'; 2_000], "no line"),
+            (Encoding::Binary, &[b'a'; 24], "no packet"),
         ] {
             let error = form.said(bytes).expect_err(told).to_string();
             assert!(error.contains(told), "{error}");

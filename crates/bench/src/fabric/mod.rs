@@ -6,18 +6,18 @@
 //! - `timing.rs`: percentiles of single calls, and calls a second.
 //! - `report.rs`: what came of it.
 
+pub mod paths;
 pub mod peer;
 pub mod raw;
 pub mod report;
 pub mod servers;
 pub mod timing;
-pub mod ways;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fabcache_fabric::{Library, Provider, Wish};
+use fabcache_fabric::{Library, Provider, ProviderRequirements};
 
 use crate::process::pin;
 use crate::server::Candidate;
@@ -40,7 +40,7 @@ pub const RAW: &str = "raw";
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The provider, and its interface.
-    pub wish: Wish,
+    pub wish: ProviderRequirements,
     /// The client's interface, if that is another.
     pub client_interface: Option<String>,
     /// Clients that choose between reading and asking are measured, too, and keys that are asked for many at once.
@@ -63,22 +63,22 @@ pub struct Plan {
 ///
 /// # Errors
 /// A part is empty.
-pub fn wish(text: &str) -> Result<Wish> {
+pub fn wish(text: &str) -> Result<ProviderRequirements> {
     let (provider, interface) = text.split_once(',').map_or((text, None), |(name, at)| (name, Some(at)));
     if provider.is_empty() || interface.is_some_and(str::is_empty) {
         bail!("{text:?} is not PROVIDER or PROVIDER,INTERFACE, such as verbs or 'tcp;ofi_rxm,lo'");
     }
     let interface = interface.map(str::to_owned);
-    Ok(Wish { provider: Some(provider.to_owned()), interface, only_this_host: false })
+    Ok(ProviderRequirements { provider: Some(provider.to_owned()), interface, only_this_host: false })
 }
 
 /// The provider that is measured: on an interface of this host alone, unless one is named or there is none.
 ///
 /// # Errors
 /// There is no libfabric, or nothing in it that is as wished for.
-pub fn provider(wish: &Wish) -> Result<Provider> {
+pub fn provider(wish: &ProviderRequirements) -> Result<Provider> {
     let library = Library::open()?;
-    let here = library.pick(&Wish { only_this_host: true, ..wish.clone() });
+    let here = library.pick(&ProviderRequirements { only_this_host: true, ..wish.clone() });
     Ok(here.or_else(|_| library.pick(wish))?)
 }
 
@@ -89,7 +89,7 @@ pub fn provider(wish: &Wish) -> Result<Provider> {
 pub fn client_end(provider: &Provider, interface: Option<&str>) -> Result<Provider> {
     let Some(interface) = interface else { return Ok(provider.clone()) };
     let (name, interface) = (Some(provider.name.clone()), Some(interface.to_owned()));
-    Ok(Library::open()?.pick(&Wish { provider: name, interface, only_this_host: false })?)
+    Ok(Library::open()?.pick(&ProviderRequirements { provider: name, interface, only_this_host: false })?)
 }
 
 /// Measures everything; tells who serves reads, too. Without a server only what libfabric does by itself.
@@ -109,7 +109,7 @@ pub fn measure(
     let mut figures = Vec::new();
     if ours.is_some() {
         for &bytes in &plan.value_bytes {
-            figures.extend(ways::store(bytes, plan)?);
+            figures.extend(paths::store(bytes, plan)?);
         }
     }
     let largest = plan.value_bytes.iter().chain(&plan.window_value_bytes).max();

@@ -13,7 +13,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use fabcache_fabric::{
-    Area, Completion, Domain, Kind, Library, Peer, Peers, Place, Pool, Port, PortOptions, Provider,
+    Completion, Domain, Endpoint, EndpointOptions, Kind, Library, Peer, PeerAccess, Pool, Provider,
+    RemoteAddress, SharedArea,
 };
 use fabcache_testbed::cleanup;
 
@@ -76,25 +77,26 @@ pub fn run(identity: &str, bytes: usize, input: &mut dyn BufRead, output: &mut d
 
 /// What is served.
 struct Served {
-    port: Port,
+    port: Endpoint,
     /// Buffers for messages, and for answers.
     pool: Pool,
-    readable: Area,
-    writable: Area,
+    readable: SharedArea,
+    writable: SharedArea,
     client: Option<Peer>,
 }
 
 impl Served {
     fn open(provider: &Provider, bytes: usize) -> Result<Served> {
         let domain = Domain::open(provider)?;
-        let mut port = Port::open(&domain, PortOptions { operations: OPERATIONS, peers: 1, waits: false })?;
+        let mut port =
+            Endpoint::open(&domain, EndpointOptions { operations: OPERATIONS, peers: 1, waits: false })?;
         let pool = Pool::new(&domain, 2 * RECEIVES, bytes)?;
         for token in 0..RECEIVES {
             let buffer = pool.take().context("buffers are as many as receives")?;
             port.receive(buffer, token as u64).map_err(|refused| refused.error)?;
         }
-        let readable = Area::new(&mut port, bytes, Peers::Read)?;
-        let writable = Area::new(&mut port, bytes, Peers::Write)?;
+        let readable = SharedArea::new(&mut port, bytes, PeerAccess::Read)?;
+        let writable = SharedArea::new(&mut port, bytes, PeerAccess::Write)?;
         Ok(Served { port, pool, readable, writable, client: None })
     }
 
@@ -150,7 +152,7 @@ impl Served {
 /// # Errors
 /// It is not sent.
 pub fn insist_to_send(
-    port: &mut Port,
+    port: &mut Endpoint,
     pool: &Pool,
     peer: Peer,
     bytes: usize,
@@ -194,9 +196,9 @@ pub struct PeerProcess {
     /// The name of its endpoint.
     pub name: Vec<u8>,
     /// Memory to read.
-    pub readable: Place,
+    pub readable: RemoteAddress,
     /// Memory to write.
-    pub writable: Place,
+    pub writable: RemoteAddress,
 }
 
 impl PeerProcess {
@@ -212,14 +214,14 @@ impl PeerProcess {
             .with_context(|| format!("cannot start {}", program.display()))?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().context("its output is a pipe")?);
-        let none = Place { address: 0, key: 0 };
+        let none = RemoteAddress { address: 0, key: 0 };
         let mut peer = PeerProcess { child, input, output, name: Vec::new(), readable: none, writable: none };
         let line = peer.hear()?;
         let mut words = line.split(' ');
         peer.name = unhex(words.next().unwrap_or_default())?;
         let mut number = || -> Result<u64> { Ok(words.next().context("a short introduction")?.parse()?) };
-        peer.readable = Place { address: number()?, key: number()? };
-        peer.writable = Place { address: number()?, key: number()? };
+        peer.readable = RemoteAddress { address: number()?, key: number()? };
+        peer.writable = RemoteAddress { address: number()?, key: number()? };
         Ok(peer)
     }
 

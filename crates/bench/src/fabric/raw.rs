@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use fabcache_fabric::{Buffer, Completion, Domain, Kind, Peer, Pool, Port, PortOptions, Provider, Refused};
+use fabcache_fabric::{
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Peer, Pool, Provider, RejectedOperation,
+};
 
 use super::peer::{OPERATIONS, PeerProcess, STOP, hex, insist_to_send};
 use super::report::{Figure, Reads, What};
@@ -20,7 +22,7 @@ const RECEIVES: usize = 2;
 /// A port, and a peer that serves it.
 #[derive(Debug)]
 pub struct Raw {
-    port: Port,
+    port: Endpoint,
     pool: Pool,
     peer: Peer,
     process: PeerProcess,
@@ -43,7 +45,8 @@ impl Raw {
         let mut process = PeerProcess::start(program, provider, bytes)?;
         process.process().pin(&SERVER_CPU.into())?;
         let domain = Domain::open(own)?;
-        let mut port = Port::open(&domain, PortOptions { operations: OPERATIONS, peers: 1, waits: false })?;
+        let mut port =
+            Endpoint::open(&domain, EndpointOptions { operations: OPERATIONS, peers: 1, waits: false })?;
         let pool = Pool::new(&domain, window + RECEIVES + 2, bytes)?;
         for _ in 0..RECEIVES {
             let buffer = pool.take().context("there are enough")?;
@@ -143,7 +146,7 @@ impl Raw {
         }
     }
 
-    fn post(&mut self, buffer: Buffer, bytes: usize, reads: bool) -> Result<(), Refused> {
+    fn post(&mut self, buffer: Buffer, bytes: usize, reads: bool) -> Result<(), RejectedOperation> {
         if reads {
             self.port.read(self.peer, self.process.readable, buffer, 0..bytes, 1)
         } else {

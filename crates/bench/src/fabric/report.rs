@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::RAW;
-use super::ways::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST, STORE};
+use super::paths::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST, STORE};
 use crate::report::ServersHeader;
 use crate::statistics::median;
 
@@ -26,7 +26,7 @@ pub enum What {
     #[default]
     Get,
     /// A GET of one of many keys that are asked for in one call.
-    Many,
+    MultigetOutcome,
     /// A SET.
     Set,
 }
@@ -291,7 +291,7 @@ impl Results {
             "\nthousands a second with so many under way; %: of raw reads with as many under way (goals: {LOCATED} \
              {located:.0}, {BY_KEY} {by_key:.0})"
         );
-        if self.figures.iter().any(|figure| figure.what == What::Many) {
+        if self.figures.iter().any(|figure| figure.what == What::MultigetOutcome) {
             text.push_str("many: keys a second, so many in each call\n");
         }
         let ways = self.ways();
@@ -301,7 +301,7 @@ impl Results {
         }
         text.push('\n');
         let reads = [LOCATED, REGISTERED, BY_KEY, AUTO, AUTO_BY_KEY];
-        for (what, name) in [(What::Get, "GET"), (What::Many, "many"), (What::Set, "SET")] {
+        for (what, name) in [(What::Get, "GET"), (What::MultigetOutcome, "many"), (What::Set, "SET")] {
             for bytes in self.sizes(true) {
                 for window in self.all_windows() {
                     if !self.figures.iter().any(|f| (f.what, f.bytes, f.window) == (what, bytes, window)) {
@@ -415,7 +415,7 @@ mod tests {
             (BY_KEY, What::Get, 50e3),
             (REQUEST, What::Get, 70e3),
             (REQUEST, What::Set, 60e3),
-            (AUTO, What::Many, 75e3),
+            (AUTO, What::MultigetOutcome, 75e3),
         ] {
             add(way, what, 64, 8, 0, 0.0, per_s);
         }

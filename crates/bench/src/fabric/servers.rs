@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use fabcache_client::{Client, Fabric, FabricMode, Options, Protocol, Request, Transport, Ttl};
 use fabcache_fabric::Provider;
 
-use super::ways::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST, Way};
+use super::paths::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, PathClient, REGISTERED, REQUEST};
 use super::{HOT_KEYS, Plan, SERVER_CPU};
 use crate::process::Process;
 use crate::server::{Candidate, Server};
@@ -92,12 +92,12 @@ impl Servers {
     ///
     /// # Errors
     /// A server cannot be reached, or not in this way.
-    pub fn ways(&self, chooses: bool) -> Result<Vec<Way>> {
+    pub fn ways(&self, chooses: bool) -> Result<Vec<PathClient>> {
         let (server, address) = &self.ours;
         let process = server.process();
-        let fabric = |name: &str, mode| -> Result<Way> {
+        let fabric = |name: &str, mode| -> Result<PathClient> {
             let connect = Connect { address: *address, mode: Some(mode), provider: Some(self.own.clone()) };
-            Way::new(name, connect, process)
+            PathClient::new(name, connect, process)
         };
         let mut ways = vec![
             fabric(LOCATED, FabricMode::OneSided)?,
@@ -109,7 +109,7 @@ impl Servers {
             ways.extend([fabric(AUTO, FabricMode::Auto)?, fabric(AUTO_BY_KEY, FabricMode::Auto)?]);
         }
         let over_tcp = |name: &str, address: SocketAddr, process: Process| {
-            Way::new(name, Connect { address, mode: None, provider: None }, process)
+            PathClient::new(name, Connect { address, mode: None, provider: None }, process)
         };
         ways.push(over_tcp("TCP", *address, process)?);
         if let Some((name, server, address)) = &self.against {

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use fabcache_client::{Client, Completed, Error, Outcome, Request, Ttl};
+use fabcache_client::{Client, CompletedRequest, Error, Outcome, Request, Ttl};
 
 use crate::histogram::Histogram;
 use crate::items::Items;
@@ -207,7 +207,7 @@ impl Slot {
 
     /// Waits, unless it is over.
     fn end(&mut self, how: How) {
-        let Completed { key, value, result } = self.request.wait();
+        let CompletedRequest { key, value, result } = self.request.wait();
         self.taken = self.begun.elapsed();
         self.result = result;
         if how.api == Api::Issued {

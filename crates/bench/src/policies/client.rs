@@ -67,7 +67,7 @@ impl<'c> Client<'c> {
             out.clear();
             for object in missed.drain(..) {
                 self.write_set(trace, object, &mut out);
-                asked.push(Asked::Set);
+                asked.push(SentRequest::Set);
             }
             let room = PIPELINE.saturating_sub(again.len());
             let mut rest = trace.requests[at..]
@@ -84,13 +84,13 @@ impl<'c> Client<'c> {
             let next = trace.requests[before..at].iter().map(|request| request.object);
             for object in again.drain(..).chain(next) {
                 self.write_get(trace, object, &mut out);
-                asked.push(Asked::Get(object));
+                asked.push(SentRequest::Get(object));
             }
             self.stream.get_mut().write_all(&out).context("the server does not read")?;
             for asked in asked.drain(..) {
                 match asked {
-                    Asked::Set => done.refused += u64::from(!self.read_stored()?),
-                    Asked::Get(object) => {
+                    SentRequest::Set => done.refused += u64::from(!self.read_stored()?),
+                    SentRequest::Get(object) => {
                         if self.read_hit(trace, object)? {
                             continue;
                         }
@@ -183,7 +183,7 @@ impl<'c> Client<'c> {
 }
 
 /// What was sent.
-enum Asked {
+enum SentRequest {
     Get(u32),
     Set,
 }

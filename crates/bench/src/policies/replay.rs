@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use fabcache_store::clock::TimeSource;
-use fabcache_store::dump::{Cursor, Visited};
+use fabcache_store::dump::{Cursor, VisitedItem};
 use fabcache_store::{
     Change, CreateError, Detail, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions, Value, Write,
 };
@@ -124,7 +124,7 @@ impl<'c> Cache<'c> {
         let (mut items, mut bytes) = (0, 0);
         let mut cursor = Cursor::START;
         while !cursor.is_done() {
-            let visit = |visited: Visited<'_>| {
+            let visit = |visited: VisitedItem<'_>| {
                 items += 1;
                 bytes += visited.key.len() as u64 + visited.info.len;
             };

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use fabcache_client::{Client, Completed, Error, Outcome, Request, Stored, Ttl};
+use fabcache_client::{Client, CompletedRequest, Error, Outcome, Request, Stored, Ttl};
 
 use super::expected::Expected;
 use super::record::{Operation, Record};
@@ -381,7 +381,7 @@ impl<'e> Engine<'e> {
             return Ok(());
         };
         self.bytes_in_flight -= bytes;
-        let Completed { key, value, result } = request.wait();
+        let CompletedRequest { key, value, result } = request.wait();
         let spare = Spare { request, key, value };
         match asked {
             Asked::Store(version) => {

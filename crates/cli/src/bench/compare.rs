@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use fabcache_bench::compare::{Comparison, Contender, Set, Way, Wishes, table, words};
+use fabcache_bench::compare::{Comparison, Route, ServerUnderTest, Set, SetOptions, table, words};
 use fabcache_bench::experiment::Plan;
 use fabcache_bench::html;
 use fabcache_bench::process::Cpus;
@@ -25,7 +25,7 @@ pub struct Arguments {
     /// Servers: NAME=PROGRAM, or 'NAME=PROGRAM FLAGS', or NAME=URL of one that is up. A program is started with memcached's
     /// flags, or where it is written {port} or {socket} with just its own. The last is what the others are compared with
     #[arg(required = true, value_name = "SERVER")]
-    servers: Vec<Contender>,
+    servers: Vec<ServerUnderTest>,
     /// What is measured, separated by commas: quick, latency, throughput, pipelined, multiget, mixture, nonblocking,
     /// hybrid, blocks, trace, or all of these
     #[arg(long = "set", value_name = "NAMES", value_delimiter = ',', default_value = "quick")]
@@ -33,7 +33,7 @@ pub struct Arguments {
     /// The ways to the servers, separated by commas: tcp, unix, shm for those started with --shm, and fab for those
     /// started with --fabric. All that they have, unless given
     #[arg(long, value_name = "WAYS", value_delimiter = ',')]
-    over: Vec<Way>,
+    over: Vec<Route>,
     /// Flags of every server that is started, beside its own, as '-t 1 -m 1024'
     #[arg(
         long,
@@ -85,12 +85,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let comparison = Comparison {
         contenders: arguments.servers.clone(),
-        over: if arguments.over.is_empty() { Way::ALL.to_vec() } else { arguments.over.clone() },
+        over: if arguments.over.is_empty() { Route::ALL.to_vec() } else { arguments.over.clone() },
         common_flags: words(&arguments.common_flags).context("--common-flags")?,
         protocol: arguments.protocol,
     };
     comparison.ways()?;
-    let wishes = Wishes {
+    let wishes = SetOptions {
         quick: arguments.quick,
         verify: arguments.verify,
         key_bytes: arguments.key_bytes,

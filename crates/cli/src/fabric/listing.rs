@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use fabcache_fabric::{ORDER, Provider, Survey, Wish};
+use fabcache_fabric::{ORDER, Provider, ProviderRequirements, Survey};
 use serde::Serialize;
 
 use super::trial::{Opened, Trial};
@@ -62,8 +62,8 @@ fn named(provider: &Provider) -> String {
 
 impl Listing {
     /// Of a survey, and what came of opening each.
-    pub fn new(libfabric: String, survey: &Survey, wish: &Wish, trials: &[Trial]) -> Listing {
-        let here = Wish { only_this_host: true, ..wish.clone() };
+    pub fn new(libfabric: String, survey: &Survey, wish: &ProviderRequirements, trials: &[Trial]) -> Listing {
+        let here = ProviderRequirements { only_this_host: true, ..wish.clone() };
         let usable = survey.providers.iter().zip(trials).map(|(provider, trial)| Usable {
             provider: provider.name.clone(),
             interface: provider.interface.clone(),
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_machine_with_nothing_is_listed() {
-        let listing = Listing::new("1.17".into(), &Survey::default(), &Wish::default(), &[]);
+        let listing = Listing::new("1.17".into(), &Survey::default(), &ProviderRequirements::default(), &[]);
         assert!(listing.text().contains("takes nothing"), "{}", listing.text());
         assert!(listing.json().expect("JSON").contains("\"libfabric\": \"1.17\""));
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fabcache_fabric::{Library, Wish};
+use fabcache_fabric::{Library, ProviderRequirements};
 use listing::Listing;
 
 use crate::bench::output;
@@ -33,11 +33,11 @@ pub struct Arguments {
 }
 
 /// What is wished for by the text of `--fabric`.
-pub fn wish(text: &str) -> Wish {
+pub fn wish(text: &str) -> ProviderRequirements {
     let (provider, interface) =
         text.split_once(',').map_or((text, None), |(provider, interface)| (provider, Some(interface)));
     let provider = Some(provider).filter(|name| !name.is_empty() && *name != "auto");
-    Wish {
+    ProviderRequirements {
         provider: provider.map(str::to_owned),
         interface: interface.filter(|name| !name.is_empty()).map(str::to_owned),
         only_this_host: false,

@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use fabcache_fabric::{Area, Domain, Library, Peers, Port, PortOptions, Provider, name_text};
+use fabcache_fabric::{
+    Domain, Endpoint, EndpointOptions, Library, PeerAccess, Provider, SharedArea, name_text,
+};
 use serde::{Deserialize, Serialize};
 
 /// Processes at once: an endpoint can take a hundred megabytes.
@@ -46,11 +48,11 @@ fn try_open(provider: &Provider) -> Trial {
     let told = |error: fabcache_fabric::Error| error.to_string();
     let before = resident_kib();
     let domain = Domain::open(provider).map_err(told)?;
-    let options = PortOptions { operations: OPERATIONS, peers: 1, waits: true };
-    let mut port = Port::open(&domain, options).map_err(told)?;
+    let options = EndpointOptions { operations: OPERATIONS, peers: 1, waits: true };
+    let mut port = Endpoint::open(&domain, options).map_err(told)?;
     let memory_kib = resident_kib().saturating_sub(before);
     // What a server does first of all with its items.
-    let area = Area::new(&mut port, 4096, Peers::Read).map_err(told)?;
+    let area = SharedArea::new(&mut port, 4096, PeerAccess::Read).map_err(told)?;
     area.copy_in(0, &[1]);
     port.poll(&mut Vec::new()).map_err(told)?;
     let (waits, one_sided) = (port.wait_fd().is_some(), port.is_one_sided());

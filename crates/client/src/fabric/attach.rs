@@ -10,22 +10,22 @@ use std::time::Instant;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_fabric::channel::{CHANNEL_VERSION, CREDITS_MAX, Terms};
-use fabcache_fabric::{Domain, NAME_BYTES_MAX, RemoteMemory, Wish, ip_of};
+use fabcache_fabric::{Domain, NAME_BYTES_MAX, ProviderRequirements, RemoteMemory, ip_of};
 use fabcache_layout::checksum::{SECRET_BYTES, Secret};
 use fabcache_layout::header::FORMAT_VERSION;
 use fabcache_protocol::binary::RESPONSE;
 
 use super::link::End;
-use super::remote::{Region, Remote};
+use super::remote::{Region, RemoteReader};
 use super::sockets::Sockets;
 use super::stream::FabricStream;
-use super::{domains, kept};
+use super::{domains, lingering_links};
 use crate::bounds::KEPT_LINKS_MAX;
 use crate::client::Transport;
 use crate::error::Failure;
 use crate::input::protocol;
-use crate::message::Form;
-use crate::packet::{self, Order};
+use crate::message::Encoding;
+use crate::packet::{self, AdminCommand};
 use crate::shm::{Refusal, monotonic_ns};
 use crate::socket::{Socket, ask, ask_for_line};
 use crate::stream::{Stream, Until};
@@ -59,7 +59,7 @@ struct Granted {
 /// The socket broke, the deadline passed, the server's answer is invalid, or the fabric failed after the agreement.
 pub fn attach(
     socket: &Socket,
-    remote: &Remote,
+    remote: &RemoteReader,
     deadline: Instant,
 ) -> Result<Result<(Transport, FabricStream), Refusal>, Failure> {
     let versions = format!("{CHANNEL_VERSION} {FORMAT_VERSION}");
@@ -72,7 +72,7 @@ pub fn attach(
     let began = Instant::now();
     let end = match domain(&offer, &remote.wanted, host).and_then(|domain| new_end(&domain)) {
         Ok(end) => end,
-        Err(Cannot(why)) => return Ok(Err(Refusal(why))),
+        Err(UnsupportedHere(why)) => return Ok(Err(Refusal(why))),
     };
     // This time is not the server's: the first use of libfabric searches the whole machine for devices.
     let deadline = deadline + began.elapsed();
@@ -161,37 +161,44 @@ fn not_attached(line: String, name: &[u8]) -> String {
 }
 
 /// Why this machine cannot.
-struct Cannot(String);
+struct UnsupportedHere(String);
 
-impl From<fabcache_fabric::Error> for Cannot {
-    fn from(error: fabcache_fabric::Error) -> Cannot {
-        Cannot(error.to_string())
+impl From<fabcache_fabric::Error> for UnsupportedHere {
+    fn from(error: fabcache_fabric::Error) -> UnsupportedHere {
+        UnsupportedHere(error.to_string())
     }
 }
 
 /// The interface through which the server is reached as it offers.
-fn domain(offer: &Offer, wanted: &crate::Fabric, host: Option<IpAddr>) -> Result<Arc<Domain>, Cannot> {
+fn domain(
+    offer: &Offer,
+    wanted: &crate::Fabric,
+    host: Option<IpAddr>,
+) -> Result<Arc<Domain>, UnsupportedHere> {
     let Offer { provider, protocol, address_format, .. } = offer;
     if let Some(name) = wanted.provider.as_deref()
         && name != provider
         && provider.split(';').next() != Some(name)
     {
-        return Err(Cannot(format!("its provider is {provider:?}, and {name:?} is wanted")));
+        return Err(UnsupportedHere(format!("its provider is {provider:?}, and {name:?} is wanted")));
     }
-    let wish =
-        Wish { provider: Some(provider.clone()), interface: wanted.interface.clone(), only_this_host: false };
+    let wish = ProviderRequirements {
+        provider: Some(provider.clone()),
+        interface: wanted.interface.clone(),
+        only_this_host: false,
+    };
     let domain = domains::domain(host, *address_format, &wish)?;
     let own = domain.provider();
     if (own.protocol, own.address_format) != (*protocol, *address_format) {
-        return Err(Cannot(format!("its {provider} and this machine's do not speak the same")));
+        return Err(UnsupportedHere(format!("its {provider} and this machine's do not speak the same")));
     }
     Ok(domain)
 }
 
 /// An end that no server knows yet.
-fn new_end(domain: &Arc<Domain>) -> Result<End, Cannot> {
-    if !kept::has_room() {
-        return Err(Cannot(format!(
+fn new_end(domain: &Arc<Domain>) -> Result<End, UnsupportedHere> {
+    if !lingering_links::has_room() {
+        return Err(UnsupportedHere(format!(
             "{KEPT_LINKS_MAX} links have ended here whose servers stand still, and may write to them"
         )));
     }
@@ -259,18 +266,19 @@ fn ask_for_words(
     words: &str,
     deadline: Instant,
 ) -> Result<Result<String, Refusal>, Failure> {
-    if *form != Form::Binary {
+    if *form != Encoding::Binary {
         let (line, _) = ask_for_line(socket, &format!("fabric {what} {words}\r\n"), deadline)?;
         return Ok(Ok(line.trim_end().into()));
     }
-    let order = if what == "hello" { Order::FabricHello(words) } else { Order::FabricAttach(words) };
+    let order =
+        if what == "hello" { AdminCommand::FabricHello(words) } else { AdminCommand::FabricAttach(words) };
     let (answer, _) = ask(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;
     if answer.first() != Some(&RESPONSE) {
         return Err(protocol(&answer));
     }
     match packet::said(&answer) {
         Some((Ok(said), _)) => Ok(Ok(String::from_utf8_lossy(said.value).trim_end().into())),
-        Some((Err(Failure::Refused(why)), _)) => Ok(Err(Refusal(why))),
+        Some((Err(Failure::Rejected(why)), _)) => Ok(Err(Refusal(why))),
         _ => Err(protocol(&answer)),
     }
 }

@@ -3,28 +3,32 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
 
-use fabcache_fabric::{Domain, Error, Library, Wish};
+use fabcache_fabric::{Domain, Error, Library, ProviderRequirements};
 use fabcache_layout::process::Process;
 
 /// An interface as it was asked for.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked {
+struct ServerFallback {
     process: Process,
     host: Option<IpAddr>,
     address_format: u32,
-    wish: Wish,
+    wish: ProviderRequirements,
 }
 
 /// Each as long as anybody uses it.
-static OPEN: Mutex<Vec<(Asked, Weak<Domain>)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<(ServerFallback, Weak<Domain>)>> = Mutex::new(Vec::new());
 
 /// The interface through which `host` is reached, with names of this kind.
 ///
 /// # Errors
 /// There is no libfabric, or nothing in it that is as wished for; it cannot be opened.
-pub fn domain(host: Option<IpAddr>, address_format: u32, wish: &Wish) -> Result<Arc<Domain>, Error> {
+pub fn domain(
+    host: Option<IpAddr>,
+    address_format: u32,
+    wish: &ProviderRequirements,
+) -> Result<Arc<Domain>, Error> {
     let library = Library::open()?;
-    let asked = Asked { process: Process::current(), host, address_format, wish: wish.clone() };
+    let asked = ServerFallback { process: Process::current(), host, address_format, wish: wish.clone() };
     // Held while it is opened: who wants the same would only open another.
     let mut open = OPEN.lock().expect("no thread panics while it opens an interface");
     open.retain(|(other, domain)| other.process == asked.process && domain.strong_count() > 0);

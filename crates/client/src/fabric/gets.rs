@@ -4,7 +4,7 @@
 //! ```text
 //!   get ──> Remote ──next_fetch──> port.read ──completion──> Remote ──next_done──> Slot
 //! ```
-//! A thread that waits for a [`Slot`] polls for all. A read that fails or never completes ends all GETs: everything
+//! A thread that waits for a [`GetSlot`] polls for all. A read that fails or never completes ends all GETs: everything
 //! is then asked for by requests, until another of these is opened.
 
 use std::ops::Range;
@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use fabcache_fabric::channel::bells::ClientBells;
-use fabcache_fabric::{Buffer, Completion, Peer, Place, Pool, Port, Refused};
+use fabcache_fabric::channel::doorbell::ClientDoorbells;
+use fabcache_fabric::{Buffer, Completion, Endpoint, Peer, Pool, RejectedOperation, RemoteAddress};
 use fabcache_layout::KeyHash;
 use fabcache_layout::header;
 use fabcache_layout::reader::remote::{Arrival, Done, Fetch, Found, Now, RemoteOptions, To};
@@ -22,22 +22,22 @@ use fabcache_layout::reader::{Remote, Value};
 use rustix::time::{ClockId, clock_gettime};
 use slab::Slab;
 
-use super::opening::{self, Opened};
-use super::own::Own;
+use super::fork_guard::ForkGuard;
 use super::remote::Region;
-use super::sockets::End;
-use super::target::{Collected, Desk, Held, Target};
+use super::sockets::ServerEnd;
+use super::target::{BufferGuard, ReturnSlot, Target, ValueLocation};
+use super::unconfirmed::{self, ConfirmedEndpoint};
 use crate::bounds::{
     ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_A_BELL,
     READS_AT_ONCE, SHORT_READ_BYTES, VALUE_BYTES_MAX,
 };
-use crate::shm::{Read, monotonic_ns, next_random};
+use crate::shm::{ReadResult, monotonic_ns, next_random};
 
 const NS_PER_SECOND: i64 = 1_000_000_000;
 
 /// Where a GET that was begun leaves what it came to. Its lock is held for a moment only, and no other is taken meanwhile.
 #[derive(Debug)]
-pub struct Slot {
+pub struct GetSlot {
     state: Mutex<State>,
     /// So long it may take.
     patience: Duration,
@@ -45,7 +45,7 @@ pub struct Slot {
 
 #[derive(Debug)]
 struct State {
-    over: Option<Over>,
+    over: Option<GetCompletion>,
     /// Told when it is over.
     waker: Option<Waker>,
     /// Until then it may take.
@@ -56,9 +56,9 @@ struct State {
 
 /// What a GET came to.
 #[derive(Debug)]
-pub struct Over {
+pub struct GetCompletion {
     /// It …
-    pub read: Read,
+    pub read: ReadResult,
     /// … the value, or memory that was given for it …
     pub value: Vec<u8>,
     /// … which lies in registered memory of the caller's if this says where …
@@ -67,10 +67,10 @@ pub struct Over {
     pub at: Instant,
 }
 
-impl Slot {
-    fn new(now: Instant, patience: Duration) -> Slot {
+impl GetSlot {
+    fn new(now: Instant, patience: Duration) -> GetSlot {
         let state = State { over: None, waker: None, deadline: now + patience, was_late: false };
-        Slot { state: Mutex::new(state), patience }
+        GetSlot { state: Mutex::new(state), patience }
     }
 
     /// When it is to be given up, told to who waits from now on.
@@ -90,7 +90,7 @@ impl Slot {
     }
 
     /// What it came to, once.
-    pub fn take(&self) -> Option<Over> {
+    pub fn take(&self) -> Option<GetCompletion> {
         self.lock().over.take()
     }
 
@@ -111,10 +111,10 @@ impl Slot {
         state.waker.as_ref().map(|_| state.deadline)
     }
 
-    fn put(&self, read: Read, value: Vec<u8>, within: Option<Range<usize>>) -> Option<Waker> {
+    fn put(&self, read: ReadResult, value: Vec<u8>, within: Option<Range<usize>>) -> Option<Waker> {
         let at = Instant::now();
         let mut state = self.lock();
-        state.over = Some(Over { read, value, within, at });
+        state.over = Some(GetCompletion { read, value, within, at });
         state.waker.take()
     }
 
@@ -127,48 +127,48 @@ const NO_PANIC: &str = "no thread panics while it holds what a get came to";
 
 /// A GET under way.
 #[derive(Debug)]
-struct Begun {
-    slot: Arc<Slot>,
+struct StartedGet {
+    slot: Arc<GetSlot>,
     target: Target,
 }
 
 /// A read under way, or that is to be.
 #[derive(Clone, Debug)]
-struct Posted {
+struct PendingRead {
     fetch: Fetch,
     /// What is fetched by the same operation, behind it in its buffer.
     behind: Option<Fetch>,
     /// Whence its buffer is, if it is a caller's.
-    desk: Option<Desk>,
+    desk: Option<ReturnSlot>,
     /// It is read where it belongs.
     is_in_place: bool,
 }
 
 /// GETs of one region.
 #[derive(Debug)]
-pub struct Gets {
+pub struct RemoteGets {
     // Before the memory that its operations use.
-    port: Port,
+    port: Endpoint,
     peer: Peer,
     short: Pool,
     long: Pool,
     /// Buffers for what is longer still, kept for the next.
     spare: Vec<Buffer>,
-    remote: Remote<Held>,
+    remote: Remote<BufferGuard>,
     /// By their tokens.
-    begun: Slab<Begun>,
+    begun: Slab<StartedGet>,
     /// What is being fetched, by its number.
-    fetching: Vec<Option<Posted>>,
+    fetching: Vec<Option<PendingRead>>,
     /// The provider did not take this one yet.
-    refused: Option<(Posted, Held)>,
+    refused: Option<(PendingRead, BufferGuard)>,
     /// To be fetched next.
     next: Option<Fetch>,
     /// One operation reads two places for the price of one.
     joins: bool,
     /// The end of the server that is read from.
-    end: End,
+    end: ServerEnd,
     /// For a server that may sleep while its queue is full.
-    bells: ClientBells,
+    bells: ClientDoorbells,
     /// Reads since it was rung for.
     unrung: u32,
     ended: Vec<Completion>,
@@ -179,17 +179,21 @@ pub struct Gets {
     wakers: Vec<Waker>,
     /// Reads have failed: nothing more is read here.
     is_broken: bool,
-    region: Arc<Own<Region>>,
+    region: Arc<ForkGuard<Region>>,
 }
 
-impl Gets {
+impl RemoteGets {
     /// Connects to the region, and reads what it is like. The server is rung for meanwhile.
     ///
     /// # Errors
     /// The fabric fails, it takes too long, or there is no region that this version reads.
-    pub fn new(region: &Arc<Own<Region>>, end: &End, deadline: Instant) -> Result<Gets, String> {
+    pub fn new(
+        region: &Arc<ForkGuard<Region>>,
+        end: &ServerEnd,
+        deadline: Instant,
+    ) -> Result<RemoteGets, String> {
         let domain = &region.domain;
-        let (Opened { port, peer, short }, first) = opening::open(region, end, deadline)?;
+        let (ConfirmedEndpoint { port, peer, short }, first) = unconfirmed::open(region, end, deadline)?;
         let long =
             Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES).map_err(|error| error.to_string())?;
         let bytes = first.first_chunk().ok_or("its header is cut short")?;
@@ -203,7 +207,7 @@ impl Gets {
         };
         let remote =
             Remote::new(&birth, region.secret.clone(), options).map_err(|error| format!("{error:?}"))?;
-        Ok(Gets {
+        Ok(RemoteGets {
             port,
             peer,
             short,
@@ -216,7 +220,7 @@ impl Gets {
             next: None,
             joins: domain.provider().places_at_once >= 2,
             end: end.clone(),
-            bells: ClientBells::default(),
+            bells: ClientDoorbells::default(),
             unrung: 0,
             ended: Vec::new(),
             accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
@@ -228,7 +232,7 @@ impl Gets {
     }
 
     /// Its port.
-    pub fn port(&mut self) -> &mut Port {
+    pub fn port(&mut self) -> &mut Endpoint {
         &mut self.port
     }
 
@@ -263,12 +267,12 @@ impl Gets {
         key: &[u8],
         (began, patience): (Instant, Duration),
         target: &mut Target,
-    ) -> Option<(Arc<Slot>, bool)> {
+    ) -> Option<(Arc<GetSlot>, bool)> {
         if self.is_over() || !self.has_room() {
             return None;
         }
-        let slot = Arc::new(Slot::new(began, patience));
-        let begun = Begun { slot: Arc::clone(&slot), target: std::mem::take(target) };
+        let slot = Arc::new(GetSlot::new(began, patience));
+        let begun = StartedGet { slot: Arc::clone(&slot), target: std::mem::take(target) };
         let token = self.begun.insert(begun) as u64;
         let now = self.now();
         self.remote.get(key, token, now);
@@ -309,7 +313,7 @@ impl Gets {
         self.settle();
         for mut begun in self.begun.drain() {
             begun.target.collect();
-            self.wakers.extend(begun.slot.put(Read::Ask, begun.target.value, None));
+            self.wakers.extend(begun.slot.put(ReadResult::Ask, begun.target.value, None));
         }
     }
 
@@ -330,9 +334,9 @@ impl Gets {
 
     fn take_in(&mut self, Completion { token, result, buffer, .. }: Completion, now: Now) {
         let posted = self.fetching.get_mut(token as usize).and_then(Option::take);
-        let Some(Posted { fetch, behind, desk, is_in_place }) = posted else { return };
+        let Some(PendingRead { fetch, behind, desk, is_in_place }) = posted else { return };
         let Fetch { id, len, to, .. } = fetch;
-        let held = Held::new(buffer, desk);
+        let held = BufferGuard::new(buffer, desk);
         // The connection of the two ends is broken with one that fails.
         self.is_broken |= result.is_err();
         let came = result.ok().map(|_| &held[..]);
@@ -343,7 +347,7 @@ impl Gets {
         let Some(came) = came else { return self.remote.take(id, Arrival::Failed, now) };
         match to {
             To::Buffer | To::Item { .. } => return self.remote.take(id, Arrival::Buffer(held), now),
-            To::Glance => return self.remote.take(id, Arrival::Placed(&came[..len]), now),
+            To::Probe => return self.remote.take(id, Arrival::Placed(&came[..len]), now),
             To::Value { .. } if is_in_place => {
                 return self.remote.take(id, Arrival::Placed(&came[..len]), now);
             }
@@ -394,11 +398,11 @@ impl Gets {
                     if self.fetching.len() <= number {
                         self.fetching.resize_with(number + 1, || None);
                     }
-                    self.fetching[number] = Some(Posted { desk, ..posted });
+                    self.fetching[number] = Some(PendingRead { desk, ..posted });
                     self.count_read();
                 }
-                Err(Refused { buffer, error }) => {
-                    let held = Held::new(buffer, desk);
+                Err(RejectedOperation { buffer, error }) => {
+                    let held = BufferGuard::new(buffer, desk);
                     if !error.is_again() {
                         self.is_broken = true;
                         return;
@@ -430,8 +434,8 @@ impl Gets {
     }
 
     /// Returns the memory to read into: the caller's if possible.
-    fn memory_for(&mut self, posted: &mut Posted) -> Option<Held> {
-        let Posted { fetch, behind, .. } = *posted;
+    fn memory_for(&mut self, posted: &mut PendingRead) -> Option<BufferGuard> {
+        let PendingRead { fetch, behind, .. } = *posted;
         let bytes = fetch.len + behind.map_or(0, |behind| behind.len);
         let domain = self.port.domain();
         match &fetch.to {
@@ -443,34 +447,34 @@ impl Gets {
             }
             To::Value { token, at, whole } => {
                 let range = *at..*at + fetch.len;
-                if let Some(Begun { target, .. }) = self.begun.get_mut(*token as usize)
+                if let Some(StartedGet { target, .. }) = self.begun.get_mut(*token as usize)
                     && target.reads_in_place(domain, *whole)
                 {
                     posted.is_in_place = true;
-                    return Some(Held::new(target.part(range)?, None));
+                    return Some(BufferGuard::new(target.part(range)?, None));
                 }
             }
-            To::Buffer | To::Glance => {}
+            To::Buffer | To::Probe => {}
         }
-        self.buffer(bytes).map(|buffer| Held::new(buffer, None))
+        self.buffer(bytes).map(|buffer| BufferGuard::new(buffer, None))
     }
 
     /// Returns the next read to post as one operation.
-    fn next_read(&mut self, ns: &mut Option<u64>) -> Option<Posted> {
+    fn next_read(&mut self, ns: &mut Option<u64>) -> Option<PendingRead> {
         let fetch = match self.next.take() {
             Some(next) => next,
             None => self.next_fetch(ns)?,
         };
         let is_alone = !self.joins || matches!(fetch.to, To::Value { .. });
         if is_alone {
-            return Some(Posted { fetch, behind: None, desk: None, is_in_place: false });
+            return Some(PendingRead { fetch, behind: None, desk: None, is_in_place: false });
         }
         let next = self.next_fetch(ns);
-        let behind = next.filter(|next| next.to == To::Glance);
+        let behind = next.filter(|next| next.to == To::Probe);
         if behind.is_none() {
             self.next = next;
         }
-        Some(Posted { fetch, behind, desk: None, is_in_place: false })
+        Some(PendingRead { fetch, behind, desk: None, is_in_place: false })
     }
 
     /// What is to be fetched next, and can be.
@@ -489,9 +493,9 @@ impl Gets {
         None
     }
 
-    fn place(&self, offset: u64) -> Place {
+    fn place(&self, offset: u64) -> RemoteAddress {
         let memory = &self.end.memory;
-        Place { address: memory.address.wrapping_add(offset), key: memory.key }
+        RemoteAddress { address: memory.address.wrapping_add(offset), key: memory.key }
     }
 
     fn settle(&mut self) -> bool {
@@ -501,9 +505,11 @@ impl Gets {
             let random = next_random(&mut self.random);
             let reads = done.reads_to_tell(random);
             let Done { token, hash, found, .. } = done;
-            let Some(Begun { slot, mut target }) = self.begun.try_remove(token as usize) else { continue };
+            let Some(StartedGet { slot, mut target }) = self.begun.try_remove(token as usize) else {
+                continue;
+            };
             let collected = target.collect();
-            let (mut read, mut within) = (Read::Ask, None);
+            let (mut read, mut within) = (ReadResult::Ask, None);
             let buffer = match found {
                 Found::Hit(hit, buffer) if hit.stale || hit.token_sent => buffer,
                 Found::Hit(hit, buffer) => {
@@ -522,15 +528,15 @@ impl Gets {
                             })
                         }
                         (Value::Placed, _) => {
-                            if let Collected::OnDesk(whole) = collected {
+                            if let ValueLocation::OnDesk(whole) = collected {
                                 within = Some(0..whole);
                             }
-                            collected != Collected::Nowhere
+                            collected != ValueLocation::Nowhere
                         }
                         _ => false,
                     };
                     if is_there {
-                        read = Read::Hit { flags: hit.flags, cas: hit.cas };
+                        read = ReadResult::Hit { flags: hit.flags, cas: hit.cas };
                     }
                     if reads > 0 && self.accesses.len() < 2 * ACCESSES_TOLD_AT_ONCE {
                         self.accesses.push((hash, reads));
@@ -538,12 +544,12 @@ impl Gets {
                     buffer
                 }
                 Found::Miss(_) => {
-                    read = Read::Miss;
+                    read = ReadResult::Miss;
                     None
                 }
                 Found::Stale(_) | Found::AskServer(_) => None,
                 Found::Gone => {
-                    read = Read::Gone;
+                    read = ReadResult::Gone;
                     None
                 }
             };
@@ -581,7 +587,7 @@ impl Gets {
     }
 
     /// Long buffers are registered at some cost.
-    fn keep(&mut self, held: Held) {
+    fn keep(&mut self, held: BufferGuard) {
         if held.is_callers() {
             return;
         }
@@ -613,14 +619,14 @@ mod tests {
         const PATIENCE: Duration = Duration::from_secs(10);
         let began = Instant::now();
         let after = |seconds| began + Duration::from_secs(seconds);
-        let slot = Slot::new(began, PATIENCE);
+        let slot = GetSlot::new(began, PATIENCE);
         assert!(!slot.is_late(after(9)));
         assert_eq!(slot.awaited_from(after(9)), after(10), "who waits in its time has no more");
         assert!(!slot.is_late(after(30)), "it was left alone");
         assert_eq!(slot.awaited_from(after(31)), after(40));
         assert!(!slot.is_late(after(39)));
         assert!(slot.is_late(after(40)) && slot.is_late(after(90)), "once");
-        let slot = Slot::new(began, PATIENCE);
+        let slot = GetSlot::new(began, PATIENCE);
         assert_eq!(slot.awaited_from(after(30)), after(40));
         slot.watch(Waker::noop().clone());
         assert_eq!(slot.awaited_until(), Some(after(40)), "so it is for who is told");

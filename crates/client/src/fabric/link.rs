@@ -7,17 +7,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabcache_fabric::channel::bells::ClientBells;
+use fabcache_fabric::channel::doorbell::ClientDoorbells;
 use fabcache_fabric::channel::{
-    ClientEnd, Draft, HEADER_BYTES, Incoming, LENT_BEFORE_MAX, LENT_HEADER_BYTES, LONG_BYTES_MIN, Lent,
-    MESSAGE_BYTES, Next, Piece, SHORT_BYTES, Terms, receives_for,
+    ClientEnd, Draft, HEADER_BYTES, Incoming, LENT_BEFORE_MAX, LENT_HEADER_BYTES, LONG_BYTES_MIN, LentMemory,
+    MESSAGE_BYTES, SHORT_BYTES, SendMode, StagingRange, Terms, receives_for,
 };
 use fabcache_fabric::{
-    Area, Buffer, Completion, Domain, Error, Kind, Peer, Peers, Pool, Port, PortOptions, Refused,
-    RemoteMemory, Shown,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Error, Kind, Peer, PeerAccess, Pool,
+    ReadableMemory, RejectedOperation, RemoteMemory, SharedArea,
 };
 
-use super::loan::Loan;
+use super::lent_buffer::LentBuffer;
 use crate::bounds::{
     LANDING_BYTES, LINK_CREDITS, LINK_SENDS, REFUSED_RETRY_MAX, REFUSED_RETRY_MIN, STAGING_BYTES,
 };
@@ -29,10 +29,10 @@ pub struct End {
     /// What messages to it begin with.
     pub token: u64,
     // Before the memory that its operations use.
-    port: Port,
+    port: Endpoint,
     pool: Pool,
-    staging: Area,
-    landing: Area,
+    staging: SharedArea,
+    landing: SharedArea,
 }
 
 impl End {
@@ -44,10 +44,10 @@ impl End {
         let token = getrandom::u64().map_err(|error| Error::System(error.to_string()))?;
         let receives = receives_for(LINK_CREDITS);
         let operations = receives + LINK_SENDS;
-        let mut port = Port::open(domain, PortOptions { operations, peers: 1, waits: true })?;
+        let mut port = Endpoint::open(domain, EndpointOptions { operations, peers: 1, waits: true })?;
         let pool = Pool::new(domain, operations, MESSAGE_BYTES)?;
-        let staging = Area::new(&mut port, STAGING_BYTES, Peers::Read)?;
-        let landing = Area::new(&mut port, LANDING_BYTES, Peers::Write)?;
+        let staging = SharedArea::new(&mut port, STAGING_BYTES, PeerAccess::Read)?;
+        let landing = SharedArea::new(&mut port, LANDING_BYTES, PeerAccess::Write)?;
         for _ in 0..receives {
             let buffer = pool.take().expect("nobody else has any of them");
             port.receive(buffer, 0).map_err(|refused| refused.error)?;
@@ -90,14 +90,14 @@ impl End {
 #[derive(Debug)]
 pub struct Link {
     // Before all that its operations use.
-    port: Port,
+    port: Endpoint,
     peer: Peer,
     end: ClientEnd<Buffer>,
     pool: Pool,
-    staging: Area,
-    landing: Area,
+    staging: SharedArea,
+    landing: SharedArea,
     /// Callers' memory that the server may read, in the order of lending.
-    lent: VecDeque<Arc<Shown>>,
+    lent: VecDeque<Arc<ReadableMemory>>,
     ended: Vec<Completion>,
     /// A receive that was refused, and is posted before anything is sent.
     unposted: Option<Buffer>,
@@ -107,7 +107,7 @@ pub struct Link {
     refused: Option<(Instant, u32)>,
     /// Bytes that [`Link::send`] did not take.
     unsent: usize,
-    pub bells: ClientBells,
+    pub bells: ClientDoorbells,
     /// Nothing has come in so many short sleeps.
     pub naps: u32,
     /// The last that went was sent, not received: the server may owe an answer.
@@ -139,7 +139,7 @@ impl Link {
             scratch: vec![0; scratch].into(),
             refused: None,
             unsent: 0,
-            bells: ClientBells::default(),
+            bells: ClientDoorbells::default(),
             naps: 0,
             is_owed: false,
             is_asleep: false,
@@ -215,7 +215,7 @@ impl Link {
     /// Posts again the receives whose messages were consumed. False if not all of them are taken now.
     fn repost(&mut self) -> Result<bool, Fault> {
         while let Some(buffer) = self.unposted.take().or_else(|| self.end.freed()) {
-            if let Err(Refused { buffer, error }) = self.port.receive(buffer, 0) {
+            if let Err(RejectedOperation { buffer, error }) = self.port.receive(buffer, 0) {
                 self.unposted = Some(buffer);
                 return if error.is_again() { Ok(false) } else { Err(error.into()) };
             }
@@ -282,8 +282,8 @@ impl Link {
     /// neither sleeps nor notifies.
     fn can_send(&self) -> bool {
         let next = self.end.next(self.unsent.max(1));
-        let has_buffer = next != Next::Data || self.pool.free() > 0;
-        self.refused_for().is_none() && self.unposted.is_none() && next != Next::Later && has_buffer
+        let has_buffer = next != SendMode::Data || self.pool.free() > 0;
+        self.refused_for().is_none() && self.unposted.is_none() && next != SendMode::Later && has_buffer
     }
 
     /// There is something to receive, or there will be nothing more.
@@ -333,9 +333,9 @@ impl Link {
             return Ok(0);
         }
         match self.end.next(waiting) {
-            Next::Later => Ok(0),
-            Next::Data => self.send_message(parts, waiting),
-            Next::Piece(piece) => {
+            SendMode::Later => Ok(0),
+            SendMode::Data => self.send_message(parts, waiting),
+            SendMode::StagingRange(piece) => {
                 self.stage(parts, piece);
                 self.end.staged(piece);
                 self.is_owed = true;
@@ -381,7 +381,7 @@ impl Link {
     ///
     /// # Errors
     /// The link is broken.
-    pub fn lend(&mut self, before: &[u8], value: &mut Loan) -> io::Result<Lending> {
+    pub fn lend(&mut self, before: &[u8], value: &mut LentBuffer) -> io::Result<Lending> {
         self.check()?;
         if value.bytes().len() < LONG_BYTES_MIN || before.len() > LENT_BEFORE_MAX {
             return Ok(Lending::Never);
@@ -402,7 +402,7 @@ impl Link {
         Ok(Lending::Sent)
     }
 
-    fn try_lend(&mut self, before: &[u8], lent: &Lent) -> Result<bool, Fault> {
+    fn try_lend(&mut self, before: &[u8], lent: &LentMemory) -> Result<bool, Fault> {
         if self.refused_for().is_some() || !self.repost()? {
             return Ok(false);
         }
@@ -413,7 +413,7 @@ impl Link {
     }
 
     /// Copies the next bytes of the stream to where the server reads them.
-    fn stage(&self, parts: &[IoSlice<'_>], Piece { mut at, bytes }: Piece) {
+    fn stage(&self, parts: &[IoSlice<'_>], StagingRange { mut at, bytes }: StagingRange) {
         let mut left = bytes;
         for part in parts {
             let part = &part[..left.min(part.len())];
@@ -440,7 +440,7 @@ impl Link {
                     into.extend_from_slice(&bytes[..len]);
                     len
                 }
-                Some(Incoming::Landed(Piece { at, bytes })) => {
+                Some(Incoming::Landed(StagingRange { at, bytes })) => {
                     let len = bytes.min(room);
                     self.landing.append_to(at, len, into);
                     len
@@ -498,8 +498,8 @@ impl From<Error> for Fault {
     }
 }
 
-impl From<fabcache_fabric::channel::Broken> for Fault {
-    fn from(broken: fabcache_fabric::channel::Broken) -> Fault {
+impl From<fabcache_fabric::channel::ProtocolError> for Fault {
+    fn from(broken: fabcache_fabric::channel::ProtocolError) -> Fault {
         Fault(ErrorKind::InvalidData, broken.to_string())
     }
 }

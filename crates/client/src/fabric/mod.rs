@@ -8,18 +8,18 @@
 
 mod attach;
 mod domains;
+mod fork_guard;
 mod gets;
-mod kept;
+mod lent_buffer;
+mod lingering_links;
 mod link;
-mod loan;
-mod opening;
-mod own;
 mod remote;
 mod sockets;
 mod stream;
 mod target;
+mod unconfirmed;
 
 pub use attach::{attach, prove};
-pub use loan::{Loan, Memory};
-pub use remote::{Among, Asked, Begun, Ended, Remote, Timed};
-pub use target::{Desk, Target};
+pub use lent_buffer::{CallerMemory, LentBuffer};
+pub use remote::{Batch, GetHandle, GetResult, LatencySample, RemoteReader, ServerFallback};
+pub use target::{ReturnSlot, Target};

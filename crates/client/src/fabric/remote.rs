@@ -14,23 +14,23 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::atomic::AtomicCell;
 use fabcache_fabric::Domain;
 use fabcache_layout::KeyHash;
-use fabcache_layout::channel::Patience;
+use fabcache_layout::channel::SpinPolicy;
 use fabcache_layout::checksum::Secret;
 use rustix::event::{PollFd, PollFlags};
 
-use super::gets::{Gets, Over, Slot};
-use super::own::Own;
-use super::sockets::{End, HAS_ENDED, Sockets};
+use super::fork_guard::ForkGuard;
+use super::gets::{GetCompletion, GetSlot, RemoteGets};
+use super::sockets::{HAS_ENDED, ServerEnd, Sockets};
 use super::target::Target;
 use crate::bounds::{
     AWAITED_LOOK, DRIVER_LINGER, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, READ_PATIENCE, READS_AGAIN_AFTER,
     READS_AT_ONCE, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
 };
 use crate::options::{Fabric, FabricMode};
-use crate::shm::{Read, monotonic_ns, next_random};
-use crate::socket::{Bell, wait_for_any};
+use crate::path_selector::{ReadPath, ServerPaths};
+use crate::shm::{ReadResult, monotonic_ns, next_random};
+use crate::socket::{Doorbell, wait_for_any};
 use crate::waking::wake;
-use crate::ways::{Learned, Way};
 
 /// A server's region, as it is read from afar.
 #[derive(Debug)]
@@ -71,17 +71,17 @@ impl Region {
 
 /// A server on the fabric.
 #[derive(Debug)]
-pub struct Remote {
+pub struct RemoteReader {
     /// How it is to be used.
     pub wanted: Fabric,
     /// How long reads may take before the server is asked, which may then take a call's time.
     read_patience: Duration,
-    region: Mutex<Option<Arc<Own<Region>>>>,
-    reading: Mutex<Option<Arc<Reading>>>,
+    region: Mutex<Option<Arc<ForkGuard<Region>>>>,
+    reading: Mutex<Option<Arc<GetsInFlight>>>,
     /// Held while one is made.
     making: Mutex<()>,
     /// Which way was faster lately.
-    learned: Mutex<Learned>,
+    learned: Mutex<ServerPaths>,
     random: AtomicCell<u32>,
     /// Reads failed; they are not tried before this.
     again_at: AtomicCell<Option<Instant>>,
@@ -91,18 +91,18 @@ pub struct Remote {
 
 /// The GETs under way.
 #[derive(Debug)]
-struct Reading {
-    gets: Mutex<Own<Gets>>,
+struct GetsInFlight {
+    gets: Mutex<ForkGuard<RemoteGets>>,
     /// The one who slept for what comes has come back, or somebody's GET is over.
     turned: Condvar,
-    region: Arc<Own<Region>>,
+    region: Arc<ForkGuard<Region>>,
     /// The end of the server that it reads from.
     end: Arc<[u8]>,
     descriptor: Option<OwnedFd>,
-    bell: Bell,
+    bell: Doorbell,
     /// Who waits, under the lock of the GETs.
     waiting: AtomicCell<Waiting>,
-    patience: AtomicCell<Patience>,
+    patience: AtomicCell<SpinPolicy>,
     /// A thread drives for those who are to be told. Changes under the lock of the GETs.
     has_driver: AtomicBool,
     /// When it was last looked whether the server is there.
@@ -116,10 +116,10 @@ struct Waiting {
     followers: u32,
 }
 
-impl Remote {
+impl RemoteReader {
     /// One that was not asked yet. A call is to take so long at most: half of it is for reads.
-    pub fn new(wanted: Fabric, timeout: Duration) -> Remote {
-        Remote {
+    pub fn new(wanted: Fabric, timeout: Duration) -> RemoteReader {
+        RemoteReader {
             wanted,
             read_patience: READ_PATIENCE.min(timeout / 2),
             region: Mutex::default(),
@@ -148,8 +148,8 @@ impl Remote {
         if let Some(known) = known.as_ref().filter(|known| known.is_current() && known.is(&region)) {
             return known.sockets.add(&region.sockets);
         }
-        *known = Some(Arc::new(Own::new(region)));
-        *lock(&self.learned) = Learned::default();
+        *known = Some(Arc::new(ForkGuard::new(region)));
+        *lock(&self.learned) = ServerPaths::default();
         self.again_at.store(None);
     }
 
@@ -178,17 +178,17 @@ impl Remote {
     ///
     /// # Errors
     /// The server is to be asked.
-    pub fn begin(&self, key: &[u8], among: Among, target: &mut Target) -> Result<Begun, Asked> {
+    pub fn begin(&self, key: &[u8], among: Batch, target: &mut Target) -> Result<GetHandle, ServerFallback> {
         let began = Instant::now();
-        let asked = Asked { timed: None };
+        let asked = ServerFallback { timed: None };
         let reading = self.reading(began + self.read_patience).ok_or(asked)?;
         let mut gets = reading.gets();
         let mut timed = None;
-        if self.wanted.mode == FabricMode::Auto && among != Among::Chosen {
+        if self.wanted.mode == FabricMode::Auto && among != Batch::Chosen {
             let (way, counts) = self.choose(gets.is_kept(key), among);
-            timed = counts.then_some(Timed { way, among, began });
-            if way == Way::Request {
-                return Err(Asked { timed });
+            timed = counts.then_some(LatencySample { way, among, began });
+            if way == ReadPath::Request {
+                return Err(ServerFallback { timed });
             }
         }
         let mut slot = None;
@@ -211,21 +211,21 @@ impl Remote {
             }
             return Err(asked);
         };
-        Ok(Begun { slot, reading, timed, began })
+        Ok(GetHandle { slot, reading, timed, began })
     }
 
-    fn choose(&self, is_kept: bool, among: Among) -> (Way, bool) {
+    fn choose(&self, is_kept: bool, among: Batch) -> (ReadPath, bool) {
         let random = self.draw();
         let mut learned = lock(&self.learned);
         match among {
-            Among::Window => learned.window.choose(is_kept, random),
-            Among::Many(count) => (learned.many(count).choose(is_kept, None, random), true),
-            Among::None | Among::Chosen => (learned.alone.choose(is_kept, None, random), true),
+            Batch::Window => learned.window.choose(is_kept, random),
+            Batch::MultigetOutcome(count) => (learned.many(count).choose(is_kept, None, random), true),
+            Batch::None | Batch::Chosen => (learned.alone.choose(is_kept, None, random), true),
         }
     }
 
     /// Chooses the way for so many keys that are read in one call; none if there is no choice.
-    pub fn choose_many<'k>(&self, count: usize, key: impl Fn(usize) -> &'k [u8]) -> Option<Timed> {
+    pub fn choose_many<'k>(&self, count: usize, key: impl Fn(usize) -> &'k [u8]) -> Option<LatencySample> {
         if self.wanted.mode != FabricMode::Auto || count == 0 {
             return None;
         }
@@ -236,9 +236,9 @@ impl Remote {
         let looked = count.min(READS_AT_ONCE);
         let kept = (0..looked).filter(|number| gets.is_kept(key(*number))).count();
         drop(gets);
-        let among = Among::Many(count);
+        let among = Batch::MultigetOutcome(count);
         let (way, _) = self.choose(2 * kept >= looked, among);
-        Some(Timed { way, among, began })
+        Some(LatencySample { way, among, began })
     }
 
     fn draw(&self) -> u32 {
@@ -249,42 +249,49 @@ impl Remote {
     }
 
     /// Notes how long that took; the value, or one of the values, has so many bytes if there is one.
-    pub fn note_time(&self, Timed { way, among, began }: Timed, ended: Instant, value_bytes: Option<usize>) {
+    pub fn note_time(
+        &self,
+        LatencySample { way, among, began }: LatencySample,
+        ended: Instant,
+        value_bytes: Option<usize>,
+    ) {
         let ns = ended.saturating_duration_since(began).as_nanos() as u64;
         let mut learned = lock(&self.learned);
         match among {
-            Among::Window => learned.window.note(way, value_bytes, ns),
-            Among::Many(count) => learned.many(count).note(way, value_bytes, ns / count.max(1) as u64),
-            Among::None | Among::Chosen => learned.alone.note(way, value_bytes, ns),
+            Batch::Window => learned.window.note(way, value_bytes, ns),
+            Batch::MultigetOutcome(count) => {
+                learned.many(count).note(way, value_bytes, ns / count.max(1) as u64)
+            }
+            Batch::None | Batch::Chosen => learned.alone.note(way, value_bytes, ns),
         }
     }
 
     /// What a GET came to; waits for it.
-    pub fn end(&self, Begun { slot, reading, timed, .. }: Begun) -> Ended {
+    pub fn end(&self, GetHandle { slot, reading, timed, .. }: GetHandle) -> GetResult {
         if !reading.is_current() {
             // A parent's.
-            return Ended { read: Read::Ask, value: Vec::new(), within: None, accesses: None };
+            return GetResult { read: ReadResult::Ask, value: Vec::new(), within: None, accesses: None };
         }
         if !slot.is_over() && !reading.wait(&slot, slot.awaited_from(Instant::now())) {
             reading.give_up();
         }
         let over = slot.take().unwrap_or_else(|| {
             let at = Instant::now();
-            Over { read: Read::Ask, value: Vec::new(), within: None, at }
+            GetCompletion { read: ReadResult::Ask, value: Vec::new(), within: None, at }
         });
-        let Over { read, value, within, at } = over;
+        let GetCompletion { read, value, within, at } = over;
         if let Some(timed) = timed {
-            let is_hit = matches!(read, Read::Hit { .. });
+            let is_hit = matches!(read, ReadResult::Hit { .. });
             let bytes = within.as_ref().map_or(value.len(), |within| within.len());
             self.note_time(timed, at, is_hit.then_some(bytes));
         }
-        let is_gone = matches!(read, Read::Gone) || reading.has_server_left.load(Ordering::Relaxed);
+        let is_gone = matches!(read, ReadResult::Gone) || reading.has_server_left.load(Ordering::Relaxed);
         let accesses = self.note(&reading, is_gone);
-        Ended { read, value, within, accesses }
+        GetResult { read, value, within, accesses }
     }
 
     /// Drops an endpoint that is no longer of use. Returns the reads to report to the server, if there are enough.
-    fn note(&self, reading: &Arc<Reading>, is_gone: bool) -> Option<Vec<(KeyHash, u8)>> {
+    fn note(&self, reading: &Arc<GetsInFlight>, is_gone: bool) -> Option<Vec<(KeyHash, u8)>> {
         let mut gets = reading.gets();
         if !is_gone && !gets.is_over() {
             return gets.take_accesses();
@@ -303,7 +310,7 @@ impl Remote {
         None
     }
 
-    fn reading(&self, deadline: Instant) -> Option<Arc<Reading>> {
+    fn reading(&self, deadline: Instant) -> Option<Arc<GetsInFlight>> {
         if let Some(reading) = self.current() {
             return Some(reading);
         }
@@ -318,7 +325,7 @@ impl Remote {
         }
         // One that can be woken: others may rest, and their workers may have no client any more.
         let end = region.sockets.newest_end()?;
-        let Some(reading) = Reading::new(region, end, deadline) else {
+        let Some(reading) = GetsInFlight::new(region, end, deadline) else {
             self.again_at.store(Some(Instant::now() + READS_AGAIN_AFTER));
             return None;
         };
@@ -326,7 +333,7 @@ impl Remote {
         Some(Arc::clone(lock(&self.reading).insert(Arc::new(reading))))
     }
 
-    fn current(&self) -> Option<Arc<Reading>> {
+    fn current(&self) -> Option<Arc<GetsInFlight>> {
         let mut current = lock(&self.reading);
         // Not a parent's.
         current.take_if(|reading| !reading.is_current());
@@ -336,47 +343,47 @@ impl Remote {
 
 /// What a GET is one of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Among {
+pub enum Batch {
     /// It is alone.
     None,
     /// Others are under way meanwhile, perhaps.
     Window,
     /// It is one of so many in a call.
-    Many(usize),
+    MultigetOutcome(usize),
     /// One of those whose way was chosen, which is one-sided.
     Chosen,
 }
 
 /// A way whose time is to be noted.
 #[derive(Clone, Copy, Debug)]
-pub struct Timed {
+pub struct LatencySample {
     /// Which.
-    pub way: Way,
-    among: Among,
+    pub way: ReadPath,
+    among: Batch,
     began: Instant,
 }
 
 /// The server is to be asked.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct ServerFallback {
     /// Because that was chosen, and is to be noted.
-    pub timed: Option<Timed>,
+    pub timed: Option<LatencySample>,
 }
 
 /// A GET that was begun.
 #[derive(Debug)]
-pub struct Begun {
-    slot: Arc<Slot>,
-    reading: Arc<Reading>,
-    timed: Option<Timed>,
+pub struct GetHandle {
+    slot: Arc<GetSlot>,
+    reading: Arc<GetsInFlight>,
+    timed: Option<LatencySample>,
     began: Instant,
 }
 
 /// A GET that is over.
 #[derive(Debug)]
-pub struct Ended {
+pub struct GetResult {
     /// What it came to …
-    pub read: Read,
+    pub read: ReadResult,
     /// … with the value, or memory that was given for it …
     pub value: Vec<u8>,
     /// … which lies in registered memory of the caller's if this says where.
@@ -385,7 +392,7 @@ pub struct Ended {
     pub accesses: Option<Vec<(KeyHash, u8)>>,
 }
 
-impl Begun {
+impl GetHandle {
     /// Gets on with all that is under way, without waiting; whether this one is over.
     pub fn test(&self) -> bool {
         if self.slot.is_over() || !self.reading.is_current() || self.reading.drive(&self.slot) {
@@ -411,17 +418,17 @@ impl Begun {
     }
 }
 
-impl Reading {
-    fn new(region: Arc<Own<Region>>, end: End, deadline: Instant) -> Option<Reading> {
-        let mut gets = Gets::new(&region, &end, deadline).ok()?;
+impl GetsInFlight {
+    fn new(region: Arc<ForkGuard<Region>>, end: ServerEnd, deadline: Instant) -> Option<GetsInFlight> {
+        let mut gets = RemoteGets::new(&region, &end, deadline).ok()?;
         let descriptor = gets.port().wait_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose();
-        Some(Reading {
-            gets: Mutex::new(Own::new(gets)),
+        Some(GetsInFlight {
+            gets: Mutex::new(ForkGuard::new(gets)),
             turned: Condvar::new(),
             region,
             end: end.name,
             descriptor: descriptor.ok()?,
-            bell: Bell::new().ok()?,
+            bell: Doorbell::new().ok()?,
             waiting: AtomicCell::default(),
             patience: AtomicCell::default(),
             has_driver: AtomicBool::new(false),
@@ -434,7 +441,7 @@ impl Reading {
         self.region.is_current()
     }
 
-    fn gets(&self) -> MutexGuard<'_, Own<Gets>> {
+    fn gets(&self) -> MutexGuard<'_, ForkGuard<RemoteGets>> {
         lock(&self.gets)
     }
 
@@ -472,7 +479,11 @@ impl Reading {
     }
 
     /// Does something after which GETs may be over, and tells those that wait if so, or if there is something new to wait for.
-    fn turn(&self, mut gets: MutexGuard<'_, Own<Gets>>, what: impl FnOnce(&mut Gets) -> bool) {
+    fn turn(
+        &self,
+        mut gets: MutexGuard<'_, ForkGuard<RemoteGets>>,
+        what: impl FnOnce(&mut RemoteGets) -> bool,
+    ) {
         if what(&mut gets) || gets.is_refused() {
             let Waiting { leads, followers } = self.waiting.load();
             if leads {
@@ -487,13 +498,13 @@ impl Reading {
         wakers.into_iter().for_each(wake);
     }
 
-    fn drive(&self, slot: &Slot) -> bool {
-        self.turn(self.gets(), Gets::drive);
+    fn drive(&self, slot: &GetSlot) -> bool {
+        self.turn(self.gets(), RemoteGets::drive);
         slot.is_over()
     }
 
     /// Whether the GET is over; if not, the waker is told when it is.
-    fn watch(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> bool {
+    fn watch(self: &Arc<Self>, slot: &GetSlot, waker: &Waker) -> bool {
         // Cloned before anything is locked, and what it replaces is dropped behind that: both may be anybody's code.
         let waker = waker.clone();
         let gets = self.gets();
@@ -517,9 +528,9 @@ impl Reading {
     /// The driver thread's loop.
     fn drive_while_awaited(&self) {
         loop {
-            self.turn(self.gets(), Gets::drive);
+            self.turn(self.gets(), RemoteGets::drive);
             // The next await often follows the completion just delivered.
-            let is_idle = |gets: &mut Own<Gets>| gets.awaited_until().is_none();
+            let is_idle = |gets: &mut ForkGuard<RemoteGets>| gets.awaited_until().is_none();
             let (gets, _) =
                 self.turned.wait_timeout_while(self.gets(), DRIVER_LINGER, is_idle).expect(NO_PANIC);
             let Some(deadline) = gets.awaited_until() else {
@@ -535,7 +546,7 @@ impl Reading {
     }
 
     /// Waits until a GET is over. False if that takes too long.
-    fn wait(&self, slot: &Slot, deadline: Instant) -> bool {
+    fn wait(&self, slot: &GetSlot, deadline: Instant) -> bool {
         loop {
             let patience = self.patience.load();
             if self.look(slot, patience, deadline) {
@@ -553,8 +564,8 @@ impl Reading {
         }
     }
 
-    fn look(&self, slot: &Slot, patience: Patience, deadline: Instant) -> bool {
-        let Some(time) = patience.look() else { return self.drive(slot) };
+    fn look(&self, slot: &GetSlot, patience: SpinPolicy, deadline: Instant) -> bool {
+        let Some(time) = patience.spin_time() else { return self.drive(slot) };
         let mut end = None;
         loop {
             for _ in 0..LOOKS_BETWEEN_CLOCKS {
@@ -571,7 +582,7 @@ impl Reading {
     }
 
     /// Sleeps for what comes, or for who does so. Whether it is done then; if not, it is time for something else.
-    fn sleep(&self, is_done: impl Fn(&Gets) -> bool, deadline: Instant) -> bool {
+    fn sleep(&self, is_done: impl Fn(&RemoteGets) -> bool, deadline: Instant) -> bool {
         let mut gets = self.gets();
         if is_done(&gets) {
             return true;
@@ -646,7 +657,7 @@ mod tests {
     #[test]
     fn reads_that_do_not_end_leave_time_to_ask() {
         for (timeout, patience) in [(200, 100), (0, 0), (60_000, READ_PATIENCE.as_millis())] {
-            let remote = Remote::new(Fabric::default(), Duration::from_millis(timeout));
+            let remote = RemoteReader::new(Fabric::default(), Duration::from_millis(timeout));
             assert_eq!(remote.read_patience.as_millis(), patience, "{timeout} ms");
         }
     }

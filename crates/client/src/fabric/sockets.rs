@@ -16,18 +16,18 @@ pub const HAS_ENDED: PollFlags = PollFlags::RDHUP;
 
 /// Those that there are of the connections of one server.
 #[derive(Debug)]
-pub struct Sockets(Mutex<Vec<Known>>);
+pub struct Sockets(Mutex<Vec<MetadataCache>>);
 
 #[derive(Debug)]
-struct Known {
+struct MetadataCache {
     socket: Weak<Socket>,
     /// The server's end that it rings for.
-    end: End,
+    end: ServerEnd,
 }
 
 /// An end of a server.
 #[derive(Clone, Debug)]
-pub struct End {
+pub struct ServerEnd {
     /// How it is reached.
     pub name: Arc<[u8]>,
     /// The region, by this end: others may have other keys for it.
@@ -37,8 +37,8 @@ pub struct End {
 impl Sockets {
     /// The first, which rings for the server's end of this name, by which the region is this.
     pub fn new(socket: &Arc<Socket>, name: &[u8], memory: RemoteMemory) -> Sockets {
-        let end = End { name: name.into(), memory };
-        Sockets(Mutex::new(vec![Known { socket: Arc::downgrade(socket), end }]))
+        let end = ServerEnd { name: name.into(), memory };
+        Sockets(Mutex::new(vec![MetadataCache { socket: Arc::downgrade(socket), end }]))
     }
 
     /// Those of the other are connections of the same server.
@@ -54,7 +54,7 @@ impl Sockets {
     }
 
     /// The server's end that the newest rings for.
-    pub fn newest_end(&self) -> Option<End> {
+    pub fn newest_end(&self) -> Option<ServerEnd> {
         let sockets = self.lock();
         let newest = sockets.iter().rev().find(|known| known.socket.strong_count() > 0);
         newest.map(|known| known.end.clone())
@@ -83,7 +83,7 @@ impl Sockets {
         any && sockets.is_empty()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Known>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<MetadataCache>> {
         self.0.lock().expect("no thread panics while it looks at a server's sockets")
     }
 }

@@ -1,6 +1,6 @@
 //! A link over the fabric, as a stream of bytes.
 //!
-//! A waiting thread spins as long as its [`Patience`] says, then sleeps: on the provider's descriptor if there is
+//! A waiting thread spins as long as its [`SpinPolicy`] says, then sleeps: on the provider's descriptor if there is
 //! one, else in naps. The end of the TCP connection wakes it as well.
 //!
 //! ```text
@@ -17,21 +17,21 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::atomic::AtomicCell;
 use fabcache_fabric::Error;
 use fabcache_fabric::channel::Terms;
-use fabcache_layout::channel::Patience;
+use fabcache_layout::channel::SpinPolicy;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::kept;
+use super::fork_guard::ForkGuard;
+use super::lent_buffer::LentBuffer;
+use super::lingering_links;
 use super::link::{End, Link};
-use super::loan::Loan;
-use super::own::Own;
 use crate::bounds::{
     LEAVE_MAX, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, NAPS_A_BELL, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
 };
-use crate::message::Form;
+use crate::message::Encoding;
 use crate::shm::monotonic_ns;
-use crate::socket::{self, Bell, wait_for_any};
+use crate::socket::{self, Doorbell, wait_for_any};
 use crate::stream::{Lending, Stream, Until, Waiter};
 
 /// A link to a server.
@@ -40,7 +40,7 @@ pub struct FabricStream(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    link: Mutex<Own<Link>>,
+    link: Mutex<ForkGuard<Link>>,
     /// Tells that something has come.
     descriptor: Option<OwnedFd>,
     /// Rings, and tells that the server is gone.
@@ -50,9 +50,9 @@ struct Shared {
     /// When the socket was last looked at.
     looked_ns: AtomicU64,
     /// How long to look before sleeping. Of two threads that learn at once one is not heard.
-    patience: AtomicCell<Patience>,
+    patience: AtomicCell<SpinPolicy>,
     /// That of who waits while others send.
-    bell: OnceLock<Arc<Bell>>,
+    bell: OnceLock<Arc<Doorbell>>,
 }
 
 impl FabricStream {
@@ -69,7 +69,7 @@ impl FabricStream {
         let link = Link::new(end, name, terms)?;
         let descriptor = link.descriptor().map_err(|error| Error::System(error.to_string()))?;
         Ok(FabricStream(Arc::new(Shared {
-            link: Mutex::new(Own::new(link)),
+            link: Mutex::new(ForkGuard::new(link)),
             descriptor,
             socket,
             left: AtomicBool::new(false),
@@ -96,7 +96,7 @@ impl Drop for Shared {
         }
         let Ok(link) = self.link.get_mut() else { return };
         if link.may_be_written_late() && !self.left.load(Ordering::Relaxed) {
-            kept::keep(link.take(), Arc::clone(&self.socket));
+            lingering_links::keep(link.take(), Arc::clone(&self.socket));
         }
     }
 }
@@ -116,7 +116,7 @@ impl Shared {
         }
     }
 
-    fn link(&self) -> MutexGuard<'_, Own<Link>> {
+    fn link(&self) -> MutexGuard<'_, ForkGuard<Link>> {
         self.link.lock().expect("no thread panics while it holds a link")
     }
 
@@ -158,8 +158,8 @@ impl Shared {
     }
 
     /// Looks for what is waited for, as long as has been of use lately.
-    fn look(&self, patience: Patience, until: Until, deadline: Instant) -> bool {
-        let Some(time) = patience.look() else { return false };
+    fn look(&self, patience: SpinPolicy, until: Until, deadline: Instant) -> bool {
+        let Some(time) = patience.spin_time() else { return false };
         let end = deadline.min(Instant::now() + time);
         loop {
             if (0..LOOKS_BETWEEN_CLOCKS).any(|_| self.sees(until)) {
@@ -180,7 +180,7 @@ impl Shared {
     }
 
     /// Waits, also for the bell of the waiter, if there is one.
-    fn wait(&self, until: Until, deadline: Instant, own: Option<&Bell>) -> io::Result<()> {
+    fn wait(&self, until: Until, deadline: Instant, own: Option<&Doorbell>) -> io::Result<()> {
         let patience = self.patience.load();
         if self.look(patience, until, deadline) {
             self.patience.store(patience.after_success());
@@ -192,7 +192,7 @@ impl Shared {
         slept
     }
 
-    fn sleep(&self, until: Until, deadline: Instant, own: Option<&Bell>) -> io::Result<()> {
+    fn sleep(&self, until: Until, deadline: Instant, own: Option<&Doorbell>) -> io::Result<()> {
         let Some(time) = self.prepare_sleep(until) else { return Ok(()) };
         let deadline = deadline.min(Instant::now() + time);
         let mut what = [const { None }; 3];
@@ -244,8 +244,8 @@ impl Shared {
 }
 
 impl Stream for FabricStream {
-    fn form(&self) -> Form {
-        Form::Mixed
+    fn form(&self) -> Encoding {
+        Encoding::Mixed
     }
 
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -259,7 +259,7 @@ impl Stream for FabricStream {
         Ok(sent)
     }
 
-    fn lend(&mut self, before: &[u8], value: &mut Loan) -> io::Result<Lending> {
+    fn lend(&mut self, before: &[u8], value: &mut LentBuffer) -> io::Result<Lending> {
         let shared = &*self.0;
         if shared.left.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -318,7 +318,7 @@ impl Stream for FabricStream {
         let bell = match self.0.bell.get() {
             Some(bell) => Arc::clone(bell),
             None => {
-                let bell = Arc::new(Bell::new()?);
+                let bell = Arc::new(Doorbell::new()?);
                 Arc::clone(self.0.bell.get_or_init(|| bell))
             }
         };
@@ -329,7 +329,7 @@ impl Stream for FabricStream {
 #[derive(Debug)]
 struct FabricWaiter {
     shared: Arc<Shared>,
-    bell: Arc<Bell>,
+    bell: Arc<Doorbell>,
 }
 
 impl Waiter for FabricWaiter {

@@ -9,22 +9,22 @@
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 
-use fabcache_fabric::{Buffer, Domain, Lasting, Parts};
+use fabcache_fabric::{Buffer, Domain, RegisteredMemory, SplitBuffer};
 
 use crate::bounds::{COPIED_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Where a caller's registered memory lies while a GET may use it, but for when a read has it.
 #[derive(Clone, Debug, Default)]
-pub struct Desk(Arc<Mutex<Option<Lasting>>>);
+pub struct ReturnSlot(Arc<Mutex<Option<RegisteredMemory>>>);
 
-impl Desk {
+impl ReturnSlot {
     /// Takes what lies there.
-    pub fn take(&self) -> Option<Lasting> {
+    pub fn take(&self) -> Option<RegisteredMemory> {
         self.0.lock().expect(NO_PANIC).take()
     }
 
     /// Puts it there.
-    pub fn put(&self, memory: Option<Lasting>) {
+    pub fn put(&self, memory: Option<RegisteredMemory>) {
         *self.0.lock().expect(NO_PANIC) = memory;
     }
 
@@ -47,19 +47,19 @@ const NO_PANIC: &str = "no thread panics while it moves memory";
 
 /// What was read into; a caller's memory goes back to where it came from.
 #[derive(Debug)]
-pub struct Held {
+pub struct BufferGuard {
     buffer: Option<Buffer>,
-    desk: Option<Desk>,
+    desk: Option<ReturnSlot>,
 }
 
-impl Held {
+impl BufferGuard {
     /// A buffer, and whence it is if it is a caller's.
-    pub fn new(buffer: Buffer, desk: Option<Desk>) -> Held {
-        Held { buffer: Some(buffer), desk }
+    pub fn new(buffer: Buffer, desk: Option<ReturnSlot>) -> BufferGuard {
+        BufferGuard { buffer: Some(buffer), desk }
     }
 
     /// For an operation.
-    pub fn take(mut self) -> (Buffer, Option<Desk>) {
+    pub fn take(mut self) -> (Buffer, Option<ReturnSlot>) {
         (self.buffer.take().expect(THERE), self.desk.take())
     }
 
@@ -71,7 +71,7 @@ impl Held {
 
 const THERE: &str = "it is there until this is taken or dropped";
 
-impl Deref for Held {
+impl Deref for BufferGuard {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -79,7 +79,7 @@ impl Deref for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for BufferGuard {
     fn drop(&mut self) {
         if let (Some(desk), Some(buffer)) = (&self.desk, self.buffer.take()) {
             desk.put(buffer.into_lasting());
@@ -93,7 +93,7 @@ pub struct Target {
     /// Its memory is used again. What is in it, until the GET is over, is of no use.
     pub value: Vec<u8>,
     /// Memory that is registered, for those that fit.
-    pub desk: Option<Desk>,
+    pub desk: Option<ReturnSlot>,
     assembly: Option<Assembly>,
 }
 
@@ -102,19 +102,19 @@ pub struct Target {
 struct Assembly {
     whole: usize,
     /// Where it belongs, if its parts are read there: all of them, or none.
-    room: Option<Room>,
+    room: Option<TargetSpace>,
 }
 
 #[derive(Debug)]
-struct Room {
-    parts: Parts,
+struct TargetSpace {
+    parts: SplitBuffer,
     /// In what lay on the desk.
     is_lent: bool,
 }
 
 /// Where a value is that was read in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collected {
+pub enum ValueLocation {
     /// There was none, or a read still has its memory.
     Nowhere,
     /// In [`Target::value`].
@@ -125,14 +125,14 @@ pub enum Collected {
 
 impl Target {
     /// With memory that is to be used again.
-    pub fn new(value: Vec<u8>, desk: Option<Desk>) -> Target {
+    pub fn new(value: Vec<u8>, desk: Option<ReturnSlot>) -> Target {
         Target { value, desk, assembly: None }
     }
 
     /// Registered memory for an item of so many bytes with what is fetched behind it.
-    pub fn whole(&self, domain: &Arc<Domain>, bytes: usize) -> Option<Held> {
+    pub fn whole(&self, domain: &Arc<Domain>, bytes: usize) -> Option<BufferGuard> {
         let desk = self.desk.as_ref().filter(|_| bytes > COPIED_BYTES_MAX)?;
-        Some(Held::new(desk.lend(domain, bytes)?, Some(desk.clone())))
+        Some(BufferGuard::new(desk.lend(domain, bytes)?, Some(desk.clone())))
     }
 
     /// Whether the parts of a value of so many bytes are read where they belong.
@@ -152,7 +152,8 @@ impl Target {
         if !self.assembly.as_ref().is_some_and(is_same) {
             self.collect();
             // Asked for once: if there is memory only later, the first parts are elsewhere.
-            let room = room(self, whole).map(|(buffer, is_lent)| Room { parts: Parts::new(buffer), is_lent });
+            let room = room(self, whole)
+                .map(|(buffer, is_lent)| TargetSpace { parts: SplitBuffer::new(buffer), is_lent });
             self.assembly = Some(Assembly { whole, room });
         }
         self.assembly.as_ref().is_some_and(|assembly| assembly.room.is_some())
@@ -195,23 +196,23 @@ impl Target {
     }
 
     /// Nothing is read in parts any more. Where what was is. Memory that a read still has is left to it.
-    pub fn collect(&mut self) -> Collected {
-        let Some(Assembly { whole, room }) = self.assembly.take() else { return Collected::Nowhere };
+    pub fn collect(&mut self) -> ValueLocation {
+        let Some(Assembly { whole, room }) = self.assembly.take() else { return ValueLocation::Nowhere };
         let in_value = |value: &[u8]| match value.len() == whole {
-            true => Collected::InValue,
-            false => Collected::Nowhere,
+            true => ValueLocation::InValue,
+            false => ValueLocation::Nowhere,
         };
-        let Some(Room { parts, is_lent }) = room else { return in_value(&self.value) };
+        let Some(TargetSpace { parts, is_lent }) = room else { return in_value(&self.value) };
         match parts.join() {
             Ok(buffer) if is_lent => {
-                drop(Held::new(buffer, self.desk.clone()));
-                Collected::OnDesk(whole)
+                drop(BufferGuard::new(buffer, self.desk.clone()));
+                ValueLocation::OnDesk(whole)
             }
             Ok(buffer) => {
                 self.value = buffer.into_own().unwrap_or_default();
                 in_value(&self.value)
             }
-            Err(_) => Collected::Nowhere,
+            Err(_) => ValueLocation::Nowhere,
         }
     }
 }
@@ -230,7 +231,7 @@ mod tests {
         assert!(!target.reads_in(WHOLE, |_, _| unreachable!("what was said holds for all parts")));
         assert!(target.part(60..100).is_none());
         target.place(60..100, WHOLE).expect("within it").fill(2);
-        assert_eq!(target.collect(), Collected::InValue);
+        assert_eq!(target.collect(), ValueLocation::InValue);
         assert_eq!(target.value, [&[1; 60][..], &[2; 40]].concat());
         // Another value may find some.
         let mut is_asked = false;
@@ -244,8 +245,8 @@ mod tests {
     #[test]
     fn a_value_that_was_not_read_is_nowhere() {
         let mut target = Target::new(b"of another".to_vec(), None);
-        assert_eq!(target.collect(), Collected::Nowhere, "it has no parts");
+        assert_eq!(target.collect(), ValueLocation::Nowhere, "it has no parts");
         assert!(!target.reads_in(3, |_, _| None));
-        assert_eq!(target.collect(), Collected::Nowhere, "none has come");
+        assert_eq!(target.collect(), ValueLocation::Nowhere, "none has come");
     }
 }

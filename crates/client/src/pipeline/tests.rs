@@ -8,14 +8,14 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fabric::Loan;
+use crate::fabric::LentBuffer;
 use crate::request::{Outcome, Request};
 use crate::{Client, Options, Ttl};
 
 /// A server at the other end of a stream that never waits.
 #[derive(Debug)]
 struct Model {
-    form: Form,
+    form: Encoding,
     items: HashMap<String, Vec<u8>>,
     asked: Vec<u8>,
     /// Bytes of a refused value that are still to come.
@@ -37,7 +37,7 @@ impl Model {
     /// Empty, and takes and gives all there is.
     fn new() -> Model {
         Model {
-            form: Form::Mixed,
+            form: Encoding::Mixed,
             items: HashMap::new(),
             asked: Vec::new(),
             unwanted: 0,
@@ -62,7 +62,7 @@ impl Model {
             let unwanted = self.unwanted.min(self.asked.len());
             self.asked.drain(..unwanted);
             self.unwanted -= unwanted;
-            if matches!(self.form, Form::Mixed | Form::Binary) {
+            if matches!(self.form, Encoding::Mixed | Encoding::Binary) {
                 if self.answer_packet().is_none() {
                     return;
                 }
@@ -102,7 +102,7 @@ impl Model {
                     }
                     assert_eq!(&self.asked[value.end..value.end + 2], b"\r\n");
                     self.items.insert(key.into(), self.asked[value.clone()].to_vec());
-                    let stored = if self.form == Form::Text { "STORED" } else { &format!("HD {opaque}") };
+                    let stored = if self.form == Encoding::Text { "STORED" } else { &format!("HD {opaque}") };
                     self.answers.extend(stored.bytes().chain(*b"\r\n"));
                     self.asked.drain(..value.end - end + 1);
                 }
@@ -156,7 +156,7 @@ impl Model {
 }
 
 impl Stream for Model {
-    fn form(&self) -> Form {
+    fn form(&self) -> Encoding {
         self.form
     }
 
@@ -173,7 +173,7 @@ impl Stream for Model {
         Ok(sent)
     }
 
-    fn lend(&mut self, before: &[u8], value: &mut Loan) -> io::Result<Lending> {
+    fn lend(&mut self, before: &[u8], value: &mut LentBuffer) -> io::Result<Lending> {
         if !self.lends || value.bytes().len() < 10 {
             return Ok(Lending::Never);
         }
@@ -266,7 +266,7 @@ fn steps() -> impl Strategy<Value = Vec<(Call, u8, usize, Then)>> {
 
 /// The request that was asked for, and what it is to come to.
 #[derive(Debug)]
-struct Asked {
+struct ExpectedAnswer {
     request: Request,
     expected: Expected,
     /// The value of the buffer that it has.
@@ -281,7 +281,7 @@ enum Expected {
 }
 
 /// Whether the request did what it was to do; otherwise it has failed.
-fn is_done(Asked { mut request, expected, lent }: Asked) -> bool {
+fn is_done(ExpectedAnswer { mut request, expected, lent }: ExpectedAnswer) -> bool {
     let completed = request.wait();
     let buffer = request.take_buffer();
     assert!(buffer.as_deref() == lent.as_deref(), "it comes back as it was");
@@ -304,7 +304,7 @@ proptest! {
         steps in steps(),
         lens in vec(prop_oneof![Just(0), 1..40usize, 1..5000usize, Just(100_000)], 1..20),
         answers_len in prop_oneof![Just(usize::MAX), 0..10_000usize],
-        form in prop::sample::select(vec![Form::Meta, Form::Text, Form::Binary, Form::Mixed]),
+        form in prop::sample::select(vec![Encoding::Meta, Encoding::Text, Encoding::Binary, Encoding::Mixed]),
         gathers: bool,
         lends: bool,
     ) {
@@ -314,7 +314,7 @@ proptest! {
             form, lens, answers_left: answers_len, gathers, lends, ..Model::new()
         });
         let mut items: HashMap<String, Vec<u8>> = HashMap::new();
-        let mut kept: Vec<Asked> = Vec::new();
+        let mut kept: Vec<ExpectedAnswer> = Vec::new();
         let mut has_failed = false;
         for (i, (call, key, len, then)) in steps.into_iter().enumerate() {
             let (key, value) = (format!("key{key}"), vec![i as u8; len]);
@@ -342,12 +342,12 @@ proptest! {
             };
             match then {
                 Then::Drop => drop(request),
-                Then::Wait => has_failed |= !is_done(Asked { request, expected, lent }),
+                Then::Wait => has_failed |= !is_done(ExpectedAnswer { request, expected, lent }),
                 Then::Keep | Then::Test => {
                     if matches!(then, Then::Test) {
                         request.test();
                     }
-                    kept.push(Asked { request, expected, lent });
+                    kept.push(ExpectedAnswer { request, expected, lent });
                 }
             }
         }

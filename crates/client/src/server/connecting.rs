@@ -5,22 +5,22 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use super::Server;
-use crate::address::Place;
+use crate::address::ServerEndpoint;
 use crate::bounds::HANG_UPS_MAX;
 use crate::client::Transport;
 use crate::error::Failure;
-use crate::fabric::{self, Remote};
+use crate::fabric::{self, RemoteReader};
 use crate::input::protocol;
-use crate::message::Form;
+use crate::message::Encoding;
 use crate::meta::refusal;
 use crate::options::{Credentials, Protocol, SharedMemory};
-use crate::packet::Order;
+use crate::packet::AdminCommand;
 use crate::shm::{self, Attached, Refusal};
 use crate::socket::{Socket, ask_for_line, ask_for_packet};
 use crate::stream::Stream;
 
 /// What came of asking for another way than the socket.
-enum Way {
+enum Upgrade {
     /// Requests go there, and are packets mostly.
     Other(Transport, Box<dyn Stream>),
     /// The socket goes on as it was.
@@ -34,9 +34,9 @@ impl Server {
         let deadline = Instant::now() + self.connect_timeout;
         let known = match self.protocol {
             Protocol::Auto => self.state().form,
-            Protocol::Meta => Some(Form::Meta),
-            Protocol::Binary => Some(Form::Binary),
-            Protocol::Text => Some(Form::Text),
+            Protocol::Meta => Some(Encoding::Meta),
+            Protocol::Binary => Some(Encoding::Binary),
+            Protocol::Text => Some(Encoding::Text),
         };
         let stream = match known {
             Some(form) => self.connect_in(form, deadline),
@@ -50,12 +50,12 @@ impl Server {
             .inspect_err(|failure| self.note(Err(failure)))
     }
 
-    fn connect_in(&self, form: Form, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
+    fn connect_in(&self, form: Encoding, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
         let socket = self.socket(form, deadline)?;
         match self.other_way(&socket, deadline)? {
-            Way::Other(transport, stream) => Ok(self.connected(transport, stream)),
-            Way::Socket(transport) => Ok(self.connected(transport, Box::new(socket))),
-            Way::Another(transport, socket) => Ok(self.connected(transport, Box::new(socket))),
+            Upgrade::Other(transport, stream) => Ok(self.connected(transport, stream)),
+            Upgrade::Socket(transport) => Ok(self.connected(transport, Box::new(socket))),
+            Upgrade::Another(transport, socket) => Ok(self.connected(transport, Box::new(socket))),
         }
     }
 
@@ -63,17 +63,17 @@ impl Server {
     fn find_out(&self, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
         for _ in 0..HANG_UPS_MAX {
             let mut deadline = deadline;
-            let mut socket = self.socket(Form::Meta, deadline)?;
+            let mut socket = self.socket(Encoding::Meta, deadline)?;
             let way = self.other_way(&socket, deadline);
             // Nothing but a hang-up says that the next connection may do better.
             let hung_up = |failure: &Failure| failure.is_hang_up() && !self.needs_other_way();
             let transport = match way {
-                Ok(Way::Other(transport, stream)) => {
-                    self.state().form = Some(Form::Meta);
+                Ok(Upgrade::Other(transport, stream)) => {
+                    self.state().form = Some(Encoding::Meta);
                     return Ok(self.connected(transport, stream));
                 }
-                Ok(Way::Socket(transport)) => Ok(transport),
-                Ok(Way::Another(transport, another)) => {
+                Ok(Upgrade::Socket(transport)) => Ok(transport),
+                Ok(Upgrade::Another(transport, another)) => {
                     (socket, deadline) = (another, Instant::now() + self.connect_timeout);
                     Ok(transport)
                 }
@@ -92,13 +92,13 @@ impl Server {
                 Err(failure) => return Err(failure),
             }
         }
-        let stream = self.connect_in(Form::Text, deadline)?;
-        self.state().form = Some(Form::Text);
+        let stream = self.connect_in(Encoding::Text, deadline)?;
+        self.state().form = Some(Encoding::Text);
         Ok(stream)
     }
 
     /// A socket on which the server knows who this is.
-    fn socket(&self, form: Form, deadline: Instant) -> Result<Socket, Failure> {
+    fn socket(&self, form: Encoding, deadline: Instant) -> Result<Socket, Failure> {
         let patience = deadline.saturating_duration_since(Instant::now());
         if patience.is_zero() {
             return Err(Failure::Connect(io::ErrorKind::TimedOut.into()));
@@ -113,13 +113,15 @@ impl Server {
     // ---- other ways than the socket ----
 
     /// Asks the server for its memory or the fabric, if this client is to have any.
-    fn other_way(&self, socket: &Socket, deadline: Instant) -> Result<Way, Failure> {
+    fn other_way(&self, socket: &Socket, deadline: Instant) -> Result<Upgrade, Failure> {
         // A server without the meta protocol has neither.
-        let is_other = self.protocol == Protocol::Auto && socket.form == Form::Text;
+        let is_other = self.protocol == Protocol::Auto && socket.form == Encoding::Text;
         match (&self.address.place, &self.remote) {
             (_, Some(remote)) => self.over_fabric(remote, socket, is_other, deadline),
-            (Place::Unix(_), _) => self.share_memory(socket, is_other, deadline),
-            (Place::Tcp { .. } | Place::Fabric { .. }, _) => Ok(Way::Socket(Transport::Tcp)),
+            (ServerEndpoint::Unix(_), _) => self.share_memory(socket, is_other, deadline),
+            (ServerEndpoint::Tcp { .. } | ServerEndpoint::Fabric { .. }, _) => {
+                Ok(Upgrade::Socket(Transport::Tcp))
+            }
         }
     }
 
@@ -131,9 +133,9 @@ impl Server {
         }
     }
 
-    fn share_memory(&self, socket: &Socket, is_other: bool, deadline: Instant) -> Result<Way, Failure> {
+    fn share_memory(&self, socket: &Socket, is_other: bool, deadline: Instant) -> Result<Upgrade, Failure> {
         if self.shared_memory == SharedMemory::Never || is_other {
-            return Ok(Way::Socket(Transport::Unix { why: None }));
+            return Ok(Upgrade::Socket(Transport::Unix { why: None }));
         }
         let known = self.memory.items().clone();
         match shm::attach(socket, known.as_ref(), deadline)? {
@@ -142,26 +144,26 @@ impl Server {
                 if former.is_some_and(|former| !Arc::ptr_eq(&former, &items)) {
                     self.memory.readers.change_region();
                 }
-                Ok(Way::Other(Transport::SharedMemory, Box::new(stream)))
+                Ok(Upgrade::Other(Transport::SharedMemory, Box::new(stream)))
             }
             Err(Refusal(why)) if self.must_share_memory() => {
                 Err(Failure::Refused(format!("it shares no memory: {why}")))
             }
-            Err(Refusal(why)) => Ok(Way::Socket(Transport::Unix { why: Some(why) })),
+            Err(Refusal(why)) => Ok(Upgrade::Socket(Transport::Unix { why: Some(why) })),
         }
     }
 
     fn must_share_memory(&self) -> bool {
-        self.shared_memory == SharedMemory::Required && matches!(self.address.place, Place::Unix(_))
+        self.shared_memory == SharedMemory::Required && matches!(self.address.place, ServerEndpoint::Unix(_))
     }
 
     fn over_fabric(
         &self,
-        remote: &Remote,
+        remote: &RemoteReader,
         socket: &Socket,
         is_other: bool,
         deadline: Instant,
-    ) -> Result<Way, Failure> {
+    ) -> Result<Upgrade, Failure> {
         let unreached = remote.unreached().filter(|_| remote.wanted.or_tcp);
         let attached = if is_other {
             Err(Refusal("it speaks the text protocol only".into()))
@@ -172,16 +174,23 @@ impl Server {
         };
         match attached {
             Ok((transport, mut stream)) => match fabric::prove(&mut stream, Instant::now() + self.timeout) {
-                Ok(()) => Ok(Way::Other(transport, Box::new(stream))),
+                Ok(()) => Ok(Upgrade::Other(transport, Box::new(stream))),
                 Err(why) => self.instead_of_fabric(remote, socket.form, why),
             },
-            Err(Refusal(why)) if remote.wanted.or_tcp => Ok(Way::Socket(Transport::InsteadOfFabric { why })),
+            Err(Refusal(why)) if remote.wanted.or_tcp => {
+                Ok(Upgrade::Socket(Transport::InsteadOfFabric { why }))
+            }
             Err(Refusal(why)) => Err(Failure::Refused(format!("not over the fabric: {why}"))),
         }
     }
 
     /// After the fabric was agreed on, and nothing got through: the socket is spent.
-    fn instead_of_fabric(&self, remote: &Remote, form: Form, why: String) -> Result<Way, Failure> {
+    fn instead_of_fabric(
+        &self,
+        remote: &RemoteReader,
+        form: Encoding,
+        why: String,
+    ) -> Result<Upgrade, Failure> {
         let why = format!("the fabric was agreed on, but not reached: {why}");
         if !remote.wanted.or_tcp {
             remote.forget();
@@ -189,7 +198,7 @@ impl Server {
         }
         remote.note_unreached(why.clone(), self.retry_after);
         let socket = self.socket(form, Instant::now() + self.connect_timeout)?;
-        Ok(Way::Another(Transport::InsteadOfFabric { why }, socket))
+        Ok(Upgrade::Another(Transport::InsteadOfFabric { why }, socket))
     }
 
     fn connected(&self, transport: Transport, stream: Box<dyn Stream>) -> Box<dyn Stream> {
@@ -208,10 +217,10 @@ impl Server {
 }
 
 /// Returns the encoding of a server that gives this answer to a question in the meta protocol.
-fn form_of(line: &str) -> Result<Form, Failure> {
+fn form_of(line: &str) -> Result<Encoding, Failure> {
     match line {
-        "MN" => Ok(Form::Meta),
-        "ERROR" => Ok(Form::Text),
+        "MN" => Ok(Encoding::Meta),
+        "ERROR" => Ok(Encoding::Text),
         other => {
             refusal(other)?;
             Err(protocol(other.as_bytes()))
@@ -222,14 +231,14 @@ fn form_of(line: &str) -> Result<Form, Failure> {
 /// Says who this is: by text a `set` of any key with `user password` as its value, by packets SASL PLAIN (RFC 4616).
 fn authenticate(socket: &Socket, credentials: &Credentials, deadline: Instant) -> Result<(), Failure> {
     let Credentials { user, password } = credentials;
-    if socket.form == Form::Binary {
-        let mechanisms = ask_for_packet(&socket.socket, Order::Mechanisms, deadline)?;
+    if socket.form == Encoding::Binary {
+        let mechanisms = ask_for_packet(&socket.socket, AdminCommand::Mechanisms, deadline)?;
         if !mechanisms.split_ascii_whitespace().any(|mechanism| mechanism == PLAIN) {
             let why = format!("clients do not authenticate by SASL {PLAIN} but by {mechanisms:?}");
             return Err(Failure::Refused(why));
         }
         let token = format!("\0{user}\0{password}");
-        let order = Order::Authenticate { mechanism: PLAIN, token: &token };
+        let order = AdminCommand::Authenticate { mechanism: PLAIN, token: &token };
         return ask_for_packet(&socket.socket, order, deadline).map(|_| ());
     }
     let token = format!("{user} {password}");

@@ -10,15 +10,15 @@ use fabcache_layout::KeyHash;
 
 use super::Server;
 use crate::bounds::KEYS_READ_AT_ONCE;
-use crate::fabric::{Among, Asked, Begun, Ended, Target, Timed};
-use crate::message::Form;
-use crate::registered::{Found, RegisteredBuffer};
-use crate::shm::{self, Items, Read, Reader, Readers, accesses_lines};
-use crate::ways;
+use crate::fabric::{Batch, GetHandle, GetResult, LatencySample, ServerFallback, Target};
+use crate::message::Encoding;
+use crate::path_selector;
+use crate::registered::{RegisteredBuffer, ValuePlacement};
+use crate::shm::{self, Items, ReadResult, Reader, Readers, accesses_lines};
 
 /// What is known of a server's memory.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct ServerMemory {
     /// Idle readers.
     pub readers: Readers,
     items: Mutex<Option<Arc<Items>>>,
@@ -26,17 +26,17 @@ pub struct Memory {
 
 /// A key that is to be read from a server's memory soon.
 #[derive(Debug)]
-pub enum Ticket {
+pub enum ReadTicket {
     /// It is read when it is asked for.
-    Memory(shm::Ticket),
+    ServerMemory(shm::ReadTicket),
     /// It is being read.
-    Afar(Begun),
+    Remote(GetHandle),
 }
 
 impl Server {
     /// Reads a key from the server's memory, if it is to be read; a value replaces what is in `value`. Where the server is to be
     /// asked, with what [`Server::note_time`] is to be told then.
-    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> (Read, Option<Timed>) {
+    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> (ReadResult, Option<LatencySample>) {
         match self.reader() {
             Some(reader) => (self.read_by(reader, |reader| reader.get(key, value)), None),
             None => self.read_afar(key, value),
@@ -44,64 +44,68 @@ impl Server {
     }
 
     #[cold]
-    fn read_afar(&self, key: &[u8], value: &mut Vec<u8>) -> (Read, Option<Timed>) {
+    fn read_afar(&self, key: &[u8], value: &mut Vec<u8>) -> (ReadResult, Option<LatencySample>) {
         let mut target = Target::new(std::mem::take(value), None);
-        match self.begin_afar(key, Among::None, &mut target) {
+        match self.begin_afar(key, Batch::None, &mut target) {
             Ok(begun) => (self.end_afar_into(begun, value), None),
-            Err(Asked { timed }) => {
+            Err(ServerFallback { timed }) => {
                 *value = target.value;
-                (Read::Ask, timed)
+                (ReadResult::Ask, timed)
             }
         }
     }
 
     /// The same into registered memory.
-    pub fn read_registered(&self, key: &[u8], buffer: &mut RegisteredBuffer) -> (Read, Option<Timed>) {
+    pub fn read_registered(
+        &self,
+        key: &[u8],
+        buffer: &mut RegisteredBuffer,
+    ) -> (ReadResult, Option<LatencySample>) {
         if let Some(reader) = self.reader() {
             return (self.read_by(reader, |reader| reader.get(key, buffer.other())), None);
         }
         let mut target = buffer.target();
-        match self.begin_afar(key, Among::None, &mut target) {
+        match self.begin_afar(key, Batch::None, &mut target) {
             Ok(begun) => (self.end_registered(begun, buffer), None),
-            Err(Asked { timed }) => {
-                buffer.take_back(target.value, Found::Nothing);
-                (Read::Ask, timed)
+            Err(ServerFallback { timed }) => {
+                buffer.take_back(target.value, ValuePlacement::Nothing);
+                (ReadResult::Ask, timed)
             }
         }
     }
 
-    fn end_registered(&self, begun: Begun, buffer: &mut RegisteredBuffer) -> Read {
+    fn end_registered(&self, begun: GetHandle, buffer: &mut RegisteredBuffer) -> ReadResult {
         let (read, value, within) = self.end_afar(begun);
         let found = match read {
-            Read::Hit { .. } => within.map_or(Found::Other, Found::Within),
-            _ => Found::Nothing,
+            ReadResult::Hit { .. } => within.map_or(ValuePlacement::Other, ValuePlacement::Within),
+            _ => ValuePlacement::Nothing,
         };
-        if buffer.take_back(value, found) { read } else { Read::Ask }
+        if buffer.take_back(value, found) { read } else { ReadResult::Ask }
     }
 
-    fn begin_afar(&self, key: &[u8], among: Among, target: &mut Target) -> Result<Begun, Asked> {
-        self.remote.as_ref().ok_or(Asked { timed: None })?.begin(key, among, target)
+    fn begin_afar(&self, key: &[u8], among: Batch, target: &mut Target) -> Result<GetHandle, ServerFallback> {
+        self.remote.as_ref().ok_or(ServerFallback { timed: None })?.begin(key, among, target)
     }
 
     /// The server was asked until then, and a value has so many bytes if there is one.
-    pub fn note_time(&self, timed: Timed, ended: Instant, value_bytes: Option<usize>) {
+    pub fn note_time(&self, timed: LatencySample, ended: Instant, value_bytes: Option<usize>) {
         if let Some(remote) = &self.remote {
             remote.note_time(timed, ended, value_bytes);
         }
     }
 
     /// What it came to, where no registered memory was given.
-    fn end_afar_into(&self, begun: Begun, value: &mut Vec<u8>) -> Read {
+    fn end_afar_into(&self, begun: GetHandle, value: &mut Vec<u8>) -> ReadResult {
         let (read, found, _) = self.end_afar(begun);
         *value = found;
         read
     }
 
     /// What it came to, with the value, or where it lies in registered memory.
-    fn end_afar(&self, begun: Begun) -> (Read, Vec<u8>, Option<Range<usize>>) {
-        let Some(remote) = &self.remote else { return (Read::Ask, Vec::new(), None) };
-        let Ended { read, mut value, within, accesses } = remote.end(begun);
-        if !matches!(read, Read::Hit { .. }) {
+    fn end_afar(&self, begun: GetHandle) -> (ReadResult, Vec<u8>, Option<Range<usize>>) {
+        let Some(remote) = &self.remote else { return (ReadResult::Ask, Vec::new(), None) };
+        let GetResult { read, mut value, within, accesses } = remote.end(begun);
+        if !matches!(read, ReadResult::Hit { .. }) {
             // It may have been read in part.
             value.clear();
         }
@@ -112,17 +116,17 @@ impl Server {
     }
 
     #[inline]
-    fn read_by(&self, mut reader: Box<Reader>, read: impl FnOnce(&mut Reader) -> Read) -> Read {
+    fn read_by(&self, mut reader: Box<Reader>, read: impl FnOnce(&mut Reader) -> ReadResult) -> ReadResult {
         let read = read(&mut reader);
-        self.keep(reader, matches!(read, Read::Gone));
+        self.keep(reader, matches!(read, ReadResult::Gone));
         read
     }
 
     /// The same, where nothing is waited for: not even to tell the server of reads, which is left to [`Server::read`].
-    pub fn glance(&self, key: &[u8], value: &mut Vec<u8>) -> Read {
-        let Some(mut reader) = self.reader() else { return Read::Ask };
-        let read = if reader.must_tell() { Read::Ask } else { reader.get(key, value) };
-        if matches!(read, Read::Gone) {
+    pub fn try_fast(&self, key: &[u8], value: &mut Vec<u8>) -> ReadResult {
+        let Some(mut reader) = self.reader() else { return ReadResult::Ask };
+        let read = if reader.must_tell() { ReadResult::Ask } else { reader.get(key, value) };
+        if matches!(read, ReadResult::Gone) {
             self.forget_dead();
         } else {
             self.memory.readers.put(reader);
@@ -135,34 +139,34 @@ impl Server {
     /// # Errors
     /// The server is to be asked: its memory is not shared, that is faster, or a value is on its way to be stored, and a get
     /// sees what was to be stored before it.
-    pub fn foresee(&self, key: &[u8], target: &mut Target) -> Result<Ticket, Asked> {
+    pub fn foresee(&self, key: &[u8], target: &mut Target) -> Result<ReadTicket, ServerFallback> {
         if self.storing.load(Ordering::Acquire) > 0 {
-            return Err(Asked { timed: None });
+            return Err(ServerFallback { timed: None });
         }
         let Some(mut reader) = self.reader() else {
-            return self.begin_afar(key, Among::Window, target).map(Ticket::Afar);
+            return self.begin_afar(key, Batch::Window, target).map(ReadTicket::Remote);
         };
         let ticket = reader.foresee(key);
         self.memory.readers.put(reader);
-        Ok(Ticket::Memory(ticket))
+        Ok(ReadTicket::ServerMemory(ticket))
     }
 
     /// Reads a key that was foreseen; a value replaces what is in `value`, or is in the registered memory that was given.
     pub fn read_foreseen(
         &self,
         key: &[u8],
-        ticket: Ticket,
+        ticket: ReadTicket,
         value: &mut Vec<u8>,
         registered: Option<&mut RegisteredBuffer>,
-    ) -> Read {
+    ) -> ReadResult {
         match (ticket, self.reader(), registered) {
-            (Ticket::Memory(ticket), Some(reader), registered) => {
+            (ReadTicket::ServerMemory(ticket), Some(reader), registered) => {
                 let value = registered.map_or(value, RegisteredBuffer::other);
                 self.read_by(reader, |reader| reader.get_foreseen(key, ticket, value))
             }
-            (Ticket::Memory(_), None, _) => Read::Ask,
-            (Ticket::Afar(begun), _, Some(registered)) => self.end_registered(begun, registered),
-            (Ticket::Afar(begun), _, None) => self.end_afar_into(begun, value),
+            (ReadTicket::ServerMemory(_), None, _) => ReadResult::Ask,
+            (ReadTicket::Remote(begun), _, Some(registered)) => self.end_registered(begun, registered),
+            (ReadTicket::Remote(begun), _, None) => self.end_afar_into(begun, value),
         }
     }
 
@@ -178,8 +182,8 @@ impl Server {
         &self,
         count: usize,
         key: impl Fn(usize) -> &'k [u8],
-        mut take: impl FnMut(usize, Read, &mut Vec<u8>),
-    ) -> Option<Timed> {
+        mut take: impl FnMut(usize, ReadResult, &mut Vec<u8>),
+    ) -> Option<LatencySample> {
         let Some(mut reader) = self.reader() else { return self.read_many_afar(count, key, take) };
         for from in (0..count).step_by(KEYS_READ_AT_ONCE) {
             let mut is_gone = false;
@@ -187,14 +191,14 @@ impl Server {
                 (count - from).min(KEYS_READ_AT_ONCE),
                 |number| key(from + number),
                 |number, found, value| {
-                    is_gone |= matches!(found, Read::Gone);
+                    is_gone |= matches!(found, ReadResult::Gone);
                     take(from + number, found, value);
                 },
             );
             self.tell_of(&mut reader);
             if is_gone {
                 (from + KEYS_READ_AT_ONCE..count)
-                    .for_each(|number| take(number, Read::Gone, &mut Vec::new()));
+                    .for_each(|number| take(number, ReadResult::Gone, &mut Vec::new()));
                 self.keep(reader, true);
                 return None;
             }
@@ -207,25 +211,25 @@ impl Server {
         &self,
         count: usize,
         key: impl Fn(usize) -> &'k [u8],
-        mut take: impl FnMut(usize, Read, &mut Vec<u8>),
-    ) -> Option<Timed> {
+        mut take: impl FnMut(usize, ReadResult, &mut Vec<u8>),
+    ) -> Option<LatencySample> {
         let timed = self.remote.as_ref().and_then(|remote| remote.choose_many(count, &key));
-        if timed.is_some_and(|timed| timed.way == ways::Way::Request) {
-            (0..count).for_each(|number| take(number, Read::Ask, &mut Vec::new()));
+        if timed.is_some_and(|timed| timed.way == path_selector::ReadPath::Request) {
+            (0..count).for_each(|number| take(number, ReadResult::Ask, &mut Vec::new()));
             return timed;
         }
         let (mut under_way, mut value_bytes) = (VecDeque::new(), None);
-        let mut end = |number, begun: Option<Begun>| {
+        let mut end = |number, begun: Option<GetHandle>| {
             let mut value = Vec::new();
-            let read = begun.map_or(Read::Ask, |begun| self.end_afar_into(begun, &mut value));
-            if matches!(read, Read::Hit { .. }) {
+            let read = begun.map_or(ReadResult::Ask, |begun| self.end_afar_into(begun, &mut value));
+            if matches!(read, ReadResult::Hit { .. }) {
                 value_bytes = Some(value.len());
             }
             take(number, read, &mut value);
         };
         for number in 0..count {
             let begun = loop {
-                let begun = self.begin_afar(key(number), Among::Chosen, &mut Target::default()).ok();
+                let begun = self.begin_afar(key(number), Batch::Chosen, &mut Target::default()).ok();
                 // Where there is no room for more, one that is over makes some.
                 match (begun, under_way.pop_front()) {
                     (None, Some((first, begun))) => end(first, begun),
@@ -286,7 +290,7 @@ impl Server {
     #[cold]
     pub(super) fn tell(&self, accesses: &[(KeyHash, u8)]) {
         let Ok(mut connection) = self.take() else { return };
-        if connection.form() != Form::Mixed {
+        if connection.form() != Encoding::Mixed {
             // It shares no memory any more.
             return self.give_back(connection, &Ok(()));
         }
@@ -296,7 +300,7 @@ impl Server {
     }
 }
 
-impl Memory {
+impl ServerMemory {
     pub(super) fn items(&self) -> MutexGuard<'_, Option<Arc<Items>>> {
         self.items.lock().expect("no thread panics while it holds what is known of memory")
     }

@@ -12,8 +12,8 @@ use super::items::{Items, monotonic_ns};
 use super::stream::ShmStream;
 use crate::error::Failure;
 use crate::input::protocol;
-use crate::message::Form;
-use crate::packet::{self, Order};
+use crate::message::Encoding;
+use crate::packet::{self, AdminCommand};
 use crate::socket::{Socket, ask, ask_for_line};
 
 /// Memory that a server shares.
@@ -42,7 +42,7 @@ pub fn attach(
     // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
     let asked_ns = monotonic_ns();
     let (line, descriptors) = match form {
-        Form::Binary => match ask_by_packet(socket, deadline)? {
+        Encoding::Binary => match ask_by_packet(socket, deadline)? {
             Ok(attached) => attached,
             Err(refusal) => return Ok(Err(refusal)),
         },
@@ -82,7 +82,7 @@ fn ask_by_packet(socket: &socket2::Socket, deadline: Instant) -> Result<ByPacket
     let is_whole = |came: &[u8]| {
         if is_packet(came) { packet::said(came).is_some() } else { came.ends_with(b"\n") }
     };
-    let order = packet::order(Order::ShareMemory(versions));
+    let order = packet::order(AdminCommand::ShareMemory(versions));
     let (answer, descriptors) = ask(socket, &order, deadline, is_whole)?;
     if !is_packet(&answer) {
         let line = String::from_utf8(answer).map_err(|error| protocol(error.as_bytes()))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabcache_layout::KeyHash;
-use fabcache_layout::reader::{KEYS_AHEAD, Mapped, Mode, Outcome, Region, reads_to_tell};
+use fabcache_layout::reader::{KEYS_AHEAD, Mapped, ReadOutcome, Region, Validation, reads_to_tell};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::bounds::{ACCESSES_TOLD_AT_ONCE, KEYS_FORESEEN_MAX};
@@ -29,7 +29,7 @@ pub struct Items {
 #[derive(Debug)]
 pub struct Reader {
     mapped: Mapped,
-    foreseen: Foreseen,
+    foreseen: PrefetchHint,
     /// Which of a server's regions, as [`super::Readers::region`] counts them.
     pub region: u64,
     zero_ns: i64,
@@ -40,7 +40,7 @@ pub struct Reader {
 
 /// Keys that will be read soon and are not prefetched yet.
 #[derive(Debug)]
-struct Foreseen {
+struct PrefetchHint {
     /// Tells apart whose these are.
     reader: u64,
     /// Their hashes, in the order in which they were foreseen …
@@ -51,19 +51,19 @@ struct Foreseen {
 
 /// By which a reader knows again a key that was foreseen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct ReadTicket {
     reader: u64,
     number: u64,
 }
 
-impl Foreseen {
-    fn add(&mut self, hash: KeyHash) -> Ticket {
+impl PrefetchHint {
+    fn add(&mut self, hash: KeyHash) -> ReadTicket {
         if self.hashes.len() == KEYS_FORESEEN_MAX {
             // Not worth more than that: these are read as if they had not been foreseen.
             self.skip(KEYS_FORESEEN_MAX / 2);
         }
         self.hashes.push(hash);
-        Ticket { reader: self.reader, number: self.before + self.hashes.len() as u64 - 1 }
+        ReadTicket { reader: self.reader, number: self.before + self.hashes.len() as u64 - 1 }
     }
 
     fn skip(&mut self, count: usize) {
@@ -73,7 +73,7 @@ impl Foreseen {
 
     /// Returns whether the key of this ticket still waits here for its prefetch. Readers of the server's next region
     /// count from the same number, so a ticket may wrongly seem to be one of these.
-    fn has(&self, ticket: Ticket) -> bool {
+    fn has(&self, ticket: ReadTicket) -> bool {
         let end = self.before + self.hashes.len() as u64;
         ticket.reader == self.reader && (self.before..end).contains(&ticket.number)
     }
@@ -81,7 +81,7 @@ impl Foreseen {
 
 /// What a reader found.
 #[derive(Debug)]
-pub enum Read {
+pub enum ReadResult {
     /// The key's item: its flags and CAS; the value was put where it was wanted.
     Hit {
         /// Client flags.
@@ -127,13 +127,14 @@ impl Items {
     /// # Errors
     /// The region's header is not sound.
     pub fn reader(&self, region: u64) -> io::Result<Box<Reader>> {
-        let mapped = Mapped::over(&self.region, Mode::SameHost)
+        let mapped = Mapped::over(&self.region, Validation::SameHost)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("the region: {error:?}")))?;
         let random = monotonic_ns() as u32 | 1;
         let accesses = Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
         // In a box, for readers are handed from call to call.
         let number = self.readers.fetch_add(1, Ordering::Relaxed);
-        let foreseen = Foreseen { reader: number, hashes: Vec::with_capacity(KEYS_FORESEEN_MAX), before: 0 };
+        let foreseen =
+            PrefetchHint { reader: number, hashes: Vec::with_capacity(KEYS_FORESEEN_MAX), before: 0 };
         Ok(Box::new(Reader { mapped, foreseen, region, zero_ns: self.zero_ns, random, accesses }))
     }
 }
@@ -145,9 +146,9 @@ impl Reader {
     }
 
     /// Reads a key; its value replaces what is in `value`.
-    pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Read {
+    pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> ReadResult {
         if !self.begin() {
-            return Read::Gone;
+            return ReadResult::Gone;
         }
         let outcome = self.mapped.get_into(key, value);
         let random = self.random();
@@ -155,15 +156,15 @@ impl Reader {
     }
 
     /// Notes a key that will be read soon: it is prefetched together with others.
-    pub fn foresee(&mut self, key: &[u8]) -> Ticket {
+    pub fn foresee(&mut self, key: &[u8]) -> ReadTicket {
         self.foreseen.add(self.mapped.reader().hash(key))
     }
 
     /// Reads a key that was foreseen, by this reader or another.
-    pub fn get_foreseen(&mut self, key: &[u8], ticket: Ticket, value: &mut Vec<u8>) -> Read {
+    pub fn get_foreseen(&mut self, key: &[u8], ticket: ReadTicket, value: &mut Vec<u8>) -> ReadResult {
         while self.foreseen.has(ticket) {
             let count = self.foreseen.hashes.len().min(KEYS_AHEAD);
-            self.mapped.bring(&self.foreseen.hashes[..count]);
+            self.mapped.prefetch(&self.foreseen.hashes[..count]);
             self.foreseen.skip(count);
         }
         self.get(key, value)
@@ -174,10 +175,10 @@ impl Reader {
         &mut self,
         count: usize,
         key: impl Fn(usize) -> &'k [u8],
-        mut take: impl FnMut(usize, Read, &mut Vec<u8>),
+        mut take: impl FnMut(usize, ReadResult, &mut Vec<u8>),
     ) {
         if !self.begin() {
-            return (0..count).for_each(|number| take(number, Read::Gone, &mut Vec::new()));
+            return (0..count).for_each(|number| take(number, ReadResult::Gone, &mut Vec::new()));
         }
         let Reader { mapped, random, accesses, .. } = self;
         mapped.get_many(count, key, |number, hash, outcome, value| {
@@ -210,22 +211,22 @@ impl Reader {
 /// Returns the result of a read, and notes the read if the server is to be told of it.
 #[inline]
 fn found(
-    outcome: &Outcome,
+    outcome: &ReadOutcome,
     random: u32,
     accesses: &mut Vec<(KeyHash, u8)>,
     hash: impl FnOnce() -> KeyHash,
-) -> Read {
+) -> ReadResult {
     match outcome {
-        Outcome::Hit(hit) if hit.stale || hit.token_sent => Read::Ask,
-        Outcome::Hit(hit) => {
+        ReadOutcome::Hit(hit) if hit.stale || hit.token_sent => ReadResult::Ask,
+        ReadOutcome::Hit(hit) => {
             let reads = reads_to_tell(hit, random);
             if reads > 0 {
                 accesses.push((hash(), reads));
             }
-            Read::Hit { flags: hit.flags, cas: hit.cas }
+            ReadResult::Hit { flags: hit.flags, cas: hit.cas }
         }
-        Outcome::Miss(_) => Read::Miss,
-        Outcome::Stale(_) | Outcome::AskServer(_) => Read::Ask,
+        ReadOutcome::Miss(_) => ReadResult::Miss,
+        ReadOutcome::Stale(_) | ReadOutcome::AskServer(_) => ReadResult::Ask,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The client's end of a channel, as a stream of bytes.
 //!
-//! Whoever waits looks for a while before it sleeps, as long as its [`Patience`] says.
+//! Whoever waits looks for a while before it sleeps, as long as its [`SpinPolicy`] says.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use crossbeam_utils::atomic::AtomicCell;
-use fabcache_layout::channel::{Broken, Channel, Patience};
+use fabcache_layout::channel::{Channel, ProtocolError, SpinPolicy};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::items::{Items, monotonic_ns};
 use crate::bounds::{LOOKS_BEFORE_CLOCK, LOOKS_BETWEEN_CLOCKS, TRUSTED_IDLE};
-use crate::message::Form;
-use crate::socket::{self, Bell, wait_for_any};
+use crate::message::Encoding;
+use crate::socket::{self, Doorbell, wait_for_any};
 use crate::stream::{Stream, Until, Waiter};
 
 /// A channel to a server.
@@ -34,10 +34,10 @@ struct Shared {
     /// When the socket was last looked at.
     looked_ns: AtomicU64,
     /// How long to look before sleeping. Of two threads that learn at once one is not heard.
-    patience: AtomicCell<Patience>,
+    patience: AtomicCell<SpinPolicy>,
 }
 
-const _: () = assert!(AtomicCell::<Patience>::is_lock_free());
+const _: () = assert!(AtomicCell::<SpinPolicy>::is_lock_free());
 
 impl ShmStream {
     /// Over a channel in which nothing was sent yet.
@@ -88,9 +88,9 @@ impl Shared {
     }
 
     /// Looks for what is waited for, as long as has been of use lately.
-    fn look(&self, patience: Patience, until: Until, deadline: Instant) -> bool {
+    fn look(&self, patience: SpinPolicy, until: Until, deadline: Instant) -> bool {
         // At first without the clock, which takes as long as several looks.
-        patience.look().is_some_and(|time| {
+        patience.spin_time().is_some_and(|time| {
             self.sees(until, LOOKS_BEFORE_CLOCK)
                 || self.look_before(deadline.min(Instant::now() + time), until)
         })
@@ -120,7 +120,7 @@ impl Shared {
     }
 
     /// Waits, also for the bell of the waiter, if there is one.
-    fn wait(&self, until: Until, deadline: Instant, own: Option<&Bell>) -> io::Result<()> {
+    fn wait(&self, until: Until, deadline: Instant, own: Option<&Doorbell>) -> io::Result<()> {
         let patience = self.patience.load();
         if self.look(patience, until, deadline) {
             self.patience.store(patience.after_success());
@@ -133,7 +133,7 @@ impl Shared {
     }
 
     /// Waits to be rung for.
-    fn sleep(&self, until: Until, deadline: Instant, own: Option<&Bell>) -> io::Result<()> {
+    fn sleep(&self, until: Until, deadline: Instant, own: Option<&Doorbell>) -> io::Result<()> {
         {
             let mut channel = self.channel();
             if until.covers(Until::Arrived) {
@@ -175,13 +175,13 @@ fn stop_wanting(channel: &mut Channel, until: Until) {
     }
 }
 
-fn broken(broken: Broken) -> io::Error {
+fn broken(broken: ProtocolError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, broken)
 }
 
 impl Stream for ShmStream {
-    fn form(&self) -> Form {
-        Form::Mixed
+    fn form(&self) -> Encoding {
+        Encoding::Mixed
     }
 
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -227,14 +227,14 @@ impl Stream for ShmStream {
     }
 
     fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
-        Ok(Box::new(ShmWaiter { shared: Arc::clone(&self.0), bell: Bell::new()? }))
+        Ok(Box::new(ShmWaiter { shared: Arc::clone(&self.0), bell: Doorbell::new()? }))
     }
 }
 
 #[derive(Debug)]
 struct ShmWaiter {
     shared: Arc<Shared>,
-    bell: Bell,
+    bell: Doorbell,
 }
 
 impl Waiter for ShmWaiter {
@@ -258,7 +258,7 @@ mod tests {
     use socket2::{Domain, Socket, Type};
 
     use super::*;
-    use crate::address::Place;
+    use crate::address::ServerEndpoint;
 
     #[test]
     fn nobody_rings_for_who_has_stopped_waiting() {
@@ -268,8 +268,9 @@ mod tests {
         let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
         let server = Server::start(settings, Vec::new()).expect("a server");
         let soon = Instant::now() + Duration::from_secs(20);
-        let place = Place::Unix(path);
-        let socket = crate::socket::Socket::connect(&place, Form::Meta, Duration::from_secs(20)).expect("up");
+        let place = ServerEndpoint::Unix(path);
+        let socket =
+            crate::socket::Socket::connect(&place, Encoding::Meta, Duration::from_secs(20)).expect("up");
         let attached = super::super::attach(&socket, None, soon).expect("answered").expect("shared");
 
         // The server's end of this one is here.

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use fabcache_client::{Client, Completed, Error, Failure, Mode, Options, Outcome, Protocol, Request, Ttl};
+use fabcache_client::{
+    Client, CompletedRequest, Error, Failure, Mode, Options, Outcome, Protocol, Request, Ttl,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -216,7 +218,7 @@ fn in_one_protocols_words(why: &str) -> &str {
 fn done<T>(result: Result<T, Error>, told: impl FnOnce(T) -> Done) -> Done {
     match result {
         Ok(value) => told(value),
-        Err(Error::Server { failure: Failure::Refused(why), .. }) => {
+        Err(Error::Server { failure: Failure::Rejected(why), .. }) => {
             Done::Failed(in_one_protocols_words(&why).into())
         }
         Err(Error::Server { failure, .. }) => panic!("{failure}: client and server are out of step"),
@@ -379,8 +381,8 @@ impl Side {
         Done::All(all)
     }
 
-    fn completed_is(&self, completed: Completed) -> Done {
-        let Completed { key, value, result } = completed;
+    fn completed_is(&self, completed: CompletedRequest) -> Done {
+        let CompletedRequest { key, value, result } = completed;
         let number = self.keys.iter().position(|known| *known == key).expect("no other was given");
         let given_back = Done::Items(vec![Some((number.to_string().into(), 0, 0)), Some((value, 0, 0))]);
         let came_to = done(result, |outcome| match outcome {

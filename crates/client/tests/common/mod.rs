@@ -16,7 +16,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use clap::Parser;
-use fabcache_client::{Client, Completed, Options, Request};
+use fabcache_client::{Client, CompletedRequest, Options, Request};
 use fabcache_server::options::CommandLine;
 use fabcache_server::{Server, Settings};
 
@@ -102,7 +102,7 @@ impl Wake for Told {
 
 /// Awaits requests of which every other panics when it is woken, while nothing is answered until `answer`. Those that do not
 /// are woken all the same; what all have come to.
-pub fn awaited_beside_panics(requests: Vec<Request>, answer: impl FnOnce()) -> Vec<Completed> {
+pub fn awaited_beside_panics(requests: Vec<Request>, answer: impl FnOnce()) -> Vec<CompletedRequest> {
     // Over a fabric who looks earlier is told to look again.
     thread::sleep(Duration::from_millis(5));
     let mut awaited: Vec<(Request, Arc<Told>)> = Vec::new();

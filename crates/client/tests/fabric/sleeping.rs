@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabcache_client::{Completed, FabricMode, Options, Request, Ttl};
+use fabcache_client::{CompletedRequest, FabricMode, Options, Request, Ttl};
 
 use super::common::fabric::{options, over, served};
 use super::common::process::{patient, until, until_up};
@@ -14,7 +14,7 @@ use super::common::{awaited_beside_panics, block_on};
 use super::{MODES, pattern, while_stopped};
 
 /// Awaits it, and counts how often it was looked at.
-fn block_on_counting(mut request: Request) -> (Completed, u64) {
+fn block_on_counting(mut request: Request) -> (CompletedRequest, u64) {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_client::FabricMode;
-use fabcache_fabric::{Area, Domain, Peers, Port, PortOptions};
+use fabcache_fabric::{Domain, Endpoint, EndpointOptions, PeerAccess, SharedArea};
 use fabcache_layout::checksum::SECRET_BYTES;
 use fabcache_layout::header::HEADER_BYTES;
-use fabcache_store::life::Life;
+use fabcache_store::liveness::Liveness;
 use fabcache_store::{Change, Handle, NewValue, Store, StoreOptions, Value, Write};
 
 use crate::common::fabric::is_one_sided;
@@ -39,7 +39,7 @@ fn value(number: usize) -> Vec<u8> {
 struct Original {
     store: Arc<Store>,
     handle: Handle,
-    _life: Life,
+    _life: Liveness,
 }
 
 impl Original {
@@ -51,7 +51,7 @@ impl Original {
             ..StoreOptions::default()
         });
         let store = Arc::new(store.expect("memory for a test"));
-        let life = Life::keep(&store).expect("a thread, and robust futexes");
+        let life = Liveness::keep(&store).expect("a thread, and robust futexes");
         let handle = Handle::new(&store);
         for number in 0..KEYS {
             let value = value(number);
@@ -72,7 +72,7 @@ impl Original {
     }
 
     /// What is told of a region in that memory.
-    fn words(&self, right: &Words, area: &Area) -> Words {
+    fn words(&self, right: &Words, area: &SharedArea) -> Words {
         let memory = area.remote();
         right
             .with(REGION_BYTES, self.store.region_bytes())
@@ -89,21 +89,22 @@ type Spoil = Box<dyn FnMut(&mut [u8], Words) -> Words + Send>;
 struct Regions {
     domain: Arc<Domain>,
     original: Arc<Mutex<Original>>,
-    area: Arc<Area>,
+    area: Arc<SharedArea>,
     server: Scripted,
 }
 
 /// Memory is registered by a port.
-fn port(domain: &Arc<Domain>) -> Port {
-    Port::open(domain, PortOptions { operations: 8, peers: 1, waits: false }).expect("an endpoint")
+fn port(domain: &Arc<Domain>) -> Endpoint {
+    Endpoint::open(domain, EndpointOptions { operations: 8, peers: 1, waits: false }).expect("an endpoint")
 }
 
 impl Regions {
     fn start() -> Regions {
         let domain = domain();
         let original = Original::create();
-        let area = Area::new(&mut port(&domain), original.store.region_bytes() as usize, Peers::Read)
-            .expect("memory");
+        let area =
+            SharedArea::new(&mut port(&domain), original.store.region_bytes() as usize, PeerAccess::Read)
+                .expect("memory");
         let server = Scripted::start(&domain, Script::honest());
         Regions { domain, original: Arc::new(Mutex::new(original)), area: Arc::new(area), server }
     }
@@ -168,7 +169,7 @@ fn a_sound_region_is_read() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_region_that_is_not_where_it_is_said_to_be() {
     let regions = Regions::start();
-    let other = Area::new(&mut port(&regions.domain), 1 << 16, Peers::Write).expect("memory");
+    let other = SharedArea::new(&mut port(&regions.domain), 1 << 16, PeerAccess::Write).expect("memory");
     let other = other.remote();
     let all: [(&str, Spoil); 7] = [
         ("no such key", Box::new(|_, words| words.with(KEY, 0x7fff_fff1u32))),

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_client::{Client, FabricMode, Options};
-use fabcache_fabric::channel::{MESSAGE_BYTES, Next, SHORT_BYTES, ServerEnd, Terms, receives_for};
-use fabcache_fabric::{Buffer, Completion, Domain, Kind, Library, Peer, Pool, Port, PortOptions, Wish};
+use fabcache_fabric::channel::{MESSAGE_BYTES, SHORT_BYTES, SendMode, ServerEnd, Terms, receives_for};
+use fabcache_fabric::{
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Library, Peer, Pool, ProviderRequirements,
+};
 use fabcache_layout::checksum::SECRET_BYTES;
 
 use crate::common::fabric::{options, over, provider};
@@ -86,7 +88,7 @@ pub struct Scripted {
 /// The interface that both ends are at.
 pub fn domain() -> Arc<Domain> {
     let interface = std::env::var("FABCACHE_SERVER_INTERFACE").ok();
-    let wish = Wish { provider: Some(provider()), interface, only_this_host: false };
+    let wish = ProviderRequirements { provider: Some(provider()), interface, only_this_host: false };
     let library = Library::open().expect("libfabric is there");
     Domain::open(&library.pick(&wish).expect("a provider")).expect("it opens")
 }
@@ -157,7 +159,7 @@ impl Drop for Scripted {
 
 /// The server's end on the fabric.
 pub struct Talk {
-    pub port: Port,
+    pub port: Endpoint,
     pub peer: Peer,
     pub pool: Pool,
     /// What the client's messages begin with, and what those to it do.
@@ -277,7 +279,7 @@ fn attached(
 ) -> std::io::Result<()> {
     let operations = receives_for(CREDITS) + 64;
     let mut port =
-        Port::open(domain, PortOptions { operations, peers: 1, waits: false }).expect("an endpoint");
+        Endpoint::open(domain, EndpointOptions { operations, peers: 1, waits: false }).expect("an endpoint");
     let pool = Pool::new(domain, operations, MESSAGE_BYTES).expect("memory");
     for _ in 0..receives_for(CREDITS) {
         let buffer = pool.take().expect("nobody else has any of them");
@@ -348,7 +350,7 @@ fn serve(talk: &mut Talk, served: &AtomicU64, stop: &AtomicBool) {
             talk.send(&short[..draft.bytes()]);
             end.sent(draft);
         }
-        if !answers.is_empty() && end.next(answers.len()) == Next::Data {
+        if !answers.is_empty() && end.next(answers.len()) == SendMode::Data {
             let mut message = vec![0; MESSAGE_BYTES];
             if let Some(draft) = end.data(&[std::io::IoSlice::new(&answers)], &mut message) {
                 talk.send(&message[..draft.bytes()]);

@@ -1,6 +1,6 @@
 //! Those who read, and check what they get.
 
-use fabcache_client::{Client, Completed, FabricMode, Item, Outcome, RegisteredBuffer, Request};
+use fabcache_client::{Client, CompletedRequest, FabricMode, Item, Outcome, RegisteredBuffer, Request};
 
 use crate::Scenario;
 use crate::common::fabric::amount;
@@ -29,7 +29,7 @@ pub enum Sort {
     /// Many at a time, without the server.
     Windows,
     /// Many in one call, without the server.
-    Many,
+    MultigetOutcome,
     /// As it is done unless somebody asks for more.
     Auto,
     /// The server is asked.
@@ -37,11 +37,11 @@ pub enum Sort {
 }
 
 impl Sort {
-    pub const ALL: [Sort; 5] = [Sort::Alone, Sort::Windows, Sort::Many, Sort::Auto, Sort::Asking];
+    pub const ALL: [Sort; 5] = [Sort::Alone, Sort::Windows, Sort::MultigetOutcome, Sort::Auto, Sort::Asking];
 
     pub fn mode(self) -> FabricMode {
         match self {
-            Sort::Alone | Sort::Windows | Sort::Many => FabricMode::OneSided,
+            Sort::Alone | Sort::Windows | Sort::MultigetOutcome => FabricMode::OneSided,
             Sort::Auto => FabricMode::Auto,
             Sort::Asking => FabricMode::Request,
         }
@@ -94,7 +94,7 @@ pub fn read(scenario: Scenario, sort: Sort, seed: u64, cache: &Client, ledger: &
                 reader.read_in_window(&mut window[next]);
                 next = (next + 1) % width;
             }
-            Sort::Many => reader.read_many(),
+            Sort::MultigetOutcome => reader.read_many(),
             _ => reader.read_one(),
         }
     }
@@ -137,7 +137,7 @@ impl Reader<'_> {
 
     fn read_in_window(&mut self, (request, begun): &mut (Request, Option<(usize, Before)>)) {
         if let Some((number, before)) = begun.take() {
-            let Completed { mut value, result, .. } = request.wait();
+            let CompletedRequest { mut value, result, .. } = request.wait();
             if let Some(buffer) = request.take_buffer() {
                 value = buffer.to_vec();
                 self.registered.push(buffer);

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::{Deref, Range};
 
-use super::lane::{Draft, Lane, Lent, Next, Piece};
+use super::flow_control::{Draft, FlowControl, LentMemory, SendMode, StagingRange};
 use super::message::{Body, Kind, SHORT_BYTES};
-use super::ring::{Emptying, Filling};
-use super::{Broken, LONG_BYTES_MIN, Terms};
+use super::ring::{RingConsumer, RingProducer};
+use super::{LONG_BYTES_MIN, ProtocolError, Terms};
 
 /// The next bytes of the server's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,24 +15,24 @@ pub enum Incoming<'a> {
     /// Here they are.
     Bytes(&'a [u8]),
     /// They lie in landing memory.
-    Landed(Piece),
+    Landed(StagingRange),
 }
 
 #[derive(Debug)]
 enum Entry {
     Data(Range<usize>),
     /// What is left of so many bytes.
-    Landed(Piece, u64),
+    Landed(StagingRange, u64),
 }
 
 /// The client's end of a link.
 #[derive(Debug)]
 pub struct ClientEnd<B> {
-    lane: Lane<B>,
-    staging: Filling,
+    lane: FlowControl<B>,
+    staging: RingProducer,
     /// Staged, and the server does not know yet.
-    staged: VecDeque<Piece>,
-    landing: Emptying,
+    staged: VecDeque<StagingRange>,
+    landing: RingConsumer,
     incoming: VecDeque<(B, Entry)>,
     /// The number that is to be sent back.
     asked: Option<u64>,
@@ -44,10 +44,10 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     pub fn new(terms: Terms) -> ClientEnd<B> {
         debug_assert_eq!(terms.check(), Ok(()));
         ClientEnd {
-            lane: Lane::new(terms),
-            staging: Filling::new(terms.staging_bytes),
+            lane: FlowControl::new(terms),
+            staging: RingProducer::new(terms.staging_bytes),
             staged: VecDeque::new(),
-            landing: Emptying::new(terms.landing_bytes),
+            landing: RingConsumer::new(terms.landing_bytes),
             incoming: VecDeque::new(),
             asked: None,
             has_proven: false,
@@ -60,14 +60,14 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     ///
     /// # Errors
     /// The server broke the protocol: the link is of no use any more.
-    pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), Broken> {
+    pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), ProtocolError> {
         self.lane.arrived(buffer, len)?;
         while let Some((buffer, body)) = self.lane.ready.pop_front() {
             match body {
                 Body::Data(range) => self.incoming.push_back((buffer, Entry::Data(range))),
                 Body::Put { at, bytes } => {
                     self.landing.came(at, bytes).map_err(|broken| self.lane.fail(broken))?;
-                    let piece = Piece { at: at as usize, bytes: bytes as usize };
+                    let piece = StagingRange { at: at as usize, bytes: bytes as usize };
                     self.incoming.push_back((buffer, Entry::Landed(piece, bytes)));
                 }
                 Body::Taken(total) => {
@@ -112,7 +112,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
             }
             Entry::Landed(piece, whole) => {
                 let len = len.min(piece.bytes);
-                *piece = Piece { at: piece.at + len, bytes: piece.bytes - len };
+                *piece = StagingRange { at: piece.at + len, bytes: piece.bytes - len };
                 if piece.bytes > 0 {
                     return;
                 }
@@ -138,30 +138,30 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     // ---- what goes ----
 
     /// How the next of `waiting` bytes can go.
-    pub fn next(&self, waiting: usize) -> Next {
+    pub fn next(&self, waiting: usize) -> SendMode {
         if waiting == 0 || self.lane.is_over() || self.lane.stream_credits() <= self.staged.len() {
-            return Next::Later;
+            return SendMode::Later;
         }
         if waiting >= LONG_BYTES_MIN && self.staging.piece_bytes() > 0 {
             let bytes = waiting.min(self.staging.piece_bytes());
             return match self.staging.room(bytes) {
-                Some(at) => Next::Piece(Piece { at, bytes }),
-                None => Next::Later,
+                Some(at) => SendMode::StagingRange(StagingRange { at, bytes }),
+                None => SendMode::Later,
             };
         }
         // What is staged before goes before.
-        if self.staged.is_empty() { Next::Data } else { Next::Later }
+        if self.staged.is_empty() { SendMode::Data } else { SendMode::Later }
     }
 
-    /// A message with as many bytes of `parts` as it holds; none unless [`ClientEnd::next`] says [`Next::Data`].
+    /// A message with as many bytes of `parts` as it holds; none unless [`ClientEnd::next`] says [`SendMode::Data`].
     pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
         self.staged.is_empty().then(|| self.lane.data(parts, message)).flatten()
     }
 
     /// A message with all of `before` and, as the next bytes of the stream, those of lent memory, which stays as it is until
-    /// the server has [let go](ClientEnd::let_go) of it. None unless [`ClientEnd::next`] says [`Next::Data`] of one byte, and
+    /// the server has [let go](ClientEnd::let_go) of it. None unless [`ClientEnd::next`] says [`SendMode::Data`] of one byte, and
     /// `before` has at most [`LENT_BEFORE_MAX`](super::LENT_BEFORE_MAX).
-    pub fn lend(&self, before: &[IoSlice<'_>], lent: &Lent, message: &mut [u8]) -> Option<Draft> {
+    pub fn lend(&self, before: &[IoSlice<'_>], lent: &LentMemory, message: &mut [u8]) -> Option<Draft> {
         self.staged.is_empty().then(|| self.lane.lend(before, lent, message)).flatten()
     }
 
@@ -175,7 +175,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     ///
     /// # Panics
     /// It did not say so.
-    pub fn staged(&mut self, piece: Piece) {
+    pub fn staged(&mut self, piece: StagingRange) {
         self.staging.fill(piece.at, piece.bytes);
         self.staged.push_back(piece);
     }

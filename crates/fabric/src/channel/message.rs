@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::{Broken, Lent};
+use super::{LentMemory, ProtocolError};
 
 /// Bytes of a message, at most.
 pub const MESSAGE_BYTES: usize = 8192;
@@ -39,7 +39,7 @@ pub(super) enum Kind {
     Bye = 7,
     Ask = 8,
     Proof = 9,
-    Lent = 10,
+    LentMemory = 10,
 }
 
 const KINDS: [Kind; 10] = [
@@ -52,7 +52,7 @@ const KINDS: [Kind; 10] = [
     Kind::Bye,
     Kind::Ask,
     Kind::Proof,
-    Kind::Lent,
+    Kind::LentMemory,
 ];
 
 /// What a message carries.
@@ -77,7 +77,7 @@ pub(super) enum Body {
     /// The number.
     Proof(u64),
     /// Bytes of the stream: those at `before` in the message, and behind them so many that lie in other memory of the client's.
-    Lent { lent: Lent, before: Range<usize> },
+    LentMemory { lent: LentMemory, before: Range<usize> },
 }
 
 impl Body {
@@ -92,7 +92,7 @@ impl Body {
             Body::Bye => Kind::Bye,
             Body::Ask(_) => Kind::Ask,
             Body::Proof(_) => Kind::Proof,
-            Body::Lent { .. } => Kind::Lent,
+            Body::LentMemory { .. } => Kind::LentMemory,
         }
     }
 }
@@ -117,13 +117,14 @@ fn word(message: &[u8], at: usize) -> Option<u64> {
 }
 
 /// Reads a message.
-pub(super) fn read(message: &[u8]) -> Result<Message, Broken> {
-    let length = Broken::Length(message.len());
+pub(super) fn read(message: &[u8]) -> Result<Message, ProtocolError> {
+    let length = ProtocolError::Length(message.len());
     let header: &[u8; HEADER_BYTES] = message.first_chunk().ok_or(length)?;
     if message.len() > MESSAGE_BYTES {
         return Err(length);
     }
-    let kind = KINDS.into_iter().find(|kind| *kind as u8 == header[8]).ok_or(Broken::Kind(header[8]))?;
+    let kind =
+        KINDS.into_iter().find(|kind| *kind as u8 == header[8]).ok_or(ProtocolError::Kind(header[8]))?;
     let let_go = header[9];
     let credits = u16::from_le_bytes([header[10], header[11]]);
     let sequence = u32::from_le_bytes([header[12], header[13], header[14], header[15]]);
@@ -143,11 +144,11 @@ pub(super) fn read(message: &[u8]) -> Result<Message, Broken> {
         Kind::Room => (Body::Room(numbers()[0]), carried == 8),
         Kind::Ask => (Body::Ask(numbers()[0]), carried == 8),
         Kind::Proof => (Body::Proof(numbers()[0]), carried == 8),
-        Kind::Lent => {
+        Kind::LentMemory => {
             let [address, key, bytes] = numbers();
             let is_whole = message.len() >= LENT_HEADER_BYTES;
-            let lent = Lent { address, key, bytes };
-            (Body::Lent { lent, before: LENT_HEADER_BYTES..message.len() }, is_whole)
+            let lent = LentMemory { address, key, bytes };
+            (Body::LentMemory { lent, before: LENT_HEADER_BYTES..message.len() }, is_whole)
         }
         Kind::Credits => (Body::Credits, carried == 0),
         Kind::Bye => (Body::Bye, carried == 0),
@@ -175,7 +176,7 @@ pub(super) fn write_body(into: &mut [u8; SHORT_BYTES], body: &Body) -> usize {
         Body::Long { at, bytes } | Body::Put { at, bytes } => &[*at, *bytes],
         Body::Taken(number) | Body::Room(number) | Body::Ask(number) | Body::Proof(number) => &[*number],
         // Those that carry bytes of the stream are written otherwise.
-        Body::Data(_) | Body::Lent { .. } | Body::Credits | Body::Bye => &[],
+        Body::Data(_) | Body::LentMemory { .. } | Body::Credits | Body::Bye => &[],
     };
     for (into, number) in into[HEADER_BYTES..].chunks_mut(8).zip(numbers) {
         into.copy_from_slice(&number.to_le_bytes());
@@ -211,7 +212,7 @@ mod tests {
             let message = read(&bytes[..len]).expect("it is whole");
             assert_eq!(message, Message { credits: 300, let_go: 9, sequence: 0xfffe_fdfc, body });
             for cut in 0..len {
-                assert_eq!(read(&bytes[..cut]), Err(Broken::Length(cut)));
+                assert_eq!(read(&bytes[..cut]), Err(ProtocolError::Length(cut)));
             }
         }
     }
@@ -220,27 +221,27 @@ mod tests {
     fn what_is_no_message_is_told() {
         let mut bytes = vec![0; MESSAGE_BYTES + 1];
         bytes[8] = Kind::Data as u8;
-        assert_eq!(read(&bytes[..HEADER_BYTES]), Err(Broken::Length(HEADER_BYTES)));
+        assert_eq!(read(&bytes[..HEADER_BYTES]), Err(ProtocolError::Length(HEADER_BYTES)));
         assert_eq!(read(&bytes[..17]).map(|message| message.body), Ok(Body::Data(16..17)));
         assert!(read(&bytes[..MESSAGE_BYTES]).is_ok());
-        assert_eq!(read(&bytes), Err(Broken::Length(MESSAGE_BYTES + 1)));
+        assert_eq!(read(&bytes), Err(ProtocolError::Length(MESSAGE_BYTES + 1)));
         for kind in [0, 11, 255] {
             bytes[8] = kind;
-            assert_eq!(read(&bytes[..20]), Err(Broken::Kind(kind)));
+            assert_eq!(read(&bytes[..20]), Err(ProtocolError::Kind(kind)));
         }
     }
 
     #[test]
     fn memory_is_lent_behind_bytes_of_the_stream() {
         let mut bytes: Vec<u8> = (0..60).collect();
-        write_header(&mut bytes, 1, Kind::Lent, (2, 0), 3);
+        write_header(&mut bytes, 1, Kind::LentMemory, (2, 0), 3);
         for len in 0..LENT_HEADER_BYTES {
-            assert_eq!(read(&bytes[..len]), Err(Broken::Length(len)));
+            assert_eq!(read(&bytes[..len]), Err(ProtocolError::Length(len)));
         }
         for len in [LENT_HEADER_BYTES, 60] {
             let number = |at: u8| u64::from_le_bytes(std::array::from_fn(|i| at + i as u8));
-            let lent = Lent { address: number(16), key: number(24), bytes: number(32) };
-            let body = Body::Lent { lent, before: LENT_HEADER_BYTES..len };
+            let lent = LentMemory { address: number(16), key: number(24), bytes: number(32) };
+            let body = Body::LentMemory { lent, before: LENT_HEADER_BYTES..len };
             assert_eq!(read(&bytes[..len]), Ok(Message { credits: 2, let_go: 0, sequence: 3, body }));
         }
     }

@@ -33,7 +33,7 @@
 //! with a number, which comes back as Proof. Until then it sends nothing else, and neither reads nor writes the client's
 //! memory. A client that has sent something says goodbye after the proof.
 //!
-//! Nothing that a peer says is taken for true: whatever does not follow from these rules ends the link ([`Broken`]).
+//! Nothing that a peer says is taken for true: whatever does not follow from these rules ends the link ([`ProtocolError`]).
 //!
 //! # How an end is driven
 //! The driver has the fabric: it posts receives, and tells of what comes. `B` is its buffer with a message.
@@ -55,9 +55,9 @@
 //!   to leave                     end.leave(), and end.short() until end.has_said_bye()
 //! ```
 
-pub mod bells;
 mod client;
-mod lane;
+pub mod doorbell;
+mod flow_control;
 mod message;
 mod ring;
 mod server;
@@ -65,11 +65,11 @@ mod server;
 mod tests;
 
 pub use client::{ClientEnd, Incoming};
-pub use lane::{Draft, Lent, Next, Piece};
+pub use flow_control::{Draft, LentMemory, SendMode, StagingRange};
 pub use message::{
     HEADER_BYTES, LENT_BEFORE_MAX, LENT_HEADER_BYTES, MESSAGE_BYTES, PAYLOAD_BYTES_MAX, SHORT_BYTES, token_of,
 };
-pub use server::{Read, ServerEnd, Ticket};
+pub use server::{OperationId, Read, ServerEnd};
 
 /// Version of the messages. Either end refuses any other.
 pub const CHANNEL_VERSION: u64 = 3;
@@ -127,7 +127,7 @@ impl std::fmt::Debug for Terms {
 
 /// Why terms cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unsound {
+pub enum TermsError {
     /// Too few or too many.
     #[error("an end grants from {CREDITS_MIN} to {CREDITS_MAX} credits, not {0}")]
     Credits(u16),
@@ -143,15 +143,15 @@ impl Terms {
     ///
     /// # Errors
     /// They do not.
-    pub fn check(&self) -> Result<(), Unsound> {
+    pub fn check(&self) -> Result<(), TermsError> {
         for credits in [self.own_credits, self.peer_credits] {
             if !(CREDITS_MIN..=CREDITS_MAX).contains(&credits) {
-                return Err(Unsound::Credits(credits));
+                return Err(TermsError::Credits(credits));
             }
         }
         for bytes in [self.staging_bytes, self.landing_bytes] {
             if bytes != 0 && !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes) {
-                return Err(Unsound::Ring(bytes));
+                return Err(TermsError::Ring(bytes));
             }
         }
         Ok(())
@@ -165,7 +165,7 @@ pub fn receives_for(credits: u16) -> usize {
 
 /// How the other end broke the protocol. The link is of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum ProtocolError {
     /// Its length is not that of a message of its kind.
     #[error("the other end of the link sent a message of {0} bytes, which none of its kind has")]
     Length(usize),

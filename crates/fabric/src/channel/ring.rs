@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::{Broken, PIECE_BYTES_MAX};
+use super::{PIECE_BYTES_MAX, ProtocolError};
 
 /// The end that fills it.
 #[derive(Debug)]
-pub(super) struct Filling {
+pub(super) struct RingProducer {
     bytes: usize,
     /// Where the next piece begins, if it fits there.
     head: usize,
@@ -18,9 +18,9 @@ pub(super) struct Filling {
     pieces: VecDeque<(usize, u64)>,
 }
 
-impl Filling {
-    pub fn new(bytes: u64) -> Filling {
-        Filling { bytes: bytes as usize, head: 0, filled: 0, emptied: 0, pieces: VecDeque::new() }
+impl RingProducer {
+    pub fn new(bytes: u64) -> RingProducer {
+        RingProducer { bytes: bytes as usize, head: 0, filled: 0, emptied: 0, pieces: VecDeque::new() }
     }
 
     /// Bytes of a piece, at most; 0 if there is no ring.
@@ -52,9 +52,9 @@ impl Filling {
     }
 
     /// So many bytes were given back in all.
-    pub fn give_back(&mut self, total: u64) -> Result<(), Broken> {
+    pub fn give_back(&mut self, total: u64) -> Result<(), ProtocolError> {
         if total < self.emptied || total > self.filled {
-            return Err(Broken::Total(total));
+            return Err(ProtocolError::Total(total));
         }
         self.emptied = total;
         while self.pieces.front().is_some_and(|(_, end)| *end <= total) {
@@ -66,7 +66,7 @@ impl Filling {
 
 /// The end that empties it.
 #[derive(Debug)]
-pub(super) struct Emptying {
+pub(super) struct RingConsumer {
     bytes: u64,
     /// Bytes that were said to lie there so far …
     came: u64,
@@ -76,17 +76,17 @@ pub(super) struct Emptying {
     told: u64,
 }
 
-impl Emptying {
-    pub fn new(bytes: u64) -> Emptying {
-        Emptying { bytes, came: 0, consumed: 0, told: 0 }
+impl RingConsumer {
+    pub fn new(bytes: u64) -> RingConsumer {
+        RingConsumer { bytes, came: 0, consumed: 0, told: 0 }
     }
 
     /// A piece is said to lie there.
-    pub fn came(&mut self, at: u64, bytes: u64) -> Result<(), Broken> {
+    pub fn came(&mut self, at: u64, bytes: u64) -> Result<(), ProtocolError> {
         let end = at.checked_add(bytes).filter(|end| *end <= self.bytes);
         let under_way = self.came - self.told;
         if bytes == 0 || end.is_none() || under_way + bytes > self.bytes {
-            return Err(Broken::Range { at, bytes });
+            return Err(ProtocolError::Range { at, bytes });
         }
         self.came += bytes;
         Ok(())
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn pieces_do_not_wrap_and_do_not_overlap() {
-        let mut ring = Filling::new(100);
+        let mut ring = RingProducer::new(100);
         assert_eq!(ring.piece_bytes(), 25);
         for at in [0, 25, 50] {
             assert_eq!(ring.room(25), Some(at));
@@ -132,18 +132,18 @@ mod tests {
         ring.give_back(95).expect("it was filled");
         assert_eq!((ring.room(75), ring.room(76)), (Some(25), None));
         for total in [94, 121, u64::MAX] {
-            assert_eq!(ring.give_back(total), Err(Broken::Total(total)));
+            assert_eq!(ring.give_back(total), Err(ProtocolError::Total(total)));
         }
         ring.give_back(120).expect("it was filled");
         assert_eq!(ring.room(100), Some(0));
-        assert_eq!(Filling::new(0).piece_bytes(), 0);
+        assert_eq!(RingProducer::new(0).piece_bytes(), 0);
     }
 
     #[test]
     fn there_is_room_for_a_piece_when_all_was_consumed() {
         // Any sizes: the ring of the one end, and what the other end tells of it.
         let mut x = 7u64;
-        let (mut ring, mut other) = (Filling::new(1000), Emptying::new(1000));
+        let (mut ring, mut other) = (RingProducer::new(1000), RingConsumer::new(1000));
         let mut unconsumed = 0;
         for _ in 0..20_000 {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -166,19 +166,19 @@ mod tests {
 
     #[test]
     fn what_cannot_lie_in_the_ring_is_told() {
-        let mut ring = Emptying::new(100);
+        let mut ring = RingConsumer::new(100);
         for (at, bytes) in [(0, 0), (0, 101), (100, 1), (u64::MAX, 1), (1, u64::MAX), (99, 2)] {
-            assert_eq!(ring.came(at, bytes), Err(Broken::Range { at, bytes }));
+            assert_eq!(ring.came(at, bytes), Err(ProtocolError::Range { at, bytes }));
         }
         ring.came(10, 90).expect("it is in the ring");
-        assert_eq!(ring.came(0, 11), Err(Broken::Range { at: 0, bytes: 11 }), "more than it holds");
+        assert_eq!(ring.came(0, 11), Err(ProtocolError::Range { at: 0, bytes: 11 }), "more than it holds");
         ring.consumed(24);
         assert_eq!(ring.due(), None);
         ring.consumed(1);
         assert_eq!(ring.due(), Some(25));
         ring.told(25);
         ring.came(0, 35).expect("there is room again");
-        assert_eq!(Emptying::new(0).came(0, 1), Err(Broken::Range { at: 0, bytes: 1 }));
-        assert_eq!(Emptying::new(0).due(), None);
+        assert_eq!(RingConsumer::new(0).came(0, 1), Err(ProtocolError::Range { at: 0, bytes: 1 }));
+        assert_eq!(RingConsumer::new(0).due(), None);
     }
 }

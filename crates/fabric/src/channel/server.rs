@@ -4,24 +4,24 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::{Deref, Range};
 
-use super::lane::{Draft, Lane, Lent, Next, Piece};
+use super::flow_control::{Draft, FlowControl, LentMemory, SendMode, StagingRange};
 use super::message::{Body, Kind, SHORT_BYTES};
-use super::ring::{Emptying, Filling};
-use super::{Broken, LENT_BYTES_MAX, LONG_BYTES_MIN, PIECE_BYTES_MAX, READS_MAX, Terms};
+use super::ring::{RingConsumer, RingProducer};
+use super::{LENT_BYTES_MAX, LONG_BYTES_MIN, PIECE_BYTES_MAX, ProtocolError, READS_MAX, Terms};
 
 /// Which read or write of this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(u64);
+pub struct OperationId(u64);
 
-impl Ticket {
+impl OperationId {
     /// As a number, for what the fabric calls operations.
     pub fn number(self) -> u64 {
         self.0
     }
 
     /// The ticket with this number.
-    pub fn from_number(number: u64) -> Ticket {
-        Ticket(number)
+    pub fn from_number(number: u64) -> OperationId {
+        OperationId(number)
     }
 }
 
@@ -45,20 +45,20 @@ impl std::fmt::Debug for Read {
 
 enum Entry {
     Data(Range<usize>),
-    Long(Long),
+    Long(RemoteRange),
 }
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Entry::Data(range) => write!(f, "Data({range:?})"),
-            Entry::Long(Long { bytes, consumed, .. }) => write!(f, "Long({consumed} of {bytes})"),
+            Entry::Long(RemoteRange { bytes, consumed, .. }) => write!(f, "Long({consumed} of {bytes})"),
         }
     }
 }
 
 /// Bytes of the client's memory.
-struct Long {
+struct RemoteRange {
     /// Those of the message that come before.
     before: Range<usize>,
     /// As in [`Read`].
@@ -71,13 +71,13 @@ struct Long {
 
 impl Entry {
     fn long(before: Range<usize>, key: Option<u64>, at: u64, bytes: u64) -> Entry {
-        Entry::Long(Long { before, key, at, bytes, asked: 0, consumed: 0 })
+        Entry::Long(RemoteRange { before, key, at, bytes, asked: 0, consumed: 0 })
     }
 }
 
 /// A part of a Long that was asked for. They are of the Longs in their order, and are consumed in it.
 #[derive(Debug)]
-struct Part<R> {
+struct RangePart<R> {
     bytes: usize,
     consumed: usize,
     /// When it has been read.
@@ -85,14 +85,14 @@ struct Part<R> {
 }
 
 #[derive(Debug)]
-struct Put {
-    piece: Piece,
+struct PendingWrite {
+    piece: StagingRange,
     is_written: bool,
 }
 
 /// Whether the client has proven that it receives where it said it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Proof {
+enum ProofState {
     /// Nobody has a reason to ask.
     Unwanted,
     /// It is to be asked …
@@ -106,17 +106,17 @@ enum Proof {
 /// The server's end of a link. `B` is a buffer with a message, `R` one with bytes that were read.
 #[derive(Debug)]
 pub struct ServerEnd<B, R> {
-    lane: Lane<B>,
-    proof: Proof,
+    lane: FlowControl<B>,
+    proof: ProofState,
     /// What it proves that by.
     number: u64,
-    staging: Emptying,
+    staging: RingConsumer,
     incoming: VecDeque<(B, Entry)>,
-    parts: VecDeque<Part<R>>,
+    parts: VecDeque<RangePart<R>>,
     /// The first part's ticket.
     first_part: u64,
-    landing: Filling,
-    puts: VecDeque<Put>,
+    landing: RingProducer,
+    puts: VecDeque<PendingWrite>,
     /// The first put's ticket.
     first_put: u64,
 }
@@ -126,14 +126,14 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     pub fn new(terms: Terms, number: u64) -> ServerEnd<B, R> {
         debug_assert_eq!(terms.check(), Ok(()));
         ServerEnd {
-            lane: Lane::new(terms),
-            proof: Proof::Unwanted,
+            lane: FlowControl::new(terms),
+            proof: ProofState::Unwanted,
             number,
-            staging: Emptying::new(terms.staging_bytes),
+            staging: RingConsumer::new(terms.staging_bytes),
             incoming: VecDeque::new(),
             parts: VecDeque::new(),
             first_part: 0,
-            landing: Filling::new(terms.landing_bytes),
+            landing: RingProducer::new(terms.landing_bytes),
             puts: VecDeque::new(),
             first_put: 0,
         }
@@ -145,7 +145,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     ///
     /// # Errors
     /// The client broke the protocol: the link is of no use any more.
-    pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), Broken> {
+    pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), ProtocolError> {
         self.lane.arrived(buffer, len)?;
         while let Some((buffer, body)) = self.lane.ready.pop_front() {
             match body {
@@ -155,9 +155,9 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                     // The buffer stays with it, so that a client names no more parts than it has credits for.
                     self.incoming.push_back((buffer, Entry::long(0..0, None, at, bytes)));
                 }
-                Body::Lent { lent: Lent { address: at, key, bytes }, before } => {
+                Body::LentMemory { lent: LentMemory { address: at, key, bytes }, before } => {
                     if at.checked_add(bytes).is_none() || !(1..=LENT_BYTES_MAX).contains(&bytes) {
-                        return Err(self.lane.fail(Broken::Range { at, bytes }));
+                        return Err(self.lane.fail(ProtocolError::Range { at, bytes }));
                     }
                     self.incoming.push_back((buffer, Entry::long(before, Some(key), at, bytes)));
                 }
@@ -166,10 +166,10 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                     self.lane.consumed(buffer, Kind::Room);
                 }
                 Body::Proof(number) => {
-                    if self.proof != Proof::Asked || number != self.number {
-                        return Err(self.lane.fail(Broken::Proof));
+                    if self.proof != ProofState::Asked || number != self.number {
+                        return Err(self.lane.fail(ProtocolError::Proof));
                     }
-                    self.proof = Proof::Given;
+                    self.proof = ProofState::Given;
                     self.lane.consumed(buffer, Kind::Proof);
                 }
                 other => self.lane.take_common(buffer, &other)?,
@@ -187,19 +187,19 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     /// The client is asked to prove that it receives where it said it does, unless it was. Before it has, it
     /// is sent nothing else, and nothing of its memory is read or written.
     pub fn want_proof(&mut self) {
-        if self.proof == Proof::Unwanted {
-            self.proof = Proof::Wanted;
+        if self.proof == ProofState::Unwanted {
+            self.proof = ProofState::Wanted;
         }
     }
 
     /// It has a reason to, and has not.
     pub fn lacks_proof(&self) -> bool {
-        matches!(self.proof, Proof::Wanted | Proof::Asked)
+        matches!(self.proof, ProofState::Wanted | ProofState::Asked)
     }
 
     /// It has.
     pub fn has_proof(&self) -> bool {
-        self.proof == Proof::Given
+        self.proof == ProofState::Given
     }
 
     /// A buffer whose message was consumed. It, or another, is posted as a receive again before anything is sent, for the
@@ -214,7 +214,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
             return None;
         }
         self.incoming.iter().find_map(|(_, entry)| match entry {
-            Entry::Long(Long { key, at, bytes, asked, .. }) if asked < bytes => {
+            Entry::Long(RemoteRange { key, at, bytes, asked, .. }) if asked < bytes => {
                 let left = usize::try_from(bytes - asked).unwrap_or(usize::MAX);
                 Some(Read { key: *key, at: at + asked, bytes: left.min(most).min(PIECE_BYTES_MAX) })
             }
@@ -226,10 +226,10 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     ///
     /// # Panics
     /// It was not the next.
-    pub fn read_begun(&mut self, read: Read) -> Ticket {
+    pub fn read_begun(&mut self, read: Read) -> OperationId {
         assert_eq!(self.next_read(read.bytes), Some(read), "a read begins that there is");
         for (_, entry) in &mut self.incoming {
-            if let Entry::Long(Long { bytes, asked, .. }) = entry
+            if let Entry::Long(RemoteRange { bytes, asked, .. }) = entry
                 && asked < bytes
             {
                 *asked += read.bytes as u64;
@@ -237,20 +237,20 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
             }
         }
         let ticket = self.read_ticket();
-        self.parts.push_back(Part { bytes: read.bytes, consumed: 0, buffer: None });
+        self.parts.push_back(RangePart { bytes: read.bytes, consumed: 0, buffer: None });
         ticket
     }
 
     /// The ticket of the read that begins next.
-    pub fn read_ticket(&self) -> Ticket {
-        Ticket(self.first_part + self.parts.len() as u64)
+    pub fn read_ticket(&self) -> OperationId {
+        OperationId(self.first_part + self.parts.len() as u64)
     }
 
     /// A read has come to its end: its bytes are at the buffer's start.
     ///
     /// # Panics
     /// The buffer is shorter than what was read.
-    pub fn read_ended(&mut self, ticket: Ticket, buffer: R) {
+    pub fn read_ended(&mut self, ticket: OperationId, buffer: R) {
         let index = usize::try_from(ticket.0.wrapping_sub(self.first_part)).ok();
         if let Some(part) = index.and_then(|index| self.parts.get_mut(index)) {
             assert!(part.bytes <= buffer.len(), "what was read is in the buffer");
@@ -273,7 +273,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.parts.back()?.buffer.as_ref()?;
         let part = self.parts.pop_back()?;
         let last = self.incoming.iter_mut().rev().find_map(|(_, entry)| match entry {
-            Entry::Long(Long { asked, consumed, .. }) if *asked > *consumed => Some(asked),
+            Entry::Long(RemoteRange { asked, consumed, .. }) if *asked > *consumed => Some(asked),
             _ => None,
         });
         if let Some(asked) = last {
@@ -287,7 +287,9 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         let (buffer, entry) = self.incoming.front()?;
         match entry {
             Entry::Data(range) => Some(&buffer[range.clone()]),
-            Entry::Long(Long { before, .. }) if before.start < before.end => Some(&buffer[before.clone()]),
+            Entry::Long(RemoteRange { before, .. }) if before.start < before.end => {
+                Some(&buffer[before.clone()])
+            }
             Entry::Long(_) => {
                 let part = self.parts.front()?;
                 part.buffer.as_ref().map(|buffer| &buffer[part.consumed..part.bytes])
@@ -312,11 +314,11 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                 }
                 Kind::Data
             }
-            Entry::Long(Long { before, .. }) if before.start < before.end => {
+            Entry::Long(RemoteRange { before, .. }) if before.start < before.end => {
                 before.start += len.min(before.len());
                 return None;
             }
-            Entry::Long(Long { key, bytes, consumed, .. }) => {
+            Entry::Long(RemoteRange { key, bytes, consumed, .. }) => {
                 let part = self.parts.front_mut().filter(|part| part.buffer.is_some())?;
                 let len = len.min(part.bytes - part.consumed);
                 part.consumed += len;
@@ -335,7 +337,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                     }
                     Some(_) => {
                         self.lane.lets_go();
-                        Kind::Lent
+                        Kind::LentMemory
                     }
                 }
             }
@@ -354,24 +356,24 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     // ---- what goes ----
 
     /// How the next of `waiting` bytes can go.
-    pub fn next(&self, waiting: usize) -> Next {
+    pub fn next(&self, waiting: usize) -> SendMode {
         let is_over = self.lane.is_over() || !self.has_proof();
         if waiting == 0 || is_over || self.lane.stream_credits() <= self.puts.len() {
-            return Next::Later;
+            return SendMode::Later;
         }
         // Behind what is being written no message can go yet, but more can be written.
         let is_long = waiting >= LONG_BYTES_MIN && self.landing.piece_bytes() > 0;
         if !is_long && self.puts.is_empty() {
-            return Next::Data;
+            return SendMode::Data;
         }
         let bytes = waiting.min(self.landing.piece_bytes());
         match self.landing.room(bytes) {
-            Some(at) => Next::Piece(Piece { at, bytes }),
-            None => Next::Later,
+            Some(at) => SendMode::StagingRange(StagingRange { at, bytes }),
+            None => SendMode::Later,
         }
     }
 
-    /// A message with as many bytes of `parts` as it holds; none unless [`ServerEnd::next`] says [`Next::Data`].
+    /// A message with as many bytes of `parts` as it holds; none unless [`ServerEnd::next`] says [`SendMode::Data`].
     pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
         (self.puts.is_empty() && self.has_proof()).then(|| self.lane.data(parts, message)).flatten()
     }
@@ -380,20 +382,20 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     ///
     /// # Panics
     /// It did not say so.
-    pub fn put_begun(&mut self, piece: Piece) -> Ticket {
+    pub fn put_begun(&mut self, piece: StagingRange) -> OperationId {
         let ticket = self.put_ticket();
         self.landing.fill(piece.at, piece.bytes);
-        self.puts.push_back(Put { piece, is_written: false });
+        self.puts.push_back(PendingWrite { piece, is_written: false });
         ticket
     }
 
     /// The ticket of the put that begins next.
-    pub fn put_ticket(&self) -> Ticket {
-        Ticket(self.first_put + self.puts.len() as u64)
+    pub fn put_ticket(&self) -> OperationId {
+        OperationId(self.first_put + self.puts.len() as u64)
     }
 
     /// They were written; a [short](ServerEnd::short) message tells the client, when those before were.
-    pub fn put_ended(&mut self, ticket: Ticket) {
+    pub fn put_ended(&mut self, ticket: OperationId) {
         let index = usize::try_from(ticket.0.wrapping_sub(self.first_put)).ok();
         if let Some(put) = index.and_then(|index| self.puts.get_mut(index)) {
             put.is_written = true;
@@ -408,17 +410,17 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     /// A message without bytes of the stream, if there is something to tell.
     pub fn short(&self, message: &mut [u8; SHORT_BYTES]) -> Option<Draft> {
         match self.proof {
-            Proof::Given => {}
-            Proof::Wanted => return self.lane.short(message, Some(Body::Ask(self.number)), None, true),
+            ProofState::Given => {}
+            ProofState::Wanted => return self.lane.short(message, Some(Body::Ask(self.number)), None, true),
             // Who has said nothing is told nothing but the last.
-            Proof::Unwanted => return self.lane.short(message, None, None, false),
-            Proof::Asked => return None,
+            ProofState::Unwanted => return self.lane.short(message, None, None, false),
+            ProofState::Asked => return None,
         }
         let stream = self
             .puts
             .front()
             .filter(|put| put.is_written)
-            .map(|Put { piece, .. }| Body::Put { at: piece.at as u64, bytes: piece.bytes as u64 });
+            .map(|PendingWrite { piece, .. }| Body::Put { at: piece.at as u64, bytes: piece.bytes as u64 });
         self.lane.short(message, self.staging.due().map(Body::Taken), stream, self.has_unsent())
     }
 
@@ -436,7 +438,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                 self.first_put += 1;
             }
             Body::Taken(total) => self.staging.told(total),
-            Body::Ask(_) => self.proof = Proof::Asked,
+            Body::Ask(_) => self.proof = ProofState::Asked,
             _ => {}
         }
     }

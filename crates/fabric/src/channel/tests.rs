@@ -89,10 +89,10 @@ struct World {
     to_server: Wire,
     staging: Vec<u8>,
     /// Lent memories that the server has not let go of, with what they have.
-    lent: VecDeque<(Lent, Vec<u8>)>,
+    lent: VecDeque<(LentMemory, Vec<u8>)>,
     landing: Vec<u8>,
-    reads: Vec<(Ticket, Read)>,
-    writes: Vec<(Ticket, Piece, Vec<u8>)>,
+    reads: Vec<(OperationId, Read)>,
+    writes: Vec<(OperationId, StagingRange, Vec<u8>)>,
     up: Stream,
     down: Stream,
     /// Things done.
@@ -196,7 +196,7 @@ impl World {
         let (memory, at) = match read.key {
             None => (&self.staging, read.at),
             Some(key) => {
-                let its = |(lent, _): &&(Lent, Vec<u8>)| lent.key == key;
+                let its = |(lent, _): &&(LentMemory, Vec<u8>)| lent.key == key;
                 let (lent, memory) = self.lent.iter().find(its).expect("it was let go of");
                 (memory, read.at - lent.address)
             }
@@ -207,13 +207,13 @@ impl World {
     /// Lends what is to be sent next, behind some bytes. False if it cannot be.
     fn client_lends(&mut self, most: usize) -> bool {
         let (whole, range) = self.up.next(most);
-        if self.client.next(1) != Next::Data || range.len() < 2 {
+        if self.client.next(1) != SendMode::Data || range.len() < 2 {
             return false;
         }
         let (before, memory) =
             whole[range.clone()].split_at(self.random.below(range.len().min(LENT_BEFORE_MAX)));
         let number = self.moves as u64;
-        let lent = Lent { address: number << 32, key: !number, bytes: memory.len() as u64 };
+        let lent = LentMemory { address: number << 32, key: !number, bytes: memory.len() as u64 };
         let mut message = [0; MESSAGE_BYTES];
         let draft = self.client.lend(&[IoSlice::new(before)], &lent, &mut message).expect("it can be lent");
         let refuses = self.refuses();
@@ -237,8 +237,8 @@ impl World {
             let waiting = &whole[range];
             let refuses = self.refuses();
             match self.client.next(waiting.len()) {
-                Next::Later => break,
-                Next::Data => {
+                SendMode::Later => break,
+                SendMode::Data => {
                     let mut message = [0; MESSAGE_BYTES];
                     let (first, second) = waiting.split_at(waiting.len() / 3);
                     let parts = [IoSlice::new(first), IoSlice::new(second)];
@@ -249,7 +249,7 @@ impl World {
                     self.up.sent += draft.taken();
                     self.client.sent(draft);
                 }
-                Next::Piece(piece) => {
+                SendMode::StagingRange(piece) => {
                     self.staging[piece.at..piece.at + piece.bytes].copy_from_slice(&waiting[..piece.bytes]);
                     self.up.sent += piece.bytes;
                     self.client.staged(piece);
@@ -267,8 +267,8 @@ impl World {
             let waiting = &whole[range];
             let refuses = self.refuses();
             match self.server.next(waiting.len()) {
-                Next::Later => break,
-                Next::Data => {
+                SendMode::Later => break,
+                SendMode::Data => {
                     let mut message = [0; MESSAGE_BYTES];
                     let parts = [IoSlice::new(waiting)];
                     let draft = self.server.data(&parts, &mut message).expect("data can be sent");
@@ -278,7 +278,7 @@ impl World {
                     self.down.sent += draft.taken();
                     self.server.sent(draft);
                 }
-                Next::Piece(piece) => {
+                SendMode::StagingRange(piece) => {
                     self.down.sent += piece.bytes;
                     let bytes = waiting[..piece.bytes].to_vec();
                     self.writes.push((self.server.put_begun(piece), piece, bytes));
@@ -498,7 +498,11 @@ fn any_message() -> impl Strategy<Value = Crafted> {
 }
 
 /// Gives messages to an end; one that is broken stays so.
-fn feed(crafted: &[Crafted], mut arrived: impl FnMut(Vec<u8>, usize) -> Result<(), Broken>, token: u64) {
+fn feed(
+    crafted: &[Crafted],
+    mut arrived: impl FnMut(Vec<u8>, usize) -> Result<(), ProtocolError>,
+    token: u64,
+) {
     let mut broken = None;
     let mut expected = 0u32;
     for (kind, let_go, credits, off, numbers, len) in crafted {
@@ -511,7 +515,7 @@ fn feed(crafted: &[Crafted], mut arrived: impl FnMut(Vec<u8>, usize) -> Result<(
             into.copy_from_slice(&number.to_le_bytes());
         }
         let result = arrived(message, *len);
-        if let Err(Broken::Sequence { expected: number, .. }) = result
+        if let Err(ProtocolError::Sequence { expected: number, .. }) = result
             && broken.is_none()
         {
             // Only where it stands was to be found out.
@@ -548,7 +552,7 @@ fn message(kind: u8, credits: u16, sequence: u32, numbers: &[u64]) -> (Vec<u8>, 
 }
 
 /// What the last of these messages comes to at a server's end, and at a client's.
-fn ends_of(messages: &[(u8, u16, u32, &[u64])]) -> [Result<(), Broken>; 2] {
+fn ends_of(messages: &[(u8, u16, u32, &[u64])]) -> [Result<(), ProtocolError>; 2] {
     let (mut server, mut client) = (Server::new(PLAIN, NUMBER), Client::new(PLAIN));
     let mut ends = [Ok(()); 2];
     for (kind, credits, sequence, numbers) in messages {
@@ -570,49 +574,49 @@ const LENT: u8 = 10;
 
 #[test]
 fn what_breaks_the_protocol_is_told_from_what_does_not() {
-    let same = |broken: Broken| [Err(broken); 2];
+    let same = |broken: ProtocolError| [Err(broken); 2];
     assert_eq!(ends_of(&[(DATA, 0, 0, &[1])]), [Ok(()); 2]);
     assert_eq!(ends_of(&[(DATA, 0, 0, &[1]), (BYE, 0, 1, &[])]), [Ok(()); 2]);
     assert_eq!(
         ends_of(&[(DATA, 0, 1, &[1]), (DATA, 0, 1, &[1])]),
-        same(Broken::Sequence { came: 1, expected: 0 })
+        same(ProtocolError::Sequence { came: 1, expected: 0 })
     );
     assert_eq!(
         ends_of(&[(DATA, 0, 7, &[1])]),
         [Ok(()); 2],
         "it may have overtaken as many as are on their way"
     );
-    assert_eq!(ends_of(&[(DATA, 0, 8, &[1])]), same(Broken::Sequence { came: 8, expected: 0 }));
+    assert_eq!(ends_of(&[(DATA, 0, 8, &[1])]), same(ProtocolError::Sequence { came: 8, expected: 0 }));
     let last = u32::MAX;
-    assert_eq!(ends_of(&[(DATA, 0, last, &[1])]), same(Broken::Sequence { came: last, expected: 0 }));
+    assert_eq!(ends_of(&[(DATA, 0, last, &[1])]), same(ProtocolError::Sequence { came: last, expected: 0 }));
     let data: Vec<(u8, u16, u32, &[u64])> = (0..5).map(|i| (DATA, 0, i, &[1][..])).collect();
     assert_eq!(ends_of(&data[..4]), [Ok(()); 2]);
-    assert_eq!(ends_of(&data), same(Broken::Overrun));
+    assert_eq!(ends_of(&data), same(ProtocolError::Overrun));
     let early: Vec<(u8, u16, u32, &[u64])> = (1..6).map(|i| (CREDITS, 1, i, &[][..])).collect();
     assert_eq!(ends_of(&early[..4]), [Ok(()); 2]);
-    assert_eq!(ends_of(&early), same(Broken::Overrun), "they hold buffers as long as they wait");
-    assert_eq!(ends_of(&[(DATA, 1, 0, &[1])]), same(Broken::Credits(1)), "none was spent");
-    assert_eq!(ends_of(&[(CREDITS, 0, 0, &[])]), same(Broken::Credits(0)), "it says nothing");
-    assert_eq!(ends_of(&[(BYE, 0, 0, &[]), (DATA, 0, 1, &[1])]), same(Broken::AfterBye));
-    assert_eq!(ends_of(&[(LONG, 0, 0, &[0, 1])]), [Ok(()), Err(Broken::Kind(LONG))]);
-    assert_eq!(ends_of(&[(PUT, 0, 0, &[0, 1])]), [Err(Broken::Kind(PUT)), Ok(())]);
-    assert_eq!(ends_of(&[(TAKEN, 0, 0, &[0])]), [Err(Broken::Kind(TAKEN)), Ok(())]);
-    assert_eq!(ends_of(&[(ROOM, 0, 0, &[0])]), [Ok(()), Err(Broken::Kind(ROOM))]);
-    assert_eq!(ends_of(&[(ROOM, 0, 0, &[1])])[0], Err(Broken::Total(1)));
-    assert_eq!(ends_of(&[(TAKEN, 0, 0, &[1])])[1], Err(Broken::Total(1)));
+    assert_eq!(ends_of(&early), same(ProtocolError::Overrun), "they hold buffers as long as they wait");
+    assert_eq!(ends_of(&[(DATA, 1, 0, &[1])]), same(ProtocolError::Credits(1)), "none was spent");
+    assert_eq!(ends_of(&[(CREDITS, 0, 0, &[])]), same(ProtocolError::Credits(0)), "it says nothing");
+    assert_eq!(ends_of(&[(BYE, 0, 0, &[]), (DATA, 0, 1, &[1])]), same(ProtocolError::AfterBye));
+    assert_eq!(ends_of(&[(LONG, 0, 0, &[0, 1])]), [Ok(()), Err(ProtocolError::Kind(LONG))]);
+    assert_eq!(ends_of(&[(PUT, 0, 0, &[0, 1])]), [Err(ProtocolError::Kind(PUT)), Ok(())]);
+    assert_eq!(ends_of(&[(TAKEN, 0, 0, &[0])]), [Err(ProtocolError::Kind(TAKEN)), Ok(())]);
+    assert_eq!(ends_of(&[(ROOM, 0, 0, &[0])]), [Ok(()), Err(ProtocolError::Kind(ROOM))]);
+    assert_eq!(ends_of(&[(ROOM, 0, 0, &[1])])[0], Err(ProtocolError::Total(1)));
+    assert_eq!(ends_of(&[(TAKEN, 0, 0, &[1])])[1], Err(ProtocolError::Total(1)));
     for (at, bytes) in [(0, 0), (0, (1 << 16) + 1), (1 << 16, 1), (u64::MAX, 2)] {
-        let range = Err(Broken::Range { at, bytes });
+        let range = Err(ProtocolError::Range { at, bytes });
         assert_eq!(ends_of(&[(LONG, 0, 0, &[at, bytes])])[0], range);
         assert_eq!(ends_of(&[(PUT, 0, 0, &[at, bytes])])[1], range);
     }
     let most = LENT_BYTES_MAX;
-    assert_eq!(ends_of(&[(LENT, 0, 0, &[0, 7, 1])]), [Ok(()), Err(Broken::Kind(LENT))]);
+    assert_eq!(ends_of(&[(LENT, 0, 0, &[0, 7, 1])]), [Ok(()), Err(ProtocolError::Kind(LENT))]);
     assert_eq!(ends_of(&[(LENT, 0, 0, &[u64::MAX - most, 7, most])])[0], Ok(()), "wherever it is");
     for (at, bytes) in [(0, 0), (0, most + 1), (0, u64::MAX), (u64::MAX, 1), (u64::MAX - most + 1, most)] {
-        assert_eq!(ends_of(&[(LENT, 0, 0, &[at, 7, bytes])])[0], Err(Broken::Range { at, bytes }));
+        assert_eq!(ends_of(&[(LENT, 0, 0, &[at, 7, bytes])])[0], Err(ProtocolError::Range { at, bytes }));
     }
-    assert_eq!(ends_of(&[(LENT, 0, 0, &[0, 1])])[0], Err(Broken::Length(32)));
-    let twice = Err(Broken::Range { at: 5, bytes: 1 });
+    assert_eq!(ends_of(&[(LENT, 0, 0, &[0, 1])])[0], Err(ProtocolError::Length(32)));
+    let twice = Err(ProtocolError::Range { at: 5, bytes: 1 });
     assert_eq!(ends_of(&[(LONG, 0, 0, &[0, 1 << 16]), (LONG, 0, 1, &[5, 1])])[0], twice);
 }
 
@@ -622,7 +626,7 @@ fn what_was_lent_is_let_go_of_once_it_was_consumed() {
     let (mut client, mut server) = (Client::new(terms), Server::new(mirrored(terms), NUMBER));
     let mut bytes = [0; MESSAGE_BYTES];
     let mut lend = |client: &mut Client, before: &[u8], lent: u64| {
-        let lent = Lent { address: 1 << 40, key: 9, bytes: lent };
+        let lent = LentMemory { address: 1 << 40, key: 9, bytes: lent };
         let draft = client.lend(&[IoSlice::new(before)], &lent, &mut bytes)?;
         Some(sent(client, draft, &bytes, ClientEnd::sent))
     };
@@ -668,10 +672,18 @@ fn what_was_lent_is_let_go_of_once_it_was_consumed() {
     assert!(!server.has_incoming());
     let mut wrong = answer(&mut server);
     wrong[9] = 1;
-    assert_eq!(client.arrived(wrong.clone(), wrong.len()), Err(Broken::LetGo(1)), "there is none left");
+    assert_eq!(
+        client.arrived(wrong.clone(), wrong.len()),
+        Err(ProtocolError::LetGo(1)),
+        "there is none left"
+    );
     let (mut bytes, len) = message(DATA, 0, 0, &[1]);
     bytes[9] = 1;
-    assert_eq!(Server::new(PLAIN, NUMBER).arrived(bytes, len), Err(Broken::LetGo(1)), "nothing was lent");
+    assert_eq!(
+        Server::new(PLAIN, NUMBER).arrived(bytes, len),
+        Err(ProtocolError::LetGo(1)),
+        "nothing was lent"
+    );
 }
 
 #[test]
@@ -684,7 +696,7 @@ fn a_stray_message_is_dropped_and_its_buffer_comes_back() {
     let mut client = Client::new(PLAIN);
     client.arrived(vec![1; 100], 100).expect("it is dropped");
     assert_eq!(client.strays(), 1);
-    assert_eq!(client.arrived(vec![5; 10], 11), Err(Broken::Length(11)), "more than the buffer holds");
+    assert_eq!(client.arrived(vec![5; 10], 11), Err(ProtocolError::Length(11)), "more than the buffer holds");
 }
 
 #[test]
@@ -701,11 +713,11 @@ fn an_end_that_leaves_says_so_behind_all_it_took() {
     world.server.leave();
     world.settle_server();
     assert!(!world.server.has_said_bye(), "some is still to be written");
-    assert_eq!(world.server.next(1), Next::Later);
+    assert_eq!(world.server.next(1), SendMode::Later);
     world.run(true, true);
     world.assert_done();
     assert!(world.server.has_said_bye() && world.client.has_peer_left());
-    assert_eq!(world.client.next(1), Next::Later);
+    assert_eq!(world.client.next(1), SendMode::Later);
     world.client.leave();
     world.run(true, true);
     assert!(world.client.has_said_bye() && world.server.has_peer_left());
@@ -716,12 +728,12 @@ fn an_end_that_leaves_says_so_behind_all_it_took() {
 fn terms_out_of_bounds_are_told() {
     assert_eq!(PLAIN.check(), Ok(()));
     for credits in [0, 1, CREDITS_MAX + 1] {
-        assert_eq!(Terms { own_credits: credits, ..PLAIN }.check(), Err(Unsound::Credits(credits)));
-        assert_eq!(Terms { peer_credits: credits, ..PLAIN }.check(), Err(Unsound::Credits(credits)));
+        assert_eq!(Terms { own_credits: credits, ..PLAIN }.check(), Err(TermsError::Credits(credits)));
+        assert_eq!(Terms { peer_credits: credits, ..PLAIN }.check(), Err(TermsError::Credits(credits)));
     }
     for bytes in [1, RING_BYTES_MIN - 1, RING_BYTES_MAX + 1, u64::MAX] {
-        assert_eq!(Terms { staging_bytes: bytes, ..PLAIN }.check(), Err(Unsound::Ring(bytes)));
-        assert_eq!(Terms { landing_bytes: bytes, ..PLAIN }.check(), Err(Unsound::Ring(bytes)));
+        assert_eq!(Terms { staging_bytes: bytes, ..PLAIN }.check(), Err(TermsError::Ring(bytes)));
+        assert_eq!(Terms { landing_bytes: bytes, ..PLAIN }.check(), Err(TermsError::Ring(bytes)));
     }
 }
 
@@ -739,7 +751,7 @@ fn the_server_does_nothing_before_the_client_has_proven_where_it_receives() {
     let (mut client, mut server) = new();
     let mut short = [0; SHORT_BYTES];
     assert!(server.short(&mut short).is_none() && !server.lacks_proof(), "nobody has said anything");
-    client.staged(Piece { at: 0, bytes: 20_000 });
+    client.staged(StagingRange { at: 0, bytes: 20_000 });
     let draft = client.short(&mut short).expect("it tells of what is staged");
     let long = sent(&mut client, draft, &short, ClientEnd::sent);
     client.leave();
@@ -748,7 +760,7 @@ fn the_server_does_nothing_before_the_client_has_proven_where_it_receives() {
     assert!(server.lacks_proof() && server.has_incoming() && server.incoming().is_none());
     assert_eq!(
         (server.next_read(PIECE_BYTES_MAX), server.next(1), server.next(100_000)),
-        (None, Next::Later, Next::Later)
+        (None, SendMode::Later, SendMode::Later)
     );
     assert!(server.data(&[IoSlice::new(b"x")], &mut [0; MESSAGE_BYTES]).is_none());
     server.leave();
@@ -764,19 +776,19 @@ fn the_server_does_nothing_before_the_client_has_proven_where_it_receives() {
     assert_eq!(server.next_read(PIECE_BYTES_MAX), Some(Read { key: None, at: 0, bytes: 20_000 }));
     assert!(server.short(&mut short).is_some(), "it says goodbye, too");
     // Asked twice, proven wrongly, or unasked.
-    assert_eq!(client.arrived(ask.clone(), ask.len()), Err(Broken::Sequence { came: 0, expected: 1 }));
+    assert_eq!(client.arrived(ask.clone(), ask.len()), Err(ProtocolError::Sequence { came: 0, expected: 1 }));
     let (mut client, mut server) = new();
     client.arrived(ask.clone(), ask.len()).expect("as it should be");
     let mut again = ask.clone();
     again[12] = 1;
-    assert_eq!(client.arrived(again.clone(), again.len()), Err(Broken::Kind(8)));
+    assert_eq!(client.arrived(again.clone(), again.len()), Err(ProtocolError::Kind(8)));
     let mut early = proof.clone();
     early[10..16].fill(0);
-    assert_eq!(server.arrived(early.clone(), early.len()), Err(Broken::Proof), "unasked");
+    assert_eq!(server.arrived(early.clone(), early.len()), Err(ProtocolError::Proof), "unasked");
     let (_, mut server) = new();
     server.want_proof();
     let draft = server.short(&mut short).expect("it asks");
     let _ = sent(&mut server, draft, &short, ServerEnd::sent);
     early[16] ^= 1;
-    assert_eq!(server.arrived(early.clone(), early.len()), Err(Broken::Proof), "another number");
+    assert_eq!(server.arrived(early.clone(), early.len()), Err(ProtocolError::Proof), "another number");
 }

@@ -29,8 +29,8 @@
 //!  1024   slots to the server, slots to the client, staging to the server, staging to the client
 //! ```
 
-mod patience;
 mod ring;
+mod spin;
 
 #[cfg(all(test, loom))]
 mod models;
@@ -39,10 +39,10 @@ mod shared;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use patience::Patience;
-pub use ring::{Broken, Consumer, Producer};
+pub use ring::{Consumer, Producer, ProtocolError};
 #[cfg(not(loom))]
 pub use shared::Channel;
+pub use spin::SpinPolicy;
 
 use crate::memory::Memory;
 use crate::sync::Ordering;

@@ -13,15 +13,15 @@ use super::{Direction, Shape, WORD_BYTES};
 
 /// The other end has written what it never writes. The channel is of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
+pub struct ProtocolError;
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the other end broke the protocol of the channel")
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for ProtocolError {}
 
 /// Staged bytes go in parts of this much of the staging area (1/n), so that one part is taken while the next is made …
 const STAGED_PARTS: u64 = 4;
@@ -131,10 +131,10 @@ impl Producer {
     }
 
     /// Takes what the consumer has given back.
-    fn look(&mut self) -> Result<(), Broken> {
+    fn look(&mut self) -> Result<(), ProtocolError> {
         let consumed = self.ring.memory.load(self.ring.at.consumed, Ordering::Acquire);
         if consumed < self.consumed || consumed > self.filled {
-            return Err(Broken);
+            return Err(ProtocolError);
         }
         self.consumed = consumed;
         while let Some((slot, end)) = self.outstanding.front()
@@ -151,9 +151,9 @@ impl Producer {
     /// # Errors
     /// The other end broke the channel.
     #[inline]
-    pub fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Broken> {
+    pub fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, ProtocolError> {
         let whole: usize = parts.iter().map(|part| part.len()).sum();
-        let mut left = Parts { parts, at: 0 };
+        let mut left = Remainder { parts, at: 0 };
         let mut sent = 0;
         while sent < whole {
             if self.filled - self.consumed == self.ring.slots {
@@ -180,7 +180,7 @@ impl Producer {
     }
 
     /// Sends what is longer than a slot; 0 if staging is full.
-    fn stage(&mut self, left: &mut Parts<'_>, remaining: u64) -> Result<u64, Broken> {
+    fn stage(&mut self, left: &mut Remainder<'_>, remaining: u64) -> Result<u64, ProtocolError> {
         let size = self.ring.staging_bytes;
         let wanted = remaining.min(size / STAGED_PARTS);
         let least = remaining.min(size / STAGED_PARTS_MAX);
@@ -233,7 +233,7 @@ impl Producer {
     ///
     /// # Errors
     /// The other end broke the channel.
-    pub fn is_drained(&mut self) -> Result<bool, Broken> {
+    pub fn is_drained(&mut self) -> Result<bool, ProtocolError> {
         self.look()?;
         Ok(self.consumed == self.filled)
     }
@@ -242,7 +242,7 @@ impl Producer {
     ///
     /// # Errors
     /// The other end broke the channel.
-    pub fn has_room(&mut self) -> Result<bool, Broken> {
+    pub fn has_room(&mut self) -> Result<bool, ProtocolError> {
         self.look()?;
         let staging_is_free =
             self.ring.staging_bytes - (self.staged - self.unstaged) >= self.ring.staging_bytes / 2;
@@ -251,13 +251,13 @@ impl Producer {
 }
 
 /// What is still to be copied.
-struct Parts<'a> {
+struct Remainder<'a> {
     parts: &'a [IoSlice<'a>],
     /// Bytes of the first that were.
     at: usize,
 }
 
-impl Parts<'_> {
+impl Remainder<'_> {
     /// Copies the next `len` bytes; there are as many.
     #[inline]
     fn copy_to(&mut self, memory: &Memory, mut offset: u64, mut len: u64) {
@@ -306,7 +306,7 @@ impl Consumer {
     ///
     /// # Errors
     /// The other end broke the channel.
-    pub fn append_to(&mut self, into: &mut Vec<u8>, most: usize) -> Result<usize, Broken> {
+    pub fn append_to(&mut self, into: &mut Vec<u8>, most: usize) -> Result<usize, ProtocolError> {
         self.take(most, |memory, at, len, _| memory.append_to(at, len, into))
     }
 
@@ -315,7 +315,7 @@ impl Consumer {
     /// # Errors
     /// The other end broke the channel.
     #[inline]
-    pub fn receive(&mut self, into: &mut [u8]) -> Result<usize, Broken> {
+    pub fn receive(&mut self, into: &mut [u8]) -> Result<usize, ProtocolError> {
         self.take(into.len(), |memory, at, len, done| memory.copy_out(at, &mut into[done..done + len]))
     }
 
@@ -324,7 +324,7 @@ impl Consumer {
         &mut self,
         most: usize,
         mut copy: impl FnMut(&Memory, u64, usize, usize),
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, ProtocolError> {
         let before = self.consumed;
         let mut taken = 0;
         while taken < most {
@@ -350,16 +350,16 @@ impl Consumer {
 
     /// Where the bytes of a slot lie, and how many they are; none only if the other end is no friend.
     #[inline]
-    fn bytes_of(&self, word: u64) -> Result<(u64, u64), Broken> {
+    fn bytes_of(&self, word: u64) -> Result<(u64, u64), ProtocolError> {
         let ring = &self.ring;
         let len = word >> 32 & 0x7fff_ffff;
         let at = ring.slot(self.consumed) + WORD_BYTES;
         if word & STAGED == 0 {
-            return if len > 0 && len <= ring.payload() { Ok((at, len)) } else { Err(Broken) };
+            return if len > 0 && len <= ring.payload() { Ok((at, len)) } else { Err(ProtocolError) };
         }
         let offset = ring.memory.load(at, Ordering::Relaxed);
         let fits = len > 0 && offset <= ring.staging_bytes && len <= ring.staging_bytes - offset;
-        if fits { Ok((ring.at.staging + offset, len)) } else { Err(Broken) }
+        if fits { Ok((ring.at.staging + offset, len)) } else { Err(ProtocolError) }
     }
 
     /// After receiving: the producer sleeps for room, and is to be rung for.

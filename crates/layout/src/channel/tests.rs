@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use proptest::prelude::*;
 
-use super::{Broken, Channel, SLOTS_START, STAGING_BYTES_MIN, Shape};
+use super::{Channel, ProtocolError, SLOTS_START, STAGING_BYTES_MIN, Shape};
 use crate::mapping::Mapping;
 use crate::sync::Ordering;
 
@@ -119,11 +119,11 @@ fn lies_about_what_was_consumed_are_found_out() {
     }
     let consumed = SMALL.direction(super::Side::Client).consumed;
     memory.store(consumed, 5, Ordering::Relaxed);
-    assert_eq!(server.outgoing().send(&[IoSlice::new(b"x")]), Err(Broken), "more than was sent");
+    assert_eq!(server.outgoing().send(&[IoSlice::new(b"x")]), Err(ProtocolError), "more than was sent");
     memory.store(consumed, 2, Ordering::Relaxed);
     assert_eq!(server.outgoing().send(&[IoSlice::new(b"xy")]), Ok(2));
     memory.store(consumed, 1, Ordering::Relaxed);
-    assert_eq!(server.outgoing().is_drained(), Err(Broken), "it goes back");
+    assert_eq!(server.outgoing().is_drained(), Err(ProtocolError), "it goes back");
 }
 
 #[test]

@@ -11,15 +11,17 @@ use crate::sync::{Ordering, fence};
 
 #[cfg(not(loom))]
 use super::Region;
-use super::ahead::KEYS_AHEAD;
-use super::{Fetched, Get, Hit, Known, Location, Mode, Outcome, Reader, Rejections, Step, Value};
+use super::prefetch::KEYS_AHEAD;
+use super::{
+    Fetched, Get, Hit, Location, MetadataCache, ReadOutcome, Reader, Rejections, Step, Validation, Value,
+};
 
 /// A mapped region and what is known of it. One thread reads; others have their own.
 #[derive(Debug)]
 pub struct Mapped {
     memory: Memory,
     reader: Reader,
-    known: Known,
+    known: MetadataCache,
     bytes: Vec<u8>,
     /// Of the last GET that was given no place for it.
     value: Vec<u8>,
@@ -33,9 +35,9 @@ impl Mapped {
     ///
     /// # Errors
     /// There is no region, or none of a version that this code reads.
-    pub fn open(memory: Memory, mode: Mode) -> Result<Mapped, HeaderError> {
+    pub fn open(memory: Memory, mode: Validation) -> Result<Mapped, HeaderError> {
         let reader = Reader::new(&header::read(&memory)?, mode)?;
-        let known = Known::new(reader.geometry());
+        let known = MetadataCache::new(reader.geometry());
         Ok(Mapped {
             memory,
             reader,
@@ -52,7 +54,7 @@ impl Mapped {
     /// # Errors
     /// As for [`Mapped::open`].
     #[cfg(not(loom))]
-    pub fn over(region: &Arc<Region>, mode: Mode) -> Result<Mapped, HeaderError> {
+    pub fn over(region: &Arc<Region>, mode: Validation) -> Result<Mapped, HeaderError> {
         let mapped = Mapped::open(region.memory().clone(), mode)?;
         Ok(Mapped { _region: Some(Arc::clone(region)), ..mapped })
     }
@@ -78,7 +80,7 @@ impl Mapped {
     }
 
     /// Reads a key.
-    pub fn get(&mut self, key: &[u8]) -> (Outcome, Rejections) {
+    pub fn get(&mut self, key: &[u8]) -> (ReadOutcome, Rejections) {
         let mut value = std::mem::take(&mut self.value);
         let done = self.get_hashed(key, self.reader.hash(key), &mut value);
         self.value = value;
@@ -86,7 +88,7 @@ impl Mapped {
     }
 
     /// Reads a key's item where it was found before.
-    pub fn get_at(&mut self, key: &[u8], location: Location) -> (Outcome, Rejections) {
+    pub fn get_at(&mut self, key: &[u8], location: Location) -> (ReadOutcome, Rejections) {
         let get = Get::at(&self.reader, key, location);
         let mut value = std::mem::take(&mut self.value);
         let done = self.run(get, &mut value);
@@ -101,7 +103,7 @@ impl Mapped {
 
     /// Reads a key. Its value replaces the contents of `value`, which is left empty by a miss.
     #[inline]
-    pub fn get_into(&mut self, key: &[u8], value: &mut Vec<u8>) -> Outcome {
+    pub fn get_into(&mut self, key: &[u8], value: &mut Vec<u8>) -> ReadOutcome {
         self.get_hashed(key, self.reader.hash(key), value).0
     }
 
@@ -111,7 +113,7 @@ impl Mapped {
         &mut self,
         count: usize,
         key: impl Fn(usize) -> &'k [u8],
-        mut take: impl FnMut(usize, KeyHash, Outcome, &mut Vec<u8>),
+        mut take: impl FnMut(usize, KeyHash, ReadOutcome, &mut Vec<u8>),
     ) {
         let mut value = Vec::new();
         let mut hashes = [KeyHash(0); KEYS_AHEAD];
@@ -122,11 +124,11 @@ impl Mapped {
                 *hash = self.reader.hash(key(number));
             }
             let stamp = self.known.stamp();
-            self.reader.bring(&self.known, &self.memory, hashes, &mut slots);
+            self.reader.prefetch(&self.known, &self.memory, hashes, &mut slots);
             for (number, (hash, slot)) in (from..).zip(hashes.iter().zip(slots)) {
                 let key = key(number);
                 let seen = (slot, stamp);
-                let hit = self.reader.glance_at(&self.known, &self.memory, key, seen, &mut value);
+                let hit = self.reader.try_fast_at(&self.known, &self.memory, key, seen, &mut value);
                 let outcome = hit.unwrap_or_else(|| self.get_hashed(key, *hash, &mut value).0);
                 take(number, *hash, outcome, &mut value);
             }
@@ -134,18 +136,18 @@ impl Mapped {
     }
 
     /// Prefetches everything that reading keys with these hashes needs, with the cache misses overlapped.
-    pub fn bring(&self, hashes: &[KeyHash]) {
+    pub fn prefetch(&self, hashes: &[KeyHash]) {
         let mut slots = [Slot::EMPTY; KEYS_AHEAD];
         for hashes in hashes.chunks(KEYS_AHEAD) {
-            self.reader.bring(&self.known, &self.memory, hashes, &mut slots);
+            self.reader.prefetch(&self.known, &self.memory, hashes, &mut slots);
         }
     }
 
     #[inline]
-    fn get_hashed(&mut self, key: &[u8], hash: KeyHash, value: &mut Vec<u8>) -> (Outcome, Rejections) {
-        match self.reader.glance(&self.known, &self.memory, key, hash, value) {
+    fn get_hashed(&mut self, key: &[u8], hash: KeyHash, value: &mut Vec<u8>) -> (ReadOutcome, Rejections) {
+        match self.reader.try_fast(&self.known, &self.memory, key, hash, value) {
             Some(outcome) => {
-                if !matches!(outcome, Outcome::Hit(_)) {
+                if !matches!(outcome, ReadOutcome::Hit(_)) {
                     value.clear();
                 }
                 (outcome, Rejections::default())
@@ -155,7 +157,7 @@ impl Mapped {
     }
 
     #[inline(never)]
-    fn run(&mut self, get: Get<&[u8]>, value: &mut Vec<u8>) -> (Outcome, Rejections) {
+    fn run(&mut self, get: Get<&[u8]>, value: &mut Vec<u8>) -> (ReadOutcome, Rejections) {
         let mut get = get.placing(&self.reader);
         let mut fetched = Fetched::Nothing;
         value.clear();
@@ -177,7 +179,7 @@ impl Mapped {
                     Fetched::Placed
                 }
                 // Not for GETs that are run here.
-                Step::Pieces { .. } => Fetched::Nothing,
+                Step::Chunks { .. } => Fetched::Nothing,
                 Step::Done(outcome) => {
                     self.put(&mut get, &outcome, value);
                     return (outcome, get.rejections());
@@ -187,8 +189,8 @@ impl Mapped {
     }
 
     /// Puts what a GET came to in place, unless it is there.
-    fn put(&self, get: &mut Get<&[u8]>, outcome: &Outcome, value: &mut Vec<u8>) {
-        let Outcome::Hit(hit) = outcome else { return value.clear() };
+    fn put(&self, get: &mut Get<&[u8]>, outcome: &ReadOutcome, value: &mut Vec<u8>) {
+        let ReadOutcome::Hit(hit) = outcome else { return value.clear() };
         match hit.value {
             Value::Fetched { at, len } => {
                 value.clear();

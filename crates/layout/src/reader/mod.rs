@@ -8,7 +8,7 @@
 //!               (kept in Known)             |     ^                  |
 //!                                           slots |                  all MOVED: the same in the other table
 //!                                           v     | not this key
-//!               generation (in Known) ->   item --+--> pieces -> hit
+//!               generation (in Known) ->   item --+--> chunks -> hit
 //!                                           |
 //!                                           torn, recycled, dead: again, a few times; then ask the server
 //!  GET at a known location:                item -> generation -> hit, or stale: by key
@@ -18,8 +18,8 @@
 //! it at one moment of that time, in any order. Nothing is asked about the order of fetches that overlap.
 //!
 //! Why a hit is right:
-//! - Its bytes are those of one item as it was written. [`Mode::Remote`]: the checksum says so, which is keyed and bound
-//!   to offset and generation. [`Mode::SameHost`]: the generation is the same behind the last byte as before the first.
+//! - Its bytes are those of one item as it was written. [`Validation::Remote`]: the checksum says so, which is keyed and bound
+//!   to offset and generation. [`Validation::SameHost`]: the generation is the same behind the last byte as before the first.
 //! - The item had been published. By key: its slot was fetched after the generation, so what the slot pointed to lived in
 //!   that generation or a later one, and of a later one the bytes would be another item's. At a known location: an
 //!   earlier GET had it from a slot, with its generation.
@@ -33,25 +33,25 @@
 //! Why a miss is right: all places were seen, none said MOVED, and the head was the same behind them, so they were the
 //! places. Keys do not change place within a group, so one that was there all the time was seen.
 //!
-//! A client may keep heads, block numbers and generations for as long as it likes ([`Known`]): what is outdated in
+//! A client may keep heads, block numbers and generations for as long as it likes ([`MetadataCache`]): what is outdated in
 //! them is found out.
 
-mod ahead;
+mod fast_path;
 mod get;
-mod glance;
 mod hints;
-mod judge;
-mod known;
 pub mod mapped;
+mod metadata_cache;
+mod prefetch;
 #[cfg(not(loom))]
 mod region;
 pub mod remote;
+mod validate;
 
-pub use ahead::KEYS_AHEAD;
 pub use get::Get;
 pub use hints::reads_to_tell;
-pub use known::Known;
 pub use mapped::Mapped;
+pub use metadata_cache::MetadataCache;
+pub use prefetch::KEYS_AHEAD;
 #[cfg(not(loom))]
 pub use region::Region;
 pub use remote::Remote;
@@ -65,7 +65,7 @@ use crate::item::{Item, State};
 
 /// How it is told that fetched bytes are those of one item.
 #[derive(Clone, Debug)]
-pub enum Mode {
+pub enum Validation {
     /// By its checksum, for which the server gave the region's secret.
     Remote(Secret),
     /// By the segment's generation, looked at before and after: for memory of the same host, whose loads are ordered by
@@ -78,7 +78,7 @@ pub enum Mode {
 pub struct Reader {
     geometry: Geometry,
     hash_seed: u64,
-    mode: Mode,
+    mode: Validation,
 }
 
 impl Reader {
@@ -86,8 +86,9 @@ impl Reader {
     ///
     /// # Errors
     /// The geometry is not sound, or has more segments than are read from afar.
-    pub fn new(birth: &Birth, mode: Mode) -> Result<Reader, HeaderError> {
-        let is_too_much = matches!(mode, Mode::Remote(_)) && birth.geometry.segments > SEGMENTS_FROM_AFAR_MAX;
+    pub fn new(birth: &Birth, mode: Validation) -> Result<Reader, HeaderError> {
+        let is_too_much =
+            matches!(mode, Validation::Remote(_)) && birth.geometry.segments > SEGMENTS_FROM_AFAR_MAX;
         if !birth.geometry.is_sound() || is_too_much {
             return Err(HeaderError::Geometry);
         }
@@ -105,7 +106,7 @@ impl Reader {
     }
 
     fn is_remote(&self) -> bool {
-        matches!(self.mode, Mode::Remote(_))
+        matches!(self.mode, Validation::Remote(_))
     }
 }
 
@@ -134,13 +135,13 @@ pub enum Step {
         /// Bytes of the whole value, if it is what it seems to be.
         whole: usize,
     },
-    /// The pieces of a value of so many bytes, where these are fetched by whoever runs the GET ([`Remote`]).
-    Pieces {
+    /// The chunks of a value of so many bytes, where these are fetched by whoever runs the GET ([`Remote`]).
+    Chunks {
         /// Bytes of the whole value.
         whole: usize,
     },
     /// Nothing: this is what it came to.
-    Done(Outcome),
+    Done(ReadOutcome),
 }
 
 /// What was fetched.
@@ -161,7 +162,7 @@ pub enum Fetched<'a> {
 
 /// What a GET came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ReadOutcome {
     /// The item.
     Hit(Hit),
     /// The key is not stored.
@@ -169,7 +170,7 @@ pub enum Outcome {
     /// Nothing valid is at the location any more; a GET by key tells.
     Stale(Rejection),
     /// It cannot be told from here.
-    AskServer(Reason),
+    AskServer(FallbackReason),
 }
 
 /// An item that was read.
@@ -227,7 +228,7 @@ pub enum Value {
         /// Its bytes.
         len: usize,
     },
-    /// Put together from pieces: [`Get::take_assembled`].
+    /// Put together from chunks: [`Get::take_assembled`].
     Assembled,
     /// Where it was to be put ([`Step::Value`]).
     Placed,
@@ -257,7 +258,7 @@ pub enum Miss {
 
 /// Why the server is to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum FallbackReason {
     /// The clock of the status line has stopped.
     Clock,
     /// What was read kept changing.

@@ -3,11 +3,11 @@
 use fabcache_layout::checksum::SECRET_BYTES;
 use fabcache_layout::directory::Head;
 use fabcache_layout::header::{Birth, PUBLISHED_BYTES};
-use fabcache_layout::item::{NewItem, PieceEntry, State};
-use fabcache_layout::reader::{Fetched, Get, Known, Location, Mode, Outcome, Reader, Step};
+use fabcache_layout::item::{ChunkEntry, NewItem, State};
+use fabcache_layout::reader::{Fetched, Get, Location, MetadataCache, ReadOutcome, Reader, Step, Validation};
 use fabcache_layout::{Geometry, KeyHash, Secret, Slot};
 
-/// Far more fetches than any GET asks for but for the pieces of a long value, which the input must hold.
+/// Far more fetches than any GET asks for but for the chunks of a long value, which the input must hold.
 const FETCHES_MAX: usize = 100_000;
 
 const KEY: &[u8] = b"a key";
@@ -29,15 +29,15 @@ impl Input<'_> {
 
 /// Runs some GETs against a region that says what `input` says. Each ends; no bytes pass for an item whose secret
 /// nobody knows. What those came to that ask for no checksum.
-pub fn run(input: &[u8]) -> Vec<Outcome> {
+pub fn run(input: &[u8]) -> Vec<ReadOutcome> {
     let geometry = Geometry::of(1 << 20, 1 << 20).expect("large enough");
     let birth = Birth { geometry, hash_seed: 5, clock_origin: 0 };
     let secret = Secret(std::array::from_fn::<u8, SECRET_BYTES, _>(|i| (i * 131 + 17) as u8));
     let mut input = Input(input);
     let is_remote = input.byte().is_multiple_of(2);
-    let mode = if is_remote { Mode::Remote(secret) } else { Mode::SameHost };
+    let mode = if is_remote { Validation::Remote(secret) } else { Validation::SameHost };
     let reader = Reader::new(&birth, mode).expect("sound");
-    let mut known = Known::new(&geometry);
+    let mut known = MetadataCache::new(&geometry);
     let mut outcomes = Vec::new();
     for _ in 0..4 {
         let mut line = [0; PUBLISHED_BYTES];
@@ -53,7 +53,7 @@ pub fn run(input: &[u8]) -> Vec<Outcome> {
         };
         let get = if input.byte().is_multiple_of(2) { get.placing(&reader) } else { get };
         let outcome = answer_all(&reader, &mut known, get, &mut input);
-        assert!(!is_remote || !matches!(outcome, Outcome::Hit(_)), "{outcome:?}");
+        assert!(!is_remote || !matches!(outcome, ReadOutcome::Hit(_)), "{outcome:?}");
         if !is_remote {
             outcomes.push(outcome);
         }
@@ -61,7 +61,12 @@ pub fn run(input: &[u8]) -> Vec<Outcome> {
     outcomes
 }
 
-fn answer_all(reader: &Reader, known: &mut Known, mut get: Get<&[u8]>, input: &mut Input<'_>) -> Outcome {
+fn answer_all(
+    reader: &Reader,
+    known: &mut MetadataCache,
+    mut get: Get<&[u8]>,
+    input: &mut Input<'_>,
+) -> ReadOutcome {
     let geometry = *reader.geometry();
     let mut region = Region { hash: get.hash(), geometry, head: head(input), slots: (0, Vec::new()) };
     let (mut bytes, mut placed) = (Vec::new(), 0);
@@ -69,14 +74,14 @@ fn answer_all(reader: &Reader, known: &mut Known, mut get: Get<&[u8]>, input: &m
     for _ in 0..FETCHES_MAX {
         let fetched = match step {
             Step::Done(outcome) => {
-                if let Outcome::Hit(hit) = &outcome
+                if let ReadOutcome::Hit(hit) = &outcome
                     && let fabcache_layout::reader::Value::Fetched { at, len } = hit.value
                 {
                     assert!(at + len <= bytes.len());
                 }
                 return outcome;
             }
-            Step::Pieces { .. } => unreachable!("pieces are fetched by the GET itself"),
+            Step::Chunks { .. } => unreachable!("chunks are fetched by the GET itself"),
             Step::Value { at, offset, len, whole } => {
                 assert!(at == 0 || at == placed);
                 placed = at + len;
@@ -174,28 +179,28 @@ impl Region {
 }
 
 fn item(hash: KeyHash, geometry: &Geometry, input: &mut Input<'_>) -> Vec<u8> {
-    let is_piece = input.byte() % 4 >= 2;
-    let pieces: Vec<PieceEntry> = (0..input.byte() % 3)
-        .map(|_| PieceEntry {
+    let is_chunk = input.byte() % 4 >= 2;
+    let chunks: Vec<ChunkEntry> = (0..input.byte() % 3)
+        .map(|_| ChunkEntry {
             offset: offset(geometry, input),
             generation: u32::from(input.byte() % 16 / 15),
             len: u32::from(input.byte() % 2) * 8,
             checksum: 0,
         })
         .collect();
-    let sum: u32 = pieces.iter().map(|piece| piece.len).sum();
-    let is_chained = !is_piece && !pieces.is_empty();
+    let sum: u32 = chunks.iter().map(|chunk| chunk.len).sum();
+    let is_chained = !is_chunk && !chunks.is_empty();
     let new = NewItem {
         state: if input.byte().is_multiple_of(8) { State(input.word() as u16) } else { State::live(0) },
-        key: if is_piece { &[] } else { KEY },
+        key: if is_chunk { &[] } else { KEY },
         cas: hash.0,
         expiry: u32::from(input.byte() % 4) * 100,
-        pieces: if is_chained { pieces.len() as u32 } else { 0 },
+        chunks: if is_chained { chunks.len() as u32 } else { 0 },
         value_len: if is_chained && input.byte() > 31 { sum } else { u32::from(input.byte() % 3) * 700 },
         ..NewItem::default()
     };
     let mut bytes = new.encode().as_bytes().to_vec();
     bytes.extend(new.key);
-    bytes.extend(pieces.iter().flat_map(|piece| piece.to_bytes()));
+    bytes.extend(chunks.iter().flat_map(|chunk| chunk.to_bytes()));
     bytes
 }

@@ -3,8 +3,8 @@
 use super::{HEADER, REQUEST, loud, opcode, status};
 use crate::bounds::{FABRIC_WORDS_MAX, KEY_MAX, SASL_MECHANISM_MAX, SASL_PAYLOAD_MAX};
 use crate::command::{Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Touch, Words};
+use crate::encoding::{BinaryEncoding, Encoding};
 use crate::fabric;
-use crate::form::{BinaryForm, Form};
 use crate::refusal::Refusal;
 
 /// What the header of one packet says.
@@ -20,7 +20,7 @@ pub(crate) struct Header {
 
 /// What is to be done with a packet, as far as its header tells.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Shape {
+pub(crate) enum PacketAction {
     /// All of it is needed: extras, key and, for SASL, a payload.
     Whole,
     /// Extras and key are needed; the value is data.
@@ -65,53 +65,59 @@ impl Header {
     /// Where memcached reads on from the wrong place after it (unknown opcodes, bytes behind the key), the packet
     /// is taken as its header says, or the connection is closed at once.
     #[inline]
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> PacketAction {
         let filled = (self.extras + self.key) as u64;
         if filled > self.body {
-            return Shape::Close(status::UNKNOWN);
+            return PacketAction::Close(status::UNKNOWN);
         }
         if self.key > KEY_MAX {
-            return Shape::Close(status::INVALID);
+            return PacketAction::Close(status::INVALID);
         }
         let (keyed, no_value) = (self.key > 0, filled == self.body);
         let bare = self.body == 0;
         let (valid, shape) = match loud(self.opcode).0 {
             opcode::GET | opcode::GETK | opcode::DELETE => {
-                (keyed && self.extras == 0 && no_value, Shape::Whole)
+                (keyed && self.extras == 0 && no_value, PacketAction::Whole)
             }
-            opcode::SET | opcode::ADD | opcode::REPLACE => (keyed && self.extras == 8, Shape::Store),
-            opcode::APPEND | opcode::PREPEND => (keyed && self.extras == 0, Shape::Store),
-            opcode::INCREMENT | opcode::DECREMENT => (keyed && self.extras == 20 && no_value, Shape::Whole),
+            opcode::SET | opcode::ADD | opcode::REPLACE => (keyed && self.extras == 8, PacketAction::Store),
+            opcode::APPEND | opcode::PREPEND => (keyed && self.extras == 0, PacketAction::Store),
+            opcode::INCREMENT | opcode::DECREMENT => {
+                (keyed && self.extras == 20 && no_value, PacketAction::Whole)
+            }
             opcode::TOUCH | opcode::GAT | opcode::GATK => {
-                (keyed && self.extras == 4 && no_value, Shape::Whole)
+                (keyed && self.extras == 4 && no_value, PacketAction::Whole)
             }
-            opcode::FLUSH => (!keyed && matches!(self.extras, 0 | 4) && no_value, Shape::Whole),
-            opcode::QUIT | opcode::NOOP | opcode::VERSION | opcode::SASL_LIST => (bare, Shape::Whole),
-            opcode::STAT => (self.extras == 0 && no_value, Shape::Whole),
+            opcode::FLUSH => (!keyed && matches!(self.extras, 0 | 4) && no_value, PacketAction::Whole),
+            opcode::QUIT | opcode::NOOP | opcode::VERSION | opcode::SASL_LIST => (bare, PacketAction::Whole),
+            opcode::STAT => (self.extras == 0 && no_value, PacketAction::Whole),
             opcode::SASL_AUTH | opcode::SASL_STEP => (keyed && self.extras == 0, self.sasl_shape()),
-            opcode::SHM_ATTACH => (!keyed && self.extras == 0 && self.value() == 16, Shape::Whole),
+            opcode::SHM_ATTACH => (!keyed && self.extras == 0 && self.value() == 16, PacketAction::Whole),
             opcode::FABRIC_HELLO | opcode::FABRIC_ATTACH => (!keyed && self.extras == 0, self.fabric_shape()),
-            _ => (true, Shape::Swallow(status::UNKNOWN)),
+            _ => (true, PacketAction::Swallow(status::UNKNOWN)),
         };
-        if valid { shape } else { Shape::Close(status::INVALID) }
+        if valid { shape } else { PacketAction::Close(status::INVALID) }
     }
 
-    fn sasl_shape(&self) -> Shape {
+    fn sasl_shape(&self) -> PacketAction {
         if self.key > SASL_MECHANISM_MAX {
-            Shape::Swallow(status::INVALID)
+            PacketAction::Swallow(status::INVALID)
         } else if self.value() > SASL_PAYLOAD_MAX {
-            Shape::Swallow(status::OUT_OF_MEMORY)
+            PacketAction::Swallow(status::OUT_OF_MEMORY)
         } else {
-            Shape::Whole
+            PacketAction::Whole
         }
     }
 
-    fn fabric_shape(&self) -> Shape {
-        if self.value() > FABRIC_WORDS_MAX { Shape::Swallow(status::INVALID) } else { Shape::Whole }
+    fn fabric_shape(&self) -> PacketAction {
+        if self.value() > FABRIC_WORDS_MAX {
+            PacketAction::Swallow(status::INVALID)
+        } else {
+            PacketAction::Whole
+        }
     }
 
-    fn form<'a>(&self, key: &'a [u8]) -> Form<'a> {
-        Form::Binary(BinaryForm { opcode: self.opcode, opaque: self.opaque, key })
+    fn form<'a>(&self, key: &'a [u8]) -> Encoding<'a> {
+        Encoding::Binary(BinaryEncoding { opcode: self.opcode, opaque: self.opaque, key })
     }
 
     /// The request of a packet that is refused.
@@ -121,7 +127,7 @@ impl Header {
 
     /// The request of a packet whose value is data: `packet` reaches up to it.
     #[inline]
-    pub(crate) fn store<'a>(&self, packet: &'a [u8]) -> (Store<'a>, Form<'a>) {
+    pub(crate) fn store<'a>(&self, packet: &'a [u8]) -> (Store<'a>, Encoding<'a>) {
         let (extras, key) = packet[HEADER..].split_at(self.extras);
         let (code, _) = loud(self.opcode);
         let compare = (self.cas != 0).then_some(self.cas);

@@ -1,20 +1,20 @@
 //! Binary answers.
 
 use super::{RESPONSE, loud, opcode, status};
-use crate::form::BinaryForm;
+use crate::encoding::BinaryEncoding;
 use crate::refusal::Refusal;
 use crate::reply::{Item, Reply};
 
 /// A hit: the client flags, the key where the opcode asks for it, and then the value.
 #[inline]
-pub(crate) fn value_head(form: &BinaryForm<'_>, item: &Item, out: &mut Vec<u8>) {
+pub(crate) fn value_head(form: &BinaryEncoding<'_>, item: &Item, out: &mut Vec<u8>) {
     let key = if repeats_key(form.opcode) { form.key } else { b"" };
     let flags = item.flags.to_be_bytes();
     let packet = Packet { extras: &flags, key, cas: item.cas, ..Packet::default() };
     packet.push(form, item.len, out);
 }
 
-pub(crate) fn reply(form: &BinaryForm<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+pub(crate) fn reply(form: &BinaryEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
     let (code, quiet) = loud(form.opcode);
     if quiet && expected(reply) {
         return;
@@ -81,7 +81,7 @@ fn repeats_key(code: u8) -> bool {
     matches!(loud(code).0, opcode::GETK | opcode::GATK)
 }
 
-fn refused(form: &BinaryForm<'_>, code: u8, refusal: Refusal, out: &mut Vec<u8>) {
+fn refused(form: &BinaryEncoding<'_>, code: u8, refusal: Refusal, out: &mut Vec<u8>) {
     match refusal {
         Refusal::Status(status) => error(form, status, out),
         Refusal::UnknownCommand if code == opcode::STAT => error(form, status::NOT_FOUND, out),
@@ -98,11 +98,11 @@ fn refused(form: &BinaryForm<'_>, code: u8, refusal: Refusal, out: &mut Vec<u8>)
     }
 }
 
-fn error(form: &BinaryForm<'_>, status: u16, out: &mut Vec<u8>) {
+fn error(form: &BinaryEncoding<'_>, status: u16, out: &mut Vec<u8>) {
     worded(form, status, status::text(status), out);
 }
 
-fn worded(form: &BinaryForm<'_>, status: u16, text: &str, out: &mut Vec<u8>) {
+fn worded(form: &BinaryEncoding<'_>, status: u16, text: &str, out: &mut Vec<u8>) {
     Packet { status, value: text.as_bytes(), ..Packet::default() }.push(form, 0, out);
 }
 
@@ -118,7 +118,7 @@ struct Packet<'a> {
 impl Packet<'_> {
     /// Appends the packet; `more` bytes of value are still to be appended by the caller.
     #[inline]
-    fn push(&self, form: &BinaryForm<'_>, more: u64, out: &mut Vec<u8>) {
+    fn push(&self, form: &BinaryEncoding<'_>, more: u64, out: &mut Vec<u8>) {
         let body = (self.extras.len() + self.key.len() + self.value.len()) as u64 + more;
         let mut header = [0; super::HEADER];
         header[0] = RESPONSE;

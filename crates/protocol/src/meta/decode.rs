@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::flags;
 use crate::bounds::{KEY_MAX, META_WORDS_MAX, OPAQUE_MAX, VALUE_MAX};
 use crate::command::{Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Words};
-use crate::form::{Form, MetaCommand, MetaForm};
+use crate::encoding::{Encoding, MetaCommand, MetaEncoding};
 use crate::number::{parse_i64, parse_u64};
 use crate::refusal::{BAD_FORMAT, Refusal};
 use crate::text::decode::Line;
@@ -32,7 +32,7 @@ pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) 
         b'e' => MetaCommand::Inspect,
         _ => return None,
     };
-    let mut form = MetaForm {
+    let mut form = MetaEncoding {
         command,
         key: b"",
         flags: b"",
@@ -57,16 +57,16 @@ pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) 
 }
 
 /// `me <key> [b]`. Other words are ignored.
-fn inspect<'a>(mut words: Words<'a>, mut form: MetaForm<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
+fn inspect<'a>(mut words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
     form.binary_key = words.next() == Some(b"b");
     match decoded_key(&form, room) {
-        Some(key) => request(Command::Inspect(key), MetaForm { plain_key: key, ..form }),
+        Some(key) => request(Command::Inspect(key), MetaEncoding { plain_key: key, ..form }),
         None => refused(BAD_FORMAT, form),
     }
 }
 
 /// `ms <key> <length> <flags>*`
-fn set<'a>(mut words: Words<'a>, mut form: MetaForm<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
+fn set<'a>(mut words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
     let len = words.next().and_then(parse_i64).and_then(|len| u64::try_from(len).ok());
     let Some(len) = len.filter(|len| *len <= VALUE_MAX) else {
         // Without a length there is no telling what is data: the next line is taken for a command.
@@ -75,14 +75,14 @@ fn set<'a>(mut words: Words<'a>, mut form: MetaForm<'a>, room: &'a mut Vec<u8>) 
     form.flags = words.text();
     form.value_len = len;
     if form.key.len() > KEY_MAX {
-        return Line::Swallow { refusal: BAD_FORMAT, form: Form::Meta(form), len };
+        return Line::Swallow { refusal: BAD_FORMAT, form: Encoding::Meta(form), len };
     }
     let flags = match Flags::of(form.flags, 3) {
         Ok(flags) => flags,
-        Err(refusal) => return Line::Swallow { refusal, form: Form::Meta(form), len },
+        Err(refusal) => return Line::Swallow { refusal, form: Encoding::Meta(form), len },
     };
     form.take(&flags);
-    let swallow = |refusal| Line::Swallow { refusal, form: Form::Meta(form), len };
+    let swallow = |refusal| Line::Swallow { refusal, form: Encoding::Meta(form), len };
     let Some(key) = decoded_key(&form, room) else { return swallow(flags.error.unwrap_or(BAD_KEY)) };
     if let Some(refusal) = flags.error {
         return swallow(refusal);
@@ -117,11 +117,11 @@ fn set<'a>(mut words: Words<'a>, mut form: MetaForm<'a>, room: &'a mut Vec<u8>) 
         vivify: flags.vivify.filter(|_| pending),
         ..Store::default()
     };
-    Line::Store { store, form: Form::Meta(form), len }
+    Line::Store { store, form: Encoding::Meta(form), len }
 }
 
 /// `mg`, `md`, `ma`: `<key> <flags>*`
-fn keyed<'a>(words: Words<'a>, mut form: MetaForm<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
+fn keyed<'a>(words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
     form.flags = words.text();
     let arithmetic = form.command == MetaCommand::Arithmetic;
     // Where a flag is wrong, `ma` does not say how.
@@ -320,7 +320,7 @@ impl Flags {
     }
 }
 
-impl<'a> MetaForm<'a> {
+impl<'a> MetaEncoding<'a> {
     fn take(&mut self, flags: &Flags) {
         self.quiet = flags.quiet;
         self.value = flags.value;
@@ -330,7 +330,7 @@ impl<'a> MetaForm<'a> {
 
 /// The key as the store knows it; none when it is not base64. Only its canonical form is taken, so that what the
 /// `k` flag repeats from the line is what the client would decode again.
-fn decoded_key<'a>(form: &MetaForm<'a>, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+fn decoded_key<'a>(form: &MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if !form.binary_key {
         return Some(form.key);
     }
@@ -339,10 +339,10 @@ fn decoded_key<'a>(form: &MetaForm<'a>, room: &'a mut Vec<u8>) -> Option<&'a [u8
     Some(&room[..len])
 }
 
-fn request<'a>(command: Command<'a>, form: MetaForm<'a>) -> Line<'a> {
-    Line::Request(Request { command, form: Form::Meta(form) })
+fn request<'a>(command: Command<'a>, form: MetaEncoding<'a>) -> Line<'a> {
+    Line::Request(Request { command, form: Encoding::Meta(form) })
 }
 
-fn refused<'a>(refusal: Refusal, form: MetaForm<'a>) -> Line<'a> {
+fn refused<'a>(refusal: Refusal, form: MetaEncoding<'a>) -> Line<'a> {
     request(Command::Refused(refusal), form)
 }

@@ -4,21 +4,21 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::flags;
-use crate::form::{MetaCommand, MetaForm};
+use crate::encoding::{MetaCommand, MetaEncoding};
 use crate::number::{DIGITS_MAX, digits, push_u64};
 use crate::reply::{Item, Reply};
 use crate::text::encode::{line, push_all};
 
 /// `VA <bytes> <flags>*`
 #[inline]
-pub(crate) fn value_head(form: &MetaForm<'_>, item: &Item, out: &mut Vec<u8>) {
+pub(crate) fn value_head(form: &MetaEncoding<'_>, item: &Item, out: &mut Vec<u8>) {
     out.extend_from_slice(b"VA ");
     push_u64(out, item.len);
     push_flags(form, Some(item), out);
     out.extend_from_slice(b"\r\n");
 }
 
-pub(crate) fn reply(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+pub(crate) fn reply(form: &MetaEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
     if form.quiet && expected(form.command, reply) {
         return;
     }
@@ -56,7 +56,7 @@ fn expected(command: MetaCommand, reply: &Reply<'_>) -> bool {
     )
 }
 
-fn coded(form: &MetaForm<'_>, code: &[u8; 2], item: Option<&Item>, out: &mut Vec<u8>) {
+fn coded(form: &MetaEncoding<'_>, code: &[u8; 2], item: Option<&Item>, out: &mut Vec<u8>) {
     out.extend_from_slice(code);
     if form.command != MetaCommand::Inspect {
         push_flags(form, item, out);
@@ -65,7 +65,7 @@ fn coded(form: &MetaForm<'_>, code: &[u8; 2], item: Option<&Item>, out: &mut Vec
 }
 
 /// Appends the answers to the flags: of the item if there is one, else of the request alone.
-fn push_flags(form: &MetaForm<'_>, item: Option<&Item>, out: &mut Vec<u8>) {
+fn push_flags(form: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8>) {
     for flag in flags(form.flags) {
         match flag[0] {
             b'O' => push_all(out, &[b" ", flag]),
@@ -84,7 +84,7 @@ fn push_flags(form: &MetaForm<'_>, item: Option<&Item>, out: &mut Vec<u8>) {
 }
 
 /// Appends the key as the request has it, or of a hit as it was stored; whether that is base64.
-fn push_key(form: &MetaForm<'_>, item: Option<&Item>, out: &mut Vec<u8>) -> bool {
+fn push_key(form: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8>) -> bool {
     let stored = match form.command {
         MetaCommand::Get | MetaCommand::Inspect => item.map(|item| item.binary_key),
         _ => None,
@@ -98,7 +98,7 @@ fn push_key(form: &MetaForm<'_>, item: Option<&Item>, out: &mut Vec<u8>) -> bool
 }
 
 #[inline]
-fn push_flag(form: &MetaForm<'_>, letter: u8, item: Option<&Item>, out: &mut Vec<u8>) {
+fn push_flag(form: &MetaEncoding<'_>, letter: u8, item: Option<&Item>, out: &mut Vec<u8>) {
     let number = match (form.command, letter, item) {
         (MetaCommand::Get | MetaCommand::Arithmetic, b't', Some(Item { ttl: None, .. })) => {
             return out.extend_from_slice(b" t-1");
@@ -128,7 +128,7 @@ fn push_stale(item: &Item, out: &mut Vec<u8>) {
     }
 }
 
-fn inspected(form: &MetaForm<'_>, item: &Item, size: u64, class: u32, out: &mut Vec<u8>) {
+fn inspected(form: &MetaEncoding<'_>, item: &Item, size: u64, class: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b"ME ");
     push_key(form, Some(item), out);
     out.extend_from_slice(b" exp=");

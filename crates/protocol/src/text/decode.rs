@@ -6,8 +6,8 @@ use crate::bounds::{AUTH_TOKEN_MAX, KEY_MAX, VALUE_MAX, WORDS_MAX};
 use crate::command::{
     Accesses, Arithmetic, Command, Delete, Exptime, Request, Store, StoreMode, Touch, Words,
 };
+use crate::encoding::{Encoding, TextCommand, TextEncoding};
 use crate::fabric;
-use crate::form::{Form, TextCommand, TextForm};
 use crate::meta;
 use crate::number::{parse_i64, parse_u64};
 use crate::refusal::{BAD_EXPTIME, BAD_FORMAT, Refusal};
@@ -17,11 +17,11 @@ pub(crate) enum Line<'a> {
     /// All of a request.
     Request(Request<'a>),
     /// A request and a data block of so many bytes, which `store.value` is still to get.
-    Store { store: Store<'a>, form: Form<'a>, len: u64 },
+    Store { store: Store<'a>, form: Encoding<'a>, len: u64 },
     /// The keys of a multiget stand at `keys` on the line; there is at least one, and each is valid.
     Keys { keys: usize, multiget: Multiget },
     /// As `Refused`, but a data block of so many bytes follows and means nothing.
-    Swallow { refusal: Refusal, form: Form<'a>, len: u64 },
+    Swallow { refusal: Refusal, form: Encoding<'a>, len: u64 },
     /// A `user password` block of so many bytes follows.
     Token { len: u64 },
     /// The connection is to be closed: after an answer, if there is one.
@@ -70,7 +70,7 @@ pub(crate) fn auth_line(line: &[u8]) -> Line<'_> {
         Some(len) if set && u32::try_from(len).is_ok() => {
             Line::Close(Some(Refusal::Client("auth token too long")))
         }
-        _ => refused(Refusal::Client("unauthenticated"), TextForm::default()),
+        _ => refused(Refusal::Client("unauthenticated"), TextEncoding::default()),
     }
 }
 
@@ -81,8 +81,8 @@ pub(crate) fn token(token: &[u8], intact: bool) -> Request<'_> {
         Some(at) => Command::Authenticate { user: &token[..at], password: &token[at + 1..] },
         None => Command::Refused(Refusal::Client("bad authentication token format")),
     };
-    let form = TextForm { command: TextCommand::Store, ..TextForm::default() };
-    Request { command, form: Form::Text(form) }
+    let form = TextEncoding { command: TextCommand::Store, ..TextEncoding::default() };
+    Request { command, form: Encoding::Text(form) }
 }
 
 /// The words after a command: a few by their place, their number, and whether the last says `noreply`.
@@ -114,7 +114,7 @@ impl<'a> Arguments<'a> {
 }
 
 fn multiget<'a>(line: &'a [u8], mut words: Words<'a>, cas: bool, touch: bool) -> Line<'a> {
-    let form = TextForm { command: TextCommand::Get, cas, ..TextForm::default() };
+    let form = TextEncoding { command: TextCommand::Get, cas, ..TextEncoding::default() };
     let touch = if touch { words.next() } else { None };
     let keys = line.len() - words.len();
     let Some(first) = words.next() else { return refused(BAD_FORMAT, form) };
@@ -132,11 +132,11 @@ fn multiget<'a>(line: &'a [u8], mut words: Words<'a>, cas: bool, touch: bool) ->
 fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
     let [key, flags, exptime, len, cas] = arguments.first;
-    let form = TextForm {
+    let form = TextEncoding {
         command: TextCommand::Store,
         key,
         noreply: arguments.noreply(if compare { 4 } else { 3 }),
-        ..TextForm::default()
+        ..TextEncoding::default()
     };
     let Some(len) = parse_i64(len).and_then(|len| u64::try_from(len).ok()).filter(|len| *len <= VALUE_MAX)
     else {
@@ -155,10 +155,10 @@ fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
                 compare: compare.flatten(),
                 ..Store::default()
             },
-            form: Form::Text(form),
+            form: Encoding::Text(form),
             len,
         },
-        _ => Line::Swallow { refusal: BAD_FORMAT, form: Form::Text(form), len },
+        _ => Line::Swallow { refusal: BAD_FORMAT, form: Encoding::Text(form), len },
     }
 }
 
@@ -168,7 +168,7 @@ fn delete<'a>(words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
     let [key, second, ..] = arguments.first;
     let noreply = arguments.noreply(1);
-    let form = TextForm { key, noreply, ..TextForm::default() };
+    let form = TextEncoding { key, noreply, ..TextEncoding::default() };
     match arguments.count {
         0 => return refused(BAD_FORMAT, form),
         1 => {}
@@ -188,11 +188,11 @@ fn delete<'a>(words: Words<'a>) -> Line<'a> {
 fn arithmetic<'a>(decrement: bool, words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
     let [key, delta, ..] = arguments.first;
-    let form = TextForm {
+    let form = TextEncoding {
         command: TextCommand::Arithmetic,
         key,
         noreply: arguments.noreply(1),
-        ..TextForm::default()
+        ..TextEncoding::default()
     };
     if arguments.count < 2 || key.len() > KEY_MAX {
         return refused(BAD_FORMAT, form);
@@ -208,7 +208,7 @@ fn arithmetic<'a>(decrement: bool, words: Words<'a>) -> Line<'a> {
 fn touch<'a>(words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
     let [key, exptime, ..] = arguments.first;
-    let form = TextForm { key, noreply: arguments.noreply(1), ..TextForm::default() };
+    let form = TextEncoding { key, noreply: arguments.noreply(1), ..TextEncoding::default() };
     if arguments.count < 2 || key.len() > KEY_MAX {
         return refused(BAD_FORMAT, form);
     }
@@ -220,8 +220,8 @@ fn touch<'a>(words: Words<'a>) -> Line<'a> {
 
 #[cold]
 fn administration<'a>(command: &'a [u8], words: Words<'a>, line: &'a [u8]) -> Line<'a> {
-    let silent = TextForm { noreply: Arguments::of(words.clone()).noreply(0), ..TextForm::default() };
-    let plain = TextForm::default();
+    let silent = TextEncoding { noreply: Arguments::of(words.clone()).noreply(0), ..TextEncoding::default() };
+    let plain = TextEncoding::default();
     match command {
         b"version" => request(Command::Version, plain),
         b"quit" => request(Command::Quit, plain),
@@ -255,10 +255,10 @@ fn shm<'a>(mut words: Words<'a>, line: &'a [u8]) -> Line<'a> {
     let command = match (verb, number(first), number(second), first.and_then(Accesses::new)) {
         (Some(b"attach"), Some(channel), Some(region), _) => Command::ShmAttach { channel, region },
         (Some(b"accessed"), _, _, Some(accesses)) => Command::ShmAccessed(accesses),
-        (Some(b"attach" | b"accessed"), ..) => return refused(BAD_FORMAT, TextForm::default()),
+        (Some(b"attach" | b"accessed"), ..) => return refused(BAD_FORMAT, TextEncoding::default()),
         _ => return unknown(line),
     };
-    request(command, TextForm::default())
+    request(command, TextEncoding::default())
 }
 
 /// `fabric hello …` or `fabric attach …`: fabcache's own.
@@ -269,12 +269,12 @@ fn by_fabric<'a>(mut words: Words<'a>, line: &'a [u8]) -> Line<'a> {
         _ => return unknown(line),
     };
     match command {
-        Some(command) => request(command, TextForm::default()),
-        None => refused(BAD_FORMAT, TextForm::default()),
+        Some(command) => request(command, TextEncoding::default()),
+        None => refused(BAD_FORMAT, TextEncoding::default()),
     }
 }
 
-fn flush<'a>(words: Words<'a>, form: TextForm<'a>) -> Line<'a> {
+fn flush<'a>(words: Words<'a>, form: TextEncoding<'a>) -> Line<'a> {
     match without_noreply(words).next().map(parse_i64) {
         None => request(Command::Flush(Exptime(0)), form),
         Some(Some(delay)) => request(Command::Flush(Exptime(delay)), form),
@@ -282,7 +282,7 @@ fn flush<'a>(words: Words<'a>, form: TextForm<'a>) -> Line<'a> {
     }
 }
 
-fn verbosity<'a>(mut words: Words<'a>, form: TextForm<'a>) -> Line<'a> {
+fn verbosity<'a>(mut words: Words<'a>, form: TextEncoding<'a>) -> Line<'a> {
     match words.next().and_then(parse_u64).and_then(|level| u32::try_from(level).ok()) {
         Some(level) => request(Command::Verbosity(level), form),
         None => refused(BAD_FORMAT, form),
@@ -294,7 +294,7 @@ fn unknown(line: &[u8]) -> Line<'_> {
     if Words::new(line).take(WORDS_MAX).last().is_some_and(|word| word.starts_with(b"HTTP/")) {
         return Line::Close(None);
     }
-    refused(Refusal::UnknownCommand, TextForm::default())
+    refused(Refusal::UnknownCommand, TextEncoding::default())
 }
 
 fn without_noreply(words: Words<'_>) -> Words<'_> {
@@ -306,10 +306,10 @@ fn without_noreply(words: Words<'_>) -> Words<'_> {
     }
 }
 
-fn request<'a>(command: Command<'a>, form: TextForm<'a>) -> Line<'a> {
-    Line::Request(Request { command, form: Form::Text(form) })
+fn request<'a>(command: Command<'a>, form: TextEncoding<'a>) -> Line<'a> {
+    Line::Request(Request { command, form: Encoding::Text(form) })
 }
 
-fn refused<'a>(refusal: Refusal, form: TextForm<'a>) -> Line<'a> {
+fn refused<'a>(refusal: Refusal, form: TextEncoding<'a>) -> Line<'a> {
     request(Command::Refused(refusal), form)
 }

@@ -1,13 +1,13 @@
 //! Answers of the classic text protocol, and the lines that meta shares with it.
 
-use crate::form::{TextCommand, TextForm};
+use crate::encoding::{TextCommand, TextEncoding};
 use crate::number::push_u64;
 use crate::refusal::Refusal;
 use crate::reply::{Item, Reply};
 
 /// `VALUE <key> <flags> <bytes>[ <cas>]`
 #[inline]
-pub(crate) fn value_head(form: &TextForm<'_>, item: &Item, out: &mut Vec<u8>) {
+pub(crate) fn value_head(form: &TextEncoding<'_>, item: &Item, out: &mut Vec<u8>) {
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(form.key);
     out.push(b' ');
@@ -21,7 +21,7 @@ pub(crate) fn value_head(form: &TextForm<'_>, item: &Item, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-pub(crate) fn reply(form: &TextForm<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+pub(crate) fn reply(form: &TextEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
     if form.noreply {
         return;
     }

@@ -2,8 +2,8 @@
 #![allow(dead_code)]
 
 use fabcache_protocol::{
-    Command, Decoded, Decoder, Form, Item, Limits, MetaCommand, Protocol, Refusal, Reply, Request, SavedForm,
-    Value,
+    Command, Decoded, Decoder, Encoding, Item, Limits, MetaCommand, Protocol, Refusal, Reply, Request,
+    SavedEncoding, Value,
 };
 
 /// Values up to this many bytes are inline in [`events`].
@@ -77,7 +77,7 @@ fn discards(decoded: &Decoded<'_>) -> bool {
 struct Record {
     events: Vec<String>,
     value: Option<Vec<u8>>,
-    saved: SavedForm,
+    saved: SavedEncoding,
     out: Vec<u8>,
 }
 
@@ -119,7 +119,7 @@ impl Record {
     }
 
     /// Every reply, whether it fits the command or not, and from the form's copy the same.
-    fn answer(&mut self, form: &Form<'_>) {
+    fn answer(&mut self, form: &Encoding<'_>) {
         self.saved.save(form);
         assert_eq!(self.saved.form(), *form);
         for reply in REPLIES {
@@ -209,7 +209,7 @@ pub fn answers(input: &[u8]) -> Vec<u8> {
     let mut decoder = decoder();
     let mut out = Vec::new();
     let mut start = 0;
-    let mut saved = SavedForm::new();
+    let mut saved = SavedEncoding::new();
     loop {
         match decoder.decode(&input[start..]) {
             Decoded::Incomplete { .. } => return out,
@@ -284,6 +284,6 @@ pub fn packet(opcode: u8, key: &[u8], extras: &[u8], value: &[u8], cas: u64) -> 
 }
 
 /// A meta form without flags.
-pub fn is_meta(form: &Form<'_>, command: MetaCommand) -> bool {
-    matches!(form, Form::Meta(form) if form.command == command)
+pub fn is_meta(form: &Encoding<'_>, command: MetaCommand) -> bool {
+    matches!(form, Encoding::Meta(form) if form.command == command)
 }

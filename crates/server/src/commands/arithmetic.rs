@@ -1,6 +1,6 @@
 //! Numbers: incr, decr, ma, binary Increment and Decrement.
 
-use fabcache_protocol::{Arithmetic, Form, Item, Reply};
+use fabcache_protocol::{Arithmetic, Encoding, Item, Reply};
 use fabcache_store::{Change, Expiry, ItemInfo, NewValue, Write};
 
 use super::{Context, expiry_at, item, unchanged};
@@ -17,7 +17,7 @@ enum Outcome {
 }
 
 /// Adds to or subtracts from a number.
-pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Form<'_>) {
+pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Encoding<'_>) {
     // The clock may go on meanwhile: who sets an expiry time is told of as much time as it gave.
     let now = ctx.shared.store.now();
     let touch = arithmetic.touch.map(|exptime| expiry_at(ctx, exptime, now));

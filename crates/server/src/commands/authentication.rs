@@ -1,6 +1,6 @@
 //! Who may do what: text authentication (-Y) and SASL PLAIN for binary (-S).
 
-use fabcache_protocol::{Command, Form, Item, Protocol, Refusal, Reply};
+use fabcache_protocol::{Command, Encoding, Item, Protocol, Refusal, Reply};
 
 use super::{Context, Flow, Session, protocol, refused};
 
@@ -8,7 +8,7 @@ use super::{Context, Flow, Session, protocol, refused};
 const STATUS_AUTH: u16 = fabcache_protocol::binary::status::AUTH;
 
 /// What a client may ask before it is let in. The decoder lets nothing but authentication through for text.
-pub fn is_allowed(command: &Command<'_>, form: &Form<'_>) -> bool {
+pub fn is_allowed(command: &Command<'_>, form: &Encoding<'_>) -> bool {
     match protocol(form) {
         Protocol::Text => {
             matches!(command, Command::Authenticate { .. } | Command::Refused(_) | Command::Quit)
@@ -26,7 +26,7 @@ pub fn is_allowed(command: &Command<'_>, form: &Form<'_>) -> bool {
 }
 
 /// Answers a request that came too early.
-pub fn refuse(ctx: &mut Context, form: &Form<'_>) -> Flow {
+pub fn refuse(ctx: &mut Context, form: &Encoding<'_>) -> Flow {
     let refusal = match protocol(form) {
         Protocol::Text => Refusal::Client("unauthenticated"),
         Protocol::Binary => Refusal::Status(STATUS_AUTH),
@@ -36,7 +36,13 @@ pub fn refuse(ctx: &mut Context, form: &Form<'_>) -> Flow {
 }
 
 /// Text authentication: `set` of anything with `user password` as its value.
-pub fn text(ctx: &mut Context, session: &mut Session, user: &[u8], password: &[u8], form: &Form<'_>) -> Flow {
+pub fn text(
+    ctx: &mut Context,
+    session: &mut Session,
+    user: &[u8],
+    password: &[u8],
+    form: &Encoding<'_>,
+) -> Flow {
     ctx.counters().auth_cmds.inc();
     let admitted = ctx.shared.users.as_ref().is_some_and(|users| users.admit(user, password));
     if !admitted {
@@ -50,7 +56,7 @@ pub fn text(ctx: &mut Context, session: &mut Session, user: &[u8], password: &[u
 }
 
 /// The mechanisms there are.
-pub fn mechanisms(ctx: &mut Context, form: &Form<'_>) {
+pub fn mechanisms(ctx: &mut Context, form: &Encoding<'_>) {
     let reply = match ctx.shared.settings.sasl {
         true => Reply::Sasl(b"PLAIN"),
         false => refused(Refusal::UnknownCommand),
@@ -59,7 +65,7 @@ pub fn mechanisms(ctx: &mut Context, form: &Form<'_>) {
 }
 
 /// SASL PLAIN (RFC 4616): authorisation identity, NUL, user, NUL, password.
-pub fn sasl(ctx: &mut Context, session: &mut Session, mechanism: &[u8], payload: &[u8], form: &Form<'_>) {
+pub fn sasl(ctx: &mut Context, session: &mut Session, mechanism: &[u8], payload: &[u8], form: &Encoding<'_>) {
     if !ctx.shared.settings.sasl {
         form.reply(&refused(Refusal::UnknownCommand), &mut ctx.out);
         return;

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_protocol::number::push_u64;
-use fabcache_store::dump::{Cursor, Visited};
+use fabcache_store::dump::{Cursor, VisitedItem};
 
 use super::{Context, ITEM_CLASS};
 use crate::bounds::{CACHEDUMP_BYTES_MAX, DUMPED_GROUPS_MAX, GATHERED_BYTES_MAX};
@@ -41,7 +41,7 @@ impl Dump {
             groups += 1;
             let (kind, origin) = (self.kind, ctx.shared.store.clock_origin());
             let out = &mut ctx.out;
-            let visit = |visited: Visited<'_>| match kind {
+            let visit = |visited: VisitedItem<'_>| match kind {
                 DumpKind::Metadump => metadump_line(&visited, origin, out),
                 DumpKind::Mgdump => mgdump_line(visited.key, out),
             };
@@ -52,7 +52,7 @@ impl Dump {
     }
 }
 
-fn metadump_line(visited: &Visited<'_>, origin: u64, out: &mut Vec<u8>) {
+fn metadump_line(visited: &VisitedItem<'_>, origin: u64, out: &mut Vec<u8>) {
     let info = &visited.info;
     out.extend_from_slice(b"key=");
     push_encoded(visited.key, out);
@@ -100,7 +100,7 @@ pub fn cachedump(ctx: &mut Context, limit: u64) {
     let mut cursor = Cursor::START;
     while !cursor.is_done() && left > 0 {
         let out = &mut ctx.out;
-        let visit = |visited: Visited<'_>| {
+        let visit = |visited: VisitedItem<'_>| {
             if left == 0 || out.len() - start > CACHEDUMP_BYTES_MAX {
                 left = 0;
                 return;

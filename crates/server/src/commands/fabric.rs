@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use fabcache_fabric::channel::CHANNEL_VERSION;
 use fabcache_fabric::{RemoteMemory, ip_of};
 use fabcache_layout::header::FORMAT_VERSION;
-use fabcache_protocol::{FabricAttach, FabricMemory, Form, Refusal, Reply};
+use fabcache_protocol::{Encoding, FabricAttach, FabricMemory, Refusal, Reply};
 use fabcache_transport::Kind;
-use fabcache_transport::fabric::{Client, FabricPort, Granted};
+use fabcache_transport::fabric::{Client, FabricEndpoint, Grant};
 
-use super::{Context, Offer, Session, Way, refused, saved};
+use super::{Context, Session, Upgrade, UpgradeOffer, refused, saved};
 use crate::fabric::{Fabric, FabricSettings, OpenFabric};
 use crate::shared::Shared;
 
@@ -36,7 +36,7 @@ static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Tells which fabric there is, if the client may come by it and knows these versions of what goes over it.
-pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) {
+pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Encoding<'_>) {
     let versions = (channel, region);
     let told = match open_to(ctx, session) {
         Ok(_) if versions != (CHANNEL_VERSION, FORMAT_VERSION) => Err(Refusal::Client(&OTHER_VERSIONS)),
@@ -58,7 +58,7 @@ pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64
 }
 
 /// The client is to go on over the fabric.
-pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_>, form: &Form<'_>) {
+pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_>, form: &Encoding<'_>) {
     let name = attach.name();
     let refusal = match open_to(ctx, session) {
         Err(refusal) => refusal,
@@ -77,7 +77,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_
                 staging: memory(attach.staging),
                 landing: memory(attach.landing),
             };
-            session.offer = Some(Offer { form: saved(form), way: Way::Fabric(Box::new(client)) });
+            session.offer = Some(UpgradeOffer { form: saved(form), way: Upgrade::Fabric(Box::new(client)) });
             return;
         }
     };
@@ -85,7 +85,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_
 }
 
 /// What a client that goes on over the fabric is told: of its worker's end, and how to read the items.
-pub fn attached(shared: &Shared, port: &FabricPort, region: &RemoteMemory, granted: &Granted) -> String {
+pub fn attached(shared: &Shared, port: &FabricEndpoint, region: &RemoteMemory, granted: &Grant) -> String {
     let store = &shared.store;
     format!(
         "FABRIC {} {:x} {} {} {} {} {} {} {}",
@@ -126,7 +126,7 @@ fn open_to<'c>(ctx: &'c Context, session: &Session) -> Result<(&'c OpenFabric, &
     }
 }
 
-fn refuse(ctx: &mut Context, refusal: Refusal, form: &Form<'_>) {
+fn refuse(ctx: &mut Context, refusal: Refusal, form: &Encoding<'_>) {
     ctx.counters().fabric_refused.inc();
     form.reply(&refused(refusal), &mut ctx.out);
 }

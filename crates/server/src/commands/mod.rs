@@ -1,10 +1,10 @@
 //! What the server does for each command, whatever way and protocol it came by.
 
+mod admin;
 mod arithmetic;
 mod authentication;
 mod dump;
 pub mod fabric;
-mod orders;
 mod removal;
 mod retrieval;
 pub mod shm;
@@ -13,17 +13,17 @@ mod storage;
 
 use std::sync::Arc;
 
-use fabcache_protocol::{Command, Exptime, Form, Item, Protocol, Refusal, Reply, Request, SavedForm};
+use fabcache_protocol::{Command, Encoding, Exptime, Item, Protocol, Refusal, Reply, Request, SavedEncoding};
 use fabcache_store::{Expiry, Handle, ItemInfo, NewValue, Write};
 use fabcache_transport::Credentials;
-use fabcache_transport::fabric::{Client, FabricPort};
+use fabcache_transport::fabric::{Client, FabricEndpoint};
 use fabcache_transport::shm::NewChannel;
 
 use crate::connections::{ConnectionInfo, State};
 use crate::counters::ServerCounters;
 use crate::options::MEMCACHED_VERSION;
 use crate::shared::Shared;
-use crate::worker::output::Queue;
+use crate::worker::output::OutputQueue;
 
 pub use dump::Dump;
 pub use storage::{Receiving, receive, received};
@@ -41,7 +41,7 @@ pub struct Context {
     /// Which worker this is.
     pub worker: usize,
     /// Its end of the fabric, if there is one.
-    pub port: Option<FabricPort>,
+    pub port: Option<FabricEndpoint>,
     /// Answers of the connection being served.
     pub out: Vec<u8>,
 }
@@ -82,7 +82,7 @@ pub struct Session {
     /// What it is at.
     pub role: Role,
     /// Answers not yet sent, before those in the context.
-    pub queue: Queue,
+    pub queue: OutputQueue,
     /// What others may see of it.
     pub info: Arc<ConnectionInfo>,
     /// What it is allowed.
@@ -96,21 +96,21 @@ pub struct Session {
     /// It knows which fabric there is.
     pub knows_fabric: bool,
     /// It goes on in this, once what was answered before is sent.
-    pub offer: Option<Offer>,
+    pub offer: Option<UpgradeOffer>,
 }
 
 /// What a client that asked for another way is about to be given.
 #[derive(Debug)]
-pub struct Offer {
+pub struct UpgradeOffer {
     /// How it is answered.
-    pub form: SavedForm,
+    pub form: SavedEncoding,
     /// What it is given.
-    pub way: Way,
+    pub way: Upgrade,
 }
 
 /// Another way for a connection to go on.
 #[derive(Debug)]
-pub enum Way {
+pub enum Upgrade {
     /// A channel in memory.
     Shm(Box<NewChannel>),
     /// The fabric, to the endpoint of this client.
@@ -137,7 +137,7 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
     if session.access.required && !session.access.granted && !authentication::is_allowed(&command, &form) {
         return authentication::refuse(ctx, &form);
     }
-    if let Form::Meta(_) = form
+    if let Encoding::Meta(_) = form
         && !matches!(command, Command::Noop | Command::Refused(_))
     {
         ctx.counters().cmd_meta.inc();
@@ -165,13 +165,13 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
             authentication::sasl(ctx, session, mechanism, payload, &form);
         }
         Command::Stats(words) => stats::stats(ctx, words, &form),
-        Command::Watch(words) => orders::watch(ctx, session, words, &form),
+        Command::Watch(words) => admin::watch(ctx, session, words, &form),
         Command::ShmAttach { channel, region } => shm::attach(ctx, session, channel, region, &form),
         Command::ShmAccessed(accesses) => shm::accessed(ctx, session, accesses, &form),
         Command::FabricHello { channel, region } => fabric::hello(ctx, session, channel, region, &form),
         Command::FabricAttach(client) => fabric::attach(ctx, session, &client, &form),
-        Command::LruCrawler(words) => orders::lru_crawler(ctx, session, words, &form),
-        order => return orders::order(ctx, order, &form),
+        Command::LruCrawler(words) => admin::lru_crawler(ctx, session, words, &form),
+        order => return admin::order(ctx, order, &form),
     }
     Flow::Next
 }
@@ -242,8 +242,8 @@ fn is_too_large(ctx: &Context, key: &[u8], flags: u32, value_len: u64) -> bool {
 }
 
 /// The form, for an answer that is given later.
-fn saved(form: &Form<'_>) -> SavedForm {
-    let mut saved = SavedForm::new();
+fn saved(form: &Encoding<'_>) -> SavedEncoding {
+    let mut saved = SavedEncoding::new();
     saved.save(form);
     saved
 }
@@ -253,9 +253,9 @@ fn refused(refusal: Refusal) -> Reply<'static> {
 }
 
 /// The protocol of a form.
-fn protocol(form: &Form<'_>) -> Protocol {
+fn protocol(form: &Encoding<'_>) -> Protocol {
     match form {
-        Form::Binary(_) => Protocol::Binary,
-        Form::Text(_) | Form::Meta(_) => Protocol::Text,
+        Encoding::Binary(_) => Protocol::Binary,
+        Encoding::Text(_) | Encoding::Meta(_) => Protocol::Text,
     }
 }

@@ -1,6 +1,6 @@
 //! Removing: delete, md, binary Delete.
 
-use fabcache_protocol::{Delete, Form, Reply};
+use fabcache_protocol::{Delete, Encoding, Reply};
 use fabcache_store::{Change, Expiry, NewValue, Value, Write};
 
 use super::{Context, ITEM_CLASS, expiry, unchanged};
@@ -15,7 +15,7 @@ enum Outcome {
 }
 
 /// Removes a key, marks it stale, or takes its value away.
-pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Form<'_>) {
+pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Encoding<'_>) {
     ctx.shared.prefixes.count(delete.key, Request::Delete);
     let touch = delete.touch.map(|exptime| expiry(ctx, exptime));
     let done = ctx.handle.mutate(delete.key, |existing| {
@@ -47,7 +47,7 @@ pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Form<'_>) {
         Ok(((Outcome::Deleted, len), _)) => {
             counters.delete_hits.inc();
             ctx.shared.tell(topic::DELETIONS, || {
-                let command = if matches!(form, Form::Meta(_)) { "md" } else { "delete" };
+                let command = if matches!(form, Encoding::Meta(_)) { "md" } else { "delete" };
                 format!(
                     "type=deleted key={} cmd={command} clsid={ITEM_CLASS} size={len}",
                     encoded(delete.key)

@@ -1,8 +1,8 @@
 //! Reading: get, gets, gat, gats, mg, touch, me, and their binary likes.
 
-use fabcache_protocol::{Form, Get, Item, MetaForm, Refusal, Reply, Touch};
+use fabcache_protocol::{Encoding, Get, Item, MetaEncoding, Refusal, Reply, Touch};
 use fabcache_store::{
-    Change, Detail, Existing, Expiry, Get as Read, ItemInfo, Miss, NewValue, Payload, Value, Write,
+    Change, Detail, ExistingItem, Expiry, Get as Read, ItemInfo, Miss, NewValue, Payload, Value, Write,
 };
 
 use super::{Context, ITEM_CLASS, Session, expiry, expiry_at, item, refused, unchanged};
@@ -10,7 +10,7 @@ use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
 /// `get` and its likes: one key.
-pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<'_>) {
+pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encoding<'_>) {
     // The clock may go on meanwhile: who touches is told of as much time as it gave.
     let now = ctx.shared.store.now();
     let touch = get.touch.map(|exptime| expiry_at(ctx, exptime, now));
@@ -45,7 +45,7 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<
 
 /// Completes the answer to what was read.
 #[inline]
-fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<'_>, read: Read) {
+fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encoding<'_>, read: Read) {
     match read {
         Read::Hit(info, payload) => {
             if get.value {
@@ -61,7 +61,7 @@ fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Form<'
             ctx.shared.want_pins();
             count(ctx, session, get, form, Err(Miss::Absent), 0);
             let reply = match form {
-                Form::Text(_) => Reply::OutOfMemory,
+                Encoding::Text(_) => Reply::OutOfMemory,
                 _ => refused(Refusal::Server("out of memory writing get response")),
             };
             form.reply(&reply, &mut ctx.out);
@@ -91,7 +91,7 @@ fn looks_same(info: &ItemInfo, seen: &ItemInfo) -> bool {
 }
 
 /// The value is the one that was read, copied to the end of `out` or pinned. One in pieces is taken to be.
-fn has_value(existing: &mut Existing<'_>, payload: &Payload, out: &[u8]) -> bool {
+fn has_value(existing: &mut ExistingItem<'_>, payload: &Payload, out: &[u8]) -> bool {
     let Some(mut value) = existing.value(u32::MAX) else { return true };
     match payload {
         Payload::Copied => out.ends_with(value),
@@ -120,9 +120,9 @@ struct Touched {
 }
 
 /// Reads the item and answers it, but for a long value and the tail.
-fn read(ctx: &mut Context, get: &Get<'_>, now: u32, form: &Form<'_>, touched: &mut Touched) -> Read {
+fn read(ctx: &mut Context, get: &Get<'_>, now: u32, form: &Encoding<'_>, touched: &mut Touched) -> Read {
     let detail = match form {
-        Form::Meta(MetaForm { flags, .. }) if flags.contains(&b'l') => Detail::Full,
+        Encoding::Meta(MetaEncoding { flags, .. }) if flags.contains(&b'l') => Detail::Full,
         _ => Detail::Basic,
     };
     let start = ctx.out.len();
@@ -141,7 +141,7 @@ fn read(ctx: &mut Context, get: &Get<'_>, now: u32, form: &Form<'_>, touched: &m
             }
         };
         // The first meta reader of a stale item wins; that must be settled before it is told.
-        if let (Read::Hit(info, _), Form::Meta(_)) = (&read, form)
+        if let (Read::Hit(info, _), Encoding::Meta(_)) = (&read, form)
             && info.stale
             && !info.token_sent
             && !touched.won
@@ -186,11 +186,11 @@ fn prepare(
     touch: Option<Expiry>,
     now: u32,
     later: bool,
-    form: &Form<'_>,
+    form: &Encoding<'_>,
 ) -> Touched {
     let vivify = get.vivify.map(|exptime| expiry_at(ctx, exptime, now));
     let recache = get.recache.filter(|exptime| exptime.0 > 0).map(|exptime| expiry_at(ctx, exptime, now));
-    let may_win = matches!(form, Form::Meta(_));
+    let may_win = matches!(form, Encoding::Meta(_));
     let wins_by_recache = |info: &ItemInfo, touched: Expiry| {
         let due = if get.recache_before_touch { info.expiry } else { touched };
         let wanted = recache.and_then(|recache| recache.ttl(now));
@@ -236,7 +236,7 @@ fn prepare(
     }
 }
 
-fn answer_created(ctx: &mut Context, get: &Get<'_>, info: &ItemInfo, now: u32, form: &Form<'_>) {
+fn answer_created(ctx: &mut Context, get: &Get<'_>, info: &ItemInfo, now: u32, form: &Encoding<'_>) {
     let shown = get.created_ttl.map_or(Expiry::NEVER, |exptime| expiry_at(ctx, exptime, now));
     let created = Item { won: true, ttl: shown.ttl(now), ..item(info) };
     if get.value {
@@ -251,14 +251,14 @@ fn count(
     ctx: &Context,
     session: &Session,
     get: &Get<'_>,
-    form: &Form<'_>,
+    form: &Encoding<'_>,
     result: Result<(), Miss>,
     len: u64,
 ) {
     let counters = ctx.counters();
     // As memcached counts: who touches does not get as well, but for a meta client that finds nothing to touch; and
     // what was created was a hit.
-    let is_meta = matches!(form, Form::Meta(_));
+    let is_meta = matches!(form, Encoding::Meta(_));
     let created = result.is_err() && get.vivify.is_some();
     match result {
         Ok(()) if get.touch.is_some() => {
@@ -301,7 +301,7 @@ fn count(
 }
 
 /// `touch`, binary Touch.
-pub fn touch(ctx: &mut Context, touch: &Touch<'_>, form: &Form<'_>) {
+pub fn touch(ctx: &mut Context, touch: &Touch<'_>, form: &Encoding<'_>) {
     ctx.counters().cmd_touch.inc();
     let expiry = expiry(ctx, touch.exptime);
     let done = ctx.handle.mutate(touch.key, |existing| match existing.info {
@@ -323,7 +323,7 @@ pub fn touch(ctx: &mut Context, touch: &Touch<'_>, form: &Form<'_>) {
 }
 
 /// `me`: everything there is to say, without counting as an access.
-pub fn inspect(ctx: &mut Context, key: &[u8], form: &Form<'_>) {
+pub fn inspect(ctx: &mut Context, key: &[u8], form: &Encoding<'_>) {
     let reply = match ctx.handle.describe(key, Detail::Full, false) {
         Ok(info) => Reply::Inspected { item: item(&info), size: info.bytes, class: ITEM_CLASS },
         Err(_) => Reply::Miss,

@@ -6,12 +6,12 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::channel::CHANNEL_VERSION;
 use fabcache_layout::header::FORMAT_VERSION;
 use fabcache_protocol::command::Accesses;
-use fabcache_protocol::{Form, Refusal};
+use fabcache_protocol::{Encoding, Refusal};
 use fabcache_store::hints::Access;
 use fabcache_transport::Kind;
 use fabcache_transport::shm::NewChannel;
 
-use super::{Context, Offer, Session, Way, refused, saved};
+use super::{Context, Session, Upgrade, UpgradeOffer, refused, saved};
 
 /// Most likely others of the server's user have sent descriptors to processes that do not take them.
 pub const NOT_HANDED_OVER: Refusal =
@@ -25,7 +25,7 @@ static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Memory is to be shared with the client, if it may have it and knows these versions of what lies in it.
-pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Form<'_>) {
+pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Encoding<'_>) {
     let refusal = match &ctx.shared.settings.shm {
         None => Refusal::Client("shared memory is off; start the server with --shm"),
         Some(_) if session.info.kind != Kind::Unix => {
@@ -37,7 +37,8 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
         }
         Some(shm) => match NewChannel::create(&shm.shape) {
             Ok(channel) => {
-                session.offer = Some(Offer { form: saved(form), way: Way::Shm(Box::new(channel)) });
+                session.offer =
+                    Some(UpgradeOffer { form: saved(form), way: Upgrade::Shm(Box::new(channel)) });
                 return;
             }
             Err(error) => {
@@ -57,7 +58,7 @@ pub fn attached(ctx: &Context) -> String {
 }
 
 /// Reads that the server did not see count as if it had done them.
-pub fn accessed(ctx: &mut Context, session: &Session, accesses: Accesses<'_>, form: &Form<'_>) {
+pub fn accessed(ctx: &mut Context, session: &Session, accesses: Accesses<'_>, form: &Encoding<'_>) {
     if !matches!(session.info.kind, Kind::Shm | Kind::Fabric) {
         form.reply(&refused(Refusal::Client("only who reads the memory itself tells of that")), &mut ctx.out);
         return;

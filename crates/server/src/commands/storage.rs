@@ -1,6 +1,8 @@
 //! Writing: set, add, replace, append, prepend, cas, ms, and their binary likes.
 
-use fabcache_protocol::{Form, Item, MetaForm, Refusal, Reply, SavedForm, Store, StoreMode, Value as Sent};
+use fabcache_protocol::{
+    Encoding, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, Value as Sent,
+};
 use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, Upload, Value, Write};
 
 use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, refused};
@@ -10,7 +12,7 @@ use crate::watch::{encoded, topic};
 /// A request whose value is coming in.
 #[derive(Debug)]
 pub struct Receiving {
-    form: SavedForm,
+    form: SavedEncoding,
     key: Vec<u8>,
     /// The request, but for its key and value.
     store: Store<'static>,
@@ -29,7 +31,7 @@ enum Outcome {
 }
 
 /// A store whose value is here, or announced.
-pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, form: &Form<'_>) -> Flow {
+pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, form: &Encoding<'_>) -> Flow {
     let len = store.value.len();
     if is_too_large(ctx, store.key, store.flags, len) {
         return refuse_too_large(ctx, session, store, form);
@@ -40,7 +42,7 @@ pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, form: 
             Flow::Next
         }
         Sent::Streamed { len } => {
-            let mut saved = SavedForm::new();
+            let mut saved = SavedEncoding::new();
             saved.save(form);
             let upload = Upload::begin(&ctx.shared.store, store.key, expiry(ctx, store.exptime), len);
             session.role = Role::Receiving(Box::new(Receiving {
@@ -56,7 +58,7 @@ pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, form: 
 }
 
 /// A value that can never fit.
-fn refuse_too_large(ctx: &mut Context, session: &Session, store: &Store<'_>, form: &Form<'_>) -> Flow {
+fn refuse_too_large(ctx: &mut Context, session: &Session, store: &Store<'_>, form: &Encoding<'_>) -> Flow {
     ctx.counters().store_too_large.inc();
     remove_replaced(ctx, store.key, store, form);
     tell(ctx, session.info.fd, store.key, store, "too_large", store.value.len());
@@ -65,7 +67,14 @@ fn refuse_too_large(ctx: &mut Context, session: &Session, store: &Store<'_>, for
 }
 
 /// A value that memory has no room for.
-fn refuse_no_memory(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, len: u64, form: &Form<'_>) {
+fn refuse_no_memory(
+    ctx: &mut Context,
+    cfd: i32,
+    key: &[u8],
+    store: &Store<'_>,
+    len: u64,
+    form: &Encoding<'_>,
+) {
     ctx.counters().store_no_memory.inc();
     remove_replaced(ctx, key, store, form);
     tell(ctx, cfd, key, store, "no_memory", len);
@@ -73,8 +82,9 @@ fn refuse_no_memory(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, 
 }
 
 /// When a value cannot be stored, what it was to replace goes as well, so that nobody takes the old value for it.
-fn remove_replaced(ctx: &Context, key: &[u8], store: &Store<'_>, form: &Form<'_>) {
-    let replaces = store.mode == StoreMode::Set && store.compare.is_none() || matches!(form, Form::Meta(_));
+fn remove_replaced(ctx: &Context, key: &[u8], store: &Store<'_>, form: &Encoding<'_>) {
+    let replaces =
+        store.mode == StoreMode::Set && store.compare.is_none() || matches!(form, Encoding::Meta(_));
     if replaces {
         let _ = ctx.handle.mutate(key, |_| (Change::Remove, ()));
     }
@@ -105,12 +115,12 @@ pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
     }
     let len = upload.len();
     match upload.finish(&ctx.handle) {
-        Ok(uploaded) => write(ctx, cfd, &key, &store, Value::Uploaded(&uploaded), &form),
+        Ok(uploaded) => write(ctx, cfd, &key, &store, Value::CompletedUpload(&uploaded), &form),
         Err(_) => refuse_no_memory(ctx, cfd, &key, &store, len, &form),
     }
 }
 
-fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Value<'_>, form: &Form<'_>) {
+fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Value<'_>, form: &Encoding<'_>) {
     ctx.counters().cmd_set.inc();
     ctx.shared.prefixes.count(key, Request::Set);
     let item_bytes_max = ctx.shared.settings.item_bytes_max;
@@ -119,7 +129,7 @@ fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Valu
     let len = value.len();
     // What joining adds to memcached's count of the item, beside the values.
     let overhead = super::counted_bytes(ctx, key, 0, 0);
-    let binary_key = matches!(form, Form::Meta(MetaForm { binary_key: true, .. }));
+    let binary_key = matches!(form, Encoding::Meta(MetaEncoding { binary_key: true, .. }));
     let done = ctx.handle.mutate(key, |existing| {
         let write = Write {
             flags: store.flags,

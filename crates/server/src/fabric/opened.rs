@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context, Error, Result};
-use fabcache_fabric::{Domain, Exposed, Library, Provider, Wish, ip_of};
+use fabcache_fabric::{Domain, ExposedMemory, Library, Provider, ProviderRequirements, ip_of};
 use fabcache_store::Store;
-use fabcache_transport::fabric::{FabricOptions, FabricPort};
+use fabcache_transport::fabric::{FabricEndpoint, FabricOptions};
 use rustix::process::{Resource, getrlimit};
 
 use super::FabricSettings;
@@ -33,7 +33,7 @@ pub struct OpenFabric {
     is_one_sided: bool,
     region_bytes: u64,
     /// While it is there, peers can read the region.
-    exposed: Mutex<Option<Exposed>>,
+    exposed: Mutex<Option<ExposedMemory>>,
     /// What each worker has registered for messages.
     buffer_bytes: Box<[AtomicU64]>,
 }
@@ -46,7 +46,7 @@ impl Fabric {
         store: &Arc<Store>,
         workers: usize,
         clients: usize,
-    ) -> (Fabric, Vec<FabricPort>) {
+    ) -> (Fabric, Vec<FabricEndpoint>) {
         let Some(settings) = settings else { return (Fabric::Off, Vec::new()) };
         match OpenFabric::open(settings, store, workers, clients) {
             Ok((fabric, ports)) => (Fabric::Open(Box::new(fabric)), ports),
@@ -97,15 +97,15 @@ impl OpenFabric {
         store: &Arc<Store>,
         workers: usize,
         clients: usize,
-    ) -> Result<(OpenFabric, Vec<FabricPort>)> {
-        let wish = Wish {
+    ) -> Result<(OpenFabric, Vec<FabricEndpoint>)> {
+        let wish = ProviderRequirements {
             provider: settings.provider.clone(),
             interface: settings.interface.clone(),
             only_this_host: settings.peers.are_local(),
         };
         let library = Library::open()?;
         let provider = library.pick(&wish).map_err(|error| {
-            let elsewhere = Wish { only_this_host: false, ..wish.clone() };
+            let elsewhere = ProviderRequirements { only_this_host: false, ..wish.clone() };
             // It would be of no use to name networks where they do not have it either.
             if wish.only_this_host && library.pick(&elsewhere).is_ok() {
                 let who = "only clients of this host may, unless --fabric-peers names others";
@@ -115,9 +115,9 @@ impl OpenFabric {
         })?;
         let domain = Domain::open(&provider)?;
         let options = FabricOptions { receives: settings.receives, clients, ..FabricOptions::default() };
-        let ports = (0..workers).map(|_| FabricPort::open(&domain, &options));
+        let ports = (0..workers).map(|_| FabricEndpoint::open(&domain, &options));
         let told = |error| explained(error, &provider, store.region_bytes(), workers);
-        let mut ports: Vec<FabricPort> = ports.collect::<Result<_, _>>().map_err(told)?;
+        let mut ports: Vec<FabricEndpoint> = ports.collect::<Result<_, _>>().map_err(told)?;
         let exposed = expose(&domain, store).and_then(|exposed| {
             ports.iter_mut().try_for_each(|port| port.expose(&exposed))?;
             Ok(exposed)
@@ -154,7 +154,7 @@ impl OpenFabric {
             if provider.pins_memory { "which are pinned" } else { "none of which is pinned" }
         );
         let buffer_bytes = ports.iter().map(|port| AtomicU64::new(port.registered_bytes())).collect();
-        let is_one_sided = ports.iter().all(FabricPort::is_one_sided);
+        let is_one_sided = ports.iter().all(FabricEndpoint::is_one_sided);
         let exposed = Mutex::new(Some(exposed));
         Ok((
             OpenFabric { provider, domain, options, is_one_sided, region_bytes, exposed, buffer_bytes },
@@ -166,8 +166,8 @@ impl OpenFabric {
     ///
     /// # Errors
     /// The provider cannot, or there is no memory that can be registered.
-    pub fn open_port(&self) -> Result<FabricPort> {
-        let port = FabricPort::open(&self.domain, &self.options).and_then(|mut port| {
+    pub fn open_port(&self) -> Result<FabricEndpoint> {
+        let port = FabricEndpoint::open(&self.domain, &self.options).and_then(|mut port| {
             if let Some(exposed) = &*self.exposed() {
                 port.expose(exposed)?;
             }
@@ -186,7 +186,7 @@ impl OpenFabric {
         self.is_one_sided
     }
 
-    fn exposed(&self) -> MutexGuard<'_, Option<Exposed>> {
+    fn exposed(&self) -> MutexGuard<'_, Option<ExposedMemory>> {
         self.exposed.lock().expect("no thread panics while it opens or closes the region")
     }
 
@@ -196,11 +196,11 @@ impl OpenFabric {
     }
 }
 
-fn expose(domain: &Arc<Domain>, store: &Arc<Store>) -> Result<Exposed, fabcache_fabric::Error> {
+fn expose(domain: &Arc<Domain>, store: &Arc<Store>) -> Result<ExposedMemory, fabcache_fabric::Error> {
     let bytes = usize::try_from(store.region_bytes()).expect("it is mapped");
     // SAFETY: the region is mapped as long as the store lives, which is given to be kept; it is written by way of
     // `layout::Memory` alone, which makes no references.
-    unsafe { Exposed::new(domain, store.region_base(), bytes, Arc::clone(store) as _) }
+    unsafe { ExposedMemory::new(domain, store.region_base(), bytes, Arc::clone(store) as _) }
 }
 
 /// With the limit that it is about, and what has to fit.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use fabcache_protocol::Protocol;
 
 use super::Settings;
-use crate::addresses::{self, Place, Tls};
+use crate::addresses::{self, ListenAddress, Tls};
 use crate::options::{ListenerTable, Options};
 
 /// memcached's port.
@@ -18,7 +18,7 @@ const DEFAULT_PORT: u16 = 11211;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSettings {
     /// Where, and what arrives there.
-    pub place: Place,
+    pub place: ListenAddress,
     /// The protocol; none is picked by the first byte.
     pub protocol: Option<Protocol>,
     /// TLS.
@@ -58,7 +58,7 @@ impl Settings {
         let udp = port("-U", options.udp_port.unwrap_or(0))?;
         (self.port, self.udp_port) = (tcp.unwrap_or(0), udp.unwrap_or(0));
         let base = ListenerSettings {
-            place: Place::Unix(PathBuf::new()),
+            place: ListenAddress::Unix(PathBuf::new()),
             protocol: options.protocol.as_deref().map_or(Ok(None), addresses::protocol).context("-B")?,
             tls: if options.enable_ssl.unwrap_or(false) { Tls::On } else { Tls::Off },
             auth: true,
@@ -67,11 +67,13 @@ impl Settings {
             implied: false,
         };
         for path in &options.unix_socket {
-            let place = Place::Unix(path.clone());
+            let place = ListenAddress::Unix(path.clone());
             self.listeners.push(ListenerSettings { place, tls: Tls::Off, ..base.clone() });
         }
         if options.listen.is_empty() {
-            for (port, place) in [(tcp, Place::Tcp as fn(SocketAddr) -> Place), (udp, Place::Udp)] {
+            for (port, place) in
+                [(tcp, ListenAddress::Tcp as fn(SocketAddr) -> ListenAddress), (udp, ListenAddress::Udp)]
+            {
                 for address in port.map(addresses::loopback).into_iter().flatten() {
                     self.listeners.push(ListenerSettings {
                         place: place(address),
@@ -90,8 +92,8 @@ impl Settings {
         }
         let mut seen = BTreeSet::new();
         self.listeners.retain(|listener| match &listener.place {
-            Place::Tcp(address) if address.port() != 0 => seen.insert((false, *address)),
-            Place::Udp(address) if address.port() != 0 => seen.insert((true, *address)),
+            ListenAddress::Tcp(address) if address.port() != 0 => seen.insert((false, *address)),
+            ListenAddress::Udp(address) if address.port() != 0 => seen.insert((true, *address)),
             _ => true,
         });
         if self.listeners.is_empty() {
@@ -122,7 +124,7 @@ impl Settings {
             let implied = rest.starts_with('*') || rest.starts_with("localhost");
             if tcp.is_some() || named {
                 self.listeners.push(ListenerSettings {
-                    place: Place::Tcp(address),
+                    place: ListenAddress::Tcp(address),
                     implied,
                     ..listener.clone()
                 });
@@ -133,7 +135,7 @@ impl Settings {
                 address.set_port(udp);
                 let implied = rest.starts_with('*') || rest.starts_with("localhost");
                 self.listeners.push(ListenerSettings {
-                    place: Place::Udp(address),
+                    place: ListenAddress::Udp(address),
                     implied,
                     tls: Tls::Off,
                     ..listener.clone()
@@ -162,9 +164,9 @@ impl Settings {
         };
         for place in addresses::url(&table.address, port)? {
             let tls = match place {
-                Place::Udp(_) => Tls::Off,
+                ListenAddress::Udp(_) => Tls::Off,
                 // TLS on a Unix socket only where it is asked for.
-                Place::Unix(_) if table.tls.is_none() => Tls::Off,
+                ListenAddress::Unix(_) if table.tls.is_none() => Tls::Off,
                 _ => listener.tls,
             };
             self.listeners.push(ListenerSettings { place, tls, ..listener.clone() });
@@ -179,7 +181,7 @@ impl Settings {
         }
         let (text, binary) = (self.auth_file.is_some(), self.sasl);
         for listener in self.listeners.iter_mut().filter(|listener| listener.auth) {
-            if matches!(listener.place, Place::Udp(_)) {
+            if matches!(listener.place, ListenAddress::Udp(_)) {
                 bail!("UDP clients cannot authenticate: leave out -U, or exempt the address with noauth:");
             }
             let allowed = match (text, binary, listener.protocol) {

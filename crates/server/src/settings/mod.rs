@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use fabcache_store::backing::BackingOptions;
 
-use crate::addresses::{Place, Tls};
+use crate::addresses::{ListenAddress, Tls};
 use crate::bounds::{ITEM_BYTES_MAX_MAX, ITEM_BYTES_MAX_MIN, THREADS_MAX};
-use crate::extended::Extended;
+use crate::extended_options::ExtendedOptions;
 use crate::fabric::FabricSettings;
 use crate::options::Options;
 use crate::shm::ShmSettings;
@@ -109,7 +109,7 @@ pub struct Settings {
     /// Where the ports are written (`MEMCACHED_PORT_FILENAME`).
     pub port_file: Option<PathBuf>,
     /// The extended options.
-    pub extended: Extended,
+    pub extended: ExtendedOptions,
     /// Things that were asked for and have no effect, and why.
     pub without_effect: Vec<String>,
     /// What else to tell at start.
@@ -126,7 +126,7 @@ impl Settings {
     /// # Errors
     /// Something given does not make sense; the error names it and says what would.
     pub fn new(options: &Options, environment: &dyn Fn(&str) -> Option<String>) -> Result<Settings> {
-        let extended = Extended::parse(&options.extended)?;
+        let extended = ExtendedOptions::parse(&options.extended)?;
         let memory_bytes = megabytes("-m", options.memory_limit.as_deref().unwrap_or("64"))?;
         let memory_bytes_max = match &options.memory_max {
             Some(text) => megabytes("--memory-max", text)?,
@@ -229,8 +229,8 @@ impl Settings {
     /// The system does not tell the directory of now.
     pub fn make_paths_absolute(&mut self) -> Result<()> {
         let sockets = self.listeners.iter_mut().filter_map(|listener| match &mut listener.place {
-            Place::Unix(path) => Some(path),
-            Place::Tcp(_) | Place::Udp(_) => None,
+            ListenAddress::Unix(path) => Some(path),
+            ListenAddress::Tcp(_) | ListenAddress::Udp(_) => None,
         });
         let tls = self.tls.iter_mut();
         let tls = tls.flat_map(|tls| [Some(&mut tls.chain), Some(&mut tls.key), tls.authorities.as_mut()]);
@@ -250,7 +250,7 @@ impl Settings {
 
     /// Who shares memory must come by a Unix socket: only there the system says who it is, and takes descriptors.
     fn check_shm(&self) -> Result<()> {
-        let has_unix = self.listeners.iter().any(|listener| matches!(listener.place, Place::Unix(_)));
+        let has_unix = self.listeners.iter().any(|listener| matches!(listener.place, ListenAddress::Unix(_)));
         if self.shm.is_some() && !has_unix {
             bail!("--shm needs a Unix socket for its clients to come by: give one with -s");
         }
@@ -259,8 +259,9 @@ impl Settings {
 
     /// Who comes by the fabric comes by TCP first, and what is encrypted there would not be any more.
     fn check_fabric(&mut self) -> Result<()> {
-        let is_plain =
-            |listener: &ListenerSettings| matches!(listener.place, Place::Tcp(_)) && listener.tls == Tls::Off;
+        let is_plain = |listener: &ListenerSettings| {
+            matches!(listener.place, ListenAddress::Tcp(_)) && listener.tls == Tls::Off
+        };
         if self.fabric.is_some() && !self.listeners.iter().any(is_plain) {
             bail!(
                 "--fabric needs a TCP address without TLS for its clients to come by: give one with -p or -l (notls:)"
@@ -341,7 +342,7 @@ fn log_json(options: &Options) -> Result<bool> {
     }
 }
 
-fn without_effect(options: &Options, extended: &Extended) -> Vec<String> {
+fn without_effect(options: &Options, extended: &ExtendedOptions) -> Vec<String> {
     let mut found = Vec::new();
     for (given, name) in
         [(options.slab_growth_factor.is_some(), "-f"), (options.slab_min_size.is_some(), "-n")]
@@ -376,9 +377,9 @@ mod tests {
             .listeners
             .iter()
             .map(|listener| match &listener.place {
-                Place::Tcp(address) => format!("tcp {address}"),
-                Place::Udp(address) => format!("udp {address}"),
-                Place::Unix(path) => format!("unix {}", path.display()),
+                ListenAddress::Tcp(address) => format!("tcp {address}"),
+                ListenAddress::Udp(address) => format!("udp {address}"),
+                ListenAddress::Unix(path) => format!("unix {}", path.display()),
             })
             .collect()
     }

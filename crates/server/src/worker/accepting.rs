@@ -7,8 +7,8 @@ use std::time::Instant;
 use fabcache_protocol::Protocol;
 use fabcache_transport::{Kind, Link, Listener};
 
+use super::epoll::Poll;
 use super::inbox::NewLink;
-use super::polling::Poll;
 use crate::bounds::{ACCEPT_PAUSE, ACCEPT_SAID_AGAIN, ACCEPTS_PER_TURN_MAX, DATAGRAMS_PER_TURN_MAX};
 use crate::commands::Context;
 use crate::settings::AcceptMode;

@@ -5,20 +5,20 @@
 
 use std::sync::Arc;
 
-use fabcache_protocol::{Decoder, Refusal, Reply, SavedForm};
-use fabcache_transport::fabric::{Client, FabricPort};
+use fabcache_protocol::{Decoder, Refusal, Reply, SavedEncoding};
+use fabcache_transport::fabric::{Client, FabricEndpoint};
 use fabcache_transport::shm::{AttachError, NewChannel, ShmLink};
 use fabcache_transport::tcp::TcpLink;
 use fabcache_transport::unix::UnixLink;
 use fabcache_transport::{Link, SocketLink, memory};
 
-use super::connection::{Connection, Ended, LIMITS, info_of};
-use super::polling::Place;
+use super::connection::{Connection, EndReason, LIMITS, info_of};
+use super::epoll::ConnectionToken;
 use crate::commands::fabric;
-use crate::commands::{Context, Offer, Way, shm};
+use crate::commands::{Context, Upgrade, UpgradeOffer, shm};
 
 /// Why a connection does not go on another way.
-enum Failed {
+enum UpgradeFailure {
     /// It goes on as it was, with this answer.
     Refused(Box<dyn Link>, Refusal),
     /// A part of the answer was sent: nothing can go on.
@@ -27,23 +27,23 @@ enum Failed {
 
 impl Connection {
     /// Takes up the offer, or answers why not.
-    pub(super) fn attach(&mut self, ctx: &mut Context) -> Result<(), Ended> {
+    pub(super) fn attach(&mut self, ctx: &mut Context) -> Result<(), EndReason> {
         // Stands in until there is another, and has ended: so does the connection if that does not come.
         let link = std::mem::replace(&mut self.link, Box::new(memory::ended()));
-        let (Some(Offer { form, way }), Ok(socket), true) =
+        let (Some(UpgradeOffer { form, way }), Ok(socket), true) =
             (self.session.offer.take(), link.into_socket(), self.input.is_empty())
         else {
-            return Err(Ended::Error);
+            return Err(EndReason::Error);
         };
         let attached = match (way, socket) {
-            (Way::Shm(channel), SocketLink::Unix(unix)) => share(ctx, unix, *channel),
-            (Way::Fabric(client), SocketLink::Tcp(tcp)) => connect(ctx, tcp, &client, self.place, &form),
-            _ => return Err(Ended::Error),
+            (Upgrade::Shm(channel), SocketLink::Unix(unix)) => share(ctx, unix, *channel),
+            (Upgrade::Fabric(client), SocketLink::Tcp(tcp)) => connect(ctx, tcp, &client, self.place, &form),
+            _ => return Err(EndReason::Error),
         };
         match attached {
             Ok(link) => self.go_on(ctx, link),
-            Err(Failed::Torn) => return Err(Ended::Error),
-            Err(Failed::Refused(link, refusal)) => {
+            Err(UpgradeFailure::Torn) => return Err(EndReason::Error),
+            Err(UpgradeFailure::Refused(link, refusal)) => {
                 self.link = link;
                 form.form().reply(&Reply::Refused(refusal), &mut ctx.out);
             }
@@ -67,7 +67,7 @@ impl Connection {
 }
 
 /// Hands the region and a channel over.
-fn share(ctx: &Context, unix: UnixLink, channel: NewChannel) -> Result<Box<dyn Link>, Failed> {
+fn share(ctx: &Context, unix: UnixLink, channel: NewChannel) -> Result<Box<dyn Link>, UpgradeFailure> {
     let answer = shm::attached(ctx);
     match ShmLink::attach(unix, channel, ctx.shared.store.region(), answer.as_bytes()) {
         Ok(link) => {
@@ -78,8 +78,10 @@ fn share(ctx: &Context, unix: UnixLink, channel: NewChannel) -> Result<Box<dyn L
             tracing::warn!("cannot share memory with a client: {error}");
             ctx.counters().shm_refused.inc();
             match error {
-                AttachError::Unsent(unix, _) => Err(Failed::Refused(Box::new(unix), shm::NOT_HANDED_OVER)),
-                AttachError::Torn => Err(Failed::Torn),
+                AttachError::Unsent(unix, _) => {
+                    Err(UpgradeFailure::Refused(Box::new(unix), shm::NOT_HANDED_OVER))
+                }
+                AttachError::Torn => Err(UpgradeFailure::Torn),
             }
         }
     }
@@ -90,15 +92,15 @@ fn connect(
     ctx: &mut Context,
     tcp: TcpLink,
     client: &Client,
-    place: Place,
-    form: &SavedForm,
-) -> Result<Box<dyn Link>, Failed> {
+    place: ConnectionToken,
+    form: &SavedEncoding,
+) -> Result<Box<dyn Link>, UpgradeFailure> {
     let shared = Arc::clone(&ctx.shared);
-    let region = ctx.port.as_ref().and_then(FabricPort::region);
+    let region = ctx.port.as_ref().and_then(FabricEndpoint::region);
     let (Some(opened), Some(port), Some(region)) = (shared.fabric.opened(), &mut ctx.port, region) else {
         // It has failed, or the server is about to stop.
         ctx.counters().fabric_refused.inc();
-        return Err(Failed::Refused(Box::new(tcp), fabric::BETWEEN));
+        return Err(UpgradeFailure::Refused(Box::new(tcp), fabric::BETWEEN));
     };
     let attached = port.attach(tcp, place.token(), client);
     opened.set_buffer_bytes(ctx.worker, port.registered_bytes());
@@ -111,7 +113,7 @@ fn connect(
                 fabcache_transport::fabric::AttachError::Links(_) => fabric::FULL,
                 _ => fabric::NOT_CONNECTED,
             };
-            return Err(Failed::Refused(Box::new(tcp), refusal));
+            return Err(UpgradeFailure::Refused(Box::new(tcp), refusal));
         }
     };
     let line = fabric::attached(&shared, port, &region, &granted);
@@ -119,7 +121,7 @@ fn connect(
     form.form().reply(&Reply::Line(line.as_bytes()), &mut answer);
     if let Err(error) = link.answer(&answer) {
         tracing::debug!(peer = %link.peer(), "a client left while it was given the fabric: {error}");
-        return Err(Failed::Torn);
+        return Err(UpgradeFailure::Torn);
     }
     ctx.counters().fabric_attached.inc();
     Ok(Box::new(link))

@@ -10,9 +10,9 @@ use fabcache_protocol::{Command, Decoded, Decoder, Limits};
 use fabcache_transport::{Kind, Link, Received};
 
 use super::accepting::ListenerEntry;
+use super::epoll::ConnectionToken;
 use super::input::Input;
-use super::output::Queue;
-use super::polling::Place;
+use super::output::OutputQueue;
 use crate::bounds::{
     DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX,
     JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
@@ -32,12 +32,12 @@ pub enum Turn {
     /// It has more to do, after others had their turn.
     Yield,
     /// It is over.
-    End(Ended),
+    End(EndReason),
 }
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndReason {
     /// The client left, or asked for it.
     Normal,
     /// The link broke, or the client broke the protocol.
@@ -69,11 +69,11 @@ pub struct Connection {
     /// The input holds no whole request: more must come first.
     pub(super) starved: bool,
     /// Where its worker keeps it.
-    pub(super) place: Place,
+    pub(super) place: ConnectionToken,
     /// The client sends no more.
     client_done: bool,
     /// After the answers are sent it ends.
-    closing: Option<Ended>,
+    closing: Option<EndReason>,
     waited_for: Interest,
     /// Something was asked for or sent since it was last asked whether more may come.
     pub(super) is_active: bool,
@@ -102,7 +102,7 @@ impl Connection {
             decoder,
             session: Session {
                 role: Role::Serving,
-                queue: Queue::default(),
+                queue: OutputQueue::default(),
                 info,
                 access,
                 credentials,
@@ -113,7 +113,7 @@ impl Connection {
             },
             input: Input::default(),
             starved: false,
-            place: Place::default(),
+            place: ConnectionToken::default(),
             client_done: false,
             closing: None,
             waited_for: Interest { receive: true, send: false },
@@ -236,14 +236,14 @@ impl Connection {
     }
 
     /// Whether a timeout has struck it.
-    pub fn timed_out(&self, ctx: &Context, now: Instant) -> Option<Ended> {
+    pub fn timed_out(&self, ctx: &Context, now: Instant) -> Option<EndReason> {
         let settings = &ctx.shared.settings;
         let still = now.saturating_duration_since(self.last_progress);
         if self.is_stalled() && settings.stall_timeout.is_some_and(|timeout| still >= timeout) {
-            return Some(Ended::Slow);
+            return Some(EndReason::Slow);
         }
         let idle = settings.idle_timeout.is_some_and(|timeout| still >= timeout);
-        (idle && !self.is_watching()).then_some(Ended::Idle)
+        (idle && !self.is_watching()).then_some(EndReason::Idle)
     }
 
     fn is_backlogged(&self) -> bool {
@@ -354,9 +354,9 @@ impl Connection {
         buffer: &mut [u8],
         left: &mut u32,
         now: Instant,
-    ) -> Result<bool, Ended> {
+    ) -> Result<bool, EndReason> {
         if self.client_done {
-            self.closing = Some(Ended::Normal);
+            self.closing = Some(EndReason::Normal);
             return Ok(false);
         }
         // Everything is received into the worker's buffer: a short part of a request that waits goes before it, and
@@ -377,7 +377,7 @@ impl Connection {
                 if error.kind() == std::io::ErrorKind::InvalidData && self.link.is_encrypted() {
                     ctx.counters().tls_errors.inc();
                 }
-                return Err(Ended::Error);
+                return Err(EndReason::Error);
             }
         };
         self.last_progress = now;
@@ -461,27 +461,27 @@ impl Connection {
                     (consumed, Flow::Next)
                 }
                 Decoded::Fatal => {
-                    self.closing = Some(Ended::Error);
+                    self.closing = Some(EndReason::Error);
                     break;
                 }
             };
             used += consumed;
             prefetched = prefetched.saturating_sub(1);
             if prefetched == 0 && used < input.len() {
-                prefetched = ctx.handle.prefetch(self.decoder.keys_ahead(&input[used..]));
+                prefetched = ctx.handle.prefetch(self.decoder.pipelined_keys(&input[used..]));
             }
             match flow {
                 Flow::Next => {}
                 Flow::DiscardValue => self.decoder.discard_value(),
                 Flow::Admit => self.decoder.require_auth(false),
-                Flow::Close => self.closing = Some(Ended::Normal),
+                Flow::Close => self.closing = Some(EndReason::Normal),
             }
         }
         used
     }
 
     /// Sends what there is, as far as the client takes it.
-    fn send(&mut self, ctx: &mut Context, now: Instant) -> Result<(), Ended> {
+    fn send(&mut self, ctx: &mut Context, now: Instant) -> Result<(), EndReason> {
         let sent = self.try_send(ctx);
         match sent {
             Ok(0) => Ok(()),
@@ -494,7 +494,7 @@ impl Connection {
             Err(error) => {
                 ctx.out.clear();
                 self.tell_broken(ctx, &error);
-                Err(Ended::Error)
+                Err(EndReason::Error)
             }
         }
     }
@@ -551,7 +551,7 @@ impl Connection {
     }
 
     /// Ends it.
-    pub fn close(mut self, ctx: &Context, ended: Ended) {
+    pub fn close(mut self, ctx: &Context, ended: EndReason) {
         // Whatever can still be sent is.
         let _ = self.session.queue.send(&mut *self.link);
         let shared = &ctx.shared;
@@ -573,7 +573,7 @@ pub(super) fn info_of(ctx: &Context, link: &dyn Link, listener: Option<String>) 
 }
 
 /// A line about a connection, as memcached's log has it.
-fn event(kind: &str, info: &ConnectionInfo, ended: Option<Ended>) -> String {
+fn event(kind: &str, info: &ConnectionInfo, ended: Option<EndReason>) -> String {
     let transport = match info.kind {
         Kind::Tcp | Kind::Fabric => "tcp",
         Kind::Udp => "udp",
@@ -584,10 +584,10 @@ fn event(kind: &str, info: &ConnectionInfo, ended: Option<Ended>) -> String {
     let port = address.map_or(0, |address| address.port());
     let reason = match ended {
         None => String::new(),
-        Some(Ended::Normal) => " reason=normal".to_owned(),
-        Some(Ended::Error | Ended::Slow) => " reason=error".to_owned(),
-        Some(Ended::Idle) => " reason=idle_timeout".to_owned(),
-        Some(Ended::Shutdown) => " reason=shutdown".to_owned(),
+        Some(EndReason::Normal) => " reason=normal".to_owned(),
+        Some(EndReason::Error | EndReason::Slow) => " reason=error".to_owned(),
+        Some(EndReason::Idle) => " reason=idle_timeout".to_owned(),
+        Some(EndReason::Shutdown) => " reason=shutdown".to_owned(),
     };
     format!("type={kind} rip={host} rport={port} transport={transport}{reason} cfd={}", info.fd)
 }

@@ -3,16 +3,16 @@
 //! Only who asks the fabric learns what has come, and some fabrics go on only while they are asked: with reads of the
 //! region, too, of which nobody is told. So a worker that has clients there asks in every turn. It sleeps where a
 //! descriptor of the fabric will tell; where there is none, clients that wait ring by their sockets. After the descriptor
-//! has told of something the worker looks for more, as long as its [`Patience`] says.
+//! has told of something the worker looks for more, as long as its [`SpinPolicy`] says.
 
 use std::time::{Duration, Instant};
 
-use fabcache_layout::channel::Patience;
-use fabcache_transport::fabric::{FabricPort, Rest};
+use fabcache_layout::channel::SpinPolicy;
+use fabcache_transport::fabric::{FabricEndpoint, Rest};
 
 use super::Worker;
-use super::connection::Ended;
-use super::polling::Place;
+use super::connection::EndReason;
+use super::epoll::ConnectionToken;
 use crate::bounds::{
     FABRIC_DRAIN_PAUSE, FABRIC_DRAIN_TIME_MAX, FABRIC_LOOKS_PER_TURN, FABRIC_REOPEN_PAUSE_MAX,
     FABRIC_REOPEN_PAUSE_MIN, FABRIC_STEADY,
@@ -21,7 +21,7 @@ use crate::shared::Phase;
 
 /// When an end that has failed is opened again.
 #[derive(Debug)]
-struct Reopening {
+struct ReopenTimer {
     /// When it was opened, or that was tried.
     opened: Instant,
     /// The least time from one opening to the next.
@@ -30,9 +30,9 @@ struct Reopening {
     at: Option<Instant>,
 }
 
-impl Reopening {
-    fn new(now: Instant) -> Reopening {
-        Reopening { opened: now, pause: FABRIC_REOPEN_PAUSE_MIN, at: None }
+impl ReopenTimer {
+    fn new(now: Instant) -> ReopenTimer {
+        ReopenTimer { opened: now, pause: FABRIC_REOPEN_PAUSE_MIN, at: None }
     }
 
     /// It has failed, or could not be opened.
@@ -56,11 +56,11 @@ impl Reopening {
 
 /// What a worker knows of its end.
 #[derive(Debug)]
-pub struct OnFabric {
-    reopening: Reopening,
+pub struct WorkerFabric {
+    reopening: ReopenTimer,
     /// Its descriptor became ready, and nobody has seen yet that there is nothing more.
     pub is_stirred: bool,
-    patience: Patience,
+    patience: SpinPolicy,
     /// It looks until then, instead of sleeping.
     looks_until: Option<Instant>,
     /// Something came while it did.
@@ -73,13 +73,13 @@ pub struct OnFabric {
     dropped: u64,
 }
 
-impl OnFabric {
+impl WorkerFabric {
     /// Of an end that was just opened.
-    pub fn new(now: Instant) -> OnFabric {
-        OnFabric {
-            reopening: Reopening::new(now),
+    pub fn new(now: Instant) -> WorkerFabric {
+        WorkerFabric {
+            reopening: ReopenTimer::new(now),
             is_stirred: false,
-            patience: Patience::default(),
+            patience: SpinPolicy::default(),
             looks_until: None,
             has_come: false,
             slept_at: None,
@@ -100,11 +100,11 @@ impl OnFabric {
             self.has_come = true;
             return;
         }
-        if self.patience.look().is_none() {
+        if self.patience.spin_time().is_none() {
             let slept = self.slept_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
             self.patience = self.patience.after_sleep(slept);
         }
-        self.looks_until = self.patience.look().map(|time| now + time);
+        self.looks_until = self.patience.spin_time().map(|time| now + time);
     }
 
     /// Whether it looks for more, and does not sleep.
@@ -117,7 +117,7 @@ impl OnFabric {
         let Some(until) = self.looks_until else { return false };
         if std::mem::take(&mut self.has_come) {
             self.patience = self.patience.after_success();
-            self.looks_until = self.patience.look().map(|time| now + time);
+            self.looks_until = self.patience.spin_time().map(|time| now + time);
             return true;
         }
         if now < until {
@@ -145,7 +145,7 @@ impl Worker {
         }
         let is_for_some = !ready.is_empty();
         for token in ready.drain(..) {
-            let place = Place::of(token);
+            let place = ConnectionToken::of(token);
             if self.at(place).is_some() {
                 self.serve_unless_queued(place.index);
             }
@@ -168,7 +168,7 @@ impl Worker {
             if !self.fabric.is_looking() {
                 return;
             }
-            if self.ctx.port.as_ref().is_some_and(FabricPort::has_told) {
+            if self.ctx.port.as_ref().is_some_and(FabricEndpoint::has_told) {
                 (self.fabric.is_stirred, self.fabric.has_come) = (true, true);
                 self.serve_fabric();
             }
@@ -209,7 +209,7 @@ impl Worker {
             Ok(port) => {
                 tracing::info!(worker, "the fabric is open again");
                 opened.set_buffer_bytes(worker, port.registered_bytes());
-                let fresh = OnFabric::new(self.now);
+                let fresh = WorkerFabric::new(self.now);
                 let former = std::mem::replace(&mut self.fabric, fresh);
                 self.fabric.reopening = former.reopening;
                 self.ctx.port = Some(port);
@@ -239,7 +239,7 @@ impl Worker {
         for index in 0..self.connections.len() {
             let slot = &mut self.connections[index].connection;
             if let Some(connection) = slot.take_if(|connection| connection.is_on_fabric()) {
-                self.close(index, connection, Ended::Error);
+                self.close(index, connection, EndReason::Error);
             }
         }
         if let Some(port) = self.ctx.port.take() {
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn what_fails_is_opened_again_at_once_and_ever_more_seldom() {
         let start = Instant::now();
-        let mut reopening = Reopening::new(start);
+        let mut reopening = ReopenTimer::new(start);
         let mut now = start + FABRIC_STEADY;
         reopening.failed(now);
         assert!(reopening.is_due(now), "it has worked for long");
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn it_looks_as_long_as_that_is_of_use() {
         let mut now = Instant::now();
-        let mut fabric = OnFabric::new(now);
+        let mut fabric = WorkerFabric::new(now);
         assert!(!fabric.looks_on(now), "nothing has told");
         fabric.stir(now);
         for _ in 0..100 {

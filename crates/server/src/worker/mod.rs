@@ -10,12 +10,12 @@
 mod accepting;
 mod attach;
 mod connection;
+mod epoll;
 mod fabric;
 pub mod inbox;
 mod input;
 pub mod output;
 mod polled;
-mod polling;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fabcache_store::Handle;
-use fabcache_transport::fabric::{FabricPort, Rest};
+use fabcache_transport::fabric::{FabricEndpoint, Rest};
 
 use crate::bounds::{
     DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLING_TIME_MAX, POLLS_PER_TURN, RECEIVE_BYTES,
@@ -33,10 +33,10 @@ use crate::shared::{Phase, Shared};
 use accepting::Accepting;
 pub use accepting::ListenerEntry;
 pub use connection::Connection;
-use connection::{Ended, Turn};
-use fabric::OnFabric;
-use polled::Polled;
-use polling::{Place, Poll, Ready};
+use connection::{EndReason, Turn};
+use epoll::{ConnectionToken, Poll, ReadyEvent};
+use fabric::WorkerFabric;
+use polled::PolledConnections;
 
 /// How often connections are looked at for timeouts, while there is one that may time out.
 const TIMEOUT_TICK: Duration = Duration::from_secs(1);
@@ -52,8 +52,8 @@ pub struct Worker {
     /// Connections that have something to do without being ready again.
     runnable: VecDeque<usize>,
     /// Connections that are looked at without waiting for them.
-    polled: Polled,
-    fabric: OnFabric,
+    polled: PolledConnections,
+    fabric: WorkerFabric,
     buffer: Box<[u8]>,
     now: Instant,
     /// When connections are looked at for timeouts; none while no timeout can strike any.
@@ -80,11 +80,11 @@ impl Worker {
         shared: Arc<Shared>,
         worker: usize,
         listeners: Arc<[ListenerEntry]>,
-        port: Option<FabricPort>,
+        port: Option<FabricEndpoint>,
     ) -> std::io::Result<Worker> {
         let poll = Poll::new()?;
         poll.add_bell(shared.inboxes[worker].bell())?;
-        if let Some(fd) = port.as_ref().and_then(FabricPort::wait_fd) {
+        if let Some(fd) = port.as_ref().and_then(FabricEndpoint::wait_fd) {
             poll.add_fabric(fd)?;
         }
         let accepting = Accepting::new(listeners, worker, &poll)?;
@@ -97,8 +97,8 @@ impl Worker {
             connections: Vec::new(),
             free: Vec::new(),
             runnable: VecDeque::new(),
-            polled: Polled::default(),
-            fabric: OnFabric::new(now),
+            polled: PolledConnections::default(),
+            fabric: WorkerFabric::new(now),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             now,
             next_tick: None,
@@ -130,10 +130,10 @@ impl Worker {
             let runnable = self.runnable.len();
             for event in ready.drain(..) {
                 match event {
-                    Ready::Bell => self.take_new_links(),
-                    Ready::Listener(index) => self.accept(index),
-                    Ready::Fabric => self.fabric.stir(self.now),
-                    Ready::Connection(place) => {
+                    ReadyEvent::Bell => self.take_new_links(),
+                    ReadyEvent::Listener(index) => self.accept(index),
+                    ReadyEvent::Fabric => self.fabric.stir(self.now),
+                    ReadyEvent::Connection(place) => {
                         if let Some(connection) = self.at(place) {
                             connection.answer_bell();
                             self.serve_unless_queued(place.index);
@@ -176,7 +176,7 @@ impl Worker {
     // ---- connections ----
 
     /// The connection that is still there.
-    fn at(&mut self, place: Place) -> Option<&mut Connection> {
+    fn at(&mut self, place: ConnectionToken) -> Option<&mut Connection> {
         let slot = self.connections.get_mut(place.index)?;
         if slot.generation != place.generation {
             return None;
@@ -214,7 +214,7 @@ impl Worker {
             self.connections.push(Slot::default());
             self.connections.len() - 1
         });
-        connection.place = Place { index, generation: self.connections[index].generation };
+        connection.place = ConnectionToken { index, generation: self.connections[index].generation };
         match self.poll.add_connection(&connection) {
             Ok(()) => {
                 self.connections[index].connection = Some(Box::new(connection));
@@ -223,7 +223,7 @@ impl Worker {
             }
             Err(error) => {
                 tracing::warn!("cannot wait for a connection: {error}");
-                connection.close(&self.ctx, Ended::Error);
+                connection.close(&self.ctx, EndReason::Error);
                 self.free.push(index);
             }
         }
@@ -256,7 +256,7 @@ impl Worker {
                 }
                 if let Err(error) = self.poll.update(&mut connection) {
                     tracing::warn!("cannot wait for a connection: {error}");
-                    return self.close(index, connection, Ended::Error);
+                    return self.close(index, connection, EndReason::Error);
                 }
                 self.connections[index].connection = Some(connection);
             }
@@ -325,7 +325,7 @@ impl Worker {
         }
     }
 
-    fn close(&mut self, index: usize, connection: Box<Connection>, ended: Ended) {
+    fn close(&mut self, index: usize, connection: Box<Connection>, ended: EndReason) {
         self.polled.remove(index);
         self.poll.remove(&connection);
         connection.close(&self.ctx, ended);
@@ -352,7 +352,7 @@ impl Worker {
             && let Some(connection) = self.connections[index].connection.take()
         {
             self.ctx.counters().pinning_kicks.inc();
-            self.close(index, connection, Ended::Slow);
+            self.close(index, connection, EndReason::Slow);
         }
     }
 
@@ -364,7 +364,7 @@ impl Worker {
                 && let Some(connection) = self.connections[index].connection.take()
             {
                 match ended {
-                    Ended::Idle => self.ctx.counters().idle_kicks.inc(),
+                    EndReason::Idle => self.ctx.counters().idle_kicks.inc(),
                     _ => self.ctx.counters().stalled_kicks.inc(),
                 }
                 self.close(index, connection, ended);
@@ -387,7 +387,7 @@ impl Worker {
             for index in 0..self.connections.len() {
                 let quiet = self.connections[index].connection.as_ref().is_some_and(|c| c.is_quiet());
                 if quiet && let Some(connection) = self.connections[index].connection.take() {
-                    self.close(index, connection, Ended::Shutdown);
+                    self.close(index, connection, EndReason::Shutdown);
                 }
             }
         }
@@ -407,7 +407,7 @@ impl Worker {
     fn close_all(&mut self) {
         for index in 0..self.connections.len() {
             if let Some(connection) = self.connections[index].connection.take() {
-                self.close(index, connection, Ended::Shutdown);
+                self.close(index, connection, EndReason::Shutdown);
             }
         }
     }

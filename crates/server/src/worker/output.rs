@@ -9,15 +9,15 @@ use fabcache_transport::Link;
 use crate::bounds::{IDLE_BUFFER_BYTES_MAX, SEND_PARTS_MAX};
 
 #[derive(Debug)]
-enum Part {
+enum OutputPart {
     Bytes(Vec<u8>),
     Value(PinnedValue),
 }
 
 /// What one connection has not sent yet.
 #[derive(Debug, Default)]
-pub struct Queue {
-    parts: VecDeque<Part>,
+pub struct OutputQueue {
+    parts: VecDeque<OutputPart>,
     /// Bytes of the first part that were sent, if it is one of bytes: a value lets go of them.
     sent: usize,
     bytes: u64,
@@ -26,14 +26,14 @@ pub struct Queue {
 
 /// What sending came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendOutcome {
     /// All of it.
     All,
     /// The peer takes no more now.
     Some,
 }
 
-impl Queue {
+impl OutputQueue {
     /// Nothing waits.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
@@ -56,8 +56,8 @@ impl Queue {
         }
         self.bytes += bytes.len() as u64;
         match self.parts.back_mut() {
-            Some(Part::Bytes(last)) if last.len() < IDLE_BUFFER_BYTES_MAX => last.append(bytes),
-            _ => self.parts.push_back(Part::Bytes(bytes.split_off(0))),
+            Some(OutputPart::Bytes(last)) if last.len() < IDLE_BUFFER_BYTES_MAX => last.append(bytes),
+            _ => self.parts.push_back(OutputPart::Bytes(bytes.split_off(0))),
         }
     }
 
@@ -65,14 +65,14 @@ impl Queue {
     pub fn push_value(&mut self, value: PinnedValue) {
         self.bytes += value.len();
         self.pinned += value.len();
-        self.parts.push_back(Part::Value(value));
+        self.parts.push_back(OutputPart::Value(value));
     }
 
     /// Sends as much as the peer takes; how many bytes that was, and whether it was all.
     ///
     /// # Errors
     /// The link is broken.
-    pub fn send(&mut self, link: &mut dyn Link) -> io::Result<(u64, Sent)> {
+    pub fn send(&mut self, link: &mut dyn Link) -> io::Result<(u64, SendOutcome)> {
         let mut total = 0;
         while !self.parts.is_empty() {
             let sent = {
@@ -80,8 +80,8 @@ impl Queue {
                 let mut skip = self.sent;
                 for part in &self.parts {
                     match part {
-                        Part::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
-                        Part::Value(value) => {
+                        OutputPart::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
+                        OutputPart::Value(value) => {
                             slices.extend(value.slices().map(IoSlice::new).take(SEND_PARTS_MAX))
                         }
                     }
@@ -94,25 +94,25 @@ impl Queue {
                 link.send(&slices)? as u64
             };
             if sent == 0 {
-                return Ok((total, Sent::Some));
+                return Ok((total, SendOutcome::Some));
             }
             total += sent;
             self.advance(sent);
         }
-        Ok((total, Sent::All))
+        Ok((total, SendOutcome::All))
     }
 
     fn advance(&mut self, mut sent: u64) {
         self.bytes -= sent;
         while let Some(first) = self.parts.front_mut() {
             let left = match first {
-                Part::Bytes(bytes) => (bytes.len() - self.sent) as u64,
-                Part::Value(value) => value.len(),
+                OutputPart::Bytes(bytes) => (bytes.len() - self.sent) as u64,
+                OutputPart::Value(value) => value.len(),
             };
             let now = sent.min(left);
             match first {
-                Part::Bytes(_) => self.sent += now as usize,
-                Part::Value(value) => {
+                OutputPart::Bytes(_) => self.sent += now as usize,
+                OutputPart::Value(value) => {
                     value.advance(now);
                     self.pinned -= now;
                 }

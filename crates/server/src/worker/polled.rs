@@ -1,11 +1,11 @@
 //! The connections that a worker looks at without being told, and for how long.
 //!
 //! Being told costs both ends system calls and the client a wait. So a connection is looked at for a while after something
-//! came, as long as the worker's [`Patience`] says.
+//! came, as long as the worker's [`SpinPolicy`] says.
 
 use std::time::{Duration, Instant};
 
-use fabcache_layout::channel::Patience;
+use fabcache_layout::channel::SpinPolicy;
 
 #[derive(Debug)]
 struct Entry {
@@ -18,13 +18,13 @@ struct Entry {
 
 /// Connections being looked at.
 #[derive(Debug, Default)]
-pub struct Polled {
+pub struct PolledConnections {
     entries: Vec<Entry>,
     /// How long one is looked at for nothing.
-    patience: Patience,
+    patience: SpinPolicy,
 }
 
-impl Polled {
+impl PolledConnections {
     /// None.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -45,7 +45,7 @@ impl Polled {
         match self.entry(index) {
             Some(entry) => entry.came = true,
             None => {
-                let until = now + self.patience.look().unwrap_or_default();
+                let until = now + self.patience.spin_time().unwrap_or_default();
                 self.entries.push(Entry { index, came: false, until });
             }
         }
@@ -75,7 +75,7 @@ impl Polled {
     /// Those to which nothing came for long are told to rest; `rest` says whether one does.
     pub fn retire(&mut self, now: Instant, mut rest: impl FnMut(usize) -> bool) {
         let (mut came, mut in_vain) = (false, false);
-        let time = self.patience.look().unwrap_or_default();
+        let time = self.patience.spin_time().unwrap_or_default();
         self.entries.retain_mut(|entry| {
             if std::mem::take(&mut entry.came) {
                 came = true;
@@ -90,7 +90,7 @@ impl Polled {
             (came, in_vain) = (came || !rests, in_vain || rests);
             !rests
         });
-        if came && self.patience.look().is_some() {
+        if came && self.patience.spin_time().is_some() {
             self.patience = self.patience.after_success();
         } else if in_vain {
             self.patience = self.patience.after_sleep(Duration::ZERO);
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn what_comes_to_nothing_is_given_up_and_tried_again() {
-        let mut polled = Polled::default();
-        let longest = Patience::default().look().expect("it begins with looking");
+        let mut polled = PolledConnections::default();
+        let longest = SpinPolicy::default().spin_time().expect("it begins with looking");
         let start = Instant::now();
         polled.add(7, start);
         polled.add(7, start);
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(polled.len(), 1, "something came meanwhile");
         polled.remove(7);
         let mut asked = 0;
-        while polled.patience.look().is_some() {
+        while polled.patience.spin_time().is_some() {
             polled.add(7, later);
             polled.retire(later + longest, |_| {
                 asked += 1;
@@ -124,7 +124,7 @@ mod tests {
             });
         }
         assert!(asked > 1 && polled.is_empty());
-        while polled.patience.look().is_none() {
+        while polled.patience.spin_time().is_none() {
             polled.add(7, later);
             polled.retire(later, |_| true);
         }
@@ -133,6 +133,6 @@ mod tests {
         polled.note(7);
         polled.retire(later, |_| panic!("something came"));
         polled.retire(later + longest, |_| true);
-        assert_eq!(polled.patience.look(), Some(longest / 2), "it is of use again");
+        assert_eq!(polled.patience.spin_time(), Some(longest / 2), "it is of use again");
     }
 }

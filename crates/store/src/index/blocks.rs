@@ -6,7 +6,7 @@ use fabcache_layout::Geometry;
 use fabcache_layout::geometry::{BUCKET_BYTES, GROUP_BYTES};
 use fabcache_layout::sync::Mutex;
 
-use super::NoBlock;
+use super::NoIndexBlock;
 
 /// Free blocks of the index.
 #[derive(Debug)]
@@ -27,10 +27,14 @@ impl Blocks {
     }
 
     /// Takes `count` blocks, or none at all.
-    pub fn take(&self, count: usize, take_segment: &impl Fn() -> Option<u64>) -> Result<Vec<u64>, NoBlock> {
+    pub fn take(
+        &self,
+        count: usize,
+        take_segment: &impl Fn() -> Option<u64>,
+    ) -> Result<Vec<u64>, NoIndexBlock> {
         let mut free = self.free.lock().expect("no thread panics while it holds the blocks");
         while free.len() < count {
-            let segment = take_segment().ok_or(NoBlock)?;
+            let segment = take_segment().ok_or(NoIndexBlock)?;
             free.extend((0..self.blocks_per_segment).map(|i| segment + i * self.block_bytes));
         }
         Ok(free.drain(..count).collect())
@@ -44,13 +48,13 @@ impl Blocks {
 
 /// Chain buckets of one table, cut from blocks of their own. They are freed with the table.
 #[derive(Debug, Default)]
-pub struct Chains {
+pub struct ChainBuckets {
     blocks: Vec<u64>,
     next: u64,
     end: u64,
 }
 
-impl Chains {
+impl ChainBuckets {
     /// Returns the buckets available without another block.
     pub fn ready(&self) -> u64 {
         (self.end - self.next) / BUCKET_BYTES

@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::Head;
-use fabcache_layout::geometry::{BUCKET_BYTES, GROUP_BYTES, Places};
+use fabcache_layout::geometry::{BUCKET_BYTES, BucketOffsets, GROUP_BYTES};
 use fabcache_layout::sync::{MutexGuard, Ordering};
 use fabcache_layout::{KeyHash, Slot};
 
-use super::{Index, NoBlock, SlotAt};
+use super::{Index, NoIndexBlock, SlotSnapshot};
 use crate::bounds::CHAIN_BUCKETS_MAX;
 
 /// A group whose lock is held. Slots in it change by nobody else, but for their frequency.
@@ -42,7 +42,7 @@ impl<'i> LockedGroup<'i> {
     }
 
     /// The slot of the key with this hash for which `is_it` holds.
-    pub fn find(&self, hash: KeyHash, mut is_it: impl FnMut(Slot) -> bool) -> Option<SlotAt> {
+    pub fn find(&self, hash: KeyHash, mut is_it: impl FnMut(Slot) -> bool) -> Option<SlotSnapshot> {
         let tag = hash.tag();
         let found = self.visit_places(hash, |seen| {
             if seen.slot.matches(tag) && is_it(seen.slot) {
@@ -70,7 +70,7 @@ impl<'i> LockedGroup<'i> {
     }
 
     /// Adds a key that is not there.
-    pub fn insert(&self, hash: KeyHash, slot: Slot) -> Result<(), NoBlock> {
+    pub fn insert(&self, hash: KeyHash, slot: Slot) -> Result<(), NoIndexBlock> {
         let at = self.place_for(hash)?;
         let old = self.index.load_slot(at);
         debug_assert!(old.is_empty());
@@ -80,8 +80,8 @@ impl<'i> LockedGroup<'i> {
     }
 
     /// An empty slot where a key with this hash may be.
-    fn place_for(&self, hash: KeyHash) -> Result<u64, NoBlock> {
-        let places = Places::of(self.group, hash);
+    fn place_for(&self, hash: KeyHash) -> Result<u64, NoIndexBlock> {
+        let places = BucketOffsets::of(self.group, hash);
         for bucket in [places.home, places.neighbour] {
             if let Some(at) = self.empty_in(bucket, bucket + BUCKET_BYTES) {
                 return Ok(at);
@@ -104,7 +104,7 @@ impl<'i> LockedGroup<'i> {
             };
             (start, end) = (next, next + BUCKET_BYTES);
         }
-        Err(NoBlock)
+        Err(NoIndexBlock)
     }
 
     fn empty_in(&self, start: u64, end: u64) -> Option<u64> {
@@ -112,10 +112,10 @@ impl<'i> LockedGroup<'i> {
     }
 
     /// Links a bucket in the slot at `at`, whose item moves there first.
-    fn add_chain_bucket(&self, at: u64, item: Slot) -> Result<u64, NoBlock> {
+    fn add_chain_bucket(&self, at: u64, item: Slot) -> Result<u64, NoIndexBlock> {
         let bucket = {
             let mut chains = self.index.chains(self.partition);
-            chains[self.table].take().ok_or(NoBlock)?
+            chains[self.table].take().ok_or(NoIndexBlock)?
         };
         self.index.store_slot(bucket, item);
         self.index.store_slot(at, Slot::link(bucket));
@@ -124,7 +124,7 @@ impl<'i> LockedGroup<'i> {
     }
 
     /// Visits every slot of the group: homes, overflow area, chain.
-    pub fn visit_all<R>(&self, mut visit: impl FnMut(SlotAt) -> ControlFlow<R>) -> ControlFlow<R> {
+    pub fn visit_all<R>(&self, mut visit: impl FnMut(SlotSnapshot) -> ControlFlow<R>) -> ControlFlow<R> {
         let chain = self.visit_range(self.group, self.group + GROUP_BYTES, &mut visit)?;
         self.visit_chain(chain, &mut visit)
     }
@@ -132,9 +132,9 @@ impl<'i> LockedGroup<'i> {
     fn visit_places<R>(
         &self,
         hash: KeyHash,
-        mut visit: impl FnMut(SlotAt) -> ControlFlow<R>,
+        mut visit: impl FnMut(SlotSnapshot) -> ControlFlow<R>,
     ) -> ControlFlow<R> {
-        let places = Places::of(self.group, hash);
+        let places = BucketOffsets::of(self.group, hash);
         self.visit_range(places.home, places.home + BUCKET_BYTES, &mut visit)?;
         self.visit_range(places.neighbour, places.neighbour + BUCKET_BYTES, &mut visit)?;
         if !self.index.load_slot(places.home).is_overflowed() {
@@ -147,7 +147,7 @@ impl<'i> LockedGroup<'i> {
     fn visit_chain<R>(
         &self,
         mut link: Option<u64>,
-        visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>,
+        visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
     ) -> ControlFlow<R> {
         for _ in 0..CHAIN_BUCKETS_MAX {
             let Some(bucket) = link else { break };
@@ -161,14 +161,14 @@ impl<'i> LockedGroup<'i> {
         &self,
         start: u64,
         end: u64,
-        visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>,
+        visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
     ) -> ControlFlow<R, Option<u64>> {
         for at in (start..end).step_by(8) {
             let slot = self.index.load_slot(at);
             if let Some(link) = slot.link_offset() {
                 return ControlFlow::Continue(Some(link));
             }
-            visit(SlotAt { at, slot })?;
+            visit(SlotSnapshot { at, slot })?;
         }
         ControlFlow::Continue(None)
     }

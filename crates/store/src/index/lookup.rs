@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
-use fabcache_layout::geometry::{BUCKET_BYTES, Places, SLOTS_PER_BUCKET};
+use fabcache_layout::geometry::{BUCKET_BYTES, BucketOffsets, SLOTS_PER_BUCKET};
 use fabcache_layout::{KeyHash, Slot};
 
-use super::{Index, SlotAt};
+use super::{Index, SlotSnapshot};
 use crate::bounds::CHAIN_BUCKETS_MAX;
 
 /// What a lock-free search came to.
@@ -22,7 +22,7 @@ pub enum Search<R> {
 
 /// What a pass over one group saw besides.
 #[derive(Default)]
-struct Seen {
+struct GroupScan {
     moved: bool,
     overflow: bool,
 }
@@ -35,12 +35,12 @@ impl Index {
     pub fn search<R>(
         &self,
         hash: KeyHash,
-        mut visit: impl FnMut(SlotAt) -> ControlFlow<R>,
+        mut visit: impl FnMut(SlotSnapshot) -> ControlFlow<R>,
     ) -> (Search<R>, bool) {
         let partition = self.partition_of(hash);
         let word = self.head_word(partition);
         let head = Head::from_word(word);
-        let mut seen = Seen::default();
+        let mut seen = GroupScan::default();
         if let ControlFlow::Break(found) =
             self.search_table(hash, head.current, head.groups, &mut visit, &mut seen)
         {
@@ -79,15 +79,15 @@ impl Index {
         hash: KeyHash,
         table: usize,
         groups: u32,
-        visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>,
-        seen: &mut Seen,
+        visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+        seen: &mut GroupScan,
     ) -> ControlFlow<R> {
         let group = directory::group_offset_of(&self.memory, &self.geometry, hash, table, groups);
         let Some(group) = group else {
             seen.moved = true;
             return ControlFlow::Continue(());
         };
-        let places = Places::of(group, hash);
+        let places = BucketOffsets::of(group, hash);
         self.memory.prefetch(places.neighbour);
         let first = self.search_bucket(places.home, hash, visit, seen)?;
         self.search_bucket(places.neighbour, hash, visit, seen)?;
@@ -106,15 +106,15 @@ impl Index {
         &self,
         bucket: u64,
         hash: KeyHash,
-        visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>,
-        seen: &mut Seen,
+        visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+        seen: &mut GroupScan,
     ) -> ControlFlow<R, Slot> {
         let tag = hash.tag();
         let words = self.memory.load_words::<SLOTS_PER_BUCKET>(bucket);
         for (i, word) in words.into_iter().enumerate() {
             let slot = Slot(word);
             if slot.matches(tag) {
-                visit(SlotAt { at: bucket + 8 * i as u64, slot })?;
+                visit(SlotSnapshot { at: bucket + 8 * i as u64, slot })?;
             }
             seen.moved |= slot.is_moved();
         }
@@ -124,10 +124,10 @@ impl Index {
     #[cold]
     fn search_overflow<R>(
         &self,
-        places: Places,
+        places: BucketOffsets,
         hash: KeyHash,
-        visit: &mut impl FnMut(SlotAt) -> ControlFlow<R>,
-        seen: &mut Seen,
+        visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+        seen: &mut GroupScan,
     ) -> ControlFlow<R> {
         let (mut start, mut end) = (places.overflow, places.overflow_end);
         for _ in 0..CHAIN_BUCKETS_MAX {

@@ -27,18 +27,20 @@ mod tests;
 
 use crossbeam_utils::CachePadded;
 use fabcache_layout::directory::{self, Head};
-use fabcache_layout::geometry::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, Places, SLOTS_PER_BUCKET};
+use fabcache_layout::geometry::{
+    BUCKET_BYTES, BUCKETS_PER_GROUP, BucketOffsets, GROUP_BYTES, SLOTS_PER_BUCKET,
+};
 use fabcache_layout::slot::FREQUENCY_MAX;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
 use crate::bounds::{LOAD_MAX_FULL_PER_128, LOAD_MAX_ROOMY_PER_128};
-use blocks::{Blocks, Chains};
+use blocks::{Blocks, ChainBuckets};
 use group::LockedGroup;
 
 /// The index needs a segment, and none is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoBlock;
+pub struct NoIndexBlock;
 
 /// The server's own part of a partition.
 #[derive(Debug, Default)]
@@ -48,7 +50,7 @@ struct Partition {
     /// The next group to move, while it grows. Under `resizing`.
     next_group: AtomicU32,
     /// Chain buckets of the two tables.
-    chains: Mutex<[Chains; 2]>,
+    chains: Mutex<[ChainBuckets; 2]>,
 }
 
 /// The index of one region.
@@ -70,7 +72,7 @@ pub struct Index {
 
 /// Where a slot lies, and what was in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotAt {
+pub struct SlotSnapshot {
     /// Offset of the slot in the region.
     pub at: u64,
     /// Its word.
@@ -84,7 +86,7 @@ impl Index {
         geometry: Geometry,
         locks: usize,
         take_segment: impl Fn() -> Option<u64>,
-    ) -> Result<Index, NoBlock> {
+    ) -> Result<Index, NoIndexBlock> {
         let index = Index {
             partitions: (0..geometry.partitions()).map(|_| CachePadded::default()).collect(),
             locks: (0..locks).map(|_| CachePadded::new(Mutex::new(()))).collect(),
@@ -167,19 +169,19 @@ impl Index {
 
     /// The slot at `at` still points to the same item.
     #[inline]
-    pub fn still(&self, seen: SlotAt) -> bool {
+    pub fn still(&self, seen: SlotSnapshot) -> bool {
         self.load_slot(seen.at).same_item(seen.slot)
     }
 
     /// Counts a read of the item: one compare-exchange, not retried, none once it is saturated.
     #[inline]
-    pub fn count_read(&self, seen: SlotAt) {
+    pub fn count_read(&self, seen: SlotSnapshot) {
         self.count_reads(seen, 1);
     }
 
     /// Counts so many reads of the item, in the same way.
     #[inline]
-    pub fn count_reads(&self, seen: SlotAt, reads: u8) {
+    pub fn count_reads(&self, seen: SlotSnapshot, reads: u8) {
         let frequency = seen.slot.frequency();
         let raised = frequency.saturating_add(reads).min(FREQUENCY_MAX);
         if raised != frequency {
@@ -200,7 +202,7 @@ impl Index {
         if let Some(group) =
             directory::group_offset_of(&self.memory, &self.geometry, hash, head.current, head.groups)
         {
-            self.memory.prefetch(Places::of(group, hash).home);
+            self.memory.prefetch(BucketOffsets::of(group, hash).home);
         }
     }
 
@@ -210,7 +212,7 @@ impl Index {
         let head = Head::from_word(self.head_word(self.partition_of(hash)));
         let group = directory::group_offset_of(&self.memory, &self.geometry, hash, head.current, head.groups);
         let Some(group) = group else { return };
-        let words = self.memory.load_words::<SLOTS_PER_BUCKET>(Places::of(group, hash).home);
+        let words = self.memory.load_words::<SLOTS_PER_BUCKET>(BucketOffsets::of(group, hash).home);
         for slot in words.into_iter().map(Slot).filter(|slot| slot.matches(hash.tag())) {
             self.memory.prefetch(slot.offset());
         }

@@ -14,7 +14,7 @@ use loom::thread;
 
 use super::lookup::Search;
 use super::resize::{Growth, Rehash};
-use super::{Index, SlotAt};
+use super::{Index, SlotSnapshot};
 use crate::bounds::GROUP_LOCKS_MIN;
 use crate::models::check;
 
@@ -132,7 +132,7 @@ impl World {
     }
 
     /// All slots of a key, wherever they are.
-    fn slots_of(&self, hash: KeyHash) -> Vec<SlotAt> {
+    fn slots_of(&self, hash: KeyHash) -> Vec<SlotSnapshot> {
         let mut slots = Vec::new();
         let _ = self.index.lock(hash).visit_all(|at| {
             if at.slot.is_item() && self.hash_at(at.slot.offset()) == hash {

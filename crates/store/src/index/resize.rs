@@ -15,9 +15,9 @@ use fabcache_layout::geometry::GROUP_BYTES;
 use fabcache_layout::sync::{MutexGuard, Ordering, fence};
 use fabcache_layout::{KeyHash, Slot};
 
-use super::blocks::Chains;
+use super::blocks::ChainBuckets;
 use super::group::LockedGroup;
-use super::{Index, NoBlock, SlotAt};
+use super::{Index, NoIndexBlock, SlotSnapshot};
 use crate::bounds::{CHAIN_BUCKETS_READY_MIN, GROWTH_DIVISOR_FULL, GROWTH_DIVISOR_ROOMY};
 
 /// The store's part in moving keys.
@@ -64,7 +64,7 @@ impl Index {
             None if self.is_overfull(partition, head.groups, roomy) => {
                 match self.start_growth(partition, head, roomy, take_segment) {
                     Ok(started) => started,
-                    Err(NoBlock) => return Growth::Blocked,
+                    Err(NoIndexBlock) => return Growth::Blocked,
                 }
             }
             None => return Growth::None,
@@ -93,7 +93,7 @@ impl Index {
         head: Head,
         roomy: bool,
         take_segment: &impl Fn() -> Option<u64>,
-    ) -> Result<(Head, u32), NoBlock> {
+    ) -> Result<(Head, u32), NoIndexBlock> {
         let divisor = if roomy { GROWTH_DIVISOR_ROOMY } else { GROWTH_DIVISOR_FULL };
         let next_groups = (head.groups + (head.groups / divisor).max(1)).min(self.geometry.groups_max());
         self.make_table(partition, 1 - head.current, next_groups, take_segment)?;
@@ -111,7 +111,7 @@ impl Index {
         table: usize,
         groups: u32,
         take_segment: &impl Fn() -> Option<u64>,
-    ) -> Result<(), NoBlock> {
+    ) -> Result<(), NoIndexBlock> {
         let groups_per_block = 1 << self.geometry.block_shift;
         let blocks = self.blocks.take(groups.div_ceil(groups_per_block) as usize, take_segment)?;
         self.end_earlier_use();
@@ -142,7 +142,7 @@ impl Index {
         let lock = self.lock_of(partition, head.current, group);
         let (guard, offset) = self.lock_group(partition, head.current, group);
         let old = LockedGroup::new(self, guard, partition, head.current, offset);
-        let move_key = |seen: SlotAt, mark: &dyn Fn()| {
+        let move_key = |seen: SlotSnapshot, mark: &dyn Fn()| {
             let hash = rehash.hash_at(seen.slot.offset());
             let group = hash.group(self.geometry.partition_bits, next_groups);
             let new = self.lock_second(lock, partition, table, group);
@@ -154,7 +154,7 @@ impl Index {
             let more = self.add_chain_block(partition, table, take_segment);
             match more.and_then(|()| new.insert(hash, slot)) {
                 Ok(()) => mark(),
-                Err(NoBlock) => rehash.evict(slot, mark),
+                Err(NoIndexBlock) => rehash.evict(slot, mark),
             }
         };
         let _ = old.visit_all(|seen| {
@@ -164,7 +164,7 @@ impl Index {
             }
             ControlFlow::<()>::Continue(())
         });
-        let first = SlotAt { at: offset, slot: self.load_slot(offset) };
+        let first = SlotSnapshot { at: offset, slot: self.load_slot(offset) };
         if first.slot.is_item() {
             move_key(first, &|| {
                 old.count_moved();
@@ -207,7 +207,7 @@ impl Index {
         &self,
         hash: KeyHash,
         take_segment: &impl Fn() -> Option<u64>,
-    ) -> Result<(), NoBlock> {
+    ) -> Result<(), NoIndexBlock> {
         let partition = self.partition_of(hash);
         let _resizing = self.resizing.lock().expect("no thread panics while it resizes");
         let head = Head::from_word(self.head_word(partition));
@@ -236,7 +236,7 @@ impl Index {
         partition: usize,
         table: usize,
         take_segment: &impl Fn() -> Option<u64>,
-    ) -> Result<(), NoBlock> {
+    ) -> Result<(), NoIndexBlock> {
         let block = self.blocks.take(1, take_segment)?[0];
         self.end_earlier_use();
         self.memory.zero(block, self.geometry.block_bytes());
@@ -251,7 +251,7 @@ impl Index {
         fence(Ordering::Release);
     }
 
-    pub(super) fn chains(&self, partition: usize) -> MutexGuard<'_, [Chains; 2]> {
+    pub(super) fn chains(&self, partition: usize) -> MutexGuard<'_, [ChainBuckets; 2]> {
         self.partitions[partition].chains.lock().expect("no thread panics while it holds chains")
     }
 }

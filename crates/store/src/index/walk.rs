@@ -9,7 +9,7 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::directory::Head;
 
 use super::resize::Rehash;
-use super::{Index, SlotAt};
+use super::{Index, SlotSnapshot};
 
 /// How far a walk has come: the next hash, or the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Index {
         &self,
         cursor: Cursor,
         rehash: &impl Rehash,
-        mut visit: impl FnMut(SlotAt, KeyHash),
+        mut visit: impl FnMut(SlotSnapshot, KeyHash),
     ) -> Cursor {
         let Some(from) = cursor.0 else { return cursor };
         let locked = self.lock(from);

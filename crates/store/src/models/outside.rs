@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fabcache_layout::header;
 use fabcache_layout::reader::remote::{Arrival, Found, Now, RemoteOptions};
-use fabcache_layout::reader::{Hit, Location, Mapped, Mode, Outcome, Remote, Value};
+use fabcache_layout::reader::{Hit, Location, Mapped, ReadOutcome, Remote, Validation, Value};
 use fabcache_layout::sync::{AtomicU64, Ordering, fence};
 use loom::thread;
 
@@ -52,11 +52,11 @@ fn value(version: u64) -> [u8; 9] {
     [b'0' + version as u8; 9]
 }
 
-fn both_modes(store: &Store) -> [Mode; 2] {
-    [Mode::SameHost, Mode::Remote(store.secret().clone())]
+fn both_modes(store: &Store) -> [Validation; 2] {
+    [Validation::SameHost, Validation::Remote(store.secret().clone())]
 }
 
-fn open(store: &Store, mode: Mode) -> Mapped {
+fn open(store: &Store, mode: Validation) -> Mapped {
     Mapped::open(store.memory.clone(), mode).expect("a region")
 }
 
@@ -74,26 +74,26 @@ fn together(reader: &mut Mapped, store: &Store) -> Option<u64> {
     version
 }
 
-fn seen(outcome: &Outcome, version: impl FnOnce(&Hit) -> u64) -> Option<u64> {
+fn seen(outcome: &ReadOutcome, version: impl FnOnce(&Hit) -> u64) -> Option<u64> {
     match outcome {
-        Outcome::Hit(hit) => Some(version(hit)),
-        Outcome::Miss(_) => Some(REMOVED),
-        Outcome::AskServer(_) => None,
-        Outcome::Stale(_) => unreachable!("a GET by key is not stale"),
+        ReadOutcome::Hit(hit) => Some(version(hit)),
+        ReadOutcome::Miss(_) => Some(REMOVED),
+        ReadOutcome::AskServer(_) => None,
+        ReadOutcome::Stale(_) => unreachable!("a GET by key is not stale"),
     }
 }
 
 fn at(reader: &mut Mapped, store: &Store, location: Location) -> Option<u64> {
     reader.begin(store.now());
     match reader.get_at(b"a", location).0 {
-        Outcome::Hit(hit) => Some(version_of(reader.value(&hit))),
+        ReadOutcome::Hit(hit) => Some(version_of(reader.value(&hit))),
         _ => None,
     }
 }
 
 fn location(reader: &mut Mapped, store: &Store) -> Location {
     reader.begin(store.now());
-    let Outcome::Hit(hit) = reader.get(b"a").0 else { panic!("it is there") };
+    let ReadOutcome::Hit(hit) = reader.get(b"a").0 else { panic!("it is there") };
     hit.location
 }
 

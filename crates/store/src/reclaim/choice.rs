@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use fabcache_layout::sync::Ordering;
 
-use super::{Purpose, Reclaim, Victim};
+use super::{Reclaim, ReclaimPurpose, Victim};
 use crate::bounds::{
     COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION,
     EMPTIED_FOR_NOTHING_MAX, EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX, SURVEY_STEP_SEGMENTS,
@@ -28,12 +28,12 @@ pub(super) struct Survey {
     deadest: Option<SealedSegment>,
     oldest_small: Option<SealedSegment>,
     oldest_main: Option<SealedSegment>,
-    /// Of either queue, one that holds pieces of values still being received.
+    /// Of either queue, one that holds chunks of values still being received.
     oldest_with_orphans: Option<SealedSegment>,
 }
 
 /// What came of the search for a victim.
-pub(super) enum Choice {
+pub(super) enum VictimSearch {
     Found(Victim),
     /// Not all segments have been looked at.
     Unfinished,
@@ -42,7 +42,7 @@ pub(super) enum Choice {
 }
 
 impl Store {
-    fn victim_of(&self, sealed: &SealedSegment, purpose: Purpose) -> Victim {
+    fn victim_of(&self, sealed: &SealedSegment, purpose: ReclaimPurpose) -> Victim {
         let at = self.geometry.segment_offset(sealed.id);
         let end = at + u64::from(sealed.used);
         Victim {
@@ -58,19 +58,19 @@ impl Store {
         }
     }
 
-    pub(super) fn choose_victim(&self, reclaim: &mut Reclaim) -> Choice {
+    pub(super) fn choose_victim(&self, reclaim: &mut Reclaim) -> VictimSearch {
         let now = self.now();
         // A survey from before the last second is out of date.
         let begun = reclaim.survey.take().filter(|survey| now - survey.began <= 1);
         let mut survey = begun.unwrap_or(Survey { began: now, ..Survey::default() });
         if let Err(gone) = self.look_on(&mut survey, &reclaim.stuck) {
-            return Choice::Found(self.victim_of(&gone, Purpose::Sweep));
+            return VictimSearch::Found(self.victim_of(&gone, ReclaimPurpose::Sweep));
         }
         if survey.next < self.geometry.segments {
             reclaim.survey = Some(survey);
-            return Choice::Unfinished;
+            return VictimSearch::Unfinished;
         }
-        self.choose(reclaim, &survey).map_or(Choice::Nothing, Choice::Found)
+        self.choose(reclaim, &survey).map_or(VictimSearch::Nothing, VictimSearch::Found)
     }
 
     fn choose(&self, reclaim: &mut Reclaim, survey: &Survey) -> Option<Victim> {
@@ -97,7 +97,7 @@ impl Store {
         if let Some(deadest) = deadest.filter(|_| !fruitless)
             && (evicts || survey.dead_in_all > capacity)
         {
-            return Some(self.victim_of(&deadest, Purpose::Compact));
+            return Some(self.victim_of(&deadest, ReclaimPurpose::Compact));
         }
         self.ghosts.fit(reclaim.eviction.items_wanted(survey.items, survey.live_bytes));
         reclaim.eviction.mean_bytes = survey.live_bytes / survey.items.max(1);
@@ -114,7 +114,7 @@ impl Store {
                 Queue::Main if fruitless => 0,
                 queue => reclaim.eviction.kept_bytes_max(queue, capacity),
             },
-            ..self.victim_of(&segment, Purpose::Evict)
+            ..self.victim_of(&segment, ReclaimPurpose::Evict)
         })
     }
 
@@ -136,7 +136,7 @@ impl Store {
                 continue;
             }
             let is_gone = segment.last_expiry.is_some_and(|last| last <= now) || segment.order <= flushed;
-            // Pieces still being received do not go with the rest.
+            // Chunks still being received do not go with the rest.
             if segment.live_bytes == 0 || is_gone && !segment.orphans {
                 return Err(segment);
             }

@@ -1,16 +1,16 @@
 //! Empties a segment: each item is dropped, evicted, or moved.
 
-use fabcache_layout::item::{self, Item, KEY_BYTES_MAX, NewItem, PieceEntry, State};
+use fabcache_layout::item::{self, ChunkEntry, Item, KEY_BYTES_MAX, NewItem, State};
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
-use super::{Purpose, Stuck, Victim, whole_bytes};
+use super::{ImmovableItem, ReclaimPurpose, Victim, whole_bytes};
 use crate::counters::StoreCounters;
 use crate::eviction::Eviction;
-use crate::index::SlotAt;
+use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
 use crate::info::{Detail, Expiry, Miss};
-use crate::segments::{Claim, Queue};
+use crate::segments::{ClaimPurpose, Queue};
 use crate::store::Store;
 
 impl Store {
@@ -20,7 +20,7 @@ impl Store {
         victim: &mut Victim,
         eviction: &mut Eviction,
         counters: &StoreCounters,
-    ) -> Result<u64, Stuck> {
+    ) -> Result<u64, ImmovableItem> {
         let offset = victim.at;
         let item = Item::read(&self.memory, offset).expect("a sealed segment is in the region");
         let bytes = item.bytes();
@@ -30,14 +30,14 @@ impl Store {
         }
         let mut key = [0; KEY_BYTES_MAX];
         let key = self.copy_key(offset, &item, &mut key);
-        let hash = if item.is_piece() { KeyHash(item.cas) } else { self.hash(key) };
+        let hash = if item.is_chunk() { KeyHash(item.cas) } else { self.hash(key) };
         let group = self.index.lock(hash);
         // Under the lock it either is dead by now, or cannot die but by us.
         if item::load_state(&self.memory, offset).has(State::DEAD) {
             return Ok(bytes);
         }
-        if item.is_piece() {
-            self.pass_over_piece(victim, eviction, counters, &group, hash, (offset, &item))?;
+        if item.is_chunk() {
+            self.pass_over_chunk(victim, eviction, counters, &group, hash, (offset, &item))?;
             return Ok(bytes);
         }
         let Some(at) = group.find(hash, |slot| slot.offset() == offset) else {
@@ -50,7 +50,7 @@ impl Store {
         }
         let frequency = at.slot.frequency();
         let keeps = self.keeps(victim, eviction.credited(victim.queue, frequency, whole_bytes(&item)), bytes);
-        if victim.purpose == Purpose::Evict && victim.queue == Queue::Main {
+        if victim.purpose == ReclaimPurpose::Evict && victim.queue == Queue::Main {
             eviction.see_main(frequency, bytes);
         }
         let worn = self.worn(victim, eviction, at, &item);
@@ -61,8 +61,8 @@ impl Store {
                     victim.moved_bytes += bytes;
                     return Ok(bytes);
                 }
-                Err(Stuck) if !self.evicts() => return Err(Stuck),
-                Err(Stuck) => {}
+                Err(ImmovableItem) if !self.evicts() => return Err(ImmovableItem),
+                Err(ImmovableItem) => {}
             }
         }
         self.evict_from(victim, eviction, counters, &group, hash, (at, &item));
@@ -71,15 +71,15 @@ impl Store {
 
     /// The queue that items of a victim move to. Where nothing is evicted, what is moved is apart from what is new.
     pub(super) fn destination(&self, victim: &Victim) -> Queue {
-        let compacts = victim.purpose != Purpose::Evict && self.evicts();
+        let compacts = victim.purpose != ReclaimPurpose::Evict && self.evicts();
         if compacts { victim.queue } else { Queue::Main }
     }
 
     /// Whether an item is moved rather than dropped.
     pub(super) fn keeps(&self, victim: &Victim, frequency: u8, bytes: u64) -> bool {
         match victim.purpose {
-            Purpose::Sweep | Purpose::Compact => true,
-            Purpose::Evict => {
+            ReclaimPurpose::Sweep | ReclaimPurpose::Compact => true,
+            ReclaimPurpose::Evict => {
                 frequency >= victim.least && victim.moved_bytes + bytes <= victim.moved_bytes_max
             }
         }
@@ -89,7 +89,7 @@ impl Store {
         &self,
         counters: &StoreCounters,
         group: &LockedGroup<'_>,
-        at: SlotAt,
+        at: SlotSnapshot,
         item: &Item,
         miss: Miss,
     ) {
@@ -105,12 +105,12 @@ impl Store {
     }
 
     /// Returns the frequency that a moved item retains.
-    pub(super) fn worn(&self, victim: &Victim, eviction: &Eviction, at: SlotAt, item: &Item) -> u8 {
+    pub(super) fn worn(&self, victim: &Victim, eviction: &Eviction, at: SlotSnapshot, item: &Item) -> u8 {
         let (offset, frequency) = (at.slot.offset(), at.slot.frequency());
         match victim.purpose {
-            Purpose::Sweep | Purpose::Compact => frequency,
+            ReclaimPurpose::Sweep | ReclaimPurpose::Compact => frequency,
             // Where it lies is as good as random.
-            Purpose::Evict => eviction.worn(victim.queue, frequency, whole_bytes(item), offset / 4),
+            ReclaimPurpose::Evict => eviction.worn(victim.queue, frequency, whole_bytes(item), offset / 4),
         }
     }
 
@@ -121,7 +121,7 @@ impl Store {
         counters: &StoreCounters,
         group: &LockedGroup<'_>,
         hash: KeyHash,
-        (at, item): (SlotAt, &Item),
+        (at, item): (SlotSnapshot, &Item),
     ) {
         if victim.queue == Queue::Small {
             eviction.see_evicted(whole_bytes(item));
@@ -134,7 +134,7 @@ impl Store {
         counters: &StoreCounters,
         group: &LockedGroup<'_>,
         hash: KeyHash,
-        at: SlotAt,
+        at: SlotSnapshot,
         item: &Item,
     ) {
         counters.evictions.inc();
@@ -154,7 +154,7 @@ impl Store {
         self.unlink(group, at, item);
     }
 
-    fn tell_of_eviction(&self, at: SlotAt, item: &Item) {
+    fn tell_of_eviction(&self, at: SlotSnapshot, item: &Item) {
         let now = self.now();
         let offset = at.slot.offset();
         self.evicted_idle.store(now.saturating_sub(self.accessed(offset, item.state)), Ordering::Relaxed);
@@ -170,40 +170,40 @@ impl Store {
         counters: &StoreCounters,
         group: &LockedGroup<'_>,
         hash: KeyHash,
-        at: SlotAt,
+        at: SlotSnapshot,
         item: &Item,
         to: (Queue, u8),
-    ) -> Result<(), Stuck> {
+    ) -> Result<(), ImmovableItem> {
         let offset = at.slot.offset();
-        let table = item.is_chained().then(|| self.pieces(offset, item));
+        let table = item.is_chained().then(|| self.chunks(offset, item));
         self.rewrite(group, hash, at, item, table, to)?;
         counters.items_moved.inc();
         counters.bytes_moved.add(item.bytes());
         Ok(())
     }
 
-    /// Writes an item anew in an open segment of a queue, for a chained one with the given pieces, and links it there with
+    /// Writes an item anew in an open segment of a queue, for a chained one with the given chunks, and links it there with
     /// a frequency.
     pub(super) fn rewrite(
         &self,
         group: &LockedGroup<'_>,
         hash: KeyHash,
-        at: SlotAt,
+        at: SlotSnapshot,
         item: &Item,
-        pieces: Option<Vec<PieceEntry>>,
+        chunks: Option<Vec<ChunkEntry>>,
         (queue, frequency): (Queue, u8),
-    ) -> Result<(), Stuck> {
+    ) -> Result<(), ImmovableItem> {
         let now = self.now();
         let offset = at.slot.offset();
         let mut content = vec![
             0;
             usize::from(item.key_len)
-                + if pieces.is_some() { 0 } else { item.payload_len() as usize }
+                + if chunks.is_some() { 0 } else { item.payload_len() as usize }
         ];
         self.memory.copy_out(offset + item.key_at(), &mut content);
         let (key, value) = content.split_at(usize::from(item.key_len));
         let table: Option<Vec<u8>> =
-            pieces.as_ref().map(|pieces| pieces.iter().flat_map(|p| p.to_bytes()).collect());
+            chunks.as_ref().map(|chunks| chunks.iter().flat_map(|p| p.to_bytes()).collect());
         let mut state = item::load_state(&self.memory, offset);
         let accessed = self.accessed(offset, state);
         if self.is_fetched(at.slot, item) {
@@ -217,11 +217,12 @@ impl Store {
             cas: item.cas,
             flags: item.flags,
             expiry: item.expiry,
-            pieces: pieces.map_or(0, |pieces| pieces.len() as u32),
+            chunks: chunks.map_or(0, |chunks| chunks.len() as u32),
             value_len: item.value_len,
         };
         let class = self.segments.class_of(queue, item.expiry, now, 0);
-        let reservation = self.segments.reserve(class, new.bytes(), now, Claim::Move).map_err(|_| Stuck)?;
+        let reservation =
+            self.segments.reserve(class, new.bytes(), now, ClaimPurpose::Move).map_err(|_| ImmovableItem)?;
         let new_offset = reservation.offset;
         self.segments.note_written(new_offset, accessed);
         self.write_item(reservation, &new, table.as_deref().unwrap_or(value), Expiry::at(item.expiry));

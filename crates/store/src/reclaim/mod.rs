@@ -11,8 +11,8 @@
 //! queue, some of whose items are moved and the others evicted (`eviction.rs`).
 
 mod choice;
+mod chunks;
 mod items;
-mod pieces;
 
 use std::collections::HashSet;
 
@@ -27,9 +27,9 @@ use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
 use crate::eviction::Eviction;
 use crate::handle::Handle;
-use crate::segments::{Claim, Queue};
+use crate::segments::{ClaimPurpose, Queue};
 use crate::store::Store;
-use choice::{Choice, Survey};
+use choice::{Survey, VictimSearch};
 
 /// Where reclaim stands.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl Reclaim {
 
     /// Evicts the rest of the victim as a whole: a thread has waited long enough.
     fn hurry(&mut self) {
-        if let Some(victim) = self.victim.as_mut().filter(|victim| victim.purpose == Purpose::Evict) {
+        if let Some(victim) = self.victim.as_mut().filter(|victim| victim.purpose == ReclaimPurpose::Evict) {
             victim.moved_bytes_max = 0;
         }
     }
@@ -97,7 +97,7 @@ impl Reclaim {
 
 /// Why a segment is emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+enum ReclaimPurpose {
     /// All in it is thought to be gone; what is not is moved.
     Sweep,
     /// To gain the bytes of dead items; live ones are moved.
@@ -112,7 +112,7 @@ struct Victim {
     queue: Queue,
     at: u64,
     end: u64,
-    purpose: Purpose,
+    purpose: ReclaimPurpose,
     /// Of what is evicted, the least frequency of items that are moved instead.
     least: u8,
     /// Bytes written anew for items of this victim.
@@ -135,7 +135,7 @@ pub enum Step {
 }
 
 /// An item could not be moved, and may not be dropped.
-struct Stuck;
+struct ImmovableItem;
 
 impl Handle {
     /// Frees memory until a writer with this claim finds a segment, and after so many `tries` that were not enough more of
@@ -143,7 +143,7 @@ impl Handle {
     ///
     /// # Errors
     /// There is nothing left to take back.
-    pub(crate) fn make_room(&self, claim: Claim, tries: usize) -> Result<(), OutOfMemory> {
+    pub(crate) fn make_room(&self, claim: ClaimPurpose, tries: usize) -> Result<(), OutOfMemory> {
         let mut steps = 0;
         let enough = self.store.segments.kept_back(claim) + tries.min(SEGMENTS_FOR_ONE_WRITE_MAX - 1);
         loop {
@@ -204,9 +204,9 @@ impl Store {
         let mut victim = match reclaim.victim.take() {
             Some(victim) => victim,
             None => match self.choose_victim(reclaim) {
-                Choice::Found(victim) => victim,
-                Choice::Unfinished => return Step::Worked,
-                Choice::Nothing => return Step::Nothing,
+                VictimSearch::Found(victim) => victim,
+                VictimSearch::Unfinished => return Step::Worked,
+                VictimSearch::Nothing => return Step::Nothing,
             },
         };
         let start = victim.moved_bytes;
@@ -219,7 +219,7 @@ impl Store {
             }
             match self.pass_over(&mut victim, &mut reclaim.eviction, counters) {
                 Ok(bytes) => victim.at += bytes,
-                Err(Stuck) => {
+                Err(ImmovableItem) => {
                     reclaim.stuck.insert(victim.id);
                     return Step::Worked;
                 }
@@ -242,7 +242,7 @@ impl Store {
             reclaim.victim = reclaim.victim.filter(|victim| victim.id != id);
             reclaim.survey = None;
             reclaim.count_emptied(self.segments.filled_by_moves());
-            self.free_victim(&mut reclaim, counters, id, Purpose::Sweep);
+            self.free_victim(&mut reclaim, counters, id, ReclaimPurpose::Sweep);
         }
     }
 
@@ -276,14 +276,14 @@ impl Store {
         let opened = self.segments.filled_by_moves();
         match (victim.purpose, victim.queue) {
             // What leaves the small queue need not gain anything: the queue ends.
-            (Purpose::Evict, Queue::Small) => {
+            (ReclaimPurpose::Evict, Queue::Small) => {
                 reclaim.forgive_filled(opened.saturating_sub(victim.opened_before), opened);
             }
-            (Purpose::Evict, Queue::Main) => {
+            (ReclaimPurpose::Evict, Queue::Main) => {
                 reclaim.eviction.finish_main(self.geometry.segment_bytes(), victim.moved_bytes);
                 reclaim.count_emptied(opened);
             }
-            (Purpose::Compact | Purpose::Sweep, _) => reclaim.count_emptied(opened),
+            (ReclaimPurpose::Compact | ReclaimPurpose::Sweep, _) => reclaim.count_emptied(opened),
         }
         self.free_victim(reclaim, counters, victim.id, victim.purpose)
     }
@@ -294,12 +294,12 @@ impl Store {
         reclaim: &mut Reclaim,
         counters: &StoreCounters,
         id: u32,
-        purpose: Purpose,
+        purpose: ReclaimPurpose,
     ) -> Step {
         match purpose {
-            Purpose::Sweep => counters.segments_expired.inc(),
-            Purpose::Compact => counters.segments_compacted.inc(),
-            Purpose::Evict => counters.segments_evicted.inc(),
+            ReclaimPurpose::Sweep => counters.segments_expired.inc(),
+            ReclaimPurpose::Compact => counters.segments_compacted.inc(),
+            ReclaimPurpose::Evict => counters.segments_evicted.inc(),
         }
         reclaim.stuck.clear();
         if self.segments.retire_generation(id) {
@@ -312,7 +312,7 @@ impl Store {
     }
 }
 
-/// Bytes of an item and of the pieces of its value.
+/// Bytes of an item and of the chunks of its value.
 fn whole_bytes(item: &Item) -> u64 {
     item.bytes() + if item.is_chained() { u64::from(item.value_len) } else { 0 }
 }

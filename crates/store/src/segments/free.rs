@@ -5,7 +5,7 @@ use std::time::Duration;
 use fabcache_layout::segment::{self, Kind};
 use fabcache_layout::sync::{Ordering, fence};
 
-use super::{Claim, Segments};
+use super::{ClaimPurpose, Segments};
 use crate::bounds::{RECLAIM_RESERVE_SEGMENTS, REWRITE_RESERVE_DIVISOR};
 
 impl Segments {
@@ -20,18 +20,18 @@ impl Segments {
     }
 
     /// Free segments that such a claim may not have.
-    pub fn kept_back(&self, claim: Claim) -> usize {
+    pub fn kept_back(&self, claim: ClaimPurpose) -> usize {
         match claim {
-            Claim::Move => 0,
-            Claim::New if self.fills_up => {
+            ClaimPurpose::Move => 0,
+            ClaimPurpose::New if self.fills_up => {
                 let for_rewrites = self.limit() as usize / REWRITE_RESERVE_DIVISOR;
                 RECLAIM_RESERVE_SEGMENTS + for_rewrites.max(RECLAIM_RESERVE_SEGMENTS)
             }
-            Claim::New | Claim::Rewrite => RECLAIM_RESERVE_SEGMENTS,
+            ClaimPurpose::New | ClaimPurpose::Rewrite => RECLAIM_RESERVE_SEGMENTS,
         }
     }
 
-    pub(super) fn take_free(&self, claim: Claim) -> Option<u32> {
+    pub(super) fn take_free(&self, claim: ClaimPurpose) -> Option<u32> {
         loop {
             let mut free = self.lock(&self.free);
             if free.len() <= self.kept_back(claim) {
@@ -61,7 +61,7 @@ impl Segments {
 
     /// Takes a free segment for the index; its offset.
     pub fn take_for_index(&self) -> Option<u64> {
-        let id = self.take_free(Claim::New)?;
+        let id = self.take_free(ClaimPurpose::New)?;
         self.set_kind(id, Kind::Index, self.geometry.segment_bytes() as u32);
         self.index_segments.fetch_add(1, Ordering::Relaxed);
         Some(self.geometry.segment_offset(id))

@@ -12,11 +12,11 @@
 //! The part of a segment that others may read is in the region (`layout::segment`); this is the server's own part.
 
 mod free;
-mod grace;
-pub mod marks;
+mod grace_period;
 #[cfg(all(test, loom))]
 mod models;
 mod pins;
+pub mod time_marks;
 pub mod ttl;
 
 use std::collections::VecDeque;
@@ -29,10 +29,10 @@ use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex
 use fabcache_layout::{Geometry, Memory};
 
 use crate::bounds::{LATE_SECONDS_MIN, LATE_TTL_DIVISOR, STABLE_LOOKS_MAX, TAIL_DIVISOR};
-use grace::Grace;
-use marks::Marks;
-use ttl::Classes;
+use grace_period::GracePeriod;
+use time_marks::TimeMarks;
 pub use ttl::Queue;
+use ttl::TtlBuckets;
 
 /// The deadline of a segment in which nothing is known to expire.
 pub const NO_DEADLINE: u32 = u32::MAX;
@@ -55,7 +55,7 @@ fn deadline_of(expiry: u32, ttl: u32) -> u32 {
 
 /// The purpose of a claim. When few segments are free, not every purpose gets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum ClaimPurpose {
     /// A new item, or the index.
     New,
     /// An item that takes its own place, such as one that was touched. memcached does this in place, so it must work
@@ -76,11 +76,11 @@ pub enum NoSpace {
 
 /// Why it cannot be told how far a segment is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unstable {
+pub enum UnknownExtent {
     /// It holds no items.
     Empty,
     /// Somebody is in the middle of writing one.
-    Written,
+    StoredItem,
 }
 
 /// Space for one item, of the caller alone until it is committed.
@@ -105,7 +105,7 @@ struct Segment {
     live: AtomicU64,
     /// Senders that read values in place.
     pins: AtomicU32,
-    /// Unpublished pieces of values still being received.
+    /// Unpublished chunks of values still being received.
     orphans: AtomicU32,
     /// Order of sealing.
     sealed_order: AtomicU64,
@@ -124,7 +124,7 @@ struct Segment {
     /// It was opened for what reclaim moves.
     for_moves: AtomicBool,
     kind: AtomicU32,
-    marks: Mutex<Marks>,
+    marks: Mutex<TimeMarks>,
     marked: AtomicU32,
 }
 
@@ -144,7 +144,7 @@ impl Segment {
             is_main: AtomicBool::new(false),
             for_moves: AtomicBool::new(false),
             kind: AtomicU32::new(Kind::Free as u32),
-            marks: Mutex::new(Marks::default()),
+            marks: Mutex::new(TimeMarks::default()),
             marked: AtomicU32::new(0),
         }
     }
@@ -167,7 +167,7 @@ pub struct SealedSegment {
     pub order: u64,
     /// Every item in it is expired from this second on; none if some never expire.
     pub last_expiry: Option<u32>,
-    /// It holds pieces of values still being received.
+    /// It holds chunks of values still being received.
     pub orphans: bool,
 }
 
@@ -180,7 +180,7 @@ pub struct Segments {
     /// Of each segment, the second at which it is to be walked for what has expired; 0 if nothing lives in it. Close
     /// together, as all are looked at every second. Lowered by writers before they commit, taken by the walker.
     deadlines: Box<[AtomicU32]>,
-    classes: Classes,
+    classes: TtlBuckets,
     /// The segment that items of each class go to, or NONE. Changed under `opening`.
     open: Box<[AtomicU32]>,
     /// Of each class, the segment that was open before, if it is not yet full: what the last item did not fit into is
@@ -189,7 +189,7 @@ pub struct Segments {
     opening: Mutex<()>,
     free: Mutex<VecDeque<u32>>,
     free_count: AtomicUsize,
-    grace: Grace,
+    grace: GracePeriod,
     /// Segments in use or free: the memory limit, in segments.
     limit: AtomicU32,
     /// Whether memory may fill up for good: live items are not evicted.
@@ -216,7 +216,7 @@ impl Segments {
         grace: Duration,
     ) -> Segments {
         let limit = limit.min(geometry.segments);
-        let classes = Classes::new(limit, threads);
+        let classes = TtlBuckets::new(limit, threads);
         let segments = Segments {
             memory,
             geometry,
@@ -228,7 +228,7 @@ impl Segments {
             opening: Mutex::new(()),
             free: Mutex::new((0..limit).collect()),
             free_count: AtomicUsize::new(limit as usize),
-            grace: Grace::new(grace, geometry.segments),
+            grace: GracePeriod::new(grace, geometry.segments),
             limit: AtomicU32::new(limit),
             fills_up,
             retired: Mutex::new((limit..geometry.segments).collect()),
@@ -310,7 +310,13 @@ impl Segments {
     // ---- writing ----
 
     /// Reserves `len` bytes (a multiple of 4) among items of `class`. Never waits for reclaim.
-    pub fn reserve(&self, class: usize, len: u64, now: u32, claim: Claim) -> Result<Reservation, NoSpace> {
+    pub fn reserve(
+        &self,
+        class: usize,
+        len: u64,
+        now: u32,
+        claim: ClaimPurpose,
+    ) -> Result<Reservation, NoSpace> {
         self.reserve_between(class, len, len, now, claim)
     }
 
@@ -322,7 +328,7 @@ impl Segments {
         min: u64,
         max: u64,
         now: u32,
-        claim: Claim,
+        claim: ClaimPurpose,
     ) -> Result<Reservation, NoSpace> {
         let capacity = self.geometry.segment_bytes();
         debug_assert!(min > 0 && min <= max && min.is_multiple_of(4));
@@ -330,10 +336,10 @@ impl Segments {
             return Err(NoSpace::TooLong);
         }
         // Segments that rewrites opened are not for new items, or nothing would remain for the next rewrites.
-        if self.fills_up && claim == Claim::New && self.free_count() < self.kept_back(claim) {
+        if self.fills_up && claim == ClaimPurpose::New && self.free_count() < self.kept_back(claim) {
             return Err(NoSpace::Full);
         }
-        // Pieces are cut to what is left, and would use a tail up in scraps.
+        // Chunks are cut to what is left, and would use a tail up in scraps.
         let tail = if min == max { self.tails[class].load(Ordering::Acquire) } else { NONE };
         if tail != NONE
             && let Some(reservation) = self.reserve_in(tail, min, max, now)
@@ -353,9 +359,9 @@ impl Segments {
         }
     }
 
-    fn count_gained(&self, reservation: &Reservation, claim: Claim) {
+    fn count_gained(&self, reservation: &Reservation, claim: ClaimPurpose) {
         let segment = &self.segments[reservation.segment as usize];
-        if claim != Claim::Move && segment.for_moves.load(Ordering::Relaxed) {
+        if claim != ClaimPurpose::Move && segment.for_moves.load(Ordering::Relaxed) {
             self.gained_bytes.fetch_add(reservation.len, Ordering::Relaxed);
         }
     }
@@ -397,7 +403,7 @@ impl Segments {
         }
     }
 
-    /// Notes when the item in the reservation is to be walked for, before it is committed. Pieces expire with the item
+    /// Notes when the item in the reservation is to be walked for, before it is committed. Chunks expire with the item
     /// that has them.
     #[inline]
     pub fn note_expiry(&self, reservation: &Reservation, expiry: u32, now: u32) {
@@ -426,7 +432,7 @@ impl Segments {
         segment.allocation.fetch_sub(PENDING_ONE, Ordering::Release);
     }
 
-    /// Counts an item of `bytes` as alive; `items` is 0 for a piece of a value.
+    /// Counts an item of `bytes` as alive; `items` is 0 for a chunk of a value.
     #[inline]
     pub fn count_live(&self, offset: u64, bytes: u64, items: u64) {
         if let Some(id) = self.geometry.segment_of(offset) {
@@ -457,7 +463,7 @@ impl Segments {
         self.segments[id as usize].allocation.load(Ordering::Acquire) & PENDING_MASK == 0
     }
 
-    /// Counts a piece that no item owns yet, or (`-1`) no longer.
+    /// Counts a chunk that no item owns yet, or (`-1`) no longer.
     pub fn count_orphan(&self, offset: u64, change: i32) {
         if let Some(id) = self.geometry.segment_of(offset) {
             let orphans = &self.segments[id as usize].orphans;
@@ -503,13 +509,13 @@ impl Segments {
     // ---- opening and sealing ----
 
     /// Puts a free segment in the place of `old` (NONE for none), unless another thread did.
-    fn replace_open(&self, class: usize, old: u32, now: u32, claim: Claim) -> Result<(), NoSpace> {
+    fn replace_open(&self, class: usize, old: u32, now: u32, claim: ClaimPurpose) -> Result<(), NoSpace> {
         let _opening = self.lock(&self.opening);
         if self.open[class].load(Ordering::Acquire) != old {
             return Ok(());
         }
         let id = self.take_free(claim).ok_or(NoSpace::Full)?;
-        if claim == Claim::Move {
+        if claim == ClaimPurpose::Move {
             self.opened_for_moves.fetch_add(1, Ordering::Relaxed);
         }
         let segment = &self.segments[id as usize];
@@ -519,7 +525,7 @@ impl Segments {
         segment.shortest_ttl.store(u32::MAX, Ordering::Relaxed);
         segment.endless.store(false, Ordering::Relaxed);
         segment.is_main.store(self.classes.queue_of(class) == Queue::Main, Ordering::Relaxed);
-        segment.for_moves.store(claim == Claim::Move, Ordering::Relaxed);
+        segment.for_moves.store(claim == ClaimPurpose::Move, Ordering::Relaxed);
         segment.marked.store(0, Ordering::Relaxed);
         self.lock(&segment.marks).clear();
         self.deadlines[id as usize].store(NO_DEADLINE, Ordering::Relaxed);
@@ -631,19 +637,19 @@ impl Segments {
     }
 
     /// Takes the deadline of a segment, and tells how far it is written.
-    pub fn take_deadline(&self, id: u32) -> (u32, Result<u64, Unstable>) {
+    pub fn take_deadline(&self, id: u32) -> (u32, Result<u64, UnknownExtent>) {
         // Acquire: the reservation of whoever noted a deadline before is seen below, committed or pending.
         let deadline = self.deadlines[id as usize].swap(NO_DEADLINE, Ordering::AcqRel);
         let written = self.written_up_to(id);
-        (if matches!(written, Err(Unstable::Empty)) { NO_DEADLINE } else { deadline }, written)
+        (if matches!(written, Err(UnknownExtent::Empty)) { NO_DEADLINE } else { deadline }, written)
     }
 
     /// How far a segment is written: items in front of that are committed, and those behind bring deadlines of their own.
-    pub fn written_up_to(&self, id: u32) -> Result<u64, Unstable> {
+    pub fn written_up_to(&self, id: u32) -> Result<u64, UnknownExtent> {
         let allocation = &self.segments[id as usize].allocation;
         for _ in 0..STABLE_LOOKS_MAX {
             if !matches!(self.kind(id), Kind::Open | Kind::Sealed) {
-                return Err(Unstable::Empty);
+                return Err(UnknownExtent::Empty);
             }
             let word = allocation.load(Ordering::Acquire);
             if word & PENDING_MASK == 0 {
@@ -651,7 +657,7 @@ impl Segments {
             }
             std::hint::spin_loop();
         }
-        Err(Unstable::Written)
+        Err(UnknownExtent::StoredItem)
     }
 
     /// The segment is to be walked at `deadline` or earlier.

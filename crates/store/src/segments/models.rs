@@ -10,7 +10,7 @@ use fabcache_layout::{Geometry, Memory};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-use super::{Claim, PENDING_MASK, SEALED, Segments};
+use super::{ClaimPurpose, PENDING_MASK, SEALED, Segments};
 use crate::models::check;
 
 const SEGMENT_SHIFT: u32 = 4;
@@ -57,7 +57,7 @@ impl World {
 
     /// Writes an "item" with an expiry second, among those that have none; where it lies.
     fn write_until(&self, value: u64, expiry: u32) -> Place {
-        let space = self.segments.reserve(0, ITEM_BYTES, 2, Claim::Move).expect("there is room");
+        let space = self.segments.reserve(0, ITEM_BYTES, 2, ClaimPurpose::Move).expect("there is room");
         let place = Place { segment: space.segment, offset: space.offset };
         self.memory.copy_in(space.offset, &value.to_le_bytes());
         self.segments.commit(space, expiry);
@@ -117,7 +117,7 @@ fn a_segment_that_others_fill_and_seal_is_seen_whole() {
 fn a_late_reservation_is_of_the_new_generation() {
     check(3, || {
         let world = World::new();
-        let place = world.segments.reserve(0, ITEM_BYTES, 1, Claim::Move).expect("there is room");
+        let place = world.segments.reserve(0, ITEM_BYTES, 1, ClaimPurpose::Move).expect("there is room");
         let (segment, offset) = (place.segment, place.offset);
         world.segments.commit(place, 0);
         let other = {
@@ -132,7 +132,7 @@ fn a_late_reservation_is_of_the_new_generation() {
             })
         };
         // It may have found the segment open before, and reserve in it after.
-        let space = world.segments.reserve(0, ITEM_BYTES, 2, Claim::Move).expect("there is room");
+        let space = world.segments.reserve(0, ITEM_BYTES, 2, ClaimPurpose::Move).expect("there is room");
         if space.offset == offset {
             assert_eq!(world.segments.generation(segment), 1, "its place was in use before");
             assert_eq!(world.segments.opened(segment), 2, "it was opened again");
@@ -296,7 +296,7 @@ fn no_deadline_is_lost() {
     check(3, || {
         let world = World::new();
         let write_until = |expiry: u32| {
-            let space = world.segments.reserve(0, ITEM_BYTES, 2, Claim::Move).expect("there is room");
+            let space = world.segments.reserve(0, ITEM_BYTES, 2, ClaimPurpose::Move).expect("there is room");
             let place = Place { segment: space.segment, offset: space.offset };
             world.memory.copy_in(space.offset, &u64::from(expiry).to_le_bytes());
             world.segments.note_expiry(&space, expiry, 2);

@@ -47,7 +47,7 @@ const _: () = assert!(step_of(u32::MAX) < STEPS);
 /// The classes, and where they lie among the open segments: the small queue's, then the main queue's; of each, first
 /// the lanes of items without expiry, then each class of those that expire with its lanes.
 #[derive(Debug)]
-pub struct Classes {
+pub struct TtlBuckets {
     /// Lanes of items without expiry.
     lasting_lanes: usize,
     /// Classes of items that expire.
@@ -60,16 +60,16 @@ pub struct Classes {
     seen: Box<[AtomicU32]>,
 }
 
-impl Classes {
+impl TtlBuckets {
     /// As many as `segments` in all allow, at least one of items that expire and one of others for each queue, for so
     /// many threads.
-    pub fn new(segments: u32, threads: usize) -> Classes {
+    pub fn new(segments: u32, threads: usize) -> TtlBuckets {
         let open_max = segments as usize / OPEN_SEGMENTS_DIVISOR / 2;
         let lasting_lanes = (open_max / LASTING_LANES_DIVISOR).clamp(1, threads);
         let expiring = open_max.saturating_sub(lasting_lanes).max(1);
         let lanes = (expiring / CLASSES_BEFORE_LANES).clamp(1, threads);
         let count = (expiring / lanes).min(STEPS);
-        let classes = Classes {
+        let classes = TtlBuckets {
             lasting_lanes,
             count,
             lanes,
@@ -184,7 +184,7 @@ fn shares(seen: &[u32], count: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn written(classes: &Classes, items: &[(u32, usize)]) {
+    fn written(classes: &TtlBuckets, items: &[(u32, usize)]) {
         for (ttl, count) in items {
             (0..*count).for_each(|_| classes.sample(0, *ttl));
         }
@@ -205,21 +205,21 @@ mod tests {
     fn few_segments_have_few_classes_and_many_one_a_step() {
         for segments in [8, 63, 255, 511, 2_047, 7_168, 1 << 20] {
             for threads in [1, 4, 64] {
-                let classes = Classes::new(segments, threads);
+                let classes = TtlBuckets::new(segments, threads);
                 let open_max = segments as usize * 3 / 100;
                 assert!(classes.open_max() <= open_max.max(4), "{segments}: {classes:?}");
                 let all = (0..STEPS).map(|step| classes.class_of_step(step)).collect::<Vec<_>>();
                 assert!(all.is_sorted() && *all.last().expect("steps") < classes.count);
             }
         }
-        let classes = Classes::new(1 << 20, 1);
+        let classes = TtlBuckets::new(1 << 20, 1);
         let class = |ttl: u32| classes.class_of(Queue::Small, 1_000 + ttl, 1_000, 0);
         assert_ne!(class(60), class(70));
     }
 
     #[test]
     fn common_times_have_a_class_of_their_own_and_rare_ones_share() {
-        let classes = Classes::new(400, 8);
+        let classes = TtlBuckets::new(400, 8);
         assert_eq!((classes.open_max(), classes.count), (10, 4));
         let class = |ttl: u32| classes.class_of(Queue::Small, 10 + ttl, 10, 3);
         written(&classes, &[(60, 5_000), (70, 4_000), (300, 3_000), (900, 5), (5_000, 5), (86_400, 5)]);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn no_more_times_than_classes_are_all_apart() {
-        let classes = Classes::new(400, 8);
+        let classes = TtlBuckets::new(400, 8);
         written(&classes, &[(10, 3), (20, 3), (40, 3), (9_000, 500)]);
         let mut all = [10, 20, 40, 9_000].map(|ttl| classes.class_of(Queue::Small, 10 + ttl, 10, 3));
         all.sort_unstable();
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn lanes_do_not_meet() {
         for (segments, threads) in [(255, 8), (1_023, 8), (7_168, 16), (1 << 16, 64)] {
-            let classes = Classes::new(segments, threads);
+            let classes = TtlBuckets::new(segments, threads);
             let mut seen = std::collections::HashMap::new();
             for (thread, queue) in (0..threads).flat_map(|i| [(i, Queue::Small), (i, Queue::Main)]) {
                 for ttl in [0, 1, 60, 3_600, 90_000] {
@@ -254,7 +254,7 @@ mod tests {
                 }
             }
         }
-        let of = |thread| Classes::new(7_168, 16).class_of(Queue::Small, 0, 10, thread);
+        let of = |thread| TtlBuckets::new(7_168, 16).class_of(Queue::Small, 0, 10, thread);
         let lanes: std::collections::HashSet<_> = (0..16).map(of).collect();
         assert_eq!(lanes.len(), 16, "each thread has its own where memory is large");
     }

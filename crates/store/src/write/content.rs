@@ -1,46 +1,46 @@
-//! The value of a new item: worked out from what a client sent and what was there, as bytes or as pieces.
+//! The value of a new item: worked out from what a client sent and what was there, as bytes or as chunks.
 
 use std::borrow::Cow;
 
 use fabcache_layout::KeyHash;
-use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX, PieceEntry};
+use fabcache_layout::item::{ChunkEntry, HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
 
-use super::{Blocked, Change, Existing, NewValue, Value, Write};
+use super::{Change, ExistingItem, NewValue, Value, Write, WriteObstacle};
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::info::Expiry;
-use crate::segments::{Claim, NoSpace, Queue};
+use crate::segments::{ClaimPurpose, NoSpace, Queue};
 use crate::store::Store;
-use crate::upload::{Upload, Uploaded};
+use crate::upload::{CompletedUpload, Upload};
 
 /// The value of a new item, worked out.
 pub(super) struct Content<'a> {
     pub(super) len: u64,
-    /// All of it, if there are no pieces.
+    /// All of it, if there are no chunks.
     pub(super) bytes: Cow<'a, [u8]>,
-    pub(super) pieces: Vec<PieceEntry>,
-    /// Pieces written for this item only.
-    made: Vec<PieceEntry>,
-    /// Pieces whose bytes went into one of `made`.
-    merged: Vec<PieceEntry>,
-    /// The old item's pieces go on living, but for the merged ones.
+    pub(super) chunks: Vec<ChunkEntry>,
+    /// Chunks written for this item only.
+    made: Vec<ChunkEntry>,
+    /// Chunks whose bytes went into one of `made`.
+    merged: Vec<ChunkEntry>,
+    /// The old item's chunks go on living, but for the merged ones.
     keeps_old: bool,
-    /// The upload whose pieces become this item's.
-    upload: Option<&'a Uploaded>,
-    /// Where pieces written for this item go.
+    /// The upload whose chunks become this item's.
+    upload: Option<&'a CompletedUpload>,
+    /// Where chunks written for this item go.
     queue: Queue,
 }
 
 impl<'a> Content<'a> {
     fn of_bytes(bytes: Cow<'a, [u8]>) -> Content<'a> {
-        Content { len: bytes.len() as u64, bytes, ..Content::of_pieces(Vec::new(), 0) }
+        Content { len: bytes.len() as u64, bytes, ..Content::of_chunks(Vec::new(), 0) }
     }
 
-    fn of_pieces(pieces: Vec<PieceEntry>, len: u64) -> Content<'a> {
+    fn of_chunks(chunks: Vec<ChunkEntry>, len: u64) -> Content<'a> {
         Content {
             len,
             bytes: (&[][..]).into(),
-            pieces,
+            chunks,
             made: Vec::new(),
             merged: Vec::new(),
             keeps_old: false,
@@ -49,35 +49,35 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// What is written behind the key: the bytes, or the table of pieces.
+    /// What is written behind the key: the bytes, or the table of chunks.
     pub(super) fn payload(&self) -> Cow<'_, [u8]> {
-        if self.pieces.is_empty() {
+        if self.chunks.is_empty() {
             return Cow::Borrowed(&self.bytes);
         }
-        self.pieces.iter().flat_map(|piece| piece.to_bytes()).collect()
+        self.chunks.iter().flat_map(|chunk| chunk.to_bytes()).collect()
     }
 
     /// The item is not stored after all.
     pub(super) fn give_up(&self, store: &Store) {
-        for piece in &self.made {
-            store.kill_piece(*piece);
+        for chunk in &self.made {
+            store.kill_chunk(*chunk);
         }
     }
 
-    /// Ends the pieces of the item that this one replaces, unless it goes on having them.
-    pub(super) fn kill_old_pieces(&self, store: &Store, offset: u64, old: &Item) {
+    /// Ends the chunks of the item that this one replaces, unless it goes on having them.
+    pub(super) fn kill_old_chunks(&self, store: &Store, offset: u64, old: &Item) {
         if !self.keeps_old {
-            store.kill_pieces(offset, old);
+            store.kill_chunks(offset, old);
         }
     }
 
-    /// The item is stored: those of an upload are no longer orphans, merged pieces die.
+    /// The item is stored: those of an upload are no longer orphans, merged chunks die.
     pub(super) fn settle(&self, store: &Store) {
         if let Some(upload) = self.upload {
             upload.adopt();
         }
-        for piece in &self.merged {
-            store.kill_piece(*piece);
+        for chunk in &self.merged {
+            store.kill_chunk(*chunk);
         }
     }
 }
@@ -87,16 +87,16 @@ impl Handle {
     pub(super) fn content<'a>(
         &self,
         hash: KeyHash,
-        existing: &mut Existing<'_>,
+        existing: &mut ExistingItem<'_>,
         write: &Write<'a>,
-        cut: Option<&'a Uploaded>,
-    ) -> Result<Content<'a>, Blocked> {
+        cut: Option<&'a CompletedUpload>,
+    ) -> Result<Content<'a>, WriteObstacle> {
         match write.value {
-            NewValue::Is(Value::Uploaded(uploaded)) => self.content_of_upload(uploaded),
+            NewValue::Is(Value::CompletedUpload(uploaded)) => self.content_of_upload(uploaded),
             NewValue::Is(Value::Bytes(bytes)) => match cut {
                 Some(cut) => self.content_of_upload(cut),
                 None if self.fits_contiguously(bytes.len() as u64) => Ok(Content::of_bytes(bytes.into())),
-                None => Err(Blocked::Pieces),
+                None => Err(WriteObstacle::Chunks),
             },
             NewValue::Same => Ok(self.content_of_existing(existing)),
             NewValue::Number { number, width } => {
@@ -107,64 +107,64 @@ impl Handle {
         }
     }
 
-    fn content_of_upload<'a>(&self, uploaded: &'a Uploaded) -> Result<Content<'a>, Blocked> {
+    fn content_of_upload<'a>(&self, uploaded: &'a CompletedUpload) -> Result<Content<'a>, WriteObstacle> {
         if let Some(bytes) = uploaded.as_bytes() {
             return Ok(Content::of_bytes(bytes.into()));
         }
-        // Reclaim takes pieces of a value still being received only when nothing else is left.
-        if uploaded.pieces().iter().any(|piece| self.store.live_piece(*piece).is_none()) {
-            return Err(Blocked::Lost);
+        // Reclaim takes chunks of a value still being received only when nothing else is left.
+        if uploaded.chunks().iter().any(|chunk| self.store.live_chunk(*chunk).is_none()) {
+            return Err(WriteObstacle::Lost);
         }
         Ok(Content {
             upload: Some(uploaded),
-            ..Content::of_pieces(uploaded.pieces().to_vec(), uploaded.len())
+            ..Content::of_chunks(uploaded.chunks().to_vec(), uploaded.len())
         })
     }
 
-    fn content_of_existing<'a>(&self, existing: &Existing<'_>) -> Content<'a> {
+    fn content_of_existing<'a>(&self, existing: &ExistingItem<'_>) -> Content<'a> {
         let (Some(at), Some(item)) = (existing.at, existing.item) else {
             return Content::of_bytes((&[][..]).into());
         };
         let offset = at.slot.offset();
         if item.is_chained() {
-            let pieces = self.store.pieces(offset, &item);
-            return Content { keeps_old: true, ..Content::of_pieces(pieces, u64::from(item.value_len)) };
+            let chunks = self.store.chunks(offset, &item);
+            return Content { keeps_old: true, ..Content::of_chunks(chunks, u64::from(item.value_len)) };
         }
         let mut bytes = Vec::new();
         self.store.memory.append_to(offset + item.payload_at(), item.value_len as usize, &mut bytes);
         Content::of_bytes(bytes.into())
     }
 
-    /// The existing value and a new part, as bytes if that is short, else as pieces: the old ones, the new ones, and
+    /// The existing value and a new part, as bytes if that is short, else as chunks: the old ones, the new ones, and
     /// one in place of two where short ones meet, so that appending often does not make many.
     fn joined<'a>(
         &self,
         hash: KeyHash,
-        existing: &mut Existing<'_>,
+        existing: &mut ExistingItem<'_>,
         write: &Write<'_>,
         value: Value<'a>,
-        cut: Option<&'a Uploaded>,
+        cut: Option<&'a CompletedUpload>,
         after: bool,
-    ) -> Result<Content<'a>, Blocked> {
+    ) -> Result<Content<'a>, WriteObstacle> {
         let old = self.content_of_existing(existing);
         let new = match (value, cut) {
             (_, Some(cut)) => self.content_of_upload(cut)?,
-            (Value::Uploaded(uploaded), None) => self.content_of_upload(uploaded)?,
+            (Value::CompletedUpload(uploaded), None) => self.content_of_upload(uploaded)?,
             (Value::Bytes(bytes), None) => Content::of_bytes(bytes.into()),
         };
         let len = old.len + new.len;
-        if old.pieces.is_empty() && new.pieces.is_empty() && self.fits_contiguously(len) {
+        if old.chunks.is_empty() && new.chunks.is_empty() && self.fits_contiguously(len) {
             let (first, second) = if after { (&old.bytes, &new.bytes) } else { (&new.bytes, &old.bytes) };
             return Ok(Content::of_bytes([&**first, &**second].concat().into()));
         }
-        if new.pieces.is_empty() && new.bytes.len() > self.store.piece_value_bytes_max() {
-            return Err(Blocked::Pieces);
+        if new.chunks.is_empty() && new.bytes.len() > self.store.chunk_value_bytes_max() {
+            return Err(WriteObstacle::Chunks);
         }
         let mut joined = Content {
-            keeps_old: !old.pieces.is_empty(),
+            keeps_old: !old.chunks.is_empty(),
             upload: new.upload,
             queue: self.queue_for(hash, existing),
-            ..Content::of_pieces(Vec::new(), len)
+            ..Content::of_chunks(Vec::new(), len)
         };
         let parts = if after { [old, new] } else { [new, old] };
         for part in parts {
@@ -184,35 +184,35 @@ impl Handle {
         part: Content<'_>,
     ) -> Result<(), NoSpace> {
         let store = &*self.store;
-        let mut pieces = part.pieces.into_iter();
+        let mut chunks = part.chunks.into_iter();
         let mut seam = if part.bytes.is_empty() { None } else { Some(part.bytes.into_owned()) };
-        if let Some(last) = joined.pieces.last().copied() {
+        if let Some(last) = joined.chunks.last().copied() {
             let next_len = seam
                 .as_ref()
-                .map_or_else(|| pieces.as_slice().first().map_or(0, |p| p.len as usize), Vec::len);
-            if next_len > 0 && last.len as usize + next_len <= store.piece_value_bytes_max() {
-                let mut bytes = store.piece_value(last);
+                .map_or_else(|| chunks.as_slice().first().map_or(0, |p| p.len as usize), Vec::len);
+            if next_len > 0 && last.len as usize + next_len <= store.chunk_value_bytes_max() {
+                let mut bytes = store.chunk_value(last);
                 match seam.take() {
                     Some(next) => bytes.extend_from_slice(&next),
                     None => {
-                        let next = pieces.next().expect("it has a length");
-                        bytes.extend_from_slice(&store.piece_value(next));
+                        let next = chunks.next().expect("it has a length");
+                        bytes.extend_from_slice(&store.chunk_value(next));
                         joined.merged.push(next);
                     }
                 }
-                joined.pieces.pop();
+                joined.chunks.pop();
                 joined.merged.push(last);
                 seam = Some(bytes);
             }
         }
         let mut rest = seam.as_deref().unwrap_or_default();
         while !rest.is_empty() {
-            let piece = store.write_piece(hash, joined.queue, expiry, rest, Claim::New, false)?;
-            rest = &rest[piece.len as usize..];
-            joined.made.push(piece);
-            joined.pieces.push(piece);
+            let chunk = store.write_chunk(hash, joined.queue, expiry, rest, ClaimPurpose::New, false)?;
+            rest = &rest[chunk.len as usize..];
+            joined.made.push(chunk);
+            joined.chunks.push(chunk);
         }
-        joined.pieces.extend(pieces);
+        joined.chunks.extend(chunks);
         Ok(())
     }
 
@@ -220,8 +220,8 @@ impl Handle {
         value_len + (HEADER_BYTES_MAX + KEY_BYTES_MAX) as u64 <= self.store.contiguous_bytes_max()
     }
 
-    /// Cuts the value of a change into pieces, without the lock.
-    pub(super) fn cut(&self, key: &[u8], change: Change<'_>) -> Result<Uploaded, OutOfMemory> {
+    /// Cuts the value of a change into chunks, without the lock.
+    pub(super) fn cut(&self, key: &[u8], change: Change<'_>) -> Result<CompletedUpload, OutOfMemory> {
         let Change::Write(Write {
             value:
                 NewValue::Is(Value::Bytes(bytes))
@@ -235,6 +235,6 @@ impl Handle {
         };
         let mut upload = Upload::begin(&self.store, key, expiry, bytes.len() as u64);
         upload.write(self, bytes)?;
-        upload.finish_in_pieces(self)
+        upload.finish_in_chunks(self)
     }
 }

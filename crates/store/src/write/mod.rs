@@ -17,19 +17,19 @@ use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::index::group::LockedGroup;
 use crate::index::resize::Growth;
-use crate::index::{NoBlock, SlotAt};
+use crate::index::{NoIndexBlock, SlotSnapshot};
 use crate::info::{Detail, Expiry, ItemInfo, Miss};
-use crate::segments::{Claim, NoSpace, Queue};
+use crate::segments::{ClaimPurpose, NoSpace, Queue};
 use crate::store::Store;
-use crate::upload::Uploaded;
+use crate::upload::CompletedUpload;
 
 /// What a client sent as a value.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// All of it.
     Bytes(&'a [u8]),
-    /// Received piece by piece; for the key it was begun with.
-    Uploaded(&'a Uploaded),
+    /// Received chunk by chunk; for the key it was begun with.
+    CompletedUpload(&'a CompletedUpload),
 }
 
 impl Value<'_> {
@@ -37,7 +37,7 @@ impl Value<'_> {
     pub fn len(&self) -> u64 {
         match self {
             Value::Bytes(bytes) => bytes.len() as u64,
-            Value::Uploaded(uploaded) => uploaded.len(),
+            Value::CompletedUpload(uploaded) => uploaded.len(),
         }
     }
 
@@ -108,11 +108,11 @@ impl<'a> Write<'a> {
 
     /// A replacement of about the same size may use the reserve for rewrites; a larger one may not, or the reserve
     /// would be used up.
-    fn claim(&self) -> Claim {
+    fn claim(&self) -> ClaimPurpose {
         match self.value {
-            NewValue::Same => Claim::Rewrite,
-            NewValue::Number { width, .. } if width > 0 => Claim::Rewrite,
-            _ => Claim::New,
+            NewValue::Same => ClaimPurpose::Rewrite,
+            NewValue::Number { width, .. } if width > 0 => ClaimPurpose::Rewrite,
+            _ => ClaimPurpose::New,
         }
     }
 }
@@ -136,23 +136,23 @@ pub enum Change<'a> {
 }
 
 impl Change<'_> {
-    fn claim(&self) -> Claim {
-        if let Change::Write(write) = self { write.claim() } else { Claim::New }
+    fn claim(&self) -> ClaimPurpose {
+        if let Change::Write(write) = self { write.claim() } else { ClaimPurpose::New }
     }
 }
 
 /// What a new item got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Written {
+pub struct StoredItem {
     /// Its CAS value.
     pub cas: u64,
 }
 
 /// What is there when a write decides.
 #[derive(Debug)]
-pub struct Existing<'s> {
+pub struct ExistingItem<'s> {
     store: &'s Store,
-    at: Option<SlotAt>,
+    at: Option<SlotSnapshot>,
     item: Option<Item>,
     /// The flush epoch in which the item was judged. What is stored belongs to it: a flush that came after is answered
     /// after, and forgets it.
@@ -162,7 +162,7 @@ pub struct Existing<'s> {
     scratch: Vec<u8>,
 }
 
-impl Existing<'_> {
+impl ExistingItem<'_> {
     /// The value, if it is one of at most `max` bytes.
     pub fn value(&mut self, max: u32) -> Option<&[u8]> {
         let (at, item) = (self.at?, self.item?);
@@ -177,24 +177,24 @@ impl Existing<'_> {
 }
 
 /// Why a write cannot be done while the lock is held.
-enum Blocked {
+enum WriteObstacle {
     /// No segment has room.
     Space,
     /// The index needs another block.
     Index,
-    /// The value must first be cut into pieces.
-    Pieces,
+    /// The value must first be cut into chunks.
+    Chunks,
     /// Reclaim took a part of the value while it was being received, as nothing else was left to take.
     Lost,
-    /// The value is in so many pieces that their table does not fit a segment.
+    /// The value is in so many chunks that their table does not fit a segment.
     Scattered,
 }
 
-impl From<NoSpace> for Blocked {
-    fn from(why: NoSpace) -> Blocked {
+impl From<NoSpace> for WriteObstacle {
+    fn from(why: NoSpace) -> WriteObstacle {
         match why {
-            NoSpace::Full => Blocked::Space,
-            NoSpace::TooLong => Blocked::Scattered,
+            NoSpace::Full => WriteObstacle::Space,
+            NoSpace::TooLong => WriteObstacle::Scattered,
         }
     }
 }
@@ -209,11 +209,11 @@ impl Handle {
     pub fn mutate<'a, R>(
         &self,
         key: &[u8],
-        mut decide: impl FnMut(&mut Existing<'_>) -> (Change<'a>, R),
-    ) -> Result<(R, Written), OutOfMemory> {
+        mut decide: impl FnMut(&mut ExistingItem<'_>) -> (Change<'a>, R),
+    ) -> Result<(R, StoredItem), OutOfMemory> {
         let store = &*self.store;
         let hash = store.hash(key);
-        let mut cut: Option<Uploaded> = None;
+        let mut cut: Option<CompletedUpload> = None;
         for tries in 0..WRITE_TRIES_MAX {
             let group = store.index.lock(hash);
             let mut existing = self.existing(&group, hash, key);
@@ -227,22 +227,22 @@ impl Handle {
                         self.after_write(hash, bytes);
                         return Ok((result, written));
                     }
-                    return Ok((result, Written::default()));
+                    return Ok((result, StoredItem::default()));
                 }
-                Err(Blocked::Space) => self.make_room(change.claim(), tries)?,
-                Err(Blocked::Index) => {
+                Err(WriteObstacle::Space) => self.make_room(change.claim(), tries)?,
+                Err(WriteObstacle::Index) => {
                     let more = store.index.add_chain_memory(hash, &|| store.index_segment());
-                    more.or_else(|NoBlock| self.make_room(Claim::New, tries))?;
+                    more.or_else(|NoIndexBlock| self.make_room(ClaimPurpose::New, tries))?;
                 }
-                Err(Blocked::Pieces) => cut = Some(self.cut(key, change)?),
-                Err(Blocked::Lost | Blocked::Scattered) => return Err(OutOfMemory),
+                Err(WriteObstacle::Chunks) => cut = Some(self.cut(key, change)?),
+                Err(WriteObstacle::Lost | WriteObstacle::Scattered) => return Err(OutOfMemory),
             }
         }
         self.counters().out_of_memory.inc();
         Err(OutOfMemory)
     }
 
-    fn existing<'s>(&'s self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> Existing<'s> {
+    fn existing<'s>(&'s self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> ExistingItem<'s> {
         let store = &*self.store;
         let mut item = None;
         let at = group.find(hash, |slot| {
@@ -258,7 +258,7 @@ impl Handle {
             },
             _ => Err(Miss::Absent),
         };
-        Existing { store, at, item, epoch, info, scratch: self.scratch.take() }
+        ExistingItem { store, at, item, epoch, info, scratch: self.scratch.take() }
     }
 
     fn apply(
@@ -266,10 +266,10 @@ impl Handle {
         group: &LockedGroup<'_>,
         hash: KeyHash,
         key: &[u8],
-        existing: &mut Existing<'_>,
+        existing: &mut ExistingItem<'_>,
         change: Change<'_>,
-        cut: Option<&Uploaded>,
-    ) -> Result<Option<(Written, u64)>, Blocked> {
+        cut: Option<&CompletedUpload>,
+    ) -> Result<Option<(StoredItem, u64)>, WriteObstacle> {
         let store = &*self.store;
         let there = existing.at.zip(existing.item);
         match change {
@@ -299,10 +299,10 @@ impl Handle {
         group: &LockedGroup<'_>,
         hash: KeyHash,
         key: &[u8],
-        existing: &mut Existing<'_>,
+        existing: &mut ExistingItem<'_>,
         write: &Write<'_>,
-        cut: Option<&Uploaded>,
-    ) -> Result<(Written, u64), Blocked> {
+        cut: Option<&CompletedUpload>,
+    ) -> Result<(StoredItem, u64), WriteObstacle> {
         let store = &*self.store;
         let content = self.content(hash, existing, write, cut)?;
         let now = store.now();
@@ -317,7 +317,7 @@ impl Handle {
             },
             flags: write.flags,
             expiry: write.expiry.second(),
-            pieces: content.pieces.len() as u32,
+            chunks: content.chunks.len() as u32,
             value_len: content.len as u32,
         };
         let frequency = match existing.at {
@@ -341,14 +341,14 @@ impl Handle {
         match existing.at {
             Some(at) => {
                 let old = existing.item.expect("a slot has an item");
-                content.kill_old_pieces(store, at.slot.offset(), &old);
+                content.kill_old_chunks(store, at.slot.offset(), &old);
                 store.relink(group, at, &old, slot);
             }
             None => {
                 if group.insert(hash, slot).is_err() {
                     store.abandon_item(offset, &new);
                     content.give_up(store);
-                    return Err(Blocked::Index);
+                    return Err(WriteObstacle::Index);
                 }
             }
         }
@@ -357,12 +357,12 @@ impl Handle {
         }
         content.settle(store);
         self.counters().total_items.inc();
-        Ok((Written { cas: if store.cas_enabled { new.cas } else { 0 } }, new.bytes()))
+        Ok((StoredItem { cas: if store.cas_enabled { new.cas } else { 0 } }, new.bytes()))
     }
 
     /// The queue of a new item: the main one if it takes the place of one there or of one that was read, or was asked
     /// for again soon after it was evicted.
-    fn queue_for(&self, hash: KeyHash, existing: &Existing<'_>) -> Queue {
+    fn queue_for(&self, hash: KeyHash, existing: &ExistingItem<'_>) -> Queue {
         let store = &*self.store;
         match existing.at {
             _ if !store.evicts() => Queue::Small,

@@ -1,10 +1,10 @@
-//! Items and pieces, written to a segment.
+//! Items and chunks, written to a segment.
 
-use fabcache_layout::item::{self, Item, NewItem, PieceEntry, State};
+use fabcache_layout::item::{self, ChunkEntry, Item, NewItem, State};
 use fabcache_layout::{KeyHash, header};
 
 use crate::info::Expiry;
-use crate::segments::{Claim, NoSpace, Queue, Reservation};
+use crate::segments::{ClaimPurpose, NoSpace, Queue, Reservation};
 use crate::store::Store;
 
 impl Store {
@@ -48,19 +48,19 @@ impl Store {
         self.segments.count_dead(offset, new.bytes(), 1);
     }
 
-    /// Writes a piece of a value of the key with this hash: as much of `bytes` as fits the open segment, if that is
-    /// not too short a piece. An orphan is one that no item has yet, and is counted as such.
-    pub(crate) fn write_piece(
+    /// Writes a chunk of a value of the key with this hash: as much of `bytes` as fits the open segment, if that is
+    /// not too short a chunk. An orphan is one that no item has yet, and is counted as such.
+    pub(crate) fn write_chunk(
         &self,
         owner: KeyHash,
         queue: Queue,
         expiry: Expiry,
         bytes: &[u8],
-        claim: Claim,
+        claim: ClaimPurpose,
         is_orphan: bool,
-    ) -> Result<PieceEntry, NoSpace> {
+    ) -> Result<ChunkEntry, NoSpace> {
         let now = self.now();
-        let wanted = bytes.len().min(self.piece_value_bytes_max());
+        let wanted = bytes.len().min(self.chunk_value_bytes_max());
         let mut new = NewItem {
             state: State::live(header::flush_epoch(&self.memory)),
             cas: owner.0,
@@ -68,7 +68,7 @@ impl Store {
             ..NewItem::default()
         };
         let whole = new.bytes();
-        let least = whole.min(self.piece_bytes_min());
+        let least = whole.min(self.chunk_bytes_min());
         let class = self.segments.class_of(queue, expiry.second(), now, 0);
         let reservation = self.segments.reserve_between(class, least, whole, now, claim)?;
         new.value_len = (reservation.len as usize - new.head_len()).min(wanted) as u32;
@@ -81,14 +81,14 @@ impl Store {
         }
         self.write_item(reservation, &new, &bytes[..new.value_len as usize], expiry);
         let checksum = Item::read(&self.memory, offset).expect("just written").checksum;
-        Ok(PieceEntry { offset, generation, len: new.value_len, checksum })
+        Ok(ChunkEntry { offset, generation, len: new.value_len, checksum })
     }
 
-    /// The bytes of a piece that is stable.
-    pub(crate) fn piece_value(&self, piece: PieceEntry) -> Vec<u8> {
-        let header = Item::read(&self.memory, piece.offset).expect("a piece is in the region");
-        let mut bytes = vec![0; piece.len as usize];
-        self.memory.copy_out(piece.offset + header.payload_at(), &mut bytes);
+    /// The bytes of a chunk that is stable.
+    pub(crate) fn chunk_value(&self, chunk: ChunkEntry) -> Vec<u8> {
+        let header = Item::read(&self.memory, chunk.offset).expect("a chunk is in the region");
+        let mut bytes = vec![0; chunk.len as usize];
+        self.memory.copy_out(chunk.offset + header.payload_at(), &mut bytes);
         bytes
     }
 }

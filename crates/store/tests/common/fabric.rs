@@ -138,8 +138,8 @@ impl Fabric {
         let Read { fetch, bytes, .. } = self.reads.remove(over[random(over.len())]);
         match fetch.to {
             _ if fails => remote.take(fetch.id, Arrival::Failed, now),
-            To::Glance if random(2) == 0 => remote.take(fetch.id, Arrival::Placed(&bytes), now),
-            To::Buffer | To::Item { .. } | To::Glance => remote.take(fetch.id, Arrival::Buffer(bytes), now),
+            To::Probe if random(2) == 0 => remote.take(fetch.id, Arrival::Placed(&bytes), now),
+            To::Buffer | To::Item { .. } | To::Probe => remote.take(fetch.id, Arrival::Buffer(bytes), now),
             To::Value { token, at, .. } => {
                 let value = self.values.get_mut(&token).expect("it was made when this was posted");
                 value[at..at + bytes.len()].copy_from_slice(&bytes);

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use fabcache_layout::Memory;
 use fabcache_layout::header::{self, PUBLISHED_BYTES};
 use fabcache_layout::reader::{
-    Fetched, Get, Known, Location, Mapped, Miss, Mode, Outcome, Reader, Rejection, Rejections, Step, Value,
+    Fetched, Get, Location, Mapped, MetadataCache, Miss, ReadOutcome, Reader, Rejection, Rejections, Step,
+    Validation, Value,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -40,9 +41,9 @@ pub fn run(order: &str) {
     let region = open(region);
     let mut outsider = Outsider {
         scenario,
-        same_host: Mapped::open(region.clone(), Mode::SameHost).expect("a region"),
+        same_host: Mapped::open(region.clone(), Validation::SameHost).expect("a region"),
         value: Vec::new(),
-        slow: Slow::open(region, Mode::Remote(ledger.secret()), number),
+        slow: Slow::open(region, Validation::Remote(ledger.secret()), number),
         ledger,
         locations: vec![[None; 2]; scenario.keys()],
         random: Random::new(77 + number),
@@ -58,18 +59,18 @@ pub fn run(order: &str) {
 struct Slow {
     memory: Memory,
     reader: Reader,
-    known: Known,
+    known: MetadataCache,
     bytes: Vec<u8>,
-    /// The last value that was put together from pieces.
+    /// The last value that was put together from chunks.
     assembled: Vec<u8>,
     random: Random,
 }
 
 impl Slow {
-    fn open(memory: Memory, mode: Mode, number: u64) -> Slow {
+    fn open(memory: Memory, mode: Validation, number: u64) -> Slow {
         let birth = header::read(&memory).expect("a region");
         let reader = Reader::new(&birth, mode).expect("a sound one");
-        let known = Known::new(reader.geometry());
+        let known = MetadataCache::new(reader.geometry());
         let random = Random::new(number + 9_999);
         Slow { memory, reader, known, bytes: Vec::new(), assembled: Vec::new(), random }
     }
@@ -80,7 +81,7 @@ impl Slow {
         self.known.begin(&line, now);
     }
 
-    fn run(&mut self, key: &[u8], location: Option<Location>) -> (Outcome, Rejections) {
+    fn run(&mut self, key: &[u8], location: Option<Location>) -> (ReadOutcome, Rejections) {
         let mut get = match location {
             Some(location) => Get::at(&self.reader, key, location),
             None => Get::by_key(&self.reader, key),
@@ -96,7 +97,7 @@ impl Slow {
                     self.fetch(offset, len);
                     Fetched::Bytes(&self.bytes)
                 }
-                Step::Value { .. } | Step::Pieces { .. } => unreachable!("no value is to be placed"),
+                Step::Value { .. } | Step::Chunks { .. } => unreachable!("no value is to be placed"),
                 Step::Done(outcome) => {
                     self.assembled = get.take_assembled();
                     return (outcome, get.rejections());
@@ -233,12 +234,12 @@ impl Outsider {
             self.slow.begin(now)
         }
         let mut outcome = self.get(kind, &key, location, counts);
-        let is_at = location.is_some() && matches!(outcome, Outcome::Hit(_));
-        if matches!(outcome, Outcome::Stale(_)) {
+        let is_at = location.is_some() && matches!(outcome, ReadOutcome::Hit(_));
+        if matches!(outcome, ReadOutcome::Stale(_)) {
             outcome = self.get(kind, &key, None, counts);
         }
         match outcome {
-            Outcome::Hit(hit) => {
+            ReadOutcome::Hit(hit) => {
                 let value = match (hit.value, kind) {
                     (Value::Fetched { at, len }, 1) => &self.slow.bytes[at..at + len],
                     (Value::Assembled, 1) => &self.slow.assembled,
@@ -260,17 +261,23 @@ impl Outsider {
                     self.locations[number][kind] = Some(hit.location);
                 }
             }
-            Outcome::Miss(miss) => {
+            ReadOutcome::Miss(miss) => {
                 assert!(self.scenario == Scenario::Short || miss != Miss::Flushed, "nothing is flushed");
                 assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missed");
                 counts.misses += 1;
             }
-            Outcome::AskServer(_) => counts.asked += 1,
-            Outcome::Stale(_) => unreachable!("a GET by key is not stale"),
+            ReadOutcome::AskServer(_) => counts.asked += 1,
+            ReadOutcome::Stale(_) => unreachable!("a GET by key is not stale"),
         }
     }
 
-    fn get(&mut self, kind: usize, key: &[u8], location: Option<Location>, counts: &mut Counts) -> Outcome {
+    fn get(
+        &mut self,
+        kind: usize,
+        key: &[u8],
+        location: Option<Location>,
+        counts: &mut Counts,
+    ) -> ReadOutcome {
         let (outcome, rejections) = match (kind, location) {
             (1, location) => self.slow.run(key, location),
             (_, None) if self.random.once_in(2) => (self.get_behind_others(key), Rejections::default()),
@@ -279,7 +286,7 @@ impl Outsider {
                     Some(location) => self.same_host.get_at(key, location),
                     None => self.same_host.get(key),
                 };
-                if let Outcome::Hit(hit) = &outcome {
+                if let ReadOutcome::Hit(hit) = &outcome {
                     self.value.clear();
                     self.value.extend_from_slice(self.same_host.value(hit));
                 }
@@ -293,7 +300,7 @@ impl Outsider {
     }
 
     /// Reads a key together with others, as the last of them: what is learned on their way is not for it.
-    fn get_behind_others(&mut self, key: &[u8]) -> Outcome {
+    fn get_behind_others(&mut self, key: &[u8]) -> ReadOutcome {
         let others: [_; 5] =
             std::array::from_fn(|_| crate::value::key(self.random.below(self.scenario.keys())));
         let mut last = None;

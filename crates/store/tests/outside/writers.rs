@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fabcache_layout::Memory;
-use fabcache_layout::reader::{Mapped, Mode, Outcome};
-use fabcache_store::life::Life;
+use fabcache_layout::reader::{Mapped, ReadOutcome, Validation};
+use fabcache_store::liveness::Liveness;
 use fabcache_store::{Expiry, Handle, Store, StoreOptions};
 
 use crate::common::outside::map_all;
@@ -24,7 +24,7 @@ const STORED_BETWEEN_FLUSHES: u64 = 25_000;
 pub struct Server {
     pub store: Arc<Store>,
     pub ledger: Arc<Ledger>,
-    _life: Life,
+    _life: Liveness,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -57,7 +57,7 @@ impl Server {
         });
         let store = Arc::new(store.expect("memory for a test"));
         let ledger = Arc::new(Ledger::create(scenario.keys(), store.secret(), store.clock_zero_ns()));
-        let life = Life::keep(&store).expect("a thread, and robust futexes");
+        let life = Liveness::keep(&store).expect("a thread, and robust futexes");
         let stop = Arc::new(AtomicBool::new(false));
         let flushing = Arc::new(RwLock::new(()));
         let mut threads = Vec::new();
@@ -143,7 +143,7 @@ impl Writer {
     /// a version to come, under a checksum that is guessed.
     fn forge(mut self) {
         let memory = map_all(self.handle.store().region());
-        let mut reader = Mapped::open(memory.clone(), Mode::SameHost).expect("a region");
+        let mut reader = Mapped::open(memory.clone(), Validation::SameHost).expect("a region");
         while self.goes_on() {
             let victim = self.random.below(self.scenario.keys());
             reader.begin(self.handle.store().now());
@@ -187,7 +187,7 @@ impl Writer {
 
 /// The bytes of a key's item, padded to a multiple of 4.
 fn item_bytes(reader: &mut Mapped, memory: &Memory, key: &[u8]) -> Option<Vec<u8>> {
-    let Outcome::Hit(hit) = reader.get(key).0 else { return None };
+    let ReadOutcome::Hit(hit) = reader.get(key).0 else { return None };
     let item = fabcache_layout::Item::read(memory, hit.location.offset)?;
     let len = item.bytes().min(3_000);
     let mut bytes = vec![0; len as usize];

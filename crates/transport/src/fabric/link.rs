@@ -12,8 +12,8 @@ use rustix::net::{RecvFlags, SendFlags};
 use socket2::Socket;
 
 use super::bounds::LINGER_TIME_MAX;
-use super::member::Member;
-use super::port::{Inner, lock};
+use super::endpoint::{Inner, lock};
+use super::link_state::LinkState;
 use crate::contract::{Kind, Link, Peer, Received, SocketLink};
 
 /// More bells at once than a client has reason to ring: it rings once for each time that it waits.
@@ -208,7 +208,7 @@ impl Drop for FabricLink {
         // Where a thread has panicked nothing is of use any more.
         let Ok(mut inner) = self.inner.lock() else { return };
         // A client that has said goodbye keeps its memory until the socket is closed.
-        let is_quiet = |member: &mut Member| member.end.has_peer_left() && !member.is_on_memory();
+        let is_quiet = |member: &mut LinkState| member.end.has_peer_left() && !member.is_on_memory();
         let is_over = self.left
             || self.is_flooded
             || inner.member(self.index).is_none_or(|member| member.failure.is_some() || is_quiet(member));

@@ -3,7 +3,7 @@
 //! A client that came over TCP names its endpoint and its memory, and from then on bytes go over the fabric
 //! ([`fabcache_fabric::channel`]); the socket carries none but bells. It is also the sign of life, in both directions.
 //!
-//! Each worker has one [`FabricPort`] with what all its links share; a [`FabricLink`] is a place in its table. So links of
+//! Each worker has one [`FabricEndpoint`] with what all its links share; a [`FabricLink`] is a place in its table. So links of
 //! one port are used by one thread, and the lock between them is never waited for.
 //!
 //! ```text
@@ -35,10 +35,10 @@
 //! the port fails.
 
 pub mod bounds;
+mod endpoint;
 mod link;
-mod member;
-mod port;
+mod link_state;
 mod resources;
 
+pub use endpoint::{AttachError, Client, FabricEndpoint, FabricOptions, Grant, Rest};
 pub use link::FabricLink;
-pub use port::{AttachError, Client, FabricOptions, FabricPort, Granted, Rest};

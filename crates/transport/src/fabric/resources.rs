@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fabcache_fabric::channel::{MESSAGE_BYTES, PIECE_BYTES_MAX, receives_for};
-use fabcache_fabric::{Buffer, Domain, Error, Pool, Port, PortOptions};
+use fabcache_fabric::{Buffer, Domain, Endpoint, EndpointOptions, Error, Pool};
 
 use super::bounds::{
     BOUNCES, CLIENT_OPERATIONS, CLIENTS_MAX, GRANTED_PART, GROWTH, LEAST_CREDITS, LINK_SENDS_MAX, OWN_BYTES,
@@ -15,7 +15,7 @@ use super::bounds::{
 #[derive(Debug)]
 pub(super) struct Resources {
     // First: its operations end before their pools are gone.
-    pub port: Port,
+    pub port: Endpoint,
     pub inject_bytes: usize,
     receives: Vec<Pool>,
     /// Receive buffers that are not promised to any link.
@@ -46,7 +46,7 @@ impl Resources {
         let bounces = Pool::new(domain, BOUNCES, PIECE_BYTES_MAX)?;
         let own = CLIENT_OPERATIONS * links_max + 2 * GROWTH + 2 * OWN_GROWTH;
         let operations = receives + SENDS + BOUNCES + own;
-        let port = Port::open(domain, PortOptions { operations, peers: PEERS, waits: true })?;
+        let port = Endpoint::open(domain, EndpointOptions { operations, peers: PEERS, waits: true })?;
         let mut resources = Resources {
             port,
             inject_bytes: domain.provider().inject_bytes,

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use fabcache_layout::channel::{Broken, Channel, Shape};
+use fabcache_layout::channel::{Channel, ProtocolError, Shape};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use socket2::Socket;
@@ -106,13 +106,13 @@ impl ShmLink {
         let _ = rustix::net::send(&self.socket, &BELL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
-    fn fail(&mut self, _: Broken) -> io::Error {
+    fn fail(&mut self, _: ProtocolError) -> io::Error {
         self.broken = true;
-        io::Error::new(io::ErrorKind::InvalidData, Broken)
+        io::Error::new(io::ErrorKind::InvalidData, ProtocolError)
     }
 
     fn check(&mut self) -> io::Result<()> {
-        if self.broken { Err(self.fail(Broken)) } else { Ok(()) }
+        if self.broken { Err(self.fail(ProtocolError)) } else { Ok(()) }
     }
 }
 
@@ -136,7 +136,7 @@ impl Link for ShmLink {
             }
             if has_come {
                 // What is there stays until it is received: the client has taken it back.
-                return Err(self.fail(Broken));
+                return Err(self.fail(ProtocolError));
             }
             self.answer_bell();
             self.check()?;

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fabcache_fabric::channel::{
-    ClientEnd, Incoming, Lent, MESSAGE_BYTES, Next, RING_BYTES_MIN, SHORT_BYTES, Terms, receives_for,
-    token_of,
+    ClientEnd, Incoming, LentMemory, MESSAGE_BYTES, RING_BYTES_MIN, SHORT_BYTES, SendMode, Terms,
+    receives_for, token_of,
 };
 use fabcache_fabric::{
-    Area, Buffer, Completion, Domain, Kind, Library, Peer, Peers, Pool, Port, PortOptions, RemoteMemory, Wish,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Library, Peer, PeerAccess, Pool,
+    ProviderRequirements, RemoteMemory, SharedArea,
 };
 use fabcache_transport::conformance;
-use fabcache_transport::fabric::Granted;
+use fabcache_transport::fabric::Grant;
 
 /// Longest that anything may take.
 pub const END: Duration = Duration::from_secs(60);
@@ -37,7 +38,7 @@ pub fn domain(whose: &str) -> Arc<Domain> {
     let (provider, interface) = text.split_once(',').map_or((&*text, None), |(name, at)| (name, Some(at)));
     let own = std::env::var(format!("FABCACHE_{whose}_INTERFACE")).ok();
     let interface = own.or(interface.map(str::to_owned));
-    let wish = Wish { provider: Some(provider.into()), interface, only_this_host: false };
+    let wish = ProviderRequirements { provider: Some(provider.into()), interface, only_this_host: false };
     let library = Library::open().expect("libfabric is there");
     Domain::open(&library.pick(&wish).expect("a provider")).expect("it opens")
 }
@@ -55,12 +56,12 @@ pub fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
 }
 
 /// What clients of one process share.
-pub struct Endpoint {
+pub struct SharedEndpoint {
     pub inner: Mutex<Inner>,
 }
 
 pub struct Inner {
-    pub port: Port,
+    pub port: Endpoint,
     pub sends: Pool,
     receives: Pool,
     /// Messages of clients that have not looked yet, by their tokens.
@@ -69,15 +70,15 @@ pub struct Inner {
     peer: Option<(Vec<u8>, Peer)>,
 }
 
-impl Endpoint {
-    pub fn open(domain: &Arc<Domain>) -> Arc<Endpoint> {
-        let options = PortOptions { operations: RECEIVES + 64, peers: 4, waits: false };
-        let port = Port::open(domain, options).expect("an endpoint");
+impl SharedEndpoint {
+    pub fn open(domain: &Arc<Domain>) -> Arc<SharedEndpoint> {
+        let options = EndpointOptions { operations: RECEIVES + 64, peers: 4, waits: false };
+        let port = Endpoint::open(domain, options).expect("an endpoint");
         let receives = Pool::new(domain, RECEIVES, MESSAGE_BYTES).expect("memory");
         let sends = Pool::new(domain, 32, MESSAGE_BYTES).expect("memory");
         let mut inner = Inner { port, sends, receives, came: Vec::new(), failed: Vec::new(), peer: None };
         inner.post_receives();
-        Arc::new(Endpoint { inner: Mutex::new(inner) })
+        Arc::new(SharedEndpoint { inner: Mutex::new(inner) })
     }
 }
 
@@ -163,7 +164,7 @@ pub fn read_hello(mut from: &[u8]) -> fabcache_transport::fabric::Client {
 }
 
 /// And what it is answered.
-pub fn answer(name: &[u8], granted: Granted) -> Vec<u8> {
+pub fn answer(name: &[u8], granted: Grant) -> Vec<u8> {
     let mut answer = Vec::new();
     put_name(&mut answer, name);
     answer.extend(granted.token.to_le_bytes());
@@ -173,10 +174,10 @@ pub fn answer(name: &[u8], granted: Granted) -> Vec<u8> {
 
 /// One client. It works once it has [finished](Client::finish) connecting.
 pub struct Client {
-    pub endpoint: Arc<Endpoint>,
+    pub endpoint: Arc<SharedEndpoint>,
     pub socket: TcpStream,
-    pub staging: Area,
-    pub landing: Area,
+    pub staging: SharedArea,
+    pub landing: SharedArea,
     pub token: u64,
     pub server: Option<Attached>,
     /// It says goodbye when it leaves.
@@ -186,43 +187,48 @@ pub struct Client {
 /// What the server has answered.
 pub struct Attached {
     pub end: ClientEnd<Buffer>,
-    pub granted: Granted,
+    pub granted: Grant,
     pub peer: Peer,
 }
 
 impl Client {
-    pub fn connect(to: SocketAddr, endpoint: &Arc<Endpoint>) -> Client {
+    pub fn connect(to: SocketAddr, endpoint: &Arc<SharedEndpoint>) -> Client {
         let socket = TcpStream::connect(to).expect("it listens");
         Client::over(socket, endpoint, RING_BYTES)
     }
 
     /// A client with so much memory of either kind, over a new connection.
-    pub fn over(socket: TcpStream, endpoint: &Arc<Endpoint>, ring_bytes: usize) -> Client {
+    pub fn over(socket: TcpStream, endpoint: &Arc<SharedEndpoint>, ring_bytes: usize) -> Client {
         Client::with_key(socket, endpoint, ring_bytes, 0)
     }
 
     /// A client without memory for bytes of the stream, which says that it has room for so many messages.
-    pub fn with_credits(socket: TcpStream, endpoint: &Arc<Endpoint>, credits: u16) -> Client {
+    pub fn with_credits(socket: TcpStream, endpoint: &Arc<SharedEndpoint>, credits: u16) -> Client {
         Client::with(socket, endpoint, 0, 0, credits)
     }
 
     /// The same, whose memory has other keys than it says, unless `change` is 0.
-    pub fn with_key(socket: TcpStream, endpoint: &Arc<Endpoint>, ring_bytes: usize, change: u64) -> Client {
+    pub fn with_key(
+        socket: TcpStream,
+        endpoint: &Arc<SharedEndpoint>,
+        ring_bytes: usize,
+        change: u64,
+    ) -> Client {
         Client::with(socket, endpoint, ring_bytes, change, CREDITS)
     }
 
     fn with(
         mut socket: TcpStream,
-        endpoint: &Arc<Endpoint>,
+        endpoint: &Arc<SharedEndpoint>,
         ring_bytes: usize,
         change: u64,
         credits: u16,
     ) -> Client {
         let area = |peers| {
             let mut inner = endpoint.inner.lock().expect("no panic");
-            Area::new(&mut inner.port, ring_bytes, peers).expect("memory")
+            SharedArea::new(&mut inner.port, ring_bytes, peers).expect("memory")
         };
-        let (staging, landing) = (area(Peers::Read), area(Peers::Write));
+        let (staging, landing) = (area(PeerAccess::Read), area(PeerAccess::Write));
         static TOKENS: std::sync::atomic::AtomicU64 =
             std::sync::atomic::AtomicU64::new(0x1234_5678_0000_0000);
         let token = TOKENS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -260,8 +266,9 @@ impl Client {
             self.socket.set_nonblocking(true).expect("a socket");
             let mut from = &answer[..];
             let name = name(&mut from);
-            let granted = Granted { token: number::<8>(&mut from), credits: number::<2>(&mut from) as u16 };
-            let ring = |area: &Area| if area.len() < RING_BYTES_MIN as usize { 0 } else { area.len() as u64 };
+            let granted = Grant { token: number::<8>(&mut from), credits: number::<2>(&mut from) as u16 };
+            let ring =
+                |area: &SharedArea| if area.len() < RING_BYTES_MIN as usize { 0 } else { area.len() as u64 };
             let end = ClientEnd::new(Terms {
                 own_token: self.token,
                 peer_token: granted.token,
@@ -325,8 +332,8 @@ impl Client {
         let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
         let mut inner = self.endpoint.inner.lock().expect("no panic");
         match end.next(bytes.len()) {
-            Next::Later => Ok(0),
-            Next::Data => {
+            SendMode::Later => Ok(0),
+            SendMode::Data => {
                 let Some(mut buffer) = inner.sends.take() else { return Ok(0) };
                 let draft = end.data(&[IoSlice::new(bytes)], &mut buffer).expect("it said so");
                 match inner.port.send(*peer, buffer, draft.bytes(), 0) {
@@ -339,7 +346,7 @@ impl Client {
                     Err(refused) => Err(io::Error::other(refused.error)),
                 }
             }
-            Next::Piece(piece) => {
+            SendMode::StagingRange(piece) => {
                 self.staging.copy_in(piece.at, &bytes[..piece.bytes]);
                 end.staged(piece);
                 Ok(piece.bytes)
@@ -348,11 +355,11 @@ impl Client {
     }
 
     /// Lends memory, with bytes before those that are in it. False if that cannot be now.
-    pub fn lend(&mut self, before: &[u8], lent: &Lent) -> io::Result<bool> {
+    pub fn lend(&mut self, before: &[u8], lent: &LentMemory) -> io::Result<bool> {
         self.attached();
         let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
         let mut inner = self.endpoint.inner.lock().expect("no panic");
-        if end.next(1) != Next::Data {
+        if end.next(1) != SendMode::Data {
             return Ok(false);
         }
         let Some(mut buffer) = inner.sends.take() else { return Ok(false) };

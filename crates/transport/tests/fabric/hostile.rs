@@ -4,13 +4,13 @@ use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use fabcache_fabric::channel::{Lent, MESSAGE_BYTES};
-use fabcache_fabric::{Lasting, Registrations, RemoteMemory};
+use fabcache_fabric::channel::{LentMemory, MESSAGE_BYTES};
+use fabcache_fabric::{RegisteredMemory, RegistrationCache, RemoteMemory};
 use fabcache_transport::fabric::{AttachError, FabricOptions, Rest};
 use fabcache_transport::{Link, Received};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::client::{Client, Endpoint, amount, wait_until};
+use super::client::{Client, SharedEndpoint, amount, wait_until};
 use super::{Server, echo, pattern, until_end, until_no_links};
 
 const DATA: u8 = 1;
@@ -72,7 +72,7 @@ fn who_breaks_the_protocol_ends_its_own_link() {
 }
 
 /// Sends a message by an endpoint, whoever's link it is of.
-fn post_from(endpoint: &Endpoint, name: &[u8], server: &Server, message: &[u8]) {
+fn post_from(endpoint: &SharedEndpoint, name: &[u8], server: &Server, message: &[u8]) {
     wait_until(|| {
         server.progress();
         let mut inner = endpoint.inner.lock().expect("no panic");
@@ -185,12 +185,13 @@ fn memory_that_is_lent_is_read_by_its_key_in_its_turn() {
     let server = Server::start(128);
     let (mut other, mut others_link) = server.pair(&server.endpoint());
     let (mut client, mut link) = server.pair(&server.endpoint());
-    let registrations = Registrations::new(4, 4 << 20);
+    let registrations = RegistrationCache::new(4, 4 << 20);
     let whole = pattern(amount(2_000_000, 600_000));
     let lend = |bytes: &[u8]| {
-        let memory = Lasting::new(bytes.to_vec(), &registrations).show(&server.clients).expect("registered");
+        let memory =
+            RegisteredMemory::new(bytes.to_vec(), &registrations).show(&server.clients).expect("registered");
         let RemoteMemory { address, key, bytes } = memory.remote();
-        (memory, Lent { address, key, bytes })
+        (memory, LentMemory { address, key, bytes })
     };
     // Bytes in messages, lent ones with some before them, staged ones, and lent ones without.
     let cuts = [0, 100, 107, whole.len() / 2, whole.len() / 2 + 90_000, whole.len() - 10, whole.len()];
@@ -225,12 +226,15 @@ fn memory_that_is_lent_is_read_by_its_key_in_its_turn() {
     echo(&server, &mut client, &mut link, 100_000);
     // A key of no memory, or of other memory than is said, ends the link of who says so.
     if server.domain.provider().name != "shm" {
-        let Lent { address, key, bytes } = memories[0].1;
+        let LentMemory { address, key, bytes } = memories[0].1;
         client.is_polite = false;
         wait_until(|| {
             server.progress();
             let _ = client.turn();
-            client.lend(b"", &Lent { address, key: key ^ 0x5555, bytes }).expect("it sends").then_some(())
+            client
+                .lend(b"", &LentMemory { address, key: key ^ 0x5555, bytes })
+                .expect("it sends")
+                .then_some(())
         });
         let error = wait_until(|| {
             server.progress();

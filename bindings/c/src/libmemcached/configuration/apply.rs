@@ -12,11 +12,11 @@ use crate::guarded;
 use crate::libmemcached::behavior::{
     memcached_behavior_set, memcached_behavior_set_distribution_hash, memcached_behavior_set_key_hash,
 };
-use crate::libmemcached::border;
 use crate::libmemcached::callback::memcached_callback_set;
 use crate::libmemcached::constants::*;
 use crate::libmemcached::create::{memcached_create, memcached_free};
-use crate::libmemcached::error::{Told, memcached_last_error_message};
+use crate::libmemcached::error::{ErrorContext, memcached_last_error_message};
+use crate::libmemcached::ffi;
 use crate::libmemcached::server::{
     memcached_server_add_unix_socket_with_weight, memcached_server_add_with_weight,
 };
@@ -78,8 +78,10 @@ impl<'a> Setter<'a> {
 
     /// Notes what is wrong with a string, in full.
     fn error(&self, words: &str) -> memcached_return_t {
-        self.memc
-            .fail_told(MEMCACHED_PARSE_ERROR, Told { message: words, is_verbatim: true, ..Told::default() })
+        self.memc.fail_told(
+            MEMCACHED_PARSE_ERROR,
+            ErrorContext { message: words, is_verbatim: true, ..ErrorContext::default() },
+        )
     }
 
     /// Notes what was wrong with a setting: what the call that makes it noted.
@@ -244,7 +246,9 @@ impl<'a> Setter<'a> {
             Err(error) => {
                 let message = &String::from_utf8_lossy(&path);
                 let errno = error.raw_os_error().unwrap_or(0);
-                Err(self.memc.fail_told(MEMCACHED_ERRNO, Told { errno, message, ..Told::default() }))
+                Err(self
+                    .memc
+                    .fail_told(MEMCACHED_ERRNO, ErrorContext { errno, message, ..ErrorContext::default() }))
             }
         }
     }
@@ -352,7 +356,7 @@ pub unsafe extern "C" fn memcached(string: *const c_char, length: usize) -> *mut
             return ptr::null_mut();
         } else {
             // SAFETY: as our caller promises.
-            unsafe { border::bytes(string, length) }.to_vec()
+            unsafe { ffi::bytes(string, length) }.to_vec()
         };
         let made = Made::new();
         if !string.is_empty() && made.configure(&string).is_err() {
@@ -376,7 +380,7 @@ pub unsafe extern "C" fn libmemcached_check_configuration(
         }
         let made = Made::new();
         // SAFETY: as our caller promises.
-        let string = unsafe { border::bytes(option_string, length) };
+        let string = unsafe { ffi::bytes(option_string, length) };
         let rc = made.configure(string).err().unwrap_or(MEMCACHED_SUCCESS);
         if error_buffer.is_null() || error_buffer_size == 0 {
             return rc;

@@ -3,22 +3,24 @@
 use crate::bounds::FETCHED_WHOLE_BYTES_MAX;
 use crate::header::FLUSH_EPOCH_AT;
 use crate::item::State;
-use crate::reader::known::KnownGeneration;
-use crate::reader::{Hit, Known, Location, Miss, Outcome, Reader, Reason, Rejection, Step, Value, judge};
+use crate::reader::metadata_cache::CachedGeneration;
+use crate::reader::{
+    FallbackReason, Hit, Location, MetadataCache, Miss, ReadOutcome, Reader, Rejection, Step, Value, validate,
+};
 use crate::segment::generation_offset;
 
-use super::{Candidate, Get, HEAD_BYTES_MAX, Judged, Stage};
+use super::{Candidate, Get, HEAD_BYTES_MAX, Stage, ValidatedItem};
 
 impl<K: AsRef<[u8]>> Get<K> {
     /// Fetches the candidate's bytes if its slot was fetched after the generation that is known.
-    pub(super) fn look_at_candidate(&mut self, reader: &Reader, known: &mut Known) -> Step {
+    pub(super) fn look_at_candidate(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
         match known.generation(self.candidate.segment, self.candidate.stamp) {
-            KnownGeneration::Before(generation) => {
+            CachedGeneration::Before(generation) => {
                 self.candidate.location.generation = generation;
                 self.ask_item(reader)
             }
-            KnownGeneration::After => self.ask_slot_again(known),
-            KnownGeneration::Unknown => {
+            CachedGeneration::After => self.ask_slot_again(known),
+            CachedGeneration::Unknown => {
                 self.ask_generation(Stage::Generation, reader, known, self.candidate.segment)
             }
         }
@@ -28,14 +30,14 @@ impl<K: AsRef<[u8]>> Get<K> {
         &mut self,
         stage: Stage,
         reader: &Reader,
-        known: &Known,
+        known: &MetadataCache,
         segment: u32,
     ) -> Step {
         self.asked_count = known.count(segment);
         self.ask_word(stage, generation_offset(&reader.geometry, segment))
     }
 
-    pub(super) fn ask_slot_again(&mut self, known: &Known) -> Step {
+    pub(super) fn ask_slot_again(&mut self, known: &MetadataCache) -> Step {
         self.candidate.stamp = known.stamp();
         self.ask_word(Stage::SlotAgain, self.candidate.slot_at)
     }
@@ -55,23 +57,23 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.ask_bytes(Stage::Item, offset, len)
     }
 
-    pub(super) fn ask_still(&mut self, reader: &Reader, known: &Known) -> Step {
+    pub(super) fn ask_still(&mut self, reader: &Reader, known: &MetadataCache) -> Step {
         self.ask_generation(Stage::Still, reader, known, self.candidate.segment)
     }
 
     /// Stores the value of the key's item in place; the value of another key is not fetched. The generation reveals
     /// errors.
-    pub(super) fn take_item_head(&mut self, reader: &Reader, known: &Known, bytes: &[u8]) -> Step {
+    pub(super) fn take_item_head(&mut self, reader: &Reader, known: &MetadataCache, bytes: &[u8]) -> Step {
         let offset = self.candidate.location.offset;
         let item = reader.head_in(bytes, self.item_bytes_max(reader)).ok();
         if item.is_some_and(|item| item.is_chained()) {
             return self.ask_bytes(Stage::Item, offset, self.item_bytes_max(reader));
         }
-        self.judged = item.map(|item| Judged {
-            same_key: !item.is_piece() && judge::key(&item, bytes) == self.key.as_ref(),
+        self.judged = item.map(|item| ValidatedItem {
+            same_key: !item.is_chunk() && validate::key(&item, bytes) == self.key.as_ref(),
             value_at: item.payload_at() as usize,
             is_placed: true,
-            pieces: Vec::new(),
+            chunks: Vec::new(),
             item,
         });
         match &self.judged {
@@ -87,17 +89,17 @@ impl<K: AsRef<[u8]>> Get<K> {
     pub(super) fn take_item(
         &mut self,
         reader: &Reader,
-        known: &mut Known,
+        known: &mut MetadataCache,
         bytes: &[u8],
         settled: bool,
     ) -> Step {
         let Location { offset, generation, .. } = self.candidate.location;
         let item = reader.item_in(bytes, offset, generation).ok();
-        self.judged = item.map(|item| Judged {
-            same_key: !item.is_piece() && judge::key(&item, bytes) == self.key.as_ref(),
+        self.judged = item.map(|item| ValidatedItem {
+            same_key: !item.is_chunk() && validate::key(&item, bytes) == self.key.as_ref(),
             value_at: item.payload_at() as usize,
             is_placed: false,
-            pieces: if item.is_chained() { judge::pieces(&item, bytes) } else { Vec::new() },
+            chunks: if item.is_chained() { validate::chunks(&item, bytes) } else { Vec::new() },
             item,
         });
         let is_its_own = cfg!(fabcache_without = "behind") || self.is_state_sure(known, settled);
@@ -109,7 +111,7 @@ impl<K: AsRef<[u8]>> Get<K> {
 
     /// Whether the state can be judged without looking at the generation behind it. It is under no checksum, so it may be
     /// what has been written over it since, of which nothing else need have been seen.
-    pub(super) fn is_state_sure(&self, known: &Known, settled: bool) -> bool {
+    pub(super) fn is_state_sure(&self, known: &MetadataCache, settled: bool) -> bool {
         if self.by_location {
             // The generation was the same behind the bytes if no segment that is counted with this was emptied since.
             return settled && known.stood(self.candidate.segment, self.candidate.location.generation);
@@ -118,7 +120,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         settled || self.judged.as_ref().is_some_and(|it| !it.same_key || it.item.state.has(State::DEAD))
     }
 
-    pub(super) fn take_still(&mut self, reader: &Reader, known: &mut Known, word: u64) -> Step {
+    pub(super) fn take_still(&mut self, reader: &Reader, known: &mut MetadataCache, word: u64) -> Step {
         if !self.is_still(word, self.candidate.location.generation) {
             known.set_generation(self.candidate.segment, word, self.asked_count);
             return self.reject(reader, known, Rejection::Recycled);
@@ -135,8 +137,8 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// The bytes are those of one item.
-    pub(super) fn judge(&mut self, reader: &Reader, known: &mut Known) -> Step {
-        let Some(judged) = &self.judged else { return self.ask_server(Reason::Damaged) };
+    pub(super) fn judge(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
+        let Some(judged) = &self.judged else { return self.ask_server(FallbackReason::Damaged) };
         if !judged.same_key {
             if self.by_location {
                 return self.reject(reader, known, Rejection::OtherKey);
@@ -149,9 +151,14 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.judge_epoch(reader, known, false)
     }
 
-    pub(super) fn judge_epoch(&mut self, reader: &Reader, known: &mut Known, just_fetched: bool) -> Step {
+    pub(super) fn judge_epoch(
+        &mut self,
+        reader: &Reader,
+        known: &mut MetadataCache,
+        just_fetched: bool,
+    ) -> Step {
         let (Some(judged), Some(line)) = (&self.judged, known.published()) else {
-            return self.ask_server(Reason::Clock);
+            return self.ask_server(FallbackReason::Clock);
         };
         let item = judged.item;
         if !item.state.in_epoch(line.flush_epoch) {
@@ -165,7 +172,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             return self.gone(reader, known, Miss::Expired, Rejection::Expired);
         }
         if item.is_chained() {
-            return self.start_pieces(reader, known);
+            return self.start_chunks(reader, known);
         }
         if judged.is_placed {
             return self.hit(Value::Placed);
@@ -173,18 +180,26 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.hit(Value::Fetched { at: judged.value_at, len: item.value_len as usize })
     }
 
-    pub(super) fn gone(&mut self, reader: &Reader, known: &mut Known, miss: Miss, stale: Rejection) -> Step {
+    pub(super) fn gone(
+        &mut self,
+        reader: &Reader,
+        known: &mut MetadataCache,
+        miss: Miss,
+        stale: Rejection,
+    ) -> Step {
         if self.by_location {
             return self.reject(reader, known, stale);
         }
-        self.done(Outcome::Miss(miss))
+        self.done(ReadOutcome::Miss(miss))
     }
 
     pub(super) fn hit(&mut self, value: Value) -> Step {
-        let Some(Judged { item, .. }) = self.judged else { return self.ask_server(Reason::Damaged) };
+        let Some(ValidatedItem { item, .. }) = self.judged else {
+            return self.ask_server(FallbackReason::Damaged);
+        };
         let frequency = (!self.by_location).then(|| self.candidate.slot.frequency());
         let location = Location { bytes: item.bytes() as u32, ..self.candidate.location };
         let hit = Hit::of(&item, frequency, value, location);
-        self.done(Outcome::Hit(hit))
+        self.done(ReadOutcome::Hit(hit))
     }
 }

@@ -2,21 +2,24 @@
 //!
 //! - `search.rs`: the search of a key's slots in the index.
 //! - `item.rs`: a look at one item, and what its bytes come to.
-//! - `pieces.rs`: the pieces of a long value, one after the other.
+//! - `chunks.rs`: the chunks of a long value, one after the other.
 
+mod chunks;
 mod item;
-mod pieces;
 mod search;
 
 use crate::bounds::{READ_ATTEMPTS_MAX, READ_FETCHES_MAX};
 use crate::directory::Head;
-use crate::geometry::Places;
+use crate::geometry::BucketOffsets;
 use crate::hash::KeyHash;
-use crate::item::{ALIGN_BYTES, HEADER_BYTES_MAX, Item, KEY_BYTES_MAX, PieceEntry};
+use crate::item::{ALIGN_BYTES, ChunkEntry, HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
 use crate::slot::Slot;
 
 use self::search::slot_in;
-use super::{Fetched, Known, Location, Miss, Outcome, Reader, Reason, Rejection, Rejections, Step, Value};
+use super::{
+    FallbackReason, Fetched, Location, MetadataCache, Miss, ReadOutcome, Reader, Rejection, Rejections, Step,
+    Value,
+};
 
 /// The most slots with the key's tag in what is fetched of the index at once: of 32 slots with tags of 12 bits that many
 /// are there by chance in one of 10^18 fetches.
@@ -44,11 +47,11 @@ pub struct Get<K> {
     by_location: bool,
     /// Long values are put where they are wanted.
     places: bool,
-    /// Its line comes later, and the pieces of a long value are for whoever runs it.
+    /// Its line comes later, and the chunks of a long value are for whoever runs it.
     is_apart: bool,
     search: Search,
     candidate: Candidate,
-    judged: Option<Judged>,
+    judged: Option<ValidatedItem>,
     assembly: Assembly,
 }
 
@@ -74,18 +77,18 @@ enum Stage {
     FlushEpoch,
     /// Behind all places of a key that is in none.
     HeadStill,
-    PieceGeneration,
-    Piece,
-    PieceValue,
-    PieceStill,
-    /// All pieces, by whoever runs it.
-    Pieces,
+    ChunkGeneration,
+    Chunk,
+    ChunkValue,
+    ChunkStill,
+    /// All chunks, by whoever runs it.
+    Chunks,
     Done,
 }
 
 /// Why chunks that were fetched by the caller cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PiecesFailed {
+pub(super) enum ChunkError {
     /// One of them does not count.
     Rejected(Rejection),
     /// The table says what cannot be.
@@ -100,7 +103,7 @@ struct Search {
     head: u64,
     /// It is in the table that groups are moving to.
     in_next: bool,
-    places: Places,
+    places: BucketOffsets,
     moved: bool,
     links: u32,
     /// The part of the key's buckets that follows the slots at hand.
@@ -136,23 +139,23 @@ struct Candidate {
 
 /// What its bytes say.
 #[derive(Debug)]
-struct Judged {
+struct ValidatedItem {
     item: Item,
     same_key: bool,
     value_at: usize,
     /// Its value is in place.
     is_placed: bool,
-    pieces: Vec<PieceEntry>,
+    chunks: Vec<ChunkEntry>,
 }
 
 /// A value being put together.
 #[derive(Debug, Default)]
 struct Assembly {
-    pieces: Vec<PieceEntry>,
+    chunks: Vec<ChunkEntry>,
     next: usize,
     segment: u32,
     generation: u64,
-    /// The bytes fetched last are those of the piece, and in `value`.
+    /// The bytes fetched last are those of the chunk, and in `value`.
     is_taken: bool,
     value: Vec<u8>,
     /// Bytes that are in place, and those that will be.
@@ -182,7 +185,7 @@ impl<K: AsRef<[u8]>> Get<K> {
 
     #[inline]
     fn new(reader: &Reader, key: K, hash: KeyHash, location: Location, by_location: bool) -> Get<K> {
-        let places = Places { home: 0, neighbour: 0, overflow: 0, overflow_end: 0 };
+        let places = BucketOffsets { home: 0, neighbour: 0, overflow: 0, overflow_end: 0 };
         Get {
             key,
             hash,
@@ -222,10 +225,10 @@ impl<K: AsRef<[u8]>> Get<K> {
         }
     }
 
-    /// Long values are put where they are wanted ([`Step::Value`]). Not of [`Mode::Remote`], where all bytes of an item are
+    /// Long values are put where they are wanted ([`Step::Value`]). Not of [`Validation::Remote`], where all bytes of an item are
     /// under its checksum.
     ///
-    /// [`Mode::Remote`]: super::Mode::Remote
+    /// [`Validation::Remote`]: super::Validation::Remote
     #[inline]
     pub fn placing(mut self, reader: &Reader) -> Get<K> {
         self.places = !reader.is_remote();
@@ -233,7 +236,7 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// It is run by [`Remote`](super::Remote): the published line is known by the time that what [`Get::awaits_line`] is
-    /// handed in, not when it begins, and of a long value it says only which pieces it has ([`Step::Pieces`]).
+    /// handed in, not when it begins, and of a long value it says only which chunks it has ([`Step::Chunks`]).
     pub(super) fn apart(mut self) -> Get<K> {
         self.is_apart = true;
         self
@@ -288,22 +291,22 @@ impl<K: AsRef<[u8]>> Get<K> {
         &self.key
     }
 
-    /// The pieces of the value, after [`Step::Pieces`].
-    pub(super) fn pieces(&self) -> &[PieceEntry] {
-        &self.assembly.pieces
+    /// The chunks of the value, after [`Step::Chunks`].
+    pub(super) fn chunks(&self) -> &[ChunkEntry] {
+        &self.assembly.chunks
     }
 
-    /// All pieces are in place, or one did not count, or they cannot be.
-    pub(super) fn end_pieces(
+    /// All chunks are in place, or one did not count, or they cannot be.
+    pub(super) fn end_chunks(
         &mut self,
         reader: &Reader,
-        known: &mut Known,
-        end: Result<(), PiecesFailed>,
+        known: &mut MetadataCache,
+        end: Result<(), ChunkError>,
     ) -> Step {
         match end {
             Ok(()) => self.hit(Value::Placed),
-            Err(PiecesFailed::Rejected(why)) => self.reject(reader, known, why),
-            Err(PiecesFailed::Damaged) => self.ask_server(Reason::Damaged),
+            Err(ChunkError::Rejected(why)) => self.reject(reader, known, why),
+            Err(ChunkError::Damaged) => self.ask_server(FallbackReason::Damaged),
         }
     }
 
@@ -324,7 +327,7 @@ impl<K: AsRef<[u8]>> Get<K> {
 
     /// Takes what was asked for and says what to fetch next. `known` is of the same region, and its batch began after
     /// this GET was asked for, or together with it.
-    pub fn next(&mut self, reader: &Reader, known: &mut Known, fetched: Fetched<'_>) -> Step {
+    pub fn next(&mut self, reader: &Reader, known: &mut MetadataCache, fetched: Fetched<'_>) -> Step {
         match (self.stage, fetched) {
             (Stage::Start, Fetched::Nothing) => self.start(reader, known),
             (_, Fetched::Word(word)) => self.take_word(reader, known, word),
@@ -335,12 +338,12 @@ impl<K: AsRef<[u8]>> Get<K> {
                 self.take_bytes(reader, known, bytes, true)
             }
             (Stage::Value, Fetched::Placed) => self.ask_still(reader, known),
-            (Stage::PieceValue, Fetched::Placed) => self.ask_piece_still(reader, known),
-            _ => self.ask_server(Reason::Damaged),
+            (Stage::ChunkValue, Fetched::Placed) => self.ask_chunk_still(reader, known),
+            _ => self.ask_server(FallbackReason::Damaged),
         }
     }
 
-    fn take_word(&mut self, reader: &Reader, known: &mut Known, word: u64) -> Step {
+    fn take_word(&mut self, reader: &Reader, known: &mut MetadataCache, word: u64) -> Step {
         let partition = self.search.partition;
         match self.stage {
             Stage::Head => {
@@ -361,23 +364,29 @@ impl<K: AsRef<[u8]>> Get<K> {
                 self.judge_epoch(reader, known, true)
             }
             Stage::HeadStill if word == self.search.head && known.published().is_some() => {
-                self.done(Outcome::Miss(Miss::Absent))
+                self.done(ReadOutcome::Miss(Miss::Absent))
             }
-            Stage::HeadStill if word == self.search.head => self.ask_server(Reason::Clock),
+            Stage::HeadStill if word == self.search.head => self.ask_server(FallbackReason::Clock),
             Stage::HeadStill => {
                 known.set_head(partition, word);
                 self.reject(reader, known, Rejection::HeadChanged)
             }
-            Stage::PieceGeneration => {
+            Stage::ChunkGeneration => {
                 known.set_generation(self.assembly.segment, word, self.asked_count);
-                self.ask_piece(reader, known)
+                self.ask_chunk(reader, known)
             }
-            Stage::PieceStill => self.take_piece_still(reader, known, word),
-            _ => self.ask_server(Reason::Damaged),
+            Stage::ChunkStill => self.take_chunk_still(reader, known, word),
+            _ => self.ask_server(FallbackReason::Damaged),
         }
     }
 
-    fn take_bytes(&mut self, reader: &Reader, known: &mut Known, bytes: &[u8], settled: bool) -> Step {
+    fn take_bytes(
+        &mut self,
+        reader: &Reader,
+        known: &mut MetadataCache,
+        bytes: &[u8],
+        settled: bool,
+    ) -> Step {
         match self.stage {
             Stage::BlockNumbers => {
                 let search = &self.search;
@@ -390,7 +399,7 @@ impl<K: AsRef<[u8]>> Get<K> {
                 let places = self.search.places;
                 let start = places.home.min(places.neighbour);
                 if !self.take_slots(start, bytes) {
-                    return self.ask_server(Reason::Contended);
+                    return self.ask_server(FallbackReason::Contended);
                 }
                 let first = (places.home - start) as usize / 8;
                 let is_overflowed = slot_in(bytes, first).is_overflowed();
@@ -401,7 +410,7 @@ impl<K: AsRef<[u8]>> Get<K> {
                 let start =
                     if let Rest::Link(at) = self.search.rest { at } else { self.search.places.overflow };
                 if !self.take_slots(start, bytes) {
-                    return self.ask_server(Reason::Contended);
+                    return self.ask_server(FallbackReason::Contended);
                 }
                 // An item in the last slot is copied to the linked bucket before the link replaces it, so it is seen
                 // here or there.
@@ -411,8 +420,8 @@ impl<K: AsRef<[u8]>> Get<K> {
             }
             Stage::Item => self.take_item(reader, known, bytes, settled),
             Stage::ItemHead => self.take_item_head(reader, known, bytes),
-            Stage::Piece => self.take_piece(reader, known, bytes),
-            _ => self.ask_server(Reason::Damaged),
+            Stage::Chunk => self.take_chunk(reader, known, bytes),
+            _ => self.ask_server(FallbackReason::Damaged),
         }
     }
 
@@ -430,42 +439,42 @@ impl<K: AsRef<[u8]>> Get<K> {
 
     fn ask(&mut self, stage: Stage, step: Step) -> Step {
         self.stage = stage;
-        // How many of the others there are is bounded by the table of pieces.
+        // How many of the others there are is bounded by the table of chunks.
         let is_counted =
-            !matches!(stage, Stage::PieceGeneration | Stage::Piece | Stage::PieceValue | Stage::PieceStill);
+            !matches!(stage, Stage::ChunkGeneration | Stage::Chunk | Stage::ChunkValue | Stage::ChunkStill);
         self.fetches += u32::from(is_counted);
         if self.fetches > READ_FETCHES_MAX {
-            return self.ask_server(Reason::Contended);
+            return self.ask_server(FallbackReason::Contended);
         }
         step
     }
 
-    fn done(&mut self, outcome: Outcome) -> Step {
+    fn done(&mut self, outcome: ReadOutcome) -> Step {
         self.stage = Stage::Done;
         Step::Done(outcome)
     }
 
-    fn ask_server(&mut self, reason: Reason) -> Step {
-        self.done(Outcome::AskServer(reason))
+    fn ask_server(&mut self, reason: FallbackReason) -> Step {
+        self.done(ReadOutcome::AskServer(reason))
     }
 
     /// Rejects what was fetched. A GET by key starts again from the present metadata.
-    fn reject(&mut self, reader: &Reader, known: &mut Known, why: Rejection) -> Step {
+    fn reject(&mut self, reader: &Reader, known: &mut MetadataCache, why: Rejection) -> Step {
         self.rejections.count(why);
         if self.by_location {
-            return self.done(Outcome::Stale(why));
+            return self.done(ReadOutcome::Stale(why));
         }
         self.attempts += 1;
         if self.attempts >= READ_ATTEMPTS_MAX {
-            return self.ask_server(Reason::Contended);
+            return self.ask_server(FallbackReason::Contended);
         }
         self.assembly = Assembly::default();
         self.search(reader, known)
     }
 
-    fn start(&mut self, reader: &Reader, known: &mut Known) -> Step {
+    fn start(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
         if known.published().is_none() && !self.is_apart {
-            return self.ask_server(Reason::Clock);
+            return self.ask_server(FallbackReason::Clock);
         }
         if !self.by_location {
             return self.search(reader, known);

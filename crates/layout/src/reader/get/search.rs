@@ -2,15 +2,15 @@
 
 use crate::bounds::LINKS_READ_MAX;
 use crate::directory::{BLOCKS_PER_TABLE_MAX, Head, block_number_offset, head_offset};
-use crate::geometry::{BUCKET_BYTES, GROUP_BYTES, Places};
-use crate::reader::{Known, Location, Reader, Reason, Rejection, Step};
+use crate::geometry::{BUCKET_BYTES, BucketOffsets, GROUP_BYTES};
+use crate::reader::{FallbackReason, Location, MetadataCache, Reader, Rejection, Step};
 use crate::size_class;
 use crate::slot::Slot;
 
 use super::{Candidate, Get, Rest, Stage};
 
 impl<K: AsRef<[u8]>> Get<K> {
-    pub(super) fn search(&mut self, reader: &Reader, known: &mut Known) -> Step {
+    pub(super) fn search(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
         let partition = self.search.partition;
         let Some(head) = known.head(partition) else {
             return self.ask_word(Stage::Head, head_offset(&reader.geometry, partition));
@@ -22,7 +22,12 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// Fetches home and neighbour in the current table, or the one that groups are moving to.
-    pub(super) fn search_table(&mut self, reader: &Reader, known: &mut Known, numbers_fetched: bool) -> Step {
+    pub(super) fn search_table(
+        &mut self,
+        reader: &Reader,
+        known: &mut MetadataCache,
+        numbers_fetched: bool,
+    ) -> Step {
         let geometry = &reader.geometry;
         let search = &mut self.search;
         let partition = search.partition;
@@ -47,7 +52,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         let Some(offset) = reader.group_offset(number, group) else {
             return self.head_is_wrong(reader, known, Rejection::HeadChanged);
         };
-        search.places = Places::of(offset, self.hash);
+        search.places = BucketOffsets::of(offset, self.hash);
         search.moved = false;
         search.stamp = known.stamp();
         let start = search.places.home.min(search.places.neighbour);
@@ -55,7 +60,12 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// Discards the metadata of the partition, which is wrong.
-    pub(super) fn head_is_wrong(&mut self, reader: &Reader, known: &mut Known, why: Rejection) -> Step {
+    pub(super) fn head_is_wrong(
+        &mut self,
+        reader: &Reader,
+        known: &mut MetadataCache,
+        why: Rejection,
+    ) -> Step {
         known.forget_partition(self.search.partition);
         self.reject(reader, known, why)
     }
@@ -85,13 +95,13 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// Looks at the next slot with the key's tag, or fetches the next of the key's places.
-    pub(super) fn next_candidate(&mut self, reader: &Reader, known: &mut Known) -> Step {
+    pub(super) fn next_candidate(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
         let search = &mut self.search;
         if search.slots_done < search.slots_len {
             let (slot_at, slot) = search.slots[search.slots_done];
             search.slots_done += 1;
             if slot.is_on_flash() {
-                return self.ask_server(Reason::OnFlash);
+                return self.ask_server(FallbackReason::OnFlash);
             }
             let Some(segment) = reader.geometry.segment_of(slot.offset()) else {
                 return self.reject(reader, known, Rejection::Torn);
@@ -112,7 +122,7 @@ impl<K: AsRef<[u8]>> Get<K> {
                 search.stamp = known.stamp();
                 search.links += 1;
                 if search.links > LINKS_READ_MAX {
-                    return self.ask_server(Reason::Contended);
+                    return self.ask_server(FallbackReason::Contended);
                 }
                 self.ask_bytes(Stage::Link, at, BUCKET_BYTES)
             }
@@ -121,7 +131,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         }
     }
 
-    pub(super) fn end_of_table(&mut self, reader: &Reader, known: &mut Known) -> Step {
+    pub(super) fn end_of_table(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
         if !self.search.moved {
             // Nothing found in tables that were replaced meanwhile says nothing.
             let head = head_offset(&reader.geometry, self.search.partition);

@@ -12,19 +12,19 @@ const LINES_MAX: u32 = 4;
 
 /// Counts the order in which fetches are posted and complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment(u64);
+pub(super) struct SequenceNumber(u64);
 
-impl Moment {
+impl SequenceNumber {
     /// Never.
-    pub(super) const NEVER: Moment = Moment(u64::MAX);
+    pub(super) const NEVER: SequenceNumber = SequenceNumber(u64::MAX);
 
     /// The one before it.
-    fn before(self) -> Moment {
-        Moment(self.0.saturating_sub(1))
+    fn before(self) -> SequenceNumber {
+        SequenceNumber(self.0.saturating_sub(1))
     }
 
     /// The next.
-    pub(super) fn next(&mut self) -> Moment {
+    pub(super) fn next(&mut self) -> SequenceNumber {
         self.0 += 1;
         *self
     }
@@ -35,16 +35,16 @@ impl Moment {
 pub(super) struct Lines {
     every: u32,
     /// When the newest was asked for …
-    asked: (Moment, u64),
+    asked: (SequenceNumber, u64),
     /// … which has failed.
     has_failed: bool,
     /// When the newest was asked for of which is known what it says.
-    known: (Moment, u64),
+    known: (SequenceNumber, u64),
     /// Until when that may be taken to be so.
     leased_until: u64,
     on_their_way: u32,
     /// Somebody needs one that is asked for after this.
-    needed: Moment,
+    needed: SequenceNumber,
     /// GETs at known locations that do, since the newest was asked for.
     waiting: u32,
 }
@@ -59,30 +59,30 @@ impl Lines {
             known: Default::default(),
             leased_until: 0,
             on_their_way: 0,
-            needed: Moment::default(),
+            needed: SequenceNumber::default(),
             waiting: 0,
         }
     }
 
     /// A GET needs one that is asked for after `moment`; at a known location it does nothing but wait for it.
-    pub(super) fn need(&mut self, moment: Moment, waits: bool) {
+    pub(super) fn need(&mut self, moment: SequenceNumber, waits: bool) {
         self.needed = self.needed.max(moment);
         self.waiting += u32::from(waits);
     }
 
     /// For a GET that begins at `ns`: as if it had begun before the line that is known, if that has a lease by then.
-    pub(super) fn leased(&self, ns: u64) -> Option<Moment> {
+    pub(super) fn leased(&self, ns: u64) -> Option<SequenceNumber> {
         (ns < self.leased_until).then(|| self.known.0.before())
     }
 
     /// Whether one asked for after `moment` is known.
-    pub(super) fn covers(&self, moment: Moment) -> bool {
+    pub(super) fn covers(&self, moment: SequenceNumber) -> bool {
         self.known.0 > moment
     }
 
     /// Whether one that is asked for after `moment` settles what came in at `ns`, as the server writes over nothing for so
     /// long: it is still to be asked for, or was soon enough before.
-    pub(super) fn is_asked_within(&self, moment: Moment, ns: u64, grace_ns: u64) -> bool {
+    pub(super) fn is_asked_within(&self, moment: SequenceNumber, ns: u64, grace_ns: u64) -> bool {
         let is_to_come = self.asked.0 <= moment;
         grace_ns > 0 && (is_to_come || !self.has_failed && is_within(self.asked.1, ns, grace_ns))
     }
@@ -99,14 +99,14 @@ impl Lines {
     }
 
     /// One was asked for.
-    pub(super) fn ask(&mut self, moment: Moment, ns: u64) {
+    pub(super) fn ask(&mut self, moment: SequenceNumber, ns: u64) {
         (self.asked, self.has_failed) = ((moment, ns), false);
         self.on_their_way += 1;
         self.waiting = 0;
     }
 
     /// One came in that was asked for at this moment, with a lease of so many nanoseconds. Whether it is the newest.
-    pub(super) fn take(&mut self, asked: (Moment, u64), lease_ns: u64) -> bool {
+    pub(super) fn take(&mut self, asked: (SequenceNumber, u64), lease_ns: u64) -> bool {
         self.on_their_way -= 1;
         let is_newest = asked.0 > self.known.0;
         if is_newest {
@@ -117,7 +117,7 @@ impl Lines {
     }
 
     /// One failed that was asked for at this moment.
-    pub(super) fn fail(&mut self, asked: Moment) {
+    pub(super) fn fail(&mut self, asked: SequenceNumber) {
         self.on_their_way -= 1;
         self.has_failed |= asked == self.asked.0;
     }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn one_is_for_many_while_another_is_on_its_way() {
-        let mut now = Moment::default();
+        let mut now = SequenceNumber::default();
         let mut lines = Lines::new(4);
         assert!(!lines.is_wanted());
         let first = now.next();
@@ -162,12 +162,12 @@ mod tests {
         assert!(lines.take((second, 2_000), 0) && lines.covers(first) && !lines.covers(behind));
         assert!(!lines.take((asked, 1_000), 0) && !lines.covers(behind), "an older one says nothing new");
         assert!(lines.is_wanted(), "none is on its way");
-        assert!(!lines.covers(Moment::NEVER));
+        assert!(!lines.covers(SequenceNumber::NEVER));
     }
 
     #[test]
     fn one_with_a_lease_is_good_for_who_begins_later() {
-        let mut now = Moment::default();
+        let mut now = SequenceNumber::default();
         let mut lines = Lines::new(4);
         let mut ask = |lines: &mut Lines, ns| {
             let moment = now.next();

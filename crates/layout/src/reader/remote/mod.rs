@@ -27,12 +27,12 @@
 //! the GET began, if the item came in before that while was over, counted from when the line was asked for.
 //! docs/region.md tells why.
 
-mod ahead;
+mod chunks;
+mod clock_skew;
 mod lines;
-mod locations;
+mod location_cache;
 mod long;
-mod pieces;
-mod running;
+mod running_get;
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -42,17 +42,18 @@ use crate::hash::KeyHash;
 use crate::header::{self, Birth, HeaderError, PUBLISHED_AND_COUNTS_BYTES, PUBLISHED_AT};
 use crate::segment::generation_offset;
 
-use self::ahead::Ahead;
-use self::lines::{Lines, Moment, is_within};
-use self::locations::Locations;
-use self::pieces::Pieces;
-use self::running::{Behind, Came, Key, Look, Running};
+use self::chunks::ChunkProgress;
+use self::clock_skew::ClockSkew;
+use self::lines::{Lines, SequenceNumber, is_within};
+use self::location_cache::LocationCache;
+use self::running_get::{ArrivedFetch, Behind, Key, RunningGet, Source};
 use super::{
-    Fetched, Hit, Known, Location, Miss, Mode, Outcome, Reader, Reason, Rejection, Rejections, Step,
+    FallbackReason, Fetched, Hit, Location, MetadataCache, Miss, ReadOutcome, Reader, Rejection, Rejections,
+    Step, Validation,
 };
 use super::{Value, reads_to_tell};
 
-pub use self::locations::LOCATION_BYTES;
+pub use self::location_cache::LOCATION_BYTES;
 
 /// How a [`Remote`] goes about it.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +126,7 @@ pub enum To {
     },
     /// Anywhere, behind other bytes perhaps: they are looked at as they are handed in, and not again. So they may be fetched by
     /// one operation with what is asked for before them.
-    Glance,
+    Probe,
     /// To `at` of the value of the GET with this token, which has `whole` bytes. If that was said to have another number of
     /// bytes before, it is made anew: nothing is being fetched into it then. Other parts are fetched at the same time.
     Value {
@@ -141,10 +142,10 @@ pub enum To {
 /// What came of a fetch.
 #[derive(Debug)]
 pub enum Arrival<'a, B> {
-    /// The bytes, at the front of a buffer: for [`To::Buffer`] and [`To::Item`], and for [`To::Glance`] if that is
+    /// The bytes, at the front of a buffer: for [`To::Buffer`] and [`To::Item`], and for [`To::Probe`] if that is
     /// easier.
     Buffer(B),
-    /// The bytes, where they belong or on their way there: for [`To::Glance`] and [`To::Value`].
+    /// The bytes, where they belong or on their way there: for [`To::Probe`] and [`To::Value`].
     Placed(&'a [u8]),
     /// Nothing.
     Failed,
@@ -189,7 +190,7 @@ pub enum Found<B> {
     /// Nothing valid is at the location that was named ([`Remote::get_at`]).
     Stale(Rejection),
     /// It cannot be told from here.
-    AskServer(Reason),
+    AskServer(FallbackReason),
     /// No server keeps the region any more: nothing that was read of it counts.
     Gone,
 }
@@ -207,23 +208,23 @@ impl<B> Done<B> {
 
 /// A fetch under way, or wanted.
 #[derive(Clone, Copy, Debug)]
-struct Fetching {
-    whose: Whose,
+struct FetchState {
+    whose: FetchPurpose,
     len: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Whose {
+enum FetchPurpose {
     /// The published line, asked for at this moment and time.
-    Line(Moment, u64),
+    Line(SequenceNumber, u64),
     /// What a GET asked for.
     Step(Owner),
     /// The generation behind its item.
     Behind(Owner),
-    /// A piece of its value.
-    Piece(Owner, usize),
-    /// The generation of such a piece, the sum of whose bytes is this.
-    PieceGeneration(Owner, usize, u64),
+    /// A chunk of its value.
+    Chunk(Owner, usize),
+    /// The generation of such a chunk, the sum of whose bytes is this.
+    ChunkGeneration(Owner, usize, u64),
 }
 
 /// A look of a GET.
@@ -234,8 +235,8 @@ struct Owner {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
-    fetching: Fetching,
+struct QueuedFetch {
+    fetching: FetchState,
     offset: u64,
     to: To,
 }
@@ -245,17 +246,17 @@ struct Wanted {
 pub struct Remote<B> {
     reader: Reader,
     secret: Secret,
-    known: Known,
-    locations: Locations,
+    known: MetadataCache,
+    locations: LocationCache,
     options: RemoteOptions,
-    now: Moment,
+    now: SequenceNumber,
     lines: Lines,
-    ahead: Ahead,
-    gets: Box<[Option<Running<B>>]>,
+    ahead: ClockSkew,
+    gets: Box<[Option<RunningGet<B>>]>,
     free: Vec<usize>,
     serial: u32,
-    wanted: VecDeque<Wanted>,
-    fetches: Vec<Option<Fetching>>,
+    wanted: VecDeque<QueuedFetch>,
+    fetches: Vec<Option<FetchState>>,
     free_fetches: Vec<u32>,
     under_way: usize,
     bytes_under_way: usize,
@@ -269,16 +270,16 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// # Errors
     /// The geometry is not sound.
     pub fn new(birth: &Birth, secret: Secret, options: RemoteOptions) -> Result<Remote<B>, HeaderError> {
-        let reader = Reader::new(birth, Mode::Remote(secret.clone()))?;
+        let reader = Reader::new(birth, Validation::Remote(secret.clone()))?;
         let count = options.gets.max(1);
         Ok(Remote {
-            known: Known::new(reader.geometry()),
+            known: MetadataCache::new(reader.geometry()),
             reader,
             secret,
-            locations: Locations::new(options.locations),
-            now: Moment::default(),
+            locations: LocationCache::new(options.locations),
+            now: SequenceNumber::default(),
             lines: Lines::new(options.gets_per_line),
-            ahead: Ahead::default(),
+            ahead: ClockSkew::default(),
             gets: (0..count).map(|_| None).collect(),
             free: (0..count).rev().collect(),
             serial: 0,
@@ -331,7 +332,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             let known = segment.and_then(|segment| self.known.last_generation(segment));
             known.is_none_or(|known| known <= location.generation)
         });
-        self.begin(key, hash, kept.map_or(Look::ByKey, Look::Kept), token, now);
+        self.begin(key, hash, kept.map_or(Source::ByKey, Source::Kept), token, now);
     }
 
     /// The same by key, whatever is known.
@@ -339,7 +340,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// # Panics
     /// There is no room.
     pub fn get_by_key(&mut self, key: &[u8], token: u64, now: Now) {
-        self.begin(key, self.reader.hash(key), Look::ByKey, token, now);
+        self.begin(key, self.reader.hash(key), Source::ByKey, token, now);
     }
 
     /// The same at this location only.
@@ -347,7 +348,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// # Panics
     /// There is no room.
     pub fn get_at(&mut self, key: &[u8], location: Location, token: u64, now: Now) {
-        self.begin(key, self.reader.hash(key), Look::At(location), token, now);
+        self.begin(key, self.reader.hash(key), Source::At(location), token, now);
     }
 
     /// Whether it is known where the key's item was found.
@@ -355,13 +356,13 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.locations.get(self.reader.hash(key)).is_some()
     }
 
-    fn begin(&mut self, key: &[u8], hash: KeyHash, look: Look, token: u64, now: Now) {
+    fn begin(&mut self, key: &[u8], hash: KeyHash, look: Source, token: u64, now: Now) {
         let over = |found| Done { token, hash, found, was_kept: false, rejections: Rejections::default() };
         if self.is_gone {
             return self.done.push_back(over(Found::Gone));
         }
         let Some(key) = Key::of(key) else {
-            return self.done.push_back(over(Found::AskServer(Reason::Damaged)));
+            return self.done.push_back(over(Found::AskServer(FallbackReason::Damaged)));
         };
         let at = self.free.pop().expect("room for a GET");
         let serial = self.next_serial();
@@ -371,7 +372,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             self.known.go_to(self.ahead.second_of(now.second));
         }
         let begun = (leased.unwrap_or_else(|| self.now.next()), leased.is_some());
-        self.gets[at] = Some(Running::new(&self.reader, key, hash, look, (token, serial), begun));
+        self.gets[at] = Some(RunningGet::new(&self.reader, key, hash, look, (token, serial), begun));
         self.start(at);
     }
 
@@ -389,7 +390,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// before others, or handed in as failed.
     /// `ns` is what [`Now`] has, read before this, and not after the fetch is posted.
     pub fn next_fetch(&mut self, ns: u64) -> Option<Fetch> {
-        while let Some(Wanted { fetching, offset, to }) = self.wanted.front().copied() {
+        while let Some(QueuedFetch { fetching, offset, to }) = self.wanted.front().copied() {
             if !self.is_wanted(fetching.whose) {
                 self.wanted.pop_front();
                 continue;
@@ -411,11 +412,11 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         }
         let moment = self.now.next();
         self.lines.ask(moment, ns);
-        let fetching = Fetching { whose: Whose::Line(moment, ns), len: PUBLISHED_AND_COUNTS_BYTES };
-        Some(Fetch { id: self.id_of(fetching), offset: PUBLISHED_AT, len: fetching.len, to: To::Glance })
+        let fetching = FetchState { whose: FetchPurpose::Line(moment, ns), len: PUBLISHED_AND_COUNTS_BYTES };
+        Some(Fetch { id: self.id_of(fetching), offset: PUBLISHED_AT, len: fetching.len, to: To::Probe })
     }
 
-    fn id_of(&mut self, fetching: Fetching) -> u32 {
+    fn id_of(&mut self, fetching: FetchState) -> u32 {
         let id = self.free_fetches.pop().unwrap_or_else(|| {
             self.fetches.push(None);
             self.fetches.len() as u32 - 1
@@ -425,13 +426,13 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     /// Whether the look for which a fetch is wanted is still under way.
-    fn is_wanted(&self, whose: Whose) -> bool {
+    fn is_wanted(&self, whose: FetchPurpose) -> bool {
         match whose {
-            Whose::Line(..) => true,
-            Whose::Step(owner)
-            | Whose::Behind(owner)
-            | Whose::Piece(owner, _)
-            | Whose::PieceGeneration(owner, ..) => self.is_running(owner),
+            FetchPurpose::Line(..) => true,
+            FetchPurpose::Step(owner)
+            | FetchPurpose::Behind(owner)
+            | FetchPurpose::Chunk(owner, _)
+            | FetchPurpose::ChunkGeneration(owner, ..) => self.is_running(owner),
         }
     }
 
@@ -440,9 +441,9 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     /// Notes that a fetch is posted now.
-    fn note_asked(&mut self, whose: Whose, moment: Moment, ns: u64) {
+    fn note_asked(&mut self, whose: FetchPurpose, moment: SequenceNumber, ns: u64) {
         match whose {
-            Whose::Step(owner) => {
+            FetchPurpose::Step(owner) => {
                 let Some(running) = &mut self.gets[owner.at] else { return };
                 running.get.note_asked(ns);
                 let is_of_use = (self.options.in_order || self.options.grace_ns > 0) && !running.is_leased;
@@ -454,7 +455,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
                     }
                 }
             }
-            Whose::Behind(owner) => {
+            FetchPurpose::Behind(owner) => {
                 let Some(running) = &mut self.gets[owner.at] else { return };
                 let count = self.known.count(running.get.place().0);
                 running.behind = Some(Behind { count, word: None });
@@ -467,21 +468,21 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     pub fn take(&mut self, id: u32, arrival: Arrival<'_, B>, now: Now) {
         let Some(fetching) = self.fetches.get_mut(id as usize).and_then(Option::take) else { return };
         self.free_fetches.push(id);
-        if !matches!(fetching.whose, Whose::Line(..)) {
+        if !matches!(fetching.whose, FetchPurpose::Line(..)) {
             self.under_way -= 1;
             self.bytes_under_way -= fetching.len;
         }
         match fetching.whose {
-            Whose::Line(moment, ns) => self.take_line((moment, ns), arrival, now.second),
-            Whose::Step(owner) if self.is_running(owner) => {
+            FetchPurpose::Line(moment, ns) => self.take_line((moment, ns), arrival, now.second),
+            FetchPurpose::Step(owner) if self.is_running(owner) => {
                 self.take_step(owner.at, arrival, fetching.len, now.ns);
             }
-            Whose::Behind(owner) if self.is_running(owner) => self.take_behind(owner.at, arrival),
-            Whose::Piece(owner, number) if self.is_running(owner) => {
-                self.take_piece(owner.at, number, arrival, fetching.len);
+            FetchPurpose::Behind(owner) if self.is_running(owner) => self.take_behind(owner.at, arrival),
+            FetchPurpose::Chunk(owner, number) if self.is_running(owner) => {
+                self.take_chunk(owner.at, number, arrival, fetching.len);
             }
-            Whose::PieceGeneration(owner, number, sum) if self.is_running(owner) => {
-                self.take_piece_generation(owner.at, number, sum, arrival);
+            FetchPurpose::ChunkGeneration(owner, number, sum) if self.is_running(owner) => {
+                self.take_chunk_generation(owner.at, number, sum, arrival);
             }
             // Of a GET that is over, or looks elsewhere by now.
             _ => {}
@@ -500,20 +501,20 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         (self.fetches, self.free_fetches) = (Vec::new(), Vec::new());
         (self.under_way, self.bytes_under_way) = (0, 0);
         for at in 0..self.gets.len() {
-            self.end(at, Found::AskServer(Reason::NotFetched));
+            self.end(at, Found::AskServer(FallbackReason::NotFetched));
         }
     }
 
     // ---- lines ----
 
-    fn take_line(&mut self, asked: (Moment, u64), arrival: Arrival<'_, B>, second: u32) {
+    fn take_line(&mut self, asked: (SequenceNumber, u64), arrival: Arrival<'_, B>, second: u32) {
         let bytes = arrival.bytes().and_then(<[u8]>::first_chunk::<PUBLISHED_AND_COUNTS_BYTES>);
         let Some(line) = bytes else {
             self.lines.fail(asked.0);
             for at in 0..self.gets.len() {
                 // Later GETs wait for another line.
                 if self.gets[at].as_ref().is_some_and(|running| running.begun < asked.0) {
-                    self.fail(at, Reason::NotFetched);
+                    self.fail(at, FallbackReason::NotFetched);
                 }
             }
             return;
@@ -543,9 +544,9 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     fn lose(&mut self) {
         self.is_gone = true;
         for at in 0..self.gets.len() {
-            // Pieces that are on their way are written to its value.
-            self.drop_unasked_pieces(at);
-            if self.gets[at].as_ref().is_some_and(|running| !running.pieces.are_under_way()) {
+            // Chunks that are on their way are written to its value.
+            self.drop_unasked_chunks(at);
+            if self.gets[at].as_ref().is_some_and(|running| !running.chunks.are_under_way()) {
                 self.end(at, Found::Gone);
             }
         }
@@ -565,13 +566,13 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         }
         let Some(came) = running.came.take() else { return };
         match came {
-            Came::Word(word) => self.hand_in(at, Handed::Word(word)),
-            Came::Bytes(bytes, len) => {
+            ArrivedFetch::Word(word) => self.hand_in(at, StepInput::Word(word)),
+            ArrivedFetch::Bytes(bytes, len) => {
                 let by_slot = running.get.is_at_slots_item()
                     && is_within(running.get.slot_asked_ns(), running.came_ns, self.options.grace_ns);
                 let settled = by_slot || running.by_counts && running.get.is_at_item();
                 running.bytes = Some(bytes);
-                self.hand_in(at, if settled { Handed::Settled(len) } else { Handed::Bytes(len) });
+                self.hand_in(at, if settled { StepInput::Settled(len) } else { StepInput::Bytes(len) });
             }
         }
     }
@@ -581,10 +582,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// Begins a look.
     fn start(&mut self, at: usize) {
         let Some(running) = &mut self.gets[at] else { return };
-        if running.look == Look::ByKey {
+        if running.look == Source::ByKey {
             self.lines.need(running.needs_line, false);
         }
-        self.hand_in(at, Handed::Nothing);
+        self.hand_in(at, StepInput::Nothing);
         let Some(running) = &mut self.gets[at] else { return };
         if !running.get.is_at_item() {
             return;
@@ -598,7 +599,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             }
         } else if !self.options.in_order || running.is_leased {
             // Not before the item is there.
-            running.needs_line = Moment::NEVER;
+            running.needs_line = SequenceNumber::NEVER;
         }
     }
 
@@ -606,15 +607,15 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         Owner { at, serial: self.gets[at].as_ref().map_or(0, |running| running.serial) }
     }
 
-    fn want(&mut self, whose: Whose, offset: u64, len: usize, to: To) {
-        self.wanted.push_back(Wanted { fetching: Fetching { whose, len }, offset, to });
+    fn want(&mut self, whose: FetchPurpose, offset: u64, len: usize, to: To) {
+        self.wanted.push_back(QueuedFetch { fetching: FetchState { whose, len }, offset, to });
     }
 
     /// Wants the generation of the segment in which an item is looked at, behind it.
     fn want_behind(&mut self, at: usize) {
         let Some(running) = &self.gets[at] else { return };
         let offset = generation_offset(&self.reader.geometry, running.get.place().0);
-        self.want(Whose::Behind(self.owner(at)), offset, 8, To::Glance);
+        self.want(FetchPurpose::Behind(self.owner(at)), offset, 8, To::Probe);
     }
 
     fn take_step(&mut self, at: usize, arrival: Arrival<'_, B>, len: usize, ns: u64) {
@@ -622,13 +623,14 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         running.came_ns = ns;
         running.came = Some(match (running.asked_word, arrival) {
             (true, arrival) => match arrival.word() {
-                Some(word) => Came::Word(word),
-                None => return self.fail(at, Reason::NotFetched),
+                Some(word) => ArrivedFetch::Word(word),
+                None => return self.fail(at, FallbackReason::NotFetched),
             },
-            (false, Arrival::Buffer(bytes)) => Came::Bytes(bytes, len),
-            (false, _) => return self.fail(at, Reason::NotFetched),
+            (false, Arrival::Buffer(bytes)) => ArrivedFetch::Bytes(bytes, len),
+            (false, _) => return self.fail(at, FallbackReason::NotFetched),
         });
-        if running.get.is_at_item() && (!self.options.in_order || running.needs_line == Moment::NEVER) {
+        if running.get.is_at_item() && (!self.options.in_order || running.needs_line == SequenceNumber::NEVER)
+        {
             let (segment, generation) = running.get.place();
             // Its count may have changed since it was asked for.
             running.by_counts = running.by_counts && self.known.stood(segment, generation);
@@ -639,7 +641,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
                     self.lines.need(running.needs_line, true);
                 }
             } else {
-                if running.needs_line == Moment::NEVER {
+                if running.needs_line == SequenceNumber::NEVER {
                     running.needs_line = self.now.next();
                     self.lines.need(running.needs_line, false);
                 }
@@ -652,7 +654,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     fn take_behind(&mut self, at: usize, arrival: Arrival<'_, B>) {
         let Some(running) = &mut self.gets[at] else { return };
         let (Some(word), Some(behind)) = (arrival.word(), &mut running.behind) else {
-            return self.fail(at, Reason::NotFetched);
+            return self.fail(at, FallbackReason::NotFetched);
         };
         behind.word = Some(word);
         if running.wants_behind {
@@ -665,19 +667,19 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         running.wants_behind = false;
         let count = running.behind.take().and_then(|behind| behind.count);
         running.get.set_asked_count(count);
-        self.hand_in(at, Handed::Word(word));
+        self.hand_in(at, StepInput::Word(word));
     }
 
     /// Hands in what a GET asked for, and does what it says then.
-    fn hand_in(&mut self, at: usize, handed: Handed) {
+    fn hand_in(&mut self, at: usize, handed: StepInput) {
         let Some(running) = &mut self.gets[at] else { return };
         let bytes = running.bytes.as_deref().unwrap_or_default();
         let front = |len: usize| bytes.get(..len).unwrap_or_default();
         let fetched = match handed {
-            Handed::Nothing => Fetched::Nothing,
-            Handed::Word(word) => Fetched::Word(word),
-            Handed::Bytes(len) => Fetched::Bytes(front(len)),
-            Handed::Settled(len) => Fetched::Settled(front(len)),
+            StepInput::Nothing => Fetched::Nothing,
+            StepInput::Word(word) => Fetched::Word(word),
+            StepInput::Bytes(len) => Fetched::Bytes(front(len)),
+            StepInput::Settled(len) => Fetched::Settled(front(len)),
         };
         let step = running.get.next(&self.reader, &mut self.known, fetched);
         self.take_order(at, step);
@@ -695,48 +697,50 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
                         Some(word) => self.hand_in_behind(at, word),
                         None => running.wants_behind = true,
                     },
-                    _ => self.want(Whose::Step(owner), offset, 8, To::Glance),
+                    _ => self.want(FetchPurpose::Step(owner), offset, 8, To::Probe),
                 }
             }
             Step::Bytes { offset, len } => {
                 running.asked_word = false;
                 let is_item = running.get.is_at_item() || running.get.is_at_slots_item();
                 let to = if is_item { To::Item { token: running.token } } else { To::Buffer };
-                self.want(Whose::Step(owner), offset, len, to);
+                self.want(FetchPurpose::Step(owner), offset, len, to);
             }
-            Step::Pieces { whole } => {
+            Step::Chunks { whole } => {
                 // Its table is kept: what it was fetched into may be where the value is to be.
                 running.bytes = None;
-                running.pieces = Pieces::of(whole);
-                self.want_pieces(at);
+                running.chunks = ChunkProgress::of(whole);
+                self.want_chunks(at);
             }
-            Step::Value { .. } => self.end(at, Found::AskServer(Reason::Damaged)),
+            Step::Value { .. } => self.end(at, Found::AskServer(FallbackReason::Damaged)),
             Step::Done(outcome) => self.conclude(at, outcome),
         }
     }
 
     // ---- ends ----
 
-    fn conclude(&mut self, at: usize, outcome: Outcome) {
+    fn conclude(&mut self, at: usize, outcome: ReadOutcome) {
         let Some(running) = &mut self.gets[at] else { return };
         let hash = running.get.hash();
         let found = match outcome {
             // The region's second may have changed since that line, and the client's clock be behind.
-            Outcome::Hit(hit) if running.is_leased && hit.is_expired(self.known.now().saturating_add(1)) => {
+            ReadOutcome::Hit(hit)
+                if running.is_leased && hit.is_expired(self.known.now().saturating_add(1)) =>
+            {
                 return self.begin_without_lease(at);
             }
-            Outcome::Hit(hit) => {
+            ReadOutcome::Hit(hit) => {
                 self.locations.put(hash, hit.location);
                 let is_in_bytes = matches!(hit.value, Value::Fetched { .. });
                 Found::Hit(hit, running.bytes.take().filter(|_| is_in_bytes))
             }
-            Outcome::Miss(miss) => Found::Miss(miss),
-            Outcome::AskServer(reason) => Found::AskServer(reason),
-            Outcome::Stale(why) => {
-                if let Look::Kept(location) | Look::At(location) = running.look {
+            ReadOutcome::Miss(miss) => Found::Miss(miss),
+            ReadOutcome::AskServer(reason) => Found::AskServer(reason),
+            ReadOutcome::Stale(why) => {
+                if let Source::Kept(location) | Source::At(location) = running.look {
                     self.locations.remove(hash, location);
                 }
-                if matches!(running.look, Look::Kept(_)) {
+                if matches!(running.look, Source::Kept(_)) {
                     return self.begin_by_key(at);
                 }
                 Found::Stale(why)
@@ -763,12 +767,12 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.start(at);
     }
 
-    fn fail(&mut self, at: usize, reason: Reason) {
+    fn fail(&mut self, at: usize, reason: FallbackReason) {
         let Some(running) = &mut self.gets[at] else { return };
-        if running.pieces.are_under_way() {
+        if running.chunks.are_under_way() {
             running.failed = Some(reason);
-            self.drop_unasked_pieces(at);
-            return self.want_pieces(at);
+            self.drop_unasked_chunks(at);
+            return self.want_chunks(at);
         }
         self.end(at, Found::AskServer(reason));
     }
@@ -780,7 +784,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.done.push_back(Done {
             token: running.token,
             hash: running.get.hash(),
-            was_kept: running.look != Look::ByKey,
+            was_kept: running.look != Source::ByKey,
             found,
             rejections: running.rejections,
         });
@@ -789,7 +793,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
 
 /// What a GET is handed.
 #[derive(Clone, Copy, Debug)]
-enum Handed {
+enum StepInput {
     Nothing,
     Word(u64),
     /// So many of the bytes that came.

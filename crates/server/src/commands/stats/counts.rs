@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use fabcache_protocol::{Form, Protocol, Reply};
+use fabcache_protocol::{Encoding, Protocol, Reply};
 use fabcache_transport::Kind;
 
 use super::super::protocol;
@@ -36,7 +36,7 @@ pub fn connections(ctx: &Context, mut report: Report<'_>) {
 }
 
 /// Text gets the lines as they are, binary all of them in one packet, as memcached sends them.
-pub fn prefixes(ctx: &Context, form: &Form<'_>, out: &mut Vec<u8>) {
+pub fn prefixes(ctx: &Context, form: &Encoding<'_>, out: &mut Vec<u8>) {
     let mut lines = Vec::new();
     for (prefix, counts) in ctx.shared.prefixes.all() {
         lines.extend_from_slice(b"PREFIX ");

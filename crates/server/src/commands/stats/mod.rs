@@ -8,7 +8,7 @@ mod settings;
 use std::fmt::Display;
 
 use fabcache_protocol::command::Words;
-use fabcache_protocol::{Form, Protocol, Refusal, Reply};
+use fabcache_protocol::{Encoding, Protocol, Refusal, Reply};
 
 use super::{Context, ITEM_CLASS, dump, protocol, refused};
 
@@ -17,13 +17,13 @@ const CLASSES: u64 = 64;
 
 /// Writes statistics into the answer.
 struct Report<'a> {
-    form: &'a Form<'a>,
+    form: &'a Encoding<'a>,
     out: &'a mut Vec<u8>,
     text: String,
 }
 
 impl<'a> Report<'a> {
-    fn new(form: &'a Form<'a>, out: &'a mut Vec<u8>) -> Report<'a> {
+    fn new(form: &'a Encoding<'a>, out: &'a mut Vec<u8>) -> Report<'a> {
         Report { form, out, text: String::new() }
     }
 
@@ -45,7 +45,7 @@ impl<'a> Report<'a> {
 }
 
 /// Answers `stats`, plain or with a subcommand.
-pub fn stats(ctx: &mut Context, mut words: Words<'_>, form: &Form<'_>) {
+pub fn stats(ctx: &mut Context, mut words: Words<'_>, form: &Encoding<'_>) {
     let mut out = std::mem::take(&mut ctx.out);
     let report = Report::new(form, &mut out);
     let refusal = match words.next() {
@@ -97,7 +97,12 @@ pub fn stats(ctx: &mut Context, mut words: Words<'_>, form: &Form<'_>) {
     ctx.out = out;
 }
 
-fn detail(ctx: &Context, mut words: Words<'_>, form: &Form<'_>, out: &mut Vec<u8>) -> Option<Reply<'static>> {
+fn detail(
+    ctx: &Context,
+    mut words: Words<'_>,
+    form: &Encoding<'_>,
+    out: &mut Vec<u8>,
+) -> Option<Reply<'static>> {
     if !ctx.shared.settings.dump_enabled {
         return Some(refused(Refusal::Client("stats detail not allowed")));
     }
@@ -114,7 +119,7 @@ fn detail(ctx: &Context, mut words: Words<'_>, form: &Form<'_>, out: &mut Vec<u8
     }
 }
 
-fn cachedump(ctx: &mut Context, mut words: Words<'_>, form: &Form<'_>) -> Option<Reply<'static>> {
+fn cachedump(ctx: &mut Context, mut words: Words<'_>, form: &Encoding<'_>) -> Option<Reply<'static>> {
     if !ctx.shared.settings.dump_enabled {
         return Some(refused(Refusal::Client("stats cachedump not allowed")));
     }

@@ -47,7 +47,7 @@ fn network(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
     report.stat("oldest", 0);
     report.stat("evictions", if settings.evict { "on" } else { "off" });
     let unix = settings.listeners.iter().find_map(|listener| match &listener.place {
-        crate::addresses::Place::Unix(path) => Some((path.display().to_string(), listener.mask)),
+        crate::addresses::ListenAddress::Unix(path) => Some((path.display().to_string(), listener.mask)),
         _ => None,
     });
     let mask = unix.as_ref().map_or(0o700, |(_, mask)| *mask);

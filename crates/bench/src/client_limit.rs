@@ -1,0 +1,155 @@
+//! What the clients of a measurement can do at most: the same work with a server that does nothing but answer.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use fabcache_client::Protocol;
+
+use crate::dummy::{Child, Listen};
+use crate::experiment::{Experiment, Rounds};
+use crate::limits::Limits;
+use crate::process::Cpus;
+use crate::results::Case;
+use crate::statistics::median;
+use crate::target::{Target, Url};
+
+/// Its name in messages.
+const NAME: &str = "the dummy";
+
+/// Dummies that are reached as targets are.
+#[derive(Debug)]
+pub struct ClientLimits {
+    dummies: Vec<Dummy>,
+}
+
+#[derive(Debug)]
+struct Dummy {
+    way: Route,
+    /// The names of those that are reached like it.
+    targets: Vec<String>,
+    target: Target,
+    // Last: its clients go first.
+    _process: Child,
+}
+
+/// How a target is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Route {
+    transport: &'static str,
+    protocol: Protocol,
+    servers: usize,
+    /// What each server says that it takes: some measurements go by that.
+    limits: Limits,
+}
+
+impl Route {
+    /// That of a target; none for memory, which the clients read themselves.
+    fn of(target: &Target) -> Option<Route> {
+        let transport = target.urls.first().filter(|_| !target.shares_memory())?.transport();
+        let servers = target.urls.len();
+        let limits = target.client().and_then(|client| Limits::of(&client)).unwrap_or_default();
+        let limits = Limits { memory_bytes: limits.memory_bytes / servers as u64, ..limits };
+        Some(Route { transport, protocol: target.protocol, servers, limits })
+    }
+
+    fn listen(&self) -> Listen {
+        match self.transport {
+            "tcp" => Listen::Tcp(([127, 0, 0, 1], 0).into()),
+            _ => Listen::private_socket(),
+        }
+    }
+}
+
+impl ClientLimits {
+    /// None is measured.
+    pub fn none() -> ClientLimits {
+        ClientLimits { dummies: Vec::new() }
+    }
+
+    /// Starts a dummy for each way in which targets are reached, on these CPUs if they are given. `program` is the
+    /// command-line tool. Threads inherit the CPUs of who starts them, and so do processes: to be called before the clients are pinned.
+    ///
+    /// # Errors
+    /// One does not come up.
+    pub fn start<'t>(
+        program: &Path,
+        targets: impl Iterator<Item = &'t Target>,
+        cpus: Option<&Cpus>,
+    ) -> Result<ClientLimits> {
+        // It is not to be what limits the clients, who have one CPU at least.
+        let threads = match cpus {
+            Some(cpus) => cpus.count(),
+            None => Cpus::current()?.count().saturating_sub(1),
+        };
+        let mut dummies: Vec<Dummy> = Vec::new();
+        for measured in targets {
+            let Some(way) = Route::of(measured) else { continue };
+            if let Some(dummy) = dummies.iter_mut().find(|dummy| dummy.way == way) {
+                dummy.targets.push(measured.name.clone());
+                continue;
+            }
+            let listen: Vec<Listen> = (0..way.servers).map(|_| way.listen()).collect();
+            let process = Child::start(program, &listen, way.limits, threads)?;
+            let urls: Result<Vec<Url>> = process.urls().iter().map(|url| url.parse()).collect();
+            // No two have the same name: some measurements remember what they have filled.
+            let name = format!("{NAME} for {}, process {}", measured.name, process.process().0);
+            let target = Target::new(&name, &urls?, way.protocol)?;
+            cpus.map_or(Ok(()), |cpus| process.process().pin(cpus))?;
+            let targets = vec![measured.name.clone()];
+            dummies.push(Dummy { way, targets, target, _process: process });
+        }
+        Ok(ClientLimits { dummies })
+    }
+
+    /// How many dummies there are.
+    pub fn len(&self) -> usize {
+        self.dummies.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.dummies.is_empty()
+    }
+
+    /// Makes the dummies ready for a case.
+    ///
+    /// # Errors
+    /// It cannot be run with one.
+    pub fn prepare<'c>(&'c self, experiment: &'c dyn Experiment, case: &Case) -> Result<ClientLimit<'c>> {
+        let what = format!("{} {}, with {NAME}", experiment.name(), case.name());
+        let ready = |dummy: &'c Dummy| {
+            let rounds = experiment.prepare(&dummy.target, case).with_context(|| what.clone())?;
+            anyhow::Ok((dummy, rounds, Vec::new()))
+        };
+        let dummies: Result<Vec<_>> = self.dummies.iter().map(ready).collect();
+        Ok(ClientLimit { dummies: dummies?, what: what.clone() })
+    }
+}
+
+/// One case, with the dummies.
+pub struct ClientLimit<'c> {
+    /// Each with the case on it, and its operations a second in each round.
+    dummies: Vec<(&'c Dummy, Box<dyn Rounds + 'c>, Vec<f64>)>,
+    what: String,
+}
+
+impl ClientLimit<'_> {
+    /// Runs a round with each.
+    ///
+    /// # Errors
+    /// One does not answer as it should.
+    pub fn round(&mut self, number: u32, mut begin: impl FnMut(&str)) -> Result<()> {
+        for (_, rounds, rates) in &mut self.dummies {
+            begin(&self.what);
+            rates.push(rounds.round(number).with_context(|| self.what.clone())?.rate());
+        }
+        Ok(())
+    }
+
+    /// Operations a second with the dummy that is reached as a target is, the median of its rounds, if there is one.
+    pub fn per_s(&self, target: &str) -> Option<f64> {
+        let is_of = |dummy: &Dummy| dummy.targets.iter().any(|known| known == target);
+        let (_, _, rates) = self.dummies.iter().find(|(dummy, _, _)| is_of(dummy))?;
+        Some(median(rates.iter().copied()))
+    }
+}

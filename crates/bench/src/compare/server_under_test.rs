@@ -1,0 +1,410 @@
+//! A server that is compared: a program that is started for each way to it, or one that is up.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use fabcache_client::Protocol;
+use fabcache_testbed::cleanup;
+use rustix::process::Pid;
+
+use super::words::{joined, words};
+use crate::server::Server;
+use crate::target::{Target, Url};
+
+/// In a program's flags this stands for the TCP port that it is to listen on, at this host.
+const PORT: &str = "{port}";
+/// And this for the path of the Unix socket.
+const SOCKET: &str = "{socket}";
+/// A program with this flag shares its memory.
+const SHARES_MEMORY: &str = "--shm";
+/// The flag of a server that has a fabric.
+const HAS_FABRIC: &str = "--fabric";
+/// How long a program may take to tell its version.
+const VERSION_PATIENCE: Duration = Duration::from_secs(2);
+/// No version is longer.
+const VERSION_BYTES_MAX: u64 = 1_000;
+/// Flags of memcached that tell where to listen, or let it go on in the background.
+const CHOSEN_FLAGS: [&str; 8] = ["-p", "-l", "-s", "-d", "--port", "--listen", "--unix-socket", "--daemon"];
+
+/// A way to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Route {
+    /// TCP on this host, or wherever a URL says.
+    Tcp,
+    /// The fabric that the server has.
+    Fabric,
+    /// A Unix socket.
+    Unix,
+    /// The memory that the server shares.
+    Shm,
+}
+
+/// A server that is compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerUnderTest {
+    /// Its name in tables.
+    pub name: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The program and its flags.
+    Program(Vec<String>),
+    /// One cache that is up: its servers.
+    Up(Vec<Url>),
+}
+
+/// A contender that is up, reached in one way.
+#[derive(Debug)]
+pub struct RunningServer {
+    /// What is measured.
+    pub target: Target,
+    /// Whose it is.
+    pub contender: String,
+    /// The way.
+    pub way: Route,
+    /// The command that started it, if one did.
+    pub command: Option<String>,
+    /// What its program says to `-V`.
+    pub program: Option<String>,
+    /// Its process, if it was started.
+    server: Option<Server>,
+}
+
+impl Route {
+    /// All, the best last.
+    pub const ALL: [Route; 4] = [Route::Tcp, Route::Fabric, Route::Unix, Route::Shm];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Route::Tcp => "tcp",
+            Route::Fabric => "fab",
+            Route::Unix => "unix",
+            Route::Shm => "shm",
+        }
+    }
+}
+
+impl FromStr for Route {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Route> {
+        let known = Route::ALL.into_iter().find(|way| way.name() == text);
+        known.with_context(|| format!("there is no way {text:?}; there are tcp, fab, unix and shm"))
+    }
+}
+
+impl FromStr for ServerUnderTest {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<ServerUnderTest> {
+        const FORM: &str = "a server is NAME=PROGRAM, NAME='PROGRAM FLAGS' or NAME=URL";
+        let (name, given) = text.split_once('=').with_context(|| format!("{text:?}: {FORM}"))?;
+        ensure!(
+            !name.is_empty() && !name.contains(char::is_whitespace),
+            "{text:?} begins with no name; {FORM}"
+        );
+        let given = words(given)?;
+        let first = given.first().with_context(|| format!("{text:?} names no program; {FORM}"))?;
+        let kind = if first.contains("://") {
+            let urls: Vec<Url> = given.iter().map(|url| url.parse()).collect::<Result<_>>()?;
+            let way = urls[0].transport();
+            ensure!(
+                urls.iter().all(|url| url.transport() == way),
+                "{text:?}: all servers of one cache are reached in one way"
+            );
+            Kind::Up(urls)
+        } else {
+            Kind::Program(given)
+        };
+        Ok(ServerUnderTest { name: name.to_owned(), kind })
+    }
+}
+
+impl ServerUnderTest {
+    /// Whether it is a program, and not up already.
+    pub fn is_started(&self) -> bool {
+        matches!(self.kind, Kind::Program(_))
+    }
+
+    /// The ways to it, the best last. `common` are flags beside its own.
+    ///
+    /// # Errors
+    /// Its flags tell where to listen.
+    pub fn ways(&self, common: &[String]) -> Result<Vec<Route>> {
+        let flags = match &self.kind {
+            Kind::Up(urls) => return Ok(vec![urls[0].transport().parse()?]),
+            Kind::Program(words) => [&words[1..], common].concat(),
+        };
+        let has = |placeholder| flags.iter().any(|flag| flag.contains(placeholder));
+        let (port, socket) = (has(PORT), has(SOCKET));
+        let as_memcached = !port && !socket;
+        if as_memcached {
+            let culprit = flags.iter().find(|flag| is_chosen(flag));
+            ensure!(
+                culprit.is_none(),
+                "{}: {} is chosen here; leave it out, or write {PORT} or {SOCKET} where the server is told one",
+                self.name,
+                culprit.map_or("", String::as_str)
+            );
+        }
+        let mut ways = Vec::new();
+        if port || as_memcached {
+            ways.push(Route::Tcp);
+        }
+        if as_memcached && has_fabric(&flags) {
+            ways.push(Route::Fabric);
+        }
+        if socket || as_memcached {
+            ways.push(Route::Unix);
+            if flags.iter().any(|flag| flag == SHARES_MEMORY) {
+                ways.push(Route::Shm);
+            }
+        }
+        Ok(ways)
+    }
+
+    /// A fresh server, reached in this way; or the one that is up. Its socket goes into `folder`.
+    ///
+    /// # Errors
+    /// It does not come up, or cannot be reached: its last words.
+    pub fn start(
+        &self,
+        way: Route,
+        common: &[String],
+        folder: &Path,
+        protocol: Protocol,
+    ) -> Result<RunningServer> {
+        let name = format!("{} {}", self.name, way.name());
+        let given = match &self.kind {
+            Kind::Program(words) => words,
+            Kind::Up(urls) => {
+                let target = Target::new(&name, urls, protocol)?;
+                let contender = self.name.clone();
+                return Ok(RunningServer {
+                    target,
+                    contender,
+                    way,
+                    command: None,
+                    program: None,
+                    server: None,
+                });
+            }
+        };
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
+        let address = free.local_addr()?;
+        drop(free);
+        let socket = folder.join(name.replace([' ', '/'], "-"));
+        let words = self.command(given, common, way, address, &socket)?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        let is_up = || match way {
+            Route::Tcp | Route::Fabric => TcpStream::connect(address).is_ok(),
+            Route::Unix | Route::Shm => UnixStream::connect(&socket).is_ok(),
+        };
+        let mut server = Server::launch(&name, command, &is_up)?;
+        let url: Url = match way {
+            Route::Tcp | Route::Fabric => format!("{}://{address}", way.name()),
+            Route::Unix | Route::Shm => format!("{}://{}", way.name(), socket.display()),
+        }
+        .parse()?;
+        let reached = Target::new(&name, &[url], protocol).and_then(|target| own(target, &server));
+        let target = reached.map_err(|error| {
+            let words = match server.ended(Duration::from_millis(200)) {
+                Some(how) => format!("it ended: {how}"),
+                None => format!("it is up{}", server.output_tail()),
+            };
+            error.context(format!("{name} does not speak as a memcached does; {words}"))
+        })?;
+        Ok(RunningServer {
+            target,
+            contender: self.name.clone(),
+            way,
+            command: Some(joined(&words)),
+            program: version(&words[0]),
+            server: Some(server),
+        })
+    }
+
+    /// The words that start it there.
+    fn command(
+        &self,
+        given: &[String],
+        common: &[String],
+        way: Route,
+        address: SocketAddr,
+        socket: &Path,
+    ) -> Result<Vec<String>> {
+        let path = socket.to_str().with_context(|| format!("{} is not text", socket.display()))?;
+        let port = address.port().to_string();
+        let all = [given, common].concat();
+        if all.iter().any(|word| word.contains(PORT) || word.contains(SOCKET)) {
+            return Ok(all.iter().map(|word| word.replace(PORT, &port).replace(SOCKET, path)).collect());
+        }
+        let shares = all.iter().any(|word| word == SHARES_MEMORY);
+        let mut words = vec![all[0].clone(), "-u".into(), "root".into()];
+        // Whoever comes by a fabric comes by TCP first.
+        if matches!(way, Route::Tcp | Route::Fabric) || has_fabric(&all) {
+            words.extend(["-l".into(), address.ip().to_string(), "-p".into(), port]);
+        }
+        if matches!(way, Route::Unix | Route::Shm) || shares {
+            words.extend(["-s".into(), path.into()]);
+        }
+        words.extend_from_slice(&all[1..]);
+        Ok(words)
+    }
+}
+
+fn has_fabric(flags: &[String]) -> bool {
+    flags.iter().any(|flag| flag.split('=').next() == Some(HAS_FABRIC))
+}
+
+/// The target, with the server's process as its own.
+fn own(target: Target, server: &Server) -> Result<Target> {
+    let started = server.process();
+    match target.processes() {
+        [] => Ok(target.of_processes(vec![started])),
+        // A program may start another, that is the server.
+        [told] if told.descends_from(started) => Ok(target),
+        others => {
+            bail!("process {} answers, which is not the one that was started, {}", others[0].0, started.0)
+        }
+    }
+}
+
+/// Whether a flag of a server like memcached tells what is told here.
+fn is_chosen(flag: &str) -> bool {
+    match flag.starts_with("--") {
+        true => CHOSEN_FLAGS.contains(&flag.split('=').next().unwrap_or(flag)),
+        false => CHOSEN_FLAGS.iter().any(|chosen| flag.starts_with(chosen)),
+    }
+}
+
+/// The first line that a program says to `-V`; None if it says nothing, or goes on.
+fn version(program: &str) -> Option<String> {
+    let (reader, writer) = std::io::pipe().ok()?;
+    let mut command = Command::new(program);
+    command.arg("-V").stdin(Stdio::null()).stdout(writer.try_clone().ok()?).stderr(writer);
+    let mut child = cleanup::start_server(&mut command).ok()?;
+    drop(command);
+    let until = Instant::now() + VERSION_PATIENCE;
+    let tells = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status.success(),
+            Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+            _ => break false,
+        }
+    };
+    // Nothing is done to one that has ended.
+    let _ = child.kill();
+    let _ = child.wait();
+    cleanup::forget_server(Pid::from_child(&child));
+    if !tells {
+        return None;
+    }
+    // A child of its own may have the other end still: what it has not said by now is not waited for.
+    rustix::io::ioctl_fionbio(&reader, true).ok()?;
+    let lines = BufReader::new(reader.take(VERSION_BYTES_MAX)).lines();
+    lines.map_while(Result::ok).find(|line| !line.trim().is_empty())
+}
+
+impl RunningServer {
+    /// How its server ended and its last words, if it has.
+    pub fn ended(&mut self) -> Option<String> {
+        self.server.as_mut()?.ended(Duration::from_millis(200))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use fabcache_testbed::cleanup::Folder;
+
+    fn contender(text: &str) -> ServerUnderTest {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn servers_are_read() {
+        let ways = |text: &str, common: &str| {
+            let ways = contender(text).ways(&words(common).expect("words")).expect(text);
+            ways.into_iter().map(Route::name).collect::<Vec<_>>()
+        };
+        assert_eq!(ways("m=memcached", ""), ["tcp", "unix"]);
+        assert_eq!(ways("f=fabcached --shm -t 1", ""), ["tcp", "unix", "shm"]);
+        assert_eq!(ways("f=fabcached", "--shm"), ["tcp", "unix", "shm"]);
+        assert_eq!(ways("f=fabcached --fabric=shm", "--shm"), ["tcp", "fab", "unix", "shm"]);
+        assert_eq!(ways("r=redis-like --port {port}", ""), ["tcp"]);
+        assert_eq!(ways("r=x --socket={socket} -p 3", ""), ["unix"]);
+        assert_eq!(ways("u=shm:///s", ""), ["shm"]);
+        assert_eq!(ways("u=fab://h", ""), ["fab"]);
+        assert_eq!(ways("u=tcp://a:1 tcp://b:2", ""), ["tcp"]);
+        for (text, culprit) in [
+            ("memcached", "NAME=PROGRAM"),
+            ("=memcached", "no name"),
+            ("a b=memcached", "no name"),
+            ("m=", "names no program"),
+            ("m='x", "not closed"),
+            ("m=tcp://a:1 unix:///s", "one way"),
+            ("m=tcp://a:1 fab://b", "one way"),
+        ] {
+            let error = format!("{:#}", text.parse::<ServerUnderTest>().expect_err(text));
+            assert!(error.contains(culprit), "{error}");
+        }
+        for flag in ["-p 1", "-p1", "-l h", "--port=1", "-s /s", "-d"] {
+            let error = contender(&format!("m=memcached {flag}")).ways(&[]).expect_err(flag).to_string();
+            let flag = flag.split(' ').next().unwrap_or(flag);
+            assert!(error.contains(&format!("m: {flag} is chosen here")) && error.contains(PORT), "{error}");
+        }
+    }
+
+    #[test]
+    fn commands_tell_where_to_listen() {
+        let command = |text: &str, common: &str, way| {
+            let contender = contender(text);
+            let Kind::Program(given) = &contender.kind else { panic!("a program") };
+            let address = "127.0.0.1:9".parse().expect("an address");
+            let common = words(common).expect("words");
+            joined(&contender.command(given, &common, way, address, Path::new("/s")).expect("text"))
+        };
+        assert_eq!(command("m=mc -t 2", "-m 9", Route::Tcp), "mc -u root -l 127.0.0.1 -p 9 -t 2 -m 9");
+        assert_eq!(command("m=mc", "", Route::Unix), "mc -u root -s /s");
+        assert_eq!(command("m=mc --shm", "", Route::Tcp), "mc -u root -l 127.0.0.1 -p 9 -s /s --shm");
+        assert_eq!(command("m=mc --shm", "", Route::Shm), "mc -u root -s /s --shm");
+        assert_eq!(command("m=mc --fabric", "", Route::Fabric), "mc -u root -l 127.0.0.1 -p 9 --fabric");
+        assert_eq!(command("m=mc --fabric", "", Route::Unix), "mc -u root -l 127.0.0.1 -p 9 -s /s --fabric");
+        assert_eq!(command("r=rd --port {port}", "-t 1", Route::Tcp), "rd --port 9 -t 1");
+    }
+
+    #[test]
+    fn programs_tell_their_versions() {
+        assert_eq!(version("/no/such/program"), None);
+        // It does not know the flag.
+        assert_eq!(version("cat"), None);
+        let folder = Folder::new("fabcache-version").expect("a folder");
+        let program = folder.path().join("program");
+        let left = VERSION_PATIENCE.as_secs() * 30;
+        let script = format!("#!/bin/sh\necho; echo $1 is 1.2; sleep {left} & echo $! > $0.left\n");
+        std::fs::write(&program, script).expect("a script");
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).expect("its owner may");
+        let program = program.to_str().expect("text");
+        // Another test's child may have the script open still, which then cannot be run.
+        let begun = Instant::now();
+        let told = std::iter::repeat_with(|| version(program)).take(1_000).flatten().next();
+        assert_eq!(told.as_deref(), Some("-V is 1.2"));
+        assert!(begun.elapsed().as_secs() < left, "it does not wait for what the program left behind");
+        let of_left = std::fs::read_to_string(format!("{program}.left")).expect("it left one");
+        let left = of_left.trim().parse().ok().and_then(Pid::from_raw).expect("a process");
+        rustix::process::kill_process(left, rustix::process::Signal::TERM).expect("it is there");
+    }
+}

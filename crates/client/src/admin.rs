@@ -1,0 +1,112 @@
+//! Requests that are not about a key: lines, the same in the meta and the text protocol.
+
+use crate::connection::Connection;
+use crate::error::Failure;
+use crate::input::protocol;
+use crate::message::Encoding;
+use crate::meta::refusal;
+use crate::packet::{self, AdminCommand};
+
+/// Names and values.
+pub type Stats = Vec<(String, String)>;
+
+/// Forgets everything, after `delay` seconds.
+///
+/// # Errors
+/// The server fails or refuses. So it is for the others.
+pub fn flush(connection: &mut Connection, delay: u32) -> Result<(), Failure> {
+    if connection.form() == Encoding::Binary {
+        connection.send([&packet::order(AdminCommand::Flush(delay))])?;
+        return connection.packet().map(|_| ());
+    }
+    done(connection, &format!("flush_all {delay}"))
+}
+
+/// Logs so much from now on.
+pub fn verbosity(connection: &mut Connection, level: u32) -> Result<(), Failure> {
+    if connection.form() == Encoding::Binary {
+        // memcached does not know the packet that others have for it, and then waits for more bytes.
+        return Err(Failure::Refused("memcached knows no packet that asks for it".into()));
+    }
+    done(connection, &format!("verbosity {level}"))
+}
+
+/// The server's version.
+pub fn version(connection: &mut Connection) -> Result<String, Failure> {
+    if connection.form() == Encoding::Binary {
+        connection.send([&packet::order(AdminCommand::Version)])?;
+        return connection.packet().map(|(_, version)| text(version));
+    }
+    connection.send([b"version\r\n"])?;
+    let line = connection.line()?;
+    refusal(&line)?;
+    let version = line.strip_prefix("VERSION ");
+    version.map(Into::into).ok_or_else(|| protocol(line.as_bytes()))
+}
+
+/// Statistics of a topic, which may be empty.
+pub fn stats(connection: &mut Connection, topic: &str) -> Result<Stats, Failure> {
+    let mut stats = Stats::new();
+    if connection.form() == Encoding::Binary {
+        connection.send([&packet::order(AdminCommand::Stats(topic))])?;
+        loop {
+            let (name, value) = connection.packet()?;
+            if name.is_empty() {
+                return Ok(stats);
+            }
+            stats.push((text(name), text(value)));
+        }
+    }
+    stat_lines(connection, topic, "STAT ", |name, value| {
+        stats.push((text(name.into()), text(value.into())))
+    })?;
+    Ok(stats)
+}
+
+/// The keys of a size class, as far as a server tells them.
+///
+/// # Errors
+/// The server refuses, as to whoever speaks the binary protocol, or the connection broke or takes too long.
+pub fn keys(connection: &mut Connection, class: u32) -> Result<Vec<Vec<u8>>, Failure> {
+    if connection.form() == Encoding::Binary {
+        return Err(Failure::Refused("keys are not told of in the binary protocol".into()));
+    }
+    let mut keys = Vec::new();
+    stat_lines(connection, &format!("cachedump {class} 0"), "ITEM ", |key, _| keys.push(key.to_vec()))?;
+    Ok(keys)
+}
+
+/// Asks for statistics by text, and takes what comes before the first space of each line apart from the rest.
+fn stat_lines(
+    connection: &mut Connection,
+    topic: &str,
+    word: &str,
+    mut take: impl FnMut(&[u8], &[u8]),
+) -> Result<(), Failure> {
+    connection.send([format!("stats {topic}").trim_end().as_bytes(), b"\r\n"])?;
+    loop {
+        let line = connection.line_bytes()?;
+        if let Some(stat) = line.strip_prefix(word.as_bytes()) {
+            let end = memchr::memchr(b' ', stat).unwrap_or(stat.len());
+            take(&stat[..end], stat.get(end + 1..).unwrap_or_default());
+            continue;
+        }
+        refusal(&String::from_utf8_lossy(&line))?;
+        if !matches!(&line[..], b"END" | b"RESET") {
+            return Err(protocol(&line));
+        }
+        return Ok(());
+    }
+}
+
+/// Has the server do what a line is answered with `OK` for.
+fn done(connection: &mut Connection, line: &str) -> Result<(), Failure> {
+    connection.send([line.as_bytes(), b"\r\n"])?;
+    let answered = connection.line()?;
+    refusal(&answered)?;
+    if answered == "OK" { Ok(()) } else { Err(protocol(answered.as_bytes())) }
+}
+
+fn text(said: Vec<u8>) -> String {
+    String::from_utf8_lossy(&said).into_owned()
+}

@@ -1,0 +1,59 @@
+//! What belongs to the process that made it: a child of fork(2) neither uses it nor closes it, for what lies behind it in the
+//! kernel and in devices is its parent's.
+
+use std::ops::{Deref, DerefMut};
+
+use fabcache_layout::process::Process;
+
+/// Dropped in the process that made it, and nowhere else.
+#[derive(Debug)]
+pub struct ForkGuard<T> {
+    value: Option<T>,
+    process: Process,
+}
+
+impl<T> ForkGuard<T> {
+    /// It is this process'.
+    pub fn new(value: T) -> ForkGuard<T> {
+        ForkGuard { value: Some(value), process: Process::current() }
+    }
+
+    /// Moves it out of what is being dropped.
+    pub fn take(&mut self) -> ForkGuard<T> {
+        ForkGuard { value: self.value.take(), process: self.process }
+    }
+
+    /// Returns the value in the process that created it.
+    pub fn into_inner(mut self) -> Option<T> {
+        if self.is_current() { self.value.take() } else { None }
+    }
+
+    /// This is still the process that made it.
+    pub fn is_current(&self) -> bool {
+        self.process.is_current()
+    }
+}
+
+const HELD: &str = "it is there until this is dropped";
+
+impl<T> Deref for ForkGuard<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect(HELD)
+    }
+}
+
+impl<T> DerefMut for ForkGuard<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect(HELD)
+    }
+}
+
+impl<T> Drop for ForkGuard<T> {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            std::mem::forget(self.value.take());
+        }
+    }
+}

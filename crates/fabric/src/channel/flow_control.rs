@@ -1,0 +1,369 @@
+//! What both ends do alike: numbers, credits, and whose turn it is.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSlice;
+use std::ops::Deref;
+
+use super::message::{
+    self, Body, HEADER_BYTES, Kind, LENT_HEADER_BYTES, MESSAGE_BYTES, Message, SHORT_BYTES,
+};
+use super::{CREDITS_MESSAGES_MAX, ProtocolError, Terms};
+
+/// How bytes of the stream can go now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendMode {
+    /// Not now: credits or room must come back first, or pieces be written.
+    Later,
+    /// In a message.
+    Data,
+    /// Through memory.
+    StagingRange(StagingRange),
+}
+
+/// A part of staging or landing memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagingRange {
+    /// Where it begins.
+    pub at: usize,
+    /// Its bytes, at least one.
+    pub bytes: usize,
+}
+
+/// A message that was made, and counts when the fabric has accepted it: no other is made between.
+#[derive(Debug)]
+#[must_use = "a message that was sent and not told of breaks the link"]
+pub struct Draft {
+    bytes: usize,
+    taken: usize,
+    credits: u16,
+    let_go: u8,
+    pub(super) body: Body,
+}
+
+impl Draft {
+    fn new(bytes: usize, taken: usize, (credits, let_go): (u16, u8), body: Body) -> Draft {
+        Draft { bytes, taken, credits, let_go, body }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of the stream in it, but for those that lie in lent memory.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+}
+
+/// Memory of the client's that the server may read until it lets go of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LentMemory {
+    /// What its first byte is called.
+    pub address: u64,
+    /// What allows to read it.
+    pub key: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+impl std::fmt::Debug for LentMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without what allows to.
+        write!(f, "Lent({} bytes)", self.bytes)
+    }
+}
+
+/// Copies the parts behind the first `at` bytes, as far as there is room in a message: where they end.
+fn copy(parts: &[IoSlice<'_>], at: usize, into: &mut [u8]) -> usize {
+    let most = into.len().min(MESSAGE_BYTES);
+    let mut end = at;
+    for part in parts {
+        let len = part.len().min(most.saturating_sub(end));
+        into[end..end + len].copy_from_slice(&part[..len]);
+        end += len;
+    }
+    end
+}
+
+/// The part of the credits that only Taken, Room and Bye may use. So many are worth a message.
+pub(super) fn reserve(credits: u16) -> u16 {
+    credits.div_ceil(4)
+}
+
+/// Numbers and credits of both directions.
+#[derive(Debug)]
+pub(super) struct FlowControl<B> {
+    terms: Terms,
+    // ---- to the peer ----
+    /// The next message's number.
+    sequence: u32,
+    credits: u16,
+    /// Memories that it may read …
+    lent: usize,
+    /// … and those that it has let go of since the driver last asked.
+    let_go: usize,
+    // ---- from the peer ----
+    /// The next message's number.
+    expected: u32,
+    /// Messages that came before their turn.
+    early: BTreeMap<u32, (B, Message)>,
+    /// Messages whose turn it is.
+    pub ready: VecDeque<(B, Body)>,
+    /// Messages that came and whose credits the peer has not back …
+    unreturned: u16,
+    /// … those of them that were consumed.
+    owed: u16,
+    freed: Vec<B>,
+    /// Memories of the peer's that are not read any more, of which it does not know.
+    untold: usize,
+    /// Messages with another link's token, or nobody's.
+    strays: u64,
+    broken: Option<ProtocolError>,
+    /// The peer's last message has come.
+    has_peer_left: bool,
+    is_leaving: bool,
+    has_said_bye: bool,
+}
+
+impl<B: Deref<Target = [u8]>> FlowControl<B> {
+    pub fn new(terms: Terms) -> FlowControl<B> {
+        FlowControl {
+            terms,
+            sequence: 0,
+            credits: terms.peer_credits,
+            lent: 0,
+            let_go: 0,
+            expected: 0,
+            early: BTreeMap::new(),
+            ready: VecDeque::new(),
+            unreturned: 0,
+            owed: 0,
+            freed: Vec::new(),
+            untold: 0,
+            strays: 0,
+            broken: None,
+            has_peer_left: false,
+            is_leaving: false,
+            has_said_bye: false,
+        }
+    }
+
+    // ---- what comes ----
+
+    /// A message came: it, and those that waited for it, are ready.
+    pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), ProtocolError> {
+        self.check()?;
+        let arrived = self.try_arrived(buffer, len);
+        arrived.map_err(|broken| self.fail(broken))
+    }
+
+    fn try_arrived(&mut self, buffer: B, len: usize) -> Result<(), ProtocolError> {
+        let bytes = buffer.get(..len).ok_or(ProtocolError::Length(len))?;
+        if message::token_of(bytes) != Some(self.terms.own_token) {
+            self.strays += 1;
+            self.freed.push(buffer);
+            return Ok(());
+        }
+        let message = message::read(bytes)?;
+        let (came, expected) = (message.sequence, self.expected);
+        let window = u32::from(self.terms.own_credits) + u32::from(CREDITS_MESSAGES_MAX);
+        if came.wrapping_sub(expected) >= window || self.early.contains_key(&came) {
+            return Err(ProtocolError::Sequence { came, expected });
+        }
+        if message.body != Body::Credits {
+            if self.unreturned == self.terms.own_credits {
+                return Err(ProtocolError::Overrun);
+            }
+            self.unreturned += 1;
+        } else if came != expected && self.early_credits() == usize::from(CREDITS_MESSAGES_MAX) {
+            // They hold receive buffers that were not granted for them.
+            return Err(ProtocolError::Overrun);
+        }
+        if came != expected {
+            self.early.insert(came, (buffer, message));
+            return Ok(());
+        }
+        self.take_turn(buffer, message)?;
+        while let Some((buffer, message)) = self.early.remove(&self.expected) {
+            self.take_turn(buffer, message)?;
+        }
+        Ok(())
+    }
+
+    /// Credits that came before their turn.
+    fn early_credits(&self) -> usize {
+        self.early.values().filter(|(_, message)| message.body == Body::Credits).count()
+    }
+
+    fn take_turn(&mut self, buffer: B, message: Message) -> Result<(), ProtocolError> {
+        if self.has_peer_left {
+            return Err(ProtocolError::AfterBye);
+        }
+        self.expected = self.expected.wrapping_add(1);
+        let Message { credits, let_go, body, .. } = message;
+        let spent = self.terms.peer_credits - self.credits;
+        if credits > spent || body == Body::Credits && credits < reserve(self.terms.peer_credits) {
+            return Err(ProtocolError::Credits(credits));
+        }
+        self.lent = self.lent.checked_sub(let_go.into()).ok_or(ProtocolError::LetGo(let_go))?;
+        self.let_go += usize::from(let_go);
+        self.credits += credits;
+        self.ready.push_back((buffer, body));
+        Ok(())
+    }
+
+    /// A message of another kind than this end takes, or one that is consumed at once.
+    pub fn take_common(&mut self, buffer: B, body: &Body) -> Result<(), ProtocolError> {
+        match body {
+            Body::Credits => {}
+            Body::Bye => self.has_peer_left = true,
+            other => return Err(self.fail(ProtocolError::Kind(other.kind() as u8))),
+        }
+        self.consumed(buffer, body.kind());
+        Ok(())
+    }
+
+    /// A message was consumed, and its buffer can receive another.
+    pub fn consumed(&mut self, buffer: B, kind: Kind) {
+        self.owed += u16::from(kind != Kind::Credits);
+        self.freed.push(buffer);
+    }
+
+    pub fn freed(&mut self) -> Option<B> {
+        self.freed.pop()
+    }
+
+    /// How many memories the peer has let go of, since this was last asked.
+    pub fn let_go(&mut self) -> usize {
+        std::mem::take(&mut self.let_go)
+    }
+
+    /// A memory of the peer's is not read any more: the next message says so.
+    pub fn lets_go(&mut self) {
+        self.untold += 1;
+    }
+
+    #[cfg(test)]
+    pub fn untold(&self) -> usize {
+        self.untold
+    }
+
+    fn told(&self) -> (u16, u8) {
+        (self.owed, self.untold.min(u8::MAX.into()) as u8)
+    }
+
+    pub fn check(&self) -> Result<(), ProtocolError> {
+        self.broken.map_or(Ok(()), Err)
+    }
+
+    pub fn fail(&mut self, broken: ProtocolError) -> ProtocolError {
+        self.broken = Some(broken);
+        broken
+    }
+
+    pub fn has_peer_left(&self) -> bool {
+        self.has_peer_left
+    }
+
+    pub fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    // ---- what goes ----
+
+    /// Messages with bytes of the stream that may be sent now.
+    pub fn stream_credits(&self) -> usize {
+        usize::from(self.credits.saturating_sub(reserve(self.terms.peer_credits)))
+    }
+
+    /// Nothing of the stream goes any more.
+    pub fn is_over(&self) -> bool {
+        self.broken.is_some() || self.is_leaving || self.has_peer_left
+    }
+
+    pub fn leave(&mut self) {
+        self.is_leaving = true;
+    }
+
+    /// A message has gone, since this end is there, or since so many that nobody counts them.
+    pub fn has_sent(&self) -> bool {
+        self.sequence > 0
+    }
+
+    pub fn has_said_bye(&self) -> bool {
+        self.has_said_bye
+    }
+
+    /// The message without bytes of the stream that goes next: what the end has to tell of memory, what it has to say of
+    /// the stream, the last one behind that if no more of the stream waits, or else credits.
+    pub fn short(
+        &self,
+        into: &mut [u8; SHORT_BYTES],
+        told: Option<Body>,
+        stream: Option<Body>,
+        waits: bool,
+    ) -> Option<Draft> {
+        if self.broken.is_some() || self.has_said_bye {
+            return None;
+        }
+        let bye = (self.is_leaving && !waits).then_some(Body::Bye);
+        let stream = stream.filter(|_| self.stream_credits() > 0);
+        let spending = told.or(stream).or(bye).filter(|_| self.credits > 0);
+        let is_worth_it = self.owed >= reserve(self.terms.own_credits);
+        let body = spending.or(is_worth_it.then_some(Body::Credits))?;
+        let told = self.told();
+        message::write_header(into, self.terms.peer_token, body.kind(), told, self.sequence);
+        Some(Draft::new(message::write_body(into, &body), 0, told, body))
+    }
+
+    /// A message with as much of `parts` as it holds, in a buffer for at least one byte of them.
+    pub fn data(&self, parts: &[IoSlice<'_>], into: &mut [u8]) -> Option<Draft> {
+        if self.is_over() || self.stream_credits() == 0 {
+            return None;
+        }
+        let end = copy(parts, HEADER_BYTES, into);
+        if end == HEADER_BYTES {
+            return None;
+        }
+        let told = self.told();
+        message::write_header(into, self.terms.peer_token, Kind::Data, told, self.sequence);
+        Some(Draft::new(end, end - HEADER_BYTES, told, Body::Data(HEADER_BYTES..end)))
+    }
+
+    /// A message with all of `before`, and lent memory whose bytes follow; none if the buffer has no room for it.
+    pub fn lend(&self, before: &[IoSlice<'_>], lent: &LentMemory, into: &mut [u8]) -> Option<Draft> {
+        let whole: usize = before.iter().map(|part| part.len()).sum();
+        let has_room = LENT_HEADER_BYTES + whole <= into.len().min(MESSAGE_BYTES);
+        if self.is_over() || self.stream_credits() == 0 || !has_room {
+            return None;
+        }
+        let end = copy(before, LENT_HEADER_BYTES, into);
+        let told = self.told();
+        message::write_header(into, self.terms.peer_token, Kind::LentMemory, told, self.sequence);
+        let LentMemory { address, key, bytes } = *lent;
+        for (into, number) in into[HEADER_BYTES..].chunks_mut(8).zip([address, key, bytes]) {
+            into.copy_from_slice(&number.to_le_bytes());
+        }
+        let body = Body::LentMemory { lent: *lent, before: LENT_HEADER_BYTES..end };
+        Some(Draft::new(end, whole, told, body))
+    }
+
+    /// The fabric has accepted it.
+    pub fn sent(&mut self, draft: &Draft) {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.owed -= draft.credits;
+        self.unreturned -= draft.credits;
+        self.untold -= usize::from(draft.let_go);
+        self.lent += usize::from(draft.body.kind() == Kind::LentMemory);
+        self.credits -= u16::from(draft.body != Body::Credits);
+        self.has_said_bye |= draft.body == Body::Bye;
+    }
+
+    /// All buffers that wait or can be had back.
+    pub fn drain(&mut self) -> impl Iterator<Item = B> {
+        let early = std::mem::take(&mut self.early).into_values().map(|(buffer, _)| buffer);
+        let ready = std::mem::take(&mut self.ready).into_iter().map(|(buffer, _)| buffer);
+        std::mem::take(&mut self.freed).into_iter().chain(early).chain(ready)
+    }
+}

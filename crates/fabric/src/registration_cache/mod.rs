@@ -1,0 +1,341 @@
+//! Memory of callers' that is used again and again: registered when it is first used, and kept so.
+//!
+//! ```text
+//!   Lasting ──lend──> Buffer ──> an operation ──> Buffer ──into_lasting──> Lasting
+//!      ├─────show───> Shown ───> peers read it ────────────into_lasting──────┘
+//!      └── Registrations: which memory is registered with which domain; what was lent longest ago ends first
+//! ```
+
+mod lru;
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use fabcache_layout::process::Process;
+
+use self::lru::{Ends, LruList, RegistrationKey};
+use crate::domain::{Access, Domain};
+use crate::error::Error;
+use crate::memory::{Buffer, Registration, RemoteMemory};
+
+/// What is registered of callers' memory, bounded.
+#[derive(Clone)]
+pub struct RegistrationCache(Arc<Mutex<CacheState>>);
+
+struct CacheState {
+    ledger: LruList<Registration>,
+    /// Whose they are.
+    process: Process,
+}
+
+impl Ends for Registration {
+    fn end(mut self) -> bool {
+        Registration::end(&mut self)
+    }
+}
+
+impl RegistrationCache {
+    /// At most so many, of so many bytes together.
+    pub fn new(count: usize, bytes: usize) -> RegistrationCache {
+        let ledger = LruList::new(count, bytes);
+        RegistrationCache(Arc::new(Mutex::new(CacheState { ledger, process: Process::current() })))
+    }
+
+    /// How many there are, and their bytes.
+    pub fn sum(&self) -> (usize, usize) {
+        self.ledger().ledger.sum()
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, CacheState> {
+        let mut kept = self.0.lock().expect("no thread panics while it notes what is registered");
+        if !kept.process.is_current() {
+            // What a parent has registered is not ended by its child.
+            kept.ledger.leave_all();
+            kept.process = Process::current();
+        }
+        kept
+    }
+
+    /// What is to be known of the registration of this memory: the one that there is, or a new one.
+    fn lend<T>(
+        &self,
+        of: RegistrationKey,
+        memory: &mut [u8],
+        domain: &Arc<Domain>,
+        known: impl Fn(&Registration) -> T,
+    ) -> Result<T, Error> {
+        let bytes = memory.len();
+        let mut kept = self.ledger();
+        if let Some(registration) = kept.ledger.lend(of) {
+            return Ok(known(registration));
+        }
+        if bytes == 0 || !kept.ledger.reserve(bytes) {
+            return Err(Error::Size("no more memory of callers' is registered"));
+        }
+        drop(kept);
+        domain.lenders().add(self);
+        let access = if of.is_shown { Access::RemoteRead } else { Access::Local };
+        // Not under the lock, for to pin much memory takes long. SAFETY: its owner ends the registration before it lets go of
+        // the memory, and lends it to one operation at a time; peers do not write it.
+        let made = unsafe { domain.register(memory.as_mut_ptr(), bytes, access) };
+        let mut kept = self.ledger();
+        match made {
+            Ok(registration) => {
+                let known = known(&registration);
+                kept.ledger.put(of, bytes, registration);
+                Ok(known)
+            }
+            Err(error) => {
+                kept.ledger.cancel(bytes);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Those who have registered memory with a domain.
+#[derive(Debug, Default)]
+pub(crate) struct CacheRegistry(Mutex<Vec<Weak<Mutex<CacheState>>>>);
+
+impl CacheRegistry {
+    fn add(&self, registrations: &RegistrationCache) {
+        let mut all = self.lock();
+        all.retain(|one| one.strong_count() > 0);
+        if !all.iter().any(|one| one.as_ptr() == Arc::as_ptr(&registrations.0)) {
+            all.push(Arc::downgrade(&registrations.0));
+        }
+    }
+
+    /// Does something that the limit of locked memory may not allow. If there is no memory for it, what is not in use ends,
+    /// and it is done once more: the limit counts all.
+    pub(crate) fn make_way<T>(&self, make: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        match make() {
+            Err(error) if error.is_memory() && self.end_idle() => make(),
+            made => made,
+        }
+    }
+
+    fn end_idle(&self) -> bool {
+        let all: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).map(RegistrationCache).collect();
+        let ended = all.iter().filter(|registrations| registrations.ledger().ledger.end_idle()).count();
+        ended > 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Mutex<CacheState>>>> {
+        self.0.lock().expect("no thread panics while it notes who has registered memory")
+    }
+}
+
+impl fmt::Debug for RegistrationCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, bytes) = self.sum();
+        write!(f, "Registrations({count} of {bytes} bytes)")
+    }
+}
+
+/// Memory that stays registered between operations.
+pub struct RegisteredMemory(Box<RegisteredMemoryInner>);
+
+pub(crate) struct RegisteredMemoryInner {
+    number: u64,
+    memory: Vec<u8>,
+    registrations: RegistrationCache,
+    /// With which domain it is registered for who has it …
+    lent: usize,
+    /// … and that is peers, which read it.
+    is_shown: bool,
+}
+
+/// Memory that peers read: nobody writes it before they do not read it any more, which is for its owner to know. Dropped, it
+/// is not registered any more; what peers read then fails.
+pub struct ReadableMemory {
+    own: Box<RegisteredMemoryInner>,
+    remote: RemoteMemory,
+}
+
+impl RegisteredMemory {
+    /// A caller's memory: registered when it is lent.
+    pub fn new(memory: Vec<u8>, registrations: &RegistrationCache) -> RegisteredMemory {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let registrations = registrations.clone();
+        RegisteredMemory(Box::new(RegisteredMemoryInner {
+            number,
+            memory,
+            registrations,
+            lent: 0,
+            is_shown: false,
+        }))
+    }
+
+    /// For an operation, registered with this domain.
+    ///
+    /// # Errors
+    /// It cannot be registered, or others take all the room that there is for that.
+    pub fn lend(mut self, domain: &Arc<Domain>) -> Result<Buffer, (RegisteredMemory, Error)> {
+        match self.0.lend(domain, false, Registration::descriptor) {
+            Ok(descriptor) => Ok(Buffer::lasting(self.0, descriptor)),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// For peers of any port of this domain that are told where it is: they may read all of it as long as it stays
+    /// registered, which may be after this, and write none of it.
+    ///
+    /// # Errors
+    /// As for [`RegisteredMemory::lend`]; or the provider binds memory to one endpoint each, or would let peers write it
+    /// ([`crate::REGISTRATION_CACHE`]).
+    pub fn show(mut self, domain: &Arc<Domain>) -> Result<ReadableMemory, (RegisteredMemory, Error)> {
+        let base = self.0.memory.as_ptr();
+        let bytes = self.0.memory.len();
+        let shown = domain.check_read_only().and_then(|()| match domain.binds_memory() {
+            true => Err(Error::Size("memory is bound to endpoints, and shown to the peers of one")),
+            false => self.0.lend(domain, true, |registration| registration.remote(base, bytes)),
+        });
+        match shown {
+            Ok(remote) => Ok(ReadableMemory { own: self.0, remote }),
+            Err(error) => Err((self, error)),
+        }
+    }
+}
+
+impl ReadableMemory {
+    /// What peers need.
+    pub fn remote(&self) -> RemoteMemory {
+        self.remote
+    }
+
+    /// Peers do not read it any more.
+    pub fn into_lasting(self) -> RegisteredMemory {
+        self.own.into_lasting()
+    }
+}
+
+impl RegisteredMemoryInner {
+    fn lend<T>(
+        &mut self,
+        domain: &Arc<Domain>,
+        is_shown: bool,
+        known: impl Fn(&Registration) -> T,
+    ) -> Result<T, Error> {
+        (self.lent, self.is_shown) = (Arc::as_ptr(domain).addr(), is_shown);
+        let of = self.of();
+        self.registrations.lend(of, &mut self.memory, domain, known)
+    }
+
+    fn of(&self) -> RegistrationKey {
+        RegistrationKey { memory: self.number, domain: self.lent, is_shown: self.is_shown }
+    }
+
+    pub(crate) fn memory(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+
+    /// No operation has it any more.
+    pub(crate) fn into_lasting(self: Box<RegisteredMemoryInner>) -> RegisteredMemory {
+        self.registrations.ledger().ledger.give_back(self.of());
+        RegisteredMemory(self)
+    }
+}
+
+impl Drop for RegisteredMemoryInner {
+    fn drop(&mut self) {
+        if !self.registrations.ledger().ledger.end_all_of(self.number) {
+            std::mem::forget(std::mem::take(&mut self.memory));
+        }
+    }
+}
+
+impl Deref for RegisteredMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.memory
+    }
+}
+
+impl DerefMut for RegisteredMemory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0.memory
+    }
+}
+
+impl Deref for ReadableMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.own.memory
+    }
+}
+
+impl fmt::Debug for ReadableMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shown({} bytes)", self.own.memory.len())
+    }
+}
+
+impl fmt::Debug for RegisteredMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lasting({} bytes)", self.0.memory.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{FakeProvider, calls};
+    use crate::{Endpoint, EndpointOptions, Pool, sys};
+
+    const LIMIT: usize = 10_000;
+
+    /// Memory of a third of the limit, registered.
+    fn registered(domain: &Arc<Domain>, registrations: &RegistrationCache) -> Buffer {
+        RegisteredMemory::new(vec![0; LIMIT / 3], registrations).lend(domain).expect("within the limit")
+    }
+
+    fn idle(buffer: Buffer) -> RegisteredMemory {
+        buffer.into_lasting().expect("it was lent")
+    }
+
+    #[test]
+    fn what_is_not_in_use_gives_way_to_other_memory() {
+        let fake = FakeProvider { memory_modes: 0, locked_bytes_max: LIMIT, ..FakeProvider::default() };
+        let domain = fake.open();
+        let (one, other) = (RegistrationCache::new(9, 1 << 20), RegistrationCache::new(9, 1 << 20));
+        let kept = idle(registered(&domain, &one));
+        let (also_kept, in_use) = (idle(registered(&domain, &other)), registered(&domain, &other));
+        calls();
+        let pool = Pool::new(&domain, 1, LIMIT / 2).expect("what is idle gives way");
+        let expected = ["register 5000", "close memory2", "close memory3", "register 5000"];
+        assert_eq!(calls(), expected, "of all who have some");
+        assert_eq!([one.sum().0, other.sum().0], [0, 1], "what is in use stays");
+        Pool::new(&domain, 1, LIMIT / 2).expect_err("nothing is idle");
+        assert_eq!(calls(), ["register 5000"], "so it is not tried again");
+        kept.lend(&domain).expect_err("pools do not give way");
+        drop((pool, also_kept, in_use));
+        Pool::new(&domain, 1, LIMIT).expect("all is free");
+        drop(one);
+    }
+
+    #[test]
+    fn what_is_not_in_use_gives_way_to_endpoints() {
+        let fake = FakeProvider {
+            memory_modes: 0,
+            locked_bytes_max: LIMIT,
+            endpoint_bytes: LIMIT,
+            ..FakeProvider::default()
+        };
+        let domain = fake.open();
+        let registrations = RegistrationCache::new(9, 1 << 20);
+        let options = EndpointOptions { operations: 4, peers: 1, waits: false };
+        let in_use = registered(&domain, &registrations);
+        let error = Endpoint::open(&domain, options).expect_err("too much for the limit");
+        assert!(matches!(error, Error::Call { code: sys::FI_ENOMEM, .. }), "{error}");
+        let kept = idle(in_use);
+        Endpoint::open(&domain, options).expect("what is idle gives way");
+        assert_eq!(registrations.sum(), (0, 0));
+        drop(kept);
+    }
+}

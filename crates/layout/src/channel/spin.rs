@@ -1,0 +1,185 @@
+//! How long an end of a channel spins before it sleeps.
+//!
+//! Spinning costs a processor. Sleeping costs both ends a system call, and the sleeper the time to wake up. The
+//! policy learns which is cheaper: while polls succeed, it spins as long or longer; when they do not, because the
+//! other end takes longer or needs this very processor, the spin shrinks to nothing. Then it is tried again now and
+//! then: soon at first, since one pause of the other end is soon over, and more rarely after each unsuccessful try.
+//!
+//! ```text
+//!             unsuccessful, and no shorter spin is worth it
+//!   spinning -----------------------------------------> sleeping
+//!      ^  ^                                             |     ^
+//!      |  '------ successful ---- trying <--------------'     | unsuccessful: twice as many sleeps before the next
+//!      |                            |   so many sleeps later   |
+//!      '- successful, or half       '--------------------------'
+//! ```
+
+use std::time::Duration;
+
+/// A look is usually this long at most: as ringing and waking take, on most virtual machines too …
+const LOOK_NS_USUAL: u32 = 200_000;
+/// … but where sleeps were longer, they are looked for so long, at most …
+const LOOK_NS_MAX: u32 = 1_000_000;
+/// … and a shorter one than this finds nothing that sleeping would miss.
+const LOOK_NS_MIN: u32 = 3_000;
+/// Sleeps before spinning is tried again, the first time: the wakeups that an unsuccessful try costs take several
+/// times as long together …
+const SLEEPS_MIN: u16 = 16;
+/// … and at most: then it takes a hundredth of the time.
+const SLEEPS_MAX: u16 = 1024;
+
+/// What an end of a channel has learnt about the other. Eight bytes, so that threads can share it in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(8))]
+pub struct SpinPolicy {
+    /// How long the next look is; none at 0.
+    look_ns: u32,
+    /// Sleeps since the last try.
+    sleeps: u16,
+    /// Unsuccessful tries, minus the successful ones.
+    failures: u8,
+    /// The next look is a try.
+    is_trying: bool,
+}
+
+impl Default for SpinPolicy {
+    fn default() -> SpinPolicy {
+        SpinPolicy { look_ns: LOOK_NS_USUAL, sleeps: 0, failures: 0, is_trying: false }
+    }
+}
+
+impl SpinPolicy {
+    /// How long to look before sleeping; not at all if none.
+    #[inline]
+    pub fn spin_time(self) -> Option<Duration> {
+        (self.look_ns > 0).then(|| Duration::from_nanos(self.look_ns.into()))
+    }
+
+    /// What was looked for came.
+    #[inline]
+    #[must_use]
+    pub fn after_success(self) -> SpinPolicy {
+        SpinPolicy {
+            look_ns: (self.look_ns * 2).min(LOOK_NS_USUAL).max(self.look_ns),
+            sleeps: 0,
+            failures: self.failures.saturating_sub(1),
+            is_trying: false,
+        }
+    }
+
+    /// It did not, or was not looked for: this end slept, for so long if that was because of the other.
+    #[must_use]
+    pub fn after_sleep(self, slept: Duration) -> SpinPolicy {
+        if self.look_ns > 0 {
+            let shorter = if self.look_ns / 2 < LOOK_NS_MIN { 0 } else { self.look_ns / 2 };
+            let look_ns = if self.is_trying { 0 } else { shorter };
+            let most = (SLEEPS_MAX / SLEEPS_MIN).ilog2() as u8;
+            let failures = (self.failures + u8::from(self.is_trying)).min(most);
+            return SpinPolicy { look_ns, sleeps: 0, failures, is_trying: false };
+        }
+        let sleeps = self.sleeps + 1;
+        if sleeps < SLEEPS_MIN << self.failures {
+            return SpinPolicy { sleeps, ..self };
+        }
+        // For as long as another end that sleeps takes to wake up: while this one sleeps, it has no reason to begin. Half of
+        // what this one slept is its own waking.
+        let slept_ns = u32::try_from(slept.as_nanos()).unwrap_or(u32::MAX);
+        SpinPolicy { look_ns: slept_ns.clamp(LOOK_NS_USUAL, LOOK_NS_MAX), sleeps: 0, is_trying: true, ..self }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const USUAL: Option<Duration> = Some(Duration::from_nanos(LOOK_NS_USUAL as u64));
+    const SHORT: Duration = Duration::from_micros(20);
+
+    /// Sleeps until it looks, and how many times that is.
+    fn sleep_until_try(patience: &mut SpinPolicy) -> u32 {
+        let mut sleeps = 0;
+        while patience.spin_time().is_none() {
+            *patience = patience.after_sleep(SHORT);
+            sleeps += 1;
+        }
+        sleeps
+    }
+
+    fn given_up() -> SpinPolicy {
+        let mut patience = SpinPolicy::default();
+        let mut looks = 0;
+        while patience.spin_time().is_some() {
+            patience = patience.after_sleep(SHORT);
+            looks += 1;
+        }
+        assert!(looks > 3, "not at once: {looks}");
+        patience
+    }
+
+    #[test]
+    fn what_is_in_vain_is_given_up_and_tried_ever_more_rarely() {
+        let mut patience = given_up();
+        let mut expected = u32::from(SLEEPS_MIN);
+        for _ in 0..20 {
+            assert_eq!(sleep_until_try(&mut patience), expected);
+            assert_eq!(patience.spin_time(), USUAL);
+            patience = patience.after_sleep(SHORT);
+            assert_eq!(patience.spin_time(), None, "it is tried once");
+            expected = (expected * 2).min(SLEEPS_MAX.into());
+        }
+    }
+
+    #[test]
+    fn what_is_of_use_again_goes_on() {
+        let mut patience = given_up();
+        for _ in 0..20 {
+            sleep_until_try(&mut patience);
+            patience = patience.after_sleep(SHORT);
+        }
+        sleep_until_try(&mut patience);
+        for _ in 0..20 {
+            patience = patience.after_success();
+            assert_eq!(patience.spin_time(), USUAL);
+        }
+        while patience.spin_time().is_some() {
+            patience = patience.after_sleep(SHORT);
+        }
+        assert_eq!(
+            sleep_until_try(&mut patience),
+            SLEEPS_MIN.into(),
+            "what was in vain long ago is forgotten"
+        );
+    }
+
+    #[test]
+    fn where_waking_takes_long_it_is_looked_for_longer() {
+        let mut patience = given_up();
+        while patience.spin_time().is_none() {
+            patience = patience.after_sleep(Duration::from_micros(600));
+        }
+        for _ in 0..3 {
+            assert_eq!(patience.spin_time(), Some(Duration::from_micros(600)));
+            patience = patience.after_success();
+        }
+        patience = given_up();
+        while patience.spin_time().is_none() {
+            patience = patience.after_sleep(Duration::from_secs(3600));
+        }
+        assert_eq!(patience.spin_time(), Some(Duration::from_nanos(LOOK_NS_MAX.into())));
+    }
+
+    #[test]
+    fn one_success_by_chance_is_not_the_end_of_rare_tries() {
+        let mut patience = given_up();
+        for _ in 0..20 {
+            sleep_until_try(&mut patience);
+            patience = patience.after_sleep(SHORT);
+        }
+        sleep_until_try(&mut patience);
+        patience = patience.after_success();
+        while patience.spin_time().is_some() {
+            patience = patience.after_sleep(SHORT);
+        }
+        assert_eq!(sleep_until_try(&mut patience), u32::from(SLEEPS_MAX) / 2);
+    }
+}

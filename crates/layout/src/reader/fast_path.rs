@@ -1,0 +1,173 @@
+//! The plain GET in one go: of a mapped region, by a key whose slots' place is known.
+//!
+//! It fetches what [`Get`](super::Get) would, in the same order, and judges it by the same rules, without a step for each
+//! fetch. Nothing it sees is an answer unless it is plain: a whole item that lives, or no item where nothing is moved or
+//! overflowed. All else is for [`Get`](super::Get), from the start.
+
+use crate::directory::head_offset;
+use crate::geometry::SLOTS_PER_BUCKET;
+use crate::hash::KeyHash;
+use crate::item::{HEADER_BYTES_MAX, Item, State};
+use crate::memory::Memory;
+use crate::segment::generation_offset;
+use crate::size_class;
+use crate::slot::Slot;
+use crate::sync::{Ordering, fence};
+
+use super::metadata_cache::CachedGeneration;
+use super::{Hit, Location, MetadataCache, Miss, ReadOutcome, Reader, Value};
+
+/// The slots of a bucket.
+pub(super) struct Bucket([Slot; SLOTS_PER_BUCKET]);
+
+impl Bucket {
+    #[inline]
+    pub(super) fn at(memory: &Memory, offset: u64) -> Bucket {
+        Bucket(memory.load_words(offset).map(Slot))
+    }
+
+    /// One of them is no item's, nor empty.
+    #[inline]
+    fn has_special(&self) -> bool {
+        self.0.iter().fold(Slot::EMPTY, |all, slot| Slot(all.0 | slot.0)).is_special()
+    }
+
+    /// Those of items with this tag.
+    #[inline]
+    pub(super) fn items(&self, tag: u16) -> impl Iterator<Item = Slot> {
+        // All without a branch, for nearly all are other keys'.
+        let matching =
+            (0..).zip(&self.0).fold(0, |bits, (i, slot)| bits | u32::from(slot.may_match(tag)) << i);
+        let next = |left: &u32| Some(left & left.wrapping_sub(1)).filter(|left| *left != 0);
+        std::iter::successors(Some(matching).filter(|all| *all != 0), next)
+            .map(|left| self.0[left.trailing_zeros() as usize % SLOTS_PER_BUCKET])
+            .filter(|slot| !slot.is_empty())
+    }
+}
+
+impl Bucket {
+    /// Returns the first item with this tag; an empty slot if there is none or keys are being moved.
+    #[inline]
+    pub(super) fn probable(&self, tag: u16) -> Slot {
+        if self.has_special() { Slot::EMPTY } else { self.items(tag).next().unwrap_or(Slot::EMPTY) }
+    }
+}
+
+/// What came of looking at one slot's item.
+enum Probe {
+    Hit(Hit),
+    OtherKey,
+    NotPlain,
+}
+
+impl Reader {
+    /// What the key's GET comes to, if that is plain; a value replaces what is in `value`. `known` is of the same region,
+    /// and its batch began after this GET was asked for, or together with it.
+    #[inline]
+    pub(super) fn try_fast(
+        &self,
+        known: &MetadataCache,
+        memory: &Memory,
+        key: &[u8],
+        hash: KeyHash,
+        value: &mut Vec<u8>,
+    ) -> Option<ReadOutcome> {
+        let flush_epoch = known.published().filter(|_| !self.is_remote())?.flush_epoch;
+        let partition = hash.partition(self.geometry.partition_bits);
+        let head = known.head(partition)?;
+        let places = self.places(known, hash)?;
+        let mut is_overflowed = false;
+        for at in [places.home, places.neighbour] {
+            let bucket = Bucket::at(memory, at);
+            // Of these only moved ones are: links are elsewhere.
+            if bucket.has_special() && !cfg!(fabcache_without = "moved") {
+                return None;
+            }
+            for slot in bucket.items(hash.tag()) {
+                match self.glimpse(known, memory, key, (slot, known.stamp()), flush_epoch, value) {
+                    Probe::Hit(hit) => return Some(ReadOutcome::Hit(hit)),
+                    Probe::OtherKey => {}
+                    Probe::NotPlain => return None,
+                }
+            }
+            is_overflowed |= at == places.home && bucket.0[0].is_overflowed();
+        }
+        // Nothing found in tables that were replaced meanwhile says nothing.
+        let is_still = || memory.load(head_offset(&self.geometry, partition), Ordering::Acquire) == head;
+        (!is_overflowed && is_still()).then_some(ReadOutcome::Miss(Miss::Absent))
+    }
+
+    /// The same, if the item is the one of this slot, which was fetched after the batch had begun and what is known had this
+    /// stamp.
+    #[inline]
+    pub(super) fn try_fast_at(
+        &self,
+        known: &MetadataCache,
+        memory: &Memory,
+        key: &[u8],
+        (slot, stamp): (Slot, u64),
+        value: &mut Vec<u8>,
+    ) -> Option<ReadOutcome> {
+        let flush_epoch = known.published().filter(|_| slot.is_item() && !self.is_remote())?.flush_epoch;
+        match self.glimpse(known, memory, key, (slot, stamp), flush_epoch, value) {
+            Probe::Hit(hit) => Some(ReadOutcome::Hit(hit)),
+            Probe::OtherKey | Probe::NotPlain => None,
+        }
+    }
+
+    /// Looks at the item of a slot that was fetched when what is known had this stamp.
+    // Always: what it comes to goes through memory otherwise, a twentieth of a read.
+    #[inline(always)]
+    fn glimpse(
+        &self,
+        known: &MetadataCache,
+        memory: &Memory,
+        key: &[u8],
+        (slot, stamp): (Slot, u64),
+        flush_epoch: u64,
+        value: &mut Vec<u8>,
+    ) -> Probe {
+        let offset = slot.offset();
+        let Some(segment) = self.geometry.segment_of(offset).filter(|_| !slot.is_on_flash()) else {
+            return Probe::NotPlain;
+        };
+        let CachedGeneration::Before(generation) = known.generation(segment, stamp) else {
+            return Probe::NotPlain;
+        };
+        let bytes_max = size_class::bytes_max(slot.class()).min(self.geometry.segment_end(segment) - offset);
+        if bytes_max < HEADER_BYTES_MAX as u64 {
+            return Probe::NotPlain;
+        }
+        let mut head = [0; HEADER_BYTES_MAX];
+        memory.copy_out(offset, &mut head);
+        let item = Item::parse(&head);
+        let is_plain = !item.is_chunk() && !item.is_chained();
+        if !is_plain || item.payload_at() + item.payload_len() > bytes_max {
+            return Probe::NotPlain;
+        }
+        let same_key = usize::from(item.key_len) == key.len() && memory.equals(offset + item.key_at(), key);
+        value.clear();
+        if same_key {
+            if value.capacity() == 0 {
+                // Of its length at once: to let it grow to that takes longer.
+                *value = Vec::with_capacity(item.value_len as usize);
+            }
+            memory.append_to(offset + item.payload_at(), item.value_len as usize, value);
+        }
+        // The generation is fetched behind all that.
+        fence(Ordering::Acquire);
+        let still = memory.load(generation_offset(&self.geometry, segment), Ordering::Acquire);
+        if still != generation && !cfg!(fabcache_without = "generation") {
+            return Probe::NotPlain;
+        }
+        if !same_key {
+            return Probe::OtherKey;
+        }
+        let is_dead = item.state.has(State::DEAD) && !cfg!(fabcache_without = "dead_mark");
+        if is_dead || !item.state.in_epoch(flush_epoch) || item.is_expired(known.now()) {
+            return Probe::NotPlain;
+        }
+        let location = Location { offset, generation, bytes: item.bytes() as u32 };
+        Probe::Hit(Hit::of(&item, Some(slot.frequency()), Value::Placed, location))
+    }
+}

@@ -1,0 +1,192 @@
+//! A client's metadata cache of a region, kept between GETs: partition heads, block numbers, generations, the status
+//! line.
+//!
+//! All but the status line may be arbitrarily old. Stamps order the fetches where that matters, so that concurrent
+//! GETs can share the cache.
+
+use crate::bounds::CLOCK_LAG_SECONDS_MAX;
+use crate::geometry::Geometry;
+use crate::header::{
+    self, PUBLISHED_AND_COUNTS_BYTES, PUBLISHED_AT, PUBLISHED_BYTES, RECYCLED_COUNTS, StatusLine,
+};
+
+use super::Step;
+
+/// What a client knows of a region.
+#[derive(Clone, Debug)]
+pub struct MetadataCache {
+    partitions: Box<[Partition]>,
+    generations: Box<[Generation]>,
+    /// Counts what was learned about generations.
+    stamp: u64,
+    published: Option<StatusLine>,
+    now: u32,
+    /// How often segments were emptied, as last fetched.
+    counts: Option<[u64; RECYCLED_COUNTS]>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Partition {
+    head: Option<u64>,
+    numbers: [Vec<u32>; 2],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Generation {
+    generation: u64,
+    /// When it was learned; 0 for never.
+    stamp: u64,
+    /// It still was this when the segment's count was so, and the count was fetched first.
+    count: u64,
+}
+
+/// No count had been fetched.
+const UNCOUNTED: u64 = u64::MAX;
+
+/// What is known of a segment's generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CachedGeneration {
+    /// It was fetched before the stamp that was asked about.
+    Before(u64),
+    /// It was fetched after.
+    After,
+    /// Not at all.
+    Unknown,
+}
+
+impl MetadataCache {
+    /// Nothing yet.
+    pub fn new(geometry: &Geometry) -> MetadataCache {
+        MetadataCache {
+            partitions: vec![Partition::default(); geometry.partitions()].into(),
+            generations: vec![Generation::default(); geometry.segments as usize].into(),
+            stamp: 0,
+            published: None,
+            now: 0,
+            counts: None,
+        }
+    }
+
+    /// What to fetch for [`MetadataCache::begin`].
+    pub const fn published_line() -> Step {
+        Step::Bytes { offset: PUBLISHED_AT, len: PUBLISHED_BYTES }
+    }
+
+    /// Begins a batch of GETs: with the published line, fetched after the first of them was asked for, and the second of
+    /// the region's clock that the client's own monotonic clock makes it.
+    pub fn begin(&mut self, published: &[u8; PUBLISHED_BYTES], now: u32) {
+        let published = StatusLine::from_bytes(published);
+        self.now = now.max(published.clock);
+        self.published = Some(published);
+    }
+
+    /// Stores a status line with the counts of emptied segments behind it. What a later fetch has stored stays.
+    pub(super) fn begin_counted(&mut self, bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES], now: u32) {
+        let epoch = self.published.map_or(0, |line| line.flush_epoch);
+        let line = bytes.first_chunk().expect("the line is the first of these bytes");
+        self.begin(line, now);
+        self.set_flush_epoch(epoch);
+        self.counts = Some(header::recycled_counts(bytes));
+    }
+
+    /// It is this second by now.
+    pub(super) fn go_to(&mut self, now: u32) {
+        self.now = self.now.max(now);
+    }
+
+    /// How often segments of this one's count were emptied, if that was fetched.
+    pub(super) fn count(&self, segment: u32) -> Option<u64> {
+        self.counts.map(|counts| counts[segment as usize % RECYCLED_COUNTS])
+    }
+
+    /// Whether the segment had this generation when the counts were fetched last: none that is counted with it was emptied
+    /// since that was fetched.
+    pub(super) fn stood(&self, segment: u32, generation: u64) -> bool {
+        let known = self.generations[segment as usize];
+        known.stamp > 0 && known.generation == generation && self.count(segment) == Some(known.count)
+    }
+
+    /// Returns the status line, unless its clock has stopped.
+    pub(super) fn published(&self) -> Option<StatusLine> {
+        self.published.filter(|line| self.now - line.clock <= CLOCK_LAG_SECONDS_MAX)
+    }
+
+    /// Returns whether a server was running when the status line was fetched. Items of a region without a server are
+    /// as they were, not as they are.
+    pub fn is_alive(&self) -> bool {
+        self.published.is_some_and(|line| line.is_alive)
+    }
+
+    pub(super) fn set_flush_epoch(&mut self, epoch: u64) {
+        if let Some(line) = &mut self.published {
+            line.flush_epoch = line.flush_epoch.max(epoch);
+        }
+    }
+
+    /// The second it is.
+    pub(super) fn now(&self) -> u32 {
+        self.now
+    }
+
+    /// The word of a partition's head.
+    pub(super) fn head(&self, partition: usize) -> Option<u64> {
+        self.partitions[partition].head
+    }
+
+    /// Notes a head; block numbers are only good for the one with which they were fetched.
+    pub(super) fn set_head(&mut self, partition: usize, word: u64) {
+        let known = &mut self.partitions[partition];
+        if known.head != Some(word) {
+            *known = Partition { head: Some(word), ..Partition::default() };
+        }
+    }
+
+    pub(super) fn forget_partition(&mut self, partition: usize) {
+        self.partitions[partition] = Partition::default();
+    }
+
+    pub(super) fn block_number(&self, partition: usize, table: usize, block: usize) -> Option<u32> {
+        self.partitions[partition].numbers[table].get(block).copied()
+    }
+
+    /// Notes the block numbers of a table that were fetched after the head `word`.
+    pub(super) fn set_block_numbers(&mut self, partition: usize, table: usize, word: u64, bytes: &[u8]) {
+        let known = &mut self.partitions[partition];
+        if known.head == Some(word) {
+            known.numbers[table] = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        }
+    }
+
+    /// The stamp of what is known now.
+    pub(super) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// The generation of a segment, and whether it was fetched before `stamp`.
+    pub(super) fn generation(&self, segment: u32, stamp: u64) -> CachedGeneration {
+        match self.generations[segment as usize] {
+            Generation { stamp: 0, .. } => CachedGeneration::Unknown,
+            known if known.stamp <= stamp => CachedGeneration::Before(known.generation),
+            _ => CachedGeneration::After,
+        }
+    }
+
+    /// The generation of a segment as last fetched.
+    pub(super) fn last_generation(&self, segment: u32) -> Option<u64> {
+        let known = self.generations[segment as usize];
+        (known.stamp > 0).then_some(known.generation)
+    }
+
+    /// Notes a generation that was just fetched, and the segment's count as it was known when that was asked for.
+    pub(super) fn set_generation(&mut self, segment: u32, generation: u64, count: Option<u64>) {
+        let known = &mut self.generations[segment as usize];
+        // Metadata that has been known for longer serves more GETs.
+        if known.stamp == 0 || known.generation != generation {
+            self.stamp += 1;
+            *known = Generation { generation, stamp: self.stamp, count: UNCOUNTED };
+        }
+        if let Some(count) = count {
+            known.count = count;
+        }
+    }
+}

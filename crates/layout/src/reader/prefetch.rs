@@ -1,0 +1,67 @@
+//! Batched prefetch for the keys to be read next. A hint only: correctness never depends on it.
+//!
+//! All lines of one kind are requested in one loop that does nothing else. A processor can wait for many cache lines
+//! together, and for the page-table walks that lead there, only within its out-of-order window, and reading one key
+//! exceeds that window.
+
+use crate::directory::Head;
+use crate::geometry::{BUCKET_BYTES, BucketOffsets};
+use crate::hash::KeyHash;
+use crate::item::HEADER_BYTES_MAX;
+use crate::memory::Memory;
+use crate::size_class;
+use crate::slot::Slot;
+
+use super::fast_path::Bucket;
+use super::{MetadataCache, Reader};
+
+/// Keys for which this is done together: about as many lines as a core can wait for, and what they bring stays in the first
+/// cache until it is read.
+pub const KEYS_AHEAD: usize = 32;
+/// The bytes of an item to prefetch: all of a short one. For long ones the hardware prefetcher takes over.
+const ITEM_BYTES_MAX: u64 = 256;
+const _: () = assert!(ITEM_BYTES_MAX >= HEADER_BYTES_MAX as u64);
+
+impl Reader {
+    /// Where the key's slots are, by what is known.
+    #[inline]
+    pub(super) fn places(&self, known: &MetadataCache, hash: KeyHash) -> Option<BucketOffsets> {
+        let bits = self.geometry.partition_bits;
+        let partition = hash.partition(bits);
+        let head = Head::from_word(known.head(partition)?);
+        let group = hash.group(bits, head.groups);
+        let block = (group >> self.geometry.block_shift) as usize;
+        let number = known.block_number(partition, head.current, block)?;
+        Some(BucketOffsets::of(self.group_offset(number, group)?, hash))
+    }
+
+    /// Prefetches the buckets of these hashes, then their items or neighbour buckets. Stores the likely slot of each
+    /// key in `slots`, as [`Reader::try_fast_at`] expects it, or an empty slot.
+    pub(super) fn prefetch(
+        &self,
+        known: &MetadataCache,
+        memory: &Memory,
+        hashes: &[KeyHash],
+        slots: &mut [Slot],
+    ) {
+        let mut homes = [0; KEYS_AHEAD];
+        let mut next = [(0, 0); KEYS_AHEAD];
+        for ((hash, home), next) in hashes.iter().zip(&mut homes).zip(&mut next) {
+            if let Some(places) = self.places(known, *hash) {
+                (*home, *next) = (places.home, (places.neighbour, BUCKET_BYTES));
+            }
+        }
+        for home in &homes[..hashes.len()] {
+            memory.prefetch(*home);
+        }
+        for (((hash, home), next), seen) in hashes.iter().zip(homes).zip(&mut next).zip(slots) {
+            *seen = if home == 0 { Slot::EMPTY } else { Bucket::at(memory, home).probable(hash.tag()) };
+            if seen.is_item() && !seen.is_on_flash() {
+                *next = (seen.offset(), size_class::bytes_max(seen.class()).min(ITEM_BYTES_MAX));
+            }
+        }
+        for (offset, len) in &next[..hashes.len()] {
+            memory.prefetch_range(*offset, *len);
+        }
+    }
+}

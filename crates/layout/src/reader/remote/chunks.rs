@@ -1,0 +1,146 @@
+//! The chunks of a long value, several on their way at a time, each put where it belongs.
+//!
+//! Only the value's part of a chunk is fetched. The other bytes under its checksum are known: the key's hash, and the
+//! length in the table. So the checksum is computed over the value in place, and the value is stored once. The sum of
+//! the bytes is kept, so that the generation may become known after them.
+
+use crate::checksum::{Secret, finish, sum_of_parts};
+use crate::hash::KeyHash;
+use crate::item::{ALIGN_BYTES, ChunkEntry, NewItem, SUMMED_AT};
+
+use super::super::get::ChunkError;
+use super::super::{MetadataCache, Reader, Rejection};
+
+/// Chunks of one value on their way at once: with up to 2 MiB each enough for any link.
+const CHUNKS_AHEAD: usize = 8;
+
+/// How far the chunks of a value have come.
+#[derive(Debug, Default)]
+pub(super) struct ChunkProgress {
+    /// The next to be asked for, and where it belongs.
+    next: usize,
+    at: usize,
+    whole: usize,
+    /// Asked for, and not yet known to be right.
+    under_way: usize,
+    failed: Option<ChunkError>,
+}
+
+/// What is to be fetched of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChunkFetch {
+    pub(super) number: usize,
+    pub(super) offset: u64,
+    pub(super) len: usize,
+    pub(super) at: usize,
+    pub(super) whole: usize,
+}
+
+/// What came of looking at the bytes of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChunkCheck {
+    /// They are the chunk.
+    Right,
+    /// Not in the generation that was known; the segment's is to be fetched. The sum of its bytes.
+    Ask(u64),
+}
+
+impl ChunkProgress {
+    pub(super) fn of(whole: usize) -> ChunkProgress {
+        ChunkProgress { whole, ..ChunkProgress::default() }
+    }
+
+    /// Any are under way.
+    pub(super) fn are_under_way(&self) -> bool {
+        self.under_way > 0
+    }
+
+    /// The next to be fetched, if it is time for it.
+    pub(super) fn next(&mut self, reader: &Reader, table: &[ChunkEntry]) -> Option<ChunkFetch> {
+        if self.failed.is_some() || self.under_way >= CHUNKS_AHEAD {
+            return None;
+        }
+        let chunk = table.get(self.next)?;
+        let head = encode(KeyHash(0), chunk.len).as_bytes().len() as u64;
+        let geometry = &reader.geometry;
+        let segment = geometry.segment_of(chunk.offset).filter(|_| chunk.offset.is_multiple_of(ALIGN_BYTES));
+        let left = segment.map_or(0, |segment| geometry.segment_end(segment) - chunk.offset);
+        if chunk.len == 0 || head + u64::from(chunk.len) > left {
+            self.failed = Some(ChunkError::Damaged);
+            return None;
+        }
+        let (number, at, len) = (self.next, self.at, chunk.len as usize);
+        self.next += 1;
+        self.at += len;
+        self.under_way += 1;
+        Some(ChunkFetch { number, offset: chunk.offset + head, len, at, whole: self.whole })
+    }
+
+    /// One is right, or does not count.
+    pub(super) fn end_one(&mut self, end: Result<(), ChunkError>) {
+        self.under_way -= 1;
+        if let Err(why) = end {
+            self.failed = self.failed.or(Some(why));
+        }
+    }
+
+    /// What all came to, when none is under way any more.
+    pub(super) fn end(&self, table: &[ChunkEntry]) -> Option<Result<(), ChunkError>> {
+        if self.under_way > 0 {
+            return None;
+        }
+        match self.failed {
+            Some(why) => Some(Err(why)),
+            None => (self.next == table.len()).then_some(Ok(())),
+        }
+    }
+}
+
+/// Looks at the part of the value that should be in this chunk.
+pub(super) fn look(
+    reader: &Reader,
+    secret: &Secret,
+    known: &MetadataCache,
+    owner: KeyHash,
+    chunk: ChunkEntry,
+    value: &[u8],
+) -> ChunkCheck {
+    let head = encode(owner, chunk.len);
+    let sum = sum_of_parts(secret, (&head.as_bytes()[SUMMED_AT..], value));
+    let segment = reader.geometry.segment_of(chunk.offset);
+    let known = segment.and_then(|segment| known.last_generation(segment));
+    // Of a generation the table has the low half; the other is hardly ever anything but 0.
+    let generation =
+        known.filter(|known| *known as u32 == chunk.generation).unwrap_or(u64::from(chunk.generation));
+    if is_whole(sum, generation, chunk, head.kind()) {
+        return ChunkCheck::Right;
+    }
+    ChunkCheck::Ask(sum)
+}
+
+/// The same with the segment's generation.
+pub(super) fn look_again(
+    owner: KeyHash,
+    chunk: ChunkEntry,
+    sum: u64,
+    generation: u64,
+) -> Result<(), ChunkError> {
+    if generation as u32 != chunk.generation && !cfg!(fabcache_without = "generation") {
+        return Err(ChunkError::Rejected(Rejection::Recycled));
+    }
+    let kind = encode(owner, chunk.len).kind();
+    match is_whole(sum, generation, chunk, kind) {
+        true => Ok(()),
+        false => Err(ChunkError::Rejected(Rejection::Torn)),
+    }
+}
+
+fn is_whole(sum: u64, generation: u64, chunk: ChunkEntry, kind: u16) -> bool {
+    let is_whole = finish(sum, generation, chunk.offset, kind) == chunk.checksum;
+    is_whole || cfg!(fabcache_without = "checksum")
+}
+
+/// The header of a chunk, as it was written but for its state and checksum.
+fn encode(owner: KeyHash, len: u32) -> crate::item::Encoded {
+    NewItem { cas: owner.0, value_len: len, ..NewItem::default() }.encode()
+}

@@ -1,0 +1,77 @@
+//! How far a client's clock is ahead of the region's.
+//!
+//! The clocks of two hosts drift apart by seconds a day where nothing adjusts them, and a host may be suspended. A
+//! client that is ahead would find items expired too early, and in time the region's clock stopped. A region's clock
+//! that advances, and whose lines never show the client's second over a while, is permanently behind.
+
+/// Seconds of the region's clock that are to be seen one after the other: it goes on, and is not only late now and then.
+const SECONDS: u32 = 60;
+
+/// What was seen of the two clocks.
+#[derive(Debug, Default)]
+pub(super) struct ClockSkew {
+    /// The client's is ahead by so much.
+    by: u32,
+    /// The region's clock showed this last, …
+    last: u32,
+    /// … and so many seconds before …
+    seen: u32,
+    /// … at each of which the client's was by so much at least beyond that.
+    least: u32,
+}
+
+impl ClockSkew {
+    /// The second that it is, by the client's clock and that of a line just fetched.
+    pub(super) fn second(&mut self, own: u32, region: u32) -> u32 {
+        let beyond = own.saturating_sub(self.by).saturating_sub(region);
+        self.least = self.least.min(beyond);
+        // One that stands shows no second but that at which it does.
+        self.seen += u32::from(region > self.last);
+        self.last = self.last.max(region);
+        if self.least == 0 || self.seen >= SECONDS {
+            self.by = self.by.saturating_add(self.least);
+            (self.seen, self.least) = (0, u32::MAX);
+        }
+        self.second_of(own)
+    }
+
+    /// The second that it is, by the client's clock alone.
+    pub(super) fn second_of(&self, own: u32) -> u32 {
+        own.saturating_sub(self.by)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Fetches a line each second of so many, of a region whose clock is behind by so much.
+    fn go_on(ahead: &mut ClockSkew, from: u32, seconds: u32, behind: impl Fn(u32) -> u32) -> u32 {
+        (from..from + seconds).map(|own| ahead.second(own, own - behind(own))).last().expect("some seconds")
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_for_good_is_followed() {
+        let mut ahead = ClockSkew::default();
+        assert_eq!(go_on(&mut ahead, 100, 200, |_| 0), 299);
+        assert_eq!(go_on(&mut ahead, 300, 30, |_| 5), 329, "it may only be late");
+        assert_eq!(go_on(&mut ahead, 330, 100, |_| 5), 424);
+        assert_eq!(go_on(&mut ahead, 430, 200, |_| 7), 622);
+    }
+
+    #[test]
+    fn one_that_is_late_at_times_is_not() {
+        let mut ahead = ClockSkew::default();
+        assert_eq!(go_on(&mut ahead, 100, 1_000, |own| own % 4), 1_099);
+    }
+
+    #[test]
+    fn one_that_stands_is_not() {
+        let mut ahead = ClockSkew::default();
+        assert_eq!(go_on(&mut ahead, 100, 10, |_| 0), 109);
+        assert_eq!(go_on(&mut ahead, 110, 1_000, |own| own - 109), 1_109);
+        assert_eq!(go_on(&mut ahead, 1_110, 10, |_| 0), 1_119);
+        // Nor if nobody looked while it went on.
+        assert_eq!(go_on(&mut ahead, 2_000, 1_000, |own| own - 1_500), 2_999);
+    }
+}

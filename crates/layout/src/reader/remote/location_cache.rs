@@ -1,0 +1,144 @@
+//! Where items were found last, so that a GET looks there at once: bounded, and nothing hangs on its being right.
+//!
+//! Sets of four, the one used last first; a fifth takes the place of the last. An entry has 24 bytes: the key's hash, the
+//! generation, and offset and length in a word. Two keys of one hash, and what changed meanwhile, are found out by
+//! the GET, which compares the key and the generation.
+
+use crate::geometry::SEGMENT_BYTES_MAX;
+use crate::hash::KeyHash;
+use crate::item::ALIGN_BYTES;
+
+use super::super::Location;
+
+/// Locations that are looked through for a key.
+const WAYS: usize = 4;
+
+/// An entry; its word is 0 where it is empty.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u64,
+    generation: u64,
+    /// Offset and length, in units of what items are aligned to.
+    place: u64,
+}
+
+/// Bytes that an entry takes.
+pub const LOCATION_BYTES: usize = size_of::<Entry>();
+const _: () = assert!(LOCATION_BYTES == 24);
+
+const NONE: Entry = Entry { hash: 0, generation: 0, place: 0 };
+
+/// Bits of the length.
+const LENGTH_BITS: u32 = 20;
+const _: () = assert!(SEGMENT_BYTES_MAX.div_ceil(ALIGN_BYTES) < 1 << LENGTH_BITS);
+
+/// Locations by the hashes of keys.
+#[derive(Clone, Debug)]
+pub(super) struct LocationCache {
+    sets: Box<[[Entry; WAYS]]>,
+}
+
+impl LocationCache {
+    /// Room for so many, rounded up to four times a power of two; none at all for 0.
+    pub(super) fn new(count: usize) -> LocationCache {
+        let sets = if count == 0 { 0 } else { count.div_ceil(WAYS).next_power_of_two() };
+        LocationCache { sets: vec![[NONE; WAYS]; sets].into() }
+    }
+
+    /// Where the key with this hash was found.
+    pub(super) fn get(&mut self, hash: KeyHash) -> Option<Location> {
+        let set = self.set(hash)?;
+        let at = LocationCache::position(set, hash)?;
+        set[..=at].rotate_right(1);
+        let Entry { generation, place, .. } = set[0];
+        let units = place & ((1 << LENGTH_BITS) - 1);
+        let (offset, bytes) = (place >> LENGTH_BITS, units as u32);
+        let unit = ALIGN_BYTES;
+        Some(Location { offset: offset * unit, generation, bytes: bytes * unit as u32 })
+    }
+
+    /// Notes where it was found now.
+    pub(super) fn put(&mut self, hash: KeyHash, location: Location) {
+        let Some(set) = self.set(hash) else { return };
+        let at = LocationCache::position(set, hash).unwrap_or(WAYS - 1);
+        set[..=at].rotate_right(1);
+        let Location { offset, generation, bytes } = location;
+        let units = u64::from(bytes).min(SEGMENT_BYTES_MAX).div_ceil(ALIGN_BYTES);
+        set[0] = Entry { hash: hash.0, generation, place: ((offset / ALIGN_BYTES) << LENGTH_BITS) | units };
+    }
+
+    /// Forgets it, unless something else was noted since.
+    pub(super) fn remove(&mut self, hash: KeyHash, location: Location) {
+        let Some(set) = self.set(hash) else { return };
+        let Some(at) = LocationCache::position(set, hash) else { return };
+        if (set[at].place >> LENGTH_BITS, set[at].generation)
+            == (location.offset / ALIGN_BYTES, location.generation)
+        {
+            set[at] = NONE;
+            set[at..].rotate_left(1);
+        }
+    }
+
+    fn position(set: &[Entry; WAYS], hash: KeyHash) -> Option<usize> {
+        set.iter().position(|entry| entry.hash == hash.0 && entry.place != 0)
+    }
+
+    fn set(&mut self, hash: KeyHash) -> Option<&mut [Entry; WAYS]> {
+        // Bits that neither partition nor bucket are: keys of one group are spread.
+        let at = (hash.0 >> 24) as usize & self.sets.len().wrapping_sub(1);
+        self.sets.get_mut(at)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn location(offset: u64, generation: u64) -> Location {
+        Location { offset, generation, bytes: offset as u32 % 4096 * 4 + 4 }
+    }
+
+    #[test]
+    fn the_one_unused_for_longest_makes_room() {
+        let mut locations = LocationCache::new(4);
+        for i in 0..4 {
+            locations.put(KeyHash(i), location(4 + 4 * i, i));
+        }
+        assert_eq!(locations.get(KeyHash(0)), Some(location(4, 0)));
+        locations.put(KeyHash(4), location(400, u64::MAX));
+        assert_eq!(locations.get(KeyHash(1)), None);
+        for i in [0, 2, 3] {
+            assert_eq!(locations.get(KeyHash(i)), Some(location(4 + 4 * i, i)));
+        }
+        assert_eq!(locations.get(KeyHash(4)), Some(location(400, u64::MAX)));
+    }
+
+    #[test]
+    fn what_was_found_elsewhere_since_is_not_forgotten() {
+        let mut locations = LocationCache::new(100);
+        let hash = KeyHash(77 << 24);
+        locations.put(hash, location(8, 1));
+        locations.put(hash, location(80, 2));
+        locations.remove(hash, location(8, 1));
+        assert_eq!(locations.get(hash), Some(location(80, 2)));
+        locations.remove(hash, location(80, 2));
+        assert_eq!(locations.get(hash), None);
+    }
+
+    #[test]
+    fn none_are_kept_where_there_is_no_room() {
+        let mut locations = LocationCache::new(0);
+        locations.put(KeyHash(1), location(8, 1));
+        locations.remove(KeyHash(1), location(8, 1));
+        assert_eq!(locations.get(KeyHash(1)), None);
+    }
+
+    #[test]
+    fn as_many_are_kept_as_there_is_room_for_if_they_are_spread() {
+        let mut locations = LocationCache::new(4096);
+        let hash = |i: u64| KeyHash(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        (0..2048).for_each(|i| locations.put(hash(i), location(4 * i + 4, i)));
+        let kept = (0..2048).filter(|i| locations.get(hash(*i)) == Some(location(4 * i + 4, *i))).count();
+        assert!(kept > 1900, "{kept}");
+    }
+}

@@ -1,0 +1,152 @@
+//! One GET under way: what it waits for, and what of it has come.
+
+use crate::hash::KeyHash;
+use crate::item::KEY_BYTES_MAX;
+
+use super::super::{FallbackReason, Get, Location, Reader, Rejections};
+use super::chunks::ChunkProgress;
+use super::lines::SequenceNumber;
+
+/// A key of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    len: u8,
+    bytes: [u8; KEY_BYTES_MAX],
+}
+
+impl Key {
+    /// None if it is longer than keys are.
+    pub(super) fn of(key: &[u8]) -> Option<Key> {
+        let mut bytes = [0; KEY_BYTES_MAX];
+        bytes.get_mut(..key.len())?.copy_from_slice(key);
+        Some(Key { len: key.len() as u8, bytes })
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// Where a GET looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Where the item was found before, and by key if it is not there any more.
+    Kept(Location),
+    /// There only.
+    At(Location),
+    /// By key.
+    ByKey,
+}
+
+impl Source {
+    fn get(self, reader: &Reader, key: Key, hash: KeyHash) -> Get<Key> {
+        let get = match self {
+            Source::Kept(location) | Source::At(location) => Get::at(reader, key, location),
+            Source::ByKey => Get::by_hash(reader, key, hash),
+        };
+        get.apart()
+    }
+}
+
+/// A generation that was asked for behind the item, before the GET asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Behind {
+    /// The segment's count, as it was known when it was asked for.
+    pub(super) count: Option<u64>,
+    pub(super) word: Option<u64>,
+}
+
+/// A completed fetch that waits for the status line.
+#[derive(Debug)]
+pub(super) enum ArrivedFetch<B> {
+    /// The bytes that were asked for, so many of these.
+    Bytes(B, usize),
+    Word(u64),
+}
+
+/// A GET under way.
+#[derive(Debug)]
+pub(super) struct RunningGet<B> {
+    pub(super) token: u64,
+    /// Tells fetches of this look from those of an earlier one.
+    pub(super) serial: u32,
+    pub(super) look: Source,
+    pub(super) get: Get<Key>,
+    /// When it was begun, or a moment of which that is as good …
+    pub(super) begun: SequenceNumber,
+    /// … as the line that was asked for after that had a lease.
+    pub(super) is_leased: bool,
+    /// It needs a line that was asked for after this moment.
+    pub(super) needs_line: SequenceNumber,
+    /// Its item is to be settled by the counts behind that line, not by a generation of its own.
+    pub(super) by_counts: bool,
+    pub(super) behind: Option<Behind>,
+    /// It has asked for the generation that is on its way.
+    pub(super) wants_behind: bool,
+    pub(super) came: Option<ArrivedFetch<B>>,
+    /// When that came.
+    pub(super) came_ns: u64,
+    /// The requested data is a word.
+    pub(super) asked_word: bool,
+    /// The bytes handed in last: the value of a hit is in them.
+    pub(super) bytes: Option<B>,
+    pub(super) chunks: ChunkProgress,
+    /// A fetch failed while others write to its value.
+    pub(super) failed: Option<FallbackReason>,
+    /// Unsuccessful attempts, by reason.
+    pub(super) rejections: Rejections,
+}
+
+impl<B> RunningGet<B> {
+    pub(super) fn new(
+        reader: &Reader,
+        key: Key,
+        hash: KeyHash,
+        look: Source,
+        (token, serial): (u64, u32),
+        (begun, is_leased): (SequenceNumber, bool),
+    ) -> RunningGet<B> {
+        RunningGet {
+            token,
+            serial,
+            begun,
+            is_leased,
+            look,
+            get: look.get(reader, key, hash),
+            needs_line: begun,
+            by_counts: false,
+            behind: None,
+            wants_behind: false,
+            came: None,
+            came_ns: 0,
+            asked_word: false,
+            bytes: None,
+            chunks: ChunkProgress::default(),
+            failed: None,
+            rejections: Rejections::default(),
+        }
+    }
+
+    /// Begins again, by key.
+    pub(super) fn begin_by_key(&mut self, reader: &Reader) {
+        self.look = Source::ByKey;
+        self.begin_again(reader);
+    }
+
+    /// Begins again where it looks, at a moment of which no line is known.
+    pub(super) fn begin_without_lease(&mut self, reader: &Reader, begun: SequenceNumber) {
+        (self.begun, self.is_leased) = (begun, false);
+        self.begin_again(reader);
+    }
+
+    fn begin_again(&mut self, reader: &Reader) {
+        self.rejections.add(&self.get.rejections());
+        let (key, hash) = (*self.get.key(), self.get.hash());
+        self.get = self.look.get(reader, key, hash);
+        self.needs_line = self.begun;
+        (self.by_counts, self.wants_behind) = (false, false);
+        (self.behind, self.came) = (None, None);
+    }
+}

@@ -1,0 +1,199 @@
+//! How a request wants to be answered.
+//!
+//! The form is decided by the decoder and carried beside the command; [`Encoding::reply`] and its siblings turn the
+//! server's [`Reply`] into bytes, or into none where this client asked for silence.
+
+use crate::reply::{Item, Reply};
+use crate::{binary, meta, text};
+
+/// How the answer to one request is written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Encoding<'a> {
+    /// Classic text.
+    Text(TextEncoding<'a>),
+    /// Meta text.
+    Meta(MetaEncoding<'a>),
+    /// Binary.
+    Binary(BinaryEncoding<'a>),
+}
+
+impl Encoding<'_> {
+    /// Appends what precedes the value of a hit; the server appends the `item.len` bytes of the value, and then
+    /// [`Encoding::value_tail`].
+    #[inline]
+    pub fn value_head(&self, item: &Item, out: &mut Vec<u8>) {
+        match self {
+            Encoding::Text(form) => text::encode::value_head(form, item, out),
+            Encoding::Meta(form) => meta::encode::value_head(form, item, out),
+            Encoding::Binary(form) => binary::encode::value_head(form, item, out),
+        }
+    }
+
+    /// Appends what follows the value of a hit.
+    #[inline]
+    pub fn value_tail(&self, out: &mut Vec<u8>) {
+        if !matches!(self, Encoding::Binary(_)) {
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Appends the answer, or nothing where this client does not want to hear it.
+    pub fn reply(&self, reply: &Reply<'_>, out: &mut Vec<u8>) {
+        match self {
+            Encoding::Text(form) => text::encode::reply(form, reply, out),
+            Encoding::Meta(form) => meta::encode::reply(form, reply, out),
+            Encoding::Binary(form) => binary::encode::reply(form, reply, out),
+        }
+    }
+}
+
+/// Classic text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TextEncoding<'a> {
+    /// Which kind of command.
+    pub command: TextCommand,
+    /// The key, for `VALUE` lines; else empty.
+    pub key: &'a [u8],
+    /// The client asked for no answer; errors are hidden too, as memcached hides them.
+    pub noreply: bool,
+    /// `VALUE` lines carry the CAS value (`gets`, `gats`).
+    pub cas: bool,
+}
+
+/// Which kind of classic text command, where the words of an answer depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TextCommand {
+    /// `get`, `gets`, `gat`, `gats`
+    Get,
+    /// `set` and its like.
+    Store,
+    /// `incr`, `decr`
+    Arithmetic,
+    /// Any other.
+    #[default]
+    Other,
+}
+
+/// Which meta command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetaCommand {
+    /// `mg`
+    Get,
+    /// `ms`
+    Set,
+    /// `md`
+    Delete,
+    /// `ma`
+    Arithmetic,
+    /// `mn`
+    Noop,
+    /// `me`
+    Inspect,
+}
+
+/// Meta text: the flags as the client sent them, answered in their order.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MetaEncoding<'a> {
+    /// Which command.
+    pub command: MetaCommand,
+    /// The key as it stood on the line (base64 text when `binary_key`), for the `k` flag.
+    pub key: &'a [u8],
+    /// The words after the key (after the key and the length for `ms`), unparsed.
+    pub flags: &'a [u8],
+    /// `q`: the expected answer is not sent.
+    pub quiet: bool,
+    /// `v`: the answer carries a value.
+    pub value: bool,
+    /// `b`: the key is base64; the answer says so too.
+    pub binary_key: bool,
+    /// The key as the store knows it, for the answers that show it as it was stored.
+    pub plain_key: &'a [u8],
+    /// `ms`: the length on the line, which the `s` flag answers when nothing was stored.
+    pub value_len: u64,
+}
+
+/// Binary protocol.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BinaryEncoding<'a> {
+    /// The opcode as the client sent it.
+    pub opcode: u8,
+    /// Sent back unchanged.
+    pub opaque: u32,
+    /// The key, for GetK and its like; else empty.
+    pub key: &'a [u8],
+}
+
+/// A [`Encoding`] that owns its bytes, for an answer that is written after the request has left the input buffer: that
+/// of a streamed value. Meant to be kept and reused.
+#[derive(Debug, Clone)]
+pub struct SavedEncoding {
+    /// The key, then the flags, then the plain key.
+    bytes: Vec<u8>,
+    key_len: usize,
+    flags_len: usize,
+    form: Encoding<'static>,
+}
+
+impl SavedEncoding {
+    /// Holds nothing worth answering yet.
+    pub fn new() -> SavedEncoding {
+        SavedEncoding {
+            bytes: Vec::new(),
+            key_len: 0,
+            flags_len: 0,
+            form: Encoding::Text(TextEncoding::default()),
+        }
+    }
+
+    /// Keeps a copy of `form` in place of the last one.
+    pub fn save(&mut self, form: &Encoding<'_>) {
+        let (key, flags, plain_key) = match form {
+            Encoding::Text(form) => (form.key, &b""[..], &b""[..]),
+            Encoding::Meta(form) => (form.key, form.flags, form.plain_key),
+            Encoding::Binary(form) => (form.key, &b""[..], &b""[..]),
+        };
+        self.bytes.clear();
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(flags);
+        self.bytes.extend_from_slice(plain_key);
+        self.key_len = key.len();
+        self.flags_len = flags.len();
+        self.form = match *form {
+            Encoding::Text(TextEncoding { command, noreply, cas, .. }) => {
+                Encoding::Text(TextEncoding { command, key: b"", noreply, cas })
+            }
+            Encoding::Meta(MetaEncoding { command, quiet, value, binary_key, value_len, .. }) => {
+                Encoding::Meta(MetaEncoding {
+                    command,
+                    key: b"",
+                    flags: b"",
+                    quiet,
+                    value,
+                    binary_key,
+                    plain_key: b"",
+                    value_len,
+                })
+            }
+            Encoding::Binary(BinaryEncoding { opcode, opaque, .. }) => {
+                Encoding::Binary(BinaryEncoding { opcode, opaque, key: b"" })
+            }
+        };
+    }
+
+    /// The form that was saved.
+    pub fn form(&self) -> Encoding<'_> {
+        let (key, rest) = self.bytes.split_at(self.key_len);
+        let (flags, plain_key) = rest.split_at(self.flags_len);
+        match self.form {
+            Encoding::Text(form) => Encoding::Text(TextEncoding { key, ..form }),
+            Encoding::Meta(form) => Encoding::Meta(MetaEncoding { key, flags, plain_key, ..form }),
+            Encoding::Binary(form) => Encoding::Binary(BinaryEncoding { key, ..form }),
+        }
+    }
+}
+
+impl Default for SavedEncoding {
+    fn default() -> Self {
+        SavedEncoding::new()
+    }
+}

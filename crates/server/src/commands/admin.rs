@@ -1,0 +1,332 @@
+//! Orders of the operator: flush, limits, switches, stopping, watching.
+
+use std::sync::atomic::Ordering;
+
+use fabcache_protocol::command::Words;
+use fabcache_protocol::number::{parse_i64, parse_u64};
+use fabcache_protocol::{Command, Encoding, Exptime, Refusal, Reply};
+use fabcache_store::Expiry;
+use fabcache_store::info::RELATIVE_SECONDS_MAX;
+use fabcache_transport::Kind;
+
+use super::dump::{Dump, DumpKind};
+use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, refused};
+use crate::shared::ProcessRequest;
+use crate::watch::topic;
+
+/// Megabytes that `cache_memlimit` takes.
+const MEMLIMIT_MEGABYTES_MIN: u64 = 8;
+const MEMLIMIT_MEGABYTES_MAX: u64 = 1_000_000_000;
+/// memcached's clock starts so much earlier than ours.
+const MEMCACHED_CLOCK_LEAD_SECONDS: i64 = 60;
+/// Slab classes that memcached has names for.
+const CLASSES: u32 = 63;
+/// Words of a `slabs` command that are looked at.
+const SLABS_WORDS_MAX: usize = 5;
+
+/// Carries an order out.
+pub fn order(ctx: &mut Context, command: Command<'_>, form: &Encoding<'_>) -> Flow {
+    let line: &[u8] = match command {
+        Command::Flush(delay) => {
+            ctx.counters().cmd_flush.inc();
+            if !ctx.shared.settings.flush_enabled {
+                form.reply(&refused(Refusal::Client("flush_all not allowed")), &mut ctx.out);
+                return Flow::Next;
+            }
+            ctx.handle.flush(flush_time(ctx, delay));
+            return answer(ctx, form, &Reply::Ok);
+        }
+        Command::Verbosity(level) => {
+            // memcached's highest.
+            ctx.shared.switches.verbosity.store(level.min(3), Ordering::Relaxed);
+            return answer(ctx, form, &Reply::Ok);
+        }
+        Command::CacheMemlimit(megabytes) => return memory_limit(ctx, megabytes, form),
+        Command::Shutdown { mode } => return shutdown(ctx, mode, form),
+        Command::RefreshCerts => match ctx.shared.reload_certificates() {
+            Ok(()) if ctx.shared.tls.is_some() => return answer(ctx, form, &Reply::Ok),
+            Ok(()) => b"Error TLS not enabled",
+            Err(error) => {
+                tracing::warn!("refresh_certs: {error:#}");
+                return answer(
+                    ctx,
+                    form,
+                    &refused(Refusal::Server("cannot reload the certificates; see the log")),
+                );
+            }
+        },
+        Command::Lru(words) => lru(words),
+        Command::Slabs(words) => slabs(ctx, words),
+        Command::Extstore(words) => extstore(words),
+        _ => unreachable!("every other command is dispatched before"),
+    };
+    answer(ctx, form, &Reply::Line(line))
+}
+
+fn answer(ctx: &mut Context, form: &Encoding<'_>, reply: &Reply<'_>) -> Flow {
+    form.reply(reply, &mut ctx.out);
+    Flow::Next
+}
+
+/// When everything is forgotten. Unix times before the start of the clock are never, as they are for memcached.
+fn flush_time(ctx: &Context, delay: Exptime) -> Expiry {
+    let clock_start = ctx.shared.store.clock_origin() as i64 - MEMCACHED_CLOCK_LEAD_SECONDS;
+    match delay.0 {
+        ..=0 => Expiry::AT_ONCE,
+        second if second > RELATIVE_SECONDS_MAX && second <= clock_start => Expiry::NEVER,
+        _ => expiry(ctx, delay),
+    }
+}
+
+fn memory_limit(ctx: &mut Context, megabytes: u64, form: &Encoding<'_>) -> Flow {
+    let line: &[u8] = if megabytes < MEMLIMIT_MEGABYTES_MIN {
+        b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m"
+    } else if megabytes > MEMLIMIT_MEGABYTES_MAX {
+        b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes"
+    } else {
+        match ctx.handle.set_memory_limit(megabytes << 20) {
+            Ok(()) => b"OK",
+            Err(error) => {
+                tracing::warn!("cache_memlimit {megabytes}: {error}");
+                b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust"
+            }
+        }
+    };
+    if line == b"OK" {
+        return answer(ctx, form, &Reply::Ok);
+    }
+    answer(ctx, form, &Reply::Line(line))
+}
+
+fn shutdown(ctx: &mut Context, mode: Option<&[u8]>, form: &Encoding<'_>) -> Flow {
+    if !ctx.shared.settings.shutdown_enabled {
+        return answer(ctx, form, &Reply::Line(b"SERVER_ERROR: shutdown not enabled"));
+    }
+    let order = match mode {
+        None => ProcessRequest::Stop,
+        Some(b"graceful") => ProcessRequest::StopGracefully,
+        Some(_) => return answer(ctx, form, &refused(Refusal::Client("invalid shutdown mode"))),
+    };
+    ctx.shared.order(order);
+    Flow::Close
+}
+
+/// `lru tune|mode|temp_ttl`: there are no LRU lists; what makes sense is accepted and changes nothing.
+fn lru(mut words: Words<'_>) -> &'static [u8] {
+    let number = |word: Option<&[u8]>| word.and_then(parse_u64);
+    let fraction = |word: Option<&[u8]>| {
+        word.and_then(|word| std::str::from_utf8(word).ok()?.parse::<f64>().ok()).filter(|f| f.is_finite())
+    };
+    match words.next() {
+        Some(b"tune") => {
+            let (hot, warm) = (number(words.next()), number(words.next()));
+            let (hot_age, warm_age) = (fraction(words.next()), fraction(words.next()));
+            let (Some(hot), Some(warm), Some(hot_age), Some(warm_age)) = (hot, warm, hot_age, warm_age)
+            else {
+                return b"ERROR";
+            };
+            if hot.saturating_add(warm) > 80 {
+                b"ERROR hot and warm pcts must not exceed 80"
+            } else if hot_age <= 0.0 || warm_age <= 0.0 {
+                b"ERROR hot/warm age factors must be greater than 0"
+            } else {
+                b"OK"
+            }
+        }
+        Some(b"mode") => match words.next() {
+            Some(b"flat" | b"segmented") => b"OK",
+            _ => b"ERROR",
+        },
+        Some(b"temp_ttl") => match words.next().and_then(parse_i64) {
+            Some(_) => b"OK",
+            None => b"ERROR",
+        },
+        _ => b"ERROR",
+    }
+}
+
+/// `slabs reassign|automove`: there is one class, and nothing to move.
+fn slabs(ctx: &Context, words: Words<'_>) -> &'static [u8] {
+    let words: Vec<&[u8]> = words.take(SLABS_WORDS_MAX).collect();
+    let fraction =
+        |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<f64>().ok().filter(|f| f.is_finite());
+    match *words.as_slice() {
+        [b"reassign", source, destination] => reassign(ctx, source, destination),
+        [b"automove", b"ratio" | b"freeratio", ratio] if fraction(ratio).is_some() => b"OK",
+        [b"automove", b"ratio" | b"freeratio", ..] => b"ERROR",
+        [b"automove", b"window", seconds] => match parse_u64(seconds) {
+            Some(3..=1799) => b"OK",
+            Some(_) => b"CLIENT_ERROR automove window too low or too high",
+            None => b"ERROR",
+        },
+        [b"automove", level, ..] => match parse_u64(level) {
+            Some(level @ 0..=2) => {
+                ctx.shared.switches.automove.store(level as u32, Ordering::Relaxed);
+                b"OK"
+            }
+            Some(_) => b"ERROR",
+            None => b"CLIENT_ERROR bad command line format",
+        },
+        _ => b"ERROR",
+    }
+}
+
+fn reassign(ctx: &Context, source: &[u8], destination: &[u8]) -> &'static [u8] {
+    let (Some(source), Some(destination)) = (parse_i64(source), parse_i64(destination)) else {
+        return b"CLIENT_ERROR bad command line format";
+    };
+    let class = i64::from(ITEM_CLASS);
+    if ctx.shared.settings.extended.no_slab_reassign {
+        b"CLIENT_ERROR slab reassignment disabled"
+    } else if source == destination {
+        b"SAME src and dst class are identical"
+    } else if source == class && destination == 0 {
+        b"NOSPARE source class has no spare pages"
+    } else {
+        b"BADCLASS invalid src or dst class id"
+    }
+}
+
+/// `extstore NAME VALUE`: there is no flash tier, and these switches of one are taken as a memcached without takes them.
+fn extstore(words: Words<'_>) -> &'static [u8] {
+    let words: Vec<&[u8]> = words.take(SLABS_WORDS_MAX).collect();
+    match *words.as_slice() {
+        [b"free_memchunks", class, count] if parse_u64(class).is_some() && parse_u64(count).is_some() => {
+            b"OK"
+        }
+        [
+            b"item_size" | b"item_age" | b"low_ttl" | b"recache_rate" | b"compact_under" | b"drop_under"
+            | b"max_sleep" | b"drop_unread",
+            value,
+        ] if parse_u64(value).is_some() => b"OK",
+        [b"max_frag", value] if std::str::from_utf8(value).is_ok_and(|v| v.parse::<f64>().is_ok()) => b"OK",
+        _ => b"ERROR",
+    }
+}
+
+/// `lru_crawler …`: switches, a look at every item, and the two dumps.
+pub fn lru_crawler(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, form: &Encoding<'_>) {
+    let switches = &ctx.shared.switches;
+    let reply = match words.next() {
+        Some(verb @ (b"metadump" | b"mgdump")) => {
+            let kind = if verb == b"metadump" { DumpKind::Metadump } else { DumpKind::Mgdump };
+            return dump(ctx, session, kind, words, form);
+        }
+        Some(b"crawl") => crawl(ctx, words),
+        Some(verb @ (b"tocrawl" | b"sleep")) => match words.next().map(parse_u64) {
+            None => refused(Refusal::UnknownCommand),
+            Some(Some(us)) if verb == b"sleep" && us > 1_000_000 => {
+                refused(Refusal::Client("sleep must be one second or less"))
+            }
+            Some(Some(number)) if number <= u64::from(u32::MAX) => {
+                let switch =
+                    if verb == b"sleep" { &switches.crawler_sleep } else { &switches.crawler_tocrawl };
+                switch.store(number as u32, Ordering::Relaxed);
+                Reply::Ok
+            }
+            Some(_) => refused(Refusal::Client("bad command line format")),
+        },
+        Some(b"enable") => {
+            switches.crawler.store(true, Ordering::Relaxed);
+            Reply::Ok
+        }
+        Some(b"disable") => {
+            switches.crawler.store(false, Ordering::Relaxed);
+            Reply::Ok
+        }
+        _ => refused(Refusal::UnknownCommand),
+    };
+    form.reply(&reply, &mut ctx.out);
+}
+
+/// Which classes a crawl or dump means: true if the one that has all items is among them.
+fn classes(words: Words<'_>) -> Result<bool, Reply<'static>> {
+    let mut words = words;
+    match words.next() {
+        None => Err(refused(Refusal::UnknownCommand)),
+        Some(b"all" | b"hash") => Ok(true),
+        Some(list) => {
+            let mut found = false;
+            for word in list.split(|byte| *byte == b',') {
+                match parse_u64(word) {
+                    Some(class) if (1..=u64::from(CLASSES)).contains(&class) => {
+                        found |= class == u64::from(ITEM_CLASS)
+                    }
+                    _ => return Err(Reply::Line(b"BADCLASS invalid class id")),
+                }
+            }
+            Ok(found)
+        }
+    }
+}
+
+fn crawl(ctx: &Context, words: Words<'_>) -> Reply<'static> {
+    if !ctx.shared.switches.crawler.load(Ordering::Relaxed) {
+        return refused(Refusal::Client("lru crawler disabled"));
+    }
+    match classes(words) {
+        Err(reply) => reply,
+        Ok(false) => Reply::Line(b"NOTSTARTED no items to crawl"),
+        Ok(true) if ctx.shared.housekeeping.start_crawl() => Reply::Ok,
+        Ok(true) => Reply::Line(b"BUSY currently processing crawler request"),
+    }
+}
+
+fn dump(ctx: &mut Context, session: &mut Session, kind: DumpKind, words: Words<'_>, form: &Encoding<'_>) {
+    let reply = if !ctx.shared.settings.dump_enabled {
+        let text = if kind == DumpKind::Metadump { "metadump not allowed" } else { "key dump not allowed" };
+        refused(Refusal::Error(text))
+    } else if session.info.kind == Kind::Udp {
+        refused(Refusal::Client("a dump needs a connection"))
+    } else if !session.queue.is_empty() || !ctx.out.is_empty() {
+        let verb = if kind == DumpKind::Metadump { "metadump" } else { "mgdump" };
+        let line = format!("ERROR cannot pipeline other commands before {verb}");
+        form.reply(&Reply::Line(line.as_bytes()), &mut ctx.out);
+        return;
+    } else if !ctx.shared.switches.crawler.load(Ordering::Relaxed) {
+        refused(Refusal::Client("lru crawler disabled"))
+    } else {
+        match classes(words) {
+            Err(reply) => reply,
+            Ok(all) => {
+                ctx.out.extend_from_slice(b"OK\r\n");
+                session.role = Role::Dumping(Box::new(Dump::new(kind, all)));
+                return;
+            }
+        }
+    };
+    form.reply(&reply, &mut ctx.out);
+}
+
+/// `watch …`: from now on the connection is told what happens.
+pub fn watch(ctx: &mut Context, session: &mut Session, words: Words<'_>, form: &Encoding<'_>) {
+    let mut topics = 0;
+    let mut any = false;
+    let mut wrong = false;
+    for word in words {
+        any = true;
+        match topic::of(word) {
+            Some(bits) => topics |= bits,
+            None => wrong = true,
+        }
+    }
+    let reply = if !ctx.shared.settings.watch_enabled {
+        refused(Refusal::Client("watch commands not allowed"))
+    } else if session.info.kind == Kind::Udp {
+        refused(Refusal::Client("a watcher needs a connection"))
+    } else if !session.queue.is_empty() || !ctx.out.is_empty() {
+        Reply::Line(b"ERROR cannot pipeline other commands before watch")
+    } else if wrong {
+        refused(Refusal::UnknownCommand)
+    } else {
+        let topics = if any { topics } else { topic::FETCHERS };
+        match ctx.shared.watchers.add(topics, ctx.worker) {
+            Some(id) => {
+                session.role = Role::Watching(id);
+                Reply::Ok
+            }
+            None => Reply::Line(b"WATCHER_TOO_MANY log watcher limit reached"),
+        }
+    };
+    form.reply(&reply, &mut ctx.out);
+}

@@ -1,0 +1,359 @@
+//! memcached's extended options (`-o`).
+//!
+//! Those that tune mechanisms that are not here (slabs, LRU segments, the crawler's pace) are accepted, shown in
+//! `stats settings` as they were given, and said to have no effect. Those whose silence would mislead (a flash tier,
+//! a proxy, ciphers) are refused.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+/// What an extended option does here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OptionEffect {
+    /// What memcached does with it.
+    Works,
+    /// Nothing; the text says why.
+    Nothing(&'static str),
+    /// It is refused; the text says why.
+    Refused(&'static str),
+}
+
+/// What an extended option takes, as memcached checks it or, where it does not, as it can mean something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ArgumentKind {
+    /// No value; one that says yes is taken too.
+    Nothing,
+    /// A number from the first to the second.
+    Number(u32, u32),
+    /// The same, or no value.
+    NumberOrNothing(u32, u32),
+    /// A number from 0 up, with a point or without.
+    Fraction,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Numbers with a dash between them.
+    Sizes,
+    /// The name of a file.
+    File,
+    /// It is refused whatever its value.
+    Anything,
+}
+
+/// Any number.
+const NUMBER: ArgumentKind = ArgumentKind::Number(0, u32::MAX);
+
+const SLABS: OptionEffect = OptionEffect::Nothing("memory is not divided into slabs");
+const LRU: OptionEffect = OptionEffect::Nothing("eviction works on segments, not on LRU lists");
+const CRAWLER: OptionEffect = OptionEffect::Nothing("expired memory comes back without a crawler");
+const INDEX: OptionEffect = OptionEffect::Nothing("the index grows by itself and always hashes with xxh3");
+const FLASH: OptionEffect = OptionEffect::Refused("there is no flash tier");
+const PROXY: OptionEffect = OptionEffect::Refused("there is no proxy");
+const BUFFERS: OptionEffect = OptionEffect::Nothing("buffers are bounded for each connection");
+
+/// Every suboption, what it takes, and what it does here.
+const KNOWN: &[(&str, ArgumentKind, OptionEffect)] = &[
+    ("maxconns_fast", ArgumentKind::Nothing, OptionEffect::Works),
+    ("no_maxconns_fast", ArgumentKind::Nothing, OptionEffect::Works),
+    ("idle_timeout", NUMBER, OptionEffect::Works),
+    ("track_sizes", ArgumentKind::Nothing, OptionEffect::Works),
+    ("lru_crawler", ArgumentKind::Nothing, OptionEffect::Works),
+    ("no_lru_crawler", ArgumentKind::Nothing, OptionEffect::Works),
+    ("ssl_chain_cert", ArgumentKind::File, OptionEffect::Works),
+    ("ssl_key", ArgumentKind::File, OptionEffect::Works),
+    ("ssl_ca_cert", ArgumentKind::File, OptionEffect::Works),
+    ("ssl_verify_mode", ArgumentKind::Number(0, 3), OptionEffect::Works),
+    ("ssl_min_version", ArgumentKind::Number(0, 3), OptionEffect::Works),
+    ("ssl_keyformat", ArgumentKind::OneOf(&["1"]), OptionEffect::Works),
+    (
+        "ssl_ciphers",
+        ArgumentKind::Anything,
+        OptionEffect::Refused("rustls offers only sound ciphers, and none can be chosen"),
+    ),
+    ("ssl_wbuf_size", NUMBER, BUFFERS),
+    ("ssl_session_cache", ArgumentKind::Nothing, OptionEffect::Nothing("sessions are always resumable")),
+    ("ssl_kernel_tls", ArgumentKind::Nothing, OptionEffect::Nothing("TLS runs in this process")),
+    ("hashpower", ArgumentKind::Number(12, 32), INDEX),
+    ("no_hashexpand", ArgumentKind::Nothing, INDEX),
+    ("hash_algorithm", ArgumentKind::OneOf(&["jenkins", "murmur3", "xxh3"]), INDEX),
+    ("slab_reassign", ArgumentKind::Nothing, SLABS),
+    ("no_slab_reassign", ArgumentKind::Nothing, OptionEffect::Works),
+    ("slab_automove", ArgumentKind::NumberOrNothing(0, 2), SLABS),
+    ("no_slab_automove", ArgumentKind::Nothing, SLABS),
+    ("slab_automove_ratio", ArgumentKind::Fraction, SLABS),
+    ("slab_automove_window", ArgumentKind::Number(3, u32::MAX), SLABS),
+    ("slab_automove_freeratio", ArgumentKind::Fraction, SLABS),
+    ("slab_sizes", ArgumentKind::Sizes, SLABS),
+    ("slab_chunk_max", NUMBER, SLABS),
+    ("no_chunked_items", ArgumentKind::Nothing, SLABS),
+    ("tail_repair_time", ArgumentKind::Number(10, u32::MAX), SLABS),
+    ("lru_crawler_sleep", ArgumentKind::Number(0, 1_000_000), CRAWLER),
+    ("lru_crawler_tocrawl", NUMBER, CRAWLER),
+    ("lru_maintainer", ArgumentKind::Nothing, LRU),
+    ("no_lru_maintainer", ArgumentKind::Nothing, LRU),
+    ("hot_lru_pct", ArgumentKind::Number(1, 79), LRU),
+    ("warm_lru_pct", ArgumentKind::Number(1, 79), LRU),
+    ("hot_max_factor", ArgumentKind::Fraction, LRU),
+    ("warm_max_factor", ArgumentKind::Fraction, LRU),
+    ("temporary_ttl", NUMBER, LRU),
+    ("watcher_logbuf_size", NUMBER, BUFFERS),
+    ("worker_logbuf_size", NUMBER, BUFFERS),
+    ("resp_obj_mem_limit", NUMBER, BUFFERS),
+    ("read_buf_mem_limit", NUMBER, BUFFERS),
+    ("inline_ascii_resp", ArgumentKind::Nothing, OptionEffect::Nothing("it has none in memcached either")),
+    ("no_inline_ascii_resp", ArgumentKind::Nothing, OptionEffect::Nothing("it has none in memcached either")),
+    ("modern", ArgumentKind::Nothing, OptionEffect::Nothing("it has none in memcached either")),
+    ("no_modern", ArgumentKind::Nothing, LRU),
+    (
+        "drop_privileges",
+        ArgumentKind::Anything,
+        OptionEffect::Refused("system calls are not filtered; use the service manager's filter"),
+    ),
+    ("no_drop_privileges", ArgumentKind::Nothing, OptionEffect::Works),
+    ("ext_path", ArgumentKind::Anything, FLASH),
+    ("ext_page_size", ArgumentKind::Anything, FLASH),
+    ("ext_wbuf_size", ArgumentKind::Anything, FLASH),
+    ("ext_threads", ArgumentKind::Anything, FLASH),
+    ("ext_io_depth", ArgumentKind::Anything, FLASH),
+    ("ext_item_size", ArgumentKind::Anything, FLASH),
+    ("ext_item_age", ArgumentKind::Anything, FLASH),
+    ("ext_low_ttl", ArgumentKind::Anything, FLASH),
+    ("ext_drop_unread", ArgumentKind::Anything, FLASH),
+    ("ext_recache_rate", ArgumentKind::Anything, FLASH),
+    ("ext_compact_under", ArgumentKind::Anything, FLASH),
+    ("ext_drop_under", ArgumentKind::Anything, FLASH),
+    ("ext_max_frag", ArgumentKind::Anything, FLASH),
+    ("ext_max_sleep", ArgumentKind::Anything, FLASH),
+    ("proxy_config", ArgumentKind::Anything, PROXY),
+    ("proxy_arg", ArgumentKind::Anything, PROXY),
+    ("proxy_uring", ArgumentKind::Anything, PROXY),
+    ("proxy_memprofile", ArgumentKind::Anything, PROXY),
+];
+
+/// What the extended options came to.
+#[derive(Clone, Debug, Default)]
+pub struct ExtendedOptions {
+    /// Refuse connections beyond the limit at once, instead of letting them wait.
+    pub maxconns_fast: Option<bool>,
+    /// Seconds after which an idle connection is dropped.
+    pub idle_timeout: Option<u32>,
+    /// Keep the histogram of `stats sizes`.
+    pub track_sizes: bool,
+    /// `lru_crawler` commands work.
+    pub lru_crawler: Option<bool>,
+    /// `slabs reassign` says that it is off.
+    pub no_slab_reassign: bool,
+    /// Certificate chain, PEM.
+    pub ssl_chain_cert: Option<PathBuf>,
+    /// Private key, PEM.
+    pub ssl_key: Option<PathBuf>,
+    /// Authorities for client certificates, PEM.
+    pub ssl_ca_cert: Option<PathBuf>,
+    /// 0 none, 1 asked for, 2 and 3 required.
+    pub ssl_verify_mode: u8,
+    /// 0 to 3 for TLS 1.0 to 1.3.
+    pub ssl_min_version: Option<u8>,
+    /// Options without effect, and why.
+    pub without_effect: Vec<(String, &'static str)>,
+    /// All that was given, for `stats settings`.
+    pub given: BTreeMap<String, String>,
+}
+
+impl ExtendedOptions {
+    /// Reads the words of `-o`.
+    ///
+    /// # Errors
+    /// An unknown or refused option, or a value that is none.
+    pub fn parse(words: &[String]) -> Result<ExtendedOptions> {
+        let mut extended = ExtendedOptions::default();
+        for word in words {
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (word.as_str(), None),
+            };
+            let Some((_, takes, effect)) = KNOWN.iter().find(|(known, ..)| *known == name) else {
+                bail!(unknown(name));
+            };
+            if let OptionEffect::Refused(why) = effect {
+                bail!("-o {name} cannot be had: {why}");
+            }
+            takes.check(name, value)?;
+            match effect {
+                OptionEffect::Nothing(why) => extended.without_effect.push((name.to_owned(), *why)),
+                _ => extended.set(name, value.unwrap_or_default()),
+            }
+            extended.given.insert(name.to_owned(), value.unwrap_or("yes").to_owned());
+        }
+        Ok(extended)
+    }
+
+    /// Takes an option whose value was checked.
+    fn set(&mut self, name: &str, value: &str) {
+        let path = || Some(PathBuf::from(value));
+        match name {
+            "maxconns_fast" => self.maxconns_fast = Some(true),
+            "no_maxconns_fast" => self.maxconns_fast = Some(false),
+            "idle_timeout" => self.idle_timeout = value.parse().ok(),
+            "track_sizes" => self.track_sizes = true,
+            "lru_crawler" => self.lru_crawler = Some(true),
+            "no_lru_crawler" => self.lru_crawler = Some(false),
+            "no_slab_reassign" => self.no_slab_reassign = true,
+            "ssl_chain_cert" => self.ssl_chain_cert = path(),
+            "ssl_key" => self.ssl_key = path(),
+            "ssl_ca_cert" => self.ssl_ca_cert = path(),
+            "ssl_verify_mode" => self.ssl_verify_mode = value.parse().unwrap_or_default(),
+            "ssl_min_version" => self.ssl_min_version = value.parse().ok(),
+            _ => {}
+        }
+    }
+}
+
+impl ArgumentKind {
+    /// # Errors
+    /// The value is none that the option takes.
+    fn check(self, name: &str, value: Option<&str>) -> Result<()> {
+        let number = |min, max| move |text: &str| text.parse().is_ok_and(|n: u32| (min..=max).contains(&n));
+        let fraction = |text: &str| text.parse().is_ok_and(|n: f64| n >= 0.0 && n.is_finite());
+        let Some(value) = value else {
+            return match self {
+                ArgumentKind::Nothing | ArgumentKind::NumberOrNothing(..) => Ok(()),
+                _ => bail!("-o {name} needs a value, as {name}=VALUE"),
+            };
+        };
+        let (is_right, wanted) = match self {
+            ArgumentKind::Anything => return Ok(()),
+            ArgumentKind::Nothing => (["1", "yes", "true", "on"].contains(&value), "no value".to_owned()),
+            ArgumentKind::Number(min, max) | ArgumentKind::NumberOrNothing(min, max) => {
+                (number(min, max)(value), format!("a number from {min} to {max}"))
+            }
+            ArgumentKind::Fraction => (fraction(value), "a number from 0 up, as 0.5".to_owned()),
+            ArgumentKind::OneOf(words) => (words.contains(&value), words.join(" or ")),
+            ArgumentKind::Sizes => {
+                (value.split('-').all(number(1, u32::MAX)), "sizes in bytes, as 100-200-400".to_owned())
+            }
+            ArgumentKind::File => (!value.is_empty(), "the name of a file".to_owned()),
+        };
+        if is_right { Ok(()) } else { bail!("-o {name} takes {wanted}, not {value:?}") }
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let nearest = KNOWN.iter().map(|(known, ..)| (strsim::damerau_levenshtein(name, known), *known)).min();
+    match nearest {
+        Some((distance, known)) if distance <= 3 => {
+            format!("Illegal suboption \"{name}\"; is {known} meant?")
+        }
+        _ => format!("Illegal suboption \"{name}\""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(words: &str) -> Result<ExtendedOptions> {
+        ExtendedOptions::parse(&words.split(',').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_work_or_say_that_they_do_not() {
+        let extended =
+            parse("no_maxconns_fast,idle_timeout=30,slab_automove=2,modern,track_sizes").expect("known");
+        assert_eq!((extended.maxconns_fast, extended.idle_timeout), (Some(false), Some(30)));
+        assert_eq!(extended.without_effect.len(), 2);
+        assert_eq!(extended.given["slab_automove"], "2");
+        assert!(extended.track_sizes);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (words, needle) in [
+            ("idle_timeot=3", "is idle_timeout meant?"),
+            ("nonsense", "Illegal suboption \"nonsense\""),
+            ("idle_timeout", "needs a value"),
+            ("idle_timeout=x", "idle_timeout takes a number from 0 to 4294967295, not \"x\""),
+            ("idle_timeout=-1", "not \"-1\""),
+            ("lru_crawler=foo", "lru_crawler takes no value"),
+            ("maxconns_fast=no", "maxconns_fast takes no value"),
+            ("no_modern=", "no_modern takes no value"),
+            ("slab_automove=9", "0 to 2"),
+            ("slab_automove_window=2", "from 3"),
+            ("slab_automove_ratio=foo", "from 0 up"),
+            ("warm_max_factor=nan", "from 0 up"),
+            ("hash_algorithm=md5", "jenkins or murmur3 or xxh3"),
+            ("slab_sizes=100-x", "100-200-400"),
+            ("hashpower=foo", "12 to 32"),
+            ("lru_crawler_sleep=2000000", "0 to 1000000"),
+            ("ssl_keyformat=2", "takes 1, not"),
+            ("ssl_key=", "name of a file"),
+            ("modern,temporary_ttl", "temporary_ttl needs a value"),
+            ("ext_path=/x:1g", "no flash tier"),
+            ("ssl_verify_mode=9", "0 to 3"),
+        ] {
+            let error = parse(words).expect_err(words).to_string();
+            assert!(error.contains(needle), "{words}: {error}");
+        }
+    }
+
+    /// An option that can be had, with a value that it takes.
+    fn right() -> impl Strategy<Value = (&'static str, Option<String>)> {
+        let had = KNOWN.iter().filter(|(_, _, effect)| !matches!(effect, OptionEffect::Refused(_)));
+        prop::sample::select(had.collect::<Vec<_>>()).prop_flat_map(|(name, takes, _)| {
+            let value = match *takes {
+                ArgumentKind::Nothing | ArgumentKind::Anything => Just(None).boxed(),
+                ArgumentKind::Number(min, max) | ArgumentKind::NumberOrNothing(min, max) => {
+                    (min..=max).prop_map(|n| Some(n.to_string())).boxed()
+                }
+                ArgumentKind::Fraction => (0.0..1e9).prop_map(|n: f64| Some(n.to_string())).boxed(),
+                ArgumentKind::OneOf(words) => {
+                    prop::sample::select(words).prop_map(|w| Some(w.to_owned())).boxed()
+                }
+                ArgumentKind::Sizes => "[1-9][0-9]{0,8}(-[1-9][0-9]{0,8}){0,3}".prop_map(Some).boxed(),
+                ArgumentKind::File => "[a-z/.=]{1,20}".prop_map(Some).boxed(),
+            };
+            (Just(*name), value)
+        })
+    }
+
+    /// An option with a value that may be anybody's.
+    fn any_word() -> impl Strategy<Value = String> {
+        let names = KNOWN.iter().map(|(name, ..)| *name).collect::<Vec<_>>();
+        let value =
+            prop_oneof![any::<String>(), any::<i64>().prop_map(|n| n.to_string()), Just("nan".to_owned())];
+        let known = (prop::sample::select(names), value).prop_map(|(name, value)| format!("{name}={value}"));
+        prop_oneof![known, any::<String>()]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_words_are_options_or_an_error(words in prop::collection::vec(any_word(), 0..3)) {
+            match ExtendedOptions::parse(&words) {
+                Ok(extended) => {
+                    let is_given = |word: &String| extended.given.contains_key(word.split('=').next().unwrap_or(""));
+                    prop_assert!(words.iter().all(is_given));
+                }
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
+        }
+
+        #[test]
+        fn options_that_are_shown_are_read_again(options in prop::collection::vec(right(), 0..6)) {
+            let word = |(name, value): &(&str, Option<String>)| match value {
+                Some(value) => format!("{name}={value}"),
+                None => (*name).to_owned(),
+            };
+            let read = ExtendedOptions::parse(&options.iter().map(word).collect::<Vec<_>>()).expect("they are right");
+            for (name, _) in &options {
+                let last = options.iter().rfind(|(other, _)| other == name).and_then(|(_, value)| value.as_deref());
+                prop_assert_eq!(&read.given[*name], last.unwrap_or("yes"));
+            }
+            // What `stats settings` shows is taken, and comes to the same.
+            let shown: Vec<String> = read.given.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            prop_assert_eq!(ExtendedOptions::parse(&shown).expect("it is right").given, read.given);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Waiting: epoll, and what its tokens mean.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+
+use super::connection::{Connection, Interest};
+use crate::bounds::EVENTS_PER_TURN_MAX;
+
+/// Tokens of connections are below this: their place.
+const LISTENER_BIT: u64 = 1 << 63;
+const BELL: u64 = u64::MAX;
+const FABRIC: u64 = u64::MAX - 1;
+
+/// Where a worker keeps a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ConnectionToken {
+    /// Its place.
+    pub index: usize,
+    /// Tells apart the connections that had the same.
+    pub generation: u32,
+}
+
+impl ConnectionToken {
+    /// In one number, below 2^63.
+    pub fn token(self) -> u64 {
+        self.index as u64 | u64::from(self.generation) << 31
+    }
+
+    /// Of the number.
+    pub fn of(token: u64) -> ConnectionToken {
+        ConnectionToken { index: (token & 0x7fff_ffff) as usize, generation: (token >> 31) as u32 }
+    }
+}
+
+/// Something is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadyEvent {
+    /// The worker was woken.
+    Bell,
+    /// Peers have arrived at a listener.
+    Listener(usize),
+    /// Something has come over the fabric.
+    Fabric,
+    /// A connection.
+    Connection(ConnectionToken),
+}
+
+/// One worker's epoll instance.
+pub struct Poll {
+    epoll: OwnedFd,
+}
+
+impl Poll {
+    pub fn new() -> io::Result<Poll> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Poll { epoll })
+    }
+
+    /// Waits for at most `timeout`, without limit if none.
+    pub fn wait(&self, ready: &mut Vec<ReadyEvent>, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let mut events = [none; EVENTS_PER_TURN_MAX];
+        let events = match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
+            Ok(count) => &events[..count],
+            Err(rustix::io::Errno::INTR) => &[],
+            Err(error) => return Err(error.into()),
+        };
+        ready.extend(events.iter().map(|event| match event.data.u64() {
+            BELL => ReadyEvent::Bell,
+            FABRIC => ReadyEvent::Fabric,
+            token if token & LISTENER_BIT != 0 => ReadyEvent::Listener((token & !LISTENER_BIT) as usize),
+            token => ReadyEvent::Connection(ConnectionToken::of(token)),
+        }));
+        Ok(())
+    }
+
+    pub fn add_bell(&self, bell: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, bell, EventData::new_u64(BELL), EventFlags::IN)?)
+    }
+
+    /// Of several workers that wait for one listener the kernel wakes one.
+    pub fn add_listener(&self, fd: BorrowedFd<'_>, index: usize) -> io::Result<()> {
+        let token = EventData::new_u64(LISTENER_BIT | index as u64);
+        Ok(epoll::add(&self.epoll, fd, token, EventFlags::IN | EventFlags::EXCLUSIVE)?)
+    }
+
+    pub fn remove_listener(&self, fd: BorrowedFd<'_>) {
+        // It may have been removed before.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    pub fn add_fabric(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(FABRIC), EventFlags::IN)?)
+    }
+
+    pub fn remove_fabric(&self, fd: BorrowedFd<'_>) {
+        // It is closed next.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    pub fn add_connection(&self, connection: &Connection) -> io::Result<()> {
+        let Some(fd) = connection.descriptor() else { return Ok(()) };
+        Ok(epoll::add(&self.epoll, fd, token(connection), flags(connection.interest()))?)
+    }
+
+    /// Waits for what the connection wants now, if that has changed.
+    pub fn update(&self, connection: &mut Connection) -> io::Result<()> {
+        let Some(interest) = connection.changed_interest() else { return Ok(()) };
+        let Some(fd) = connection.descriptor() else { return Ok(()) };
+        Ok(epoll::modify(&self.epoll, fd, token(connection), flags(interest))?)
+    }
+
+    pub fn remove(&self, connection: &Connection) {
+        if let Some(fd) = connection.descriptor() {
+            let _ = epoll::delete(&self.epoll, fd);
+        }
+    }
+}
+
+fn token(connection: &Connection) -> EventData {
+    EventData::new_u64(connection.place.token())
+}
+
+fn flags(interest: Interest) -> EventFlags {
+    let mut flags = EventFlags::empty();
+    if interest.receive {
+        flags |= EventFlags::IN | EventFlags::RDHUP;
+    }
+    if interest.send {
+        flags |= EventFlags::OUT;
+    }
+    flags
+}

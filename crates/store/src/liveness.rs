@@ -1,0 +1,96 @@
+//! The sign of life: a word of the region that the kernel takes away when this process ends, however it ends.
+//!
+//! It is a robust futex (get_robust_list(2)): of each thread that ends the kernel walks a list of such words, and marks
+//! those that the thread still holds. It does so before the process gives up its descriptors, and with them the places
+//! where it listens. glibc keeps such a list for its own mutexes, so a thread that does nothing else has the region's.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use fabcache_layout::header::LIFE_AT;
+use fabcache_layout::sync::Ordering;
+
+use crate::store::Store;
+
+/// As the kernel walks it (`struct robust_list`, linux/futex.h).
+#[repr(C)]
+struct RobustListNode {
+    next: *mut RobustListNode,
+}
+
+/// `struct robust_list_head`.
+#[repr(C)]
+struct RobustListHead {
+    list: RobustListNode,
+    /// From a link to its futex, in bytes.
+    futex_offset: libc::c_long,
+    pending: *mut RobustListNode,
+}
+
+/// The sign of life of one store's region, until it is dropped.
+#[derive(Debug)]
+pub struct Liveness {
+    stop: Option<Sender<()>>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl Liveness {
+    /// Starts the thread that holds it.
+    ///
+    /// # Errors
+    /// There is no thread to be had, or the kernel has no robust futexes.
+    pub fn keep(store: &Arc<Store>) -> io::Result<Liveness> {
+        let (stop, stopped) = channel::<()>();
+        let (tell, told) = sync_channel(1);
+        let store = Arc::clone(store);
+        let keeper = std::thread::Builder::new().name("life".into()).spawn(move || {
+            hold(&store, |held| {
+                let _ = tell.send(held);
+                let _ = stopped.recv();
+            });
+        })?;
+        let held = told.recv().map_err(|_| io::Error::other("the thread for the sign of life has failed"))?;
+        held.map(|()| Liveness { stop: Some(stop), keeper: Some(keeper) })
+    }
+}
+
+impl Drop for Liveness {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(keeper) = self.keeper.take() {
+            // A panic there was told when it happened.
+            let _ = keeper.join();
+        }
+    }
+}
+
+/// Holds the word while `meanwhile` runs, which is told whether that works.
+fn hold(store: &Store, meanwhile: impl FnOnce(io::Result<()>)) {
+    let word = store.memory.pointer(LIFE_AT, 4);
+    let mut head = RobustListHead {
+        list: RobustListNode { next: std::ptr::null_mut() },
+        futex_offset: 0,
+        pending: std::ptr::null_mut(),
+    };
+    let mut link = RobustListNode { next: &raw mut head.list };
+    head.list.next = &raw mut link;
+    head.futex_offset = (word as isize).wrapping_sub(&raw const link as isize) as libc::c_long;
+    let mut former: *mut libc::c_void = std::ptr::null_mut();
+    let mut former_len = 0usize;
+    // SAFETY: get_robust_list(2) writes the two words that it is given.
+    let got = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut former, &raw mut former_len) };
+    // SAFETY: the list is as the kernel walks it, its one link leads to a mapped word, and both stay where they are until
+    // the former list is put back, below.
+    let set = unsafe { libc::syscall(libc::SYS_set_robust_list, &raw mut head, size_of::<RobustListHead>()) };
+    if got != 0 || set != 0 {
+        return meanwhile(Err(io::Error::last_os_error()));
+    }
+    let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    store.memory.store_u32(LIFE_AT, thread, Ordering::Release);
+    meanwhile(Ok(()));
+    store.memory.store_u32(LIFE_AT, 0, Ordering::SeqCst);
+    // SAFETY: the list that the C library had registered for this thread, which it keeps until the thread ends.
+    unsafe { libc::syscall(libc::SYS_set_robust_list, former, former_len) };
+}

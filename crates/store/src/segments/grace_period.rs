@@ -1,0 +1,60 @@
+//! For how long nothing is written over a segment after its generation has ended.
+//!
+//! Readers elsewhere who are promised this need not look at the count of emptied segments behind an item: one that was the
+//! same at some moment of their read tells that nothing was written over the item for a while after that. Segments that
+//! are free and still have to wait are passed over; a writer who finds no other waits.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fabcache_layout::sync::{AtomicU64, Ordering};
+
+/// Which segments are to be left alone, and until when.
+#[derive(Debug)]
+pub(super) struct GracePeriod {
+    length: Duration,
+    /// What the times below count from.
+    began: Instant,
+    /// Of each segment, in nanoseconds; none at all where nothing is promised.
+    until: Box<[AtomicU64]>,
+}
+
+impl GracePeriod {
+    pub(super) fn new(length: Duration, segments: u32) -> GracePeriod {
+        let segments = if length.is_zero() { 0 } else { segments };
+        GracePeriod {
+            length,
+            began: Instant::now(),
+            until: (0..segments).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// For how long.
+    pub(super) fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// A segment's generation has ended.
+    pub(super) fn begin(&self, id: u32) {
+        if let Some(until) = self.until.get(id as usize) {
+            // Before anybody else hears that it is free, through the lock of the free ones.
+            until.store((self.began.elapsed() + self.length).as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the remaining grace.
+    pub(super) fn left(&self, id: u32) -> Option<Duration> {
+        let until = Duration::from_nanos(self.until.get(id as usize)?.load(Ordering::Relaxed));
+        if cfg!(fabcache_without = "grace") {
+            return None;
+        }
+        until.checked_sub(self.began.elapsed()).filter(|left| !left.is_zero())
+    }
+
+    /// Waits until it is over.
+    pub(super) fn wait(&self, id: u32) {
+        while let Some(left) = self.left(id) {
+            thread::sleep(left);
+        }
+    }
+}

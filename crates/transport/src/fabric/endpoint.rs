@@ -1,0 +1,784 @@
+//! A worker's end of the fabric, and the table of its links.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use fabcache_fabric::channel::doorbell::ServerDoorbells;
+use fabcache_fabric::channel::{ServerEnd, Terms, TermsError, token_of};
+use fabcache_fabric::{Buffer, Completion, Domain, Error, ExposedMemory, Kind, Peer, RemoteMemory};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use socket2::Socket;
+
+use super::bounds::{
+    BLOCKED_TIME_MAX, CLIENTS_MAX, ENDING_TIME_MAX, FULL_BATCH, HELD_TIME_MAX, LEFT_OVER_MAX,
+    LINGER_TIME_MAX, LINKS_MAX, POLLS_PER_TURN, PROOF_TIME_MAX, RETRY_MAX, RETRY_MIN, RETRY_PART,
+    STUCK_TIME_MAX,
+};
+use super::link::FabricLink;
+use super::link_state::{Failure, LinkState, operation_of};
+use super::resources::Resources;
+use crate::tcp::TcpLink;
+
+/// What a client says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its endpoint.
+    pub name: Vec<u8>,
+    /// What messages to it begin with.
+    pub token: u64,
+    /// Messages that it has receive buffers for.
+    pub credits: u16,
+    /// Its memory that is read; no bytes if there is none.
+    pub staging: RemoteMemory,
+    /// Its memory that is written; no bytes if there is none.
+    pub landing: RemoteMemory,
+}
+
+/// What a client is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// What its messages begin with.
+    pub token: u64,
+    /// Messages that it may have sent and that were not received.
+    pub credits: u16,
+}
+
+/// Why a client gets no link.
+#[derive(Debug)]
+pub enum AttachError {
+    /// It asks for what cannot be.
+    TermsError(TermsError),
+    /// Its memory goes beyond the last address.
+    Range,
+    /// A client of another host has the same endpoint.
+    Taken,
+    /// Operations of a former link of the same endpoint do not come to an end.
+    Busy,
+    /// A port has no more places than this.
+    Links(usize),
+    /// The fabric does not know its endpoint, or there is no memory left.
+    Fabric(Error),
+    /// The system has no randomness.
+    Random(getrandom::Error),
+}
+
+impl std::fmt::Display for AttachError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AttachError::TermsError(unsound) => unsound.fmt(f),
+            AttachError::Range => f.write_str("the client's memory goes beyond the last address"),
+            AttachError::Taken => f.write_str("a client of another host has the same endpoint"),
+            AttachError::Busy => {
+                f.write_str("the client's endpoint does not end what a former link of it began")
+            }
+            AttachError::Links(most) => {
+                write!(f, "there are {most} links already, for which there are buffers")
+            }
+            AttachError::Fabric(error) => error.fmt(f),
+            AttachError::Random(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}
+
+/// How long [progress](FabricEndpoint::progress) need not be made, unless a descriptor tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Not at all.
+    No,
+    /// So long: of something that is waited for no descriptor tells.
+    For(Duration),
+    /// Until it does.
+    Long,
+}
+
+/// How a port is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct FabricOptions {
+    /// Receive buffers.
+    pub receives: u32,
+    /// Clients at once, at most [`CLIENTS_MAX`].
+    pub clients: usize,
+    /// A client that was asked to prove its endpoint has so long.
+    pub proof_time: Duration,
+}
+
+impl Default for FabricOptions {
+    fn default() -> FabricOptions {
+        FabricOptions { receives: 1024, clients: CLIENTS_MAX, proof_time: PROOF_TIME_MAX }
+    }
+}
+
+/// A worker's end of the fabric.
+#[derive(Debug)]
+pub struct FabricEndpoint {
+    name: Vec<u8>,
+    inner: Arc<Mutex<Inner>>,
+    /// Another name of the port's own.
+    wait_fd: Option<OwnedFd>,
+    region: Option<RemoteMemory>,
+    is_one_sided: bool,
+}
+
+/// What a port and its links share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub shared: Resources,
+    members: Vec<Option<Box<LinkState>>>,
+    /// For each place: what is under way of a link that had it. It is free when that has come to an end.
+    left_over: Vec<Option<OrphanedOperations>>,
+    /// Places where there is such.
+    left_overs: usize,
+    free: Vec<u32>,
+    endpoints: Vec<ClientEndpoint>,
+    /// Links that are told of next.
+    listed: Vec<u32>,
+    /// Links to which the fabric said to try again.
+    blocked: Vec<u32>,
+    /// Links whose clients were asked for a proof.
+    unproven: Vec<u32>,
+    /// These have so long.
+    proof_time: Duration,
+    /// Links that were dropped and stay for their last bytes.
+    lingering: Vec<u32>,
+    completions: Vec<Completion>,
+    /// The last poll found all that there was.
+    is_drained: bool,
+    dropped: u64,
+    failed: Option<Error>,
+}
+
+/// Operations of a link that has ended.
+#[derive(Clone, Copy, Debug)]
+struct OrphanedOperations {
+    operations: usize,
+    peer: Peer,
+    since: Instant,
+}
+
+/// A client's endpoint, of one or more links.
+#[derive(Debug)]
+struct ClientEndpoint {
+    name: Vec<u8>,
+    /// Where the TCP connections of its links come from.
+    from: IpAddr,
+    peer: Peer,
+    links: usize,
+}
+
+pub(super) fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
+    inner.lock().expect("no thread panics while it holds a port")
+}
+
+impl FabricEndpoint {
+    /// Opens an endpoint with its buffers.
+    ///
+    /// # Errors
+    /// The provider cannot, or there is no memory that can be registered.
+    pub fn open(domain: &Arc<Domain>, options: &FabricOptions) -> Result<FabricEndpoint, Error> {
+        let shared = Resources::open(domain, options.receives as usize, options.clients)?;
+        let wait_fd = shared.port.wait_fd().map(|fd| fd.try_clone_to_owned()).transpose();
+        let wait_fd = wait_fd.map_err(|error| Error::System(error.to_string()))?;
+        let name = shared.port.name().to_vec();
+        let inner = Inner {
+            shared,
+            members: Vec::new(),
+            left_over: Vec::new(),
+            left_overs: 0,
+            free: Vec::new(),
+            endpoints: Vec::new(),
+            listed: Vec::new(),
+            blocked: Vec::new(),
+            unproven: Vec::new(),
+            proof_time: options.proof_time,
+            lingering: Vec::new(),
+            completions: Vec::new(),
+            is_drained: true,
+            dropped: 0,
+            failed: None,
+        };
+        let is_one_sided = inner.shared.port.is_one_sided();
+        Ok(FabricEndpoint { name, inner: Arc::new(Mutex::new(inner)), wait_fd, region: None, is_one_sided })
+    }
+
+    /// Lets clients read memory by this port.
+    ///
+    /// # Errors
+    /// It cannot be registered for it.
+    pub fn expose(&mut self, region: &ExposedMemory) -> Result<(), Error> {
+        self.region = Some(region.by(&mut lock(&self.inner).shared.port)?);
+        Ok(())
+    }
+
+    /// What clients need to read it, if there is any.
+    pub fn region(&self) -> Option<RemoteMemory> {
+        self.region
+    }
+
+    /// Reads of clients' memory need nothing of their processes, nor do those of such clients of this one.
+    pub fn is_one_sided(&self) -> bool {
+        self.is_one_sided
+    }
+
+    /// By which clients find it.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Bytes of its buffers, which are registered.
+    pub fn registered_bytes(&self) -> u64 {
+        lock(&self.inner).shared.registered_bytes()
+    }
+
+    /// Messages for no link, since it was opened.
+    pub fn dropped_messages(&self) -> u64 {
+        lock(&self.inner).dropped
+    }
+
+    /// Operations under way of links that have ended.
+    pub fn left_over(&self) -> usize {
+        lock(&self.inner).left_over.iter().flatten().map(|left| left.operations).sum()
+    }
+
+    /// Links, also those that were dropped and stay for their last bytes.
+    pub fn links(&self) -> usize {
+        lock(&self.inner).shared.links
+    }
+
+    /// Gets on with what is under way, and adds the tag of each link to which something has come, which can send again
+    /// after it could not, or which broke. Never blocks. As long as there are [links](FabricEndpoint::links), also such as were
+    /// dropped and stay for their last bytes, it is to be called often, or when the descriptor tells.
+    ///
+    /// # Errors
+    /// The port is of no use any more, nor are its links.
+    pub fn progress(&mut self, ready: &mut Vec<u64>) -> Result<(), Error> {
+        let mut inner = lock(&self.inner);
+        let progress = inner.progress();
+        let listed = std::mem::take(&mut inner.listed);
+        for index in &listed {
+            if let Some(member) = inner.member(*index) {
+                member.is_listed = false;
+                if member.is_ready() && member.lingering.is_none() {
+                    ready.push(member.tag);
+                }
+            }
+        }
+        // Its room is kept.
+        if inner.listed.is_empty() {
+            inner.listed = listed;
+            inner.listed.clear();
+        }
+        progress
+    }
+
+    /// Becomes readable when [`FabricEndpoint::progress`] is worth it, if [`FabricEndpoint::rest`] said so just before; none
+    /// if the provider has no such thing: then clients that wait ring.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wait_fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether the descriptor tells at this moment: what a read of memory needs of this end is told so, and by nothing else.
+    pub fn has_told(&self) -> bool {
+        let Some(fd) = &self.wait_fd else { return false };
+        let mut what = [PollFd::new(fd, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut what, Some(&now)), Ok(1..))
+    }
+
+    /// Whether a descriptor will tell of what comes from now on, the port's or a link's.
+    pub fn rest(&mut self) -> Rest {
+        lock(&self.inner).rest(self.wait_fd.is_some())
+    }
+
+    /// Makes a link of a TCP connection whose client has named its endpoint. `tag` stands for it in
+    /// [`FabricEndpoint::progress`].
+    ///
+    /// # Errors
+    /// The client's endpoint or its memory cannot be, or there is no memory left; with the connection as it was.
+    pub fn attach(
+        &mut self,
+        link: TcpLink,
+        tag: u64,
+        client: &Client,
+    ) -> Result<(FabricLink, Grant), (TcpLink, AttachError)> {
+        let TcpLink { socket, peer } = link;
+        let socket = Arc::new(socket);
+        let attached = lock(&self.inner).attach(tag, client, &socket, peer.ip());
+        match (attached, Arc::try_unwrap(socket)) {
+            (Ok((index, granted)), Err(socket)) => {
+                Ok((FabricLink::new(Arc::clone(&self.inner), index, socket, peer), granted))
+            }
+            (Err(error), Ok(socket)) => Err((TcpLink { socket, peer }, error)),
+            _ => unreachable!("a link keeps its socket, and a client that got none does not"),
+        }
+    }
+}
+
+impl Inner {
+    pub fn member(&mut self, index: u32) -> Option<&mut LinkState> {
+        self.members.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    /// A link, beside what it shares with others.
+    pub fn parts(&mut self, index: u32) -> Option<(&mut LinkState, &mut Resources)> {
+        Some((self.members.get_mut(index as usize)?.as_deref_mut()?, &mut self.shared))
+    }
+
+    // ---- links come and go ----
+
+    fn attach(
+        &mut self,
+        tag: u64,
+        client: &Client,
+        socket: &Arc<Socket>,
+        from: IpAddr,
+    ) -> Result<(u32, Grant), AttachError> {
+        let Client { name, token: peer_token, credits: peer_credits, staging, landing } = client;
+        let ends = |memory: &RemoteMemory| memory.address.checked_add(memory.bytes);
+        if ends(staging).is_none() || ends(landing).is_none() {
+            return Err(AttachError::Range);
+        }
+        let random = getrandom::u64().map_err(AttachError::Random)?;
+        let number = getrandom::u64().map_err(AttachError::Random)?;
+        let index = self.free.last().copied().unwrap_or(self.members.len() as u32);
+        let most = self.shared.links_max.min(LINKS_MAX);
+        if index as usize >= LINKS_MAX || self.shared.links >= most {
+            return Err(AttachError::Links(most));
+        }
+        let token = random & !(LINKS_MAX as u64 - 1) | u64::from(index);
+        let mut terms = Terms {
+            own_token: token,
+            peer_token: *peer_token,
+            own_credits: *peer_credits,
+            peer_credits: *peer_credits,
+            staging_bytes: staging.bytes,
+            landing_bytes: landing.bytes,
+        };
+        terms.check().map_err(AttachError::TermsError)?;
+        let peer = self.connect(name, from)?;
+        let credits = match self.shared.grant() {
+            Ok(credits) => credits,
+            Err(error) => {
+                self.disconnect(peer);
+                return Err(AttachError::Fabric(error));
+            }
+        };
+        terms.own_credits = credits;
+        let member = LinkState {
+            index,
+            token,
+            tag,
+            credits,
+            peer,
+            end: ServerEnd::new(terms, number),
+            staging: *staging,
+            landing: *landing,
+            failure: None,
+            operations: 0,
+            sends: 0,
+            unsent: 0,
+            is_flushing: false,
+            blocked_since: None,
+            is_blocked: false,
+            waits_for_bounce: false,
+            waits_since: Instant::now(),
+            is_starved: false,
+            waits_for_send: false,
+            handed: None,
+            moved: Instant::now(),
+            is_listed: false,
+            bells: ServerDoorbells::default(),
+            socket: Arc::clone(socket),
+            prove_until: None,
+            lingering: None,
+        };
+        if self.free.pop().is_none() {
+            self.members.push(None);
+            self.left_over.push(None);
+        }
+        self.members[index as usize] = Some(Box::new(member));
+        Ok((index, Grant { token, credits }))
+    }
+
+    /// Knows an endpoint, for one more link.
+    fn connect(&mut self, name: &[u8], from: IpAddr) -> Result<Peer, AttachError> {
+        if let Some(endpoint) = self.endpoints.iter_mut().find(|endpoint| endpoint.name == name) {
+            // What goes wrong with one link of an endpoint may break the others: they are to be of one host at least.
+            if endpoint.from != from {
+                return Err(AttachError::Taken);
+            }
+            let (peer, now) = (endpoint.peer, Instant::now());
+            let is_stuck =
+                |left: &OrphanedOperations| left.peer == peer && now - left.since >= ENDING_TIME_MAX;
+            if self.left_over.iter().flatten().any(is_stuck) {
+                return Err(AttachError::Busy);
+            }
+            endpoint.links += 1;
+            return Ok(endpoint.peer);
+        }
+        let peer = self.shared.port.connect(name).map_err(AttachError::Fabric)?;
+        self.endpoints.push(ClientEndpoint { name: name.to_vec(), from, peer, links: 1 });
+        Ok(peer)
+    }
+
+    fn disconnect(&mut self, peer: Peer) {
+        let Some(at) = self.endpoints.iter().position(|endpoint| endpoint.peer == peer) else { return };
+        self.endpoints[at].links -= 1;
+        if self.endpoints[at].links == 0 {
+            self.endpoints.swap_remove(at);
+            self.shared.port.disconnect(peer);
+            // Now that ends.
+            for left in self.left_over.iter_mut().flatten().filter(|left| left.peer == peer) {
+                left.since = Instant::now();
+            }
+        }
+    }
+
+    /// A link ends: all it has is given back, but for what operations under way have.
+    pub fn end(&mut self, index: u32) {
+        let Some(mut member) = self.members.get_mut(index as usize).and_then(Option::take) else { return };
+        self.disconnect(member.peer);
+        for buffer in member.end.drain() {
+            self.shared.repost(buffer);
+        }
+        self.shared.take_back(member.credits);
+        self.shared.bounce_queue.retain(|waits| *waits != index);
+        self.shared.send_queue.retain(|waits| *waits != index);
+        self.blocked.retain(|blocked| *blocked != index);
+        self.unproven.retain(|unproven| *unproven != index);
+        self.lingering.retain(|lingers| *lingers != index);
+        self.listed.retain(|listed| *listed != index);
+        match member.operations {
+            0 => self.free.push(index),
+            operations => {
+                let left = OrphanedOperations { operations, peer: member.peer, since: Instant::now() };
+                self.left_over[index as usize] = Some(left);
+                self.left_overs += 1;
+            }
+        }
+        drop(member);
+        self.hand_out();
+    }
+
+    /// A link was dropped: what it took is still sent, and it ends when its client has it.
+    pub fn leave(&mut self, index: u32, until: Instant) {
+        let Some((member, shared)) = self.parts(index) else { return };
+        member.end.leave();
+        member.handed = None;
+        member.lingering = Some(until);
+        member.settle(shared);
+        self.lingering.push(index);
+        self.note(index);
+    }
+
+    fn finish_lingering(&mut self) {
+        if self.lingering.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for index in self.lingering.clone() {
+            let Some((member, _)) = self.parts(index) else { continue };
+            // What its client says has no meaning any more.
+            let mut bells = [0; 64];
+            let heard = rustix::net::recv(&*member.socket, &mut bells[..], RecvFlags::DONTWAIT);
+            let is_there = matches!(heard, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR));
+            let is_over = member.lingering.is_none_or(|until| now >= until)
+                || member.end.has_peer_left() && !member.is_on_memory() && !member.end.has_unsent();
+            if is_over || !is_there || member.failure.is_some() {
+                self.end(index);
+            }
+        }
+    }
+
+    // ---- getting on ----
+
+    /// Polls, and does what needs no application.
+    pub fn progress(&mut self) -> Result<(), Error> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        for _ in 0..POLLS_PER_TURN {
+            let mut completions = std::mem::take(&mut self.completions);
+            let polled = self.shared.port.poll(&mut completions);
+            // Another poll would only say that there is no more, and takes as long as an answer.
+            self.is_drained = completions.len() < FULL_BATCH;
+            for completion in completions.drain(..) {
+                self.complete(completion);
+            }
+            self.completions = completions;
+            if let Err(error) = polled {
+                self.fail(&error);
+                return Err(error);
+            }
+            if self.is_drained {
+                break;
+            }
+        }
+        self.shared.post_receives();
+        self.retry_blocked();
+        self.hand_out();
+        self.take_from_idle();
+        self.finish_lingering();
+        self.cut_off_unproven();
+        self.cut_off_left_over()
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.failed = Some(error.clone());
+        for member in self.members.iter_mut().flatten() {
+            member.failure.get_or_insert(Failure::Fabric(error.clone()));
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Completion { token, kind, result, buffer } = completion;
+        if kind == Kind::Received {
+            self.received(result, buffer);
+            return;
+        }
+        let (index, ticket) = operation_of(token);
+        let Some((member, shared)) = self.parts(index) else {
+            drop(buffer);
+            let place = &mut self.left_over[index as usize];
+            let Some(left) = place else { return };
+            left.operations -= 1;
+            if left.operations == 0 {
+                *place = None;
+                self.left_overs -= 1;
+                self.free.push(index);
+            }
+            return;
+        };
+        member.operations -= 1;
+        member.sends -= usize::from(kind == Kind::Sent);
+        if let Err(error) = result {
+            member.failure.get_or_insert(Failure::Fabric(error));
+            drop(buffer);
+        } else {
+            match kind {
+                Kind::Read => member.end.read_ended(ticket, buffer),
+                Kind::Written => {
+                    drop(buffer);
+                    member.end.put_ended(ticket);
+                }
+                Kind::Sent | Kind::Received => drop(buffer),
+            }
+            if kind != Kind::Sent {
+                member.moved = Instant::now();
+                member.settle(shared);
+            }
+        }
+        self.note(index);
+    }
+
+    fn received(&mut self, result: Result<usize, Error>, buffer: Buffer) {
+        let known = result.ok().and_then(|len| {
+            let token = token_of(buffer.get(..len)?)?;
+            let index = (token & (LINKS_MAX as u64 - 1)) as u32;
+            let is_its = self.member(index).is_some_and(|member| member.token == token);
+            is_its.then_some((index, len))
+        });
+        let Some((index, len)) = known else {
+            self.dropped += 1;
+            self.shared.repost(buffer);
+            return;
+        };
+        let Some((member, shared)) = self.parts(index) else { return };
+        if let Err(broken) = member.end.arrived(buffer, len) {
+            member.failure.get_or_insert(Failure::Protocol(broken));
+            shared.note_dropped();
+        }
+        member.settle(shared);
+        self.note(index);
+    }
+
+    /// Something has changed with a link.
+    pub fn note(&mut self, index: u32) {
+        let proof_time = self.proof_time;
+        let Some(member) = self.member(index) else { return };
+        member.ring();
+        let (is_new, is_blocked) = (!member.is_listed && member.is_ready(), member.is_blocked);
+        member.is_listed |= is_new;
+        let lacks_proof = member.end.lacks_proof() && member.prove_until.is_none();
+        if lacks_proof {
+            member.prove_until = Some(Instant::now() + proof_time);
+        }
+        if is_new {
+            self.listed.push(index);
+        }
+        if lacks_proof {
+            self.unproven.push(index);
+        }
+        if is_blocked && !self.blocked.contains(&index) {
+            self.blocked.push(index);
+        }
+    }
+
+    /// Links that the fabric took no more of try again.
+    fn retry_blocked(&mut self) {
+        if self.blocked.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for index in std::mem::take(&mut self.blocked) {
+            let Some((member, shared)) = self.parts(index) else { continue };
+            member.is_blocked = false;
+            if member.blocked_since.is_some_and(|since| now - since >= BLOCKED_TIME_MAX) {
+                member.failure.get_or_insert(Failure::Stuck);
+            }
+            member.settle(shared);
+            self.note(index);
+        }
+    }
+
+    /// Buffers that are free go to those that wait for them.
+    pub fn hand_out(&mut self) {
+        while let Some(index) = self.shared.bounce_queue.front().copied() {
+            let Some(buffer) = self.shared.bounces.take() else { break };
+            self.shared.bounce_queue.pop_front();
+            let Some((member, shared)) = self.parts(index) else { continue };
+            (member.waits_for_bounce, member.is_starved) = (false, false);
+            member.handed = Some(buffer);
+            member.moved = Instant::now();
+            member.settle(shared);
+            if member.unsent == 0 || member.failure.is_some() {
+                // What it was to be for has come to nothing, or it is under way.
+                member.handed = None;
+            }
+            self.note(index);
+        }
+        if self.shared.send_queue.is_empty() {
+            return;
+        }
+        let mut free = self.shared.free_sends();
+        while free > 0
+            && let Some(index) = self.shared.send_queue.pop_front()
+        {
+            free -= 1;
+            let Some((member, shared)) = self.parts(index) else { continue };
+            member.waits_for_send = false;
+            member.settle(shared);
+            self.note(index);
+        }
+    }
+
+    /// While links wait for bounce buffers, those that hold some for nothing lose them. Who waits for long gets on with a
+    /// small one.
+    fn take_from_idle(&mut self) {
+        if self.shared.bounce_queue.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for index in 0..self.members.len() as u32 {
+            let Some(member) = self.member(index) else { continue };
+            let still = now.saturating_duration_since(member.moved);
+            if still >= HELD_TIME_MAX {
+                member.handed = None;
+                while let Some(buffer) = member.end.unread() {
+                    drop(buffer);
+                }
+            }
+            if still >= STUCK_TIME_MAX && member.end.reads_under_way() + member.end.puts_under_way() > 0 {
+                member.failure.get_or_insert(Failure::Stuck);
+                self.note(index);
+            }
+        }
+        self.hand_out();
+        for index in self.shared.bounce_queue.clone() {
+            let Some((member, shared)) = self.parts(index) else { continue };
+            if !member.is_starved && now.saturating_duration_since(member.waits_since) >= HELD_TIME_MAX {
+                member.is_starved = true;
+                member.settle(shared);
+                self.note(index);
+            }
+        }
+    }
+
+    /// Who does not prove in time that its endpoint is its own leaves.
+    fn cut_off_unproven(&mut self) {
+        if self.unproven.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for index in std::mem::take(&mut self.unproven) {
+            let Some(member) = self.member(index).filter(|member| member.end.lacks_proof()) else { continue };
+            if member.prove_until.is_none_or(|until| now < until) {
+                self.unproven.push(index);
+            } else {
+                member.failure.get_or_insert(Failure::Unproven);
+                self.note(index);
+            }
+        }
+    }
+
+    /// Operations end with their peer, which is there as long as it has links: these are cut off, if what another began does
+    /// not end.
+    fn cut_off_left_over(&mut self) -> Result<(), Error> {
+        if self.left_overs == 0 {
+            return Ok(());
+        }
+        let (now, mut lost) = (Instant::now(), 0);
+        for at in 0..self.left_over.len() {
+            let left = self.left_over[at].filter(|left| now - left.since >= STUCK_TIME_MAX);
+            let Some(OrphanedOperations { operations, peer, .. }) = left else { continue };
+            if !self.endpoints.iter().any(|endpoint| endpoint.peer == peer) {
+                lost += operations;
+                continue;
+            }
+            for index in 0..self.members.len() as u32 {
+                if let Some(member) = self.member(index).filter(|member| member.peer == peer) {
+                    member.failure.get_or_insert(Failure::Stuck);
+                    self.note(index);
+                }
+            }
+        }
+        if lost <= LEFT_OVER_MAX {
+            return Ok(());
+        }
+        let provider = self.shared.port.domain().provider().to_string();
+        let why = "does not end what is under way with clients that are gone";
+        let error = Error::Unfit { provider, why };
+        self.fail(&error);
+        Err(error)
+    }
+
+    fn rest(&mut self, has_wait_fd: bool) -> Rest {
+        if !self.listed.is_empty() || self.failed.is_some() {
+            return Rest::No;
+        }
+        let may = if has_wait_fd {
+            self.shared.port.may_wait()
+        } else {
+            // Nobody tells of what was not taken in, nor when operations end; some end only while they are polled for.
+            self.is_drained && self.members.iter().flatten().all(|member| member.operations == 0)
+        };
+        match self.next_look() {
+            _ if !may => Rest::No,
+            Some(time) => Rest::For(time),
+            None => Rest::Long,
+        }
+    }
+
+    /// When to look again for what no descriptor tells of.
+    fn next_look(&mut self) -> Option<Duration> {
+        let queued = (!self.shared.bounce_queue.is_empty()).then_some(RETRY_MAX);
+        let left_over = (self.left_overs > 0 || !self.unproven.is_empty()).then_some(ENDING_TIME_MAX);
+        if self.blocked.is_empty() && self.lingering.is_empty() {
+            return queued.or(left_over);
+        }
+        let now = Instant::now();
+        let of = |index: &u32| self.members.get(*index as usize)?.as_deref();
+        let blocked = self.blocked.iter().filter_map(|index| of(index)?.blocked_since);
+        let lingering =
+            self.lingering.iter().filter_map(|index| of(index)?.lingering?.checked_sub(LINGER_TIME_MAX));
+        // The youngest is the most impatient.
+        let youngest = blocked.chain(lingering).max().unwrap_or(now);
+        let retry = (now.saturating_duration_since(youngest) / RETRY_PART).clamp(RETRY_MIN, RETRY_MAX);
+        Some(queued.map_or(retry, |queued| queued.min(retry)))
+    }
+}
