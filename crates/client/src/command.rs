@@ -39,14 +39,14 @@ pub enum Action {
         decrement: bool,
         /// How much.
         delta: u64,
-        /// The number to store where there is none.
+        /// The number to store when the key is absent.
         initial: Option<Initial>,
     },
     /// See whether anything is stored.
     Look,
 }
 
-/// A number to store where there is none.
+/// A number to store when the key is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initial {
     /// The number.

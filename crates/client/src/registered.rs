@@ -67,7 +67,7 @@ impl RegisteredBuffer {
         }
     }
 
-    /// The value: the last one found or stored; None if there is none.
+    /// Returns the value that was last found or stored, or an empty slice.
     pub fn value(&self) -> &[u8] {
         match (&self.found, &self.memory) {
             (ValuePlacement::Within(range), Some(memory)) => memory.get(range.clone()).unwrap_or_default(),

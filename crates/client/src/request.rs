@@ -286,8 +286,8 @@ impl Request {
 
     /// Returns whether the operation is over, and makes progress with everything in flight on the connection.
     ///
-    /// It waits only where a value is read from memory and the server must be asked for it or told of reads, but
-    /// there is no connection to it or the connection accepts no more.
+    /// It blocks only when a value is read from memory, the server must answer or be notified, and the connection is
+    /// missing or full.
     pub fn test(&mut self) -> bool {
         if self.is_being_read() {
             return false;

@@ -20,7 +20,7 @@ pub struct Domain {
     provider: Provider,
     memory_modes: i32,
     key_bytes: usize,
-    /// Who keeps memory registered that is not in use.
+    /// The caches that keep registrations of idle memory.
     lenders: CacheRegistry,
     library: &'static Library,
 }
@@ -130,7 +130,8 @@ impl Domain {
         self.memory_modes & sys::FI_MR_ENDPOINT != 0
     }
 
-    /// What peers may read they cannot write: registrations in libfabric's cache allow everything, so that has to be off.
+    /// Checks that read-only memory cannot be written: libfabric's registration cache grants every access, so it must
+    /// be off.
     pub(crate) fn check_read_only(&self) -> Result<(), Error> {
         let has_cache = self.provider.is_one_sided;
         if has_cache && std::env::var(REGISTRATION_CACHE).as_deref() != Ok("0") {

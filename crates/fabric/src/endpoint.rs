@@ -1,7 +1,7 @@
-//! An endpoint with its completion queue and address vector: where operations are posted, and come to an end.
+//! An endpoint with its completion queue and address vector.
 //!
-//! A buffer that an operation needs belongs to it: it is given away with the call and comes back with the completion, or
-//! when the port is dropped, after the endpoint was closed.
+//! A posted operation owns its buffer: the buffer goes in with the call and comes back with the completion, or when
+//! the endpoint is dropped, after libfabric closed it.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -39,7 +39,7 @@ pub struct EndpointOptions {
     pub operations: usize,
     /// Peers that are expected; more will do.
     pub peers: usize,
-    /// There is to be a descriptor that tells of completions, if the provider has one that is of use.
+    /// Ask for a file descriptor that signals completions, if the provider has a usable one.
     pub waits: bool,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Debug for RemoteAddress {
     }
 }
 
-/// What has come to an end.
+/// The type of a completed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A message was received.
@@ -85,12 +85,12 @@ pub enum Kind {
     Written,
 }
 
-/// An operation that has come to an end.
+/// A completed operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// What it was posted with.
+    /// The token it was posted with.
     pub token: u64,
-    /// What it was.
+    /// Its type.
     pub kind: Kind,
     /// Bytes received, sent, read, written; or why not.
     pub result: Result<usize, Error>,
@@ -294,10 +294,10 @@ impl Endpoint {
 
     // ---- peers ----
 
-    /// Knows a peer by its endpoint's name. Nothing is sent for that.
+    /// Adds a peer by its endpoint's name. Nothing is sent.
     ///
     /// # Errors
-    /// The name is none of this provider's.
+    /// The name is not one of this provider's.
     pub fn connect(&mut self, name: &[u8]) -> Result<Peer, Error> {
         // A provider reads as many bytes as its names have, or a text to its end.
         let is_text = self.domain.provider().address_format == sys::FI_ADDR_STR;
@@ -337,7 +337,7 @@ impl Endpoint {
         Ok(Peer { index, generation: slot.generation })
     }
 
-    /// Forgets a peer. Operations with it that are under way come to an end of some kind.
+    /// Removes a peer. Its operations in flight complete, successfully or not.
     pub fn disconnect(&mut self, peer: Peer) {
         let Ok(mut address) = self.address(peer) else { return };
         let slot = &mut self.peers[peer.index as usize];
@@ -468,10 +468,10 @@ impl Endpoint {
         })
     }
 
-    /// Writes a range of a buffer to a peer's memory; it has come to an end when the peer sees it.
+    /// Posts a write of a range of a buffer to a peer's memory; it completes when the peer can see the bytes.
     ///
     /// # Errors
-    /// It is not posted.
+    /// The operation is not posted.
     pub fn write(
         &mut self,
         peer: Peer,
@@ -555,10 +555,10 @@ impl Endpoint {
 
     // ---- completions ----
 
-    /// Gets on with what is under way, and adds what has come to an end. Never blocks.
+    /// Makes progress, and appends completions to `into`. Never blocks.
     ///
     /// # Errors
-    /// The queue is of no use any more, and the port with it.
+    /// The completion queue failed; the endpoint cannot be used any more.
     pub fn poll(&mut self, into: &mut Vec<Completion>) -> Result<(), Error> {
         let none = sys::FiCqEntry { op_context: std::ptr::null_mut(), flags: 0, len: 0 };
         let mut entries = [none; COMPLETIONS_AT_ONCE];
@@ -617,7 +617,8 @@ impl Endpoint {
             Err(domain.failure(what, -(entry.err as isize).abs()))
         };
         let context = match entry.op_context {
-            // What shm cannot do at once it does not name; all before it have ended, and were told of.
+            // The shm provider reports no context for an operation that it cannot do at once; all earlier ones were
+            // already reported.
             context if context.is_null() && self.is_at_once => self.first_of_memory(),
             context => context,
         };
@@ -625,7 +626,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The context of the first read or write under way; null if there is none.
+    /// Returns the context of the first read or write in flight, or null.
     fn first_of_memory(&self) -> *mut c_void {
         let under_way = self.operations.iter().enumerate().filter_map(|(index, operation)| {
             let operation = operation.as_ref()?;
@@ -634,7 +635,7 @@ impl Endpoint {
         under_way.min().map_or(std::ptr::null_mut(), |(_, index)| self.contexts[index].get().cast())
     }
 
-    /// The operation with this context has come to an end; none if there is none such (what was injected has no context).
+    /// Takes the completed operation with this context; `None` for an injected message, which has no context.
     fn complete(
         &mut self,
         context: *mut c_void,
@@ -657,7 +658,7 @@ impl Endpoint {
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether the descriptor will tell of what comes from now on. If not, poll instead.
+    /// Returns whether the descriptor signals the next completion. If not, the caller must poll.
     pub fn may_wait(&mut self) -> bool {
         let Some(try_wait) = operation!(self.domain.fabric_table(), FiOpsFabric::trywait) else {
             return false;

@@ -1,4 +1,4 @@
-//! What a port is made of besides its operations: address vector, completion queue, and what its endpoint says of itself.
+//! Opens the parts of an endpoint: address vector, completion queue, name.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) fn open_addresses(domain: &Arc<Domain>, peers: usize) -> Result<Objec
     unsafe { Object::new(made) }.ok_or_else(missing)
 }
 
-/// A completion queue, and the descriptor that tells of completions, if there is to be one and the provider has such.
+/// Opens a completion queue, and its descriptor if one is asked for and the provider has one.
 pub(crate) fn open_queue(
     domain: &Arc<Domain>,
     options: EndpointOptions,

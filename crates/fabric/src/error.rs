@@ -17,7 +17,7 @@ pub enum Error {
     NoProvider {
         /// What was wished for, as `from provider x`.
         wish: String,
-        /// What there is instead.
+        /// The available alternatives.
         why: String,
     },
     /// A call of libfabric failed.
@@ -29,7 +29,7 @@ pub enum Error {
         provider: String,
         /// libfabric's number, positive.
         code: i32,
-        /// What libfabric says of it.
+        /// libfabric's text.
         text: String,
     },
     /// Memory cannot be registered.
@@ -41,7 +41,7 @@ pub enum Error {
         provider: String,
         /// libfabric's number, positive.
         code: i32,
-        /// What libfabric says of it.
+        /// libfabric's text.
         text: String,
     },
     /// The provider lacks something without which it is of no use here.

@@ -11,14 +11,14 @@ use crate::provider::Provider;
 use crate::sys::{self, FiInfo, FiOps, Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr};
 use crate::{Domain, ProviderRequirements};
 
-/// What it is like; of the thread that asks.
+/// The provider's properties, for the current thread.
 #[derive(Clone, Copy)]
 pub struct FakeProvider {
     pub name: &'static str,
     pub memory_modes: c_int,
     /// What calls of these names return.
     pub refuses: Option<(&'static str, c_int)>,
-    /// What its endpoints say of whether reads take the peer's help; none: they do not know what is asked.
+    /// Whether its endpoints need the peer's CPU for reads; `None`: they do not know the option.
     pub emulates_reads: Option<bool>,
     /// What may be registered at once.
     pub locked_bytes_max: usize,
@@ -43,7 +43,7 @@ thread_local! {
     static FAKE: Cell<FakeProvider> = Cell::new(FakeProvider::default());
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static OBJECTS: Cell<u64> = const { Cell::new(0) };
-    /// What objects have registered.
+    /// The registrations of each object.
     static LOCKED: RefCell<HashMap<String, usize>> = RefCell::default();
 }
 
@@ -131,7 +131,7 @@ fn described(fake: FakeProvider) -> *mut FiInfo {
     Box::into_raw(Box::new(info))
 }
 
-/// Who asks with hints gets it if these allow it, who asks without gets it anyway.
+/// Returns the description if the hints allow it, or if there are no hints.
 unsafe extern "C" fn get_info(
     _: u32,
     _: *const c_char,
@@ -203,10 +203,10 @@ fn make<T>(kind: &str, into: *mut *mut T, object: impl FnOnce(Fid) -> T, ops: *c
     0
 }
 
-/// What an object is called.
+/// Returns an object's type name.
 ///
 /// # Safety
-/// It came from `make`, as an object of this type.
+/// `fid` came from `make`, for an object of this type.
 unsafe fn name_of<T>(fid: *mut Fid) -> String {
     // SAFETY: by this function's own contract; objects begin with this.
     unsafe { (*fid.cast::<FakeObject<T>>()).name.clone() }

@@ -27,10 +27,10 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens it, or returns what is open already.
+    /// Opens libfabric, or returns the library that is already open.
     ///
     /// # Errors
-    /// There is none, or it is older than 1.17.
+    /// libfabric is not installed, or older than 1.17.
     pub fn open() -> Result<&'static Library, Error> {
         static OPENED: OnceLock<Result<Library, Error>> = OnceLock::new();
         OPENED.get_or_init(Library::load).as_ref().map_err(Error::clone)
@@ -83,7 +83,7 @@ impl Library {
         format!("{}.{}", self.version >> 16, self.version & 0xffff)
     }
 
-    /// What libfabric says of an error, by its positive number.
+    /// Returns libfabric's text for a positive error number.
     pub(crate) fn text(&self, code: i32) -> String {
         // SAFETY: any number may be asked about; what it returns is text that stays, or null.
         let text = unsafe { (self.str_error)(code as c_int) };

@@ -26,10 +26,10 @@ use crate::sys;
 /// The variable that bounds how many registrations libfabric keeps for later ones of the same memory.
 pub const REGISTRATION_CACHE: &str = "FI_MR_CACHE_MAX_COUNT";
 
-/// What a peer needs to read or write memory of this process.
+/// The address and key with which a peer reads or writes memory of this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RemoteMemory {
-    /// What its first byte is called.
+    /// The address of its first byte, as the provider names it.
     pub address: u64,
     /// What allows to.
     pub key: u64,
@@ -130,7 +130,7 @@ impl Registration {
         matches!(&self.held, Ownership::BoundRegistration(bound) if bound.has_ended())
     }
 
-    /// What local operations say which registration their memory is in.
+    /// Returns the descriptor with which local operations name this registration.
     pub(crate) fn descriptor(&self) -> *mut std::ffi::c_void {
         match &self.held {
             // SAFETY: the object lives.
@@ -142,7 +142,7 @@ impl Registration {
         }
     }
 
-    /// What peers need that are to read or write it.
+    /// Returns the address and key for peers.
     pub(crate) fn remote(&self, base: *const u8, bytes: usize) -> RemoteMemory {
         RemoteMemory { address: self.domain.remote_address(base), key: self.key, bytes: bytes as u64 }
     }
@@ -150,7 +150,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Whoever has to know has ended it before.
+        // Owners that need to know the result have ended it before.
         self.end();
     }
 }
@@ -350,7 +350,7 @@ impl Buffer {
         Some(own.into_lasting())
     }
 
-    /// A part of a buffer that nobody uses but through such parts, none of which has a byte of another.
+    /// Returns a part of a buffer that is used only through such disjoint parts.
     pub(crate) fn part(whole: &Buffer, range: Range<usize>, of: Arc<SplitBufferInner>) -> Buffer {
         debug_assert!(range.start <= range.end && range.end <= whole.bytes);
         // SAFETY: within the buffer, by the caller's word.
@@ -440,7 +440,7 @@ impl Drop for ExposedMemory {
     }
 }
 
-/// What peers may do with an [`SharedArea`].
+/// The access that peers have to a [`SharedArea`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAccess {
     /// Read it.
@@ -472,8 +472,8 @@ impl SharedArea {
         // SAFETY: the pages are unmapped after the registration has ended; this process copies from and to them by
         // `Memory`, for which others may write meanwhile.
         let registration = unsafe { port.register(pages.base.as_ptr(), pages.bytes, access) }?;
-        // SAFETY: pages are aligned, and mapped as long as this value, which hands out no copy of it; nobody has
-        // references into them.
+        // SAFETY: `pages` is page-aligned and stays mapped for the life of this value, which hands out no copy of the
+        // `Memory`; no reference into the pages exists.
         let memory = unsafe { Memory::new(pages.base, pages.bytes as u64) };
         Ok(SharedArea { registration, memory, pages })
     }

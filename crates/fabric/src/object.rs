@@ -53,10 +53,10 @@ unsafe impl<T: BeginsWithFid> Send for Object<T> {}
 unsafe impl<T: BeginsWithFid> Sync for Object<T> {}
 
 impl<T: BeginsWithFid> Object<T> {
-    /// What a call has just made.
+    /// Takes ownership of an object that a libfabric call returned; `None` if it is null.
     ///
     /// # Safety
-    /// It is null, or an open object that nobody else closes.
+    /// `made` is null, or points to an open object that nothing else closes.
     pub unsafe fn new(made: *mut T) -> Option<Object<T>> {
         NonNull::new(made).map(Object)
     }
@@ -108,7 +108,8 @@ impl<T: BeginsWithFid> Object<T> {
 
     fn close_by_pointer(&self) -> bool {
         match operation!(self.table(), FiOps::close) {
-            // SAFETY: it is open, and nobody uses it afterwards: it is consumed or dropped.
+            // SAFETY: the object is open, and this call consumes the only handle to it, so nothing uses it
+            // afterwards.
             Some(close) => unsafe { close(self.fid()) == 0 },
             None => false,
         }

@@ -1,4 +1,4 @@
-//! What the machine has of fabrics, as libfabric describes it.
+//! The providers of this machine, as libfabric describes them.
 
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
@@ -25,10 +25,10 @@ const CAPABILITIES: u64 = sys::FI_MSG
 /// Places of a peer's memory that are read at once, at most.
 pub const PLACES_MAX: usize = 4;
 
-/// What providers may ask of us.
+/// The modes that providers may require of the application.
 const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2;
 
-/// What they may ask of registered memory.
+/// The modes that they may require of memory registration.
 const MEMORY_MODES: i32 = sys::FI_MR_LOCAL
     | sys::FI_MR_VIRT_ADDR
     | sys::FI_MR_ALLOCATED
@@ -38,7 +38,7 @@ const MEMORY_MODES: i32 = sys::FI_MR_LOCAL
 /// Of these at most one: buffers of pools are of no endpoint.
 const NOT_BOTH: i32 = sys::FI_MR_LOCAL | sys::FI_MR_ENDPOINT;
 
-/// Why a provider with such keys is none of use.
+/// Why a provider with long keys cannot be used.
 pub(crate) const LONG_KEYS: &str = "has keys of memory longer than eight bytes, which are not known here";
 
 /// Providers whose hardware serves reads while the target's process does something else, or nothing. Others need the
@@ -154,10 +154,10 @@ fn has_all_parts(info: &FiInfo) -> bool {
 }
 
 impl Library {
-    /// What this machine has.
+    /// Returns all providers and interfaces of this machine.
     ///
     /// # Errors
-    /// libfabric cannot say.
+    /// libfabric cannot list them.
     pub fn survey(&'static self) -> Result<Survey, Error> {
         let providers = self.list(Some(self.hints()?), None)?;
         let providers = in_order(providers);
@@ -181,20 +181,20 @@ impl Library {
         Ok(Survey { providers, rejected })
     }
 
-    /// The provider that a server takes.
+    /// Returns the provider that a server uses.
     ///
     /// # Errors
-    /// There is none that is as wished for; the error names what there is.
+    /// No provider meets the requirements; the error lists the available ones.
     pub fn pick(&'static self, wish: &ProviderRequirements) -> Result<Provider, Error> {
         let survey = self.survey()?;
         survey.choose(wish).cloned()
     }
 
-    /// The provider through which a peer at `host` is reached that has one of this name, and whose endpoints have names of this
-    /// kind (FI_SOCKADDR_…): it may be known by an address of another.
+    /// Returns the provider with this name that reaches a peer at `host` and whose endpoint names have this format
+    /// (FI_SOCKADDR_…). The peer's endpoint may use another address than `host`.
     ///
     /// # Errors
-    /// There is none that is as wished for; the error names what there is.
+    /// No provider meets the requirements; the error lists the available ones.
     pub fn pick_toward(
         &'static self,
         host: Option<IpAddr>,
@@ -257,7 +257,7 @@ impl Library {
         Ok(infos.into_iter().filter_map(Provider::of).collect())
     }
 
-    /// What libfabric has to offer; no hints: all of it.
+    /// Returns libfabric's descriptions; all of them without hints.
     fn infos(&'static self, hints: Option<Info>, toward: Option<IpAddr>) -> Result<Vec<Info>, Error> {
         let _kept = SavedHandlers::new();
         let mut first = std::ptr::null_mut();
@@ -288,7 +288,7 @@ impl Library {
         while !next.is_null() {
             // SAFETY: a part of the list, which lives, and is only read.
             let info = unsafe { &*next };
-            // What is described only in part is none of use, and nothing is known of it.
+            // A description with missing parts cannot be used or shown.
             if has_all_parts(info) {
                 infos.push(Info::copy(self, next)?);
             }
@@ -313,7 +313,7 @@ pub(crate) fn in_order(mut providers: Vec<Provider>) -> Vec<Provider> {
 impl Provider {
     fn of(info: Info) -> Option<Provider> {
         let description = Description::of(&info);
-        // Two layers of software, of which one makes up for a network that loses datagrams, are slower than any socket.
+        // Two software layers, one of which recovers lost datagrams, are slower than a socket.
         if description.name.contains("ofi_rxd") || description.name.contains("ofi_hook") {
             return None;
         }
@@ -402,8 +402,8 @@ impl fmt::Display for Provider {
     }
 }
 
-/// How long messages may be that are injected. Of ofi_rxm none are: when a peer dies while one is under way, libfabric 1.17
-/// looks for the operation that it was, and crashes, for it was none.
+/// Returns the maximum length of an injected message. 0 for ofi_rxm: when a peer dies while an injected message is in
+/// flight, libfabric 1.17 looks up an operation that does not exist, and crashes.
 fn injected_bytes(description: &Description) -> usize {
     if description.name.ends_with(";ofi_rxm") { 0 } else { description.inject_bytes }
 }
@@ -413,7 +413,7 @@ fn places_at_once(description: &Description, is_one_sided: bool) -> usize {
     if is_one_sided || description.name == "shm" { 1 } else { description.places.clamp(1, PLACES_MAX) }
 }
 
-/// What a description says, in Rust's types.
+/// A provider's description in Rust types.
 struct Description {
     name: String,
     interface: String,

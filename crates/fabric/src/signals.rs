@@ -45,7 +45,7 @@ impl Drop for SavedHandlers {
 fn current(signal: c_int) -> Option<sigaction> {
     // SAFETY: numbers and addresses, for which zeros are a value.
     let mut now: sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: without a new one it only tells of the present one, for which there is room.
+    // SAFETY: with a null new action the call only writes the present one to `now`, which has room for it.
     let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
     (result == 0).then_some(now)
 }

@@ -12,7 +12,7 @@ pub struct SplitBuffer(Arc<SplitBufferInner>);
 
 pub(crate) struct SplitBufferInner {
     whole: Buffer,
-    /// What somebody has.
+    /// The ranges that are taken.
     taken: Mutex<Vec<Range<usize>>>,
 }
 
@@ -41,10 +41,10 @@ impl SplitBuffer {
         self.0.whole.bytes()
     }
 
-    /// The whole, if nobody has a part of it.
+    /// Returns the whole buffer when no part of it is taken.
     ///
     /// # Errors
-    /// Somebody has one.
+    /// A part is still in use.
     pub fn join(self) -> Result<Buffer, SplitBuffer> {
         Arc::try_unwrap(self.0).map(|own| own.whole).map_err(SplitBuffer)
     }

@@ -1,7 +1,8 @@
-//! What processes that were killed left behind, by the provider shm.
+//! Removes files that killed processes left behind with the shm provider.
 //!
-//! Each endpoint there is a file that has its process' number in its name: `/dev/shm/PID:DOMAIN:ENDPOINT`. Who is killed leaves
-//! it, and who has the same number later cannot make an endpoint of that name: libfabric finds that the process lives.
+//! Each endpoint has a file named after its process, `/dev/shm/PID:DOMAIN:ENDPOINT`. A killed process leaves the
+//! file, and a later process with the same number cannot create an endpoint of that name, because libfabric finds the
+//! process alive.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};

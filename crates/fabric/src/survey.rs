@@ -30,7 +30,7 @@ pub struct RejectedProvider {
     pub why: &'static str,
 }
 
-/// What a machine has.
+/// The providers of a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// What can be used, best first.
@@ -51,21 +51,21 @@ pub struct ProviderRequirements {
 }
 
 impl Survey {
-    /// What of it is as wished for, best first.
+    /// Returns the best provider that meets the requirements.
     pub fn pick(&self, wish: &ProviderRequirements) -> Option<&Provider> {
         self.providers.iter().find(|provider| self.excludes(provider, wish).is_none())
     }
 
-    /// What of it is as wished for, and has names of this kind, best first.
+    /// Returns the best provider that meets the requirements and whose endpoint names have this format.
     pub(crate) fn pick_of(&self, address_format: u32, wish: &ProviderRequirements) -> Option<&Provider> {
         let is_so = |provider: &&Provider| provider.address_format == address_format;
         self.providers.iter().filter(is_so).find(|provider| self.excludes(provider, wish).is_none())
     }
 
-    /// The same as [`Survey::pick`].
+    /// Like [`Survey::pick`].
     ///
     /// # Errors
-    /// There is none; the error says what was wished for, and what there is.
+    /// No provider meets the requirements; the error lists the requirements and the available providers.
     pub fn choose(&self, wish: &ProviderRequirements) -> Result<&Provider, Error> {
         self.pick(wish).ok_or_else(|| self.refusal(wish))
     }

@@ -52,7 +52,7 @@ fn port(domain: &Arc<Domain>) -> Endpoint {
     Endpoint::open(domain, EndpointOptions { operations: 64, peers: 4, waits: true }).expect("an endpoint")
 }
 
-/// Polls both until so many operations have come to an end at either.
+/// Polls both endpoints until each has that many completions.
 fn poll_until(ports: [&mut Endpoint; 2], counts: [usize; 2]) -> [Vec<Completion>; 2] {
     let end = Instant::now() + PATIENCE;
     let mut ended = [Vec::new(), Vec::new()];
@@ -64,7 +64,7 @@ fn poll_until(ports: [&mut Endpoint; 2], counts: [usize; 2]) -> [Vec<Completion>
     ended
 }
 
-/// The token of what nobody waits for the end of.
+/// The token of operations whose completion no test awaits.
 const SAID: u64 = u64::MAX;
 
 fn poll(port: &mut Endpoint, into: &mut Vec<Completion>) {
@@ -620,7 +620,7 @@ fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
             assert_eq!(registrations.sum(), (count, count * BYTES), "the others were used longer ago");
         }
     }
-    // What operations have gives way to nobody.
+    // Registrations that are in use are not evicted.
     let lent: Vec<Buffer> = all.drain(..2).map(|memory| memory.lend(&here).expect("registered")).collect();
     let (third, error) = all.remove(0).lend(&here).expect_err("two are all");
     assert!(matches!(error, Error::Size(_)), "{error}");

@@ -131,7 +131,7 @@ pub struct Get<'a> {
     pub touch: Option<Exptime>,
     /// The answer carries the time to live from before `touch` took effect (meta `t` stands before `T`).
     pub ttl_before_touch: bool,
-    /// What the answer says of the time to live of an item just created: that of the last `T` or `N` before `t`.
+    /// The time to live that the answer reports for an item just created: that of the last `T` or `N` before `t`.
     pub created_ttl: Option<Exptime>,
     /// On a miss create an empty item with this expiry time and tell the client that it won (meta `N`, or the
     /// `T` that stands after it).
@@ -273,8 +273,8 @@ pub struct Touch<'a> {
     pub exptime: Exptime,
 }
 
-/// Reads that the server did not see, as a client tells of them: nine bytes for each key, its hash in the region (8,
-/// little endian) and how often it was read (1), in base64.
+/// Reads reported by a client, which the server did not see: nine bytes a key, its hash in the region (8, little
+/// endian) and the number of reads (1), in base64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accesses<'a>(&'a [u8]);
 
@@ -282,7 +282,7 @@ impl<'a> Accesses<'a> {
     /// Characters of one.
     const CHARACTERS: usize = 12;
 
-    /// Those that a word tells of, if it has the right length.
+    /// Parses the reads of one word, if its length is right.
     pub(crate) fn new(word: &'a [u8]) -> Option<Accesses<'a>> {
         (!word.is_empty() && word.len().is_multiple_of(Accesses::CHARACTERS)).then_some(Accesses(word))
     }

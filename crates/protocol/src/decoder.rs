@@ -1,9 +1,9 @@
 //! One connection's decoder: bytes in, requests out.
 //!
-//! The protocol is picked by the first byte of the connection unless it is fixed: 0x80 is binary, anything else
-//! text (classic and meta share it). The decoder holds no copy of the input: it says how much it consumed, and the
-//! caller keeps what is left and gives it again, with more behind it. Feeding the same bytes in any split gives the
-//! same requests, and bytes that were looked at in vain are not looked at again.
+//! The first byte of the connection selects the protocol unless it is fixed: 0x80 is binary, anything else text
+//! (classic and meta share it). The decoder keeps no copy of the input: it returns how much it consumed, and the
+//! caller passes the remainder again with more bytes appended. Every split of the same bytes gives the same requests,
+//! and no byte is scanned twice without need.
 //!
 //! ```text
 //!   Request --- a request that is all here, or refused without data ---> Request
@@ -138,8 +138,8 @@ impl Decoder {
         }
     }
 
-    /// Keys that the requests at the front of `input` will probably ask for: a hint, to bring their items nearer
-    /// before they are asked for. `input` is as for [`Decoder::decode`]; a data block may be taken for a line.
+    /// Returns the keys that the requests at the front of `input` probably ask for: a prefetch hint. `input` is as
+    /// for [`Decoder::decode`]; a data block may be mistaken for a line.
     #[inline]
     pub fn pipelined_keys<'a>(&self, input: &'a [u8]) -> PipelinedKeys<'a> {
         match (self.progress.state, self.protocol) {
@@ -162,13 +162,14 @@ impl Decoder {
         !matches!(self.progress.state, DecoderState::Request)
     }
 
-    /// All of a streamed value was given out but for its end, which needs no more input: the next call tells of it.
+    /// Returns whether only the end of a streamed value is outstanding, which needs no more input: the next call
+    /// returns it.
     pub fn is_at_value_end(&self) -> bool {
         matches!(self.progress.state, DecoderState::Value { left: 0, terminated: false })
     }
 
-    /// Drops what is still to come of the streamed value that the last request announced: it comes as `Skipped`,
-    /// without a `ValueEnd`. Does nothing when there is none.
+    /// Drops the rest of the streamed value that the last request announced: it comes as `Skipped`, without a
+    /// `ValueEnd`. Does nothing when no value is streamed.
     pub fn discard_value(&mut self) {
         if let DecoderState::Value { left, terminated } = self.progress.state {
             self.progress.needed = 0;
@@ -465,7 +466,7 @@ impl Progress {
     }
 }
 
-/// The line, of which there are `length` bytes, is or may become a multiget of bearable size.
+/// Returns whether the line of `length` bytes so far is, or may become, a multiget of acceptable size.
 #[cold]
 fn may_be_long(input: &[u8], length: usize) -> bool {
     let indent = input.iter().take_while(|byte| **byte == b' ').count();

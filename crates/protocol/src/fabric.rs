@@ -1,5 +1,5 @@
-//! What a client says to come by the fabric: `fabric hello` and `fabric attach`, fabcache's own. The words are the same
-//! behind a line's `fabric` and in a packet.
+//! fabcache's own commands for clients that connect through the fabric: `fabric hello` and `fabric attach`. The words
+//! are the same in a text line and in a packet.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,7 +15,7 @@ pub struct FabricMemory {
     pub address: u64,
     /// What lets one use it.
     pub key: u64,
-    /// Its length, 0 if there is none; the address of its end is one.
+    /// Its length in bytes; 0 if unused.
     pub bytes: u64,
 }
 
@@ -24,7 +24,7 @@ pub struct FabricMemory {
 pub struct FabricAttach<'a> {
     /// Name of its endpoint, in base64 that is right.
     name: &'a [u8],
-    /// What it wants to find in all that it is sent.
+    /// The token that every message to the client must carry.
     pub token: u64,
     /// Messages that it has room for.
     pub credits: u16,

@@ -176,7 +176,7 @@ fn broken_packets_close() {
         assert_eq!(answers(&[packet.clone(), noop.clone()].concat()), expected, "{packet:?}");
         assert_eq!(answers(&packet[..24]), expected, "the header tells");
     }
-    // What is not a packet at all gets no answer.
+    // Bytes that are no packet get no answer.
     assert_eq!(
         answers(&[&noop[..], b"x"].concat()),
         [&answer(0x0a, 0, b"", b"", b"", 0)[..], b"<closed>"].concat()

@@ -119,7 +119,7 @@ fn store_numbers() {
         "cas k 0 0 1 x",
         "cas k 0 0 1 -1",
     ] {
-        // What is wrong is not the length: the data is swallowed.
+        // The length is valid, so the data is swallowed.
         says(&format!("{line}\r\nx\r\nmn\r\n"), &format!("{BAD_FORMAT}MN\r\n"));
     }
     let long = "k".repeat(251);

@@ -43,7 +43,7 @@ impl ListenAddress {
 pub struct Prefixes {
     /// `notls:`, `btls:`, `mtls:`.
     pub tls: Option<Tls>,
-    /// `proto[…]:`; auto is none.
+    /// `proto[…]:`; auto is `None`.
     pub protocol: Option<Option<Protocol>>,
     /// `noauth:`.
     pub no_auth: bool,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use fabcache_transport::Kind;
 
-/// What a connection is doing, in memcached's words.
+/// A connection's state, in memcached's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
@@ -39,7 +39,7 @@ impl State {
     }
 }
 
-/// What others may see of a connection. Its worker writes it, `stats conns` reads it.
+/// The visible properties of a connection. Its worker writes them, `stats conns` reads them.
 #[derive(Debug)]
 pub struct ConnectionInfo {
     /// Its descriptor.
@@ -85,7 +85,7 @@ impl ConnectionInfo {
         self.last_command.store(now, Ordering::Relaxed);
     }
 
-    /// What it is doing, in memcached's words.
+    /// Returns memcached's name of the state.
     pub fn state_name(&self) -> &'static str {
         State::name(self.state.load(Ordering::Relaxed))
     }

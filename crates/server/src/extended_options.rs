@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-/// What an extended option does here.
+/// The effect of a `-o` option here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OptionEffect {
-    /// What memcached does with it.
+    /// The same as in memcached.
     Works,
     /// Nothing; the text says why.
     Nothing(&'static str),
@@ -20,7 +20,7 @@ enum OptionEffect {
     Refused(&'static str),
 }
 
-/// What an extended option takes, as memcached checks it or, where it does not, as it can mean something.
+/// The argument that a `-o` option takes, as memcached checks it, or else as it makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ArgumentKind {
     /// No value; one that says yes is taken too.
@@ -161,10 +161,10 @@ pub struct ExtendedOptions {
 }
 
 impl ExtendedOptions {
-    /// Reads the words of `-o`.
+    /// Parses the words of `-o`.
     ///
     /// # Errors
-    /// An unknown or refused option, or a value that is none.
+    /// An unknown or refused option, or an invalid value.
     pub fn parse(words: &[String]) -> Result<ExtendedOptions> {
         let mut extended = ExtendedOptions::default();
         for word in words {
@@ -211,7 +211,7 @@ impl ExtendedOptions {
 
 impl ArgumentKind {
     /// # Errors
-    /// The value is none that the option takes.
+    /// The option does not take this value.
     fn check(self, name: &str, value: Option<&str>) -> Result<()> {
         let number = |min, max| move |text: &str| text.parse().is_ok_and(|n: u32| (min..=max).contains(&n));
         let fraction = |text: &str| text.parse().is_ok_and(|n: f64| n >= 0.0 && n.is_finite());
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// An option that can be had, with a value that it takes.
+    /// A supported option with a valid value.
     fn right() -> impl Strategy<Value = (&'static str, Option<String>)> {
         let had = KNOWN.iter().filter(|(_, _, effect)| !matches!(effect, OptionEffect::Refused(_)));
         prop::sample::select(had.collect::<Vec<_>>()).prop_flat_map(|(name, takes, _)| {
@@ -351,7 +351,7 @@ mod tests {
                 let last = options.iter().rfind(|(other, _)| other == name).and_then(|(_, value)| value.as_deref());
                 prop_assert_eq!(&read.given[*name], last.unwrap_or("yes"));
             }
-            // What `stats settings` shows is taken, and comes to the same.
+            // Options as `stats settings` shows them parse to the same options.
             let shown: Vec<String> = read.given.iter().map(|(name, value)| format!("{name}={value}")).collect();
             prop_assert_eq!(ExtendedOptions::parse(&shown).expect("it is right").given, read.given);
         }

@@ -11,7 +11,7 @@ use fabcache_store::dump::Cursor;
 /// Between parts of the work, so that a worker on the same processor is never kept from it for long.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// What the housekeeper is asked to do, and what it did.
+/// Requests to the housekeeping thread, and its progress.
 #[derive(Debug, Default)]
 pub struct Housekeeping {
     wanted: Mutex<PendingWork>,

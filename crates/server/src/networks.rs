@@ -171,7 +171,7 @@ mod tests {
         for own in ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"] {
             assert!(is_own(own.parse().expect("an address")).expect("the system tells"), "{own}");
         }
-        // For documentation only (RFC 5737, RFC 3849): nobody has these.
+        // Documentation addresses (RFC 5737, RFC 3849), which no host has.
         for other in ["192.0.2.1", "2001:db8::1"] {
             assert!(!is_own(other.parse().expect("an address")).expect("the system tells"), "{other}");
         }

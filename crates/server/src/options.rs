@@ -43,7 +43,7 @@ pub struct CommandLine {
     #[arg(short, long = "verbose", action = ArgAction::Count, help_heading = "Server")]
     pub verbose: u8,
 
-    /// What the configuration file can hold too.
+    /// The options that the configuration file can hold too.
     #[command(flatten)]
     pub options: Options,
 }
@@ -87,11 +87,11 @@ macro_rules! options {
 }
 
 options! {
-    /// TCP port; 0 is none, -1 a free one [default: 11211]
+    /// TCP port; 0 disables TCP, -1 picks a free port [default: 11211]
     #[arg(short, long, value_parser = port, value_name = "PORT", allow_negative_numbers = true, help_heading = "Listening")]
     port: Option<i32>,
 
-    /// UDP port; 0 is none, -1 a free one [default: 0]
+    /// UDP port; 0 disables UDP, -1 picks a free port [default: 0]
     #[arg(short = 'U', long, value_parser = port, value_name = "PORT", allow_negative_numbers = true, help_heading = "Listening")]
     udp_port: Option<i32>,
 
@@ -385,7 +385,7 @@ fn switch_text<'de, D: Deserializer<'de>>(file: D) -> Result<Option<String>, D::
     file.deserialize_any(SwitchText).map(Some)
 }
 
-/// What was not given here is taken from there.
+/// Fills options that were not given from another source.
 trait FillFrom {
     fn or_else_use(self, other: Self) -> Self;
 }

@@ -380,7 +380,7 @@ fn register(shared: &Shared, listeners: &[ListenerEntry]) {
     }
 }
 
-/// One for each port of the fabric, or without if there are none.
+/// Starts a worker for each fabric endpoint, or without endpoints if the fabric is off.
 fn start_workers(
     shared: &Arc<Shared>,
     listeners: Arc<[ListenerEntry]>,

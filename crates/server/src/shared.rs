@@ -20,7 +20,7 @@ use crate::sizes::Sizes;
 use crate::watch::Watchers;
 use crate::worker::inbox::Inbox;
 
-/// What the process is asked to do from outside the workers.
+/// Requests to the process from signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessRequest {
     /// Answer what is under way, and stop.
@@ -106,7 +106,7 @@ pub struct Shared {
     pub fabric: Fabric,
     /// Switches.
     pub switches: Switches,
-    /// What the housekeeper does.
+    /// The state of the housekeeping thread.
     pub housekeeping: Housekeeping,
     /// Times that accepting rested at the connection limit, and how long in microseconds.
     pub listen_disabled: AtomicU64,

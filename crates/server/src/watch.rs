@@ -23,7 +23,7 @@ pub mod topic {
     pub const CONNEVENTS: u32 = 1 << 3;
     /// Deletes.
     pub const DELETIONS: u32 = 1 << 4;
-    /// What the server does by itself.
+    /// Events of the server itself.
     pub const SYSEVENTS: u32 = 1 << 5;
 
     /// The bit for a word of the `watch` command. The proxy's topics can be watched, and nothing happens there.

@@ -27,7 +27,7 @@ use crate::bounds::{
 };
 use crate::segments::Queue;
 
-/// What eviction has learnt about the main queue. The reclaim lock guards it.
+/// Statistics of the main queue that decide evictions. The reclaim lock guards them.
 #[derive(Debug)]
 pub struct Eviction {
     /// Bytes of the items of the main segment that is being emptied, or was last, by frequency.

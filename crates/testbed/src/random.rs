@@ -44,7 +44,7 @@ impl SplitMix64 {
         self.below(100) < percent
     }
 
-    /// Returns one of the items, of which there is at least one.
+    /// Returns one of the items, which must not be empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }

@@ -93,7 +93,8 @@ pub trait Link: Send {
     /// Bytes were taken and are still inside.
     fn has_unsent(&self) -> bool;
 
-    /// What has arrived may be held inside, so that the descriptor does not tell: receive again.
+    /// Returns whether received bytes are buffered inside the link, where the descriptor does not report them:
+    /// receive again.
     fn has_unread(&self) -> bool;
 
     /// Becomes readable when `receive`, writable when `send` or `flush` is worth trying; none if a link needs no
@@ -111,7 +112,7 @@ pub trait Link: Send {
         None
     }
 
-    /// What passes is not readable on the way.
+    /// Returns whether the bytes are encrypted on the way.
     fn is_encrypted(&self) -> bool {
         false
     }
@@ -137,7 +138,8 @@ pub trait Link: Send {
     /// From now on this end looks at [`Link::has_unread`] by itself, and need not be rung for.
     fn poll(&mut self) {}
 
-    /// From now on the descriptor tells. False if something came meanwhile: it has not told of that.
+    /// Arms the wakeup: from now on the descriptor reports input. Returns false if input arrived meanwhile, which it
+    /// has not reported.
     fn rest(&mut self) -> bool {
         true
     }

@@ -163,7 +163,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// What the link receives is what its client sends, and goes back.
+/// The link receives the client's bytes and sends them back.
 fn echo(server: &Server, client: &mut Client, link: &mut FabricLink, len: usize) {
     let whole = pattern(len);
     let (mut sent, mut received) = (0, Vec::new());
@@ -268,7 +268,7 @@ fn who_does_not_receive_keeps_no_buffers_from_others() {
     }
     let (mut client, mut link) = server.pair(&endpoint);
     echo(&server, &mut client, &mut link, amount(3_000_000, 500_000));
-    // What was taken from them comes all the same.
+    // Bytes that were taken from them arrive all the same.
     for (client, link) in &mut idle {
         let (mut received, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
         wait_until(|| {
@@ -283,7 +283,7 @@ fn who_does_not_receive_keeps_no_buffers_from_others() {
     }
 }
 
-/// Bytes that are on their way through an endpoint which is not looked at do not come to an end.
+/// Returns whether operations complete through an endpoint that is not polled.
 fn is_served_unasked(server: &Server) -> bool {
     let is_it = server.domain.provider().name == "shm" || server.domain.provider().is_one_sided;
     if is_it {
@@ -292,7 +292,7 @@ fn is_served_unasked(server: &Server) -> bool {
     is_it
 }
 
-/// Links of one endpoint that nobody looks at any more: each has a MiB under way to be read.
+/// Returns links of one endpoint that is polled no more; each has a MiB in flight to be read.
 fn stuck(server: &Server, silent: &Arc<SharedEndpoint>, links: usize) -> Vec<(Client, FabricLink)> {
     let mut stuck: Vec<_> = (0..links).map(|_| server.pair(silent)).collect();
     // Their endpoint is proven to be theirs.
@@ -493,7 +493,7 @@ fn who_takes_no_messages_keeps_no_buffers_from_others() {
 
 // ---- clients that die ----
 
-/// What a client does until it is killed, given where the server listens.
+/// Set in a client process that will be killed, to the server's address.
 const CHILD: &str = "FABCACHE_FABRIC_CHILD";
 
 #[test]
@@ -540,7 +540,7 @@ fn a_client_is_killed(kind: &str) {
             }
             (moved > amount(5_000_000, 1_200_000)).then_some(())
         });
-        // One that stands still keeps what it has, and nobody else waits for it.
+        // A stopped client keeps what it has, and no other link waits for it.
         let pid = rustix::process::Pid::from_child(&process);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it runs");
         if kind == "receives" {
@@ -613,7 +613,7 @@ fn who_flushes_is_told_once_that_all_is_gone() {
         (received.len() == answer.len()).then_some(())
     });
     assert!(received == answer, "changed on the way");
-    // It has nothing to receive, and what it waited for is over: nobody is told anything any more.
+    // It has nothing to receive and no longer waits: no link is reported any more.
     wait_until(|| {
         matches!(link.receive(&mut [0; 64]).expect("it is there"), Received::Nothing).then_some(())
     });
@@ -654,7 +654,7 @@ fn who_sleeps_is_told_of_what_comes() {
         if fd.is_none() {
             link.answer_bell();
         }
-        // Whoever waits is told by the tag, or receives at once.
+        // A waiting link is reported by its tag, or can receive at once.
         wait_until(|| (!server.progress().is_empty() || link.has_unread()).then_some(()));
         assert_eq!(link.receive(&mut [0; 64]).expect("it came"), Received::Bytes(6));
         assert_eq!(link.send(&[IoSlice::new(b"yes")]).expect("it sends"), 3);

@@ -208,7 +208,7 @@ impl Reader {
     }
 }
 
-/// Returns the result of a read, and notes the read if the server is to be told of it.
+/// Returns the result of a read, and records the access if it must be reported to the server.
 #[inline]
 fn found(
     outcome: &ReadOutcome,

@@ -149,7 +149,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
                 None => SendMode::Later,
             };
         }
-        // What is staged before goes before.
+        // Bytes staged earlier must be sent first.
         if self.staged.is_empty() { SendMode::Data } else { SendMode::Later }
     }
 
@@ -185,13 +185,13 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         let stream =
             self.staged.front().map(|piece| Body::Long { at: piece.at as u64, bytes: piece.bytes as u64 });
         let told = self.asked.map(Body::Proof).or_else(|| self.landing.due().map(Body::Room));
-        // What was sent is not taken before the proof, and behind the last message none comes.
+        // Messages that precede the proof are not acknowledged, and nothing follows the last message.
         let is_unproven = self.lane.has_sent() && !self.has_proven;
         self.lane.short(message, told, stream, self.has_unsent() || is_unproven)
     }
 
-    /// Bytes were staged, and the server was not told of them: [`ClientEnd::short`] has more to say, though perhaps not
-    /// now.
+    /// Returns whether bytes were staged that the server does not know of: [`ClientEnd::short`] still has a message
+    /// to send, perhaps not now.
     pub fn has_unsent(&self) -> bool {
         !self.staged.is_empty()
     }

@@ -19,7 +19,8 @@
 //!   later, and rings then. That is the second look that a sleeper would have to take behind its announcement: its peer
 //!   takes it.
 //!
-//! What is rung for in vain: a client that sleeps for the first time since it was sent something, if it has seen that.
+//! The only unnecessary notification goes to a client that sleeps for the first time since a message was sent to it
+//! and has already seen that message.
 //!
 //! The tests try all orders in which the two ends can take their steps.
 

@@ -31,7 +31,7 @@ pub struct StagingRange {
 
 /// A message that was made, and counts when the fabric has accepted it: no other is made between.
 #[derive(Debug)]
-#[must_use = "a message that was sent and not told of breaks the link"]
+#[must_use = "a message that was sent but not reported with `sent` breaks the link"]
 pub struct Draft {
     bytes: usize,
     taken: usize,
@@ -59,7 +59,7 @@ impl Draft {
 /// Memory of the client's that the server may read until it lets go of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LentMemory {
-    /// What its first byte is called.
+    /// The address of its first byte, as the provider names it.
     pub address: u64,
     /// What allows to read it.
     pub key: u64,
@@ -115,7 +115,7 @@ pub(super) struct FlowControl<B> {
     /// … those of them that were consumed.
     owed: u16,
     freed: Vec<B>,
-    /// Memories of the peer's that are not read any more, of which it does not know.
+    /// The number of lent memories that this end has released without having told the peer.
     untold: usize,
     /// Messages with another link's token, or nobody's.
     strays: u64,
@@ -295,8 +295,8 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         self.has_said_bye
     }
 
-    /// The message without bytes of the stream that goes next: what the end has to tell of memory, what it has to say of
-    /// the stream, the last one behind that if no more of the stream waits, or else credits.
+    /// Returns the next message that carries no bytes of the stream: memory released, progress of the stream, the
+    /// goodbye if nothing of the stream waits, or credits.
     pub fn short(
         &self,
         into: &mut [u8; SHORT_BYTES],
@@ -360,7 +360,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         self.has_said_bye |= draft.body == Body::Bye;
     }
 
-    /// All buffers that wait or can be had back.
+    /// Takes all buffers that wait or can be returned.
     pub fn drain(&mut self) -> impl Iterator<Item = B> {
         let early = std::mem::take(&mut self.early).into_values().map(|(buffer, _)| buffer);
         let ready = std::mem::take(&mut self.ready).into_iter().map(|(buffer, _)| buffer);

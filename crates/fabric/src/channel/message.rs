@@ -26,7 +26,7 @@ pub const LENT_BEFORE_MAX: usize = MESSAGE_BYTES - LENT_HEADER_BYTES;
 /// Bytes of a message that carries none of the stream, at most.
 pub const SHORT_BYTES: usize = HEADER_BYTES + 16;
 
-/// What a message is about.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {

@@ -1,6 +1,7 @@
 //! A link over a fabric: two streams of bytes, as messages and as memory that the server reads and writes.
 //!
-//! No I/O: the ends are told what has come, and say what is to be done. What the two agree on is in [`Terms`].
+//! No I/O: a driver reports completions to the ends, and the ends say what to post. [`Terms`] are the agreed
+//! parameters.
 //!
 //! ```text
 //!             Data ─────────────────────────────────────────────────────────────> Data
@@ -35,8 +36,8 @@
 //!
 //! Nothing that a peer says is taken for true: whatever does not follow from these rules ends the link ([`ProtocolError`]).
 //!
-//! # How an end is driven
-//! The driver has the fabric: it posts receives, and tells of what comes. `B` is its buffer with a message.
+//! # Driving an end
+//! The driver owns the fabric: it posts receives and reports completions. `B` is its buffer with a message.
 //! ```text
 //!   a message came               end.arrived(buffer, len)?
 //!   then, and after consuming    while let Some(buffer) = end.freed()      post it as a receive again, before anything is sent
@@ -81,7 +82,7 @@ pub const LONG_BYTES_MIN: usize = 16 << 10;
 /// A piece of staging or landing memory: long enough that a fabric's bandwidth is reached with a few of them under way.
 pub const PIECE_BYTES_MAX: usize = 256 << 10;
 
-/// Bytes of one lent memory, at most: more is none of a cache's.
+/// Maximum length of one lent memory: no cache needs more.
 pub const LENT_BYTES_MAX: u64 = 1 << 30;
 
 /// Pieces of one link that are read at once.
@@ -97,10 +98,10 @@ pub const CREDITS_MESSAGES_MAX: u16 = 4;
 
 /// Staging or landing memory, where there is any: less is not worth it …
 pub const RING_BYTES_MIN: u64 = 64 << 10;
-/// … and more is none of a cache's.
+/// … and the maximum: no cache needs more.
 pub const RING_BYTES_MAX: u64 = 1 << 30;
 
-/// What the ends of a link have agreed on, as one of them sees it.
+/// The agreed parameters of a link, from the view of one end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// What messages to this end begin with; nobody else can guess it.
@@ -111,9 +112,9 @@ pub struct Terms {
     pub own_credits: u16,
     /// Messages that this end may have sent and the peer not consumed.
     pub peer_credits: u16,
-    /// The client's memory that the server reads; 0 if there is none, and all bytes are in messages.
+    /// The length of the client's memory that the server reads; 0 if all bytes go in messages.
     pub staging_bytes: u64,
-    /// The client's memory that the server writes; 0 if there is none.
+    /// The length of the client's memory that the server writes; 0 if unused.
     pub landing_bytes: u64,
 }
 

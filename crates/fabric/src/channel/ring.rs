@@ -98,7 +98,7 @@ impl RingConsumer {
         debug_assert!(self.consumed <= self.came);
     }
 
-    /// What the other end is to be told now, if it is worth a message.
+    /// Returns the total to report to the other end, if it is worth a message now.
     pub fn due(&self) -> Option<u64> {
         (self.consumed > self.told && self.consumed - self.told >= self.bytes / 4).then_some(self.consumed)
     }
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_a_piece_when_all_was_consumed() {
-        // Any sizes: the ring of the one end, and what the other end tells of it.
+        // Random sizes: the producer's ring and the totals that the consumer reports.
         let mut x = 7u64;
         let (mut ring, mut other) = (RingProducer::new(1000), RingConsumer::new(1000));
         let mut unconsumed = 0;

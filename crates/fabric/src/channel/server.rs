@@ -175,7 +175,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                 other => self.lane.take_common(buffer, &other)?,
             }
         }
-        // Who only says goodbye need not prove anything.
+        // A client that only says goodbye need not prove anything.
         if !self.lane.has_peer_left() {
             self.want_proof();
         }
@@ -268,7 +268,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.parts.is_empty() && self.puts_under_way() == 0
     }
 
-    /// Gives back what was read last and nobody has consumed: it is read again when it is its turn.
+    /// Returns the buffer that was read last if no byte of it was consumed; it is read again in its turn.
     pub fn unread(&mut self) -> Option<R> {
         self.parts.back()?.buffer.as_ref()?;
         let part = self.parts.pop_back()?;
@@ -412,7 +412,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         match self.proof {
             ProofState::Given => {}
             ProofState::Wanted => return self.lane.short(message, Some(Body::Ask(self.number)), None, true),
-            // Who has said nothing is told nothing but the last.
+            // A client that has sent nothing gets no message but the goodbye.
             ProofState::Unwanted => return self.lane.short(message, None, None, false),
             ProofState::Asked => return None,
         }
@@ -424,7 +424,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.lane.short(message, self.staging.due().map(Body::Taken), stream, self.has_unsent())
     }
 
-    /// Bytes were taken, and the client was not told of them.
+    /// Returns whether bytes were consumed that the client was not told of.
     pub fn has_unsent(&self) -> bool {
         !self.puts.is_empty()
     }
@@ -453,7 +453,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.lane.has_said_bye()
     }
 
-    /// Memories that it has let go of, and has not told of.
+    /// The number of lent memories released but not reported.
     #[cfg(test)]
     pub fn untold(&self) -> usize {
         self.lane.untold()

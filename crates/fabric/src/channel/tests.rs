@@ -551,7 +551,7 @@ fn message(kind: u8, credits: u16, sequence: u32, numbers: &[u64]) -> (Vec<u8>, 
     (message, len)
 }
 
-/// What the last of these messages comes to at a server's end, and at a client's.
+/// Returns the result of the last of these messages at a server's end and at a client's.
 fn ends_of(messages: &[(u8, u16, u32, &[u64])]) -> [Result<(), ProtocolError>; 2] {
     let (mut server, mut client) = (Server::new(PLAIN, NUMBER), Client::new(PLAIN));
     let mut ends = [Ok(()); 2];

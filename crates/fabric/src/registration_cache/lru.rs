@@ -67,7 +67,8 @@ impl<R: Ends> LruList<R> {
         }
     }
 
-    /// Makes room for one that is to be made. False if there is none: others are lent, or it is too long.
+    /// Evicts idle registrations to make room for a new one. Returns false if the rest are in use, or the new one is
+    /// too long.
     pub(super) fn reserve(&mut self, bytes: usize) -> bool {
         if bytes > self.bytes_max || self.count_max == 0 {
             return false;

@@ -51,7 +51,7 @@ impl RegistrationCache {
     fn ledger(&self) -> MutexGuard<'_, CacheState> {
         let mut kept = self.0.lock().expect("no thread panics while it notes what is registered");
         if !kept.process.is_current() {
-            // What a parent has registered is not ended by its child.
+            // A child process must not end its parent's registrations.
             kept.ledger.leave_all();
             kept.process = Process::current();
         }
@@ -108,8 +108,8 @@ impl CacheRegistry {
         }
     }
 
-    /// Does something that the limit of locked memory may not allow. If there is no memory for it, what is not in use ends,
-    /// and it is done once more: the limit counts all.
+    /// Calls `make`, which may exceed the limit of locked memory. If it fails, ends all idle registrations and calls
+    /// it a second time.
     pub(crate) fn make_way<T>(&self, make: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         match make() {
             Err(error) if error.is_memory() && self.end_idle() => make(),

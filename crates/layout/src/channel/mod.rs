@@ -14,10 +14,9 @@
 //! | `data wanted` | consumer: 1; producer: 0 | both | fences: see below |
 //! | `room wanted` | producer: 1; consumer: 0 | both | fences: see below |
 //!
-//! An end that is about to sleep sets a word (`data wanted`, `room wanted`), then polls once more; an end that
-//! changes something checks the word after the change. Both have a sequentially consistent fence between store and
-//! load, so at least one of the two sees the other. The end that resets the word to 0 notifies; how is up to the
-//! transport.
+//! An end that is about to sleep sets a word (`data wanted`, `room wanted`), then polls again; an end that changes
+//! something checks the word after the change. Both have a sequentially consistent fence between store and load, so
+//! at least one of the two sees the other. The end that resets the word to 0 notifies, by means of the transport.
 //!
 //! Each end keeps its own positions in memory of its own, and takes nothing that the other writes for true: lengths,
 //! offsets and counts out of bounds break the channel, and what is copied out is looked at only then.

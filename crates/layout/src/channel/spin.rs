@@ -28,7 +28,8 @@ const SLEEPS_MIN: u16 = 16;
 /// … and at most: then it takes a hundredth of the time.
 const SLEEPS_MAX: u16 = 1024;
 
-/// What an end of a channel has learnt about the other. Eight bytes, so that threads can share it in one word.
+/// How long to spin for the other end, learnt from the waits so far. Eight bytes, so that threads can share it in one
+/// word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct SpinPolicy {

@@ -46,7 +46,7 @@ impl Bucket {
 }
 
 impl Bucket {
-    /// Returns the first item with this tag; an empty slot if there is none or keys are being moved.
+    /// Returns the first item with this tag, or an empty slot if no item has it or keys are being moved.
     #[inline]
     pub(super) fn probable(&self, tag: u16) -> Slot {
         if self.has_special() { Slot::EMPTY } else { self.items(tag).next().unwrap_or(Slot::EMPTY) }

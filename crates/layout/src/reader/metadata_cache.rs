@@ -80,7 +80,7 @@ impl MetadataCache {
         self.published = Some(published);
     }
 
-    /// Stores a status line with the counts of emptied segments behind it. What a later fetch has stored stays.
+    /// Stores a status line and the counts of emptied segments that follow it. A later line already stored stays.
     pub(super) fn begin_counted(&mut self, bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES], now: u32) {
         let epoch = self.published.map_or(0, |line| line.flush_epoch);
         let line = bytes.first_chunk().expect("the line is the first of these bytes");

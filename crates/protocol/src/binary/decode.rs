@@ -7,7 +7,7 @@ use crate::encoding::{BinaryEncoding, Encoding};
 use crate::fabric;
 use crate::refusal::Refusal;
 
-/// What the header of one packet says.
+/// The header of one packet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Header {
     opcode: u8,
@@ -188,7 +188,8 @@ fn sound(command: Option<Command<'_>>) -> Command<'_> {
     command.unwrap_or(Command::Refused(Refusal::Status(status::INVALID)))
 }
 
-/// The key of the packet at the front of `input`, and what is behind the packet; none if it is not all there, or is none.
+/// Returns the key of the packet at the front of `input`, and the bytes behind the packet; `None` for an incomplete
+/// or invalid one.
 #[inline]
 pub(crate) fn key_ahead(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let header = Header::parse(input.first_chunk().filter(|bytes| bytes[0] == REQUEST)?);

@@ -107,7 +107,7 @@ fn push_flag(form: &MetaEncoding<'_>, letter: u8, item: Option<&Item>, out: &mut
             u64::from(*ttl)
         }
         (MetaCommand::Get | MetaCommand::Arithmetic, b'c', Some(item)) => item.cas,
-        // What was not stored has no CAS value, but a size.
+        // An item that was not stored has no CAS value, but a size.
         (MetaCommand::Set, b'c', item) => item.map_or(0, |item| item.cas),
         (MetaCommand::Set, b's', item) => item.map_or(form.value_len, |item| item.len),
         (MetaCommand::Get, b's', Some(item)) => item.len,

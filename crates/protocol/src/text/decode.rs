@@ -12,7 +12,7 @@ use crate::meta;
 use crate::number::{parse_i64, parse_u64};
 use crate::refusal::{BAD_EXPTIME, BAD_FORMAT, Refusal};
 
-/// What one line asks for.
+/// A decoded line.
 pub(crate) enum Line<'a> {
     /// All of a request.
     Request(Request<'a>),
@@ -28,7 +28,7 @@ pub(crate) enum Line<'a> {
     Close(Option<Refusal>),
 }
 
-/// What the keys of one multiget have in common.
+/// The properties shared by the keys of one multiget.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Multiget {
     pub cas: bool,

@@ -65,7 +65,7 @@ pub(crate) fn line(reply: &Reply<'_>, out: &mut Vec<u8>) {
         Reply::Line(line) | Reply::Sasl(line) | Reply::SaslContinue(line) => out.extend_from_slice(line),
         Reply::AuthFailure => out.extend_from_slice(b"CLIENT_ERROR authentication failure"),
         Reply::Refused(refusal) => push_refusal(out, refusal),
-        // What has no line of its own here is worded by the caller; a close is its own answer.
+        // The caller writes all other answers; a close needs none.
         _ => return,
     }
     out.extend_from_slice(b"\r\n");

@@ -18,7 +18,7 @@ enum Outcome {
 
 /// Adds to or subtracts from a number.
 pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Encoding<'_>) {
-    // The clock may go on meanwhile: who sets an expiry time is told of as much time as it gave.
+    // The clock may advance meanwhile; a request that sets an expiry reports the time to live that it set.
     let now = ctx.shared.store.now();
     let touch = arithmetic.touch.map(|exptime| expiry_at(ctx, exptime, now));
     let create = arithmetic.create.map(|(number, exptime)| (number, expiry_at(ctx, exptime, now)));
@@ -51,7 +51,7 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Encodin
     };
     let reply = match done {
         Ok((Outcome::Done(number, before, expiry), written)) => {
-            // What was created is neither to memcached.
+            // memcached counts a created number as neither a hit nor a miss.
             if before.is_some() {
                 hits.inc();
             }

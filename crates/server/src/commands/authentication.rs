@@ -7,7 +7,8 @@ use super::{Context, Flow, Session, protocol, refused};
 /// Binary status of a request that needs authentication first.
 const STATUS_AUTH: u16 = fabcache_protocol::binary::status::AUTH;
 
-/// What a client may ask before it is let in. The decoder lets nothing but authentication through for text.
+/// Returns whether a client may send this command before it is authenticated. For text, the decoder lets only
+/// authentication through.
 pub fn is_allowed(command: &Command<'_>, form: &Encoding<'_>) -> bool {
     match protocol(form) {
         Protocol::Text => {

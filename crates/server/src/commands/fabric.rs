@@ -16,7 +16,7 @@ use super::{Context, Session, Upgrade, UpgradeOffer, refused, saved};
 use crate::fabric::{Fabric, FabricSettings, OpenFabric};
 use crate::shared::Shared;
 
-/// What it is is in the log: a name or numbers that do not fit, or a provider that cannot.
+/// The log has the reason: a name or numbers that do not match, or a provider that cannot connect.
 pub const NOT_CONNECTED: Refusal =
     Refusal::Server("the fabric cannot be used with this client; see the server's log");
 
@@ -84,7 +84,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_
     refuse(ctx, refusal, form);
 }
 
-/// What a client that goes on over the fabric is told: of its worker's end, and how to read the items.
+/// Returns the answer to `fabric attach`: the worker's endpoint, and how to read the items.
 pub fn attached(shared: &Shared, port: &FabricEndpoint, region: &RemoteMemory, granted: &Grant) -> String {
     let store = &shared.store;
     format!(

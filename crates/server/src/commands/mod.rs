@@ -1,4 +1,4 @@
-//! What the server does for each command, whatever way and protocol it came by.
+//! Executes commands, whatever transport and protocol they came by.
 
 mod admin;
 mod arithmetic;
@@ -54,7 +54,7 @@ impl Context {
     }
 }
 
-/// What a connection is at.
+/// The state of a connection between commands.
 #[derive(Debug)]
 pub enum Role {
     /// Requests and answers.
@@ -67,7 +67,7 @@ pub enum Role {
     Watching(u64),
 }
 
-/// What a connection is allowed.
+/// The rights of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The listener asks for authentication.
@@ -79,13 +79,13 @@ pub struct Access {
 /// What the commands of one connection leave behind.
 #[derive(Debug)]
 pub struct Session {
-    /// What it is at.
+    /// The current state.
     pub role: Role,
     /// Answers not yet sent, before those in the context.
     pub queue: OutputQueue,
-    /// What others may see of it.
+    /// The part that other threads may read.
     pub info: Arc<ConnectionInfo>,
-    /// What it is allowed.
+    /// The rights.
     pub access: Access,
     /// Whose process the client is, where the system tells.
     pub credentials: Option<Credentials>,
@@ -99,12 +99,12 @@ pub struct Session {
     pub offer: Option<UpgradeOffer>,
 }
 
-/// What a client that asked for another way is about to be given.
+/// The other transport that a client asked for, ready to be handed over.
 #[derive(Debug)]
 pub struct UpgradeOffer {
     /// How it is answered.
     pub form: SavedEncoding,
-    /// What it is given.
+    /// The channel or fabric client.
     pub way: Upgrade,
 }
 

@@ -11,10 +11,10 @@ use crate::watch::{encoded, topic};
 
 /// `get` and its likes: one key.
 pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encoding<'_>) {
-    // The clock may go on meanwhile: who touches is told of as much time as it gave.
+    // The clock may advance meanwhile; a touch reports the time to live that it set.
     let now = ctx.shared.store.now();
     let touch = get.touch.map(|exptime| expiry_at(ctx, exptime, now));
-    // What this very request lets expire is answered before it does.
+    // An item that this very request expires is returned before it expires.
     let ends_now = touch.is_some_and(|expiry| expiry != Expiry::NEVER && expiry.second() <= now);
     let start = ctx.out.len();
     loop {
@@ -35,7 +35,7 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encod
             && let Read::Hit(info, payload) = &read
             && !remove_read(ctx, get, info, payload)
         {
-            // What was read is not what is there: the answer is to tell of the item that this request ends.
+            // The item was replaced meanwhile: answer with the item that this request ends.
             ctx.out.truncate(start);
             continue;
         }
@@ -107,7 +107,7 @@ fn is_plain(get: &Get<'_>) -> bool {
     get.touch.is_none() && get.vivify.is_none() && get.recache.is_none()
 }
 
-/// What was done to the item before it is answered.
+/// Changes made to the item before it is returned.
 #[derive(Default)]
 struct Touched {
     /// This client won.
@@ -156,7 +156,7 @@ fn read(ctx: &mut Context, get: &Get<'_>, now: u32, form: &Encoding<'_>, touched
     }
 }
 
-/// What the answer says of the item: for `h`, `l`, `t` how it was before this access.
+/// Returns the metadata for the answer; `h`, `l` and `t` describe the item before this access.
 fn shown(get: &Get<'_>, info: &ItemInfo, now: u32, touched: &Touched) -> Item {
     let mut shown = item(info);
     if let Some(before) = &touched.before {

@@ -170,7 +170,7 @@ fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Valu
     form.reply(&reply, &mut ctx.out);
 }
 
-/// What a store does to what is there.
+/// Decides how a store changes the existing item.
 fn decide<'a>(
     store: &Store<'_>,
     existing: Result<ItemInfo, Miss>,

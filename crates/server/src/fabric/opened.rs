@@ -34,7 +34,7 @@ pub struct OpenFabric {
     region_bytes: u64,
     /// While it is there, peers can read the region.
     exposed: Mutex<Option<ExposedMemory>>,
-    /// What each worker has registered for messages.
+    /// The bytes that each worker has registered for messages.
     buffer_bytes: Box<[AtomicU64]>,
 }
 
@@ -124,7 +124,7 @@ impl OpenFabric {
         });
         let exposed = exposed.map_err(told).context("the items cannot be given to read")?;
         if provider.pins_memory {
-            // What hardware reads would be the pages of before.
+            // A file-backed page replaced by the kernel would leave the hardware reading the old page.
             store.keep_pages();
         }
         let region_bytes = store.region_bytes();
@@ -190,7 +190,7 @@ impl OpenFabric {
         self.exposed.lock().expect("no thread panics while it opens or closes the region")
     }
 
-    /// What a worker has registered has changed; nothing if it has no port.
+    /// Sets the bytes that a worker has registered; does nothing without an endpoint.
     pub fn set_buffer_bytes(&self, worker: usize, bytes: u64) {
         self.buffer_bytes[worker].store(bytes, Ordering::Relaxed);
     }

@@ -14,7 +14,7 @@ use nix::unistd::{ForkResult, fork, setsid};
 #[derive(Debug)]
 pub struct Foreground(File);
 
-/// What the foreground process is told when all is well.
+/// The word that reports success to the foreground process.
 const READY: &str = "ready";
 
 /// Goes on in a child process, in a session of its own. The parent does not return: it exits when the child has told

@@ -1,4 +1,4 @@
-//! What libfabric takes from the environment when it is opened.
+//! Sets the environment variables that libfabric reads when it is opened.
 
 use fabcache_fabric::REGISTRATION_CACHE;
 
@@ -30,7 +30,8 @@ pub unsafe fn prepare_for_fabric() -> Vec<String> {
             let given = given.display();
             told.push(format!("{name} is {value} for the fabric, not {given}: else {why}"));
         }
-        // SAFETY: no other thread reads the environment, as there is none.
+        // SAFETY: `set_var` requires that no other thread reads or writes the environment; no other thread exists
+        // yet.
         unsafe { std::env::set_var(name, value) };
     }
     for (name, value) in USUAL {

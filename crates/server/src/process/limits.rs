@@ -15,11 +15,11 @@ const DESCRIPTORS_OF_FABRIC: u64 = 2;
 /// Those of libfabric for a worker's end.
 const DESCRIPTORS_OF_PORT: u64 = 16;
 
-/// Sees to it that there can be `connections` connections. Where there is a fabric all of them may go on there, as far as the
-/// system allows: not all need do so, nor do all providers open anything. What to say if it is not that far.
+/// Raises the limit of open files for `connections` connections. With a fabric, all of them may move there and need
+/// more, as far as the system allows. Returns a warning if the limit is lower than that.
 ///
 /// # Errors
-/// The hard limit is lower than connections need, and may not be raised.
+/// The hard limit is lower than the connections need, and may not be raised.
 pub fn allow_connections(connections: u32, threads: usize, has_fabric: bool) -> Result<Option<String>> {
     let (connections, threads) = (u64::from(connections), threads as u64);
     let needed = connections + DESCRIPTORS_OF_WORKER * threads + DESCRIPTORS_BESIDE;

@@ -58,7 +58,7 @@ mod tests {
         let thread = std::thread::spawn(move || {
             for count in [0, 3, USUAL_GROUPS as u32, 100] {
                 let wanted: Vec<_> = (4000..4000 + count).map(rustix::process::Gid::from_raw).collect();
-                // Who may not have others keeps to those that it has.
+                // A process that may not change its groups keeps those it has.
                 let may = set_thread_groups(&wanted).is_ok();
                 let (peer, _) = UnixStream::pair().expect("sockets");
                 let had = own();

@@ -48,7 +48,7 @@ pub struct Settings {
     pub evict: bool,
     /// Items have CAS values.
     pub cas: bool,
-    /// What the region is made of.
+    /// The memory that backs the region.
     pub backing: BackingOptions,
     /// Lock it.
     pub lock_memory: bool,
@@ -257,7 +257,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Who comes by the fabric comes by TCP first, and what is encrypted there would not be any more.
+    /// Refuses the fabric beside TLS-only listeners: fabric clients attach over TCP, and their data would go
+    /// unencrypted.
     fn check_fabric(&mut self) -> Result<()> {
         let is_plain = |listener: &ListenerSettings| {
             matches!(listener.place, ListenAddress::Tcp(_)) && listener.tls == Tls::Off

@@ -170,7 +170,7 @@ impl Accepting {
         kept
     }
 
-    /// Says why nobody is accepted, and not each time: that is many times a second.
+    /// Logs why no connection is accepted, but not each time: that could be many times a second.
     fn say(&mut self, entry: &ListenerEntry, error: &std::io::Error, now: Instant) {
         let is_new = self.said.is_none_or(|said| now.saturating_duration_since(said) >= ACCEPT_SAID_AGAIN);
         if is_new {
@@ -182,7 +182,7 @@ impl Accepting {
         }
     }
 
-    /// Takes room for one connection; accepting rests if there is none.
+    /// Reserves room for one connection; pauses accepting if the limit is reached.
     fn reserve(&mut self, shared: &Shared, poll: &Poll, now: Instant) -> bool {
         let most = shared.settings.connections_max;
         let room = |connections: u32| (connections < most).then_some(connections + 1);

@@ -50,7 +50,7 @@ pub enum EndReason {
     Shutdown,
 }
 
-/// What a connection waits for.
+/// The readiness that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Interest {
     /// To receive.
@@ -127,7 +127,7 @@ impl Connection {
         self.link.kind() == Kind::Udp
     }
 
-    /// What the worker waits for.
+    /// The descriptor to poll.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.link.descriptor()
     }
@@ -164,9 +164,9 @@ impl Connection {
         self.link.is_rung()
     }
 
-    /// More may come soon: since this was last asked the client has asked for something, with or without an answer, or
-    /// got answers; or it is in the middle of a request. Who only tells of reads goes on reading, and need not be waited
-    /// for.
+    /// Returns whether more input is likely soon: since the last call the client has sent a request or received
+    /// answers, or it is in the middle of a request. A client that only reports reads keeps reading and does not
+    /// count.
     pub fn expects_more(&mut self) -> bool {
         std::mem::take(&mut self.is_active) || !self.input.is_empty() || self.decoder.is_in_value()
     }
@@ -192,7 +192,7 @@ impl Connection {
         self.link.rest() || !self.takes_input()
     }
 
-    /// What comes is received, and does not wait until answers were taken.
+    /// Returns whether input is received now, rather than after answers were sent.
     fn takes_input(&self) -> bool {
         !self.client_done && self.closing.is_none() && !self.is_backlogged()
     }
@@ -397,7 +397,7 @@ impl Connection {
             self.input.append(&buffer[used.max(joined)..end]);
         }
         if *left == before {
-            // What completes no request takes time as well.
+            // Input that completes no request takes time as well.
             *left = left.saturating_sub(1);
         }
         Ok(more || self.session.offer.is_some() || self.has_work())
@@ -565,7 +565,7 @@ impl Connection {
     }
 }
 
-/// What others may see of a connection over a link that came in at a listener.
+/// Returns the visible properties of a connection over a link from a listener.
 pub(super) fn info_of(ctx: &Context, link: &dyn Link, listener: Option<String>) -> Arc<ConnectionInfo> {
     let fd = link.descriptor().map_or(-1, |fd| fd.as_raw_fd());
     let now = ctx.shared.store.now();

@@ -1,9 +1,9 @@
-//! A worker's end of the fabric, among the other things that it waits for.
+//! A worker's fabric endpoint in its event loop.
 //!
-//! Only who asks the fabric learns what has come, and some fabrics go on only while they are asked: with reads of the
-//! region, too, of which nobody is told. So a worker that has clients there asks in every turn. It sleeps where a
-//! descriptor of the fabric will tell; where there is none, clients that wait ring by their sockets. After the descriptor
-//! has told of something the worker looks for more, as long as its [`SpinPolicy`] says.
+//! Completions are visible only to a poll, and some providers make progress only while polled, also with reads of the
+//! region, which complete without any event at the server. So a worker with fabric clients polls in every turn. It
+//! sleeps where the endpoint has a descriptor that signals; elsewhere, waiting clients notify through their sockets.
+//! After the descriptor became ready the worker spins for more, as its [`SpinPolicy`] says.
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ impl ReopenTimer {
 #[derive(Debug)]
 pub struct WorkerFabric {
     reopening: ReopenTimer,
-    /// Its descriptor became ready, and nobody has seen yet that there is nothing more.
+    /// The descriptor became ready, and no poll has come back empty since.
     pub is_stirred: bool,
     patience: SpinPolicy,
     /// It looks until then, instead of sleeping.
@@ -161,8 +161,8 @@ impl Worker {
         is_for_some
     }
 
-    /// Looks for more that comes over the fabric, for some time at once, as long as that is of use. The descriptor is asked, as
-    /// nothing else tells of reads of the region; it is asked sooner than the system for all events, and than the fabric.
+    /// Polls the fabric for a while, as long as that is worthwhile. The descriptor is polled, because nothing else
+    /// signals reads of the region, and because that is cheaper than epoll or the completion queue.
     pub(super) fn look_at_fabric(&mut self) {
         for _ in 0..FABRIC_LOOKS_PER_TURN {
             if !self.fabric.is_looking() {

@@ -1,7 +1,7 @@
-//! What one connection has received and not yet consumed.
+//! One connection's received but unconsumed bytes.
 //!
-//! Consuming moves an offset and no bytes; the bytes are moved only when at least as many before them were consumed,
-//! so that a long pipeline costs each of its bytes at most one move, however many turns it takes.
+//! Consuming advances an offset; bytes move only after at least as many before them were consumed, so a long pipeline
+//! moves each byte at most once, however many turns it takes.
 
 use crate::bounds::IDLE_BUFFER_BYTES_MAX;
 

@@ -126,7 +126,7 @@ impl Worker {
             self.now = Instant::now();
             self.ctx.shared.store.tick();
             self.ctx.counters().turns.inc();
-            // What becomes runnable in this turn waits for the next, behind new events.
+            // A connection that becomes runnable in this turn waits for the next, behind new events.
             let runnable = self.runnable.len();
             for event in ready.drain(..) {
                 match event {
@@ -229,7 +229,7 @@ impl Worker {
         }
     }
 
-    /// Gives a connection its turn, unless the run queue will: nobody has two turns where others have one.
+    /// Gives a connection its turn, unless the run queue will: no connection has two turns where others have one.
     fn serve_unless_queued(&mut self, index: usize) {
         if !self.connections[index].queued {
             self.serve(index);

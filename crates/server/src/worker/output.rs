@@ -14,7 +14,7 @@ enum OutputPart {
     Value(PinnedValue),
 }
 
-/// What one connection has not sent yet.
+/// One connection's unsent answers.
 #[derive(Debug, Default)]
 pub struct OutputQueue {
     parts: VecDeque<OutputPart>,

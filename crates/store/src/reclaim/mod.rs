@@ -196,7 +196,7 @@ impl Handle {
 }
 
 impl Store {
-    /// Passes over at most `items` items of the victim, and chooses a victim first if there is none.
+    /// Processes up to `items` items of the victim; chooses a victim first when needed.
     pub(crate) fn reclaim_step(&self, reclaim: &mut Reclaim, counters: &StoreCounters, items: u32) -> Step {
         if self.free_waiting(reclaim) {
             return Step::Freed;

@@ -62,7 +62,7 @@ pub enum NewValue<'a> {
     Number {
         /// The number.
         number: u64,
-        /// The least number of bytes: that of the number it replaces, 0 if there is none.
+        /// The minimum number of bytes: that of the replaced number, or 0.
         width: usize,
     },
 }

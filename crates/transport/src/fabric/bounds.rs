@@ -23,7 +23,7 @@ pub const LINK_SENDS_MAX: usize = 16;
 /// Bounce buffers: 4 MiB. A few links with four pieces under way each keep any network busy.
 pub const BOUNCES: usize = 16;
 
-/// A bounce buffer for a link that waited for one in vain: it goes on, if slower, whatever others do …
+/// Size of the bounce buffer for a link that waited without success: it proceeds, if slower, whatever others do …
 pub const OWN_BYTES: usize = 64 << 10;
 
 /// … and so many of these are made at once: 1 MiB.
@@ -52,18 +52,19 @@ pub const POLLS_PER_TURN: usize = 8;
 /// A batch of so many completions is full: there may be more.
 pub const FULL_BATCH: usize = 32;
 
-/// Bounce buffers that were read and not received for so long are given to others that wait. An application receives what
-/// it was told of within microseconds, unless it waits for its client. Whoever waits for longer gets a buffer of its own.
+/// Time after which bounce buffers that were filled but not received are given to waiting links. An application
+/// receives within microseconds, unless it waits for its client. A link that waits for longer gets a buffer of its
+/// own.
 pub const HELD_TIME_MAX: Duration = Duration::from_millis(50);
 
-/// Operations of a link that have not come to an end for so long break it, if others wait for their buffers, and all links
-/// of its endpoint, if it has ended itself …
+/// Time after which an incomplete operation breaks its link, if other links wait for its buffers, and all links of
+/// its endpoint, if its link has ended …
 pub const STUCK_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// … or if the fabric takes no more of it for so long: its client does not even let it connect.
 pub const BLOCKED_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Where nothing tells when it is of use to try again, it is tried after a part (1/n) of the time that it was in vain …
+/// Without an event to wait for, the next attempt follows after this part (1/n) of the time spent waiting so far …
 pub const RETRY_PART: u32 = 16;
 
 /// … but not sooner …

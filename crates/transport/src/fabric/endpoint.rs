@@ -23,7 +23,7 @@ use super::link_state::{Failure, LinkState, operation_of};
 use super::resources::Resources;
 use crate::tcp::TcpLink;
 
-/// What a client says of itself.
+/// A client's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
     /// Its endpoint.
@@ -32,13 +32,13 @@ pub struct Client {
     pub token: u64,
     /// Messages that it has receive buffers for.
     pub credits: u16,
-    /// Its memory that is read; no bytes if there is none.
+    /// The memory that the server reads; 0 bytes if unused.
     pub staging: RemoteMemory,
-    /// Its memory that is written; no bytes if there is none.
+    /// The memory that the server writes; 0 bytes if unused.
     pub landing: RemoteMemory,
 }
 
-/// What a client is given.
+/// The server's answer to an accepted client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// What its messages begin with.
@@ -56,7 +56,7 @@ pub enum AttachError {
     Range,
     /// A client of another host has the same endpoint.
     Taken,
-    /// Operations of a former link of the same endpoint do not come to an end.
+    /// Operations of an earlier link of the same endpoint are still in flight.
     Busy,
     /// A port has no more places than this.
     Links(usize),
@@ -130,13 +130,13 @@ pub struct FabricEndpoint {
 pub(super) struct Inner {
     pub shared: Resources,
     members: Vec<Option<Box<LinkState>>>,
-    /// For each place: what is under way of a link that had it. It is free when that has come to an end.
+    /// For each index, the operations in flight of a link that had it. The index is free when they have completed.
     left_over: Vec<Option<OrphanedOperations>>,
     /// Places where there is such.
     left_overs: usize,
     free: Vec<u32>,
     endpoints: Vec<ClientEndpoint>,
-    /// Links that are told of next.
+    /// Links that the next poll reports.
     listed: Vec<u32>,
     /// Links to which the fabric said to try again.
     blocked: Vec<u32>,
@@ -290,7 +290,7 @@ impl FabricEndpoint {
         matches!(poll(&mut what, Some(&now)), Ok(1..))
     }
 
-    /// Whether a descriptor will tell of what comes from now on, the port's or a link's.
+    /// Returns whether a descriptor, the endpoint's or a link's, will report what comes from now on.
     pub fn rest(&mut self) -> Rest {
         lock(&self.inner).rest(self.wait_fd.is_some())
     }
@@ -408,7 +408,7 @@ impl Inner {
     /// Knows an endpoint, for one more link.
     fn connect(&mut self, name: &[u8], from: IpAddr) -> Result<Peer, AttachError> {
         if let Some(endpoint) = self.endpoints.iter_mut().find(|endpoint| endpoint.name == name) {
-            // What goes wrong with one link of an endpoint may break the others: they are to be of one host at least.
+            // An error of one link may break the others of its endpoint, so all must be of one host.
             if endpoint.from != from {
                 return Err(AttachError::Taken);
             }
@@ -483,7 +483,7 @@ impl Inner {
         let now = Instant::now();
         for index in self.lingering.clone() {
             let Some((member, _)) = self.parts(index) else { continue };
-            // What its client says has no meaning any more.
+            // The client's bytes have no meaning any more.
             let mut bells = [0; 64];
             let heard = rustix::net::recv(&*member.socket, &mut bells[..], RecvFlags::DONTWAIT);
             let is_there = matches!(heard, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR));
@@ -647,7 +647,7 @@ impl Inner {
             member.moved = Instant::now();
             member.settle(shared);
             if member.unsent == 0 || member.failure.is_some() {
-                // What it was to be for has come to nothing, or it is under way.
+                // The operation it was reserved for has failed, or is in flight.
                 member.handed = None;
             }
             self.note(index);
@@ -667,8 +667,8 @@ impl Inner {
         }
     }
 
-    /// While links wait for bounce buffers, those that hold some for nothing lose them. Who waits for long gets on with a
-    /// small one.
+    /// While links wait for bounce buffers, links that hold filled ones without receiving lose them. A link that
+    /// waits for long gets a small one of its own.
     fn take_from_idle(&mut self) {
         if self.shared.bounce_queue.is_empty() {
             return;
@@ -699,7 +699,7 @@ impl Inner {
         }
     }
 
-    /// Who does not prove in time that its endpoint is its own leaves.
+    /// Closes links whose clients did not prove their endpoint in time.
     fn cut_off_unproven(&mut self) {
         if self.unproven.is_empty() {
             return;
@@ -754,7 +754,7 @@ impl Inner {
         let may = if has_wait_fd {
             self.shared.port.may_wait()
         } else {
-            // Nobody tells of what was not taken in, nor when operations end; some end only while they are polled for.
+            // No event reports unreceived bytes or completions; some operations complete only while polled.
             self.is_drained && self.members.iter().flatten().all(|member| member.operations == 0)
         };
         match self.next_look() {
@@ -764,7 +764,7 @@ impl Inner {
         }
     }
 
-    /// When to look again for what no descriptor tells of.
+    /// Returns the time of the next poll for progress that no descriptor reports.
     fn next_look(&mut self) -> Option<Duration> {
         let queued = (!self.shared.bounce_queue.is_empty()).then_some(RETRY_MAX);
         let left_over = (self.left_overs > 0 || !self.unproven.is_empty()).then_some(ENDING_TIME_MAX);

@@ -91,7 +91,7 @@ impl Link for FabricLink {
         loop {
             self.check(&mut inner)?;
             let (member, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
-            // Whoever looks at the link has been told that all is gone.
+            // The caller has been told that everything was sent.
             member.is_flushing &= member.end.has_unsent();
             let len = member.receive(shared, into);
             if len > 0 {
@@ -135,7 +135,7 @@ impl Link for FabricLink {
         let mut sent = member.send(shared, parts);
         inner.note(self.index);
         if sent == 0 {
-            // What has come to an end meanwhile may make room.
+            // Completed operations may make room.
             let _ = inner.progress();
             let (member, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
             sent = member.send(shared, parts);

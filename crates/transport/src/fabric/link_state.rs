@@ -49,7 +49,7 @@ impl Failure {
 /// Why something is not sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendBlocked {
-    /// Until something else comes to an end.
+    /// Not before another operation completes.
     Later,
     /// The link is broken.
     ProtocolError,
@@ -80,14 +80,14 @@ pub(super) struct LinkState {
     pub waits_for_bounce: bool,
     /// Since then.
     pub waits_since: Instant,
-    /// It waited in vain: it has a buffer of its own until it is handed one.
+    /// It waited without success: it has a buffer of its own until it is handed one.
     pub is_starved: bool,
     pub waits_for_send: bool,
     /// A bounce buffer that it waited for.
     pub handed: Option<Buffer>,
-    /// When something of its pieces last came to an end or was received.
+    /// When an operation of its staging memory last completed or was received.
     pub moved: Instant,
-    /// It is in the list of those that are told of.
+    /// It is in the list of links to report.
     pub is_listed: bool,
     pub bells: ServerDoorbells,
     /// The sign of life.
@@ -98,7 +98,7 @@ pub(super) struct LinkState {
     pub lingering: Option<Instant>,
 }
 
-/// What an operation is called: the link in the upper 24 bits, and which it is of it.
+/// Returns an operation's token: the link in the upper 24 bits, and its number.
 pub(super) fn operation_token(index: u32, number: u64) -> u64 {
     u64::from(index) << 40 | number & ((1 << 40) - 1)
 }
@@ -202,7 +202,8 @@ impl LinkState {
         Ok(())
     }
 
-    /// A bounce buffer: the one that it was handed, or one that nobody waits for. Else it waits.
+    /// Takes a bounce buffer: the one handed to this link, or one that no link waits for. Otherwise it joins the
+    /// queue.
     fn take_bounce(&mut self, shared: &mut Resources) -> Option<Buffer> {
         if let Some(buffer) = self.handed.take() {
             return Some(buffer);
@@ -233,7 +234,7 @@ impl LinkState {
             }
         }
         if received > 0 || self.end.has_incoming() {
-            // What others took from it is read again.
+            // Buffers that others took from it are read again.
             self.settle(shared);
         }
         received
@@ -387,7 +388,7 @@ impl LinkState {
     }
 }
 
-/// What of the parts is behind their first `count` bytes.
+/// Returns the parts behind their first `count` bytes.
 fn behind<'a>(parts: &'a [IoSlice<'a>], mut count: usize) -> Vec<IoSlice<'a>> {
     let mut rest = Vec::with_capacity(parts.len());
     for part in parts {

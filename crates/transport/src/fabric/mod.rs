@@ -24,11 +24,11 @@
 //!
 //! The provider has memory of its own for each endpoint, and for each peer of it.
 //!
-//! # Whose turn it is
-//! Who finds no bounce buffer waits in a queue; one that becomes free is handed to the first in it. Whoever holds some that
-//! were read, and does not receive them, loses them while others wait: they are read again. Whose operations do not end
-//! while others wait is cut off. Nobody waits for any of that longer than [`bounds::HELD_TIME_MAX`]: then a link goes on with
-//! a buffer of its own.
+//! # Fairness
+//! A link that finds no bounce buffer waits in a queue; a freed buffer goes to the first in it. A link that holds
+//! filled buffers without receiving them loses them while others wait: they are read again. A link whose operations
+//! do not complete while others wait is closed. No link waits for longer than [`bounds::HELD_TIME_MAX`]: then it
+//! proceeds with a buffer of its own.
 //!
 //! What does not end with its link ends when the port forgets the endpoint (`FI_AV_REMOVE_CLEANUP=1` in the environment).
 //! As long as it has not, the endpoint gets no other link, and those that it has are cut off. Where that is of no use either,

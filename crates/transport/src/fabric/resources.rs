@@ -26,7 +26,8 @@ pub(super) struct Resources {
     is_short: bool,
     sends: Vec<Pool>,
     pub bounces: Pool,
-    /// For links that waited for a bounce buffer in vain, or find no send buffer and have none under way: one for each.
+    /// For links that waited for a bounce buffer without success, or find no send buffer and have none in flight: one
+    /// each.
     own_bounces: Vec<Pool>,
     own_sends: Vec<Pool>,
     /// Links that wait for a bounce buffer, and for a send buffer.
@@ -80,7 +81,7 @@ impl Resources {
     /// Credits for one more link, for which there are buffers then.
     pub fn grant(&mut self) -> Result<u16, Error> {
         let domain = Arc::clone(self.port.domain());
-        // What was made for many is not for few again.
+        // Buffers that were allocated for many clients are not promised to few.
         let part = self.ungranted.saturating_sub(self.grown) / GRANTED_PART;
         let usual = part.saturating_sub(receives_for(0)).min(USUAL_CREDITS.into());
         let credits = (usual as u16).max(LEAST_CREDITS);
@@ -152,7 +153,7 @@ impl Resources {
 
     // ---- bounce buffers ----
 
-    /// A bounce buffer, though a small one, for a link that waited in vain and has no other.
+    /// Takes a small bounce buffer for a link that waited without success and has no other.
     pub fn take_own_bounce(&mut self) -> Option<Buffer> {
         own(&mut self.own_bounces, self.port.domain(), OWN_BYTES, self.links_max)
     }

@@ -95,7 +95,7 @@ impl ShmLink {
             Err(error) => return Err(AttachError::Unsent(link, error.into())),
         }
         let UnixLink { socket, path } = link;
-        // From the start the socket tells of what comes.
+        // From the start the socket reports input.
         let mut link = ShmLink { channel, socket, path, polled: true, left: false, broken: false };
         link.rest();
         Ok(link)
@@ -135,7 +135,7 @@ impl Link for ShmLink {
                 return Ok(Received::Nothing);
             }
             if has_come {
-                // What is there stays until it is received: the client has taken it back.
+                // Bytes that are there stay until they are received: the client has taken them back.
                 return Err(self.fail(ProtocolError));
             }
             self.answer_bell();
@@ -229,7 +229,7 @@ impl Link for ShmLink {
     }
 }
 
-/// What of the parts is behind their first `count` bytes.
+/// Returns the parts behind their first `count` bytes.
 fn behind<'a>(parts: &'a [IoSlice<'a>], count: usize) -> Vec<IoSlice<'a>> {
     let mut count = count;
     let mut rest = Vec::with_capacity(parts.len());

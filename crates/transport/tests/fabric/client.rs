@@ -153,7 +153,7 @@ fn name(from: &mut &[u8]) -> Vec<u8> {
     name[..len].to_vec()
 }
 
-/// What a client says of itself over TCP, in place of the server's command.
+/// Parses a client's hello, in place of the server's command.
 pub fn read_hello(mut from: &[u8]) -> fabcache_transport::fabric::Client {
     let from = &mut from;
     let name = name(from);
@@ -184,7 +184,7 @@ pub struct Client {
     pub is_polite: bool,
 }
 
-/// What the server has answered.
+/// The server's answer.
 pub struct Attached {
     pub end: ClientEnd<Buffer>,
     pub granted: Grant,

@@ -59,7 +59,7 @@ fn who_breaks_the_protocol_ends_its_own_link() {
         }
         let error = wait_until(|| {
             server.progress();
-            // What came before is not asked for: it keeps its credits.
+            // Earlier messages are not polled: they keep their credits.
             client.endpoint.inner.lock().expect("no panic").poll();
             link.has_unread().then(|| link.flush().err()).flatten()
         });
@@ -276,7 +276,7 @@ fn who_never_proves_its_endpoint_is_cut_off_in_time() {
         let error = server.accept(0).expect_err("it has a place all the same").to_string();
         assert_eq!(error, AttachError::Links(2).to_string());
         drop(refused);
-        // Who says nothing is asked for nothing.
+        // A silent client is asked for nothing.
         let until = Instant::now() + 2 * proof_time;
         while Instant::now() < until {
             server.progress();

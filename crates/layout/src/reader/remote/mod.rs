@@ -60,7 +60,7 @@ pub use self::location_cache::LOCATION_BYTES;
 pub struct RemoteOptions {
     /// GETs under way at most.
     pub gets: usize,
-    /// Fetches in flight at most, without those of the status line, of which there may be four more.
+    /// Maximum number of fetches in flight, not counting up to four fetches of the status line.
     pub fetches: usize,
     /// Bytes that these may have together; one alone may have more (a segment, 2 MiB at most).
     pub fetched_bytes: usize,

@@ -1,5 +1,5 @@
-//! Plain `stats`: memcached's fields, in its order. What counts a mechanism that is not here (slab moves, LRU lists)
-//! is truly 0.
+//! Plain `stats`: memcached's fields, in its order. Counters of mechanisms that do not exist here (slab moves, LRU
+//! lists) are 0.
 
 use std::sync::atomic::Ordering;
 
