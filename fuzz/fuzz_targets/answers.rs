@@ -1,4 +1,4 @@
-//! What a server says to the client library, in any protocol: the same as a whole, in pieces and byte by byte.
+//! A server's answers, in any protocol, decode to the same result as a whole, in chunks and byte by byte.
 #![no_main]
 
 use fabcache_client::fuzzing::answers;

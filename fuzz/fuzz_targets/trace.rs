@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((choice, bytes)) = data.split_first() else { return };
     let format = [None, Some(Format::Csv), Some(Format::Oracle)][usize::from(*choice % 3)];
     let open = |skips| Reader::new("fuzzed", Cursor::new(bytes.to_vec()), format, skips);
-    // What is compressed is refused in both ways.
+    // Both readers refuse compressed traces.
     let (Ok(mut all), Ok(mut strict)) = (open(true), open(false)) else { return };
     let records: Vec<Record> =
         all.by_ref().map(|record| record.expect("malformed ones are skipped")).collect();

@@ -87,7 +87,7 @@ static void count(memcached_st *memc) {
   CHECK(memcached_exist(memc, "counter", 7) == MEMCACHED_NOTFOUND);
 }
 
-// What it makes of its parent's handle is right, or an error, and comes to an end.
+// A child's calls on its parent's handle succeed or fail, and return.
 static void be_child(memcached_st *memc) {
   alarm(60);
   find(memc, "parent");

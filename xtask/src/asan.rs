@@ -1,7 +1,7 @@
-//! `cargo xtask asan`: the whole suite under AddressSanitizer, which also tells of leaks.
+//! `cargo xtask asan`: the whole suite under AddressSanitizer and its leak detection.
 //!
-//! It needs a nightly toolchain. Documentation tests are left out, for they are not instrumented. The region is copied by
-//! assembly, which the sanitizer does not see into; what is seen is everything around it.
+//! It needs a nightly toolchain. Documentation tests are left out, as they are not instrumented. Assembly copies the
+//! region, which the sanitizer cannot see into; it sees everything around that.
 
 use std::process::Command;
 

@@ -1,9 +1,9 @@
 //! `cargo xtask clients`: the real client libraries and tools of `tests/clients`, each against fresh
 //! servers.
 //!
-//! A client is a program that asserts on values, prints one line `NAME VERSION: N checks passed` and
-//! exits 0. What it needs is installed under the target directory, in exactly the versions that its
-//! folder names. Clients run one at a time, since several of them flush, count and time.
+//! A client is a program that asserts on values, prints one line `NAME VERSION: N checks passed` and exits 0. Its
+//! dependencies are installed under the target directory, in exactly the versions that its folder names. Clients run
+//! one at a time, since several of them flush, count and time.
 //!
 //! Every process started here dies with this one, however it ends.
 

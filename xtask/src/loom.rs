@@ -21,7 +21,7 @@ use crate::workspace;
 /// The crates that have models.
 const PACKAGES: &[&str] = &["fabcache-layout", "fabcache-store"];
 
-/// What the code can be built without, and the crate whose models must then fail.
+/// Guards that the code can be built without, and the crate whose models must then fail.
 const CONTROLS: &[(&str, &str)] = &[
     ("dead_mark", "fabcache-store"),
     ("generation", "fabcache-store"),

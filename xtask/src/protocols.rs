@@ -1,8 +1,8 @@
 //! `cargo xtask protocols`: the client library against Debian's memcached in each protocol, by SASL, over a Unix socket,
 //! and through twemproxy.
 //!
-//! Starts them all, and runs the ignored tests of `crates/client/tests/others.rs`. What is missing is installed; whatever
-//! is started dies with this process, however it ends.
+//! Starts them all, and runs the ignored tests of `crates/client/tests/others.rs`. Missing packages are installed;
+//! every process started dies with this one, however it ends.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -21,7 +21,7 @@ use crate::process::{Guarded, Interrupt, Scratch, describe};
 use crate::servers::{self, MEMCACHED, local, server_command};
 use crate::workspace;
 
-/// Who may ask the memcached that has users.
+/// The user of the memcached with SASL.
 const USER: &str = "fabcache";
 const PASSWORD: &str = "a password";
 
@@ -59,7 +59,7 @@ pub fn run(_: &Args) -> Result<()> {
     }
 }
 
-/// A server, as the tests are told of it.
+/// A server, as the tests' environment names it.
 struct Server {
     name: &'static str,
     address: String,

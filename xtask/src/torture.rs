@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::rdma::ENVIRONMENT;
 use crate::workspace;
 
-/// What the code can be built without, and the tests that must then fail.
+/// Guards that the code can be built without, and the tests that must then fail.
 const CONTROLS: &[(&str, &str, &str)] = &[
     ("behind", "remote", "a_state_that_was_written_over_is_not_the_items"),
     ("behind", "remote", "a_line_from_before_the_item_came_does_not_settle_it"),
@@ -47,7 +47,8 @@ pub fn run(args: &Args) -> Result<()> {
     check_controls()
 }
 
-/// What readers from afar are built without, and the test that must then find wrong values: dead items, and torn ones.
+/// Guards that remote readers are built without, and the test that must then find wrong values: dead items, and torn
+/// ones.
 const BLIND: &[(&[&str], &str)] = &[
     (&["dead_mark"], "memory_is_short"),
     (&["behind", "checksum", "generation", "grace", "lease"], "values_are_long"),
@@ -94,7 +95,7 @@ fn over_fabric(args: &Args, provider: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a reader says of a wrong value.
+/// The messages with which a reader reports a wrong value.
 const WRONG: &[&str] =
     &["a torn or foreign value", "was answered", "flushed before", "had ended", "a value of"];
 

@@ -41,9 +41,9 @@ typedef enum {
   FABCACHE_IN_PROGRESS = 4,
   /* The value was found and is longer than the buffer, into which nothing was written. */
   FABCACHE_BUFFER_TOO_SMALL = 5,
-  /* An argument is NULL that must not be, or a number is none of those that it may be. */
+  /* An argument is NULL that must not be, or a number is out of its range. */
   FABCACHE_INVALID_ARGUMENT = 16,
-  /* An address is none of a server. */
+  /* A server address is invalid. */
   FABCACHE_BAD_ADDRESS = 17,
   /* No server is named. */
   FABCACHE_NO_SERVERS = 18,
@@ -65,7 +65,10 @@ typedef enum {
   FABCACHE_DOWN = 26,
   /* All servers failed of late. */
   FABCACHE_ALL_DOWN = 27,
-  /* The server refuses: its memory is full or not shared, the value is too large for it, a number is none, or as it says. */
+  /*
+   The server refuses: its memory is full or not shared, the value is too large for it, the stored value is not a
+   number, or as its text says.
+   */
   FABCACHE_REFUSED = 28,
   /* Some servers failed; what the others answered was told. */
   FABCACHE_PARTIAL = 29,
@@ -169,8 +172,8 @@ typedef struct fabcache_buffer fabcache_buffer;
 typedef struct fabcache fabcache;
 
 /*
- What a client does where it has a choice: made by fabcache_options_new(), read by fabcache_open(). One thread at a time
- may change it.
+ Options of a client: made by fabcache_options_new(), read by fabcache_open(). One thread at a time may change
+ them.
  */
 typedef struct fabcache_options fabcache_options;
 
@@ -180,13 +183,13 @@ typedef struct fabcache_options fabcache_options;
  */
 typedef struct fabcache_request fabcache_request;
 
-/* What is told of a value that was found. */
+/* The metadata of a found value. */
 typedef struct {
   /* Bytes of the value. */
   size_t length;
   /* Tells this version of it from others, for fabcache_cas(). */
   uint64_t cas;
-  /* What it was stored with for the client's own use. */
+  /* The flags that it was stored with, for the client's own use. */
   uint32_t flags;
 } fabcache_item;
 
@@ -240,7 +243,7 @@ const char *fabcache_version(void);
 /* Options with their defaults, to be freed with fabcache_options_free(). NULL only for a fault of the library. */
 fabcache_options *fabcache_options_new(void);
 
-/* Frees options; NULL is none. Clients that were opened with them keep what they were told. */
+/* Frees options; NULL is allowed. Clients that were opened with them keep their settings. */
 void fabcache_options_free(fabcache_options *options);
 
 /* How long connecting may take, in milliseconds from 1 on; 1000 if not set. */
@@ -266,10 +269,10 @@ fabcache_code fabcache_options_shared_memory(fabcache_options *options,
                                              int shared_memory);
 
 /*
- What of the fabric is used with servers whose address begins with fab://. mode is one of FABCACHE_FABRIC_MODE_AUTO,
- _ONE_SIDED, _REQUEST. provider and interface are names of libfabric, or NULL for what the server has and what leads there;
- both are copied. With or_tcp not 0 TCP serves where the fabric is not to be had, and fabcache_transports() says why; otherwise
- calls fail with FABCACHE_REFUSED then.
+ Sets how servers are used whose address begins with fab://. mode is one of FABCACHE_FABRIC_MODE_AUTO, _ONE_SIDED,
+ _REQUEST. provider and interface are libfabric's names, or NULL for the server's provider and the interface that
+ leads there; both are copied. With or_tcp not 0, TCP is used where the fabric is not available, and
+ fabcache_transports() says why; otherwise calls fail with FABCACHE_REFUSED then.
  */
 fabcache_code fabcache_options_fabric(fabcache_options *options,
                                       int mode,
@@ -299,18 +302,18 @@ fabcache_code fabcache_options_mapping(fabcache_options *options,
                                        size_t namespace_length,
                                        int sort_hosts);
 
-/* Who this is, for servers whose clients authenticate. Both texts are copied; with user NULL there is nobody. */
+/* Sets the user and password for servers whose clients authenticate. Both texts are copied; user NULL removes them. */
 fabcache_code fabcache_options_credentials(fabcache_options *options,
                                            const char *user,
                                            const char *password);
 
 /*
- Opens a client of count servers: "tcp://HOST:PORT", "HOST:PORT", "HOST" or "unix:///PATH", each with "?weight=N" behind it
- where one is to have more keys than others. Nothing is connected before it is needed. options may be NULL. The client is put
- into *cache, which is NULL after a failure, and is to be closed with fabcache_close().
+ Opens a client of count servers: "tcp://HOST:PORT", "HOST:PORT", "HOST" or "unix:///PATH", each with "?weight=N"
+ behind it to give it more keys than others. Connections are made when they are needed. options may be NULL. *cache
+ receives the client, or NULL after a failure; close it with fabcache_close().
 
- After fork(), parent and child may both go on with a client, which makes new connections in the child, if no other thread was
- in a call with it meanwhile. What was in flight comes to the parent; in the child it has failed.
+ After fork(), parent and child may both use a client, which makes new connections in the child, if no other thread
+ was in a call with it during the fork. Operations in flight complete in the parent; in the child they have failed.
  */
 fabcache_code fabcache_open(const char *const *addresses,
                             size_t count,
@@ -318,8 +321,8 @@ fabcache_code fabcache_open(const char *const *addresses,
                             fabcache **cache);
 
 /*
- Closes a client; NULL is none. No other thread may be in a call with it. Request objects of it may still be used: they hold
- what they need.
+ Closes a client; NULL is allowed. No other thread may be in a call with it. Its request objects may still be used:
+ they hold what they need.
  */
 void fabcache_close(fabcache *cache);
 
@@ -340,8 +343,9 @@ fabcache_code fabcache_server_of(const fabcache *cache,
                                  size_t *server);
 
 /*
- Reads a key's value into the caller's buffer. What it is goes into *item, unless that is NULL, also where the buffer is too
- small: FABCACHE_BUFFER_TOO_SMALL, and item->length is how long it must be. The value is not NUL-terminated.
+ Reads a key's value into the caller's buffer. Its metadata goes into *item, unless that is NULL, also if the
+ buffer is too small: FABCACHE_BUFFER_TOO_SMALL, and item->length is the length needed. The value is not
+ NUL-terminated.
  */
 fabcache_code fabcache_get(const fabcache *cache,
                            const char *key,
@@ -381,10 +385,11 @@ fabcache_code fabcache_get_and_touch_alloc(const fabcache *cache,
 void fabcache_free(void *value);
 
 /*
- Reads many keys, asking all servers at once, and calls found for each that is there, in any order. The keys are those at
- keys, their lengths at key_lengths; both have count elements. Keys that are not there are not told of.
+ Reads many keys, asking all servers at once, and calls found for each key that exists, in any order. The keys are
+ those at keys, their lengths at key_lengths; both have count elements. Absent keys are not reported.
 
- FABCACHE_PARTIAL: some of the servers failed, and their keys were not told of. Where all did, the code is the first one's.
+ FABCACHE_PARTIAL: some of the servers failed, and their keys were not reported. If all failed, the code is that of
+ the first.
  */
 fabcache_code fabcache_get_many(const fabcache *cache,
                                 const char *const *keys,
@@ -429,14 +434,14 @@ fabcache_code fabcache_replace(const fabcache *cache,
                                int64_t expiration,
                                uint32_t flags);
 
-/* Adds bytes behind a value, whose expiration and flags stay; FABCACHE_NOT_STORED if there is none. */
+/* Adds bytes behind a value, whose expiration and flags stay; FABCACHE_NOT_STORED if the key is absent. */
 fabcache_code fabcache_append(const fabcache *cache,
                               const char *key,
                               size_t key_length,
                               const void *value,
                               size_t value_length);
 
-/* Adds bytes before a value, whose expiration and flags stay; FABCACHE_NOT_STORED if there is none. */
+/* Adds bytes before a value, whose expiration and flags stay; FABCACHE_NOT_STORED if the key is absent. */
 fabcache_code fabcache_prepend(const fabcache *cache,
                                const char *key,
                                size_t key_length,
@@ -548,9 +553,9 @@ fabcache_code fabcache_transports(const fabcache *cache,
 fabcache_request *fabcache_request_new(const fabcache *cache);
 
 /*
- Frees a request object; NULL is none. An operation that is not over is left to itself: it is done or not, and nobody is told.
- Its buffers are the caller's again when this returns: for that a long value of fabcache_iset(), or what has a
- fabcache_buffer, is waited for.
+ Frees a request object; NULL is allowed. An unfinished operation is abandoned: it is carried out or not, and no
+ one is notified. Its buffers are the caller's again when this returns: for that it waits for a long value of
+ fabcache_iset() and for an operation on a fabcache_buffer.
  */
 void fabcache_request_free(fabcache_request *request);
 
@@ -633,12 +638,13 @@ const void *fabcache_request_value(const fabcache_request *request,
 fabcache_buffer *fabcache_register(const fabcache *cache,
                                    size_t size);
 
-/* Frees a buffer; NULL is none. An operation that has it goes on with its memory. */
+/* Frees a buffer; NULL is allowed. An operation that has it continues with its memory. */
 void fabcache_buffer_free(fabcache_buffer *buffer);
 
 /*
- The value that was found last, or put there; its length goes into *length, unless that is NULL. Valid until the buffer is used
- again or freed. Not NULL if there is none: the length is 0. NULL while an operation has the buffer.
+ Returns the value that was last found, or stored in the buffer; its length goes into *length, unless that is NULL.
+ Valid until the buffer is used again or freed. An empty buffer gives a length of 0 and a pointer that is not NULL.
+ NULL while an operation has the buffer.
  */
 const void *fabcache_buffer_value(const fabcache_buffer *buffer,
                                   size_t *length);
@@ -652,8 +658,8 @@ void *fabcache_buffer_resize(fabcache_buffer *buffer,
                              size_t length);
 
 /*
- Reads a key's value into a buffer, where fabcache_buffer_value() finds it. What it is goes into *item, unless that is NULL. After
- anything but FABCACHE_OK the buffer has no value.
+ Reads a key's value into a buffer, where fabcache_buffer_value() finds it. Its metadata goes into *item, unless
+ that is NULL. After anything but FABCACHE_OK the buffer has no value.
  */
 fabcache_code fabcache_get_registered(const fabcache *cache,
                                       const char *key,

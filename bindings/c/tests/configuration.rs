@@ -49,7 +49,7 @@ fn text(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_str().expect("text").to_owned()
 }
 
-/// What a handle is set to, as tests/libmemcached/configuration.c prints it.
+/// Prints a handle's settings, as tests/libmemcached/configuration.c does.
 fn printed(handle: &memcached_st, fresh: &memcached_st) -> String {
     let (handle, fresh) = (Some(handle), Some(fresh));
     let mut printed = String::from("  hosts");
@@ -98,7 +98,7 @@ fn printed(handle: &memcached_st, fresh: &memcached_st) -> String {
     printed
 }
 
-/// What the check says of a string, without addresses of handles.
+/// Returns the check's text for a string, without addresses of handles.
 fn checked(string: &[u8]) -> String {
     let mut buffer = [0; 2048];
     // SAFETY: string and buffer are as long as is said.
@@ -137,11 +137,11 @@ fn handles_are_set_to_what_strings_ask_for() {
         let found = unsafe { handle.as_ref() }
             .map_or("  no handle".into(), |handle| printed(handle, unsafe { &*fresh }));
         assert_eq!(found, expected.join("\n"), "{line}");
-        // SAFETY: null, or the handle, which nobody uses any more.
+        // SAFETY: null, or the handle from `memcached_create` above, used for the last time.
         unsafe { memcached_free(handle) };
         compared += 1;
     }
-    // SAFETY: nobody uses it any more.
+    // SAFETY: from `memcached_create` above, used for the last time.
     unsafe { memcached_free(fresh) };
     assert!(compared > 300, "only {compared} strings are recorded");
 }
@@ -164,7 +164,7 @@ fn nothing_is_left_in_a_handle_that_is_reset() {
     assert_eq!(printed(memc, new), printed(new, new));
     assert!(memc.user_data.get().is_null());
     for handle in [handle, fresh] {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: from `memcached_create` above, used for the last time.
         unsafe { memcached_free(handle) };
     }
 }

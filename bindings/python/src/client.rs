@@ -31,8 +31,8 @@ thread_local! {
 /// What `Client` of this package does in Rust. It may be used by many threads at once.
 #[pyclass(frozen, subclass, module = "fabcache._fabcache")]
 pub struct BaseClient {
-    /// Held only by who holds Python's lock, and while no Python runs, so nobody waits for it long; nobody holds it when a
-    /// process is forked.
+    /// Locked only by a thread that holds the GIL, and while no Python code runs, so never for long, and never during
+    /// a fork.
     state: Mutex<State>,
 }
 
@@ -72,7 +72,7 @@ impl BaseClient {
         login: Option<(String, String)>,
     ) -> PyResult<()> {
         let options = options(connect_timeout, timeout, shared_memory, fabric, &protocol, login)?;
-        // An address that is none is told now.
+        // An invalid address is reported now.
         made(serde.py(), &address, &options)?;
         let serde = Serde::new(serde)?;
         let settings =
@@ -188,7 +188,7 @@ impl BaseClient {
 
     // ---- reading ----
 
-    /// The value of a key, or default if there is none.
+    /// The value of a key, or default if it is absent.
     #[pyo3(signature = (key, default=None))]
     fn get<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> Answer<'py> {
         self.read(key, None, default, |settings, value, flags, _| {
@@ -196,7 +196,7 @@ impl BaseClient {
         })
     }
 
-    /// The value of a key and its version for cas; or the defaults if there is none.
+    /// The value of a key and its version for cas; or the defaults if it is absent.
     #[pyo3(signature = (key, default=None, cas_default=None))]
     fn gets<'py>(
         &self,
@@ -210,7 +210,7 @@ impl BaseClient {
         })
     }
 
-    /// The value of a key, or default if there is none; from now on it expires as told.
+    /// The value of a key, or default if it is absent; sets a new expiration.
     #[pyo3(signature = (key, expire=Expire::NEVER, default=None), text_signature = "($self, key, expire=0, default=None)")]
     fn gat<'py>(
         &self,
@@ -240,8 +240,8 @@ impl BaseClient {
         })
     }
 
-    /// The bytes of a value as a read-only memoryview, which are copied once less; or default if there is none. No serializer
-    /// is asked.
+    /// The bytes of a value as a read-only memoryview, with one copy less; or default if the key is absent. No
+    /// serializer is called.
     #[pyo3(signature = (key, default=None))]
     fn get_view<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> Answer<'py> {
         let py = key.py();
@@ -283,7 +283,7 @@ impl BaseClient {
         self.store(key, value, Mode::Set, expire, noreply, flags)
     }
 
-    /// Store a value if there is none; whether that was done.
+    /// Store a value if the key is absent; whether it was stored.
     #[pyo3(signature = (key, value, expire=Expire::NEVER, noreply=None, flags=None), text_signature = "($self, key, value, expire=0, noreply=None, flags=None)")]
     fn add<'py>(
         &self,
@@ -335,7 +335,7 @@ impl BaseClient {
         self.store(key, value, Mode::Prepend, expire, noreply, flags)
     }
 
-    /// Store a value if nobody has changed it since gets: True, False if somebody has, None if there is none any more.
+    /// Store a value if it is unchanged since gets: True, False if it has changed, None if the key is absent.
     #[pyo3(signature = (key, value, cas, expire=Expire::NEVER, noreply=None, flags=None), text_signature = "($self, key, value, cas, expire=0, noreply=False, flags=None)")]
     fn cas<'py>(
         &self,
@@ -405,7 +405,7 @@ impl BaseClient {
         }
     }
 
-    /// Add to a number; the new one, or None if there is none.
+    /// Add to a number; the new one, or None if the key is absent.
     #[pyo3(signature = (key, value, noreply=None), text_signature = "($self, key, value, noreply=False)")]
     fn incr<'py>(
         &self,
@@ -416,7 +416,7 @@ impl BaseClient {
         self.arithmetic(key, value, noreply, Client::incr)
     }
 
-    /// Subtract from a number, which does not go below 0; the new one, or None if there is none.
+    /// Subtract from a number, which does not go below 0; the new one, or None if the key is absent.
     #[pyo3(signature = (key, value, noreply=None), text_signature = "($self, key, value, noreply=False)")]
     fn decr<'py>(
         &self,
@@ -502,7 +502,7 @@ impl BaseClient {
         Ok(PyBytes::new(py, version.unwrap_or_default().as_bytes()))
     }
 
-    /// What it tells of itself, or of a topic.
+    /// The server's statistics, in general or on a topic.
     fn _stats<'py>(&self, py: Python<'py>, topic: &str) -> PyResult<Bound<'py, PyDict>> {
         let told = PyDict::new(py);
         for (name, value) in self.order(py, |cache| cache.stats(topic).pop())?.unwrap_or_default() {
@@ -599,7 +599,7 @@ impl BaseClient {
         let shown = match try_fast {
             Ok(FastGet::Found { flags, cas }) => show(settings, &spare, flags, cas).map(Some),
             Ok(FastGet::NotFound) => Ok(None),
-            // A key that is none is told of by the call.
+            // The call below reports an invalid key.
             Ok(FastGet::Unknown) | Err(_) => found(py, cache, whole, touch).and_then(|item| {
                 item.map(|item| show(settings, &item.value, item.flags, item.cas)).transpose()
             }),

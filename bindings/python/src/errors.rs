@@ -17,7 +17,7 @@ mod python {
     pyo3::import_exception!(fabcache.exceptions, MemcacheUnknownError);
 }
 
-/// Characters of an answer that is none which are told.
+/// Maximum number of characters of an invalid answer in an error.
 const UNKNOWN_ANSWER_BYTES_MAX: usize = 32;
 
 /// Servers' words where they do not speak text, and what they say where they do.
@@ -28,7 +28,7 @@ const IN_TEXT: &[(&str, &str)] = &[
     ("Invalid arguments", "bad command line format"),
 ];
 
-/// What servers say where a request is sound and they cannot do it.
+/// Server errors for valid requests.
 const SERVERS_FAULTS: &[&str] = &["object too large", "out of memory", "temporary failure"];
 
 /// An exception for what a call came to.
@@ -98,7 +98,7 @@ pub fn client_error(py: Python<'_>, said: &str) -> PyErr {
     python::MemcacheClientError::new_err((PyBytes::new(py, said.as_bytes()).unbind(),))
 }
 
-/// The caller's key, value or number is none.
+/// Makes the error for an invalid key, value or number.
 pub fn illegal(why: String) -> PyErr {
     python::MemcacheIllegalInputError::new_err(why)
 }

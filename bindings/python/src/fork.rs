@@ -9,7 +9,7 @@ use crate::settings::Settings;
 /// How often this process, or those before it, were forked.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Python has told of a fork, in the child.
+/// Python calls this in the child after a fork.
 pub fn note_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
@@ -40,7 +40,7 @@ impl<T> Drop for ForkGuarded<T> {
     }
 }
 
-/// What a call needs, in one piece: each has a hold on it, whatever becomes of the Python client meanwhile.
+/// The objects that a call needs: each call holds them, even if the Python client changes meanwhile.
 pub struct Current {
     pub cache: ForkGuarded<Client>,
     pub settings: std::sync::Arc<Settings>,

@@ -16,7 +16,7 @@ mod value;
 
 use pyo3::prelude::*;
 
-/// Python tells of a fork, in the child.
+/// Python calls this in the child after a fork.
 #[pyfunction]
 fn forked() {
     fork::note_fork();

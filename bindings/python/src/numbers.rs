@@ -26,7 +26,7 @@ impl Expire {
         self.0.ok_or_else(|| client_error(py, refusal))
     }
 
-    /// The same, where none is told if nobody waits for an answer.
+    /// The same, but without an error if no answer is expected.
     pub fn ttl_or(self, py: Python<'_>, refusal: &str, noreply: bool) -> PyResult<Option<Ttl>> {
         if noreply { Ok(self.0) } else { self.ttl(py, refusal).map(Some) }
     }

@@ -1,4 +1,4 @@
-//! What a client was told about its server, and how it reaches it.
+//! A client's server address and transport options.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub fn options(
 ) -> PyResult<Options> {
     let timeout_time = duration("timeout", timeout)?;
     Ok(Options {
-        // What is asked on a new connection is answered in this time as well.
+        // The exchange on a new connection must finish in this time too.
         connect_timeout: duration("connect_timeout", connect_timeout.or(timeout))?,
         timeout: timeout_time,
         // pymemcache asks a server again at once.

@@ -138,8 +138,8 @@ impl Request {
     }
 }
 
-/// Tells one event loop which of its requests are over: by a descriptor that it watches. What wakes it runs in any thread and takes
-/// no lock of Python's.
+/// Notifies one event loop of completed requests, through a descriptor that it watches. The waking thread may be any,
+/// and takes no lock of Python's.
 #[pyclass(frozen, module = "fabcache._fabcache")]
 pub struct Wakeups {
     shared: Arc<Shared>,

@@ -1,4 +1,4 @@
-//! What a client was told about keys and values, and how it turns Python's into the cache's.
+//! A client's settings for keys and values, and their conversion.
 
 use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError};
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ pub const KEY_BYTES_MAX: usize = 250;
 /// Flag of a value that is text, as pymemcache's serializers have it.
 const FLAG_TEXT: u32 = 1 << 4;
 
-/// What a client was told.
+/// A client's settings for keys and values.
 pub struct Settings {
     pub serde: Serde,
     pub key_prefix: Py<PyBytes>,
@@ -133,7 +133,7 @@ enum Flags<'py> {
 pub type KeyBuffer = [u8; KEY_BYTES_MAX];
 
 impl Settings {
-    /// The same once more.
+    /// Returns a copy.
     pub fn copy(&self, py: Python<'_>) -> Settings {
         Settings {
             serde: self.serde.copy(py),
@@ -216,7 +216,7 @@ impl Settings {
         Ok((self.data(data)?, flags))
     }
 
-    /// What is no bytes is stored as its text.
+    /// Values that are not bytes are stored as their text.
     fn data<'py>(&self, data: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let py = data.py();
         let data = match data.cast_into::<PyBytes>() {

@@ -392,7 +392,7 @@ def test_a_child_has_connections_of_its_own(cache):
         assert cache.get("a") == b"parent"
         assert cache.transport() is not None
         assert cache.set("a", b"child") and cache.get("a") == b"child"
-        # What the parent asked for is the parent's.
+        # The parent's requests stay with the parent.
         for call in (flying.test, flying.wait):
             assert isinstance(raised(call), fabcache.MemcacheUnexpectedCloseError)
         for number in range(200):

@@ -84,7 +84,7 @@ def test_requests_use_the_clients_serializer(cache, server, options):
     assert cache.iset("a", {"x": [1]}).wait()
     assert cache.iget("a").wait() == cache.get("a") == {"x": [1]}
     request = cache.iget("a")
-    # What was asked for goes on as it was.
+    # Requests in flight keep their serializer.
     cache.serde = fabcache.serde.LegacyWrappingSerde(None, None)
     cache.key_prefix = b""
     assert request.wait() == {"x": [1]}

@@ -1,4 +1,4 @@
-//! What the clients of a measurement can do at most: the same work with a server that does nothing but answer.
+//! Client limits: the rate that the clients reach with a server that does nothing but answer.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ struct Route {
     transport: &'static str,
     protocol: Protocol,
     servers: usize,
-    /// What each server says that it takes: some measurements go by that.
+    /// The limits that the server reports; some measurements depend on them.
     limits: Limits,
 }
 
@@ -106,7 +106,7 @@ impl ClientLimits {
         self.dummies.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no such server.
     pub fn is_empty(&self) -> bool {
         self.dummies.is_empty()
     }

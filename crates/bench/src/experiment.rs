@@ -36,11 +36,11 @@ pub trait Experiment {
 
 /// A case on a target that is ready for it.
 pub trait Rounds {
-    /// Runs one round: its operations, time, misses and errors, and what else is known. Whose they are is filled in, and
-    /// the servers' CPU time where the round does not tell it.
+    /// Runs one round: its operations, time, misses, errors and other figures. The caller fills in target and case,
+    /// and the servers' CPU time if the round does not report it.
     ///
     /// # Errors
-    /// An answer is wrong, or there is none.
+    /// An answer is wrong or missing.
     fn round(&mut self, number: u32) -> Result<Sample>;
 }
 

@@ -14,11 +14,11 @@ const WINDOW_BYTES: usize = 16 << 20;
 /// The longest value: that of the client library, and more than servers take unless told.
 const VALUE_BYTES_MAX: usize = 1 << 30;
 
-/// Stores the items with these numbers; `value_bytes` tells how long the value of each is. The last is read back: a server
-/// that says so and stores nothing is none that can be measured.
+/// Stores the items with these numbers; `value_bytes` returns the length of each value. The last one is read back,
+/// because a server that acknowledges and stores nothing cannot be measured.
 ///
 /// # Errors
-/// One is not stored, or the last is not there.
+/// An item is not stored, or the last one is absent.
 pub fn fill(
     client: &Client,
     items: &Items,

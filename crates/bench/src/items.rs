@@ -25,7 +25,7 @@ pub struct Items {
     pool: &'static [u8],
 }
 
-/// What values are cut from: the same for all.
+/// The bytes that all values are cut from.
 static POOL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut random = Random::new(0);
     (0..POOL_BYTES.div_ceil(8)).flat_map(|_| random.bits().to_le_bytes()).take(POOL_BYTES).collect()

@@ -1,4 +1,4 @@
-//! What the machine is that something was measured on: what a reader must know of it to judge the figures.
+//! Facts about the machine that a reader needs to judge its figures.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub fn line() -> String {
     format!("{}, {} CPUs, Linux {}", model(&cpuinfo), cpus(&cpuinfo), read("/proc/sys/kernel/osrelease"))
 }
 
-/// What is known of it, by name. What the system does not tell is left out.
+/// Returns the known facts by name; facts that the system does not report are left out.
 pub fn facts() -> BTreeMap<String, String> {
     let cpuinfo = read("/proc/cpuinfo");
     let told = [
@@ -104,7 +104,7 @@ fn chosen(list: &str) -> String {
     inside.map_or_else(|| list.to_owned(), |(choice, _)| choice.to_owned())
 }
 
-/// What the kernel does about faults of the processor, where it is affected.
+/// Returns the kernel's mitigations for processor vulnerabilities, where the processor is affected.
 fn mitigations(folder: &Path) -> Option<String> {
     let mut all: Vec<String> = Vec::new();
     for entry in std::fs::read_dir(folder).ok()?.flatten() {

@@ -12,7 +12,7 @@ const CHART_WIDTH: u32 = 380;
 const PANEL_HEIGHT: u32 = 300;
 /// Of the names of lines.
 const FONT_HEIGHT: i32 = 11;
-/// What a character takes at that height, in most fonts. The pictures name none.
+/// Width of a character at that height in most fonts; the pictures name no font.
 const CHARACTER_WIDTH: i32 = 7;
 /// The stroke before a name.
 const SAMPLE_WIDTH: i32 = 16;
@@ -37,7 +37,7 @@ pub const COLORS: [RGBColor; 6] = [
 pub enum Stroke {
     /// What matters.
     Bold,
-    /// What it is compared with.
+    /// The baseline.
     Thin,
     /// A bound, or something else that is not measured in the same way.
     Dashed,
@@ -59,7 +59,7 @@ pub struct Line {
 /// A logarithmic axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
-    /// What it is, with the unit.
+    /// The axis title with its unit.
     pub title: &'static str,
     /// Its labels are at powers of this.
     pub base: f64,
@@ -74,7 +74,7 @@ pub struct Panel {
     pub caption: String,
     /// The x axis.
     pub x: Axis,
-    /// What the y axis is, with the unit.
+    /// The title of the y axis with its unit.
     pub y_title: &'static str,
     /// Where the y axis begins.
     pub y_from: f64,

@@ -16,7 +16,7 @@ pub struct Header {
     pub unix_time: u64,
     /// Processor, kernel, number of CPUs.
     pub machine: String,
-    /// What else is known of the machine, by name: caches, memory, whether it is virtualised, ….
+    /// Other facts about the machine by name: caches, memory, virtualisation, ….
     #[serde(default)]
     pub facts: BTreeMap<String, String>,
 }

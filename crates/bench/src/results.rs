@@ -1,4 +1,5 @@
-//! What a measurement comes to, as it is kept: JSON with every round and every histogram. `fabcache bench report` reads it.
+//! Results of a measurement as they are stored: JSON with every round and every histogram. `fabcache bench report`
+//! reads it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -85,7 +86,7 @@ pub struct Sample {
     pub client_cpu_ns: Option<u64>,
     /// Operations a second of the same clients with a server that does nothing, if that was measured.
     pub ceiling_per_s: Option<f64>,
-    /// What else was found, by name with its unit: `hit_ratio`, `bytes_per_s`, ….
+    /// Other figures, by name with their unit: `hit_ratio`, `bytes_per_s`, ….
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, f64>,
 }
@@ -168,7 +169,7 @@ impl Sample {
         self.server_cpu_ns.filter(|_| self.operations > 0).map(|ns| ns as f64 / self.operations as f64)
     }
 
-    /// What is not found takes less than what the server finds that does nothing: then the limit is another.
+    /// A miss takes less than the dummy's hit, so the limit is a different one.
     fn finds(&self) -> bool {
         self.misses.saturating_mul(MISSES_PART) <= self.operations
     }

@@ -54,11 +54,11 @@ pub struct Described {
     pub transport: String,
     /// `meta`, `text`, `binary`, or `auto`.
     pub protocol: String,
-    /// What each server says to `version`.
+    /// Each server's answer to `version`.
     pub versions: Vec<String>,
-    /// What it was started with, if the benchmark started it.
+    /// The command line, if the benchmark started it.
     pub command: Option<String>,
-    /// What the program says to `-V`, if the benchmark started it.
+    /// The output of the program's `-V`, if the benchmark started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
     /// Of `stats settings`, what bears upon speed and room, by the names that it has there.
@@ -128,10 +128,10 @@ impl Url {
     }
 }
 
-/// The protocol with this name.
+/// Returns the protocol of this name.
 ///
 /// # Errors
-/// There is none.
+/// The name is unknown.
 pub fn protocol(name: &str) -> Result<Protocol> {
     Ok(match name {
         "auto" => Protocol::Auto,
@@ -205,7 +205,7 @@ impl Target {
         self.urls.iter().any(|url| url.shared_memory)
     }
 
-    /// What results tell of it.
+    /// Returns the target's description for the results.
     ///
     /// # Errors
     /// A server cannot be reached.

@@ -34,7 +34,7 @@ const KEY_BYTES: usize = 20;
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Meta, Protocol::Text, Protocol::Binary];
 
-/// What is wrong with answers to gets.
+/// The faults of answers to gets.
 const OF_GETS: [&str; 6] =
     ["wrong@10", "foreign@10", "truncated@10", "dropped@10", "swapped@10", "closed@10"];
 /// What is wrong with answers to sets.
@@ -108,7 +108,7 @@ fn places() -> [Listen; 2] {
     [Listen::Tcp(([127, 0, 0, 1], 0).into()), Listen::Unix(socket())]
 }
 
-/// What an experiment comes to with a dummy that is broken in this way, or not.
+/// Returns the result of an experiment with a dummy that has this fault, or none.
 fn outcome(
     experiment: &dyn Experiment,
     fault: Option<Fault>,

@@ -106,7 +106,7 @@ fn requests_in_flight_end_when_they_are_answered_and_not_when_the_next_is_due() 
             println!("{median_ms} ms, {outcome:?}");
             median_ms < 60.0
         };
-        // A round in which the machine stood still says nothing.
+        // A round in which the machine stalled proves nothing.
         assert!((0..5).any(is_short), "they end when the next is due, a hundred milliseconds later");
     }
 }
@@ -173,7 +173,7 @@ fn an_open_loop_makes_as_many_requests_as_it_should() {
     assert!(outcome.elapsed_ns >= 200_000_000, "{outcome:?}");
 }
 
-/// A text server on a port of its own for one connection: `answer` is told of each key in turn, and says what is sent.
+/// A text server on a free port for one connection: `answer` gets each key in turn and returns the bytes to send.
 fn broken(answer: impl FnMut(u64, &str) -> Vec<u8> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("tcp://{}", listener.local_addr().expect("an address"));
@@ -232,7 +232,7 @@ fn a_stall_is_seen_in_every_request_that_should_have_been_made_meanwhile() {
     // Those of the first 200 ms of the stall had to wait for 100 ms of it at least, whatever else the machine does.
     let open = long(&with(Pace::Open { rate_per_s: RATE, arrivals: Arrivals::Even }));
     assert!(open >= 199, "{open}");
-    // Who asks one after the other has no time for more of them, though the server did the same.
+    // A client that sends one request after another has no time for more, though the server did the same.
     let closed = long(&with(Pace::Closed));
     assert!(closed <= 10, "{closed}");
 }

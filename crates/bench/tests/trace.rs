@@ -205,7 +205,7 @@ fn malformed_files_are_told_or_counted() {
     assert!(replayed(&packed.replay()).expect_err("compressed").contains("zstd -dc"));
 }
 
-/// What the fake server does wrong.
+/// A fault of the fake server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     /// Nothing.

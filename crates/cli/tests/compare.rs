@@ -41,14 +41,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What it says when it fails, which it must.
+/// Runs a comparison that must fail, and returns its error.
 fn error(servers: &[&str]) -> String {
     let output = compare(&[&SHORT[..], servers].concat());
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
     text(&output.stderr)
 }
 
-/// What processes with this text in their command line there are, but for this one.
+/// Returns the other processes with this text in their command lines.
 fn processes(with: &str) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").expect("a list").flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

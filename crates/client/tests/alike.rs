@@ -1,4 +1,4 @@
-//! Calls come to the same through shared memory and over TCP in each of the protocols, of servers alike.
+//! Calls have the same results through shared memory and over TCP, in each of the protocols.
 
 mod common;
 

@@ -64,7 +64,7 @@ fn every_key_is_where_libmemcached_looks_for_it() {
     assert_eq!(checked, (8 * (HASHES.len() * 19 + 3) + 2) * 64);
 }
 
-/// What a line of the file is about, by its words.
+/// Parses the distribution that a line of the file is about.
 fn distribution_of(words: &[&str], servers: u32) -> Distribution {
     let hash = match words {
         ["usual", "modula"] => return Distribution::Modula,

@@ -194,7 +194,7 @@ fn many_threads_and_writers_beside_readers() {
                 .collect();
             for turn in 0..amount(1500, 200) {
                 write(turn % KEYS, turn);
-                // What was stored before is seen by who asks now.
+                // A client that asks now sees values stored before.
                 if turn % 10 == 0 {
                     let item = cache.get(format!("{mode:?}{}", turn % KEYS).as_bytes());
                     assert_eq!(item.expect("answered").expect("there").value[0], (turn % 251) as u8);
@@ -246,7 +246,7 @@ fn reads_go_on_whichever_workers_the_connections_are_of() {
         let value = pattern(round, 100);
         cache.set(b"key", &value, Ttl::NEVER).expect("stored");
         assert!(cache.get(b"key").expect("answered").expect("there").value == value);
-        // What does not wait has a connection of its own.
+        // Non-blocking calls have a connection of their own.
         let mut request = cache.iset("key", value.clone(), Ttl::NEVER);
         assert_eq!(request.wait().result.expect("stored"), Outcome::Stored);
         let before = stat(&control, "", "cmd_get");
@@ -314,7 +314,7 @@ fn who_comes_by_an_address_of_another_kind_than_the_fabrics_is_served() {
     assert!(is_one_sided(&cache));
 }
 
-/// A client of a server that agrees on the fabric, and names an end that nobody has; how many asked for it.
+/// Plays a server that agrees on the fabric and names an endpoint that does not exist; counts the attempts.
 fn answer_no_end(socket: TcpStream, hello: &str, attached: &AtomicUsize) {
     let mut socket = BufReader::new(socket);
     let mut line = String::new();
@@ -378,7 +378,7 @@ fn an_end_that_is_not_reached_is_told_or_gone_round() {
                 panic!("by TCP")
             };
             assert!(why.contains("not reached"), "{why}");
-            // That it is in vain is known for a while.
+            // The client remembers the failure for a while.
             let before = attached.load(Ordering::Relaxed);
             assert!(cache.iget("key", Vec::new()).wait().result.is_ok());
             assert_eq!(attached.load(Ordering::Relaxed), before);
@@ -481,7 +481,7 @@ fn killed_clients_leave_nothing_behind() {
         control.stats("reset").remove(0).expect("answered");
         client.kill();
         until("it is gone", || on_fabric(&control) == 0);
-        // What it had is the next one's.
+        // Its memory is reused by the next one.
         let now = stat(&control, "fabcache", "fabric_buffer_bytes");
         assert_eq!(*buffers.get_or_insert(now), now);
     }
@@ -556,7 +556,8 @@ fn a_server_that_stood_still_bears_readers_that_have_left_meanwhile() {
         until_up(|| cache.set(b"key", b"value", Ttl::NEVER).is_ok());
         server.stop_asleep();
         let got = cache.get(b"key");
-        // What a reader before left may be known by now, and the system reads a server's memory though that is stopped.
+        // An earlier reader's connection may be established by now, and the kernel serves reads of a stopped server's
+        // memory.
         assert!(got.is_err() || round > 0, "{got:?}: the ends do not know each other, and nobody answers");
         drop(cache);
         server.resume();
@@ -569,7 +570,7 @@ fn a_server_that_stood_still_bears_readers_that_have_left_meanwhile() {
     }
 }
 
-/// What a server is reached through by TCP, and can be cut off from.
+/// A TCP proxy before a server, which can be cut.
 struct Passage {
     address: String,
     is_cut: Arc<AtomicBool>,
@@ -693,7 +694,7 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
         drop(cache);
         let is_kept = own_ends() > 0;
         assert!(is_kept || !is_there, "{round}: given back while the server may write to it; get: {got:?}");
-        // What was free is used again, as programs do.
+        // Freed memory is used again, as programs do.
         let memory: Vec<Vec<u8>> = (0..32).map(|_| vec![0; BYTES]).collect();
         memory.iter().for_each(|block| assert!(block[0] == 0));
         server.resume();

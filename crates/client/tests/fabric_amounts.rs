@@ -74,7 +74,7 @@ impl Pairs {
                 }
             }
             wrote += began.elapsed();
-            // What is read is nothing that was there before.
+            // Old contents must not pass for a value.
             values.iter_mut().for_each(|value| value.fill(0));
             let began = Instant::now();
             if *window == 1 {
@@ -147,8 +147,8 @@ fn pairs_of_512_megabytes_are_written_and_read_back() {
 const ADDRESS: &str = "FABCACHE_TEST_ADDRESS";
 const CLIENTS: &str = "FABCACHE_TEST_CLIENTS";
 const PROCESSES: usize = 4;
-/// What all clients together may cost the server that has none yet: of each worker its buffers, of which nothing was touched
-/// before …
+/// Maximum memory that all clients together may cost a fresh server: the buffers of each worker, none of which was
+/// touched before …
 const BUFFERS_KB: u64 = 14 << 10;
 /// … and of each client 152 KiB at most, its connection, and what libfabric keeps of a peer.
 const CLIENT_KB: u64 = 152 + 40;

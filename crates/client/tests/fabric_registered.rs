@@ -50,7 +50,7 @@ fn values_of_all_lengths_come_whole() {
         vec![0, 1, 64, 1000, 4096, 16 << 10, 65 << 10, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20];
     lengths.extend([3, 100_000, 20 << 20]);
     lengths.truncate(amount(lengths.len(), 9));
-    // What is longer than its room comes as well.
+    // Longer values than the buffer are read as well.
     const ROOM: usize = 6 << 20;
     for mode in MODES {
         let cache = over(&address, options(mode));
@@ -183,7 +183,7 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
     let later = patient(&path.0);
     until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
     until_up(|| cache.set(b"up", b"", Ttl::NEVER).is_ok());
-    // What was asked for first may come now.
+    // The request made first may complete now.
     for _ in 0..20 {
         for buffer in &mut buffers {
             assert_eq!(get(&cache, "other", buffer), Some(0));
@@ -231,7 +231,7 @@ fn values_of_all_lengths_are_stored_whole() {
             assert_eq!(was_shown(&buffer), (16 << 10..=ROOM).contains(&len), "{len} bytes: {buffer:?}");
             let item = beside.get(key.as_bytes()).expect("answered").expect("stored");
             assert!(item.value == value && item.flags == 7, "{len} bytes");
-            // What was found can be changed and stored again.
+            // A found value can be changed and stored again.
             assert_eq!(get(&cache, key, &mut buffer), Some(7));
             buffer.value_mut().reverse();
             let stored = cache.store_registered(key.as_bytes(), &mut buffer, Mode::Replace, Ttl::NEVER, 8);

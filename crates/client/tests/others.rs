@@ -15,7 +15,7 @@ fn told(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run cargo xtask protocols"))
 }
 
-/// What servers say alike that have not done the same before: each counts CAS and tells of itself.
+/// Removes what differs between servers with different histories: CAS values and statistics.
 fn in_common(call: &Call, done: Done) -> Done {
     match done {
         Done::Said(_) if matches!(call, Call::Stats | Call::Versions) => Done::Said("something".into()),
@@ -37,9 +37,9 @@ fn is_of_one_server(call: &Call) -> bool {
     matches!(call, Call::GetAndTouch(..) | Call::Flush | Call::Stats | Call::Verbosity)
 }
 
-/// memcached takes for a number what begins with one that something white follows, and reads on in memory that is not the item's:
-/// what is white all through may be one, and one of 2^63 and more is none if a `-` comes behind it. What takes fewer bytes than
-/// there were it fills up with spaces, but not while its own upkeep holds the item.
+/// memcached accepts as a number any digits followed by white space, and reads beyond the item: an all-blank value
+/// may be a number, and one of 2^63 or more is none if a `-` follows. A result with fewer digits is padded with
+/// spaces, except while memcached's maintenance holds the item.
 fn is_by_chance_for(found: &Done, delta: u64, decrement: bool) -> bool {
     let Done::Items(items) = found else { return false };
     let is_so = |value: &[u8]| {

@@ -20,7 +20,7 @@ fn client(address: &str, protocol: Protocol) -> Client {
 }
 
 fn client_with(address: &str, options: Options) -> Client {
-    // What was down is asked again at once.
+    // A failed server is tried again at once.
     Client::new([address], Options { retry_after: Duration::ZERO, ..options }).expect("an address")
 }
 
@@ -30,7 +30,7 @@ fn is_key<T: std::fmt::Debug>(result: Result<T, Error>) -> bool {
 
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     match result {
-        Err(Error::Server { failure: Failure::Rejected(why), .. }) => why,
+        Err(Error::Server { failure: Failure::Refused(why), .. }) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -52,7 +52,7 @@ fn is_text(cache: &Client) -> bool {
     }
 }
 
-/// What stands before a server and does not know the meta protocol.
+/// A proxy that does not know the meta protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ignorant {
     /// It says so.
@@ -143,7 +143,7 @@ fn who_does_not_know_the_meta_protocol_is_spoken_to_in_text() {
     let cache = client(&gate.address(), Protocol::Auto);
     assert!(!is_text(&cache));
     assert_eq!(gate.asked(), 2);
-    // Who is told is not asked.
+    // A configured protocol is not probed.
     for protocol in [Protocol::Meta, Protocol::Text, Protocol::Binary] {
         let gate = Gate::before(&server, Ignorant::Says);
         let cache = client(&gate.address(), protocol);
@@ -323,7 +323,7 @@ fn who_is_a_user_is_let_in_by_text() {
         as_user(user("ann", "secret word")).set(b"key", b"value", Ttl::NEVER).expect("stored");
         assert_eq!(rejected(as_user(user("ann", "secret")).get(b"key")), "authentication failure");
         let unknown = as_user(None).get(b"key");
-        // What a server takes is asked on a new connection.
+        // The protocol is probed on a new connection.
         let why = if protocol == Protocol::Auto { rejected(unknown) } else { refused(unknown) };
         assert_eq!(why, "unauthenticated");
     }

@@ -113,7 +113,7 @@ fn misses_refusals_and_what_cannot_be_asked() {
     assert_eq!(completed.result.expect("answered"), Outcome::NotFound);
     let completed = huge.wait();
     assert_eq!(completed.value.len(), 20 << 20, "given back all the same");
-    assert!(matches!(failure(completed), Failure::Rejected(why) if why.contains("too large")));
+    assert!(matches!(failure(completed), Failure::Refused(why) if why.contains("too large")));
     assert_eq!(behind.wait().result.expect("the connection goes on"), Outcome::Stored);
 
     behind.bset(b"with space\n", b"in base64", Ttl::NEVER);

@@ -95,7 +95,7 @@ fn long_answers_of_many_keys_come_while_others_are_still_asked_for() {
     let mut other = UnixStream::connect(address.strip_prefix("unix://").expect("its path")).expect("up");
     for (i, key) in keys.iter().enumerate() {
         cache.set(key.as_bytes(), &pattern(i, 20_000), Ttl::NEVER).expect("stored");
-        // What is stale is asked for.
+        // Stale items are requested from the server.
         writeln!(other, "md {key} I q\r").expect("taken");
     }
     writeln!(other, "mn\r").expect("taken");
@@ -307,7 +307,7 @@ fn no_get_returns_what_a_killed_server_had_once_another_has_answered() {
         let mut number = 0u64;
         for round in 0..12 {
             until_up(|| {
-                // What was answered before this server is gone with the last.
+                // Values of the last server ended with it.
                 number += 1;
                 writer.set(b"key", &number.to_le_bytes(), Ttl::NEVER).is_ok()
             });

@@ -73,7 +73,7 @@ fn keys_and_values_that_no_server_takes_are_refused() {
     assert!(error.to_string().contains("object too large for cache"), "{error}");
     cache.set(b"k", b"no number", Ttl::NEVER).expect("the connection goes on");
     let error = cache.incr(b"k", 1).expect_err("no number");
-    assert!(matches!(&error, Error::Server { failure: Failure::Rejected(_), .. }), "{error}");
+    assert!(matches!(&error, Error::Server { failure: Failure::Refused(_), .. }), "{error}");
     assert_eq!(value(&cache, b"k").as_deref(), Some(&b"no number"[..]));
 }
 

@@ -157,7 +157,7 @@ fn binary_clients_use_sasl_plain() {
     let mut d = server.connect();
     assert_eq!(ask(&mut d, SASL_AUTH, b"PLAIN", b"ann\0ann\0secret").status, 0);
     assert_eq!(ask(&mut d, 0x00, b"a", b"").value, b"x");
-    // Who fails afterwards is out again.
+    // A later failure ends the authenticated state.
     assert_eq!(ask(&mut d, SASL_AUTH, b"PLAIN", b"\0ann\0wrong").status, AUTH_FAILED);
     assert_eq!(ask(&mut d, 0x00, b"a", b"").status, AUTH_FAILED);
     d.hear_end();

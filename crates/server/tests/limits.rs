@@ -1,4 +1,4 @@
-//! What clients can take from the server and from each other, and that there is an end to it.
+//! Limits of what clients can take from the server and from each other.
 
 mod common;
 
@@ -319,7 +319,7 @@ fn nobody_keeps_a_worker_to_himself() {
 
 #[test]
 fn who_sends_no_requests_gives_way_as_well() {
-    // What a watcher says, and a line without an end.
+    // A watcher's input, and a line without an end.
     for (first, rest) in [("watch fetchers\r\n", "x"), ("get ", " ")] {
         let server = serve("-t 1 -R 1");
         let mut other = server.connect();

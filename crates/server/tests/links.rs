@@ -532,7 +532,7 @@ fn an_idle_server_sleeps_however_many_clients_it_has() {
     std::thread::sleep(Duration::from_secs(4));
     let spent = Duration::from_nanos(cpu_ns(&process) - before);
     println!("idle with {crowd} clients: {:?} of CPU a second", spent / 4);
-    // A thousand times what it is, on whatever machine; who does not sleep takes all of it.
+    // A thousand times the normal value on any machine; a worker that does not sleep uses all of it.
     assert!(spent / 4 < Duration::from_millis(100), "{spent:?} in four seconds");
     for client in &mut clients {
         client.ask("mn\r\n", "MN\r\n");

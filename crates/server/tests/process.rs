@@ -164,7 +164,7 @@ fn a_daemon_goes_on_behind_the_terminal() {
     drop(daemon);
 }
 
-/// Ended, where nobody asks how.
+/// Returns whether the process has ended and was not waited for.
 fn is_zombie(pid: Pid) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
     status.map_or(true, |status| status.contains("State:\tZ"))

@@ -91,8 +91,8 @@ fn an_answer_too_long_for_datagrams_harms_nobody() {
     let value = "x".repeat(1 << 20);
     tcp.say(format!("set a 0 0 {}\r\n{value}\r\n", value.len()));
     tcp.hear("STORED\r\n");
-    // Some megabytes: more than a connection may have waiting, and much of it is lost on the way to a client that
-    // does not read.
+    // Some megabytes: more than a connection may queue, and most of it is lost on the way to a client that does not
+    // read.
     udp.say(1, "get a a a\r\n");
     // More than can be sent.
     udp.say(2, format!("get {}\r\n", "a ".repeat(20_000)));

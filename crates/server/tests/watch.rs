@@ -147,7 +147,7 @@ fn who_may_watch_and_what() {
     let mut watchers: Vec<_> = (0..20).map(|_| watcher(&server, topics)).collect();
     assert_eq!(c.count("", "log_watchers"), 20);
     c.ask("watch fetchers\r\n", "WATCHER_TOO_MANY log watcher limit reached\r\n");
-    // What a watcher says does not matter, but leaving does.
+    // A watcher's input is ignored, but its disconnect is not.
     watchers[0].say("get a\r\nset b 0 0 1\r\nx\r\n");
     watchers.pop();
     wait_until("it has left", || c.count("", "log_watchers") == 19);

@@ -240,8 +240,8 @@ def errors(client):
 
 
 def noreply(client):
-    # Each quiet store brings a no-op whose answer the client leaves unread until it reads something:
-    # a Unix socket holds a few hundred such answers before both ends stand still.
+    # Each quiet store brings a no-op whose answer the client leaves unread until it reads something: a Unix socket
+    # holds a few hundred such answers before both ends block.
     for n in range(1000):
         client.set(f"quiet-{n}", n, ttl=TTL_S, no_reply=True)
         if n % 100 == 99:

@@ -24,7 +24,7 @@ pub enum End {
     Closed,
     /// Nothing more came for too long.
     TimedOut,
-    /// What came is not an answer of this shape.
+    /// The answer does not have this shape.
     Malformed,
     /// An earlier answer had no proper end, so this one was never looked for.
     Missing,

@@ -30,7 +30,7 @@ impl CasBook {
     }
 
     fn pair(&mut self, key: Option<&Key>, theirs: u64, ours: u64) -> Result<(), String> {
-        // 0 says that there is none.
+        // 0 means no CAS value.
         if (theirs, ours) == (0, 0) {
             return Ok(());
         }
@@ -55,7 +55,7 @@ impl CasBook {
     }
 }
 
-/// What comparing needs to know besides the answers.
+/// The context of a comparison besides the answers.
 pub struct Comparison<'a> {
     /// CAS values of the sequence.
     pub book: &'a mut CasBook,

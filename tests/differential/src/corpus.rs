@@ -1,7 +1,7 @@
 //! Bad input that is always sent, whatever the seed: one entry for each way in which clients have hurt
 //! servers.
 //!
-//! What the servers answer is compared, but for the entries that ask only that the server lives on: there
+//! The servers' answers are compared, except for the entries that only check that the server survives: there
 //! memcached 1.6.18 itself waits for ever, reads its own buffer twice, or loses its place in the stream.
 
 use crate::request::Request;

@@ -1,5 +1,5 @@
-//! A server for tests: a small part of memcached, with faults to order. What it does not know it answers
-//! alike each time, which is all that a comparison needs.
+//! A server for tests: a small part of memcached, with faults on request. Unknown commands get the same answer each
+//! time, which is enough for a comparison.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::answer::HEADER_LEN;
 
-/// What it does wrong.
+/// The fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! What a run is to do.
+//! Options of a run.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

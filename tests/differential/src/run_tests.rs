@@ -1,4 +1,4 @@
-//! The whole way against servers made for tests: no difference where there is none, and every fault is found.
+//! Whole runs against test servers: no difference between equal servers, and every fault is found.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use std::thread;
 
 use anyhow::Result;
 
-/// What it does to the answers, each time that there is an opportunity for it.
+/// The change made to every answer that it fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Harm {
     /// Changes one bit of one byte.

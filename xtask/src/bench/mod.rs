@@ -46,7 +46,7 @@ pub struct Args {
     server: Option<PathBuf>,
 }
 
-/// What there is to do.
+/// The parts of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Every subcommand with --quick, and with --verify where it has that

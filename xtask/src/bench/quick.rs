@@ -28,8 +28,8 @@ struct Measurement {
 enum Against {
     /// They are up, and reached in each of the ways.
     Urls,
-    /// The measurement, which is told of `{fabcached}` and `{memcached}`, and where its results go, `{json}`, if they have the
-    /// format that those of servers have.
+    /// The measurement starts them: `{fabcached}` and `{memcached}` in its arguments are replaced by programs, and
+    /// `{json}` by the file for its results, if they have the format of results of servers.
     Programs,
     /// Nobody: that is no measurement of servers, is no measurement at all, or takes long. Why.
     Nothing(&'static str),
@@ -146,7 +146,7 @@ fn ensure_all_known(subject: &Measured, interrupt: &Interrupt) -> Result<()> {
 fn subcommands(help: &str) -> BTreeSet<&str> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let listed = listed.take_while(|line| line.starts_with("  "));
-    // What goes on in the next line is further in.
+    // Continuation lines are indented further.
     let listed = listed.filter(|line| !line.starts_with("   "));
     listed.filter_map(|line| line.split_whitespace().next()).collect()
 }
@@ -160,7 +160,7 @@ fn is_fine(
 ) -> Result<bool> {
     let scratch = Scratch::create()?;
     let mut command = Command::new(&subject.tool);
-    // What went wrong is told by the error, not by where in the program it was.
+    // The error says what went wrong; a backtrace adds nothing.
     command.args(["bench", measurement.subcommand]).env("RUST_BACKTRACE", "0");
     let memcached = subject.programs.memcached.to_string_lossy();
     let fabcached = subject.programs.fabcached.to_string_lossy();

@@ -27,7 +27,7 @@ const MEMORY_MIB: u32 = 1024;
 const KEY_BYTES: u32 = 39;
 const VALUE_BYTES: u32 = 1_695;
 
-/// What memcaslap is told to do: nine gets to a set, keys of 20 bytes, values of 400.
+/// memcaslap's work: nine gets to a set, keys of 20 bytes, values of 400.
 const MEMCASLAP_WORK: &str = "key\n20 20 1\nvalue\n400 400 1\ncmd\n0 0.1\n1 0.9\n";
 /// Clients, of which each of memcaslap's has so many keys of its own.
 const CLIENTS: [u32; 2] = [4, 16];

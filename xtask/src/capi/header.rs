@@ -95,7 +95,7 @@ pub struct Function {
     pub name: String,
     /// What it returns.
     pub result: String,
-    /// With their types; none where there are none.
+    /// The arguments with their types.
     pub arguments: Vec<String>,
     /// What is said of it, a paragraph a string.
     pub comment: Vec<String>,

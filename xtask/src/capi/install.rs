@@ -44,11 +44,11 @@ pub fn run(args: &InstallArgs) -> Result<()> {
 /// The header of RDMA-Memcached's calls, beside libmemcached's own headers.
 const REQUESTS: &str = "libmemcached/requests.h";
 
-/// Debian's libraries, whose names libfabcache.so takes over, by the name that programs are linked to. They are in a folder of
-/// their own: only who looks there gets this one in their place.
+/// Debian's libraries that libfabcache.so stands in for, by soname. They are in a folder of their own, so only
+/// programs that search it get this library instead.
 pub const LIBRARIES: [&str; 3] = ["libmemcached.so.11", "libmemcachedutil.so.2", "libhashkit.so.2"];
 
-/// What programs that are linked against the library look for.
+/// The soname that programs linked against the library load.
 pub fn soname() -> String {
     format!("libfabcache.so.{}", env!("CARGO_PKG_VERSION_MAJOR"))
 }

@@ -14,7 +14,7 @@ use crate::workspace;
 
 /// A page to be installed.
 pub struct Page {
-    /// What it is found by: the first is its own.
+    /// Its names: the first is its own.
     pub names: Vec<String>,
     pub section: String,
     pub text: String,

@@ -54,7 +54,7 @@ pub struct Args {
     server: Option<PathBuf>,
 }
 
-/// What there is to check.
+/// The parts of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// What is recorded of Debian's headers and library, and the table of functions

@@ -84,7 +84,7 @@ fn output(program: &Program, built: &Path, recorded: &Path, preload: Option<&Pat
     let output = command.output().with_context(|| format!("{} cannot be started", built.display()))?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}: {}\n{errors}", program.name, output.status);
-    // What the loader says when it cannot load it.
+    // The loader's message if it cannot load the library.
     ensure!(!errors.contains("LD_PRELOAD"), "{errors}");
     String::from_utf8(output.stdout).with_context(|| format!("what {} prints is no text", program.name))
 }

@@ -6,7 +6,7 @@ for interface in all v0 v1; do
     echo 1 >/proc/sys/net/ipv4/conf/$interface/accept_local
     echo 0 >/proc/sys/net/ipv4/conf/$interface/rp_filter
 done
-# What comes in is looked up as local after these rules, which are about what is sent.
+# Incoming packets are looked up as local after these rules, which are for outgoing ones.
 ip rule add pref 100 lookup local
 ip rule del pref 0
 ip rule add pref 10 to 10.77.0.2 iif lo lookup 101

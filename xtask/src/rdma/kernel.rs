@@ -86,7 +86,7 @@ impl Kernel {
         Ok(Self { folder, version })
     }
 
-    /// What it is called.
+    /// The kernel's version.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -213,7 +213,7 @@ fn in_order<'a>(dependencies: &'a str, builtin: &str, wanted: &[&str]) -> Result
             );
             continue;
         };
-        // What is needed by others stands behind them.
+        // A module's dependencies follow it.
         for file in needs.split_whitespace().rev().chain([path]) {
             if !order.contains(&file) {
                 order.push(file);

@@ -53,16 +53,16 @@ pub struct Ended {
 /// A machine that is not yet running.
 pub struct Machine<'a> {
     pub kernel: &'a Kernel,
-    /// What the machine says on its console, which is kept.
+    /// The file that keeps the machine's console output.
     pub console: PathBuf,
     pub interrupt: &'a Interrupt,
 }
 
 impl Machine<'_> {
-    /// Starts it, runs the steps, and tells of each as it ends; with `aloud`, also what it prints.
+    /// Starts the machine, runs the steps, and reports each as it ends; with `aloud`, prints their output too.
     ///
     /// # Errors
-    /// It does not start, or stops before all steps have been run, or they take longer than the time given.
+    /// It does not start, or stops before all steps have run, or they exceed the time limit.
     pub fn run(
         &self,
         steps: &[Step],

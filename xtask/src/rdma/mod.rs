@@ -26,9 +26,9 @@ use programs::{LeftOut, Program};
 /// The providers of any machine.
 const SOFTWARE: &[&str] = &["tcp;ofi_rxm", "shm"];
 
-/// What `fabcached` sets for itself, as there are servers in the processes of tests. With its cache of registrations,
-/// libfabric lets peers write what was registered for reading. Without the shared context, ofi_rxm of 1.17 crashes over
-/// verbs at a message that nobody waits for, and takes more memory with each peer.
+/// The environment that `fabcached` sets for itself, for servers in the processes of tests. With its registration
+/// cache, libfabric lets peers write memory that was registered for reading. Without the shared context, ofi_rxm of
+/// 1.17 crashes over verbs at a message without a posted receive, and takes more memory with each peer.
 pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("FI_MR_CACHE_MAX_COUNT", "0"),
     ("FI_OFI_RXM_USE_SRX", "1"),
@@ -37,11 +37,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("FI_OFI_RXM_MSG_RX_SIZE", "64"),
 ];
 
-/// What tests are told in the other machine: that all is emulated, so that they do less of what is only more of the same; and
-/// what takes the link between rxe0 and rxe1 down, or up.
+/// The environment of tests in the virtual machine: everything is emulated there, so they repeat less; and the
+/// command that takes the link between rxe0 and rxe1 down or up.
 const IN_MACHINE: &[(&str, &str)] = &[("FABCACHE_EMULATED", "1"), ("FABCACHE_LINK", "'bash /steps/link.sh'")];
 
-/// What tests are told that do all they can.
+/// The environment of the long tests.
 const LONG: &[(&str, &str)] = &[("FABCACHE_LONG", "1"), ("FABCACHE_TORTURE_READS", "300000")];
 
 /// The provider of a machine with RDMA.

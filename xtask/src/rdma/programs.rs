@@ -71,7 +71,7 @@ const OF_SHM: &str = "a client that is killed or stopped while it sends, reads o
 struct Test {
     package: &'static str,
     name: &'static str,
-    /// What of it is run with a provider of this machine, or in a way of the other; else all.
+    /// The tests to run with a provider of this machine, or in one way of the other machine; empty for all.
     parts: &'static [(&'static str, Part)],
 }
 

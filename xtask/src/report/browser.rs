@@ -12,7 +12,7 @@ use crate::process::{self, Interrupt, Scratch};
 /// For one page.
 const PAGE_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// What is between these is what the script found.
+/// The delimiters of the script's findings.
 const FOUND: [&str; 2] = ["<pre id=\"found\">", "</pre>"];
 
 /// Looks at a page; `PAGE`, `WIDTHS` and `PICTURES` come before it.
@@ -26,7 +26,7 @@ pub(super) enum Theme {
 
 pub(super) struct Browser<'a> {
     pub(super) interrupt: &'a Interrupt,
-    /// What it writes goes here.
+    /// The folder for its output.
     pub(super) folder: &'a Path,
 }
 
@@ -49,7 +49,7 @@ impl Theme {
 }
 
 impl Browser<'_> {
-    /// What the page says on its console: nothing, if all is well.
+    /// Returns the page's console messages: none if all is well.
     pub(super) fn console(&self, page: &Path) -> Result<Vec<String>> {
         let (_, log) = self.run(page, &["--enable-logging=stderr", "--dump-dom"])?;
         Ok(log.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned).collect())
@@ -73,7 +73,7 @@ impl Browser<'_> {
         Ok(path)
     }
 
-    /// What the script finds in the page at these widths, and in pictures.
+    /// Runs the script in the page at these widths, and takes pictures.
     pub(super) fn look(
         &self,
         page: &Path,

@@ -1,7 +1,7 @@
-//! `cargo xtask report`: pages of `fabcache bench report`, looked at in a real browser.
+//! `cargo xtask report`: checks pages of `fabcache bench report` in a real browser.
 //!
-//! Results come from a run of `fabcache bench latency` against a server, and from `tests/report`, where there are some of
-//! every subcommand and some of somebody who means ill. What the pages show is held against the files' own numbers.
+//! Results come from a run of `fabcache bench latency` against a server, and from `tests/report`, which has some of
+//! every subcommand and some hostile ones. The numbers on the pages are compared with those in the files.
 
 mod browser;
 mod numbers;
@@ -197,7 +197,7 @@ impl Host {
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 asked.fetch_add(1, Ordering::Relaxed);
-                // Whoever has gone needs no answer.
+                // A client that has disconnected needs no answer.
                 let _ = stream
                     .write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             }

@@ -116,8 +116,8 @@ fn section(found: &Value, expected: &Section) -> Result<()> {
     Ok(())
 }
 
-/// Gives a result one of the rows that fit it; who has that takes another, if there is one. Results that are about as quick fit
-/// each other's rows.
+/// Assigns a result to one of the rows that fit it; a result that holds the row takes another, if one fits. Results
+/// of similar speed fit each other's rows.
 fn place(one: usize, fits: &[Vec<usize>], taken: &mut [Option<usize>], seen: &mut [bool]) -> bool {
     fits[one].iter().any(|&at| {
         if std::mem::replace(&mut seen[at], true) {

@@ -12,7 +12,7 @@ use super::types::{
 use crate::guarded;
 
 impl memcached_st {
-    /// Memory of the handle's allocator; null if there is none left.
+    /// Allocates with the handle's allocator; null if it fails.
     #[inline]
     pub(crate) fn allocate(&self, len: usize) -> *mut c_void {
         match self.allocators.malloc.get() {
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn memcached_get_memory_allocators(
     });
 }
 
-/// What they are given each time.
+/// Returns the context that allocators get.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_get_memory_allocators_context(ptr: Option<&memcached_st>) -> *mut c_void {
     ptr.map_or(std::ptr::null_mut(), |memc| memc.allocators.context.get())

@@ -12,7 +12,7 @@ use crate::guarded;
 struct Change {
     is_decrement: bool,
     by: u64,
-    /// What it is if there is none, and when that expires.
+    /// The number to create and its expiration, if the key is absent.
     initial: Option<(u64, i64)>,
 }
 
@@ -106,7 +106,7 @@ macro_rules! counters {
 
             $(#[$doc])*
             ///
-            /// If there is none, it begins with this one.
+            /// An absent key is created with the initial value.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $initial(
                 ptr: Option<&memcached_st>,
@@ -128,7 +128,7 @@ macro_rules! counters {
 
             $(#[$doc])*
             ///
-            /// If there is none, it begins with this one. The server is that of the group's key.
+            /// An absent key is created with the initial value. The server is that of the group's key.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $initial_by_key(
                 ptr: Option<&memcached_st>,

@@ -19,7 +19,7 @@ pub unsafe extern "C" fn memcached_behavior_set(
     })
 }
 
-/// What one is set to.
+/// Returns the value of a behavior.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_behavior_get(
     ptr: Option<&memcached_st>,
@@ -221,7 +221,7 @@ fn get(memc: &memcached_st, flag: memcached_behavior_t) -> u64 {
     }
 }
 
-/// Bytes of a new socket's buffer; 0 if there is none to be had.
+/// Returns the buffer size of a new socket; 0 if none can be created.
 fn size_of_buffer(option: c_int) -> u64 {
     // SAFETY: it asks for nothing.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };

@@ -101,7 +101,7 @@ fn set_namespace(memc: &memcached_st, namespace: Option<&[u8]>) -> memcached_ret
     }
 }
 
-/// What one is set to.
+/// Returns the value of a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_callback_get(
     ptr: Option<&memcached_st>,

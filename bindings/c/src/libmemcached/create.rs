@@ -11,7 +11,7 @@ use super::handle::State;
 use super::types::*;
 use crate::guarded;
 
-/// A new handle in the caller's memory, or in memory of its own if there is none.
+/// Creates a handle in the caller's memory, or in allocated memory if `ptr` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_create(ptr: *mut memcached_st) -> *mut memcached_st {
     guarded(null_mut(), || {
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn memcached_free(ptr: *mut memcached_st) {
     guarded((), || {
         // SAFETY: null or a handle, the caller promises.
         let Some(memc) = (unsafe { ptr.as_ref() }) else { return };
-        // Whoever lets it go while it is let go is the caller's function below.
+        // A callback below may free the handle a second time.
         if memc.inner().is_none_or(|inner| inner.is_going.replace(true)) {
             return;
         }
@@ -199,7 +199,7 @@ impl memcached_st {
     }
 }
 
-/// What a new handle is set to, with nothing of ours behind it.
+/// Returns the fields of a new handle.
 fn new_settings() -> memcached_st {
     let settings = new_handle(0);
     let state = settings.servers.replace(null_mut());
@@ -224,7 +224,8 @@ pub unsafe extern "C" fn memcached_clone(
         // SAFETY: null or just made.
         let (Some(to), Some(from)) = ((unsafe { at.as_ref() }), source) else { return at };
         if to.take_over(from) != MEMCACHED_SUCCESS {
-            // SAFETY: it was made here, and nobody has it yet.
+            // SAFETY: `memcached_free` takes a handle from `memcached_create`; this one was made above and not yet
+            // returned.
             unsafe { memcached_free(at) };
             return null_mut();
         }

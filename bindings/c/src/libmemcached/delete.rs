@@ -79,7 +79,7 @@ fn try_delete(
     if memc.is_replicated() {
         for replica in memc.replicas(inner, group, key) {
             inner.with_key(key, |key| {
-                // What a replica says is not looked at.
+                // The answers of replicas are ignored.
                 let _ = replica.call(memc, |client| client.delete(key));
             });
         }

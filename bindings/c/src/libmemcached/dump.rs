@@ -1,4 +1,4 @@
-//! All keys that servers tell of.
+//! Lists the keys of all servers.
 
 use std::ffi::{CString, c_void};
 
@@ -39,7 +39,7 @@ fn dump(
         let message = "Binary protocol is not supported for memcached_dump()";
         return Err(memc.fail_with(MEMCACHED_NOT_SUPPORTED, message));
     }
-    // No key is told of before all are known to answer; as in libmemcached, who does not is asked twice.
+    // No key is reported before all servers answer; as in libmemcached, one that does not is tried twice.
     connect_all(memc, &servers).or_else(|_| connect_all(memc, &servers))?;
     let mut result = Ok(());
     for server in &servers {

@@ -13,7 +13,7 @@ use crate::guarded;
 /// So many errors are kept of one query: calls that begin none can fail again and again.
 const REPORTS_MAX: usize = 32;
 
-/// What an error is told with.
+/// The context that an error is reported with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ErrorContext<'a> {
     /// The system's number of it, or 0.
@@ -194,6 +194,6 @@ pub unsafe extern "C" fn memcached_server_error_return(
     })
 }
 
-/// Forgets the errors of one server of a list. Such a one is never asked, so there are none.
+/// Forgets the errors of one server of a list, which never has any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_server_error_reset(_ptr: *mut memcached_server_st) {}

@@ -86,7 +86,7 @@ pub unsafe extern "C" fn memcached_fetch_result(
         }
         if into.options.get() & IS_ALLOCATED != 0 {
             // libmemcached frees it as well, also a caller's.
-            // SAFETY: it is a result of its own, which nobody looks at any more.
+            // SAFETY: `memcached_result_free` takes a valid result; it was made here, and nothing uses it afterwards.
             unsafe { super::result::memcached_result_free(at) };
         }
         null_mut()
@@ -196,7 +196,7 @@ fn of_replica(memc: &memcached_st, inner: &State, full: &[u8]) -> Option<(u32, u
     let key = full.get(inner.namespace.borrow().as_bytes().len()..)?;
     let mut value = Vec::new();
     for replica in memc.replicas(inner, None, key) {
-        // What else it was asked for is still to be fetched.
+        // The remaining keys are still to be fetched.
         let asked = replica.asked.take();
         let found = replica.get(memc, full, &mut value);
         replica.asked.replace(asked);

@@ -1,4 +1,4 @@
-//! What all servers are told: to forget everything, to log more; and what they are asked: their versions.
+//! Commands to all servers: flush, verbosity, version.
 
 use std::ffi::c_char;
 use std::rc::Rc;

@@ -364,7 +364,7 @@ fn try_mget(memc: &memcached_st, group: Option<&[u8]>, keys: &Keys<'_>) -> Resul
 }
 
 impl memcached_st {
-    /// What was asked for and not fetched is of no interest any more.
+    /// Drops requests that were not fetched.
     pub(crate) fn forget_asked(&self, inner: &State) {
         inner.is_asking.set(false);
         for server in inner.instances.borrow().iter() {

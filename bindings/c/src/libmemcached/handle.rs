@@ -13,9 +13,9 @@ use super::instance::memcached_instance_st;
 use super::sasl::Given;
 use super::types::{flags, memcached_st};
 
-/// What of a handle is ours: made by `memcached_create`, gone with `memcached_free`.
+/// The private part of a handle: made by `memcached_create`, freed by `memcached_free`.
 ///
-/// Nothing in it stays borrowed while a callback of the caller's runs, for that may call us again.
+/// Nothing in it stays borrowed while a callback runs, because the callback may call this library again.
 #[derive(Debug, Default)]
 pub struct State {
     /// The servers by position. Callers have pointers to them, which hold until the servers are reset.
@@ -60,7 +60,7 @@ pub struct Report {
 }
 
 impl memcached_st {
-    /// What of it is ours; none before `memcached_create` and after `memcached_free`.
+    /// Returns the private part; `None` before `memcached_create` and after `memcached_free`.
     #[inline]
     pub(crate) fn inner(&self) -> Option<&State> {
         // SAFETY: it is null, or points to what `memcached_create` made, which only `memcached_free` takes away; the caller
@@ -88,7 +88,7 @@ impl memcached_st {
         self.is_binary() && self.number_of_replicas.get() > 0
     }
 
-    /// What is looked up comes with its CAS.
+    /// Returns whether lookups return CAS values.
     #[inline]
     pub(crate) fn tells_cas(&self) -> bool {
         self.has(flags::SUPPORT_CAS | flags::BINARY_PROTOCOL)

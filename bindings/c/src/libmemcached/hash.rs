@@ -39,7 +39,7 @@ macro_rules! functions {
             }
         }
 
-        /// The number of a function: `HASHKIT_HASH_CUSTOM` if it is none of ours.
+        /// Returns the number of a hash function; `HASHKIT_HASH_CUSTOM` if it is not one of this library's.
         pub fn number_of(function: hashkit_hash_fn) -> hashkit_hash_algorithm_t {
             let address = function.map_or(0, |function| function as usize);
             $(if address == $name as *const () as usize {

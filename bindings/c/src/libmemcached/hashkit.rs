@@ -17,7 +17,7 @@ use crate::guarded;
 /// What `hashkit_digest` answers for an algorithm that is not compiled, or none: libhashkit's own.
 const DIGEST_OF_NOTHING: u32 = 1;
 
-/// A string that `hashkit_encrypt` would return; there is none.
+/// The string that `hashkit_encrypt` would return; it always fails.
 #[derive(Debug)]
 pub struct hashkit_string_st(());
 

@@ -55,7 +55,7 @@ pub struct memcached_instance_st {
     pub(crate) errors: RefCell<Vec<Report>>,
 }
 
-/// What stands before the name of a host that is reached over the fabric, in letters of either case: this library's own.
+/// The prefix of host names that are reached over the fabric, in letters of either case: this library's own.
 pub(crate) const FABRIC: &str = "fab://";
 
 /// What stands behind that, if anything does.
@@ -411,7 +411,7 @@ impl memcached_instance_st {
         code
     }
 
-    /// What a failure is to libmemcached's callers. It is noted.
+    /// Translates a failure to libmemcached's code, and records it.
     #[cold]
     pub(crate) fn failed(&self, memc: &memcached_st, error: &Error) -> memcached_return_t {
         let failure = match error {

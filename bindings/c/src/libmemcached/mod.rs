@@ -1,16 +1,16 @@
-//! libmemcached's own names, so that its programs run over shared memory as they are: relinked, or with
+//! libmemcached's names, so that its programs use shared memory unmodified: relinked, or with
 //! `LD_PRELOAD=libfabcache.so`.
 //!
-//! What a function does, and what it asks of its caller, is what the manual of libmemcached 1.1 says: pointers are null or
-//! valid, a length is that of the memory beside it, and a handle belongs to one thread at a time. That is the safety
-//! contract of every function here. Where libmemcached takes null for granted to be absent and crashes, these functions
-//! return `MEMCACHED_INVALID_ARGUMENTS`.
+//! Behaviour and preconditions are those of the manual of libmemcached 1.1: pointers are null or valid, a length is
+//! that of the memory beside it, and one thread at a time uses a handle. That is the safety contract of every
+//! function here. Where libmemcached dereferences an absent argument and crashes, these functions return
+//! `MEMCACHED_INVALID_ARGUMENTS`.
 //!
-//! A handle ([`types::memcached_st`]) is the caller's memory and has libmemcached's public fields; what is ours hangs on one
-//! pointer in it ([`handle::State`]). Each server has a [`fabcache_client::Client`] of its own ([`instance`]); which server a
-//! key belongs to, which of them failed and when they are asked again is decided here, as libmemcached does.
+//! A handle ([`types::memcached_st`]) is the caller's memory and has libmemcached's public fields; one pointer in it
+//! leads to the private part ([`handle::State`]). Each server has a [`fabcache_client::Client`] of its own
+//! ([`instance`]). Key distribution, failure detection and retries are decided here, as libmemcached does.
 //!
-//! Files are called as libmemcached's headers.
+//! Files are named after libmemcached's headers.
 
 #![allow(non_camel_case_types)] // The types of programs written for libmemcached.
 #![allow(clippy::missing_safety_doc)] // It is the same for all, and told above.

@@ -26,7 +26,7 @@ pub struct memcached_pool_st {
 
 #[derive(Debug)]
 struct Handles {
-    /// What all are copies of. Nobody uses it but the pool.
+    /// The handle that all others are clones of. Only the pool uses it.
     model: Handle,
     /// The pool made it itself.
     owns_model: bool,
@@ -190,7 +190,8 @@ pub unsafe extern "C" fn memcached_pool_destroy(pool: *mut memcached_pool_st) ->
         if pool.is_null() {
             return ptr::null_mut();
         }
-        // SAFETY: it came from a box in `create`; the caller promises that nobody uses it any more.
+        // SAFETY: `Box::from_raw` takes back what `create` got from `Box::into_raw`; by the manual the caller gives
+        // up the pool here.
         let pool = unsafe { Box::from_raw(pool) };
         let mut handles = pool.lock();
         handles.idle.drain(..).for_each(Handle::free);

@@ -68,7 +68,7 @@ impl memcached_st {
         !self.is_binary() && key.iter().any(|byte| matches!(byte, 0 | b' ' | b'\n' | b'\r'))
     }
 
-    /// Tells what servers say to a line that is none.
+    /// Reports the servers' answers to an unknown command.
     #[cold]
     pub(crate) fn bad_line(&self, inner: &State, key: &[u8]) -> memcached_return_t {
         self.bad_line_with(inner, key, BAD_LINE)

@@ -1,10 +1,10 @@
 //! RDMA-Memcached's calls that do not wait (its user guide, 0.9.6), with its promise about buffers.
 //!
-//! What it adds to libmemcached is declared in `libmemcached/requests.h`. A request belongs to the thread of its handle; it
-//! can be used again once it is over.
+//! Its additions to libmemcached are declared in `libmemcached/requests.h`. A request belongs to the thread of its
+//! handle; it can be used again once its operation is over.
 //!
-//! Of a value that is stored a copy is made before the call returns, with `memcached_iset` as with `memcached_bset`; so
-//! nothing can be broken by who touches key or value too early.
+//! Both `memcached_iset` and `memcached_bset` copy the value before they return, so a caller that touches key or
+//! value too early breaks nothing.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_char;
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn memcached_request_create(
     })
 }
 
-/// Lets a request go. What it asked for is done all the same; a value that was allocated for it stays the caller's.
+/// Frees a request. Its operation is carried out all the same; a value that was allocated for it stays the caller's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_request_free(
     _ptr: Option<&memcached_st>,

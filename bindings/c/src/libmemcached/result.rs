@@ -128,12 +128,12 @@ impl memcached_result_st {
     }
 }
 
-/// A callback's code by which what it was told of is kept: that of success, or of what is stored later.
+/// Returns whether a callback's code accepts the item: success, or buffered.
 pub fn is_kept(code: memcached_return_t) -> bool {
     matches!(code, MEMCACHED_SUCCESS | MEMCACHED_BUFFERED)
 }
 
-/// A result that holds nothing, in the caller's memory, or in memory of its own if there is none.
+/// Creates an empty result in the caller's memory, or in allocated memory if `ptr` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_result_create(
     memc: Option<&memcached_st>,

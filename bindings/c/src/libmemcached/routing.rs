@@ -20,10 +20,10 @@ pub fn now() -> i64 {
 }
 
 impl memcached_st {
-    /// The server of a key, or of the group it is said to belong to.
+    /// Returns the server of a key, or of its group key.
     ///
     /// # Errors
-    /// There is none.
+    /// No server is left.
     #[inline]
     pub(crate) fn server_of(
         &self,
@@ -72,7 +72,7 @@ impl memcached_st {
         (1..=others).map(|behind| Rc::clone(&servers[(at + behind) % servers.len()])).collect()
     }
 
-    /// What of a key is hashed.
+    /// Returns the part of a key that is hashed.
     fn hashed<'k>(&self, inner: &State, key: &'k [u8]) -> Cow<'k, [u8]> {
         if !self.has(flags::HASH_WITH_NAMESPACE) {
             return Cow::Borrowed(key);

@@ -1,7 +1,7 @@
 //! Names and passwords, for servers that ask for them (SASL, PLAIN).
 //!
-//! What is kept is an array of `sasl_callback_t` (sasl.h), as programs give one and get one: ours if they gave a name and a
-//! password, else their own. It is asked for both whenever a server is connected to.
+//! The state is an array of `sasl_callback_t` (sasl.h), as programs pass and get it: this library's own if they gave
+//! a name and a password, else theirs. The callbacks are called for each new connection.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
@@ -130,7 +130,7 @@ unsafe extern "C" fn secret_of(
 }
 
 impl memcached_st {
-    /// The name and the password for servers, as its callbacks say them; none if there are none.
+    /// Returns the name and password from the callbacks, if any are set.
     pub(crate) fn credentials(&self) -> Option<Credentials> {
         let first: *const sasl_callback_t = self.sasl.callbacks.get().cast();
         // libmemcached sends them by the binary protocol only.
@@ -168,7 +168,7 @@ impl memcached_st {
         self.reconnect();
     }
 
-    /// What another has.
+    /// Copies another handle's callbacks.
     pub(crate) fn copy_sasl(&self, from: &memcached_st) -> memcached_return_t {
         let given = from.inner().and_then(|inner| {
             let given = inner.sasl.borrow();

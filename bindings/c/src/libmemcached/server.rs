@@ -155,7 +155,7 @@ pub unsafe extern "C" fn memcached_server_add_udp(
     unsafe { memcached_server_add_udp_with_weight(ptr, hostname, port, 1) }
 }
 
-/// Tells each function of each server, until one is told of failure.
+/// Calls each function for each server, until one returns a failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_server_cursor(
     ptr: Option<&memcached_st>,

@@ -156,10 +156,10 @@ fn number_at_start(text: &str) -> u64 {
 }
 
 impl memcached_instance_st {
-    /// Its statistics on a topic, by name.
+    /// Returns a server's statistics on a topic, by name.
     ///
     /// # Errors
-    /// It failed, which is noted; or the topic is none to it, which is not.
+    /// The request failed, which is recorded; or the server does not know the topic, which is not.
     pub(crate) fn stats(
         &self,
         memc: &memcached_st,
@@ -193,7 +193,7 @@ impl memcached_instance_st {
     }
 }
 
-/// Begins a query about statistics; the topic, none if there is none.
+/// Parses the topic of a statistics query; `None` without a topic.
 ///
 /// # Safety
 /// `args` is null, or ends with a zero.
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn memcached_stat_get_value(
     })
 }
 
-/// Calls a function with each statistic of each server. What it returns does not count.
+/// Calls a function with each statistic of each server, and ignores its result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_stat_execute(
     memc: Option<&memcached_st>,
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn memcached_stat_execute(
             Ok(begun) => begun,
             Err(rc) => return rc,
         };
-        // Nothing is told of before all are known to answer.
+        // Nothing is reported before all servers answer.
         if let Err(rc) = connect_all(memc, &servers) {
             let is_lost =
                 |server: &&Rc<memcached_instance_st>| server.state.get() == MEMCACHED_SERVER_STATE_IN_TIMEOUT;

@@ -36,7 +36,7 @@ fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Resul
         inner.with_key(item.key, |key| {
             server.store_later(memc, |client| client.bset_with_flags(key, value, ttl, flags))
         })?;
-        // By text, what nobody wants answers to is sent at once.
+        // With the text protocol, requests without replies are sent at once.
         let is_kept = is_buffered && (memc.is_replying() || memc.is_binary());
         return if is_kept { Err(MEMCACHED_BUFFERED) } else { Ok(()) };
     }
@@ -51,7 +51,7 @@ fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Resul
     if mode == Mode::Set && memc.is_replicated() {
         for replica in memc.replicas(inner, group, item.key) {
             inner.with_key(item.key, |key| {
-                // What a replica says is not looked at.
+                // The answers of replicas are ignored.
                 let _ = replica.call(memc, |client| client.store(key, value, mode, ttl, flags));
             });
         }

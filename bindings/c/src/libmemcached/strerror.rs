@@ -1,4 +1,4 @@
-//! What a return code is in words.
+//! Texts of return codes.
 
 use std::ffi::{CStr, c_char};
 

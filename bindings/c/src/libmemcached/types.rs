@@ -1,7 +1,7 @@
 //! libmemcached's structures, as its headers of 1.1.4 lay them out on 64-bit Linux.
 //!
-//! What programs may change under our feet, between two calls and in callbacks, lies in cells; so a reference to a handle
-//! or a result claims nothing that they could break. Threads share none of them: libmemcached's rule as well.
+//! Fields that programs may change between calls and in callbacks are cells, so a reference to a handle or a result
+//! makes no claim that they could break. Threads never share one, which is libmemcached's rule as well.
 
 #![allow(missing_docs)] // Their fields are libmemcached's.
 

@@ -1,4 +1,4 @@
-//! What libmemcachedutil asks of a server or of all, in one call.
+//! libmemcachedutil's one-call queries of a server or of all servers.
 
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
@@ -61,7 +61,7 @@ impl Asker {
 
 impl Drop for Asker {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and nobody uses it after this.
+        // SAFETY: `memcached_free` takes a handle from `memcached_create`; this is the owner's only call, on drop.
         unsafe { memcached_free(self.0) };
     }
 }

@@ -25,7 +25,7 @@ impl Cache {
         &self.client
     }
 
-    /// What the servers are called, in the order in which they were given.
+    /// Returns the servers' names, in the order in which they were given.
     pub(super) fn names(&self) -> &[CString] {
         &self.names
     }
@@ -40,12 +40,12 @@ impl Cache {
     }
 }
 
-/// Opens a client of count servers: "tcp://HOST:PORT", "HOST:PORT", "HOST" or "unix:///PATH", each with "?weight=N" behind it
-/// where one is to have more keys than others. Nothing is connected before it is needed. options may be NULL. The client is put
-/// into *cache, which is NULL after a failure, and is to be closed with fabcache_close().
+/// Opens a client of count servers: "tcp://HOST:PORT", "HOST:PORT", "HOST" or "unix:///PATH", each with "?weight=N"
+/// behind it to give it more keys than others. Connections are made when they are needed. options may be NULL. *cache
+/// receives the client, or NULL after a failure; close it with fabcache_close().
 ///
-/// After fork(), parent and child may both go on with a client, which makes new connections in the child, if no other thread was
-/// in a call with it meanwhile. What was in flight comes to the parent; in the child it has failed.
+/// After fork(), parent and child may both use a client, which makes new connections in the child, if no other thread
+/// was in a call with it during the fork. Operations in flight complete in the parent; in the child they have failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_open(
     addresses: *const *const c_char,
@@ -77,13 +77,14 @@ pub unsafe extern "C" fn fabcache_open(
     })
 }
 
-/// Closes a client; NULL is none. No other thread may be in a call with it. Request objects of it may still be used: they hold
-/// what they need.
+/// Closes a client; NULL is allowed. No other thread may be in a call with it. Its request objects may still be used:
+/// they hold what they need.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_close(cache: *mut Cache) {
     guarded((), || {
         if !cache.is_null() {
-            // SAFETY: it is not NULL, so it is what `fabcache_open` got from Box::into_raw, and nobody uses it any more.
+            // SAFETY: not NULL, so it came from `Box::into_raw` in `fabcache_open`; by the header the caller gives it
+            // up here.
             drop(unsafe { Box::from_raw(cache) });
         }
     });

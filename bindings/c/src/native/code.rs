@@ -28,9 +28,9 @@ pub enum Code {
     /// The value was found and is longer than the buffer, into which nothing was written.
     BufferTooSmall = 5,
 
-    /// An argument is NULL that must not be, or a number is none of those that it may be.
+    /// An argument is NULL that must not be, or a number is out of its range.
     InvalidArgument = 16,
-    /// An address is none of a server.
+    /// A server address is invalid.
     BadAddress = 17,
     /// No server is named.
     NoServers = 18,
@@ -52,7 +52,8 @@ pub enum Code {
     Down = 26,
     /// All servers failed of late.
     AllDown = 27,
-    /// The server refuses: its memory is full or not shared, the value is too large for it, a number is none, or as it says.
+    /// The server refuses: its memory is full or not shared, the value is too large for it, the stored value is not a
+    /// number, or as its text says.
     Refused = 28,
     /// Some servers failed; what the others answered was told.
     Partial = 29,

@@ -3,14 +3,13 @@
 //! The header is made from this folder by `cargo xtask header`, and what is documented here is documented there: for C
 //! readers, in C's words.
 //!
-//! # What every function may take for true
+//! # Preconditions of every function
 //!
 //! The header says so to its callers, and each SAFETY comment here leans on it. An argument that points is NULL, or
 //!
-//! - points to what its type says (a handle: one that `fabcache_open` and the like gave, and nobody has freed), or to as
-//!   many bytes or elements as the argument beside it says;
-//! - is valid, and is not changed by others, until the function returns; and where it is to be written, nobody else reads
-//!   it meanwhile;
+//! - points to what its type says (a handle: one from `fabcache_open` and the like that was not freed), or to as many
+//!   bytes or elements as the argument beside it says;
+//! - is valid and unchanged by others until the function returns; an output is not accessed by others meanwhile;
 //! - a text ends with a NUL.
 //!
 //! NULL is looked for before anything else, and is an error where there must be something ([`Code::InvalidArgument`]).

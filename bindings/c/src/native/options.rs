@@ -1,4 +1,4 @@
-//! What a client does where it has a choice.
+//! A client's options.
 
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::code::{Code, Fault, answer};
 use super::ffi;
 use crate::guarded;
 
-/// What a client does where it has a choice: made by fabcache_options_new(), read by fabcache_open(). One thread at a time
-/// may change it.
+/// Options of a client: made by fabcache_options_new(), read by fabcache_open(). One thread at a time may change
+/// them.
 #[derive(Default)]
 pub struct Options {
     /// But for the distribution.
@@ -119,13 +119,13 @@ pub extern "C" fn fabcache_options_new() -> *mut Options {
     guarded(std::ptr::null_mut(), || Box::into_raw(Box::default()))
 }
 
-/// Frees options; NULL is none. Clients that were opened with them keep what they were told.
+/// Frees options; NULL is allowed. Clients that were opened with them keep their settings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_free(options: *mut Options) {
     guarded((), || {
         if !options.is_null() {
-            // SAFETY: it is not NULL, so it is what `fabcache_options_new` got from Box::into_raw, and nobody uses it any
-            // more.
+            // SAFETY: not NULL, so it came from `Box::into_raw` in `fabcache_options_new`; by the header the caller
+            // gives it up here.
             drop(unsafe { Box::from_raw(options) });
         }
     });
@@ -187,10 +187,10 @@ pub unsafe extern "C" fn fabcache_options_shared_memory(options: *mut Options, s
     unsafe { change(options, set) }
 }
 
-/// What of the fabric is used with servers whose address begins with fab://. mode is one of FABCACHE_FABRIC_MODE_AUTO,
-/// _ONE_SIDED, _REQUEST. provider and interface are names of libfabric, or NULL for what the server has and what leads there;
-/// both are copied. With or_tcp not 0 TCP serves where the fabric is not to be had, and fabcache_transports() says why; otherwise
-/// calls fail with FABCACHE_REFUSED then.
+/// Sets how servers are used whose address begins with fab://. mode is one of FABCACHE_FABRIC_MODE_AUTO, _ONE_SIDED,
+/// _REQUEST. provider and interface are libfabric's names, or NULL for the server's provider and the interface that
+/// leads there; both are copied. With or_tcp not 0, TCP is used where the fabric is not available, and
+/// fabcache_transports() says why; otherwise calls fail with FABCACHE_REFUSED then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_fabric(
     options: *mut Options,
@@ -322,7 +322,7 @@ pub unsafe extern "C" fn fabcache_options_mapping(
     unsafe { change(options, set) }
 }
 
-/// Who this is, for servers whose clients authenticate. Both texts are copied; with user NULL there is nobody.
+/// Sets the user and password for servers whose clients authenticate. Both texts are copied; user NULL removes them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_credentials(
     options: *mut Options,

@@ -1,7 +1,7 @@
 //! Memory that is registered with a fabric once, for values that are read into it and sent from it without a copy.
 //!
-//! C's pointer is of an `Arc`: an operation that has the buffer holds it too, so that to free it meanwhile is no more than to say
-//! that nobody asks for it again.
+//! C's pointer is that of an `Arc`: an operation in flight holds the buffer too, so freeing it only drops the
+//! caller's reference.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
@@ -23,7 +23,7 @@ const VALUE_BYTES_MAX: usize = 1 << 30;
 pub struct Buffer(Mutex<Option<RegisteredBuffer>>);
 
 impl Buffer {
-    /// What it has; none while an operation has that.
+    /// Locks the buffer; `None` while an operation has it.
     fn lock(&self) -> MutexGuard<'_, Option<RegisteredBuffer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,7 +57,7 @@ unsafe fn held(buffer: *const Buffer) -> Result<Arc<Buffer>, Fault> {
     if buffer.is_null() {
         return Err(Fault::null("buffer"));
     }
-    // SAFETY: it is not NULL, so it is what `fabcache_register` got from Arc::into_raw, and nobody has freed it.
+    // SAFETY: not NULL, so it came from `Arc::into_raw` in `fabcache_register` and has not been freed.
     unsafe { Arc::increment_strong_count(buffer) };
     // SAFETY: as above; this one was just counted.
     Ok(unsafe { Arc::from_raw(buffer) })
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn fabcache_register(cache: *const Cache, size: usize) -> 
     })
 }
 
-/// Frees a buffer; NULL is none. An operation that has it goes on with its memory.
+/// Frees a buffer; NULL is allowed. An operation that has it continues with its memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_buffer_free(buffer: *mut Buffer) {
     guarded((), || {
@@ -90,8 +90,9 @@ pub unsafe extern "C" fn fabcache_buffer_free(buffer: *mut Buffer) {
     });
 }
 
-/// The value that was found last, or put there; its length goes into *length, unless that is NULL. Valid until the buffer is used
-/// again or freed. Not NULL if there is none: the length is 0. NULL while an operation has the buffer.
+/// Returns the value that was last found, or stored in the buffer; its length goes into *length, unless that is NULL.
+/// Valid until the buffer is used again or freed. An empty buffer gives a length of 0 and a pointer that is not NULL.
+/// NULL while an operation has the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_buffer_value(buffer: *const Buffer, length: *mut usize) -> *const c_void {
     guarded(null(), || {
@@ -118,8 +119,8 @@ pub unsafe extern "C" fn fabcache_buffer_resize(buffer: *mut Buffer, length: usi
     })
 }
 
-/// Reads a key's value into a buffer, where fabcache_buffer_value() finds it. What it is goes into *item, unless that is NULL. After
-/// anything but FABCACHE_OK the buffer has no value.
+/// Reads a key's value into a buffer, where fabcache_buffer_value() finds it. Its metadata goes into *item, unless
+/// that is NULL. After anything but FABCACHE_OK the buffer has no value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_get_registered(
     cache: *const Cache,

@@ -1,8 +1,9 @@
-//! Calls that do not wait, and the object that each is known by.
+//! Non-blocking calls, and their request objects.
 //!
-//! What the library needs longer than the call lasts it copies into memory of the request object, which is used again: keys, and
-//! values to be stored that could not be sent at once. Only long values of `fabcache_iset` stay where they are (`Lent`), and
-//! others than the thread that has the request object read them; so to free it in the middle of that is to wait.
+//! The library copies what it needs longer than the call lasts into memory of the request object, which is used
+//! again: keys, and values that could not be sent at once. Only long values of `fabcache_iset` stay where they are
+//! (`Lent`), and are read by other threads than that of the request object; so freeing it in the middle of that
+//! waits.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub struct Request {
     stage: Stage,
     /// The last value that was found; its memory is for the next.
     value: Vec<u8>,
-    /// What it is, if the last operation found one.
+    /// The metadata of the item that the last operation found.
     found: Option<Item>,
     /// The buffer that the operation was given; where a value is that it found.
     registered: Option<Arc<Buffer>>,
@@ -69,7 +70,7 @@ impl AsRef<[u8]> for Lent {
 impl Drop for Request {
     fn drop(&mut self) {
         if let Stage::InFlight(Given::Value | Given::Registered) = self.stage {
-            // What was given is the caller's again when this is gone.
+            // Borrowed memory is the caller's again once this is dropped.
             self.request.wait();
             self.give_back();
         }
@@ -102,14 +103,15 @@ pub unsafe extern "C" fn fabcache_request_new(cache: *const Cache) -> *mut Reque
     })
 }
 
-/// Frees a request object; NULL is none. An operation that is not over is left to itself: it is done or not, and nobody is told.
-/// Its buffers are the caller's again when this returns: for that a long value of fabcache_iset(), or what has a
-/// fabcache_buffer, is waited for.
+/// Frees a request object; NULL is allowed. An unfinished operation is abandoned: it is carried out or not, and no
+/// one is notified. Its buffers are the caller's again when this returns: for that it waits for a long value of
+/// fabcache_iset() and for an operation on a fabcache_buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_request_free(request: *mut Request) {
     guarded((), || {
         if !request.is_null() {
-            // SAFETY: it is not NULL, so it is what `fabcache_request_new` got from Box::into_raw, and nobody uses it any more.
+            // SAFETY: not NULL, so it came from `Box::into_raw` in `fabcache_request_new`; by the header the caller
+            // gives it up here.
             drop(unsafe { Box::from_raw(request) });
         }
     });

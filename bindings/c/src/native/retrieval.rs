@@ -16,7 +16,7 @@ use crate::guarded;
 /// otherwise.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
 
-/// What is told of a value that was found.
+/// The metadata of a found value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Item {
@@ -24,7 +24,7 @@ pub struct Item {
     pub length: usize,
     /// Tells this version of it from others, for fabcache_cas().
     pub cas: u64,
-    /// What it was stored with for the client's own use.
+    /// The flags that it was stored with, for the client's own use.
     pub flags: u32,
 }
 
@@ -34,8 +34,9 @@ pub struct Item {
 pub type FoundCallback =
     Option<unsafe extern "C" fn(context: *mut c_void, key: usize, value: *const c_void, item: *const Item)>;
 
-/// Reads a key's value into the caller's buffer. What it is goes into *item, unless that is NULL, also where the buffer is too
-/// small: FABCACHE_BUFFER_TOO_SMALL, and item->length is how long it must be. The value is not NUL-terminated.
+/// Reads a key's value into the caller's buffer. Its metadata goes into *item, unless that is NULL, also if the
+/// buffer is too small: FABCACHE_BUFFER_TOO_SMALL, and item->length is the length needed. The value is not
+/// NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_get(
     cache: *const Cache,
@@ -119,14 +120,15 @@ pub unsafe extern "C" fn fabcache_get_and_touch_alloc(
 /// Frees what fabcache_get_alloc() or fabcache_get_and_touch_alloc() gave; NULL is nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_free(value: *mut c_void) {
-    // SAFETY: `value` is NULL, or what `allocate` got from malloc(3), and nobody uses it any more.
+    // SAFETY: `value` is NULL or came from malloc(3) in `allocate`; by the header the caller gives it up here.
     guarded((), || unsafe { libc::free(value) });
 }
 
-/// Reads many keys, asking all servers at once, and calls found for each that is there, in any order. The keys are those at
-/// keys, their lengths at key_lengths; both have count elements. Keys that are not there are not told of.
+/// Reads many keys, asking all servers at once, and calls found for each key that exists, in any order. The keys are
+/// those at keys, their lengths at key_lengths; both have count elements. Absent keys are not reported.
 ///
-/// FABCACHE_PARTIAL: some of the servers failed, and their keys were not told of. Where all did, the code is the first one's.
+/// FABCACHE_PARTIAL: some of the servers failed, and their keys were not reported. If all failed, the code is that of
+/// the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_get_many(
     cache: *const Cache,

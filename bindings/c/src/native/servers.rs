@@ -168,7 +168,7 @@ fn each<T>(
     some_failed(failed, servers)
 }
 
-/// What it comes to where these of so many servers failed.
+/// Returns the code of a call of which these servers failed.
 pub(super) fn some_failed(failed: Vec<Error>, servers: usize) -> Result<Code, Fault> {
     let count = failed.len();
     match failed.into_iter().next() {

@@ -58,7 +58,7 @@ pub unsafe extern "C" fn fabcache_replace(
     unsafe { store(cache, key, key_length, value, value_length, how) }
 }
 
-/// Adds bytes behind a value, whose expiration and flags stay; FABCACHE_NOT_STORED if there is none.
+/// Adds bytes behind a value, whose expiration and flags stay; FABCACHE_NOT_STORED if the key is absent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_append(
     cache: *const Cache,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn fabcache_append(
     unsafe { store(cache, key, key_length, value, value_length, how) }
 }
 
-/// Adds bytes before a value, whose expiration and flags stay; FABCACHE_NOT_STORED if there is none.
+/// Adds bytes before a value, whose expiration and flags stay; FABCACHE_NOT_STORED if the key is absent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_prepend(
     cache: *const Cache,

@@ -1,4 +1,4 @@
-//! What callers are told when something fails.
+//! Return codes and errors of failed calls.
 
 use std::ffi::{CString, c_void};
 use std::net::TcpListener;

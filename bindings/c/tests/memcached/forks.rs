@@ -6,7 +6,7 @@ use fabcache::libmemcached::*;
 
 use crate::common::*;
 
-/// What a child does: whether all was as it should be.
+/// Runs `body` in a child process, which exits with its result.
 fn in_child(body: impl FnOnce() -> bool) -> libc::pid_t {
     // SAFETY: the child is a copy of this thread alone. It uses a handle of this thread's, memory of the C library, whose
     // locks survive a fork, and ends without running what others have left.

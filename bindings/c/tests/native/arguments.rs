@@ -1,4 +1,4 @@
-//! Arguments that are none: addresses that cannot be, and NULL wherever a pointer goes.
+//! Invalid arguments: impossible addresses, and NULL for every pointer.
 
 use super::*;
 

@@ -392,7 +392,7 @@ fn requests_tell_what_they_came_to() {
         assert_eq!(call!(fabcache_bget(request, c"none".as_ptr(), 4, null_mut(), 0)), Code::InProgress);
         assert_eq!(call!(fabcache_wait(request)), Code::NotFound);
         assert!(call!(fabcache_request_value(request, null_mut())).is_null());
-        // What is wrong with a key is told as what the operation came to.
+        // An invalid key is reported as the operation's result.
         assert_eq!(call!(fabcache_bget(request, c"".as_ptr(), 0, null_mut(), 0)), Code::InProgress);
         assert_eq!(call!(fabcache_wait(request)), Code::BadKey);
         let huge = vec![0u8; 8 << 20];
@@ -422,7 +422,7 @@ fn long_values_are_lent() {
             assert_eq!(call!(fabcache_iset(*request, key, 4, start, value.len(), 0, 2)), Code::InProgress);
         }
         let (freed, waited) = requests.split_at(8);
-        // What is in flight is over when this returns.
+        // Operations in flight are over when this returns.
         freed.iter().for_each(|request| call!(fabcache_request_free(*request)));
         for (number, request) in waited.iter().enumerate() {
             let code = if number % 2 == 0 {
@@ -508,7 +508,7 @@ fn values_go_by_memory_that_stays_registered() {
             assert_eq!(call!(fabcache_wait(request)), Code::Ok);
             assert!(value() == Some(expected));
         }
-        // Who frees either while an operation has it is told nothing of that, and nothing else comes of it.
+        // Freeing either while an operation has it has no effect on the operation.
         assert_eq!(call!(fabcache_iset_registered(request, key, 3, buffer, 0, 0)), Code::InProgress);
         call!(fabcache_buffer_free(buffer));
         assert_eq!(call!(fabcache_wait(request)), Code::Ok);

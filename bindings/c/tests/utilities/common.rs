@@ -99,7 +99,7 @@ impl Deref for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the handle is from `memcached_create`, and this owner drops it.
         unsafe { memcached_free(self.0) };
     }
 }

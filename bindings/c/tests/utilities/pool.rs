@@ -53,7 +53,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the pool is from `memcached_pool_create`, and this owner drops it.
         unsafe { memcached_pool_destroy(self.0) };
     }
 }
@@ -117,7 +117,7 @@ fn the_handle_that_is_copied_goes_back_to_its_owner() {
     let some = unsafe { pool.as_ref() };
     // SAFETY: it is a pool, and a handle that it copies and does not hand out.
     assert_eq!(unsafe { memcached_pool_push(some, handle.0) }, MEMCACHED_INVALID_ARGUMENTS);
-    // SAFETY: nobody uses the pool any more.
+    // SAFETY: the pool is from `memcached_pool_create`, and is not used afterwards.
     assert_eq!(unsafe { memcached_pool_destroy(pool) }, handle.0);
 }
 

@@ -60,7 +60,7 @@ impl<'a> Request<'a> {
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the request is of this handle, and this owner drops it.
         unsafe { memcached_request_free(self.handle.some(), self.request) };
     }
 }
@@ -218,7 +218,7 @@ fn a_request_in_progress_is_not_begun_again_and_may_be_let_go() {
         assert_eq!(request.set("key", 0, false), MEMCACHED_SUCCESS);
         assert_eq!(request.set("other", 0, false), MEMCACHED_IN_PROGRESS);
         drop(request);
-        // What it asked for is done all the same.
+        // The operation is carried out all the same.
         let found = Request::at(handle, ptr::null_mut(), 0);
         assert_eq!(found.get("key", false), MEMCACHED_SUCCESS);
         assert_eq!(found.wait(), MEMCACHED_SUCCESS);

@@ -14,7 +14,7 @@ from fabcache.exceptions import (
 
 ServerSpec = Union[Tuple[str, int], str]
 
-# What the text of a server begins with that is reached over the fabric.
+# The prefix of the address of a server on the fabric.
 FABRIC = "fab://"
 
 _RECEIVE_BYTES = 1 << 16

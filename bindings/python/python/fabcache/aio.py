@@ -23,7 +23,7 @@ __all__ = ["Client"]
 
 T = TypeVar("T")
 
-# What stands for the value of a key that there is not.
+# Stands for the value of an absent key.
 _MISSING = object()
 
 
@@ -110,7 +110,7 @@ class Client:
         return result
 
     async def _read(self, ask: Callable[[], Request], missing: Any) -> Any:
-        # A key that is none is told in any case.
+        # An invalid key is reported in any case.
         request = await self._asked(ask)
         try:
             return await self._told(request)

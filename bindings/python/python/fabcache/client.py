@@ -92,7 +92,7 @@ def _flag(value: bytes) -> bool:
     return int(value) != 0
 
 
-# What is told of a server as something else than a whole number.
+# The statistics that are no integers.
 STAT_TYPES: Dict[bytes, Callable[[bytes], Any]] = {
     b"version": bytes,
     b"rusage_user": _float,

@@ -45,7 +45,7 @@ class FabcacheCache(BaseMemcachedCache):  # type: ignore[misc]
             which = (tuple(self._servers), frozenset(self._options.items()))
             hash(which)
         except TypeError:
-            # What cannot be compared is not shared.
+            # A client whose options cannot be compared is not shared.
             return self._made()
         with _making:
             client = _clients.get(which)

@@ -240,7 +240,7 @@ class HashClient:
             self.remove_server(self.clients[name].server)
 
     def _key(self, name: str, key: Key, missing: Any, /, *args: Any, **kwargs: Any) -> Any:
-        # A key that is none is told before any server is chosen.
+        # An invalid key is reported before any server is chosen.
         server = self._server_of(_checked(self, key))
         return self._ask(server, missing, lambda client: getattr(client, name)(key, *args, **kwargs))
 

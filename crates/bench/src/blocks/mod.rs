@@ -203,7 +203,7 @@ impl Experiment for Blocks {
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
         let client = target.client()?;
         let cut = self.cut(target, &client)?;
-        // Also where they are written: so that nobody is the first in memory that no one has used.
+        // The same number of blocks as will be written, so that no round touches memory for the first time.
         fill(&client, &self.items, 0..cut.blocks(), |number| cut.bytes_of(number))?;
         let window = cut.window(self.window);
         let how = How { sets: case.operation == "iset", api: Api::Issued, drain: Drain::Wait };

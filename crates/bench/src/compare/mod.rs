@@ -128,7 +128,8 @@ fn names(ways: &[Route]) -> String {
     ways.iter().map(|way| way.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// What a target is compared with: the last server, reached in the same way or else in its best. None for that itself.
+/// Returns the baseline of a target: the last server over the same transport, or else over its best; `None` for the
+/// baseline itself.
 fn base<'r>(one: &RunningServer, running: &'r [RunningServer]) -> Option<&'r RunningServer> {
     let last = running.last()?;
     let of_last = || running.iter().filter(|other| other.contender == last.contender);

@@ -72,7 +72,7 @@ pub struct RunningServer {
     pub way: Route,
     /// The command that started it, if one did.
     pub command: Option<String>,
-    /// What its program says to `-V`.
+    /// The output of the program's `-V`.
     pub program: Option<String>,
     /// Its process, if it was started.
     server: Option<Server>,
@@ -251,7 +251,7 @@ impl ServerUnderTest {
         }
         let shares = all.iter().any(|word| word == SHARES_MEMORY);
         let mut words = vec![all[0].clone(), "-u".into(), "root".into()];
-        // Whoever comes by a fabric comes by TCP first.
+        // Fabric clients connect over TCP first.
         if matches!(way, Route::Tcp | Route::Fabric) || has_fabric(&all) {
             words.extend(["-l".into(), address.ip().to_string(), "-p".into(), port]);
         }

@@ -77,7 +77,7 @@ const RECIPES: [SetDefinition; 10] = [
 ];
 
 impl SetOptions {
-    /// A load as it is, or for rounds of which there are many.
+    /// Returns the load, shortened if there are many rounds.
     fn load(&self, standard: Load) -> Load {
         let seconds = if self.quick { QUICK_SECONDS } else { standard.seconds };
         Load { seconds, ..standard }
@@ -90,10 +90,10 @@ impl Set {
         RECIPES.iter().map(|recipe| recipe.name).chain(["all"]).collect()
     }
 
-    /// The sets of these names.
+    /// Returns the sets of these names.
     ///
     /// # Errors
-    /// There is none of this name; keys cannot be so long.
+    /// There is no set of this name; the key length is not supported.
     pub fn of_names(names: &[String], wishes: &SetOptions) -> Result<Vec<Set>> {
         let mut sets: Vec<Set> = Vec::new();
         for name in names {

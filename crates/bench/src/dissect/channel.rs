@@ -25,7 +25,7 @@ const NAP: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 512;
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// What the thread does with what comes.
+/// What the thread answers.
 pub enum AnswerMode {
     /// So many bytes are answered by so many.
     Echo(usize, usize),

@@ -1,13 +1,13 @@
 //! The stages through shared memory.
 //!
-//! A set goes through a channel: its very bytes to an echo in a thread of ours, then to one that decodes them, then the client
-//! library's call to the server. What the library takes is a part of what is left for the server, as the dummy has no items
-//! that it could share.
+//! A set goes through a channel: first its bytes to an echo in a thread of this process, then to one that decodes
+//! them, then the client library's call to the server. The server's share includes the library's, as the dummy has no
+//! items that it could share.
 //!
-//! A get is the client's own reading of the server's memory. What the machine takes for that whatever the program, two loads
-//! from as much memory of which the second depends on the first, the bucket's line and the item's, and the copy of the value
-//! out of it, is measured by itself; what is left is the client's: hash, checks, and the memory for the value. Loads of keys in
-//! turn are found by the processor's prefetchers better than those of the floor, so that what is left can be negative.
+//! A get is the client's own read of the server's memory. The machine's floor for that is measured by itself: two
+//! dependent loads from as much memory, the bucket's line and the item's, and the copy of the value. The remainder is
+//! the client's: hash, checks, and memory for the value. The processor prefetches loads of consecutive keys better
+//! than those of the floor, so the remainder can be negative.
 
 use std::time::Duration;
 

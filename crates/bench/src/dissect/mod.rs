@@ -243,7 +243,7 @@ fn add_hops(sample: &mut Sample, names: &[&str], medians: &[f64]) {
     sample.figures.insert(TOTAL.to_owned(), before);
 }
 
-/// What the store takes is a part of what the server takes.
+/// The store's share is part of the server's.
 fn split_store(sample: &mut Sample, store_ns: Option<f64>) {
     if let Some(store_ns) = store_ns {
         if let Some(server_ns) = sample.figures.get_mut("server_ns") {

@@ -1,4 +1,4 @@
-//! What the store takes for the operation, in this process, with nothing around it.
+//! The store's time for the operation, in this process.
 
 use std::time::Instant;
 

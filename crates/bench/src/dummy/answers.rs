@@ -1,4 +1,4 @@
-//! What each request is answered.
+//! The dummy's answers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -13,7 +13,7 @@ use super::output::Output;
 use crate::items::{Items, KEY_BYTES_MIN};
 use crate::limits::Limits;
 
-/// What it says to `version`.
+/// The version that it reports.
 pub const VERSION: &str = "1.6.0-dummy";
 const UNSUPPORTED: Refusal = Refusal::Server("the dummy does not do that");
 const MISPLACED: Refusal = Refusal::Client("bad data chunk");
@@ -25,7 +25,7 @@ pub struct Shared {
     pub items: Items,
     lengths: Lengths,
     fault: Option<Fault>,
-    /// What it says that it takes.
+    /// The limits that it reports.
     limits: Limits,
     /// Answers that could have been wrong so far.
     chances: AtomicU64,
@@ -62,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// What it tells of itself under a topic.
+    /// Returns its statistics on a topic.
     fn statistics(&self, topic: &[u8]) -> Vec<(&'static str, String)> {
         match topic {
             b"" => vec![

@@ -42,7 +42,7 @@ impl Child {
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if cleanup::handles_signals() {
-            // What a terminal sends goes to the benchmark, and this ends with it, and takes its sockets away.
+            // A terminal's signals go to the benchmark; this process ends with it, and removes its sockets.
             command.process_group(0);
         }
         let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;

@@ -19,7 +19,7 @@ pub const ECHO: u8 = 0;
 /// All of that.
 pub const ECHO_BYTES: usize = 17;
 
-/// What a connection says.
+/// The protocol of a connection.
 enum SpokenProtocol {
     /// Nothing yet.
     Nothing,
@@ -42,11 +42,11 @@ pub struct Connection {
     speaks: SpokenProtocol,
     decoder: Decoder,
     answers: Answers,
-    /// What was received and is not yet a request.
+    /// Received bytes that are not yet a whole request.
     rest: Vec<u8>,
 }
 
-/// What a connection waits for.
+/// The readiness that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// More requests.

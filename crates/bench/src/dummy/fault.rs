@@ -1,4 +1,4 @@
-//! What a broken server does, to see that it is noticed.
+//! Faults of a broken server, to test that they are noticed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -33,7 +33,7 @@ pub struct Fault {
     pub every: u64,
 }
 
-/// What the name of a fault begins with where it is one of answers to what is stored.
+/// The prefix of faults in answers to sets.
 const OF_SETS: &str = "set-";
 
 impl Kind {

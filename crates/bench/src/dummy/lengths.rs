@@ -40,7 +40,7 @@ impl Lengths {
         })
     }
 
-    /// How long its value is; none if there is none.
+    /// Returns the length of an item's value, if it was stored.
     #[inline]
     pub fn get(&self, number: u64) -> Option<u32> {
         // Kept is one more than the length: zero is an item that there is not.

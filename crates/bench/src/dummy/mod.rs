@@ -101,14 +101,14 @@ impl Listen {
     }
 }
 
-/// What a dummy does.
+/// A dummy's options.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where it listens.
     pub listen: Vec<Listen>,
     /// What is wrong with it.
     pub fault: Option<Fault>,
-    /// What it says that it takes, for who asks before measuring. It takes anything.
+    /// The limits that it reports to clients which ask before they measure. It accepts anything.
     pub limits: Limits,
     /// Threads that answer.
     pub threads: usize,

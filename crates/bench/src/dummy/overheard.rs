@@ -15,9 +15,9 @@ const READ_BYTES: usize = 64 << 10;
 /// A call, as it goes over a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedCall {
-    /// What the client says.
+    /// The client's bytes.
     pub request: Vec<u8>,
-    /// What it is answered.
+    /// The server's answer.
     pub answer: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ pub fn overhear(
     (number, len): (u64, u32),
     call: impl FnOnce(&Client) -> Result<()>,
 ) -> Result<RecordedCall> {
-    // What it asks on the first connection is no part of the call.
+    // Protocol detection on the first connection is not part of the call.
     let protocol = if protocol == Protocol::Auto { Protocol::Meta } else { protocol };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
     let address = format!("tcp://{}", listener.local_addr()?);
@@ -39,7 +39,7 @@ pub fn overhear(
     std::thread::scope(|scope| {
         let listened = scope.spawn(|| listen(&listener.accept()?.0, number, len));
         let called = call(&client);
-        // Who was not called waits for that.
+        // The listener would wait for ever for a call that failed.
         if called.is_err() && !listened.is_finished() {
             let _ = listener.local_addr().map(TcpStream::connect);
         }

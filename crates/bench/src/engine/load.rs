@@ -32,7 +32,7 @@ pub struct Load {
     pub program: Option<PathBuf>,
     /// How long a round lasts.
     pub seconds: f64,
-    /// What servers were filled with last.
+    /// The sizes and number of items that servers were last filled with.
     pub filled: Mutex<BTreeMap<Vec<String>, (Sizes, u64)>>,
 }
 
@@ -151,7 +151,7 @@ impl Load {
         if self.threads > 1 { case.with("threads", self.threads) } else { case }
     }
 
-    /// What it is called that clients do.
+    /// Returns the name of the operation.
     pub fn operation(&self) -> &'static str {
         match self.work.get_share {
             share if share >= 1.0 => "get",

@@ -95,7 +95,7 @@ impl Memory {
         loop {
             let from = match &mut schedule {
                 None => {
-                    // What is waited for here is another request's time.
+                    // Waiting here would count as another request's time.
                     self.make_room(&mut running)?;
                     let is_timed = running.made.is_multiple_of(TIMED_EVERY);
                     let now = is_timed.then(Instant::now);

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{Engine, Outcome, Plan, Round, parts};
 use crate::experiment::process_cpu_ns;
 
-/// What a worker says.
+/// A worker's reply.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Reply {
@@ -38,10 +38,10 @@ struct Worker {
     clients: usize,
 }
 
-/// Does what a worker is to do, until there are no more orders.
+/// Runs a worker until its input ends.
 ///
 /// # Errors
-/// The orders are none.
+/// An order cannot be parsed.
 pub fn worker(orders: &mut dyn BufRead, replies: &mut dyn Write) -> Result<()> {
     let mut lines = orders.lines();
     let plan = lines.next().context("no plan came")??;
@@ -161,7 +161,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may be in the midst of a round that nobody wants any more.
+        // It may be in the middle of an abandoned round.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

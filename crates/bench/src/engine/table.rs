@@ -10,7 +10,7 @@ pub struct Column {
     pub heading: &'static str,
     /// Digits behind the point.
     pub digits: usize,
-    /// The figure; not a number where there is none.
+    /// Returns the figure, or NaN if it does not exist.
     pub figure: fn(&Results, &str, &Case) -> f64,
 }
 

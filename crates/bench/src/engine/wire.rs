@@ -23,7 +23,7 @@ pub enum Answer<'a> {
         /// The value.
         value: &'a [u8],
     },
-    /// There is none.
+    /// The key is absent.
     Miss(AnswerOf<'a>),
     /// All values of a request were sent.
     End,

@@ -72,10 +72,10 @@ pub fn wish(text: &str) -> Result<ProviderRequirements> {
     Ok(ProviderRequirements { provider: Some(provider.to_owned()), interface, only_this_host: false })
 }
 
-/// The provider that is measured: on an interface of this host alone, unless one is named or there is none.
+/// Returns the provider to measure: on an interface of this host alone, unless one is named or none exists.
 ///
 /// # Errors
-/// There is no libfabric, or nothing in it that is as wished for.
+/// libfabric is not installed, or no provider meets the requirements.
 pub fn provider(wish: &ProviderRequirements) -> Result<Provider> {
     let library = Library::open()?;
     let here = library.pick(&ProviderRequirements { only_this_host: true, ..wish.clone() });

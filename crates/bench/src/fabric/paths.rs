@@ -18,7 +18,7 @@ use crate::store::keys;
 pub const LOCATED: &str = "located";
 /// The same into memory that is registered once, without a copy, and SETs from there.
 pub const REGISTERED: &str = "registered";
-/// GETs of values of which it knows the key alone.
+/// GETs of values whose location the client does not know.
 pub const BY_KEY: &str = "by key";
 /// GETs, and SETs, that the server is asked for over the fabric.
 pub const REQUEST: &str = "request";
@@ -114,7 +114,7 @@ impl PathClient {
         Figure { way, what, bytes, p50_ns, p99_ns, server_cpu_ns: cpu, ..Figure::default() }
     }
 
-    /// What it takes, and the server's CPU time for a call.
+    /// Measures the client's and the server's CPU time of a call.
     fn cpu_of(
         &mut self,
         calls: impl FnOnce(&mut PathClient) -> Result<Times>,

@@ -35,10 +35,10 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Digits as bytes.
+/// Parses hexadecimal digits.
 ///
 /// # Errors
-/// They are none.
+/// The text has other characters.
 pub fn unhex(text: &str) -> Result<Vec<u8>> {
     let pair = |at| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
     let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(pair).collect();
@@ -147,7 +147,8 @@ impl Served {
     }
 }
 
-/// Sends a message, short ones injected. What came to an end meanwhile would be lost, so there is nothing but sends.
+/// Sends a message, injecting short ones, until it is accepted. Nothing but sends may be in flight: other completions
+/// would be lost.
 ///
 /// # Errors
 /// It is not sent.

@@ -1,4 +1,4 @@
-//! What libfabric does by itself, through the wrapper that the server and the client library use.
+//! libfabric by itself, through the wrapper that the server and the client library use.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ impl Raw {
         Ok(Raw { port, pool, peer, process, ended: Vec::new() })
     }
 
-    /// Who serves its reads.
+    /// Returns whether the peer's CPU serves reads.
     pub fn reads(&self) -> Reads {
         if self.port.is_one_sided() {
             Reads::ByDevice

@@ -85,7 +85,7 @@ pub struct Results {
     pub header: ServersHeader,
     /// The provider, with its interface and network.
     pub provider: String,
-    /// Who serves reads.
+    /// Whether the peer's CPU serves reads.
     pub reads: Reads,
     /// All rounds of everything.
     pub figures: Vec<Figure>,

@@ -52,7 +52,7 @@ pub fn limited_times(
     let started = before;
     while number < most && (times.is_empty() || before - started < round) {
         call(number)?;
-        // What checks the answer is in the time of the next call's clock, so it is the cheap kind.
+        // The check of the answer falls into the time of the next call, so it is the cheap one.
         let now = Instant::now();
         times.saturating_record((now - before).as_nanos() as u64);
         before = now;

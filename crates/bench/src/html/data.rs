@@ -1,4 +1,4 @@
-//! Results in the order in which they are drawn: every target and every case with its rounds, and what is told of them.
+//! Results in drawing order: every target and every case with its rounds and figures.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -39,7 +39,7 @@ pub(super) struct Cell<'r> {
     pub(super) latency: Option<Histogram>,
 }
 
-/// What one figure or table is made of.
+/// The data of one figure or table.
 #[derive(Debug)]
 pub(super) struct Data<'r> {
     pub(super) targets: Vec<String>,

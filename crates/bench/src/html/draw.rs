@@ -33,7 +33,7 @@ const NAME_MAX: usize = 50;
 
 const BAR_HEIGHT: f64 = 14.0;
 const BAR_LEFT: f64 = 16.0;
-/// What is written behind a bar takes so much.
+/// Width of the text behind a bar.
 const BAR_RIGHT: f64 = 74.0;
 /// A part narrower than this has no number in it.
 const NUMBERED_WIDTH_MIN: f64 = 12.0;
@@ -288,7 +288,7 @@ fn stacks(figure: &Figure, id: &str, unit: Unit, rows: &[(String, Vec<f64>)]) ->
         let y = row as f64 * step + 20.0;
         let _ =
             writeln!(svg, "<text class=name x=0 y={:.1}>{}</text>", y - 5.0, escape(&cut(name, NAME_MAX)));
-        // What is below zero goes to the left.
+        // Negative values extend to the left.
         let (mut above, mut below) = (0.0, 0.0);
         for (slot, part) in parts.iter().enumerate().filter(|(_, part)| part.is_finite()) {
             let end = if *part >= 0.0 { &mut above } else { &mut below };

@@ -111,8 +111,8 @@ pub(super) fn ratios(results: &Results, file: Option<&str>) -> Vec<Table> {
     }
 }
 
-/// What a target is compared with: the last one's server over the same transport if there is such a target, or else the
-/// last one. None for the last one's server itself.
+/// Returns the baseline of a target: the last server over the same transport, or else the last target; `None` for the
+/// last server's own.
 fn base<'r>(results: &'r Results, target: &Described) -> Option<&'r Described> {
     let last = results.targets.last()?;
     let server = |target: &Described| target.name.split(' ').next().unwrap_or_default().to_owned();

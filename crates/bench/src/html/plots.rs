@@ -20,7 +20,7 @@ const GROUPS_MAX: usize = 40;
 const LINES_FOR_BOTH: usize = 4;
 /// Points that are named beside a picture.
 const NAMED_MAX: usize = 6;
-/// What begins so was measured with calls that block.
+/// The prefix of figures of blocking calls.
 const BLOCKING: &str = "blocking_";
 /// Of what is the same all along the axis.
 const LEVEL_DASH: usize = 3;

@@ -1,6 +1,6 @@
 //! An axis' numbers: where they are, and which are written beside it.
 
-/// At most so many times ten on a logarithmic axis: whoever has more is told apart no better.
+/// Maximum number of decades on a logarithmic axis: more cannot be told apart.
 const DECADES_MAX: f64 = 15.0;
 
 /// From one number to another, linear or logarithmic.

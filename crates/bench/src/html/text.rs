@@ -176,7 +176,7 @@ pub(super) fn percent_encode(text: &str) -> String {
     encoded
 }
 
-/// What the name of a condition or a figure is called.
+/// Returns the readable name of a condition or figure.
 pub(super) fn spoken(name: &str) -> String {
     let known = match name {
         "value_bytes" => "value size",

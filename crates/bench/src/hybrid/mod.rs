@@ -1,8 +1,8 @@
-//! What a cache is worth that is asked for more than it holds: OHB's hybrid measurement.
+//! A cache with more data than memory: OHB's hybrid measurement.
 //!
-//! More is stored than the servers have memory for, by the spill factor. Then it is read in some pattern, and each read that
-//! finds nothing costs what a back-end would take. A server with RAM only has evicted the excess, one with a second tier has
-//! it there.
+//! The spill factor says how much more is stored than the servers have memory for. Then the items are read in some
+//! order, and each miss costs what a back-end would take. A server with RAM only has evicted the excess; one with a
+//! second tier still has it.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -47,17 +47,17 @@ pub enum Scan {
 pub struct Hybrid {
     /// Orders of reads.
     pub scans: Vec<Scan>,
-    /// What is stored is so many times what the servers have memory for.
+    /// The ratio of stored bytes to the servers' memory.
     pub spill_factor: f64,
     /// That memory, in bytes; none to ask them.
     pub memory_bytes: Option<u64>,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// What a read that finds nothing takes longer.
+    /// The additional time of a miss.
     pub penalty: Duration,
     /// It is slept for so long; else it is only added.
     pub sleeps: bool,
-    /// What was not found is stored again.
+    /// Whether misses are stored again.
     pub stores_again: bool,
     /// The keys stored first that four of five reads of the normal scan are of, in percent.
     pub hot_percent: f64,
@@ -83,10 +83,10 @@ impl Scan {
         }
     }
 
-    /// The scans with this name: one, or all of them.
+    /// Returns the scans of this name: one, or all.
     ///
     /// # Errors
-    /// There is none.
+    /// The name is unknown.
     pub fn of_name(name: &str) -> Result<Vec<Scan>> {
         let name = name.to_lowercase();
         if name == "all" {
@@ -209,7 +209,7 @@ impl Experiment for Hybrid {
     }
 }
 
-/// What all servers say they may use.
+/// Returns the sum of the servers' memory limits.
 fn memory_bytes(client: &Client) -> Result<u64> {
     let mut sum = 0u64;
     for stats in client.stats("") {

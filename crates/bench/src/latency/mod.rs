@@ -69,10 +69,10 @@ impl Operation {
         }
     }
 
-    /// The operations with this name: one, or all of them.
+    /// Returns the operations of this name: one, or all.
     ///
     /// # Errors
-    /// There is none.
+    /// The name is unknown.
     pub fn of_name(name: &str) -> Result<Vec<Operation>> {
         let name = name.to_lowercase();
         if name == "all" {

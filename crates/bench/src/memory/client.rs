@@ -91,10 +91,10 @@ impl Client {
         value.and_then(|value| value.parse().ok()).with_context(|| format!("no number {name} in stats"))
     }
 
-    /// What the server says to a request for statistics: names and values.
+    /// Returns the server's statistics on a topic, as names and values.
     ///
     /// # Errors
-    /// The server does not tell.
+    /// The server does not answer with statistics.
     pub fn stats(&mut self, request: &str) -> Result<Vec<(String, String)>> {
         self.stream.write_all(format!("{request}\r\n").as_bytes())?;
         self.buffer.clear();

@@ -13,7 +13,7 @@ use super::client::Client;
 use super::mix::Mix;
 use crate::server::{Candidate, Server};
 
-/// What a server may take for itself of an item, in the plan of how many are stored.
+/// Maximum memory overhead of an item, for the number of items to plan.
 const OVERHEAD_BYTES_MAX: u64 = 64;
 /// Bytes of requests that are sent before their answers are read.
 const BATCH_BYTES: usize = 48 << 10;
@@ -27,7 +27,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub struct Filled {
     /// The server.
     pub server: String,
-    /// What it is full of.
+    /// The mix of items.
     pub mix: Mix,
     /// Its memory limit in megabytes.
     pub megabytes: u32,

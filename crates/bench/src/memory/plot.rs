@@ -8,7 +8,7 @@ use crate::plot::{Axis, COLORS, Line, Panel, Stroke};
 pub fn panels(results: &Results) -> Vec<Panel> {
     let ratio = |one: &Filled| results.ratio(one);
     let ratios = results.filled.iter().map(ratio).filter(|ratio| ratio.is_finite());
-    // What is a tenth above and below one is not to look alike, so the axis does not begin at zero.
+    // A tenth above and a tenth below one must look different, so the axis does not begin at zero.
     let least = ratios.fold(1.0, f64::min);
     let payload = |one: &Filled| one.mix.mean_bytes() / one.bytes_per_item() * 100.0;
     vec![

@@ -43,10 +43,10 @@ impl Olio {
         Class { name: "medium", min: 5_120, max: 20_480 },
     ];
 
-    /// The mixture with this average, in bytes.
+    /// Returns the mixture with this average size in bytes.
     ///
     /// # Errors
-    /// There is none.
+    /// No mixture has this average.
     pub fn of_average(average: f64) -> Result<Olio> {
         let [very_small, small, medium] = Olio::CLASSES.map(|class| class.middle());
         ensure!(

@@ -228,7 +228,7 @@ impl Slot {
         pass: &mut Pass,
     ) -> Result<()> {
         let Wanted { number, value_bytes } = wanted;
-        // What was given back may be anything if the client is wrong.
+        // A faulty client may return anything.
         let mut key = Vec::new();
         items.key(number, &mut key);
         let name = || String::from_utf8_lossy(&key).into_owned();

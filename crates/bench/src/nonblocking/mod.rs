@@ -1,6 +1,5 @@
-//! What an operation takes that is not waited for by itself: OHB's non-blocking latency. A window of requests is made, then
-//! all of them are waited for or tested until they are over; beside it, in the same round and over the same keys, calls that
-//! wait.
+//! Time of non-blocking operations: OHB's non-blocking latency. A window of requests is issued, then all are waited
+//! for or tested until they complete; beside it, in the same round and over the same keys, blocking calls.
 //!
 //! - `calls.rs`: the calls and their clock.
 
@@ -32,7 +31,7 @@ const ITERATIONS: [u64; 2] = [192, 1_000];
 /// Rounds of large values make fewer: together no more than so many bytes, with `quick` and otherwise.
 const ROUND_BYTES_MAX: [u64; 2] = [32 << 20, 256 << 20];
 
-/// What nanoseconds for an operation of the calls that wait are called among the figures.
+/// The name of the figure with the nanoseconds of a blocking operation.
 pub const BLOCKING_NS_EACH: &str = "blocking_ns_each";
 
 /// Which keys.
@@ -87,10 +86,10 @@ fn name_of<T: Copy + PartialEq>(known: &[(&'static str, T)], chosen: T) -> &'sta
 impl Api {
     const NAMES: &[(&str, Api)] = &[("i", Api::Issued), ("b", Api::Buffered)];
 
-    /// The calls that begin so.
+    /// Returns the API of this name.
     ///
     /// # Errors
-    /// There are none.
+    /// The name is unknown.
     pub fn of_name(name: &str) -> Result<Api> {
         choose("kind of calls", Api::NAMES, name)
     }
@@ -104,10 +103,10 @@ impl Api {
 impl Drain {
     const NAMES: &[(&str, Drain)] = &[("wait", Drain::Wait), ("test", Drain::Test)];
 
-    /// The one with this name.
+    /// Returns the value of this name.
     ///
     /// # Errors
-    /// There is none.
+    /// The name is unknown.
     pub fn of_name(name: &str) -> Result<Drain> {
         choose("way to drain", Drain::NAMES, name)
     }
@@ -121,10 +120,10 @@ impl Drain {
 impl Keys {
     const NAMES: &[(&str, Keys)] = &[("random", Keys::Random), ("zipf", Keys::Zipf)];
 
-    /// The one with this name.
+    /// Returns the value of this name.
     ///
     /// # Errors
-    /// There is none.
+    /// The name is unknown.
     pub fn of_name(name: &str) -> Result<Keys> {
         choose("choice of keys", Keys::NAMES, name)
     }

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use crate::trace::generate::{Kind, Shape};
 
-    /// What the fake server does wrong.
+    /// Faults of the fake server.
     #[derive(Clone, Copy, PartialEq)]
     enum Fault {
         None,

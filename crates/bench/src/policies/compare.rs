@@ -44,7 +44,7 @@ pub struct Row {
     pub requests: u64,
     /// Objects.
     pub objects: u64,
-    /// What an object is charged beside key and value, in bytes.
+    /// The bytes charged for an object beside its key and value.
     pub overhead_bytes: f64,
     /// The store; none if no store is that small.
     pub store: Option<StoreRun>,
@@ -87,7 +87,7 @@ impl Row {
     }
 }
 
-/// Who is told how far a comparison is.
+/// Receives the progress of a comparison.
 pub trait Progress: Sync {
     /// What is done now, and how many requests that is in all.
     fn begin(&self, what: &str, requests: u64);
@@ -120,7 +120,7 @@ pub fn compare(plan: &Plan, progress: &dyn Progress) -> Result<Vec<Row>> {
 pub struct Case {
     /// The trace.
     pub trace: Trace,
-    /// What an object is charged beside key and value.
+    /// The bytes charged for an object beside its key and value.
     pub overhead_bytes: f64,
     /// Percents of the footprint, and bytes.
     pub memory: Vec<(f64, u64)>,

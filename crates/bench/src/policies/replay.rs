@@ -144,7 +144,7 @@ pub fn overhead_bytes(trace: &Trace, content: &Content) -> Result<f64> {
     let all: u64 = trace.objects.iter().map(Object::bytes).sum();
     let memory = (all / 2).clamp(*SAMPLE_BYTES.start(), *SAMPLE_BYTES.end());
     let mut cache = Cache::create(memory, content)?.context("no store is so small")?;
-    // Time stands still, so nothing expires.
+    // The clock does not advance, so nothing expires.
     for (number, object) in trace.objects.iter().enumerate() {
         cache.content.key(number as u32, object, &mut cache.key);
         ensure!(cache.set(number as u32, object), "the store refuses {} bytes", object.value_bytes);

@@ -17,7 +17,7 @@ use crate::trace::content::Content;
 
 /// The least -m that memcached takes.
 const MEGABYTES_MIN: u64 = 2;
-/// How often the memory of the second server may be set anew. Each time comes nearer, and one is mostly enough.
+/// Maximum number of adjustments of the second server's memory. Each one converges, and one is mostly enough.
 const TRIES_MAX: u32 = 4;
 
 /// The second server leaves at most one part in so many unused.
@@ -85,7 +85,7 @@ pub fn compare(
     Ok(rows)
 }
 
-/// What two servers are compared on.
+/// The trace and memory that two servers are compared on.
 struct Pair<'a> {
     trace: &'a Trace,
     percent: f64,

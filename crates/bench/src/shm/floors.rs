@@ -1,4 +1,4 @@
-//! What the machine takes, whatever the program, over memory like that of the server.
+//! The machine's floor for any program, over memory like that of the server.
 
 use std::hint::{black_box, spin_loop};
 use std::os::fd::AsFd;
@@ -96,10 +96,10 @@ pub fn cache_line_round_trip_ns(time: Duration) -> Result<f64> {
     })
 }
 
-/// What a store in this process takes for a SET of a hot key, in nanoseconds of CPU time.
+/// Returns the CPU time of a SET of a hot key by a store in this process, in nanoseconds.
 ///
 /// # Errors
-/// There is no memory for it.
+/// The memory cannot be mapped.
 pub fn store_set_ns(items: u64, plan: &Plan) -> Result<f64> {
     let (store, _clock) = keys::store(keys::memory_for(items, plan.small_value_bytes), 1)?;
     let handle = Handle::new(&store);

@@ -27,14 +27,14 @@ pub struct Gets {
     pub items: u64,
     /// Bytes of each value.
     pub value_bytes: usize,
-    /// What the machine takes.
+    /// The machine's floors.
     pub floors: Floors,
     /// Any of the items, through shared memory.
     pub cold: Percentiles,
     /// One of 64, through shared memory.
     pub hot: Percentiles,
-    /// CPU time of the server for one of these reads, in nanoseconds: of many items the first ones of each, of which it
-    /// is told.
+    /// CPU time of the server for one of these reads, in nanoseconds: with many items it is that of the first reads
+    /// of each, which are reported to it.
     pub server_cpu_ns: f64,
     /// The same once each was read so often that nothing is to be told: of short values only.
     pub server_cpu_later_ns: Option<f64>,

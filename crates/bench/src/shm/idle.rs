@@ -1,4 +1,4 @@
-//! What a server takes that has many clients and nothing to do.
+//! The cost of many idle clients.
 
 use anyhow::Result;
 use fabcache_client::SharedMemory;
@@ -28,7 +28,7 @@ pub struct Idle {
 pub fn measure(ours: &Candidate, plan: &Plan) -> Result<Idle> {
     let running = Running::sharing(ours, MEGABYTES, plan)?;
     let cpu_ms_per_s = || {
-        // What was begun comes to rest.
+        // Let pending work finish.
         std::thread::sleep(plan.idle / 4);
         let before = running.server.cpu_time()?;
         std::thread::sleep(plan.idle);

@@ -18,7 +18,7 @@ const PUBLISHED: &str = "as published, for context, of other machines: SHMemCach
 pub struct Figures {
     /// Reads that the server does not see.
     pub gets: Vec<Gets>,
-    /// What a request takes at least.
+    /// The floor of a request.
     pub set_floor: SetFloor,
     /// Requests, by the way they take.
     pub sets: Vec<Requests>,

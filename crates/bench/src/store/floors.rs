@@ -1,4 +1,4 @@
-//! What the machine takes, whatever the program: a load that depends on the last one, and a copy.
+//! The machine's floor for any program: dependent loads and a copy.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -101,7 +101,7 @@ pub struct Resident {
     pub items: u64,
     /// The store's memory limit.
     pub memory_bytes: u64,
-    /// What the machine takes.
+    /// The machine's floors.
     pub floors: Floors,
     /// What the operations take.
     pub costs: Vec<Cost>,

@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Bytes of a long value.
 const LONG_VALUE_BYTES: usize = 4 << 20;
 
-/// What the store is busy with.
+/// The store's activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
@@ -86,7 +86,7 @@ impl Activity {
 /// The worst of many operations, in microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stalls {
-    /// What the store was busy with.
+    /// The store's activity.
     pub activity: Activity,
     /// Operations measured.
     pub operations: u64,
@@ -268,7 +268,7 @@ impl World {
         Ok(seen)
     }
 
-    /// What the housekeeper does, and what the workers are to be disturbed with.
+    /// Runs the housekeeper's work, which may disturb the workers.
     fn be_busy(&self) {
         let handle = Handle::new(&self.store);
         thread::sleep(Duration::from_millis(500));

@@ -31,7 +31,7 @@ pub struct Throughput {
     pub sizes: Vec<usize>,
     /// Numbers of clients.
     pub clients: Vec<usize>,
-    /// Requests a second. If there is none, the loop is closed.
+    /// Requests a second; a closed loop if empty.
     pub rates: Vec<f64>,
     /// How requests are spread over time, if there are rates.
     pub arrivals: Arrivals,

@@ -1,8 +1,8 @@
 //! Sends a trace's requests to a cache, and checks what it answers.
 //!
-//! Gets and sets are sent many at a time. For each object the order is that of the trace: a change waits for the reads of the
-//! same object that are under way, and what was read behind a miss of the same object, ahead of the set that follows the miss,
-//! is read again behind it. What the client library has no non-blocking call for is waited for.
+//! Many gets and sets are in flight at a time. Each object's order is that of the trace: a change waits for reads of
+//! the same object in flight, and a read issued behind a miss of the same object, but before the set that follows the
+//! miss, is repeated after it. Operations without a non-blocking call are waited for.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ impl<'e> Engine<'e> {
     /// Replays records.
     ///
     /// # Errors
-    /// There is none, a server fails, or an answer is wrong: under which key, and why.
+    /// The trace is empty, a server fails, or an answer is wrong: the error names the key and the reason.
     pub fn run(mut self, records: &mut dyn Iterator<Item = Result<Record>>) -> Result<Counts> {
         let start = Instant::now();
         let mut first = None;
@@ -288,7 +288,7 @@ impl<'e> Engine<'e> {
         self.expected.next_value(object, record.value_bytes, value);
         let done = match record.operation {
             Operation::Add => self.client.add(key, value, ttl).map(|done| {
-                // What is there already must have been stored.
+                // An existing item must have been stored by this run.
                 let is_right = if done == Stored::Stored { Ok(()) } else { self.expected.was_there(object) };
                 is_right.map(|()| self.stored(record, done))
             }),

@@ -57,10 +57,10 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Nothing is stored yet. Runs of different `salt` have different keys.
+    /// Expects nothing to be stored yet. Runs of different `salt` have different keys.
     ///
     /// # Errors
-    /// There is none that is known.
+    /// The CPU has no known random numbers.
     pub fn new(salt: u64, verify: bool) -> Result<Expected> {
         Ok(Expected { known: HashMap::new(), items: Items::new(KEY_BYTES_MIN)?, salt: mix(salt), verify })
     }

@@ -213,7 +213,7 @@ impl Maker {
     }
 }
 
-/// What an object is follows from its number.
+/// Derives an object from its number.
 fn object(kind: Kind, seed: u64, speed: u32, number: u32) -> Object {
     let mut random = Random::new(seed ^ u64::from(number));
     let key_bytes = 16 + random.below(25) as u8;

@@ -28,10 +28,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format with this name; none for `auto`.
+    /// Returns the format of this name; `None` for `auto`.
     ///
     /// # Errors
-    /// There is none.
+    /// The name is unknown.
     pub fn of_name(name: &str) -> Result<Option<Format>> {
         Ok(match name {
             "auto" => None,
@@ -52,7 +52,7 @@ impl Format {
 
 /// Reads a trace.
 pub struct Reader {
-    /// What it is, for errors.
+    /// The source's name, for errors.
     name: String,
     input: Box<dyn BufRead + Send>,
     format: Format,

@@ -113,11 +113,11 @@ impl Record {
         })
     }
 
-    /// A line of Twitter's traces, without its end: timestamp (s), anonymised key, bytes of the key, bytes of the value,
-    /// client, operation, time to live (s). A key may have commas.
+    /// Parses a line of Twitter's traces, without its end: timestamp (s), anonymised key, bytes of the key, bytes of
+    /// the value, client, operation, time to live (s). A key may have commas.
     ///
     /// # Errors
-    /// It is none: which column, and why.
+    /// A column is invalid: the error says which and why.
     pub fn of_line(line: &[u8]) -> Result<Record> {
         let line = str::from_utf8(line).context("it is no text")?;
         let columns = "a line has seven columns, separated by commas";

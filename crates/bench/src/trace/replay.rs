@@ -113,17 +113,17 @@ impl Plan {
 }
 
 impl Replay {
-    /// Of these traces, or if there are none of some synthetic ones.
+    /// Replays these traces, or some synthetic ones if the list is empty.
     pub fn new(sources: Vec<Source>, plan: Plan) -> Replay {
         let sources = if sources.is_empty() { KINDS.map(Source::Synthetic).to_vec() } else { sources };
         let made = sources.iter().map(|_| OnceLock::new()).collect();
         Replay { plan, sources, made, input_is_read: AtomicBool::new(false) }
     }
 
-    /// Of synthetic traces. Keys are as long as the traces say.
+    /// Replays synthetic traces. Key lengths are those of the traces.
     ///
     /// # Errors
-    /// There is none that is known.
+    /// A trace of the standard set is unknown.
     pub fn standard(quick: bool, verify: bool, _key_bytes: usize) -> Result<Replay> {
         Ok(Replay::new(Vec::new(), Plan::new(quick, verify)))
     }

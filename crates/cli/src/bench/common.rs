@@ -1,4 +1,4 @@
-//! What all measurements of servers have in common: which cache, how thoroughly, where the results go.
+//! Options of all measurements of servers: the cache, the rounds, the output.
 
 use std::path::PathBuf;
 use std::time::Duration;

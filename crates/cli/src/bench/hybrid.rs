@@ -19,7 +19,7 @@ pub struct Arguments {
     /// The order of reads: uniform, normal (four of five are of the first keys), or all
     #[arg(long, value_name = "NAME", default_value = "all", value_parser = scans)]
     scan: Scans,
-    /// What is stored is so many times what the servers have memory for
+    /// Ratio of stored bytes to the servers' memory
     #[arg(long, value_name = "FACTOR", default_value_t = SPILL_FACTOR)]
     spill_factor: f64,
     /// The servers' memory together, in megabytes; otherwise they are asked
@@ -28,7 +28,7 @@ pub struct Arguments {
     /// Bytes of a value
     #[arg(long, value_name = "BYTES", default_value_t = VALUE_BYTES)]
     value_bytes: usize,
-    /// What a get that finds nothing takes longer, in milliseconds
+    /// Additional time of a miss, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = PENALTY.as_secs_f64() * 1e3)]
     penalty: f64,
     /// Add the penalty without sleeping for so long

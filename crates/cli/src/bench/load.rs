@@ -1,4 +1,4 @@
-//! What measurements with many clients have in common: where the clients are, and what they do.
+//! Options of measurements with many clients: their places and their work.
 
 use clap::Args;
 use fabcache_bench::engine::{Load, Popularity};

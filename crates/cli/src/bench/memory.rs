@@ -23,7 +23,7 @@ pub struct Arguments {
     /// Memory limit of each server, in megabytes
     #[arg(long, short, default_value_t = 256)]
     megabytes: u32,
-    /// What they are filled with
+    /// Sizes of the items to store
     #[arg(long, value_enum, default_value_t = Mixes::All)]
     mixes: Mixes,
     /// Instead: keys of 20 bytes and values of so many, separated by commas
@@ -37,7 +37,7 @@ pub struct Arguments {
     plot: Option<PathBuf>,
 }
 
-/// What servers are filled with.
+/// Sizes of the items to store.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Mixes {
     /// Small objects, 20-byte keys with values of 100 bytes, and of 1 KB

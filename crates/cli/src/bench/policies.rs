@@ -103,10 +103,10 @@ fn save(arguments: &Arguments, shape: Shape, rows: Vec<impl Serialize>) -> Resul
     report::save(&Results { header: Header::now(), shape, rows }, path)
 }
 
-/// The synthetic trace with this name.
+/// Returns the synthetic trace of this name.
 ///
 /// # Errors
-/// There is none.
+/// The name is unknown.
 pub fn kind(name: &str) -> Result<Kind> {
     let Some(kind) = Kind::of_name(name) else {
         let names = Kind::ALL.map(Kind::name).join(", ");

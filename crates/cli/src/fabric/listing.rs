@@ -1,4 +1,4 @@
-//! What the machine has, for people and for programs.
+//! Lists the machine's providers, for people and for programs.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use super::trial::{Opened, Trial};
 pub struct Listing {
     libfabric: String,
     wish: String,
-    /// What a server takes whose clients are all of this host, and one that lets others come.
+    /// The providers that a server picks for clients of this host only, and for others.
     picked: Picked,
     order: Vec<&'static str>,
     usable: Vec<Usable>,

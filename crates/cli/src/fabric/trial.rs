@@ -21,9 +21,9 @@ const OPERATIONS: usize = 64;
 /// What an endpoint turned out to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// What it is called.
+    /// The endpoint's name.
     pub name: String,
-    /// A descriptor tells of completions, so that nobody need poll.
+    /// Completions are signalled by a descriptor, so no thread need poll.
     pub waits: bool,
     /// Its reads take nothing of the peer's process.
     pub one_sided: bool,
@@ -51,7 +51,7 @@ fn try_open(provider: &Provider) -> Trial {
     let options = EndpointOptions { operations: OPERATIONS, peers: 1, waits: true };
     let mut port = Endpoint::open(&domain, options).map_err(told)?;
     let memory_kib = resident_kib().saturating_sub(before);
-    // What a server does first of all with its items.
+    // The first step of a server that shares its items.
     let area = SharedArea::new(&mut port, 4096, PeerAccess::Read).map_err(told)?;
     area.copy_in(0, &[1]);
     port.poll(&mut Vec::new()).map_err(told)?;

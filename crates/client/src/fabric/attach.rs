@@ -278,7 +278,7 @@ fn ask_for_words(
     }
     match packet::said(&answer) {
         Some((Ok(said), _)) => Ok(Ok(String::from_utf8_lossy(said.value).trim_end().into())),
-        Some((Err(Failure::Rejected(why)), _)) => Ok(Err(Refusal(why))),
+        Some((Err(Failure::Refused(why)), _)) => Ok(Err(Refusal(why))),
         _ => Err(protocol(&answer)),
     }
 }

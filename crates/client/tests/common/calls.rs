@@ -1,4 +1,4 @@
-//! Random calls, made of servers that should come to the same, however they are reached.
+//! Random calls of servers that must return the same results over all transports.
 
 use std::collections::HashMap;
 
@@ -109,7 +109,7 @@ fn keys(are_words: bool) -> Vec<Vec<u8>> {
 }
 
 fn key() -> impl Strategy<Value = usize> {
-    // Few, so that they are met again; those that are none now and then.
+    // Few keys, so that they repeat; sometimes invalid ones.
     prop_oneof![20 => 0..4usize, 8 => 4..8usize, 1 => 8..10usize]
 }
 
@@ -218,7 +218,7 @@ fn in_one_protocols_words(why: &str) -> &str {
 fn done<T>(result: Result<T, Error>, told: impl FnOnce(T) -> Done) -> Done {
     match result {
         Ok(value) => told(value),
-        Err(Error::Server { failure: Failure::Rejected(why), .. }) => {
+        Err(Error::Server { failure: Failure::Refused(why), .. }) => {
             Done::Failed(in_one_protocols_words(&why).into())
         }
         Err(Error::Server { failure, .. }) => panic!("{failure}: client and server are out of step"),

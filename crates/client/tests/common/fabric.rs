@@ -18,7 +18,7 @@ pub fn provider() -> String {
     std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into())
 }
 
-/// What a server is told of it.
+/// Returns the server's flags for the fabric.
 pub fn flags(rest: &str) -> String {
     let interface =
         std::env::var("FABCACHE_SERVER_INTERFACE").map_or(String::new(), |name| format!(",{name}"));

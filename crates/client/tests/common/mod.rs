@@ -103,7 +103,7 @@ impl Wake for Told {
 /// Awaits requests of which every other panics when it is woken, while nothing is answered until `answer`. Those that do not
 /// are woken all the same; what all have come to.
 pub fn awaited_beside_panics(requests: Vec<Request>, answer: impl FnOnce()) -> Vec<CompletedRequest> {
-    // Over a fabric who looks earlier is told to look again.
+    // Over a fabric, a caller that polls earlier is told to poll again.
     thread::sleep(Duration::from_millis(5));
     let mut awaited: Vec<(Request, Arc<Told>)> = Vec::new();
     let mut over = Vec::new();

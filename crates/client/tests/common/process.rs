@@ -90,7 +90,7 @@ impl Server {
         self.0.0.try_wait().expect("a child").is_none()
     }
 
-    /// What its threads have used of processors.
+    /// Returns the CPU time of its threads.
     pub fn cpu_time(&self) -> Duration {
         let threads = std::fs::read_dir(self.proc("task")).expect("it runs");
         let of = |thread: std::io::Result<std::fs::DirEntry>| {

@@ -1,8 +1,8 @@
-//! A worker's end of the fabric that fails while the server runs.
+//! A worker's fabric endpoint that fails while the server runs.
 //!
-//! Nothing can be told to fail; so it is given what it must not bear: reads of the memory of clients that stand still, which
-//! libfabric does not end when these clients are cut off, unless it is told to by the environment. That is how servers run it,
-//! but not this one.
+//! No failure can be injected; so the server gets work that it cannot survive: reads of the memory of stopped
+//! clients, which libfabric does not end when these clients are cut off, unless the environment says so. Servers run
+//! with that setting, but not this one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use super::common::fabric::{is_one_sided, options, over, provider, served_with};
 use super::common::process::{Process, again, patient, stat, until, until_up};
 use super::{ADDRESS, Passage, on_fabric};
 
-/// What libfabric is told by, as servers do.
+/// The variable that servers set for libfabric.
 const CLEANUP: &str = "FI_AV_REMOVE_CLEANUP";
 /// Two reads of the memory of each are more than twice what is borne: of some the server may not have begun any, or ended them.
 const SENDERS: usize = 10;

@@ -1,4 +1,4 @@
-//! What becomes of clients whose link goes down, and comes up again.
+//! Clients whose link goes down and comes up again.
 
 use std::process::Command;
 use std::thread;
@@ -54,7 +54,7 @@ fn until_it_fails(cache: &Client) -> (Error, Duration) {
         if let Some(error) = failed {
             return (error, began.elapsed());
         }
-        // Who goes round it may not have noticed.
+        // A client on TCP may not have noticed.
         if matches!(cache.transports()[0], Some(Transport::InsteadOfFabric { .. })) {
             panic!("what was under way was answered");
         }
@@ -101,7 +101,7 @@ fn a_link_that_goes_down_is_told_or_gone_round_and_found_again() {
             assert!(time < 4 * TIMEOUT, "{error} came late");
         }
     });
-    // What was there for the clients that were cut off is given back.
+    // The resources of the clients that were cut off are freed.
     until("they are gone", || on_fabric(&control) == 0);
     for cache in &caches[..2] {
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Answers over TCP that are none, or say what cannot be.
+//! Answers over TCP that are invalid or impossible.
 
 use std::time::{Duration, Instant};
 

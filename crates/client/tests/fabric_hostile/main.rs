@@ -1,5 +1,5 @@
-//! Servers on the fabric that are broken, or wish nobody well: what a client makes of them. It never crashes, never waits longer
-//! than it may, and never takes for a value what is none. `FABCACHE_PROVIDER` names libfabric's provider.
+//! Broken and malicious servers on the fabric. A client never crashes, never waits longer than its limits, and never
+//! returns a wrong value. `FABCACHE_PROVIDER` names libfabric's provider.
 
 #[path = "../common/mod.rs"]
 mod common;

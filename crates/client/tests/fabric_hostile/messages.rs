@@ -147,7 +147,7 @@ fn any_bytes_at_all() {
                 let mut rest: Vec<u8> =
                     (0..len / 8 + 1).flat_map(|_| numbers[random() as usize % 7].to_le_bytes()).collect();
                 rest.truncate(len);
-                // An answer that would be believed is none of any bytes.
+                // Random bytes that form a valid answer are not a fault.
                 if kind == DATA {
                     rest.insert(0, 0xee);
                 }

@@ -71,7 +71,7 @@ impl Original {
         bytes
     }
 
-    /// What is told of a region in that memory.
+    /// Returns the words that describe a region in that memory.
     fn words(&self, right: &Words, area: &SharedArea) -> Words {
         let memory = area.remote();
         right

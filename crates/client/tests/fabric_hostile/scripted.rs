@@ -20,7 +20,7 @@ use crate::common::fabric::{options, over, provider};
 
 /// Messages that it has room for.
 const CREDITS: u16 = 16;
-/// What a client waits for in vain, it waits for so long …
+/// The time that a client waits for an answer that never comes …
 pub const SHORT: Duration = Duration::from_millis(400);
 /// … and otherwise for anything that a loaded machine takes.
 pub const LONG_ENOUGH: Duration = Duration::from_secs(8);
@@ -31,7 +31,7 @@ const STEP_MAX: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub struct Words(pub Vec<String>);
 
-/// What they are.
+/// Their meaning by index.
 pub const NAME: usize = 0;
 pub const TOKEN: usize = 1;
 pub const CREDITS_WORD: usize = 2;
@@ -57,7 +57,7 @@ impl Words {
 type Answers = Box<dyn FnMut(&Words) -> Vec<u8> + Send>;
 type Sends = Box<dyn FnMut(&mut Talk) + Send>;
 
-/// What the server does with one connection after another.
+/// The server's behaviour on one connection after another.
 pub struct Script {
     /// In answer to `fabric hello`; none: what is right.
     pub hello: Option<Vec<u8>>,

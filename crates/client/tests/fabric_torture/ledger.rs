@@ -23,7 +23,7 @@ pub struct Known {
     ended_ms: AtomicU64,
 }
 
-/// What was known of a key before it was asked for.
+/// The state of a key before it was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     answered: u64,
@@ -74,7 +74,7 @@ impl Ledger {
         }
     }
 
-    /// Whoever fails, the others come to an end.
+    /// Stops the other threads when one fails.
     pub fn stop_when_dropped(&self) -> Stop<'_> {
         Stop(self)
     }
@@ -185,7 +185,7 @@ impl Ledger {
         self.counters[counter].answered.store(number, Ordering::SeqCst);
     }
 
-    /// What the counter has come to at least.
+    /// Returns a lower bound of the counter.
     pub fn counted(&self, counter: usize) -> u64 {
         self.counters[counter].answered.load(Ordering::SeqCst)
     }

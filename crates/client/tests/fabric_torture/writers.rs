@@ -13,7 +13,7 @@ const WINDOW: usize = 16;
 const FILLED_AT_ONCE: usize = 64;
 /// Of each writer; memory has room for all.
 const FILLERS: usize = 50_000;
-/// What all values are stored with.
+/// The flags of all values.
 pub const FLAGS: u32 = 7;
 
 /// Each key once; if the index is to grow, it is filled to shortly before that.

@@ -292,7 +292,7 @@ fn several_leave_while_the_server_looks_at_them() {
     let _server = Server::started(&path, FLAGS);
     for _ in 0..60 {
         let mut all: Vec<Raw> = (0..6).map(|_| Raw::attach(&path).expect("the worker lives")).collect();
-        // What comes again and again is looked for.
+        // Looks for growth over repetitions.
         for number in 0..50 {
             for one in &mut all {
                 one.put(if number < 49 { b"mn\r\n" } else { b"quit\r\n" });

@@ -22,7 +22,7 @@ const STEP: &str = "FABCACHE_TEST_STEP";
 
 const FLAGS: &str = "-t 2 -m 32 --shm-slots 8 --shm-slot-size 256 --shm-staging 8k";
 
-/// What it is called, and what a client does up to there, given the server's path.
+/// A name, and the client's steps up to there, given the server's path.
 type Step = (&'static str, fn(&str));
 
 /// Where a client stops, each behind the one before.

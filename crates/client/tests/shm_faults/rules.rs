@@ -122,7 +122,7 @@ fn nothing_is_shared_before_a_client_is_let_in() {
 
 #[test]
 fn memory_is_given_to_processes_of_the_groups_that_are_named() {
-    // A thread's groups are its own, for the system. Who may not take one on uses one that it has, if any.
+    // The kernel keeps groups for each thread. A user who may not take one uses one that it has, if any.
     let own = rustix::process::getgroups().expect("known");
     let primary = rustix::process::getegid();
     let member = std::thread::spawn(move || {

@@ -63,7 +63,7 @@ pub fn spawn(mut command: Command) -> Process {
 }
 
 impl Process {
-    /// What it has logged.
+    /// Returns the log so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("nothing panics with the log").clone()
     }

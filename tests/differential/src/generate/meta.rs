@@ -278,7 +278,7 @@ fn get_refused(g: &mut Gen, variant: usize) {
             refused(g, "mg", index, &[flag, "k"], None);
         }
         4 => {
-            // The flags before the opaque have had their effect by then, so there are none that have any.
+            // The flags before the opaque take effect first, so none with an effect is given.
             refused(g, "mg", index, &[LONG_OPAQUE, "k"], None);
             refused(g, "mg", index, &[SHORT_OPAQUE, "s"], None);
         }

@@ -68,7 +68,7 @@ fn expiry(rng: Rng, selection: Selection) -> Gen {
 /// Stores an item that lives short or long, by one of many ways to say so.
 fn dying(g: &mut Gen, index: usize) {
     let state = if index.is_multiple_of(4) { State::Number } else { State::Text };
-    // What counts is the last word: stored to live long or short, then changed.
+    // The last request decides: stored to live long or short, then changed.
     let (first_s, last_s) =
         *g.rng.pick(&[(SHORT_S, None), (0, Some(SHORT_S)), (SHORT_S, Some(1000)), (1000, None), (0, None)]);
     for exptime in [Some(first_s), last_s].into_iter().flatten() {
@@ -101,7 +101,7 @@ fn look(g: &mut Gen, index: usize) {
     }
 }
 
-/// What meets an item that is no more, or still is.
+/// Commands that meet an item which has expired or not.
 fn after(g: &mut Gen, index: usize) {
     match (g.wire, g.rng.below(10)) {
         (Wire::Ascii, 0) => text::add(g, index),

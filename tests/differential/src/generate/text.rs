@@ -282,7 +282,7 @@ fn bad_chunk_silently(g: &mut Gen, verb: usize) {
 fn too_large(g: &mut Gen, verb: usize) {
     let index = if g.rng.percent(50) { g.present() } else { g.any() };
     let len = TOO_LARGE_LEN + g.rng.below(100);
-    // Once in a while nobody is told.
+    // Sometimes with noreply.
     let noreply = verb == SET && g.rng.percent(5);
     let shape = if noreply { Shape::UntilSentinel } else { Shape::Line };
     let store = Store::of(g, verb, index, &vec![b'x'; len]);
@@ -445,7 +445,7 @@ fn delta(g: &mut Gen, variant: usize) {
     let request = request.put(g.line_end());
     g.send(Unit { changes, ..Unit::ascii(name, request, Shape::Line) });
     if let Some(index) = changes.filter(|_| g.rng.percent(50)) {
-        // What is stored is as long as before, padded with spaces.
+        // The stored value keeps its length, padded with spaces.
         let verb = g.rng.below(2);
         read(g, verb, &[usize::from(index)], 0);
     }

@@ -8,7 +8,7 @@ use crate::unit::Shape;
 pub struct Fixed {
     /// The command, as the coverage table names it.
     pub command: &'static str,
-    /// What each of the lines is answered.
+    /// The answer to each line.
     pub answer: &'static str,
     /// The lines, without their end.
     pub lines: &'static [&'static str],

@@ -78,7 +78,7 @@ pub const HTTP: &str = "HTTP request";
 pub const BAD_LEN: &str = "bad lengths";
 /// A binary packet that does not start with the magic byte.
 pub const BAD_MAGIC: &str = "bad magic";
-/// An opcode that is none.
+/// An unknown opcode.
 pub const UNKNOWN_OPCODE: &str = "unknown opcode";
 
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";

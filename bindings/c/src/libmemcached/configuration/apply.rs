@@ -63,10 +63,10 @@ impl<'a> Setter<'a> {
         Ok(())
     }
 
-    /// All that a file asks for, whose lines are strings of their own.
+    /// Applies a file's lines, each a configuration string of its own.
     ///
     /// # Errors
-    /// A line is not understood, or there is none.
+    /// A line is invalid, or the file is empty.
     fn read_lines(&mut self, text: &[u8]) -> Result<(), memcached_return_t> {
         let mut result = Err(MEMCACHED_INVALID_ARGUMENTS);
         for line in text.split_inclusive(|&byte| byte == b'\n').filter(|line| *line != b"\n") {
@@ -201,7 +201,7 @@ impl<'a> Setter<'a> {
         // SAFETY: it is a handle.
         match unsafe { memcached_behavior_set_key_hash(Some(self.memc), hash_number(hash)) } {
             MEMCACHED_SUCCESS => Ok(()),
-            // What libmemcached says of a hash that it does not have.
+            // libmemcached's error for an unsupported hash.
             _ => Err(self.error("--HASH can only be set once")),
         }
     }
@@ -254,7 +254,7 @@ impl<'a> Setter<'a> {
     }
 }
 
-/// What is in a file; nothing if it is none.
+/// Returns a file's content; nothing if it is not a regular file.
 fn file(path: &[u8]) -> std::io::Result<Vec<u8>> {
     let path = Path::new(OsStr::from_bytes(path));
     let about = std::fs::metadata(path)?;
@@ -337,7 +337,8 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // SAFETY: null, or ours, and nobody uses it after this.
+        // SAFETY: `memcached_free` takes null or a handle from `memcached_create`; this is the owner's only call, on
+        // drop.
         unsafe { memcached_free(self.0) };
     }
 }

@@ -1,4 +1,4 @@
-//! What a configuration string asks for, setting by setting, in the language of libmemcached 1.1.4.
+//! Parses a configuration string, setting by setting, in the language of libmemcached 1.1.4.
 //!
 //! Statements are separated by one space. Pure: it opens no file and sets nothing.
 

@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::libmemcached::instance::{FABRIC, behind_fabric};
 
-/// What a piece of a configuration string is. The numbers are those of libmemcached's error texts.
+/// The type of a token. The numbers are those in libmemcached's error texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 #[allow(missing_docs)] // Each is the word that it is named for.

@@ -1,7 +1,7 @@
 //! Reference policies, simulated: objects are numbers, memory is a sum of bytes.
 //!
-//! All get the same budget and are charged the same bytes for an object. What expires is gone at once, and its memory
-//! free: no policy pays for finding it.
+//! All get the same budget and are charged the same bytes for an object. Expired objects disappear at once, and their
+//! memory is free: no policy pays for finding them.
 
 mod belady;
 mod lists;
@@ -24,7 +24,7 @@ pub use sieve::Sieve;
 
 use crate::trace::{NEVER, Trace};
 
-/// What a policy is told of an access beside its object.
+/// The properties of an access besides its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The second it is.

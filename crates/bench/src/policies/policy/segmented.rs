@@ -64,7 +64,7 @@ impl<'c> Segmented<'c> {
         }
     }
 
-    /// What the maintainer does.
+    /// Runs the LRU maintainer.
     fn maintain(&mut self, now: u32) {
         loop {
             let cold_age = self.lists.back(COLD).map_or(0, |tail| now - self.marks[tail as usize].bumped);
