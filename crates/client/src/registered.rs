@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 
 use fabcache_fabric::{RegisteredMemory, RegistrationCache};
-use fabcache_layout::header::PUBLISHED_AND_COUNTS_BYTES;
+use fabcache_layout::format::STATUS_AND_COUNTS_BYTES;
 use fabcache_layout::item::HEADER_BYTES_MAX;
 use fabcache_layout::size_class;
 
@@ -253,7 +253,7 @@ impl Client {
 fn memory(room: usize, registrations: &RegistrationCache) -> RegisteredMemory {
     let item = (HEADER_BYTES_MAX + KEY_BYTES_MAX + room) as u64;
     let fetched = size_class::bytes_max(size_class::class_of(item)).max(item) as usize;
-    RegisteredMemory::new(vec![0; fetched + PUBLISHED_AND_COUNTS_BYTES], registrations)
+    RegisteredMemory::new(vec![0; fetched + STATUS_AND_COUNTS_BYTES], registrations)
 }
 
 impl Deref for RegisteredBuffer {

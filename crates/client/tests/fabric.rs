@@ -22,7 +22,7 @@ use common::{Running, block_on};
 use fabcache_client::{
     Client, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
 };
-use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_layout::format::FORMAT_VERSION;
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rustix::process::{Resource, Rlimit, prlimit};

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::cache_registry::CacheRegistry;
 use crate::error::{Error, MAY_BE_LIMIT};
 use crate::library::Library;
-use crate::memory::{REGISTRATION_CACHE, Registration};
 use crate::object::{Object, operation};
 use crate::provider::Provider;
-use crate::registration_cache::CacheRegistry;
 use crate::signals::SavedHandlers;
 use crate::sys;
 
@@ -21,18 +20,21 @@ pub struct Domain {
     memory_modes: i32,
     key_bytes: usize,
     /// The caches that keep registrations of idle memory.
-    lenders: CacheRegistry,
+    caches: CacheRegistry,
     library: &'static Library,
 }
 
-/// Who may do what with registered memory.
+/// The variable that bounds libfabric's own cache of registrations.
+pub const REGISTRATION_CACHE: &str = "FI_MR_CACHE_MAX_COUNT";
+
+/// The access that a registration grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// This process' operations.
+    /// This process's operations.
     Local,
-    /// These, and peers that have its key may read it.
+    /// Those, and reads by peers that have its key.
     RemoteRead,
-    /// These, and peers that have its key may write it.
+    /// Those, and writes by peers that have its key.
     RemoteWrite,
 }
 
@@ -86,8 +88,8 @@ impl Domain {
         let memory_modes = unsafe { (*domain_attr).mr_mode };
         // SAFETY: as above.
         let key_bytes = unsafe { (*domain_attr).mr_key_size };
-        let (provider, lenders) = (provider.clone(), CacheRegistry::default());
-        Ok(Arc::new(Domain { domain, fabric, provider, memory_modes, key_bytes, lenders, library }))
+        let (provider, caches) = (provider.clone(), CacheRegistry::default());
+        Ok(Arc::new(Domain { domain, fabric, provider, memory_modes, key_bytes, caches, library }))
     }
 
     /// Whose it is.
@@ -95,8 +97,8 @@ impl Domain {
         &self.provider
     }
 
-    pub(crate) fn lenders(&self) -> &CacheRegistry {
-        &self.lenders
+    pub(crate) fn caches(&self) -> &CacheRegistry {
+        &self.caches
     }
 
     pub(crate) fn library(&self) -> &'static Library {
@@ -142,33 +144,11 @@ impl Domain {
         Ok(())
     }
 
-    /// Registers memory for all endpoints, and none that is of use to this process alone where it would be for one.
+    /// Registers memory; if that fails, evicts idle registrations and tries again.
     ///
     /// # Safety
-    /// The memory stays mapped as long as the registration lives, and what peers or operations may then do to it fits
-    /// what others do with it meanwhile.
-    pub(crate) unsafe fn register(
-        self: &Arc<Domain>,
-        base: *mut u8,
-        bytes: usize,
-        access: Access,
-    ) -> Result<Registration, Error> {
-        if self.binds_memory() {
-            assert!(
-                access == Access::Local,
-                "memory for peers is registered by the endpoint that they reach"
-            );
-            return Ok(Registration::none(Arc::clone(self)));
-        }
-        // SAFETY: by this function's own contract.
-        let object = unsafe { self.registered(base, bytes, access) }?;
-        Registration::new(object, Arc::clone(self))
-    }
-
-    /// What a call to register memory makes. If it is refused, memory of callers' that is not in use gives way.
-    ///
-    /// # Safety
-    /// As for [`Domain::register`], as long as the object is open.
+    /// The memory stays mapped while the object is open, and what peers or operations may do to it is compatible with
+    /// all other accesses to it meanwhile.
     pub(crate) unsafe fn registered(
         &self,
         base: *mut u8,
@@ -177,7 +157,7 @@ impl Domain {
     ) -> Result<Object<sys::FidMr>, Error> {
         // SAFETY: by this function's own contract.
         let make = || unsafe { self.try_register(base, bytes, access) };
-        self.lenders.make_way(make)
+        self.caches.make_way(make)
     }
 
     /// # Safety

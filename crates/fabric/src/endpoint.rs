@@ -11,7 +11,9 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use crate::domain::{Access, Domain};
-use crate::endpoint_setup::{is_of_kind, name_of, open_addresses, open_queue, reads_alone};
+use crate::endpoint_setup::{
+    EndpointOptions, NAME_BYTES_MAX, is_of_kind, name_of, open_addresses, open_queue, reads_alone,
+};
 use crate::error::Error;
 use crate::memory::{BoundRegistration, Buffer, Registration};
 use crate::object::{Object, operation};
@@ -19,9 +21,6 @@ use crate::provider::PLACES_MAX;
 use crate::signals::SavedHandlers;
 use crate::stale;
 use crate::sys;
-
-/// The longest name of an endpoint: the formats known have 16 to 64 bytes.
-pub const NAME_BYTES_MAX: usize = 256;
 
 /// A message that has come is seen by the first of them, and what it leads to by the next.
 const POLLS_BEFORE_CLOSE: usize = 8;
@@ -31,17 +30,6 @@ const COMPLETIONS_AT_ONCE: usize = 32;
 
 /// Room that a provider may ask for with each operation (`struct fi_context2`).
 type Context = UnsafeCell<[*mut c_void; 8]>;
-
-/// How a port is to be.
-#[derive(Clone, Copy, Debug)]
-pub struct EndpointOptions {
-    /// Operations under way at once, receives among them.
-    pub operations: usize,
-    /// Peers that are expected; more will do.
-    pub peers: usize,
-    /// Ask for a file descriptor that signals completions, if the provider has a usable one.
-    pub waits: bool,
-}
 
 /// A peer of one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -176,7 +164,7 @@ impl Endpoint {
     /// # Errors
     /// The provider cannot.
     pub fn open(domain: &Arc<Domain>, options: EndpointOptions) -> Result<Endpoint, Error> {
-        domain.lenders().make_way(|| Endpoint::try_open(domain, options))
+        domain.caches().make_way(|| Endpoint::try_open(domain, options))
     }
 
     fn try_open(domain: &Arc<Domain>, options: EndpointOptions) -> Result<Endpoint, Error> {

@@ -4,11 +4,24 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::domain::Domain;
-use crate::endpoint::{EndpointOptions, NAME_BYTES_MAX};
 use crate::error::Error;
 use crate::object::{Object, operation};
 use crate::provider::ip_of;
 use crate::sys;
+
+/// Maximum length of an endpoint's name: the formats known have 16 to 64 bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+
+/// Options of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointOptions {
+    /// Maximum number of operations in flight, receives included.
+    pub operations: usize,
+    /// Expected number of peers; more are possible.
+    pub peers: usize,
+    /// Ask for a file descriptor that signals completions, if the provider has a usable one.
+    pub waits: bool,
+}
 
 pub(crate) fn open_addresses(domain: &Arc<Domain>, peers: usize) -> Result<Object<sys::FidAv>, Error> {
     let what = "open an address vector";

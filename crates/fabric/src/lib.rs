@@ -16,6 +16,7 @@
 //! The calls are those of [fi_endpoint(3), fi_msg(3), fi_rma(3), fi_cq(3), fi_av(3),
 //! fi_mr(3)](https://ofiwg.github.io/libfabric/v1.17.0/man/).
 
+mod cache_registry;
 pub mod channel;
 mod domain;
 mod endpoint;
@@ -26,6 +27,7 @@ mod fake;
 mod library;
 mod memory;
 mod object;
+mod peer_memory;
 mod provider;
 mod registration_cache;
 mod signals;
@@ -34,14 +36,14 @@ mod stale;
 mod survey;
 mod sys;
 
-pub use domain::Domain;
-pub use endpoint::{
-    Completion, Endpoint, EndpointOptions, Kind, NAME_BYTES_MAX, Peer, RejectedOperation, RemoteAddress,
-};
+pub use domain::{Domain, REGISTRATION_CACHE};
+pub use endpoint::{Completion, Endpoint, Kind, Peer, RejectedOperation, RemoteAddress};
+pub use endpoint_setup::{EndpointOptions, NAME_BYTES_MAX};
 pub use error::Error;
 pub use library::{FILE_VARIABLE, Library};
-pub use memory::{Buffer, ExposedMemory, PeerAccess, Pool, REGISTRATION_CACHE, RemoteMemory, SharedArea};
-pub use provider::{Provider, ip_of, name_text};
+pub use memory::{Buffer, Pool, RemoteMemory};
+pub use peer_memory::{ExposedMemory, PeerAccess, SharedArea};
+pub use provider::{ORDER, Provider, ip_of, name_text};
 pub use registration_cache::{ReadableMemory, RegisteredMemory, RegistrationCache};
 pub use split_buffer::SplitBuffer;
-pub use survey::{ORDER, ProviderRequirements, RejectedProvider, Survey};
+pub use survey::{ProviderRequirements, RejectedProvider, Survey};

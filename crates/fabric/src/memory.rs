@@ -1,8 +1,7 @@
 //! Memory that a provider has registered.
 //!
 //! - [`Pool`]: equal [`Buffer`]s, each of whoever holds it, or of the operation that it was given to.
-//! - [`SharedArea`]: memory that peers read or write whenever they like, so no references to it are made.
-//! - [`ExposedMemory`]: somebody else's memory, which peers may read.
+//! - [`Registration`]: memory that libfabric has registered, until it is dropped.
 
 use std::any::Any;
 use std::fmt;
@@ -11,20 +10,13 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use fabcache_layout::Memory;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::domain::{Access, Domain};
-use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::object::Object;
 use crate::provider::LONG_KEYS;
-use crate::registration_cache::{RegisteredMemory, RegisteredMemoryInner};
-use crate::split_buffer::SplitBufferInner;
 use crate::sys;
-
-/// The variable that bounds how many registrations libfabric keeps for later ones of the same memory.
-pub const REGISTRATION_CACHE: &str = "FI_MR_CACHE_MAX_COUNT";
 
 /// The address and key with which a peer reads or writes memory of this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -126,7 +118,7 @@ impl Registration {
         }
     }
 
-    fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         matches!(&self.held, Ownership::BoundRegistration(bound) if bound.has_ended())
     }
 
@@ -155,6 +147,32 @@ impl Drop for Registration {
     }
 }
 
+impl Domain {
+    /// Registers memory for all endpoints. Where the provider binds memory to one endpoint each, local access needs no
+    /// registration and gets none.
+    ///
+    /// # Safety
+    /// The memory stays mapped while the registration lives, and what peers or operations may do to it is compatible
+    /// with all other accesses to it meanwhile.
+    pub(crate) unsafe fn register(
+        self: &Arc<Domain>,
+        base: *mut u8,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Registration, Error> {
+        if self.binds_memory() {
+            assert!(
+                access == Access::Local,
+                "memory for peers is registered by the endpoint that they reach"
+            );
+            return Ok(Registration::none(Arc::clone(self)));
+        }
+        // SAFETY: by this function's own contract.
+        let object = unsafe { self.registered(base, bytes, access) }?;
+        Registration::new(object, Arc::clone(self))
+    }
+}
+
 /// The key of what is registered, and enabled.
 fn key_of(object: &Object<sys::FidMr>, domain: &Domain) -> Result<u64, Error> {
     // SAFETY: the object lives.
@@ -167,11 +185,11 @@ fn key_of(object: &Object<sys::FidMr>, domain: &Domain) -> Result<u64, Error> {
 
 /// Pages of this process' own.
 #[derive(Debug)]
-struct Pages {
-    base: NonNull<u8>,
-    bytes: usize,
+pub(crate) struct Pages {
+    pub(crate) base: NonNull<u8>,
+    pub(crate) bytes: usize,
     /// Somebody may use it that nobody can stop: it is not given back.
-    is_kept: bool,
+    pub(crate) is_kept: bool,
 }
 
 // SAFETY: only an address; who may do what with the memory is said by who holds it.
@@ -180,7 +198,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    fn new(bytes: usize) -> Result<Pages, Error> {
+    pub(crate) fn new(bytes: usize) -> Result<Pages, Error> {
         let (anywhere, access) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
         let flags = MapFlags::PRIVATE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
@@ -274,15 +292,21 @@ pub struct Buffer {
     home: BufferOrigin,
 }
 
-/// Where it goes when it is dropped.
+/// Takes back a part of a buffer.
+pub(crate) trait PartOwner {
+    /// The part is not used any more.
+    fn give_back(&self, range: Range<usize>);
+}
+
+/// Where the memory goes when a buffer is dropped.
 enum BufferOrigin {
     Pool(Arc<PoolInner>, u32),
     /// A caller's memory.
     OwnedPages(ManuallyDrop<Box<OwnedPages>>),
     /// The same, registered for longer than this.
-    RegisteredMemory(ManuallyDrop<Box<RegisteredMemoryInner>>),
+    Lent(ManuallyDrop<Box<dyn Any>>),
     /// A part of another buffer, from there on.
-    Part(Arc<SplitBufferInner>, usize),
+    Part(Arc<dyn PartOwner>, usize),
 }
 
 struct OwnedPages {
@@ -334,24 +358,27 @@ impl Buffer {
         Some(copy)
     }
 
-    /// Memory that its owner has registered, and lends.
-    pub(crate) fn lasting(mut own: Box<RegisteredMemoryInner>, descriptor: *mut std::ffi::c_void) -> Buffer {
-        let memory = own.memory();
-        let (base, bytes) = (NonNull::from(&mut *memory).cast(), memory.len());
-        Buffer { base, bytes, descriptor, home: BufferOrigin::RegisteredMemory(ManuallyDrop::new(own)) }
+    /// Memory that `owner` has registered, and that it keeps mapped and unused while it is in the buffer.
+    pub(crate) fn lent(
+        base: NonNull<u8>,
+        bytes: usize,
+        descriptor: *mut std::ffi::c_void,
+        owner: Box<dyn Any>,
+    ) -> Buffer {
+        Buffer { base, bytes, descriptor, home: BufferOrigin::Lent(ManuallyDrop::new(owner)) }
     }
 
-    /// What was lent, if it was; else it is dropped.
-    pub fn into_lasting(mut self) -> Option<RegisteredMemory> {
-        let BufferOrigin::RegisteredMemory(own) = &mut self.home else { return None };
-        // SAFETY: it is taken once: this value is forgotten below.
-        let own = unsafe { ManuallyDrop::take(own) };
+    /// Returns the owner of lent memory; drops any other buffer.
+    pub(crate) fn into_owner(mut self) -> Option<Box<dyn Any>> {
+        let BufferOrigin::Lent(owner) = &mut self.home else { return None };
+        // SAFETY: `take` requires that the value is not used again; `self` is forgotten below, so its drop does not run.
+        let owner = unsafe { ManuallyDrop::take(owner) };
         std::mem::forget(self);
-        Some(own.into_lasting())
+        Some(owner)
     }
 
     /// Returns a part of a buffer that is used only through such disjoint parts.
-    pub(crate) fn part(whole: &Buffer, range: Range<usize>, of: Arc<SplitBufferInner>) -> Buffer {
+    pub(crate) fn part(whole: &Buffer, range: Range<usize>, of: Arc<dyn PartOwner>) -> Buffer {
         debug_assert!(range.start <= range.end && range.end <= whole.bytes);
         // SAFETY: within the buffer, by the caller's word.
         let base = unsafe { whole.base.add(range.start) };
@@ -396,7 +423,7 @@ impl Drop for Buffer {
             // SAFETY: dropped once, here.
             BufferOrigin::OwnedPages(own) => unsafe { ManuallyDrop::drop(own) },
             // SAFETY: as above.
-            BufferOrigin::RegisteredMemory(own) => unsafe { ManuallyDrop::drop(own) },
+            BufferOrigin::Lent(own) => unsafe { ManuallyDrop::drop(own) },
             BufferOrigin::Part(of, at) => of.give_back(*at..*at + self.bytes),
         }
     }
@@ -422,185 +449,14 @@ impl Drop for OwnedPages {
     }
 }
 
-impl Drop for SharedArea {
-    fn drop(&mut self) {
-        self.pages.is_kept = !self.registration.end();
-    }
-}
-
-impl Drop for ExposedMemory {
-    fn drop(&mut self) {
-        let mut is_over = true;
-        for registration in self.registrations().iter_mut() {
-            is_over &= registration.end();
-        }
-        if !is_over {
-            std::mem::forget(Arc::clone(&self.of));
-        }
-    }
-}
-
-/// The access that peers have to a [`SharedArea`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerAccess {
-    /// Read it.
-    Read,
-    /// Write it.
-    Write,
-}
-
-/// Memory that peers read or write whenever they like.
-#[derive(Debug)]
-pub struct SharedArea {
-    // Before the pages, which it is of.
-    registration: Registration,
-    memory: Memory,
-    pages: Pages,
-}
-
-impl SharedArea {
-    /// So many bytes, zeroed, for peers of this port: of some providers no other will do.
-    ///
-    /// # Errors
-    /// There is no memory, or it cannot be registered.
-    pub fn new(port: &mut Endpoint, bytes: usize, peers: PeerAccess) -> Result<SharedArea, Error> {
-        let pages = Pages::new(bytes.max(1))?;
-        let access = match peers {
-            PeerAccess::Read => Access::RemoteRead,
-            PeerAccess::Write => Access::RemoteWrite,
-        };
-        // SAFETY: the pages are unmapped after the registration has ended; this process copies from and to them by
-        // `Memory`, for which others may write meanwhile.
-        let registration = unsafe { port.register(pages.base.as_ptr(), pages.bytes, access) }?;
-        // SAFETY: `pages` is page-aligned and stays mapped for the life of this value, which hands out no copy of the
-        // `Memory`; no reference into the pages exists.
-        let memory = unsafe { Memory::new(pages.base, pages.bytes as u64) };
-        Ok(SharedArea { registration, memory, pages })
-    }
-
-    /// What peers need.
-    pub fn remote(&self) -> RemoteMemory {
-        self.registration.remote(self.pages.base.as_ptr(), self.pages.bytes)
-    }
-
-    /// Its bytes.
-    pub fn len(&self) -> usize {
-        self.pages.bytes
-    }
-
-    /// It never is.
-    pub fn is_empty(&self) -> bool {
-        self.pages.bytes == 0
-    }
-
-    /// Copies bytes out of it; if a peer writes them meanwhile they may be torn.
-    ///
-    /// # Panics
-    /// They are not all within it.
-    pub fn copy_out(&self, at: usize, into: &mut [u8]) {
-        self.memory.copy_out(at as u64, into);
-    }
-
-    /// The same behind what is in `into`.
-    ///
-    /// # Panics
-    /// As for [`SharedArea::copy_out`].
-    pub fn append_to(&self, at: usize, len: usize, into: &mut Vec<u8>) {
-        self.memory.append_to(at as u64, len, into);
-    }
-
-    /// Copies bytes into it.
-    ///
-    /// # Panics
-    /// There is no room for all of them.
-    pub fn copy_in(&self, at: usize, bytes: &[u8]) {
-        self.memory.copy_in(at as u64, bytes);
-    }
-}
-
-/// Somebody's memory that peers may read, as long as this lives.
-pub struct ExposedMemory {
-    // Before what it is of. One for all ports, or one for each.
-    registrations: Mutex<Vec<Registration>>,
-    domain: Arc<Domain>,
-    base: *mut u8,
-    bytes: usize,
-    of: Arc<dyn Any + Send + Sync>,
-}
-
-// SAFETY: the address is only told to peers.
-unsafe impl Send for ExposedMemory {}
-// SAFETY: as for Send.
-unsafe impl Sync for ExposedMemory {}
-
-impl ExposedMemory {
-    /// Lets peers that have its key read `bytes` bytes from `base` on, [by a port](ExposedMemory::by); nothing can be written so.
-    ///
-    /// # Errors
-    /// It cannot be registered: providers that pin it are bound by the limit of locked memory. Or the provider would let
-    /// peers write it as well: registrations in libfabric's cache allow everything, so that has to be off
-    /// ([`REGISTRATION_CACHE`] is `0` in the environment when libfabric is opened).
-    ///
-    /// # Safety
-    /// The memory stays mapped as long as `of` lives, and all who write it meanwhile do so without references to it, as
-    /// [`Memory`] does.
-    pub unsafe fn new(
-        domain: &Arc<Domain>,
-        base: NonNull<u8>,
-        bytes: usize,
-        of: Arc<dyn Any + Send + Sync>,
-    ) -> Result<ExposedMemory, Error> {
-        domain.check_read_only()?;
-        let mut registrations = Vec::new();
-        if !domain.binds_memory() {
-            // SAFETY: it stays mapped by this function's own contract, and is only read.
-            registrations.push(unsafe { domain.register(base.as_ptr(), bytes, Access::RemoteRead) }?);
-        }
-        let registrations = Mutex::new(registrations);
-        Ok(ExposedMemory { registrations, domain: Arc::clone(domain), base: base.as_ptr(), bytes, of })
-    }
-
-    /// What peers of this port need, which is of the same domain.
-    ///
-    /// # Errors
-    /// It cannot be registered for this port.
-    ///
-    /// # Panics
-    /// The port is of another domain.
-    pub fn by(&self, port: &mut Endpoint) -> Result<RemoteMemory, Error> {
-        assert!(Arc::ptr_eq(port.domain(), &self.domain), "memory is exposed in one domain");
-        let mut registrations = self.registrations();
-        if !self.domain.binds_memory() {
-            let whole = registrations.first().expect("it was registered when it was made");
-            return Ok(whole.remote(self.base, self.bytes));
-        }
-        // SAFETY: it stays mapped by the contract of `new`, and is only read.
-        let registration = unsafe { port.register(self.base, self.bytes, Access::RemoteRead) }?;
-        let remote = registration.remote(self.base, self.bytes);
-        // Ports that are gone have ended theirs.
-        registrations.retain(|registration| !registration.has_ended());
-        registrations.push(registration);
-        Ok(remote)
-    }
-
-    fn registrations(&self) -> std::sync::MutexGuard<'_, Vec<Registration>> {
-        self.registrations.lock().expect("no thread panics while it registers memory")
-    }
-}
-
-impl fmt::Debug for ExposedMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the key, which opens all of it.
-        write!(f, "Exposed({} bytes)", self.bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EndpointOptions;
     use crate::channel::Terms;
+    use crate::endpoint::Endpoint;
+    use crate::endpoint_setup::EndpointOptions;
     use crate::fake::{FakeProvider, LIBRARY, calls};
+    use crate::peer_memory::{ExposedMemory, PeerAccess, SharedArea};
 
     fn port(domain: &Arc<Domain>) -> Endpoint {
         Endpoint::open(domain, EndpointOptions { operations: 4, peers: 1, waits: false })

@@ -9,8 +9,23 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::library::Library;
 use crate::signals::SavedHandlers;
-use crate::survey::{ORDER, ProviderRequirements, RejectedProvider, Survey};
 use crate::sys::{self, FiInfo};
+
+/// The order in which providers are picked: hardware, then kernels' networks. Those that are not known come last.
+pub const ORDER: [&str; 12] = [
+    "cxi",
+    "efa",
+    "psm3",
+    "opx",
+    "psm2",
+    "gni",
+    "verbs;ofi_rxm",
+    "tcp;ofi_rxm",
+    "tcp",
+    "net;ofi_rxm",
+    "net",
+    "sockets",
+];
 
 /// What is needed of an endpoint: messages, and reading and writing of a peer's memory.
 const CAPABILITIES: u64 = sys::FI_MSG
@@ -154,70 +169,6 @@ fn has_all_parts(info: &FiInfo) -> bool {
 }
 
 impl Library {
-    /// Returns all providers and interfaces of this machine.
-    ///
-    /// # Errors
-    /// libfabric cannot list them.
-    pub fn survey(&'static self) -> Result<Survey, Error> {
-        let providers = self.list(Some(self.hints()?), None)?;
-        let providers = in_order(providers);
-        let mut rejected: Vec<RejectedProvider> = Vec::new();
-        for info in self.infos(None, None)? {
-            let description = Description::of(&info);
-            let is_used =
-                |other: &Provider| other.name == description.name && other.interface == description.interface;
-            let is_known = |other: &RejectedProvider| {
-                other.name == description.name && other.interface == description.interface
-            };
-            if !providers.iter().any(is_used) && !rejected.iter().any(is_known) {
-                let why = description.lacks();
-                rejected.push(RejectedProvider {
-                    name: description.name,
-                    interface: description.interface,
-                    why,
-                });
-            }
-        }
-        Ok(Survey { providers, rejected })
-    }
-
-    /// Returns the provider that a server uses.
-    ///
-    /// # Errors
-    /// No provider meets the requirements; the error lists the available ones.
-    pub fn pick(&'static self, wish: &ProviderRequirements) -> Result<Provider, Error> {
-        let survey = self.survey()?;
-        survey.choose(wish).cloned()
-    }
-
-    /// Returns the provider with this name that reaches a peer at `host` and whose endpoint names have this format
-    /// (FI_SOCKADDR_…). The peer's endpoint may use another address than `host`.
-    ///
-    /// # Errors
-    /// No provider meets the requirements; the error lists the available ones.
-    pub fn pick_toward(
-        &'static self,
-        host: Option<IpAddr>,
-        address_format: u32,
-        wish: &ProviderRequirements,
-    ) -> Result<Provider, Error> {
-        let wish = &ProviderRequirements { only_this_host: false, ..wish.clone() };
-        let mut interface = None;
-        if let (Some(host), None) = (host, &wish.interface) {
-            let found = self.list(Some(self.hints()?), Some(host)).unwrap_or_default();
-            let survey = Survey { providers: found, rejected: Vec::new() };
-            if let Some(provider) = survey.pick_of(address_format, wish) {
-                return Ok(provider.clone());
-            }
-            interface = survey.pick(wish).map(|provider| provider.interface.clone());
-        }
-        let survey = self.survey()?;
-        let beside =
-            ProviderRequirements { interface: interface.or_else(|| wish.interface.clone()), ..wish.clone() };
-        let picked = survey.pick_of(address_format, &beside).or_else(|| survey.pick_of(address_format, wish));
-        picked.map_or_else(|| survey.choose(wish), Ok).cloned()
-    }
-
     /// The one with this [`Provider::identity`], if it is still there.
     ///
     /// # Errors
@@ -228,7 +179,7 @@ impl Library {
     }
 
     /// What is asked for.
-    fn hints(&'static self) -> Result<Info, Error> {
+    pub(crate) fn hints(&'static self) -> Result<Info, Error> {
         let hints = Info::copy(self, std::ptr::null())?;
         let info = hints.as_ptr();
         // SAFETY: just made with all its parts, and ours alone.
@@ -252,13 +203,21 @@ impl Library {
         Ok(hints)
     }
 
-    fn list(&'static self, hints: Option<Info>, toward: Option<IpAddr>) -> Result<Vec<Provider>, Error> {
+    pub(crate) fn list(
+        &'static self,
+        hints: Option<Info>,
+        toward: Option<IpAddr>,
+    ) -> Result<Vec<Provider>, Error> {
         let infos = self.infos(hints, toward)?;
         Ok(infos.into_iter().filter_map(Provider::of).collect())
     }
 
     /// Returns libfabric's descriptions; all of them without hints.
-    fn infos(&'static self, hints: Option<Info>, toward: Option<IpAddr>) -> Result<Vec<Info>, Error> {
+    pub(crate) fn infos(
+        &'static self,
+        hints: Option<Info>,
+        toward: Option<IpAddr>,
+    ) -> Result<Vec<Info>, Error> {
         let _kept = SavedHandlers::new();
         let mut first = std::ptr::null_mut();
         let wanted = hints.as_ref().map_or(std::ptr::null(), |hints| hints.as_ptr().cast_const());
@@ -414,9 +373,9 @@ fn places_at_once(description: &Description, is_one_sided: bool) -> usize {
 }
 
 /// A provider's description in Rust types.
-struct Description {
-    name: String,
-    interface: String,
+pub(crate) struct Description {
+    pub(crate) name: String,
+    pub(crate) interface: String,
     fabric: String,
     address_format: u32,
     address: Option<IpAddr>,
@@ -433,7 +392,7 @@ struct Description {
 }
 
 impl Description {
-    fn of(info: &Info) -> Description {
+    pub(crate) fn of(info: &Info) -> Description {
         // SAFETY: it lives, and is not changed.
         let info = unsafe { &*info.as_ptr() };
         // SAFETY: copies have all their parts.
@@ -466,7 +425,7 @@ impl Description {
     }
 
     /// Why it is not among those that have what is needed.
-    fn lacks(&self) -> &'static str {
+    pub(crate) fn lacks(&self) -> &'static str {
         if self.name.contains("ofi_rxd") {
             return "makes up for lost datagrams in software, and is slower than TCP";
         }

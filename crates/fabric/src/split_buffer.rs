@@ -1,28 +1,28 @@
-//! One buffer for several operations at a time, each of which has a part of it that is its own.
+//! One buffer for several operations at a time, each on a disjoint part of it.
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::memory::Buffer;
+use crate::memory::{Buffer, PartOwner};
 
-/// A buffer of which parts are given away.
+/// A buffer whose parts are used by different operations.
 #[derive(Debug)]
 pub struct SplitBuffer(Arc<SplitBufferInner>);
 
-pub(crate) struct SplitBufferInner {
+struct SplitBufferInner {
     whole: Buffer,
     /// The ranges that are taken.
     taken: Mutex<Vec<Range<usize>>>,
 }
 
 impl SplitBuffer {
-    /// Of this buffer, whose bytes can be reached through its parts only from now on.
+    /// Takes a buffer, whose bytes are from now on reached only through its parts.
     pub fn new(whole: Buffer) -> SplitBuffer {
         SplitBuffer(Arc::new(SplitBufferInner { whole, taken: Mutex::default() }))
     }
 
-    /// A part of it; none if it is not within it, or somebody has a byte of it.
+    /// Takes a part; `None` if it is out of bounds or overlaps a part in use.
     pub fn take(&self, range: Range<usize>) -> Option<Buffer> {
         if range.start >= range.end || range.end > self.0.whole.bytes() {
             return None;
@@ -33,10 +33,11 @@ impl SplitBuffer {
         }
         taken.push(range.clone());
         drop(taken);
-        Some(Buffer::part(&self.0.whole, range, Arc::clone(&self.0)))
+        let owner: Arc<dyn PartOwner> = self.0.clone();
+        Some(Buffer::part(&self.0.whole, range, owner))
     }
 
-    /// Its bytes, whoever has parts of it.
+    /// Returns the length of the whole buffer.
     pub fn bytes(&self) -> usize {
         self.0.whole.bytes()
     }
@@ -50,12 +51,13 @@ impl SplitBuffer {
     }
 }
 
-impl SplitBufferInner {
-    /// Nobody has this part any more.
-    pub(crate) fn give_back(&self, range: Range<usize>) {
+impl PartOwner for SplitBufferInner {
+    fn give_back(&self, range: Range<usize>) {
         self.taken().retain(|taken| *taken != range);
     }
+}
 
+impl SplitBufferInner {
     fn taken(&self) -> MutexGuard<'_, Vec<Range<usize>>> {
         self.taken.lock().expect("no thread panics while it takes a part")
     }

@@ -1,23 +1,10 @@
-//! Which of the fabrics that a machine has is picked, and why not the others.
+//! Picks one of the machine's providers, and says why the others were not picked.
+
+use std::net::IpAddr;
 
 use crate::error::Error;
-use crate::provider::Provider;
-
-/// The order in which providers are picked: hardware, then kernels' networks. Those that are not known come last.
-pub const ORDER: [&str; 12] = [
-    "cxi",
-    "efa",
-    "psm3",
-    "opx",
-    "psm2",
-    "gni",
-    "verbs;ofi_rxm",
-    "tcp;ofi_rxm",
-    "tcp",
-    "net;ofi_rxm",
-    "net",
-    "sockets",
-];
+use crate::library::Library;
+use crate::provider::{Description, ORDER, Provider, in_order};
 
 /// What cannot be picked, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +35,72 @@ pub struct ProviderRequirements {
     pub interface: Option<String>,
     /// Unless an interface is named: one that only this host reaches.
     pub only_this_host: bool,
+}
+
+impl Library {
+    /// Returns all providers and interfaces of this machine.
+    ///
+    /// # Errors
+    /// libfabric cannot list them.
+    pub fn survey(&'static self) -> Result<Survey, Error> {
+        let providers = self.list(Some(self.hints()?), None)?;
+        let providers = in_order(providers);
+        let mut rejected: Vec<RejectedProvider> = Vec::new();
+        for info in self.infos(None, None)? {
+            let description = Description::of(&info);
+            let is_used =
+                |other: &Provider| other.name == description.name && other.interface == description.interface;
+            let is_known = |other: &RejectedProvider| {
+                other.name == description.name && other.interface == description.interface
+            };
+            if !providers.iter().any(is_used) && !rejected.iter().any(is_known) {
+                let why = description.lacks();
+                rejected.push(RejectedProvider {
+                    name: description.name,
+                    interface: description.interface,
+                    why,
+                });
+            }
+        }
+        Ok(Survey { providers, rejected })
+    }
+
+    /// Returns the provider that a server uses.
+    ///
+    /// # Errors
+    /// No provider meets the requirements; the error lists the available ones.
+    pub fn pick(&'static self, wish: &ProviderRequirements) -> Result<Provider, Error> {
+        let survey = self.survey()?;
+        survey.choose(wish).cloned()
+    }
+
+    /// Returns the provider with this name that reaches a peer at `host` and whose endpoint names have this format
+    /// (FI_SOCKADDR_…). The peer's endpoint may use another address than `host`.
+    ///
+    /// # Errors
+    /// No provider meets the requirements; the error lists the available ones.
+    pub fn pick_toward(
+        &'static self,
+        host: Option<IpAddr>,
+        address_format: u32,
+        wish: &ProviderRequirements,
+    ) -> Result<Provider, Error> {
+        let wish = &ProviderRequirements { only_this_host: false, ..wish.clone() };
+        let mut interface = None;
+        if let (Some(host), None) = (host, &wish.interface) {
+            let found = self.list(Some(self.hints()?), Some(host)).unwrap_or_default();
+            let survey = Survey { providers: found, rejected: Vec::new() };
+            if let Some(provider) = survey.pick_of(address_format, wish) {
+                return Ok(provider.clone());
+            }
+            interface = survey.pick(wish).map(|provider| provider.interface.clone());
+        }
+        let survey = self.survey()?;
+        let beside =
+            ProviderRequirements { interface: interface.or_else(|| wish.interface.clone()), ..wish.clone() };
+        let picked = survey.pick_of(address_format, &beside).or_else(|| survey.pick_of(address_format, wish));
+        picked.map_or_else(|| survey.choose(wish), Ok).cloned()
+    }
 }
 
 impl Survey {

@@ -613,7 +613,7 @@ fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
             let place = memory.as_ptr();
             let buffer = memory.lend(&here).expect("registered");
             let buffer = read_into([&mut a, &mut b], to_b, from, (Some(buffer), BYTES));
-            let memory = buffer.into_lasting().expect("it was lent");
+            let memory = buffer.into_registered().expect("it was lent");
             assert!(memory[..] == pattern && memory.as_ptr() == place, "{turn} {number}");
             all.push(memory);
             let count = (turn * 3 + number + 1).min(2);
@@ -657,11 +657,11 @@ fn memory_that_is_shown_is_read_by_peers_and_stays_registered() {
         let buffer = read_into([&mut a, &mut b], to_b, from, (Some(buffer), BYTES - 1));
         assert!(buffer[..BYTES - 1] == shown[1..] && shown[turn] == 9 && shown[3..] == pattern[3..]);
         assert_eq!(registrations.sum(), (1, BYTES));
-        memory = shown.into_lasting();
+        memory = shown.into_registered();
         assert_eq!(memory.as_ptr(), base);
     }
     // For operations of this end it is registered otherwise.
-    let memory = memory.lend(&there).expect("registered").into_lasting().expect("it was lent");
+    let memory = memory.lend(&there).expect("registered").into_registered().expect("it was lent");
     assert_eq!(registrations.sum(), (2, 2 * BYTES));
     // What is shown gives way to nobody.
     let other = RegisteredMemory::new(vec![0; BYTES], &registrations);

@@ -16,23 +16,13 @@
 
 use crate::hash::KeyHash;
 
-use crate::geometry::{GROUP_BYTES, Geometry};
+use crate::format::{
+    BLOCKS_PER_TABLE_MAX, GROUP_BYTES, GROUPS_BITS, GROUPS_MAX, HEAD_BYTES, PARTITION_BYTES, TABLE_BYTES,
+    VERSION_BITS,
+};
+use crate::geometry::Geometry;
 use crate::memory::Memory;
 use crate::sync::Ordering;
-
-/// Block numbers in a table.
-pub const BLOCKS_PER_TABLE_MAX: usize = if cfg!(loom) { 4 } else { 320 };
-
-const HEAD_BYTES: u64 = 64;
-const TABLE_BYTES: u64 = BLOCKS_PER_TABLE_MAX as u64 * 4;
-/// Bytes of one partition in the directory.
-pub const PARTITION_BYTES: u64 = HEAD_BYTES + 2 * TABLE_BYTES;
-
-const GROUPS_BITS: u32 = 17;
-const VERSION_BITS: u32 = 28;
-const _: () = assert!(2 * GROUPS_BITS + 1 + 1 + VERSION_BITS == u64::BITS);
-/// The most groups that the head can tell.
-pub const GROUPS_MAX: u32 = (1 << GROUPS_BITS) - 1;
 
 /// The state of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,25 +1,11 @@
 //! Where everything lies in a region of a given size.
 
-use crate::directory::{BLOCKS_PER_TABLE_MAX, PARTITION_BYTES};
+use crate::format::{
+    BLOCKS_PER_TABLE_MAX, BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, HEADER_BYTES, PARTITION_BYTES,
+    SEGMENT_ENTRY_BYTES, USED_BYTES,
+};
 use crate::hash::KeyHash;
-use crate::header::{HEADER_BYTES, USED_BYTES};
-use crate::segment::ENTRY_BYTES;
 use crate::slot::REGION_BYTES_MAX;
-
-/// Slots in a bucket: one cache line of them.
-pub const SLOTS_PER_BUCKET: usize = if cfg!(loom) { 2 } else { 8 };
-/// Bytes in a bucket.
-pub const BUCKET_BYTES: u64 = SLOTS_PER_BUCKET as u64 * 8;
-
-/// Hash bits that pick the home bucket in its group.
-pub const BUCKET_BITS: u32 = if cfg!(loom) { 1 } else { 5 };
-/// Home buckets in a group.
-pub const BUCKETS_PER_GROUP: usize = 1 << BUCKET_BITS;
-/// Buckets at the end of each group for the keys that find home and neighbour full. At nine tenths of the home
-/// slots in use and after much churn an eighth of the keys live here.
-pub const OVERFLOW_BUCKETS: usize = if cfg!(loom) { 1 } else { 4 };
-/// Bytes in a group. All slots of a group are under one lock of the server.
-pub const GROUP_BYTES: u64 = (BUCKETS_PER_GROUP + OVERFLOW_BUCKETS) as u64 * BUCKET_BYTES;
 
 /// Segments are at most this part of memory, so that what is open or kept free, a few of them, matters little.
 const SEGMENTS_MIN: u64 = 512;
@@ -94,7 +80,7 @@ impl Geometry {
         let segment_table = directory + (PARTITION_BYTES << partition_bits);
         let segments_most = region_bytes >> segment_shift;
         let align = if 1 << segment_shift >= SEGMENT_BYTES_MAX { SEGMENT_BYTES_MAX } else { PAGE_BYTES };
-        let first_segment = (segment_table + segments_most * ENTRY_BYTES).next_multiple_of(align);
+        let first_segment = (segment_table + segments_most * SEGMENT_ENTRY_BYTES).next_multiple_of(align);
         let segments = region_bytes.checked_sub(first_segment).ok_or(TooSmall)? >> segment_shift;
         if segments < 8 {
             return Err(TooSmall);
@@ -128,7 +114,7 @@ impl Geometry {
             return false;
         }
         let directory_end = self.directory + (PARTITION_BYTES << self.partition_bits);
-        let table_end = self.segment_table + u64::from(self.segments) * ENTRY_BYTES;
+        let table_end = self.segment_table + u64::from(self.segments) * SEGMENT_ENTRY_BYTES;
         let end = self.first_segment + (u64::from(self.segments) << self.segment_shift);
         self.directory >= USED_BYTES
             && directory_end <= self.segment_table
@@ -165,7 +151,7 @@ impl Geometry {
 
     /// The most groups one table has.
     pub fn groups_max(&self) -> u32 {
-        (((BLOCKS_PER_TABLE_MAX as u64) << self.block_shift) as u32).min(crate::directory::GROUPS_MAX)
+        (((BLOCKS_PER_TABLE_MAX as u64) << self.block_shift) as u32).min(crate::format::GROUPS_MAX)
     }
 
     /// Offset of a segment.

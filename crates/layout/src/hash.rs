@@ -7,7 +7,7 @@
 //! The position is a fraction of the table, not a remainder, so that a table may have any number of groups and
 //! groups stay in hash order when it grows.
 
-use crate::geometry::BUCKET_BITS;
+use crate::format::BUCKET_BITS;
 use crate::slot::TAG_BITS;
 
 /// The hash of a key under one region's seed.

@@ -6,60 +6,15 @@
 
 use std::time::Duration;
 
+use crate::format::{
+    CLOCK_AT, CLOCK_ORIGIN_AT, DIRECTORY_AT, FIRST_SEGMENT_AT, FLUSH_EPOCH_AT, FORMAT_AT, FORMAT_VERSION,
+    HASH_SEED_AT, HEADER_BYTES, LEASE_AT, LEASE_MAX, LIVENESS_AT, LIVENESS_HOLDER_MASK, MAGIC, MAGIC_AT,
+    RECYCLED_AT, RECYCLED_COUNTS, REGION_BYTES_AT, SEGMENT_TABLE_AT, SHAPE_AT, STATUS_AND_COUNTS_BYTES,
+    STATUS_AT, STATUS_BYTES,
+};
 use crate::geometry::Geometry;
 use crate::memory::Memory;
 use crate::sync::Ordering;
-
-/// Bytes of the header: a page, so that it can be fetched or registered alone.
-pub const HEADER_BYTES: u64 = 4096;
-/// "FABCACHE".
-pub const MAGIC: u64 = u64::from_le_bytes(*b"FABCACHE");
-/// Version of the format. Readers refuse any other.
-pub const FORMAT_VERSION: u64 = 5;
-
-const MAGIC_AT: u64 = 0;
-const FORMAT_AT: u64 = 8;
-const REGION_BYTES_AT: u64 = 16;
-/// partition bits, block shift, segment shift: a byte each; number of segments: the upper four bytes.
-const SHAPE_AT: u64 = 24;
-const DIRECTORY_AT: u64 = 32;
-const SEGMENT_TABLE_AT: u64 = 40;
-const FIRST_SEGMENT_AT: u64 = 48;
-const HASH_SEED_AT: u64 = 56;
-/// Unix time, in seconds, of second 0 of the region's clock.
-const CLOCK_ORIGIN_AT: u64 = 64;
-
-/// The published line: written by the server's threads, read by everybody.
-const CLOCK_AT: u64 = 128;
-/// Where the flush epoch stands.
-pub const FLUSH_EPOCH_AT: u64 = CLOCK_AT + 8;
-/// The sign of life: a robust futex (get_robust_list(2)) that a thread of the server holds. The kernel takes it away when
-/// the process ends, however it ends, before it closes its sockets: so before another server can listen where this one
-/// did, every reader can see that what it reads is nobody's any more.
-pub const LIFE_AT: u64 = CLOCK_AT + 16;
-/// Of the sign of life, the bits that name the thread (FUTEX_TID_MASK); 0 in them if none holds it.
-pub const LIFE_HOLDER_MASK: u32 = 0x3fff_ffff;
-/// For how long what the line says may be taken to be so, by readers elsewhere: microseconds in the low 16 bits, above them
-/// the flush epoch of which that is said. So it says nothing of one that was fetched a moment before or after it.
-pub const LEASE_AT: u64 = CLOCK_AT + 24;
-/// The longest lease.
-pub const LEASE_MAX: Duration = Duration::from_micros(u16::MAX as u64);
-/// Where the published line starts.
-pub const PUBLISHED_AT: u64 = CLOCK_AT;
-/// Bytes of it that say something to every reader.
-pub const PUBLISHED_BYTES: usize = 24;
-/// How often segments were emptied: so many counts, each of the segments whose numbers leave the same remainder. A count
-/// changes behind the generation of the segment, and before anything is written over its items. So one fetch tells a
-/// reader elsewhere, of all segments whose count is the same as before, that their generations still are.
-pub const RECYCLED_COUNTS: usize = if cfg!(loom) { 1 } else { 32 };
-/// Where they stand: on lines of their own, which no reader of the same host looks at.
-pub const RECYCLED_AT: u64 = if cfg!(loom) { CLOCK_AT + 32 } else { CLOCK_AT + 64 };
-/// Bytes of the published line and the counts behind it: what a reader elsewhere fetches at once.
-pub const PUBLISHED_AND_COUNTS_BYTES: usize = (RECYCLED_AT - PUBLISHED_AT) as usize + 8 * RECYCLED_COUNTS;
-/// Nothing else of the region lies before this.
-pub const USED_BYTES: u64 = (PUBLISHED_AT + PUBLISHED_AND_COUNTS_BYTES as u64).next_multiple_of(64);
-const _: () = assert!(PUBLISHED_AT + PUBLISHED_BYTES as u64 <= LEASE_AT && LEASE_AT < RECYCLED_AT);
-const _: () = assert!(USED_BYTES <= HEADER_BYTES);
 
 /// Why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,26 +106,26 @@ pub struct StatusLine {
     pub clock: u32,
     /// See [`flush_epoch`].
     pub flush_epoch: u64,
-    /// A server keeps the region: see [`LIFE_AT`].
+    /// A server keeps the region: see [`LIVENESS_AT`].
     pub is_alive: bool,
 }
 
 impl StatusLine {
-    /// From the [`PUBLISHED_BYTES`] at [`PUBLISHED_AT`].
-    pub fn from_bytes(bytes: &[u8; PUBLISHED_BYTES]) -> StatusLine {
+    /// From the [`STATUS_BYTES`] at [`STATUS_AT`].
+    pub fn from_bytes(bytes: &[u8; STATUS_BYTES]) -> StatusLine {
         let [clock, flush_epoch, life] = std::array::from_fn(|i| word_at(bytes, 8 * i as u64));
-        StatusLine { clock: clock as u32, flush_epoch, is_alive: life as u32 & LIFE_HOLDER_MASK != 0 }
+        StatusLine { clock: clock as u32, flush_epoch, is_alive: life as u32 & LIVENESS_HOLDER_MASK != 0 }
     }
 }
 
 /// The published clock, from the same bytes as the counts.
-pub fn clock_of(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> u32 {
+pub fn clock_of(bytes: &[u8; STATUS_AND_COUNTS_BYTES]) -> u32 {
     word_at(bytes, 0) as u32
 }
 
-/// The counts, from the [`PUBLISHED_AND_COUNTS_BYTES`] at [`PUBLISHED_AT`].
-pub fn recycled_counts(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> [u64; RECYCLED_COUNTS] {
-    std::array::from_fn(|i| word_at(bytes, RECYCLED_AT - PUBLISHED_AT + 8 * i as u64))
+/// The counts, from the [`STATUS_AND_COUNTS_BYTES`] at [`STATUS_AT`].
+pub fn recycled_counts(bytes: &[u8; STATUS_AND_COUNTS_BYTES]) -> [u64; RECYCLED_COUNTS] {
+    std::array::from_fn(|i| word_at(bytes, RECYCLED_AT - STATUS_AT + 8 * i as u64))
 }
 
 #[inline]
@@ -179,8 +134,8 @@ fn word_at(bytes: &[u8], at: u64) -> u64 {
 }
 
 /// For how long, from the same bytes, the line may be taken to say what is so: no flush ends sooner after it was fetched.
-pub fn lease_of(bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES]) -> Duration {
-    let [epoch, lease] = [FLUSH_EPOCH_AT, LEASE_AT].map(|at| word_at(bytes, at - PUBLISHED_AT));
+pub fn lease_of(bytes: &[u8; STATUS_AND_COUNTS_BYTES]) -> Duration {
+    let [epoch, lease] = [FLUSH_EPOCH_AT, LEASE_AT].map(|at| word_at(bytes, at - STATUS_AT));
     let micros = if lease == lease_word(epoch, lease & LEASE_MASK) { lease & LEASE_MASK } else { 0 };
     Duration::from_micros(micros)
 }
@@ -203,10 +158,10 @@ pub fn clock(memory: &Memory) -> u32 {
     memory.load(CLOCK_AT, Ordering::Relaxed) as u32
 }
 
-/// Whether a server keeps the region: see [`LIFE_AT`].
+/// Whether a server keeps the region: see [`LIVENESS_AT`].
 #[inline]
 pub fn is_alive(memory: &Memory) -> bool {
-    memory.load_u32(LIFE_AT, Ordering::Acquire) & LIFE_HOLDER_MASK != 0
+    memory.load_u32(LIVENESS_AT, Ordering::Acquire) & LIVENESS_HOLDER_MASK != 0
 }
 
 /// Publishes the clock.
@@ -256,8 +211,8 @@ mod tests {
         // SAFETY: aligned, never freed, and nobody else has it.
         let memory = unsafe { Memory::new(NonNull::from(&mut page.0).cast(), HEADER_BYTES) };
         let line = || {
-            let mut bytes = [0; PUBLISHED_AND_COUNTS_BYTES];
-            memory.copy_out(PUBLISHED_AT, &mut bytes);
+            let mut bytes = [0; STATUS_AND_COUNTS_BYTES];
+            memory.copy_out(STATUS_AT, &mut bytes);
             bytes
         };
         assert_eq!(lease_of(&line()), Duration::ZERO);
@@ -273,7 +228,7 @@ mod tests {
         assert_eq!(lease_of(&line()), LEASE_MAX);
         // The epoch as it was before, all else as it is.
         let mut torn = line();
-        let at = (FLUSH_EPOCH_AT - PUBLISHED_AT) as usize;
+        let at = (FLUSH_EPOCH_AT - STATUS_AT) as usize;
         torn[at..at + 8].copy_from_slice(&before[at..at + 8]);
         assert_eq!(lease_of(&torn), Duration::ZERO);
     }

@@ -19,6 +19,7 @@ mod bounds;
 pub mod channel;
 pub mod checksum;
 pub mod directory;
+pub mod format;
 pub mod geometry;
 pub mod hash;
 pub mod header;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use loom::sync::Arc;
 use loom::{model, thread};
 
-use crate::directory::PARTITION_BYTES;
+use crate::format::PARTITION_BYTES;
 use crate::header::{self, Birth, HeaderError, StatusLine};
 use crate::item::{self, State};
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -15,17 +15,17 @@ use crate::{Geometry, Memory};
 fn a_header_is_read_whole_or_not_at_all() {
     model(|| {
         let geometry = Geometry {
-            region_bytes: header::HEADER_BYTES,
+            region_bytes: crate::format::HEADER_BYTES,
             partition_bits: 1,
             block_shift: 2,
             segment_shift: 9,
             segments: 3,
-            directory: header::USED_BYTES,
-            segment_table: header::USED_BYTES + 2 * PARTITION_BYTES,
+            directory: crate::format::USED_BYTES,
+            segment_table: crate::format::USED_BYTES + 2 * PARTITION_BYTES,
             first_segment: 512,
         };
         let birth = Birth { geometry, hash_seed: 7, clock_origin: 9 };
-        let memory = Memory::sparse(header::HEADER_BYTES, |offset| offset < 192);
+        let memory = Memory::sparse(crate::format::HEADER_BYTES, |offset| offset < 192);
         let server = {
             let memory = memory.clone();
             thread::spawn(move || header::write(&memory, &birth))
@@ -83,7 +83,7 @@ fn the_published_line_never_goes_back() {
 #[test]
 fn a_line_with_a_lease_is_not_older_than_a_flush() {
     model(|| {
-        let memory = Memory::sparse(header::USED_BYTES, |offset| offset >= header::PUBLISHED_AT);
+        let memory = Memory::sparse(crate::format::USED_BYTES, |offset| offset >= crate::format::STATUS_AT);
         header::grant_leases(&memory, Duration::from_millis(1));
         let going_by = Arc::new(AtomicU32::new(0));
         let answered = Arc::new(AtomicU32::new(0));
@@ -102,8 +102,8 @@ fn a_line_with_a_lease_is_not_older_than_a_flush() {
         };
         going_by.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let mut line = [0; header::PUBLISHED_AND_COUNTS_BYTES];
-        memory.copy_out(header::PUBLISHED_AT, &mut line);
+        let mut line = [0; crate::format::STATUS_AND_COUNTS_BYTES];
+        memory.copy_out(crate::format::STATUS_AT, &mut line);
         let published =
             line.first_chunk().map(StatusLine::from_bytes).expect("the line is the first of these bytes");
         let has_begun_after = answered.load(Ordering::Acquire) == 1;

@@ -11,17 +11,11 @@
 //! it is the same, nothing they copied was overwritten. A count in the header (header.rs) changes behind it: where that is
 //! the same, so are the generations of many segments.
 
+use crate::format::{GENERATION_AT, OPENED_AT, SEGMENT_ENTRY_BYTES, USE_AT};
 use crate::geometry::Geometry;
 use crate::header;
 use crate::memory::Memory;
 use crate::sync::{Ordering, fence};
-
-/// Bytes of an entry.
-pub const ENTRY_BYTES: u64 = 32;
-
-const GENERATION_AT: u64 = 0;
-const USE_AT: u64 = 8;
-const OPENED_AT: u64 = 16;
 
 /// The use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +36,7 @@ pub enum Kind {
 #[inline]
 fn entry(geometry: &Geometry, segment: u32) -> u64 {
     debug_assert!(segment < geometry.segments);
-    geometry.segment_table + u64::from(segment) * ENTRY_BYTES
+    geometry.segment_table + u64::from(segment) * SEGMENT_ENTRY_BYTES
 }
 
 /// Where the generation of a segment stands.

@@ -4,8 +4,9 @@
 mod common;
 
 use fabcache_layout::checksum::{SECRET_BYTES, Secret};
+use fabcache_layout::format::HEADER_BYTES;
 use fabcache_layout::geometry::Geometry;
-use fabcache_layout::header::{Birth, HEADER_BYTES};
+use fabcache_layout::header::Birth;
 use fabcache_layout::reader::remote::RemoteOptions;
 use fabcache_layout::reader::{ReadOutcome, Remote, Value};
 use proptest::prelude::*;

@@ -8,7 +8,7 @@ use common::process::{fabcached, start, start_command};
 use common::{Client, Scratch, connect, connect_unix, packet, serve, try_serve};
 use fabcache_fabric::FILE_VARIABLE;
 use fabcache_fabric::channel::CHANNEL_VERSION;
-use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_layout::format::FORMAT_VERSION;
 
 const HELLO: u8 = 0xa1;
 const ATTACH: u8 = 0xa2;

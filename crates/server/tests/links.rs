@@ -21,7 +21,7 @@ use fabcache_fabric::{
     Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Library, Peer, Pool, ProviderRequirements,
     RemoteAddress,
 };
-use fabcache_layout::header::{FORMAT_VERSION, MAGIC};
+use fabcache_layout::format::{FORMAT_VERSION, MAGIC};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 /// Messages that the client takes.

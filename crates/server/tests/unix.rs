@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::{Scratch, connect_unix, serve, try_serve};
 use fabcache_layout::channel::CHANNEL_VERSION;
-use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_layout::format::FORMAT_VERSION;
 
 fn mode(path: &Path) -> u32 {
     path.metadata().expect("it is there").permissions().mode() & 0o777

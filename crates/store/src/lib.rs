@@ -25,6 +25,7 @@ pub mod handle;
 pub mod hints;
 pub mod index;
 pub mod info;
+mod item_info;
 mod kill;
 #[cfg(not(loom))]
 pub mod liveness;

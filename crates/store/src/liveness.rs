@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
-use fabcache_layout::header::LIFE_AT;
+use fabcache_layout::format::LIVENESS_AT;
 use fabcache_layout::sync::Ordering;
 
 use crate::store::Store;
@@ -68,7 +68,7 @@ impl Drop for Liveness {
 
 /// Holds the word while `meanwhile` runs, which is told whether that works.
 fn hold(store: &Store, meanwhile: impl FnOnce(io::Result<()>)) {
-    let word = store.memory.pointer(LIFE_AT, 4);
+    let word = store.memory.pointer(LIVENESS_AT, 4);
     let mut head = RobustListHead {
         list: RobustListNode { next: std::ptr::null_mut() },
         futex_offset: 0,
@@ -88,9 +88,9 @@ fn hold(store: &Store, meanwhile: impl FnOnce(io::Result<()>)) {
         return meanwhile(Err(io::Error::last_os_error()));
     }
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    store.memory.store_u32(LIFE_AT, thread, Ordering::Release);
+    store.memory.store_u32(LIVENESS_AT, thread, Ordering::Release);
     meanwhile(Ok(()));
-    store.memory.store_u32(LIFE_AT, 0, Ordering::SeqCst);
+    store.memory.store_u32(LIVENESS_AT, 0, Ordering::SeqCst);
     // SAFETY: the list that the C library had registered for this thread, which it keeps until the thread ends.
     unsafe { libc::syscall(libc::SYS_set_robust_list, former, former_len) };
 }

@@ -164,7 +164,7 @@ impl Handle {
     fn reclaim_once(&self) -> bool {
         let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
         let items = crate::bounds::RECLAIM_STEP_ITEMS;
-        self.store.reclaim_step(&mut reclaim, self.counters(), items) != crate::reclaim::Step::Nothing
+        self.store.reclaim_step(&mut reclaim, self.counters(), items) != crate::reclaim::StepOutcome::Nothing
     }
 
     /// Sets the memory limit. Lowering evicts until it holds; raising stops at what was reserved.

@@ -6,7 +6,7 @@ mod outside;
 
 use std::sync::Arc;
 
-use fabcache_layout::directory::PARTITION_BYTES;
+use fabcache_layout::format::PARTITION_BYTES;
 use fabcache_layout::segment::ENTRY_BYTES;
 use fabcache_layout::sync::{AtomicBool, Ordering};
 use fabcache_layout::{Geometry, Item, Memory};

@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use fabcache_layout::header::{self, Birth, LEASE_MAX};
+use fabcache_layout::format::LEASE_MAX;
+use fabcache_layout::header::{self, Birth};
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Secret, Slot};

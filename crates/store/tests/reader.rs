@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use common::outside::map_all;
 use common::{SetClock, delete, get, pattern, set, set_with, store};
 use fabcache_layout::Memory;
-use fabcache_layout::header::{self, PUBLISHED_BYTES};
+use fabcache_layout::format::STATUS_BYTES;
+use fabcache_layout::header;
 use fabcache_layout::reader::{
     FallbackReason, Fetched, Get, Hit, Location, Mapped, MetadataCache, Miss, ReadOutcome, Reader, Rejection,
     Step, Validation,
@@ -231,8 +232,8 @@ fn a_state_that_was_written_over_is_not_the_items() {
         let birth = header::read(&memory).expect("a region");
         let reader = Reader::new(&birth, Validation::Remote(store.secret().clone())).expect("sound");
         let mut known = MetadataCache::new(reader.geometry());
-        let mut line = [0; PUBLISHED_BYTES];
-        memory.copy_out(header::PUBLISHED_AT, &mut line);
+        let mut line = [0; STATUS_BYTES];
+        memory.copy_out(fabcache_layout::format::STATUS_AT, &mut line);
         known.begin(&line, store.now());
         let get = Get::at(&reader, &b"key"[..], location);
         let found = get_with(get, &reader, &mut known, &memory, &item);

@@ -365,8 +365,8 @@ fn of_many_flushes_one_waits() {
     let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
     let memory = map_all(handle.store().region());
     let lease = || {
-        let mut line = [0; header::PUBLISHED_AND_COUNTS_BYTES];
-        memory.copy_out(header::PUBLISHED_AT, &mut line);
+        let mut line = [0; fabcache_layout::format::STATUS_AND_COUNTS_BYTES];
+        memory.copy_out(fabcache_layout::format::STATUS_AT, &mut line);
         header::lease_of(&line)
     };
     for _ in 0..3 {

@@ -1,7 +1,7 @@
-//! The contract of every way in.
+//! The contract of every transport.
 //!
-//! A [`Listener`] yields [`Link`]s; a link is two streams of bytes, one in each direction, to one peer. Nothing here
-//! blocks: what cannot be done now is said, and the descriptor becomes ready when it can be tried again.
+//! A [`Listener`] yields [`Link`]s; a link is two streams of bytes, one in each direction, to one peer. No call blocks:
+//! it reports that it cannot proceed, and the descriptor becomes ready when a retry can.
 //!
 //! Invariants, checked by the conformance suite:
 //! 1. Bytes arrive in the order in which they were sent, once each, or the link ends.
@@ -11,29 +11,28 @@
 //!    `has_unsent` says whether there are any.
 //! 5. Dropping a link ends it; the peer sees the end after what `flush` has sent.
 //! 6. A peer that dies or breaks the protocol below ends its own link with an error, and nothing else.
-//! 7. A link that [is rung](Link::is_rung) goes on telling by its descriptor until it is polled, and again once it
-//!    rests: what comes in between makes `rest` say so, or the descriptor ready.
+//! 7. A [`PolledLink`] reports input by its descriptor until polling starts, and again once its wakeup is armed; input
+//!    that arrives in between makes `arm_wakeup` return false, or the descriptor ready.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use crate::tcp::TcpLink;
-use crate::unix::UnixLink;
+use socket2::Socket;
 
-/// What `receive` came to.
+/// The result of `receive`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// So many bytes, at least one.
+    /// The number of bytes received, at least one.
     Bytes(usize),
-    /// Nothing now.
+    /// No input now.
     Nothing,
     /// The peer sends no more.
     End,
 }
 
-/// The way a link came in.
+/// The transport of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// TCP.
@@ -44,13 +43,13 @@ pub enum Kind {
     Udp,
     /// Memory shared with a process on this host.
     Shm,
-    /// A fabric, beside a TCP connection.
+    /// A libfabric provider, beside a TCP connection.
     Fabric,
     /// In this process.
     Memory,
 }
 
-/// Whose process is at the other end, as the system says.
+/// The user and group of the process at the other end, as the kernel reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Its effective user.
@@ -59,12 +58,12 @@ pub struct Credentials {
     pub group: u32,
 }
 
-/// Who is at the other end.
+/// The other end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A network address.
     Socket(SocketAddr),
-    /// A process on this host, by the path of the socket it connected to.
+    /// A process on this host, by the path of the listener's socket.
     Local(PathBuf),
     /// This process.
     Memory,
@@ -72,42 +71,42 @@ pub enum Peer {
 
 /// One peer's connection.
 pub trait Link: Send {
-    /// Receives into `into`, which is not empty.
+    /// Receives into `into`, which must not be empty.
     ///
     /// # Errors
     /// The link is broken and ends.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<Received>;
 
-    /// Sends a prefix of `parts`; how many bytes were taken. Zero if nothing can be taken now.
+    /// Sends a prefix of `parts` and returns its length; 0 if nothing can be sent now.
     ///
     /// # Errors
     /// The link is broken and ends.
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Sends what was taken and is still inside; true when nothing is left.
+    /// Sends bytes buffered inside the link; returns true when none are left.
     ///
     /// # Errors
     /// The link is broken and ends.
     fn flush(&mut self) -> io::Result<bool>;
 
-    /// Bytes were taken and are still inside.
+    /// Returns whether accepted bytes are still buffered inside the link.
     fn has_unsent(&self) -> bool;
 
     /// Returns whether received bytes are buffered inside the link, where the descriptor does not report them:
     /// receive again.
     fn has_unread(&self) -> bool;
 
-    /// Becomes readable when `receive`, writable when `send` or `flush` is worth trying; none if a link needs no
-    /// waiting (all it will ever receive is there).
+    /// The descriptor to wait for: readable when `receive`, writable when `send` or `flush` can proceed. `None` if the
+    /// link has all its input already.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Who is at the other end.
+    /// The other end.
     fn peer(&self) -> Peer;
 
-    /// The way it came in.
+    /// The transport.
     fn kind(&self) -> Kind;
 
-    /// Whose process the peer is, where the system can tell.
+    /// The peer process's credentials, if the kernel knows them.
     fn credentials(&self) -> Option<Credentials> {
         None
     }
@@ -117,58 +116,61 @@ pub trait Link: Send {
         false
     }
 
-    /// Itself, if it is a socket and nothing over it: with that more can be done than the contract knows. Else the link
-    /// as it was.
+    /// Returns the stream socket itself, for operations beyond this contract; a link of another kind returns itself.
     ///
     /// # Errors
-    /// It is of another kind.
-    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>>;
+    /// The link is not a bare stream socket.
+    fn into_stream(self: Box<Self>) -> Result<StreamLink, Box<dyn Link>>;
 
-    // ---- links that can be looked at without a system call ----
-
-    /// The peer writes to memory and rings only if this end said that it rests; the descriptor becomes readable then,
-    /// whether there is something to receive or room to send.
-    fn is_rung(&self) -> bool {
+    /// Whether the link [can be polled](Link::as_polled).
+    fn is_polled(&self) -> bool {
         false
     }
 
-    /// The descriptor has become readable: takes in that the peer rang or left.
-    fn answer_bell(&mut self) {}
-
-    /// From now on this end looks at [`Link::has_unread`] by itself, and need not be rung for.
-    fn poll(&mut self) {}
-
-    /// Arms the wakeup: from now on the descriptor reports input. Returns false if input arrived meanwhile, which it
-    /// has not reported.
-    fn rest(&mut self) -> bool {
-        true
+    /// Returns the operations of links that can be polled without a system call.
+    fn as_polled(&mut self) -> Option<&mut dyn PolledLink> {
+        None
     }
 }
 
-/// A link that is a socket, by its kind.
-#[derive(Debug)]
-pub enum SocketLink {
-    /// TCP.
-    Tcp(TcpLink),
-    /// A Unix socket.
-    Unix(UnixLink),
+/// A link whose [`Link::has_unread`] needs no system call. The peer notifies only while the wakeup is armed; then the
+/// descriptor becomes readable, both for input and for room to send.
+pub trait PolledLink {
+    /// Consumes notifications after the descriptor became readable, and notices that the peer has left.
+    fn drain_wakeup(&mut self);
+
+    /// Disarms the wakeup: this end polls [`Link::has_unread`] from now on.
+    fn start_polling(&mut self);
+
+    /// Arms the wakeup: from now on the descriptor reports input. Returns false if input arrived meanwhile, which it
+    /// has not reported.
+    fn arm_wakeup(&mut self) -> bool;
 }
 
-/// A place where peers arrive.
+/// A link over a TCP or Unix stream socket (`stream.rs`).
+#[derive(Debug)]
+pub struct StreamLink {
+    /// Connected and non-blocking.
+    pub(crate) socket: Socket,
+    /// An address for TCP, the listener's path for a Unix socket.
+    pub(crate) peer: Peer,
+}
+
+/// Accepts peers.
 pub trait Listener: Send + Sync {
-    /// The next peer, if one has arrived.
+    /// Accepts the next peer, if one is waiting.
     ///
     /// # Errors
-    /// The system's, such as no descriptors left; the listener goes on.
+    /// The system call failed, for example for lack of descriptors; the listener stays usable.
     fn accept(&self) -> io::Result<Option<Box<dyn Link>>>;
 
-    /// Becomes readable when `accept` is worth trying.
+    /// Becomes readable when `accept` can proceed.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Where it listens.
+    /// The address it listens on.
     fn local(&self) -> Peer;
 
-    /// The way its links come in.
+    /// The transport of its links.
     fn kind(&self) -> Kind;
 }
 

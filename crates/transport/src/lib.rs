@@ -17,9 +17,10 @@ pub mod fabric;
 pub mod memory;
 pub mod shm;
 mod socket;
+mod stream;
 pub mod tcp;
 pub mod tls;
 pub mod udp;
 pub mod unix;
 
-pub use contract::{Credentials, Kind, Link, Listener, Peer, Received, SocketLink};
+pub use contract::{Credentials, Kind, Link, Listener, Peer, PolledLink, Received, StreamLink};

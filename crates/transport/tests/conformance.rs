@@ -18,7 +18,7 @@ use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
 use fabcache_transport::udp::{Framing, UdpListener};
 use fabcache_transport::unix::UnixListener;
-use fabcache_transport::{Kind, Link, Listener, Peer, Received, SocketLink};
+use fabcache_transport::{Kind, Link, Listener, Peer, Received};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 const LOOPBACK_V4: &str = "127.0.0.1:0";
@@ -98,7 +98,7 @@ const SHAPE: Shape = Shape { slots: 8, slot_bytes: 256, staging_bytes: 64 << 10 
 impl Listener for Shm {
     fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
         let Some(link) = self.0.accept()? else { return Ok(None) };
-        let Ok(SocketLink::Unix(unix)) = link.into_socket() else {
+        let Ok(unix) = link.into_stream() else {
             return Err(io::ErrorKind::Unsupported.into());
         };
         let region = std::fs::File::open("/dev/null")?;
@@ -239,20 +239,20 @@ fn is_readable(link: &dyn Link) -> bool {
 fn a_polled_link_is_not_rung_for_and_one_that_rests_is() {
     let (mut client, mut link) = shm_pair("polled");
     let mut buffer = [0; 64];
-    link.poll();
+    link.as_polled().expect("polled").start_polling();
     client.send(b"unheard").expect("there is room");
     assert!(link.has_unread() && !is_readable(&*link), "nobody rang");
-    assert!(!link.rest(), "something came before");
+    assert!(!link.as_polled().expect("polled").arm_wakeup(), "something came before");
     assert_eq!(link.receive(&mut buffer).expect("it came"), Received::Bytes(7));
-    assert!(link.rest() && !is_readable(&*link));
+    assert!(link.as_polled().expect("polled").arm_wakeup() && !is_readable(&*link));
     client.send(b"heard").expect("there is room");
     assert!(is_readable(&*link), "it was rung for");
-    link.answer_bell();
+    link.as_polled().expect("polled").drain_wakeup();
     assert!(!is_readable(&*link), "a bell rings once");
     assert_eq!(link.receive(&mut buffer).expect("it came"), Received::Bytes(5));
     drop(client);
     assert!(is_readable(&*link), "it left");
-    link.answer_bell();
+    link.as_polled().expect("polled").drain_wakeup();
     assert_eq!(link.receive(&mut buffer).expect("no error"), Received::End);
     assert!(link.send(&[io::IoSlice::new(b"x")]).is_err());
 }
@@ -260,12 +260,12 @@ fn a_polled_link_is_not_rung_for_and_one_that_rests_is() {
 #[test]
 fn a_link_without_room_is_rung_for_when_there_is() {
     let (mut client, mut link) = shm_pair("room");
-    link.poll();
+    link.as_polled().expect("polled").start_polling();
     while link.send(&[io::IoSlice::new(&[b'y'; 100_000])]).expect("the client lives") > 0 {}
     assert!(!is_readable(&*link));
     client.receive().expect("there is much");
     assert!(is_readable(&*link), "it was rung for, though it is polled");
-    link.answer_bell();
+    link.as_polled().expect("polled").drain_wakeup();
 }
 
 #[test]

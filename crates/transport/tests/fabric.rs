@@ -20,7 +20,7 @@ use fabcache_transport::fabric::bounds::{
 };
 use fabcache_transport::fabric::{AttachError, FabricEndpoint, FabricLink, FabricOptions, Rest};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
-use fabcache_transport::{Kind, Link, Listener, Peer, Received, SocketLink};
+use fabcache_transport::{Kind, Link, Listener, Peer, PolledLink, Received};
 
 /// A port, and where clients come to it.
 struct Server {
@@ -63,7 +63,7 @@ impl Server {
     /// A client that has come by TCP and says who it is, made a link.
     fn accept(&self, tag: u64) -> io::Result<Option<FabricLink>> {
         let Some(link) = self.listener.accept()? else { return Ok(None) };
-        let Ok(SocketLink::Tcp(mut tcp)) = link.into_socket() else { panic!("it came by TCP") };
+        let Ok(mut tcp) = link.into_stream() else { panic!("it came by TCP") };
         let mut said = Vec::new();
         let end = Instant::now() + END;
         while said.len() < client::HELLO_BYTES {
@@ -552,7 +552,7 @@ fn a_client_is_killed(kind: &str) {
         if kind == "receives" {
             wait_until(|| {
                 server.progress();
-                link.answer_bell();
+                link.drain_wakeup();
                 link.send(&[IoSlice::new(&block)]).is_err().then_some(())
             });
         } else {
@@ -617,7 +617,7 @@ fn who_flushes_is_told_once_that_all_is_gone() {
     wait_until(|| {
         matches!(link.receive(&mut [0; 64]).expect("it is there"), Received::Nothing).then_some(())
     });
-    assert!(wait_until(|| link.rest().then_some(true)));
+    assert!(wait_until(|| link.arm_wakeup().then_some(true)));
     assert!(!link.has_unread() && server.progress().is_empty());
 }
 
@@ -626,10 +626,10 @@ fn who_flushes_is_told_once_that_all_is_gone() {
 fn who_sleeps_is_told_of_what_comes() {
     let server = Server::start(128);
     let (mut client, mut link) = server.pair(&server.endpoint());
-    link.poll();
+    link.start_polling();
     echo(&server, &mut client, &mut link, 100_000);
     for round in 0..amount(20, 5) {
-        assert!(wait_until(|| link.rest().then_some(true)));
+        assert!(wait_until(|| link.arm_wakeup().then_some(true)));
         wait_until(|| {
             assert_eq!(server.progress(), [], "nothing has come");
             (server.port().rest() == Rest::Long).then_some(())
@@ -652,7 +652,7 @@ fn who_sleeps_is_told_of_what_comes() {
             told().then_some(())
         });
         if fd.is_none() {
-            link.answer_bell();
+            link.drain_wakeup();
         }
         // A waiting link is reported by its tag, or can receive at once.
         wait_until(|| (!server.progress().is_empty() || link.has_unread()).then_some(()));

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use fabcache_fabric::channel::{CHANNEL_VERSION, CREDITS_MAX, Terms};
 use fabcache_fabric::{Domain, NAME_BYTES_MAX, ProviderRequirements, RemoteMemory, ip_of};
 use fabcache_layout::checksum::{SECRET_BYTES, Secret};
-use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_layout::format::FORMAT_VERSION;
 use fabcache_protocol::binary::RESPONSE;
 
 use super::link::End;

@@ -31,9 +31,9 @@ impl CallerMemory {
     pub fn reclaim(self) -> Result<RegisteredMemory, CallerMemory> {
         match self {
             CallerMemory::ForkGuard(memory) => Ok(memory),
-            CallerMemory::ReadableMemory(shown) => {
-                Arc::try_unwrap(shown).map(ReadableMemory::into_lasting).map_err(CallerMemory::ReadableMemory)
-            }
+            CallerMemory::ReadableMemory(shown) => Arc::try_unwrap(shown)
+                .map(ReadableMemory::into_registered)
+                .map_err(CallerMemory::ReadableMemory),
         }
     }
 }

@@ -82,7 +82,7 @@ impl Deref for BufferGuard {
 impl Drop for BufferGuard {
     fn drop(&mut self) {
         if let (Some(desk), Some(buffer)) = (&self.desk, self.buffer.take()) {
-            desk.put(buffer.into_lasting());
+            desk.put(buffer.into_registered());
         }
     }
 }

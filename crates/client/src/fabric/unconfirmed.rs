@@ -11,7 +11,7 @@ use fabcache_fabric::{
     Buffer, Completion, Domain, Endpoint, EndpointOptions, Error, Peer, Pool, RejectedOperation,
     RemoteAddress,
 };
-use fabcache_layout::header::HEADER_BYTES;
+use fabcache_layout::format::HEADER_BYTES;
 use fabcache_layout::process::Process;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
-use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_layout::format::FORMAT_VERSION;
 use fabcache_protocol::binary::RESPONSE;
 
 use super::items::{Items, monotonic_ns};

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
-use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_layout::format::FORMAT_VERSION;
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg};
 

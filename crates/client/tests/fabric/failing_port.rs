@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use fabcache_client::{FabricMode, Options, Ttl};
-use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_layout::format::FORMAT_VERSION;
 
 use super::common::client;
 use super::common::fabric::{is_one_sided, options, over, provider, served_with};

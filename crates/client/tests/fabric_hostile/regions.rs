@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use fabcache_client::FabricMode;
 use fabcache_fabric::{Domain, Endpoint, EndpointOptions, PeerAccess, SharedArea};
 use fabcache_layout::checksum::SECRET_BYTES;
-use fabcache_layout::header::HEADER_BYTES;
+use fabcache_layout::format::HEADER_BYTES;
 use fabcache_store::liveness::Liveness;
 use fabcache_store::{Change, Handle, NewValue, Store, StoreOptions, Value, Write};
 

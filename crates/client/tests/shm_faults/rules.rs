@@ -99,7 +99,7 @@ fn nothing_is_shared_before_a_client_is_let_in() {
         packet.resize(24, 0);
         [&packet[..], key, value].concat()
     };
-    let versions = [fabcache_layout::channel::CHANNEL_VERSION, fabcache_layout::header::FORMAT_VERSION];
+    let versions = [fabcache_layout::channel::CHANNEL_VERSION, fabcache_layout::format::FORMAT_VERSION];
     let attach = packet(0xa0, b"", versions.map(u64::to_be_bytes).as_flattened());
     let answer = |mut socket: &UnixStream, request: &[u8]| {
         socket.write_all(request).expect("sent");

@@ -1,21 +1,23 @@
 //! Memory of callers' that is used again and again: registered when it is first used, and kept so.
 //!
 //! ```text
-//!   Lasting ──lend──> Buffer ──> an operation ──> Buffer ──into_lasting──> Lasting
-//!      ├─────show───> Shown ───> peers read it ────────────into_lasting──────┘
-//!      └── Registrations: which memory is registered with which domain; what was lent longest ago ends first
+//!   RegisteredMemory --lend--> Buffer --> an operation --> Buffer --into_registered--> RegisteredMemory
+//!          |--show--> ReadableMemory --> peers read it ----into_registered-----------------^
+//!          '-- RegistrationCache: bounds all registrations, and evicts the least recently lent
 //! ```
 
 mod lru;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use fabcache_layout::process::Process;
 
 use self::lru::{Ends, LruList, RegistrationKey};
+use crate::cache_registry::IdleCache;
 use crate::domain::{Access, Domain};
 use crate::error::Error;
 use crate::memory::{Buffer, Registration, RemoteMemory};
@@ -25,7 +27,7 @@ use crate::memory::{Buffer, Registration, RemoteMemory};
 pub struct RegistrationCache(Arc<Mutex<CacheState>>);
 
 struct CacheState {
-    ledger: LruList<Registration>,
+    lru: LruList<Registration>,
     /// Whose they are.
     process: Process,
 }
@@ -39,23 +41,17 @@ impl Ends for Registration {
 impl RegistrationCache {
     /// At most so many, of so many bytes together.
     pub fn new(count: usize, bytes: usize) -> RegistrationCache {
-        let ledger = LruList::new(count, bytes);
-        RegistrationCache(Arc::new(Mutex::new(CacheState { ledger, process: Process::current() })))
+        let lru = LruList::new(count, bytes);
+        RegistrationCache(Arc::new(Mutex::new(CacheState { lru, process: Process::current() })))
     }
 
     /// How many there are, and their bytes.
     pub fn sum(&self) -> (usize, usize) {
-        self.ledger().ledger.sum()
+        self.state().lru.sum()
     }
 
-    fn ledger(&self) -> MutexGuard<'_, CacheState> {
-        let mut kept = self.0.lock().expect("no thread panics while it notes what is registered");
-        if !kept.process.is_current() {
-            // A child process must not end its parent's registrations.
-            kept.ledger.leave_all();
-            kept.process = Process::current();
-        }
-        kept
+    fn state(&self) -> MutexGuard<'_, CacheState> {
+        lock(&self.0)
     }
 
     /// What is to be known of the registration of this memory: the one that there is, or a new one.
@@ -67,78 +63,62 @@ impl RegistrationCache {
         known: impl Fn(&Registration) -> T,
     ) -> Result<T, Error> {
         let bytes = memory.len();
-        let mut kept = self.ledger();
-        if let Some(registration) = kept.ledger.lend(of) {
+        let mut kept = self.state();
+        if let Some(registration) = kept.lru.lend(of) {
             return Ok(known(registration));
         }
-        if bytes == 0 || !kept.ledger.reserve(bytes) {
+        if bytes == 0 || !kept.lru.reserve(bytes) {
             return Err(Error::Size("no more memory of callers' is registered"));
         }
         drop(kept);
-        domain.lenders().add(self);
+        let cache: Arc<dyn IdleCache> = self.0.clone();
+        domain.caches().add(&cache);
         let access = if of.is_shown { Access::RemoteRead } else { Access::Local };
         // Not under the lock, for to pin much memory takes long. SAFETY: its owner ends the registration before it lets go of
         // the memory, and lends it to one operation at a time; peers do not write it.
         let made = unsafe { domain.register(memory.as_mut_ptr(), bytes, access) };
-        let mut kept = self.ledger();
+        let mut kept = self.state();
         match made {
             Ok(registration) => {
                 let known = known(&registration);
-                kept.ledger.put(of, bytes, registration);
+                kept.lru.put(of, bytes, registration);
                 Ok(known)
             }
             Err(error) => {
-                kept.ledger.cancel(bytes);
+                kept.lru.cancel(bytes);
                 Err(error)
             }
         }
     }
 }
 
-/// Those who have registered memory with a domain.
-#[derive(Debug, Default)]
-pub(crate) struct CacheRegistry(Mutex<Vec<Weak<Mutex<CacheState>>>>);
-
-impl CacheRegistry {
-    fn add(&self, registrations: &RegistrationCache) {
-        let mut all = self.lock();
-        all.retain(|one| one.strong_count() > 0);
-        if !all.iter().any(|one| one.as_ptr() == Arc::as_ptr(&registrations.0)) {
-            all.push(Arc::downgrade(&registrations.0));
-        }
-    }
-
-    /// Calls `make`, which may exceed the limit of locked memory. If it fails, ends all idle registrations and calls
-    /// it a second time.
-    pub(crate) fn make_way<T>(&self, make: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        match make() {
-            Err(error) if error.is_memory() && self.end_idle() => make(),
-            made => made,
-        }
-    }
-
+impl IdleCache for Mutex<CacheState> {
     fn end_idle(&self) -> bool {
-        let all: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).map(RegistrationCache).collect();
-        let ended = all.iter().filter(|registrations| registrations.ledger().ledger.end_idle()).count();
-        ended > 0
+        lock(self).lru.end_idle()
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Mutex<CacheState>>>> {
-        self.0.lock().expect("no thread panics while it notes who has registered memory")
+fn lock(state: &Mutex<CacheState>) -> MutexGuard<'_, CacheState> {
+    let mut state = state.lock().expect("no thread panics while it updates the registration cache");
+    if !state.process.is_current() {
+        // A child process must not end its parent's registrations.
+        state.lru.leave_all();
+        state.process = Process::current();
     }
+    state
 }
 
 impl fmt::Debug for RegistrationCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, bytes) = self.sum();
-        write!(f, "Registrations({count} of {bytes} bytes)")
+        write!(f, "RegistrationCache({count} of {bytes} bytes)")
     }
 }
 
 /// Memory that stays registered between operations.
 pub struct RegisteredMemory(Box<RegisteredMemoryInner>);
 
-pub(crate) struct RegisteredMemoryInner {
+struct RegisteredMemoryInner {
     number: u64,
     memory: Vec<u8>,
     registrations: RegistrationCache,
@@ -176,7 +156,10 @@ impl RegisteredMemory {
     /// It cannot be registered, or others take all the room that there is for that.
     pub fn lend(mut self, domain: &Arc<Domain>) -> Result<Buffer, (RegisteredMemory, Error)> {
         match self.0.lend(domain, false, Registration::descriptor) {
-            Ok(descriptor) => Ok(Buffer::lasting(self.0, descriptor)),
+            Ok(descriptor) => {
+                let memory = NonNull::from(&mut *self.0.memory);
+                Ok(Buffer::lent(memory.cast(), memory.len(), descriptor, self.0))
+            }
             Err(error) => Err((self, error)),
         }
     }
@@ -208,8 +191,8 @@ impl ReadableMemory {
     }
 
     /// Peers do not read it any more.
-    pub fn into_lasting(self) -> RegisteredMemory {
-        self.own.into_lasting()
+    pub fn into_registered(self) -> RegisteredMemory {
+        self.own.into_registered()
     }
 }
 
@@ -229,20 +212,24 @@ impl RegisteredMemoryInner {
         RegistrationKey { memory: self.number, domain: self.lent, is_shown: self.is_shown }
     }
 
-    pub(crate) fn memory(&mut self) -> &mut [u8] {
-        &mut self.memory
-    }
-
-    /// No operation has it any more.
-    pub(crate) fn into_lasting(self: Box<RegisteredMemoryInner>) -> RegisteredMemory {
-        self.registrations.ledger().ledger.give_back(self.of());
+    /// Marks the registration as idle.
+    fn into_registered(self: Box<RegisteredMemoryInner>) -> RegisteredMemory {
+        self.registrations.state().lru.give_back(self.of());
         RegisteredMemory(self)
+    }
+}
+
+impl Buffer {
+    /// Returns the registered memory that the buffer was lent from; drops any other buffer.
+    pub fn into_registered(self) -> Option<RegisteredMemory> {
+        let owner = self.into_owner()?.downcast::<RegisteredMemoryInner>().ok()?;
+        Some(owner.into_registered())
     }
 }
 
 impl Drop for RegisteredMemoryInner {
     fn drop(&mut self) {
-        if !self.registrations.ledger().ledger.end_all_of(self.number) {
+        if !self.registrations.state().lru.end_all_of(self.number) {
             std::mem::forget(std::mem::take(&mut self.memory));
         }
     }
@@ -272,13 +259,13 @@ impl Deref for ReadableMemory {
 
 impl fmt::Debug for ReadableMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Shown({} bytes)", self.own.memory.len())
+        write!(f, "ReadableMemory({} bytes)", self.own.memory.len())
     }
 }
 
 impl fmt::Debug for RegisteredMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lasting({} bytes)", self.0.memory.len())
+        write!(f, "RegisteredMemory({} bytes)", self.0.memory.len())
     }
 }
 
@@ -296,7 +283,7 @@ mod tests {
     }
 
     fn idle(buffer: Buffer) -> RegisteredMemory {
-        buffer.into_lasting().expect("it was lent")
+        buffer.into_registered().expect("it was lent")
     }
 
     #[test]

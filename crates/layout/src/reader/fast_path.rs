@@ -5,7 +5,7 @@
 //! overflowed. All else is for [`Get`](super::Get), from the start.
 
 use crate::directory::head_offset;
-use crate::geometry::SLOTS_PER_BUCKET;
+use crate::format::SLOTS_PER_BUCKET;
 use crate::hash::KeyHash;
 use crate::item::{HEADER_BYTES_MAX, Item, State};
 use crate::memory::Memory;

@@ -3,8 +3,9 @@
 #[cfg(not(loom))]
 use std::sync::Arc;
 
+use crate::format::STATUS_BYTES;
 use crate::hash::KeyHash;
-use crate::header::{self, HeaderError, PUBLISHED_BYTES};
+use crate::header::{self, HeaderError};
 use crate::memory::Memory;
 use crate::slot::Slot;
 use crate::sync::{Ordering, fence};
@@ -72,8 +73,8 @@ impl Mapped {
     /// Begins a batch of GETs at second `now` of the region's clock, by this client's own monotonic clock. What was
     /// answered before is seen by them. False if no server keeps the region: it is not to be read then.
     pub fn begin(&mut self, now: u32) -> bool {
-        let mut line = [0; PUBLISHED_BYTES];
-        self.memory.copy_out(header::PUBLISHED_AT, &mut line);
+        let mut line = [0; STATUS_BYTES];
+        self.memory.copy_out(crate::format::STATUS_AT, &mut line);
         fence(Ordering::Acquire);
         self.known.begin(&line, now);
         self.known.is_alive()

@@ -5,10 +5,9 @@
 //! GETs can share the cache.
 
 use crate::bounds::CLOCK_LAG_SECONDS_MAX;
+use crate::format::{RECYCLED_COUNTS, STATUS_AND_COUNTS_BYTES, STATUS_AT, STATUS_BYTES};
 use crate::geometry::Geometry;
-use crate::header::{
-    self, PUBLISHED_AND_COUNTS_BYTES, PUBLISHED_AT, PUBLISHED_BYTES, RECYCLED_COUNTS, StatusLine,
-};
+use crate::header::{self, StatusLine};
 
 use super::Step;
 
@@ -69,19 +68,19 @@ impl MetadataCache {
 
     /// What to fetch for [`MetadataCache::begin`].
     pub const fn published_line() -> Step {
-        Step::Bytes { offset: PUBLISHED_AT, len: PUBLISHED_BYTES }
+        Step::Bytes { offset: STATUS_AT, len: STATUS_BYTES }
     }
 
     /// Begins a batch of GETs: with the published line, fetched after the first of them was asked for, and the second of
     /// the region's clock that the client's own monotonic clock makes it.
-    pub fn begin(&mut self, published: &[u8; PUBLISHED_BYTES], now: u32) {
+    pub fn begin(&mut self, published: &[u8; STATUS_BYTES], now: u32) {
         let published = StatusLine::from_bytes(published);
         self.now = now.max(published.clock);
         self.published = Some(published);
     }
 
     /// Stores a status line and the counts of emptied segments that follow it. A later line already stored stays.
-    pub(super) fn begin_counted(&mut self, bytes: &[u8; PUBLISHED_AND_COUNTS_BYTES], now: u32) {
+    pub(super) fn begin_counted(&mut self, bytes: &[u8; STATUS_AND_COUNTS_BYTES], now: u32) {
         let epoch = self.published.map_or(0, |line| line.flush_epoch);
         let line = bytes.first_chunk().expect("the line is the first of these bytes");
         self.begin(line, now);

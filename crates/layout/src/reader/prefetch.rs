@@ -5,7 +5,8 @@
 //! exceeds that window.
 
 use crate::directory::Head;
-use crate::geometry::{BUCKET_BYTES, BucketOffsets};
+use crate::format::BUCKET_BYTES;
+use crate::geometry::BucketOffsets;
 use crate::hash::KeyHash;
 use crate::item::HEADER_BYTES_MAX;
 use crate::memory::Memory;

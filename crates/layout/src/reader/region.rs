@@ -29,7 +29,7 @@ impl Region {
         let mapping = Mapping::to_read(file, bytes)?;
         // SAFETY: it goes with the mapping, below; readers keep the whole (`Mapped::over`) and nothing here writes.
         let memory = unsafe { mapping.memory() };
-        if bytes < header::HEADER_BYTES {
+        if bytes < crate::format::HEADER_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is too small for a region"));
         }
         Ok(Region { memory, _mapping: mapping })

@@ -2,7 +2,8 @@
 
 use fabcache_layout::checksum::SECRET_BYTES;
 use fabcache_layout::directory::Head;
-use fabcache_layout::header::{Birth, PUBLISHED_BYTES};
+use fabcache_layout::format::STATUS_BYTES;
+use fabcache_layout::header::Birth;
 use fabcache_layout::item::{ChunkEntry, NewItem, State};
 use fabcache_layout::reader::{Fetched, Get, Location, MetadataCache, ReadOutcome, Reader, Step, Validation};
 use fabcache_layout::{Geometry, KeyHash, Secret, Slot};
@@ -40,7 +41,7 @@ pub fn run(input: &[u8]) -> Vec<ReadOutcome> {
     let mut known = MetadataCache::new(&geometry);
     let mut outcomes = Vec::new();
     for _ in 0..4 {
-        let mut line = [0; PUBLISHED_BYTES];
+        let mut line = [0; STATUS_BYTES];
         line[0] = input.byte() % 4;
         line[8] = input.byte() / 255;
         known.begin(&line, u32::from(input.byte() % 5));

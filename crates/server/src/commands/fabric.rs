@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_fabric::channel::CHANNEL_VERSION;
 use fabcache_fabric::{RemoteMemory, ip_of};
-use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_layout::format::FORMAT_VERSION;
 use fabcache_protocol::{Encoding, FabricAttach, FabricMemory, Refusal, Reply};
 use fabcache_transport::Kind;
 use fabcache_transport::fabric::{Client, FabricEndpoint, Grant};

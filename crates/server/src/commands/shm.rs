@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::channel::CHANNEL_VERSION;
-use fabcache_layout::header::FORMAT_VERSION;
+use fabcache_layout::format::FORMAT_VERSION;
 use fabcache_protocol::command::Accesses;
 use fabcache_protocol::{Encoding, Refusal};
 use fabcache_store::hints::Access;

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use fabcache_protocol::{Decoder, Refusal, Reply, SavedEncoding};
 use fabcache_transport::fabric::{Client, FabricEndpoint};
 use fabcache_transport::shm::{AttachError, NewChannel, ShmLink};
-use fabcache_transport::tcp::TcpLink;
-use fabcache_transport::unix::UnixLink;
-use fabcache_transport::{Link, SocketLink, memory};
+use fabcache_transport::{Kind, Link, StreamLink, memory};
 
 use super::connection::{Connection, EndReason, LIMITS, info_of};
 use super::epoll::ConnectionToken;
@@ -30,14 +28,14 @@ impl Connection {
     pub(super) fn attach(&mut self, ctx: &mut Context) -> Result<(), EndReason> {
         // Stands in until there is another, and has ended: so does the connection if that does not come.
         let link = std::mem::replace(&mut self.link, Box::new(memory::ended()));
-        let (Some(UpgradeOffer { form, way }), Ok(socket), true) =
-            (self.session.offer.take(), link.into_socket(), self.input.is_empty())
+        let (Some(UpgradeOffer { form, way }), Ok(stream), true) =
+            (self.session.offer.take(), link.into_stream(), self.input.is_empty())
         else {
             return Err(EndReason::Error);
         };
-        let attached = match (way, socket) {
-            (Upgrade::Shm(channel), SocketLink::Unix(unix)) => share(ctx, unix, *channel),
-            (Upgrade::Fabric(client), SocketLink::Tcp(tcp)) => connect(ctx, tcp, &client, self.place, &form),
+        let attached = match (way, stream.kind()) {
+            (Upgrade::Shm(channel), Kind::Unix) => share(ctx, stream, *channel),
+            (Upgrade::Fabric(client), Kind::Tcp) => connect(ctx, stream, &client, self.place, &form),
             _ => return Err(EndReason::Error),
         };
         match attached {
@@ -67,7 +65,7 @@ impl Connection {
 }
 
 /// Hands the region and a channel over.
-fn share(ctx: &Context, unix: UnixLink, channel: NewChannel) -> Result<Box<dyn Link>, UpgradeFailure> {
+fn share(ctx: &Context, unix: StreamLink, channel: NewChannel) -> Result<Box<dyn Link>, UpgradeFailure> {
     let answer = shm::attached(ctx);
     match ShmLink::attach(unix, channel, ctx.shared.store.region(), answer.as_bytes()) {
         Ok(link) => {
@@ -90,7 +88,7 @@ fn share(ctx: &Context, unix: UnixLink, channel: NewChannel) -> Result<Box<dyn L
 /// Connects a client with the worker's end of the fabric.
 fn connect(
     ctx: &mut Context,
-    tcp: TcpLink,
+    tcp: StreamLink,
     client: &Client,
     place: ConnectionToken,
     form: &SavedEncoding,

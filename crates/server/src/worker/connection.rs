@@ -137,15 +137,15 @@ impl Connection {
         self.link.kind() == Kind::Fabric
     }
 
-    /// What it wants to be woken for, as last told to the system.
+    /// The readiness that epoll was last asked for.
     pub fn interest(&self) -> Interest {
         self.waited_for
     }
 
-    /// What it wants to be woken for, if that has changed.
+    /// The readiness to ask epoll for, if that has changed.
     pub fn changed_interest(&mut self) -> Option<Interest> {
-        let wanted = if self.link.is_rung() {
-            // For whatever it is rung, the descriptor becomes readable.
+        let wanted = if self.link.is_polled() {
+            // A notification makes the descriptor readable, whatever it is for.
             Interest { receive: true, send: false }
         } else {
             Interest {
@@ -159,9 +159,9 @@ impl Connection {
         })
     }
 
-    /// Whether there is something to serve can be seen without a system call.
+    /// Returns whether new input can be seen without a system call.
     pub fn can_be_polled(&self) -> bool {
-        self.link.is_rung()
+        self.link.is_polled()
     }
 
     /// Returns whether more input is likely soon: since the last call the client has sent a request or received
@@ -171,25 +171,30 @@ impl Connection {
         std::mem::take(&mut self.is_active) || !self.input.is_empty() || self.decoder.is_in_value()
     }
 
-    /// Something has come to a connection that is polled, and it is to be served for that.
+    /// Returns whether a polled connection has input to be served.
     #[inline]
     pub fn has_unread(&self) -> bool {
         self.link.has_unread() && self.takes_input()
     }
 
-    /// The descriptor has become ready.
-    pub fn answer_bell(&mut self) {
-        self.link.answer_bell();
+    /// Consumes notifications after the descriptor became ready.
+    pub fn drain_wakeup(&mut self) {
+        if let Some(link) = self.link.as_polled() {
+            link.drain_wakeup();
+        }
     }
 
-    /// From now on the worker looks at [`Connection::has_unread`].
-    pub fn poll(&mut self) {
-        self.link.poll();
+    /// Disarms the wakeup: the worker polls [`Connection::has_unread`] from now on.
+    pub fn start_polling(&mut self) {
+        if let Some(link) = self.link.as_polled() {
+            link.start_polling();
+        }
     }
 
-    /// From now on the descriptor tells. False if something came meanwhile that it is to be served for.
-    pub fn rest(&mut self) -> bool {
-        self.link.rest() || !self.takes_input()
+    /// Arms the wakeup: from now on the descriptor reports input. Returns false if input arrived meanwhile that the
+    /// connection must be served for.
+    pub fn arm_wakeup(&mut self) -> bool {
+        self.link.as_polled().is_none_or(|link| link.arm_wakeup()) || !self.takes_input()
     }
 
     /// Returns whether input is received now, rather than after answers were sent.

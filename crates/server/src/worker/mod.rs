@@ -135,7 +135,7 @@ impl Worker {
                     ReadyEvent::Fabric => self.fabric.stir(self.now),
                     ReadyEvent::Connection(place) => {
                         if let Some(connection) = self.at(place) {
-                            connection.answer_bell();
+                            connection.drain_wakeup();
                             self.serve_unless_queued(place.index);
                         }
                     }
@@ -248,9 +248,9 @@ impl Worker {
             Turn::Wait => {
                 if connection.can_be_polled() {
                     if connection.expects_more() {
-                        connection.poll();
+                        connection.start_polling();
                         self.polled.add(index, self.now);
-                    } else if !self.polled.contains(index) && !connection.rest() {
+                    } else if !self.polled.contains(index) && !connection.arm_wakeup() {
                         self.queue(index);
                     }
                 }
@@ -314,11 +314,11 @@ impl Worker {
         let mut busy = Vec::new();
         self.polled.retire(self.now, |index| {
             let Some(connection) = &mut connections[index].connection else { return true };
-            let rests = connection.rest();
-            if !rests {
+            let is_armed = connection.arm_wakeup();
+            if !is_armed {
                 busy.push(index);
             }
-            rests
+            is_armed
         });
         for index in busy {
             self.serve_unless_queued(index);

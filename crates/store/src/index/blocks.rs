@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use fabcache_layout::Geometry;
-use fabcache_layout::geometry::{BUCKET_BYTES, GROUP_BYTES};
+use fabcache_layout::format::{BUCKET_BYTES, GROUP_BYTES};
 use fabcache_layout::sync::Mutex;
 
 use super::NoIndexBlock;

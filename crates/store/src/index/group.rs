@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::Head;
-use fabcache_layout::geometry::{BUCKET_BYTES, BucketOffsets, GROUP_BYTES};
+use fabcache_layout::format::{BUCKET_BYTES, GROUP_BYTES};
+use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::sync::{MutexGuard, Ordering};
 use fabcache_layout::{KeyHash, Slot};
 

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
-use fabcache_layout::geometry::{BUCKET_BYTES, BucketOffsets, SLOTS_PER_BUCKET};
+use fabcache_layout::format::{BUCKET_BYTES, SLOTS_PER_BUCKET};
+use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::{KeyHash, Slot};
 
 use super::{Index, SlotSnapshot};

@@ -27,9 +27,8 @@ mod tests;
 
 use crossbeam_utils::CachePadded;
 use fabcache_layout::directory::{self, Head};
-use fabcache_layout::geometry::{
-    BUCKET_BYTES, BUCKETS_PER_GROUP, BucketOffsets, GROUP_BYTES, SLOTS_PER_BUCKET,
-};
+use fabcache_layout::format::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, SLOTS_PER_BUCKET};
+use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::slot::FREQUENCY_MAX;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use fabcache_layout::directory::PARTITION_BYTES;
+use fabcache_layout::format::PARTITION_BYTES;
 use fabcache_layout::sync::{AtomicU32, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 use loom::cell::UnsafeCell;

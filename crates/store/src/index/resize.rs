@@ -11,7 +11,7 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
-use fabcache_layout::geometry::GROUP_BYTES;
+use fabcache_layout::format::GROUP_BYTES;
 use fabcache_layout::sync::{MutexGuard, Ordering, fence};
 use fabcache_layout::{KeyHash, Slot};
 

@@ -199,7 +199,7 @@ fn a_place_by_key_from_elsewhere() {
 /// One that reads by fetches, and settles what it finds at kept places by the count of emptied segments.
 fn fetching(store: &Store, in_order: bool) -> Remote<Vec<u8>> {
     // As a thread of the server that holds it.
-    store.memory.store_u32(header::LIFE_AT, 1, Ordering::Relaxed);
+    store.memory.store_u32(fabcache_layout::format::LIVENESS_AT, 1, Ordering::Relaxed);
     let birth = header::read(&store.memory).expect("a region");
     let options = RemoteOptions { gets: 1, in_order, locations: 1, ..RemoteOptions::default() };
     Remote::new(&birth, store.secret().clone(), options).expect("a sound one")

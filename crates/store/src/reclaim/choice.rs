@@ -4,33 +4,13 @@ use std::collections::HashSet;
 
 use fabcache_layout::sync::Ordering;
 
-use super::{Reclaim, ReclaimPurpose, Victim};
+use super::state::{Reclaim, ReclaimPurpose, Survey, Victim};
 use crate::bounds::{
     COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION,
     EMPTIED_FOR_NOTHING_MAX, EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX, SURVEY_STEP_SEGMENTS,
 };
 use crate::segments::{Queue, SealedSegment};
 use crate::store::Store;
-
-/// The sealed segments as candidates for a choice, surveyed in steps. Segments listed here are still sealed: they are
-/// freed under the reclaim lock, and a thread that frees one in between discards the survey.
-#[derive(Debug, Default)]
-pub(super) struct Survey {
-    /// The second in which it began.
-    began: u32,
-    /// The next segment to be looked at.
-    next: u32,
-    items: u64,
-    live_bytes: u64,
-    small_segments: u32,
-    main_segments: u32,
-    dead_in_all: u64,
-    deadest: Option<SealedSegment>,
-    oldest_small: Option<SealedSegment>,
-    oldest_main: Option<SealedSegment>,
-    /// Of either queue, one that holds chunks of values still being received.
-    oldest_with_orphans: Option<SealedSegment>,
-}
 
 /// What came of the search for a victim.
 pub(super) enum VictimSearch {

@@ -5,7 +5,6 @@
 //! generation ends, and it is free once no sender reads it. Any thread may take the next step; a mutex admits one at
 //! a time, and a thread with a free segment never waits for it.
 //!
-//!
 //! The order in which victims are chosen: segments in which nothing lives; those whose items are all expired or
 //! flushed; the one with the most dead bytes, if these are enough to be worth moving the rest; else the oldest of a
 //! queue, some of whose items are moved and the others evicted (`eviction.rs`).
@@ -13,8 +12,7 @@
 mod choice;
 mod chunks;
 mod items;
-
-use std::collections::HashSet;
+mod state;
 
 use fabcache_layout::item::Item;
 use fabcache_layout::sync::Ordering;
@@ -25,107 +23,16 @@ use crate::bounds::{
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
-use crate::eviction::Eviction;
 use crate::handle::Handle;
 use crate::segments::{ClaimPurpose, Queue};
 use crate::store::Store;
-use choice::{Survey, VictimSearch};
+use choice::VictimSearch;
+pub use state::Reclaim;
+use state::{ReclaimPurpose, Victim};
 
-/// Where reclaim stands.
-#[derive(Debug, Default)]
-pub struct Reclaim {
-    victim: Option<Victim>,
-    /// Segments whose generation has ended but that senders still read.
-    waiting: Vec<u32>,
-    /// Segments that could not be emptied: not to be tried again before something was freed.
-    stuck: HashSet<u32>,
-    /// What is known so far of the sealed segments, while one is chosen.
-    survey: Option<Survey>,
-    /// Segments emptied since more were emptied than opened for what moved out of them: when there are many, moving
-    /// gains nothing (items that do not fit closer, and the tables of chained values that are written anew, may
-    /// outweigh what it frees).
-    emptied: u32,
-    /// Segments that moves had filled by then.
-    opened_before: u64,
-    /// The dead bytes there were when moving turned out to gain nothing.
-    fruitless_at: Option<u64>,
-    eviction: Eviction,
-}
-
-impl Reclaim {
-    /// Whether moving items is known to gain nothing, for more than `emptied_max` segments were emptied without a gain:
-    /// until `enough` more bytes are dead.
-    fn is_fruitless(&mut self, emptied_max: u32, opened: u64, dead: u64, enough: u64) -> bool {
-        if self.emptied <= emptied_max {
-            self.fruitless_at = None;
-            return false;
-        }
-        let at = self.fruitless_at.map_or(dead, |at| at.min(dead));
-        self.fruitless_at = Some(at);
-        if dead > at + enough {
-            (self.emptied, self.opened_before) = (0, opened);
-        }
-        self.emptied > emptied_max
-    }
-
-    /// Segments that could not be emptied may be tried again: something was freed.
-    #[cfg(not(loom))]
-    pub(crate) fn forget_stuck(&mut self) {
-        self.stuck.clear();
-    }
-
-    /// Evicts the rest of the victim as a whole: a thread has waited long enough.
-    fn hurry(&mut self) {
-        if let Some(victim) = self.victim.as_mut().filter(|victim| victim.purpose == ReclaimPurpose::Evict) {
-            victim.moved_bytes_max = 0;
-        }
-    }
-
-    /// So many of those that moves filled do not count. Those filled before the count last began never did.
-    fn forgive_filled(&mut self, count: u64, opened: u64) {
-        self.opened_before = (self.opened_before + count).min(opened);
-    }
-
-    /// One more was emptied, and moves have filled so many so far.
-    fn count_emptied(&mut self, opened: u64) {
-        self.emptied += 1;
-        if u64::from(self.emptied) > opened.saturating_sub(self.opened_before) {
-            (self.emptied, self.opened_before) = (0, opened);
-        }
-    }
-}
-
-/// Why a segment is emptied.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReclaimPurpose {
-    /// All in it is thought to be gone; what is not is moved.
-    Sweep,
-    /// To gain the bytes of dead items; live ones are moved.
-    Compact,
-    /// To gain those of live ones.
-    Evict,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Victim {
-    id: u32,
-    queue: Queue,
-    at: u64,
-    end: u64,
-    purpose: ReclaimPurpose,
-    /// Of what is evicted, the least frequency of items that are moved instead.
-    least: u8,
-    /// Bytes written anew for items of this victim.
-    moved_bytes: u64,
-    /// At most so many.
-    moved_bytes_max: u64,
-    /// Segments that moves had filled, when it was chosen.
-    opened_before: u64,
-}
-
-/// What a step came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum StepOutcome {
     /// A segment was freed.
     Freed,
     /// Items were passed over.
@@ -156,7 +63,7 @@ impl Handle {
                 reclaim.hurry();
             }
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
-            if step == Step::Nothing && !self.store.give_up_open() {
+            if step == StepOutcome::Nothing && !self.store.give_up_open() {
                 self.counters().out_of_memory.inc();
                 return Err(OutOfMemory);
             }
@@ -183,9 +90,9 @@ impl Handle {
             let items = owed.min(RECLAIM_STEP_ITEMS);
             owed -= items;
             match self.store.reclaim_step(&mut reclaim, self.counters(), items) {
-                Step::Worked => {}
-                Step::Freed => owed = 0,
-                Step::Nothing => {
+                StepOutcome::Worked => {}
+                StepOutcome::Freed => owed = 0,
+                StepOutcome::Nothing => {
                     owed = 0;
                     self.store.nothing_to_reclaim.store(self.store.now(), Ordering::Relaxed);
                 }
@@ -197,16 +104,21 @@ impl Handle {
 
 impl Store {
     /// Processes up to `items` items of the victim; chooses a victim first when needed.
-    pub(crate) fn reclaim_step(&self, reclaim: &mut Reclaim, counters: &StoreCounters, items: u32) -> Step {
+    pub(crate) fn reclaim_step(
+        &self,
+        reclaim: &mut Reclaim,
+        counters: &StoreCounters,
+        items: u32,
+    ) -> StepOutcome {
         if self.free_waiting(reclaim) {
-            return Step::Freed;
+            return StepOutcome::Freed;
         }
         let mut victim = match reclaim.victim.take() {
             Some(victim) => victim,
             None => match self.choose_victim(reclaim) {
                 VictimSearch::Found(victim) => victim,
-                VictimSearch::Unfinished => return Step::Worked,
-                VictimSearch::Nothing => return Step::Nothing,
+                VictimSearch::Unfinished => return StepOutcome::Worked,
+                VictimSearch::Nothing => return StepOutcome::Nothing,
             },
         };
         let start = victim.moved_bytes;
@@ -221,12 +133,12 @@ impl Store {
                 Ok(bytes) => victim.at += bytes,
                 Err(ImmovableItem) => {
                     reclaim.stuck.insert(victim.id);
-                    return Step::Worked;
+                    return StepOutcome::Worked;
                 }
             }
         }
         reclaim.victim = Some(victim);
-        Step::Worked
+        StepOutcome::Worked
     }
 
     /// Seals the open segments, for eviction to have them: all that is left lies there if the limit was lowered to few
@@ -268,10 +180,10 @@ impl Store {
         freed
     }
 
-    fn finish_victim(&self, reclaim: &mut Reclaim, counters: &StoreCounters, victim: Victim) -> Step {
+    fn finish_victim(&self, reclaim: &mut Reclaim, counters: &StoreCounters, victim: Victim) -> StepOutcome {
         if !self.segments.is_dead(victim.id) {
             // Some thread has marked an item dead whose slot it has yet to change.
-            return Step::Worked;
+            return StepOutcome::Worked;
         }
         let opened = self.segments.filled_by_moves();
         match (victim.purpose, victim.queue) {
@@ -295,7 +207,7 @@ impl Store {
         counters: &StoreCounters,
         id: u32,
         purpose: ReclaimPurpose,
-    ) -> Step {
+    ) -> StepOutcome {
         match purpose {
             ReclaimPurpose::Sweep => counters.segments_expired.inc(),
             ReclaimPurpose::Compact => counters.segments_compacted.inc(),
@@ -304,10 +216,10 @@ impl Store {
         reclaim.stuck.clear();
         if self.segments.retire_generation(id) {
             self.release_retired(id);
-            Step::Freed
+            StepOutcome::Freed
         } else {
             reclaim.waiting.push(id);
-            Step::Worked
+            StepOutcome::Worked
         }
     }
 }

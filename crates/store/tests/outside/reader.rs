@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use fabcache_layout::Memory;
-use fabcache_layout::header::{self, PUBLISHED_BYTES};
+use fabcache_layout::format::STATUS_BYTES;
+use fabcache_layout::header;
 use fabcache_layout::reader::{
     Fetched, Get, Location, Mapped, MetadataCache, Miss, ReadOutcome, Reader, Rejection, Rejections, Step,
     Validation, Value,
@@ -76,8 +77,8 @@ impl Slow {
     }
 
     fn begin(&mut self, now: u32) {
-        let mut line = [0; PUBLISHED_BYTES];
-        self.memory.copy_out(header::PUBLISHED_AT, &mut line);
+        let mut line = [0; STATUS_BYTES];
+        self.memory.copy_out(fabcache_layout::format::STATUS_AT, &mut line);
         self.known.begin(&line, now);
     }
 

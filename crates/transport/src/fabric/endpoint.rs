@@ -21,7 +21,7 @@ use super::bounds::{
 use super::link::FabricLink;
 use super::link_state::{Failure, LinkState, operation_of};
 use super::resources::Resources;
-use crate::tcp::TcpLink;
+use crate::contract::{self, StreamLink};
 
 /// A client's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -302,18 +302,21 @@ impl FabricEndpoint {
     /// The client's endpoint or its memory cannot be, or there is no memory left; with the connection as it was.
     pub fn attach(
         &mut self,
-        link: TcpLink,
+        link: StreamLink,
         tag: u64,
         client: &Client,
-    ) -> Result<(FabricLink, Grant), (TcpLink, AttachError)> {
-        let TcpLink { socket, peer } = link;
+    ) -> Result<(FabricLink, Grant), (StreamLink, AttachError)> {
+        let contract::Peer::Socket(peer) = link.peer else { return Err((link, AttachError::Range)) };
+        let socket = link.socket;
         let socket = Arc::new(socket);
         let attached = lock(&self.inner).attach(tag, client, &socket, peer.ip());
         match (attached, Arc::try_unwrap(socket)) {
             (Ok((index, granted)), Err(socket)) => {
                 Ok((FabricLink::new(Arc::clone(&self.inner), index, socket, peer), granted))
             }
-            (Err(error), Ok(socket)) => Err((TcpLink { socket, peer }, error)),
+            (Err(error), Ok(socket)) => {
+                Err((StreamLink { socket, peer: contract::Peer::Socket(peer) }, error))
+            }
             _ => unreachable!("a link keeps its socket, and a client that got none does not"),
         }
     }

@@ -14,7 +14,7 @@ use socket2::Socket;
 use super::bounds::LINGER_TIME_MAX;
 use super::endpoint::{Inner, lock};
 use super::link_state::LinkState;
-use crate::contract::{Kind, Link, Peer, Received, SocketLink};
+use crate::contract::{Kind, Link, Peer, PolledLink, Received, StreamLink};
 
 /// More bells at once than a client has reason to ring: it rings once for each time that it waits.
 const BELLS_MAX: usize = 4 << 10;
@@ -178,24 +178,30 @@ impl Link for FabricLink {
         Kind::Fabric
     }
 
-    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
+    fn into_stream(self: Box<Self>) -> Result<StreamLink, Box<dyn Link>> {
         Err(self)
     }
 
-    fn is_rung(&self) -> bool {
+    fn is_polled(&self) -> bool {
         true
     }
 
-    fn answer_bell(&mut self) {
+    fn as_polled(&mut self) -> Option<&mut dyn PolledLink> {
+        Some(self)
+    }
+}
+
+impl PolledLink for FabricLink {
+    fn drain_wakeup(&mut self) {
         let rang = self.hear();
         self.take_bell(&mut lock(&self.inner), rang);
     }
 
-    fn poll(&mut self) {
+    fn start_polling(&mut self) {
         self.polled = true;
     }
 
-    fn rest(&mut self) -> bool {
+    fn arm_wakeup(&mut self) -> bool {
         self.polled = false;
         let mut inner = lock(&self.inner);
         let _ = inner.progress();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::event::EventfdFlags;
 
-use crate::contract::{Kind, Link, Peer, Received, SocketLink};
+use crate::contract::{Kind, Link, Peer, Received, StreamLink};
 
 /// Bytes that one direction holds before `send` takes no more.
 const PIPE_BYTES_MAX: usize = 64 << 10;
@@ -145,7 +145,7 @@ impl Link for MemoryLink {
         Kind::Memory
     }
 
-    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
+    fn into_stream(self: Box<Self>) -> Result<StreamLink, Box<dyn Link>> {
         Err(self)
     }
 }

@@ -3,15 +3,13 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 
 use fabcache_layout::channel::{Channel, ProtocolError, Shape};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use socket2::Socket;
 
-use crate::contract::{Kind, Link, Peer, Received, SocketLink};
-use crate::unix::UnixLink;
+use crate::contract::{Kind, Link, Peer, PolledLink, Received, StreamLink};
 
 /// What rings: the byte has no meaning.
 const BELL: [u8; 1] = [b'!'];
@@ -24,7 +22,7 @@ const BELLS_MAX: usize = 32 << 10;
 pub struct ShmLink {
     channel: Channel,
     socket: Socket,
-    path: PathBuf,
+    peer: Peer,
     /// This end looks by itself; the socket need not tell.
     polled: bool,
     /// The client has closed the socket: what it sent before is still to be had.
@@ -54,7 +52,7 @@ impl NewChannel {
 #[derive(Debug)]
 pub enum AttachError {
     /// Nothing was sent: the socket is as it was.
-    Unsent(UnixLink, io::Error),
+    Unsent(StreamLink, io::Error),
     /// A part of the answer was: the socket is of no use any more.
     Torn,
 }
@@ -77,7 +75,7 @@ impl ShmLink {
     /// # Errors
     /// The client has left, or takes nothing; or too many descriptors are on their way to clients that take none.
     pub fn attach(
-        link: UnixLink,
+        link: StreamLink,
         new: NewChannel,
         region: BorrowedFd<'_>,
         answer: &[u8],
@@ -94,10 +92,10 @@ impl ShmLink {
             Ok(_) => {}
             Err(error) => return Err(AttachError::Unsent(link, error.into())),
         }
-        let UnixLink { socket, path } = link;
+        let StreamLink { socket, peer } = link;
         // From the start the socket reports input.
-        let mut link = ShmLink { channel, socket, path, polled: true, left: false, broken: false };
-        link.rest();
+        let mut link = ShmLink { channel, socket, peer, polled: true, left: false, broken: false };
+        link.arm_wakeup();
         Ok(link)
     }
 
@@ -138,9 +136,9 @@ impl Link for ShmLink {
                 // Bytes that are there stay until they are received: the client has taken them back.
                 return Err(self.fail(ProtocolError));
             }
-            self.answer_bell();
+            self.drain_wakeup();
             self.check()?;
-            has_come = !self.rest();
+            has_come = !self.arm_wakeup();
             if !has_come && !self.left {
                 return Ok(Received::Nothing);
             }
@@ -191,22 +189,28 @@ impl Link for ShmLink {
     }
 
     fn peer(&self) -> Peer {
-        Peer::Local(self.path.clone())
+        self.peer.clone()
     }
 
     fn kind(&self) -> Kind {
         Kind::Shm
     }
 
-    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
+    fn into_stream(self: Box<Self>) -> Result<StreamLink, Box<dyn Link>> {
         Err(self)
     }
 
-    fn is_rung(&self) -> bool {
+    fn is_polled(&self) -> bool {
         true
     }
 
-    fn answer_bell(&mut self) {
+    fn as_polled(&mut self) -> Option<&mut dyn PolledLink> {
+        Some(self)
+    }
+}
+
+impl PolledLink for ShmLink {
+    fn drain_wakeup(&mut self) {
         // Once: whoever rings faster than this end looks does not keep it looking.
         let mut bells = [MaybeUninit::uninit(); BELLS_MAX];
         match rustix::net::recv(&self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
@@ -216,13 +220,13 @@ impl Link for ShmLink {
         }
     }
 
-    fn poll(&mut self) {
+    fn start_polling(&mut self) {
         if !std::mem::replace(&mut self.polled, true) {
             self.channel.incoming().unwant_data();
         }
     }
 
-    fn rest(&mut self) -> bool {
+    fn arm_wakeup(&mut self) -> bool {
         self.polled = false;
         self.channel.incoming().want_data();
         !self.channel.has_incoming()

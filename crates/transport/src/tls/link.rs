@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustls::ServerConnection;
 
-use crate::contract::{Kind, Link, Peer, Received, SocketLink};
+use crate::contract::{Kind, Link, Peer, Received, StreamLink};
 
 /// Bytes of answers that wait in the TLS connection before `send` takes no more.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
@@ -111,7 +111,7 @@ impl Link for TlsLink {
         true
     }
 
-    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
+    fn into_stream(self: Box<Self>) -> Result<StreamLink, Box<dyn Link>> {
         Err(self)
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::Framing;
-use crate::contract::{Kind, Link, Peer, Received, SocketLink};
+use crate::contract::{Kind, Link, Peer, Received, StreamLink};
 
 /// One datagram and its answer.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Link for UdpLink {
         Kind::Udp
     }
 
-    fn into_socket(self: Box<Self>) -> Result<SocketLink, Box<dyn Link>> {
+    fn into_stream(self: Box<Self>) -> Result<StreamLink, Box<dyn Link>> {
         Err(self)
     }
 }

@@ -1,7 +1,7 @@
 //! A look at one item, and what its bytes come to.
 
 use crate::bounds::FETCHED_WHOLE_BYTES_MAX;
-use crate::header::FLUSH_EPOCH_AT;
+use crate::format::FLUSH_EPOCH_AT;
 use crate::item::State;
 use crate::reader::metadata_cache::CachedGeneration;
 use crate::reader::{

@@ -1,8 +1,9 @@
 //! The search of a key's slots in the index.
 
 use crate::bounds::LINKS_READ_MAX;
-use crate::directory::{BLOCKS_PER_TABLE_MAX, Head, block_number_offset, head_offset};
-use crate::geometry::{BUCKET_BYTES, BucketOffsets, GROUP_BYTES};
+use crate::directory::{Head, block_number_offset, head_offset};
+use crate::format::{BLOCKS_PER_TABLE_MAX, BUCKET_BYTES, GROUP_BYTES};
+use crate::geometry::BucketOffsets;
 use crate::reader::{FallbackReason, Location, MetadataCache, Reader, Rejection, Step};
 use crate::size_class;
 use crate::slot::Slot;

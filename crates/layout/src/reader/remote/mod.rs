@@ -38,8 +38,9 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 
 use crate::checksum::Secret;
+use crate::format::{STATUS_AND_COUNTS_BYTES, STATUS_AT};
 use crate::hash::KeyHash;
-use crate::header::{self, Birth, HeaderError, PUBLISHED_AND_COUNTS_BYTES, PUBLISHED_AT};
+use crate::header::{self, Birth, HeaderError};
 use crate::segment::generation_offset;
 
 use self::chunks::ChunkProgress;
@@ -412,8 +413,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         }
         let moment = self.now.next();
         self.lines.ask(moment, ns);
-        let fetching = FetchState { whose: FetchPurpose::Line(moment, ns), len: PUBLISHED_AND_COUNTS_BYTES };
-        Some(Fetch { id: self.id_of(fetching), offset: PUBLISHED_AT, len: fetching.len, to: To::Probe })
+        let fetching = FetchState { whose: FetchPurpose::Line(moment, ns), len: STATUS_AND_COUNTS_BYTES };
+        Some(Fetch { id: self.id_of(fetching), offset: STATUS_AT, len: fetching.len, to: To::Probe })
     }
 
     fn id_of(&mut self, fetching: FetchState) -> u32 {
@@ -508,7 +509,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     // ---- lines ----
 
     fn take_line(&mut self, asked: (SequenceNumber, u64), arrival: Arrival<'_, B>, second: u32) {
-        let bytes = arrival.bytes().and_then(<[u8]>::first_chunk::<PUBLISHED_AND_COUNTS_BYTES>);
+        let bytes = arrival.bytes().and_then(<[u8]>::first_chunk::<STATUS_AND_COUNTS_BYTES>);
         let Some(line) = bytes else {
             self.lines.fail(asked.0);
             for at in 0..self.gets.len() {

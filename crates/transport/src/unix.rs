@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::UnixLink;
-use crate::contract::{Kind, Link, Listener, Peer};
+use crate::contract::{Kind, Link, Listener, Peer, StreamLink};
 use crate::socket;
 
 /// A listening Unix socket. Its file is removed when it is dropped, if it is still the same.
@@ -83,7 +82,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 impl Listener for UnixListener {
     fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
         let accepted = socket::accept(&self.socket)?;
-        Ok(accepted.map(|(socket, _)| Box::new(UnixLink::new(socket, self.path.clone())) as Box<dyn Link>))
+        Ok(accepted.map(|(socket, _)| Box::new(StreamLink::unix(socket, self.path.clone())) as Box<dyn Link>))
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

@@ -6,8 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::TcpLink;
-use crate::contract::{Kind, Link, Listener, Peer};
+use crate::contract::{Kind, Link, Listener, Peer, StreamLink};
 use crate::socket;
 
 /// How to listen.
@@ -74,7 +73,7 @@ impl Listener for TcpListener {
     fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
         let Some((accepted, address)) = socket::accept(&self.socket)? else { return Ok(None) };
         let peer = address.as_socket().unwrap_or(self.local);
-        Ok(Some(Box::new(TcpLink::new(accepted, peer)?)))
+        Ok(Some(Box::new(StreamLink::tcp(accepted, peer)?)))
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

@@ -10,6 +10,8 @@
 //! and looks at the segment's generation before it believes what it read. Segments that are still written are walked
 //! as far as they are written; see [`Segments::written_up_to`](crate::segments::Segments::written_up_to).
 
+mod state;
+
 use fabcache_layout::header;
 use fabcache_layout::item::{Item, KEY_BYTES_MAX, State};
 use fabcache_layout::sync::Ordering;
@@ -19,15 +21,7 @@ use crate::counters::StoreCounters;
 use crate::handle::Handle;
 use crate::segments::NO_DEADLINE;
 use crate::store::Store;
-
-/// Where the walker stands.
-#[derive(Debug, Default)]
-pub struct Expirer {
-    /// The flush epoch that all segments were walked for, or are due to be.
-    epoch: u64,
-    /// When the classes of segments were last adapted.
-    balanced_at: u32,
-}
+pub use state::Expirer;
 
 /// A walk was cut short: the segment is no longer what it was, or somebody is in the middle of writing to it.
 struct WalkInterrupted;

@@ -1,0 +1,186 @@
+//! Memory that peers access: [`SharedArea`] is made for them, [`ExposedMemory`] is memory of another owner.
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use fabcache_layout::Memory;
+
+use crate::domain::{Access, Domain};
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::memory::{Pages, Registration, RemoteMemory};
+
+/// The access that peers have to a [`SharedArea`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerAccess {
+    /// Read it.
+    Read,
+    /// Write it.
+    Write,
+}
+
+/// Memory that peers read or write whenever they like.
+#[derive(Debug)]
+pub struct SharedArea {
+    // Before the pages, which it is of.
+    registration: Registration,
+    memory: Memory,
+    pages: Pages,
+}
+
+impl SharedArea {
+    /// So many bytes, zeroed, for peers of this port: of some providers no other will do.
+    ///
+    /// # Errors
+    /// There is no memory, or it cannot be registered.
+    pub fn new(port: &mut Endpoint, bytes: usize, peers: PeerAccess) -> Result<SharedArea, Error> {
+        let pages = Pages::new(bytes.max(1))?;
+        let access = match peers {
+            PeerAccess::Read => Access::RemoteRead,
+            PeerAccess::Write => Access::RemoteWrite,
+        };
+        // SAFETY: the pages are unmapped after the registration has ended; this process copies from and to them by
+        // `Memory`, for which others may write meanwhile.
+        let registration = unsafe { port.register(pages.base.as_ptr(), pages.bytes, access) }?;
+        // SAFETY: `pages` is page-aligned and stays mapped for the life of this value, which hands out no copy of the
+        // `Memory`; no reference into the pages exists.
+        let memory = unsafe { Memory::new(pages.base, pages.bytes as u64) };
+        Ok(SharedArea { registration, memory, pages })
+    }
+
+    /// What peers need.
+    pub fn remote(&self) -> RemoteMemory {
+        self.registration.remote(self.pages.base.as_ptr(), self.pages.bytes)
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.pages.bytes
+    }
+
+    /// It never is.
+    pub fn is_empty(&self) -> bool {
+        self.pages.bytes == 0
+    }
+
+    /// Copies bytes out of it; if a peer writes them meanwhile they may be torn.
+    ///
+    /// # Panics
+    /// They are not all within it.
+    pub fn copy_out(&self, at: usize, into: &mut [u8]) {
+        self.memory.copy_out(at as u64, into);
+    }
+
+    /// The same behind what is in `into`.
+    ///
+    /// # Panics
+    /// As for [`SharedArea::copy_out`].
+    pub fn append_to(&self, at: usize, len: usize, into: &mut Vec<u8>) {
+        self.memory.append_to(at as u64, len, into);
+    }
+
+    /// Copies bytes into it.
+    ///
+    /// # Panics
+    /// There is no room for all of them.
+    pub fn copy_in(&self, at: usize, bytes: &[u8]) {
+        self.memory.copy_in(at as u64, bytes);
+    }
+}
+
+/// Somebody's memory that peers may read, as long as this lives.
+pub struct ExposedMemory {
+    // Before what it is of. One for all ports, or one for each.
+    registrations: Mutex<Vec<Registration>>,
+    domain: Arc<Domain>,
+    base: *mut u8,
+    bytes: usize,
+    of: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the address is only told to peers.
+unsafe impl Send for ExposedMemory {}
+// SAFETY: as for Send.
+unsafe impl Sync for ExposedMemory {}
+
+impl ExposedMemory {
+    /// Lets peers that have its key read `bytes` bytes from `base` on, [by a port](ExposedMemory::by); nothing can be written so.
+    ///
+    /// # Errors
+    /// It cannot be registered: providers that pin it are bound by the limit of locked memory. Or the provider would let
+    /// peers write it as well: registrations in libfabric's cache allow everything, so that has to be off
+    /// ([`REGISTRATION_CACHE`] is `0` in the environment when libfabric is opened).
+    ///
+    /// # Safety
+    /// The memory stays mapped as long as `of` lives, and all who write it meanwhile do so without references to it, as
+    /// [`Memory`] does.
+    pub unsafe fn new(
+        domain: &Arc<Domain>,
+        base: NonNull<u8>,
+        bytes: usize,
+        of: Arc<dyn Any + Send + Sync>,
+    ) -> Result<ExposedMemory, Error> {
+        domain.check_read_only()?;
+        let mut registrations = Vec::new();
+        if !domain.binds_memory() {
+            // SAFETY: it stays mapped by this function's own contract, and is only read.
+            registrations.push(unsafe { domain.register(base.as_ptr(), bytes, Access::RemoteRead) }?);
+        }
+        let registrations = Mutex::new(registrations);
+        Ok(ExposedMemory { registrations, domain: Arc::clone(domain), base: base.as_ptr(), bytes, of })
+    }
+
+    /// What peers of this port need, which is of the same domain.
+    ///
+    /// # Errors
+    /// It cannot be registered for this port.
+    ///
+    /// # Panics
+    /// The port is of another domain.
+    pub fn by(&self, port: &mut Endpoint) -> Result<RemoteMemory, Error> {
+        assert!(Arc::ptr_eq(port.domain(), &self.domain), "memory is exposed in one domain");
+        let mut registrations = self.registrations();
+        if !self.domain.binds_memory() {
+            let whole = registrations.first().expect("it was registered when it was made");
+            return Ok(whole.remote(self.base, self.bytes));
+        }
+        // SAFETY: it stays mapped by the contract of `new`, and is only read.
+        let registration = unsafe { port.register(self.base, self.bytes, Access::RemoteRead) }?;
+        let remote = registration.remote(self.base, self.bytes);
+        // Ports that are gone have ended theirs.
+        registrations.retain(|registration| !registration.has_ended());
+        registrations.push(registration);
+        Ok(remote)
+    }
+
+    pub(crate) fn registrations(&self) -> std::sync::MutexGuard<'_, Vec<Registration>> {
+        self.registrations.lock().expect("no thread panics while it registers memory")
+    }
+}
+
+impl fmt::Debug for ExposedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the key, which opens all of it.
+        write!(f, "Exposed({} bytes)", self.bytes)
+    }
+}
+
+impl Drop for SharedArea {
+    fn drop(&mut self) {
+        self.pages.is_kept = !self.registration.end();
+    }
+}
+
+impl Drop for ExposedMemory {
+    fn drop(&mut self) {
+        let mut is_over = true;
+        for registration in self.registrations().iter_mut() {
+            is_over &= registration.end();
+        }
+        if !is_over {
+            std::mem::forget(Arc::clone(&self.of));
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The state of the expiry walk, which the store keeps under a lock.
+
+/// The state of the expiry walk.
+#[derive(Debug, Default)]
+pub struct Expirer {
+    /// The flush epoch that all segments were walked for, or are due to be.
+    pub(super) epoch: u64,
+    /// The second in which the TTL buckets were last adapted.
+    pub(super) balanced_at: u32,
+}

@@ -1,0 +1,119 @@
+//! The state of reclaim, which the store keeps under the reclaim lock.
+
+use std::collections::HashSet;
+
+use crate::eviction::Eviction;
+use crate::segments::{Queue, SealedSegment};
+
+/// The state of reclaim.
+#[derive(Debug, Default)]
+pub struct Reclaim {
+    pub(super) victim: Option<Victim>,
+    /// Segments whose generation has ended but that senders still read.
+    pub(super) waiting: Vec<u32>,
+    /// Segments that could not be emptied: not to be tried again before something was freed.
+    pub(super) stuck: HashSet<u32>,
+    /// What is known so far of the sealed segments, while one is chosen.
+    pub(super) survey: Option<Survey>,
+    /// Segments emptied since more were emptied than opened for what moved out of them: when there are many, moving
+    /// gains nothing (items that do not fit closer, and the tables of chained values that are written anew, may
+    /// outweigh what it frees).
+    pub(super) emptied: u32,
+    /// Segments that moves had filled by then.
+    pub(super) opened_before: u64,
+    /// The dead bytes there were when moving turned out to gain nothing.
+    pub(super) fruitless_at: Option<u64>,
+    pub(super) eviction: Eviction,
+}
+
+impl Reclaim {
+    /// Whether moving items is known to gain nothing, for more than `emptied_max` segments were emptied without a gain:
+    /// until `enough` more bytes are dead.
+    pub(super) fn is_fruitless(&mut self, emptied_max: u32, opened: u64, dead: u64, enough: u64) -> bool {
+        if self.emptied <= emptied_max {
+            self.fruitless_at = None;
+            return false;
+        }
+        let at = self.fruitless_at.map_or(dead, |at| at.min(dead));
+        self.fruitless_at = Some(at);
+        if dead > at + enough {
+            (self.emptied, self.opened_before) = (0, opened);
+        }
+        self.emptied > emptied_max
+    }
+
+    /// Segments that could not be emptied may be tried again: something was freed.
+    #[cfg(not(loom))]
+    pub(crate) fn forget_stuck(&mut self) {
+        self.stuck.clear();
+    }
+
+    /// Evicts the rest of the victim as a whole: a thread has waited long enough.
+    pub(super) fn hurry(&mut self) {
+        if let Some(victim) = self.victim.as_mut().filter(|victim| victim.purpose == ReclaimPurpose::Evict) {
+            victim.moved_bytes_max = 0;
+        }
+    }
+
+    /// So many of those that moves filled do not count. Those filled before the count last began never did.
+    pub(super) fn forgive_filled(&mut self, count: u64, opened: u64) {
+        self.opened_before = (self.opened_before + count).min(opened);
+    }
+
+    /// One more was emptied, and moves have filled so many so far.
+    pub(super) fn count_emptied(&mut self, opened: u64) {
+        self.emptied += 1;
+        if u64::from(self.emptied) > opened.saturating_sub(self.opened_before) {
+            (self.emptied, self.opened_before) = (0, opened);
+        }
+    }
+}
+
+/// Why a segment is emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReclaimPurpose {
+    /// All in it is thought to be gone; what is not is moved.
+    Sweep,
+    /// To gain the bytes of dead items; live ones are moved.
+    Compact,
+    /// To gain those of live ones.
+    Evict,
+}
+
+/// The segment that is being emptied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Victim {
+    pub(super) id: u32,
+    pub(super) queue: Queue,
+    pub(super) at: u64,
+    pub(super) end: u64,
+    pub(super) purpose: ReclaimPurpose,
+    /// Of what is evicted, the least frequency of items that are moved instead.
+    pub(super) least: u8,
+    /// Bytes written anew for items of this victim.
+    pub(super) moved_bytes: u64,
+    /// At most so many.
+    pub(super) moved_bytes_max: u64,
+    /// Segments that moves had filled, when it was chosen.
+    pub(super) opened_before: u64,
+}
+
+/// The sealed segments as candidates for a choice, surveyed in steps. Segments listed here are still sealed: they are
+/// freed under the reclaim lock, and a thread that frees one in between discards the survey.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// The second in which it began.
+    pub(super) began: u32,
+    /// The next segment to be looked at.
+    pub(super) next: u32,
+    pub(super) items: u64,
+    pub(super) live_bytes: u64,
+    pub(super) small_segments: u32,
+    pub(super) main_segments: u32,
+    pub(super) dead_in_all: u64,
+    pub(super) deadest: Option<SealedSegment>,
+    pub(super) oldest_small: Option<SealedSegment>,
+    pub(super) oldest_main: Option<SealedSegment>,
+    /// Of either queue, one that holds chunks of values still being received.
+    pub(super) oldest_with_orphans: Option<SealedSegment>,
+}
