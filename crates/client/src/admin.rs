@@ -2,7 +2,6 @@
 
 use crate::connection::Connection;
 use crate::error::Failure;
-use crate::input::protocol;
 use crate::message::Encoding;
 use crate::meta::refusal;
 use crate::packet::{self, AdminCommand};
@@ -41,7 +40,7 @@ pub fn version(connection: &mut Connection) -> Result<String, Failure> {
     let line = connection.line()?;
     refusal(&line)?;
     let version = line.strip_prefix("VERSION ");
-    version.map(Into::into).ok_or_else(|| protocol(line.as_bytes()))
+    version.map(Into::into).ok_or_else(|| Failure::protocol(line.as_bytes()))
 }
 
 /// Statistics of a topic, which may be empty.
@@ -93,7 +92,7 @@ fn stat_lines(
         }
         refusal(&String::from_utf8_lossy(&line))?;
         if !matches!(&line[..], b"END" | b"RESET") {
-            return Err(protocol(&line));
+            return Err(Failure::protocol(&line));
         }
         return Ok(());
     }
@@ -104,7 +103,7 @@ fn done(connection: &mut Connection, line: &str) -> Result<(), Failure> {
     connection.send([line.as_bytes(), b"\r\n"])?;
     let answered = connection.line()?;
     refusal(&answered)?;
-    if answered == "OK" { Ok(()) } else { Err(protocol(answered.as_bytes())) }
+    if answered == "OK" { Ok(()) } else { Err(Failure::protocol(answered.as_bytes())) }
 }
 
 fn text(said: Vec<u8>) -> String {

@@ -2,11 +2,9 @@
 
 use crate::answer::Answer;
 use crate::bounds::COUNTER_TRIES_MAX;
-use crate::client::unexpected;
 use crate::command::{Action, Command, Initial, Mode};
 use crate::connection::Connection;
 use crate::error::Failure;
-use crate::input::protocol;
 use crate::message::Encoding;
 
 /// Adds `delta` to a number or subtracts it. Returns the new number, or None if the key is not stored and no initial
@@ -32,7 +30,7 @@ pub fn count(
             (Answer::Value(_), _) => {
                 let number =
                     std::str::from_utf8(&value).ok().and_then(|number| number.trim_end().parse().ok());
-                return number.map(Some).ok_or_else(|| protocol(&value));
+                return number.map(Some).ok_or_else(|| Failure::protocol(&value));
             }
             (Answer::NotFound, None) => return Ok(None),
             (Answer::NotFound, Some(initial)) if connection.form() == Encoding::Text => {
@@ -40,7 +38,7 @@ pub fn count(
                     return Ok(Some(initial.number));
                 }
             }
-            (other, _) => return Err(unexpected(&other)),
+            (other, _) => return Err(Failure::unexpected(&other)),
         }
     }
     Err(Failure::Refused("others store and remove the number all the time".into()))
@@ -53,6 +51,6 @@ fn add(connection: &mut Connection, key: &[u8], initial: Initial) -> Result<bool
     match connection.ask(&Command { key, action }, number.as_bytes(), &mut Vec::new())? {
         Answer::Done(_) => Ok(true),
         Answer::NotStored => Ok(false),
-        other => Err(unexpected(&other)),
+        other => Err(Failure::unexpected(&other)),
     }
 }

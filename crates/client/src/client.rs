@@ -2,155 +2,31 @@
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use fabcache_fabric::RegistrationCache;
 
 use crate::address::Address;
 use crate::answer::{Answer, Flags};
 use crate::arithmetic::count;
-use crate::bounds::{KEY_BYTES_MAX, REGISTERED_BUFFERS_MAX, REGISTERED_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::bounds::{REGISTERED_BUFFERS_MAX, REGISTERED_BYTES_MAX};
 use crate::command::{Action, Command, Initial, Mode};
 use crate::distribution::Mapping;
 use crate::error::{Error, Failure};
-use crate::fabric::LatencySample;
-use crate::input::protocol;
+use crate::item::FastGet;
+use crate::item::Found;
+use crate::item::Item;
+use crate::item::MultigetOutcome;
+use crate::item::Stored;
+use crate::item::Transport;
+use crate::item::Ttl;
+use crate::item::checked;
+use crate::item::stored;
+use crate::item::storing;
 use crate::options::Options;
 use crate::server::Server;
 use crate::shm::ReadResult;
 use crate::{admin, multiget};
-
-/// How a server is reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// Over TCP.
-    Tcp,
-    /// Over TCP, as the fabric is not to be had ([`crate::Fabric::or_tcp`]).
-    InsteadOfFabric {
-        /// Why not: as the server or libfabric says.
-        why: String,
-    },
-    /// Over the fabric.
-    Fabric {
-        /// The provider's name.
-        provider: String,
-        /// Items are read from the server's memory, without the server.
-        one_sided: bool,
-    },
-    /// Over a Unix socket.
-    Unix {
-        /// Why not through shared memory, if that was asked for: as the server says.
-        why: Option<String>,
-    },
-    /// Items are read from its memory, and requests go through a channel in memory.
-    SharedMemory,
-}
-
-/// How long an item lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ttl(When);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
-    /// After so many seconds.
-    In(u32),
-    /// As the protocols have it.
-    Exactly(u64),
-}
-
-/// Up to so many seconds a time of the protocols is from now, and beyond it is a Unix time.
-const THIRTY_DAYS: u32 = 30 * 24 * 3600;
-
-impl Ttl {
-    /// Until it is removed or evicted.
-    pub const NEVER: Ttl = Ttl(When::Exactly(0));
-
-    /// Not at all.
-    pub const EXPIRED: Ttl = Ttl(When::Exactly(THIRTY_DAYS as u64 + 1));
-
-    /// A lifetime in seconds; 0 means that the item never expires.
-    pub fn seconds(seconds: u32) -> Ttl {
-        Ttl(When::In(seconds.max(1)))
-    }
-
-    /// What memcached's protocols mean by a number: 0 is for ever, below it nothing lives, up to thirty days are seconds
-    /// from now, and beyond they are a Unix time.
-    pub fn exact(exptime: i64) -> Ttl {
-        u64::try_from(exptime).map_or(Ttl::EXPIRED, |exptime| Ttl(When::Exactly(exptime)))
-    }
-
-    /// As the protocol has it: beyond thirty days it is a Unix time.
-    pub(crate) fn exptime(self) -> u64 {
-        match self.0 {
-            When::Exactly(exptime) => exptime,
-            When::In(seconds) if seconds <= THIRTY_DAYS => seconds.into(),
-            When::In(seconds) => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                now.as_secs() + u64::from(seconds)
-            }
-        }
-    }
-}
-
-/// What is stored under a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
-    /// The value.
-    pub value: Vec<u8>,
-    /// The flags that it was stored with, for the client's own use.
-    pub flags: u32,
-    /// Tells this version of it from others; for [`Client::cas`].
-    pub cas: u64,
-}
-
-/// What was found under a key, as long as it is looked at.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Found<'a> {
-    /// The value. It may be taken; otherwise its memory is used for the next.
-    pub value: &'a mut Vec<u8>,
-    /// As [`Item::flags`].
-    pub flags: u32,
-    /// As [`Item::cas`].
-    pub cas: u64,
-}
-
-/// The result of a read from memory that does not wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FastGet {
-    /// A value was found.
-    Found {
-        /// As [`Item::flags`].
-        flags: u32,
-        /// As [`Item::cas`].
-        cas: u64,
-    },
-    /// The key is not stored.
-    NotFound,
-    /// Nothing: [`Client::get`] must be called, which may wait.
-    Unknown,
-}
-
-/// What became of an item to be stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    /// It is stored.
-    Stored,
-    /// The key was there, or was not, as it should not have been.
-    NotStored,
-    /// Another changed the item since ([`Client::cas`]).
-    Exists,
-    /// There is no such item any more ([`Client::cas`]).
-    NotFound,
-}
-
-/// What became of many keys.
-#[derive(Debug, Default)]
-pub struct MultigetOutcome {
-    /// Of each key what is stored, in their order; none also where the server failed.
-    pub items: Vec<Option<Item>>,
-    /// The servers that failed.
-    pub failed: Vec<Error>,
-}
 
 /// Many servers as one cache. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
@@ -257,7 +133,7 @@ impl Client {
                 (ReadResult::Ask | ReadResult::Gone, timed) => timed,
             };
         }
-        let asked = ask(server, key, ttl, timed, value)?;
+        let asked = server.get(key, ttl, timed, value)?;
         Ok(asked.map(|Flags { flags, cas, .. }| Found { value, flags, cas }))
     }
 
@@ -282,7 +158,7 @@ impl Client {
         server.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
             Answer::Done(_) | Answer::Value(_) => Ok(true),
             Answer::Miss => Ok(false),
-            other => Err(unexpected(&other)),
+            other => Err(Failure::unexpected(&other)),
         })
     }
 
@@ -479,7 +355,7 @@ impl Client {
         let server = self.server_of(checked(key)?)?;
         server.call(|connection| {
             let number = count(connection, key, decrement, delta, Some(initial))?;
-            number.ok_or_else(|| protocol(b"no number, and none stored"))
+            number.ok_or_else(|| Failure::protocol(b"no number, and none stored"))
         })
     }
 
@@ -497,7 +373,7 @@ impl Client {
         self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
             Answer::Done(_) => Ok(true),
             Answer::Miss => Ok(false),
-            other => Err(unexpected(&other)),
+            other => Err(Failure::unexpected(&other)),
         })
     }
 
@@ -510,7 +386,7 @@ impl Client {
         self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
             Answer::Done(_) => Ok(true),
             Answer::NotFound => Ok(false),
-            other => Err(unexpected(&other)),
+            other => Err(Failure::unexpected(&other)),
         })
     }
 
@@ -606,58 +482,4 @@ impl Client {
         }
         Cow::Owned(Arc::clone(&ejected.1))
     }
-}
-
-/// To store a value of so many bytes, if that can be.
-pub(crate) fn storing(mode: Mode, len: usize, ttl: Ttl, flags: u32) -> Result<Action, Error> {
-    if len > VALUE_BYTES_MAX {
-        return Err(Error::Value(len));
-    }
-    let (ttl, flags) = match mode {
-        // Some protocols carry them all the same, and a server may count them.
-        Mode::Append | Mode::Prepend => (Ttl::NEVER, 0),
-        _ => (ttl, flags),
-    };
-    Ok(Action::Store { mode, len, exptime: ttl.exptime(), flags })
-}
-
-/// What came of storing a value.
-pub(crate) fn stored(answer: Answer) -> Result<Stored, Failure> {
-    match answer {
-        Answer::Done(_) => Ok(Stored::Stored),
-        Answer::NotStored => Ok(Stored::NotStored),
-        Answer::Exists => Ok(Stored::Exists),
-        Answer::NotFound => Ok(Stored::NotFound),
-        other => Err(unexpected(&other)),
-    }
-}
-
-/// Asks a server for a value, which replaces what is in `value`.
-pub(crate) fn ask(
-    server: &Server,
-    key: &[u8],
-    ttl: Option<Ttl>,
-    timed: Option<LatencySample>,
-    value: &mut Vec<u8>,
-) -> Result<Option<Flags>, Error> {
-    let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
-    let asked = server.call(|connection| match connection.ask(&command, b"", value)? {
-        Answer::Value(flags) => Ok(Some(flags)),
-        Answer::Miss => Ok(None),
-        other => Err(unexpected(&other)),
-    })?;
-    if let Some(timed) = timed {
-        server.note_time(timed, Instant::now(), asked.as_ref().map(|_| value.len()));
-    }
-    Ok(asked)
-}
-
-/// A key that a server takes.
-pub(crate) fn checked(key: &[u8]) -> Result<&[u8], Error> {
-    if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Error::Key(key.len())) } else { Ok(key) }
-}
-
-/// An answer to something else.
-pub(crate) fn unexpected(answer: &Answer) -> Failure {
-    protocol(format!("{answer:?}").as_bytes())
 }

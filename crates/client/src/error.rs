@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::answer::Answer;
 use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Why a call did not do what was asked.
@@ -79,6 +80,16 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// The failure for bytes that are not a valid answer.
+    pub(crate) fn protocol(answer: &[u8]) -> Failure {
+        Failure::Protocol(String::from_utf8_lossy(answer).into_owned())
+    }
+
+    /// The failure for an answer to another request.
+    pub(crate) fn unexpected(answer: &Answer) -> Failure {
+        Failure::protocol(format!("{answer:?}").as_bytes())
+    }
+
     /// The connection cannot be used any more.
     pub(crate) fn breaks(&self) -> bool {
         !matches!(self, Failure::Refused(_) | Failure::Rejected(_) | Failure::Key)

@@ -74,7 +74,7 @@ impl Input {
     pub fn line(&mut self) -> Result<Option<&str>, Failure> {
         let Some(line) = self.next_line()? else { return Ok(None) };
         let line = &self.bytes[line];
-        std::str::from_utf8(line).map(Some).map_err(|_| protocol(line))
+        std::str::from_utf8(line).map(Some).map_err(|_| Failure::protocol(line))
     }
 
     /// The next line as it came, without its end, if all of it is there.
@@ -90,7 +90,11 @@ impl Input {
         let unread = &self.bytes[self.at..];
         let Some(end) = memchr::memchr(b'\n', &unread[self.looked..]) else {
             self.looked = unread.len();
-            return if self.looked > LINE_BYTES_MAX { Err(protocol(&unread[..64])) } else { Ok(None) };
+            return if self.looked > LINE_BYTES_MAX {
+                Err(Failure::protocol(&unread[..64]))
+            } else {
+                Ok(None)
+            };
         };
         let end = self.looked + end;
         let line = unread[..end].strip_suffix(b"\r").unwrap_or(&unread[..end]);
@@ -185,7 +189,7 @@ impl Input {
         }
         self.value = None;
         if !value.ends_with(coming.end) {
-            return Err(protocol(&value[coming.len..]));
+            return Err(Failure::protocol(&value[coming.len..]));
         }
         value.truncate(coming.len);
         Ok(Some(Answer::Value(coming.flags)))
@@ -236,11 +240,6 @@ fn receive(stream: &mut dyn Stream, into: &mut Vec<u8>) -> Result<Received, Fail
         Some(_) if into.len() == into.capacity() => Ok(Received::Part),
         Some(_) => Ok(Received::All),
     }
-}
-
-/// The failure for bytes that are not an answer.
-pub fn protocol(said: &[u8]) -> Failure {
-    Failure::Protocol(String::from_utf8_lossy(said).into_owned())
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use crate::answer::{Answer, Flags, Head};
 use crate::bounds::VALUE_BYTES_MAX;
 use crate::command::{Action, Command, Initial, Mode};
 use crate::error::Failure;
-use crate::input::protocol;
 
 /// Adds the line of a request to `out`, but for its end.
 pub fn write(command: &Command<'_>, out: &mut Vec<u8>) {
@@ -89,7 +88,7 @@ pub fn head(line: &str) -> Result<Head, Failure> {
     let answer = match words.next() {
         Some("VA") => {
             let len = words.next().and_then(|len| len.parse().ok()).filter(|len| *len <= VALUE_BYTES_MAX);
-            let len = len.ok_or_else(|| protocol(line.as_bytes()))?;
+            let len = len.ok_or_else(|| Failure::protocol(line.as_bytes()))?;
             return Ok(Head::Value(flags(words), len));
         }
         Some("HD") => Answer::Done(flags(words)),
@@ -98,7 +97,7 @@ pub fn head(line: &str) -> Result<Head, Failure> {
         Some("EX") => Answer::Exists,
         Some("NF") => Answer::NotFound,
         Some("MN") => Answer::NoOp,
-        _ => return Err(protocol(line.as_bytes())),
+        _ => return Err(Failure::protocol(line.as_bytes())),
     };
     Ok(Head::Whole(answer))
 }

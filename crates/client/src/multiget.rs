@@ -2,11 +2,10 @@
 
 use crate::answer::Answer;
 use crate::bounds::KEYS_IN_FLIGHT_MAX;
-use crate::client::{Found, unexpected};
 use crate::command::{Action, Command};
 use crate::connection::Connection;
 use crate::error::Failure;
-use crate::input::protocol;
+use crate::item::Found;
 use crate::message::Encoding;
 use crate::text::ExpectedAnswer;
 use crate::{meta, packet, text};
@@ -102,7 +101,7 @@ fn read_marked(
                 let number = *numbers.iter().find(is_its).ok_or_else(unasked)?;
                 take(number, Found { value, flags: flags.flags, cas: flags.cas });
             }
-            Ok(other) => return Err(unexpected(&other)),
+            Ok(other) => return Err(Failure::unexpected(&other)),
         }
     }
 }
@@ -129,11 +128,11 @@ fn read_text<K: AsRef<[u8]>>(
                 let number = unread.remove(at.ok_or_else(unasked)?);
                 take(number, Found { value, flags: flags.flags, cas: flags.cas });
             }
-            other => return Err(unexpected(&other)),
+            other => return Err(Failure::unexpected(&other)),
         }
     }
 }
 
 fn unasked() -> Failure {
-    protocol(b"a value that was not asked for")
+    Failure::protocol(b"a value that was not asked for")
 }

@@ -7,7 +7,6 @@ use crate::answer::{Answer, Flags, Head};
 use crate::bounds::{LINE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::command::{Action, Command, Initial, Mode};
 use crate::error::Failure;
-use crate::input::protocol;
 
 /// Bytes of the longest extras, but for those of [`arithmetic`].
 const EXTRAS_BYTES_MAX: usize = 8;
@@ -219,7 +218,7 @@ pub fn said(bytes: &[u8]) -> Option<(Result<AdminAnswer<'_>, Failure>, usize)> {
     let key_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
     let value_at = usize::from(header[4]) + key_len;
     if header[0] != RESPONSE || body > LINE_BYTES_MAX || value_at > body {
-        return Some((Err(protocol(header)), HEADER));
+        return Some((Err(Failure::protocol(header)), HEADER));
     }
     let said = bytes.get(HEADER..HEADER + body)?;
     let status = u16::from_be_bytes([header[6], header[7]]);
@@ -261,19 +260,19 @@ pub fn head(bytes: &[u8]) -> Option<(Result<Head, Failure>, usize)> {
         let given = bytes.get(HEADER..HEADER + 4)?;
         let len = body.wrapping_sub(4);
         if header[4] != 4 || header[2..4] != [0, 0] || len > VALUE_BYTES_MAX {
-            return Some((Err(protocol(header)), HEADER));
+            return Some((Err(Failure::protocol(header)), HEADER));
         }
         flags.flags = u32::from_be_bytes(*given.first_chunk().expect("four of them"));
         return Some((Ok(Head::Value(flags, len)), HEADER + 4));
     }
     if body > LINE_BYTES_MAX {
-        return Some((Err(protocol(header)), HEADER));
+        return Some((Err(Failure::protocol(header)), HEADER));
     }
     let said = bytes.get(HEADER..whole)?;
     let answer = match (status, code) {
         (status::OK, opcode::INCREMENT | opcode::DECREMENT) => match said.try_into() {
             Ok(number) => Answer::Number(u64::from_be_bytes(number)),
-            Err(_) => return Some((Err(protocol(header)), whole)),
+            Err(_) => return Some((Err(Failure::protocol(header)), whole)),
         },
         (status::OK, opcode::NOOP) => Answer::NoOp,
         (status::OK, _) => Answer::Done(flags),

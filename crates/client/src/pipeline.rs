@@ -11,6 +11,7 @@
 //! flight with the same failure.
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
@@ -27,19 +28,26 @@ use crate::bounds::{
 use crate::connection::is_quiet;
 use crate::error::{Error, Failure};
 use crate::fabric::LatencySample;
-use crate::input::{Input, Received, protocol};
+use crate::input::{Input, Received};
 use crate::message::Encoding;
 use crate::operation::{Operation, OperationSlot, Payload};
-use crate::server::Server;
 use crate::stream::{Lending, Stream, Until, Waiter};
 use crate::text::ExpectedAnswer;
 use crate::waking;
 
+/// The server of a pipeline, which records its outcomes.
+pub trait Observer: Send + Sync + Debug {
+    /// Records whether the connection works.
+    fn note(&self, outcome: Result<(), &Failure>);
+
+    /// Records when a timed request was answered, and the length of the value found.
+    fn note_time(&self, timed: LatencySample, ended: Instant, value_bytes: Option<usize>);
+}
+
 /// A connection with many operations in flight.
 #[derive(Debug)]
 pub struct Pipeline {
-    /// Told how it goes.
-    server: Weak<Server>,
+    server: Weak<dyn Observer>,
     /// The server's address.
     name: String,
     /// How long the server may leave what is asked for first unanswered.
@@ -92,7 +100,9 @@ impl Pipeline {
     /// # Errors
     /// The system's.
     pub fn new(
-        server: &Arc<Server>,
+        server: Weak<dyn Observer>,
+        name: String,
+        storing: &Arc<AtomicUsize>,
         stream: Box<dyn Stream>,
         timeout: Duration,
     ) -> io::Result<Arc<Pipeline>> {
@@ -114,12 +124,12 @@ impl Pipeline {
             wakers: Vec::new(),
             broken: None,
             was_answered: false,
-            storing: Arc::clone(server.storing()),
+            storing: Arc::clone(storing),
             unasked: Vec::with_capacity(1),
         };
         Ok(Arc::new(Pipeline {
-            server: Arc::downgrade(server),
-            name: server.address.to_string(),
+            server,
+            name,
             timeout,
             form,
             waiter,
@@ -182,7 +192,7 @@ impl Pipeline {
         if let Err(failure) = pushed {
             state.fail_to_send(failure);
         }
-        self.tell_leader(&state);
+        self.wake_leader(&state);
         self.leave(state);
     }
 
@@ -250,7 +260,7 @@ impl Pipeline {
             Ok(_) => state.has_driver = true,
             Err(error) => {
                 state.fail(error.into());
-                self.tell_leader(state);
+                self.wake_leader(state);
             }
         }
     }
@@ -321,7 +331,7 @@ impl Pipeline {
             state.fail_to_send(failure);
         }
         if state.leader.is_some() {
-            return self.tell_leader(state);
+            return self.wake_leader(state);
         }
         if let Err(failure) = state.receive() {
             state.fail(failure);
@@ -330,18 +340,18 @@ impl Pipeline {
         if is_asked && state.quiet_since.elapsed() >= self.timeout {
             state.fail(Failure::Broken(io::ErrorKind::TimedOut.into()));
         }
-        self.tell_server(state);
+        self.notify_server(state);
     }
 
     /// The leader is to wait for something else, or no more.
-    fn tell_leader(&self, state: &State) {
+    fn wake_leader(&self, state: &State) {
         let is_wrong = |until: Until| state.broken.is_some() || !until.covers(state.until());
         if state.leader.is_some_and(is_wrong) {
             self.waiter.wake();
         }
     }
 
-    fn tell_server(&self, state: &mut State) {
+    fn notify_server(&self, state: &mut State) {
         if std::mem::take(&mut state.was_answered)
             && let Some(server) = self.server.upgrade()
         {
@@ -360,7 +370,7 @@ impl Pipeline {
 
     /// Lets go of the lock, and another thread lead.
     fn leave(&self, mut state: MutexGuard<'_, State>) {
-        self.tell_server(&mut state);
+        self.notify_server(&mut state);
         let state = self.wake(state);
         if state.followers > 0 && state.leader.is_none() {
             self.turned.notify_all();
@@ -547,7 +557,7 @@ impl State {
             match self.input.answer(asked, value) {
                 Ok(None) => return Ok(()),
                 Ok(Some(answer)) if asked.is_none() && !answer.is_of(opaque) => {
-                    return Err(protocol(format!("{answer:?} is not the next").as_bytes()));
+                    return Err(Failure::protocol(format!("{answer:?} is not the next").as_bytes()));
                 }
                 Ok(Some(answer)) => self.end_first(Ok(answer)),
                 Err(failure) if failure.breaks() => return Err(failure),

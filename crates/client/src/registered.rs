@@ -8,14 +8,9 @@ use fabcache_layout::format::STATUS_AND_COUNTS_BYTES;
 use fabcache_layout::item::HEADER_BYTES_MAX;
 use fabcache_layout::size_class;
 
-use crate::answer::Flags;
 use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::client::{Client, Stored, Ttl, ask, checked, stored, storing};
-use crate::command::{Command, Mode};
-use crate::error::Error;
+
 use crate::fabric::{CallerMemory, LentBuffer, ReturnSlot, Target};
-use crate::request::Outcome;
-use crate::shm::ReadResult;
 
 /// Memory for values, made by [`crate::Client::register`] and used again and again: over a fabric they are read into it as they
 /// come, without a copy ([`Client::get_registered`], [`crate::Request::iget_registered`]), and servers read from it what they
@@ -176,75 +171,6 @@ impl RegisteredBuffer {
             CallerMemory::ForkGuard(memory) => memory,
             CallerMemory::ReadableMemory(_) => unreachable!("it was just put there"),
         }
-    }
-}
-
-/// Calls with registered memory.
-impl Client {
-    /// Memory for values of up to so many bytes, for the calls whose names end in `_registered`.
-    pub fn register(&self, bytes: usize) -> RegisteredBuffer {
-        RegisteredBuffer::new(bytes, self.registrations())
-    }
-
-    /// [`Client::get`] into memory that is used again, without a copy where the server's memory is read over a fabric. What the
-    /// buffer has is replaced; where nothing is found, or it fails, it has nothing.
-    ///
-    /// # Errors
-    /// As for [`Client::get`].
-    pub fn get_registered(&self, key: &[u8], buffer: &mut RegisteredBuffer) -> Result<Outcome, Error> {
-        buffer.clear();
-        let server = self.server_of(checked(key)?)?;
-        let timed = match server.read_registered(key, buffer) {
-            (ReadResult::Hit { flags, cas }, _) => return Ok(Outcome::Found { flags, cas }),
-            (ReadResult::Miss, _) => {
-                buffer.clear();
-                return Ok(Outcome::NotFound);
-            }
-            (ReadResult::Ask | ReadResult::Gone, timed) => timed,
-        };
-        let asked = ask(server, key, None, timed, buffer.other());
-        match asked {
-            Ok(Some(Flags { flags, cas, .. })) => Ok(Outcome::Found { flags, cas }),
-            other => {
-                buffer.clear();
-                other.map(|_| Outcome::NotFound)
-            }
-        }
-    }
-
-    /// [`Client::set_with_flags`] of a buffer's value, which a server on a fabric reads from there: without a copy, if it is at
-    /// least 16 KiB. The buffer has its value afterwards as before, whatever came of it.
-    ///
-    /// # Errors
-    /// As for [`Client::set`].
-    pub fn set_registered(
-        &self,
-        key: &[u8],
-        buffer: &mut RegisteredBuffer,
-        ttl: Ttl,
-        flags: u32,
-    ) -> Result<(), Error> {
-        self.store_registered(key, buffer, Mode::Set, ttl, flags).map(|_| ())
-    }
-
-    /// The same in any way, as [`Client::store`].
-    ///
-    /// # Errors
-    /// As for [`Client::set`].
-    pub fn store_registered(
-        &self,
-        key: &[u8],
-        buffer: &mut RegisteredBuffer,
-        mode: Mode,
-        ttl: Ttl,
-        flags: u32,
-    ) -> Result<Stored, Error> {
-        let server = self.server_of(checked(key)?)?;
-        let command = Command { key, action: storing(mode, buffer.value().len(), ttl, flags)? };
-        let mut loan = buffer.lend();
-        let done = server.call(|connection| stored(connection.ask_lending(&command, &mut loan)?));
-        buffer.end_loan(loan);
-        done
     }
 }
 

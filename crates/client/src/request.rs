@@ -6,11 +6,12 @@ use std::task::{Context, Poll};
 
 use crate::answer::Answer;
 use crate::bounds::VALUE_BYTES_MAX;
-use crate::client::{Client, Item, Ttl, checked};
+use crate::client::Client;
 use crate::command::{Action, Command, Mode};
 use crate::error::{Error, Failure};
 use crate::fabric::{LatencySample, LentBuffer, ServerFallback, Target};
-use crate::input::protocol;
+use crate::item::Outcome;
+use crate::item::{Item, Ttl, checked};
 use crate::operation::{CompletedOperation, Operation, OperationSlot, OwnedPayload, Payload};
 use crate::pipeline::Pipeline;
 use crate::registered::{RegisteredBuffer, ValuePlacement};
@@ -45,9 +46,9 @@ enum Stage {
     /// Nothing was asked for.
     Idle,
     /// It is over: it failed before anything was sent, or nothing need be.
-    CompletedOperation(CompletedRequest),
+    Complete(CompletedRequest),
     /// It is read from the server's memory when somebody wants to know what it came to, or is being read.
-    PrefetchHint(PrefetchHint),
+    Prefetch(PrefetchHint),
     InFlight(Arc<Pipeline>, Kind),
 }
 
@@ -76,22 +77,6 @@ pub struct CompletedRequest {
     pub value: Vec<u8>,
     /// What it came to.
     pub result: Result<Outcome, Error>,
-}
-
-/// What an operation came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The value is stored.
-    Stored,
-    /// A value was found.
-    Found {
-        /// The flags that it was stored with, for the client's own use.
-        flags: u32,
-        /// Tells this version of it from others; for [`Client::cas`].
-        cas: u64,
-    },
-    /// The key is not stored.
-    NotFound,
 }
 
 impl CompletedRequest {
@@ -316,7 +301,7 @@ impl Request {
 
     /// Reads that nobody need wait for are not over.
     fn is_being_read(&self) -> bool {
-        matches!(&self.stage, Stage::PrefetchHint(PrefetchHint { ticket: ReadTicket::Remote(begun), .. }) if !begun.test())
+        matches!(&self.stage, Stage::Prefetch(PrefetchHint { ticket: ReadTicket::Remote(begun), .. }) if !begun.test())
     }
 
     /// The last operation is over, or is left to itself.
@@ -327,8 +312,8 @@ impl Request {
                 pipeline.send_gathered();
                 self.give_up();
             }
-            Stage::PrefetchHint(foreseen) => drop(self.keep_key(foreseen.key, foreseen.is_given)),
-            Stage::Idle | Stage::CompletedOperation(_) => {}
+            Stage::Prefetch(foreseen) => drop(self.keep_key(foreseen.key, foreseen.is_given)),
+            Stage::Idle | Stage::Complete(_) => {}
         }
     }
 
@@ -359,7 +344,7 @@ impl Request {
         value.clear();
         match foreseen {
             Ok(Ok((server, ticket))) => {
-                self.stage = Stage::PrefetchHint(PrefetchHint { server, ticket, key, is_given, value });
+                self.stage = Stage::Prefetch(PrefetchHint { server, ticket, key, is_given, value });
             }
             Ok(Err(ServerFallback { timed })) => {
                 self.timed = timed;
@@ -371,10 +356,10 @@ impl Request {
 
     /// Reads what was to be read from memory, or asks the server for it.
     fn read(&mut self) {
-        if !matches!(self.stage, Stage::PrefetchHint(_)) {
+        if !matches!(self.stage, Stage::Prefetch(_)) {
             return;
         }
-        let Stage::PrefetchHint(foreseen) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let Stage::Prefetch(foreseen) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
         let PrefetchHint { server, ticket, key, is_given, mut value } = foreseen;
         let outcome = match server.read_foreseen(&key, ticket, &mut value, self.registered.as_mut()) {
             ReadResult::Hit { flags, cas } => Outcome::Found { flags, cas },
@@ -385,7 +370,7 @@ impl Request {
             ReadResult::Ask | ReadResult::Gone => return self.ask(key, is_given, value),
         };
         let key = self.keep_key(key, is_given);
-        self.stage = Stage::CompletedOperation(CompletedRequest { key, value, result: Ok(outcome) });
+        self.stage = Stage::Complete(CompletedRequest { key, value, result: Ok(outcome) });
     }
 
     fn ask(&mut self, key: Vec<u8>, is_given: bool, mut value: Vec<u8>) {
@@ -449,7 +434,7 @@ impl Request {
             Err(error) => {
                 let Operation { key, value, loan, .. } = operation;
                 self.end_loan(loan);
-                Stage::CompletedOperation(CompletedRequest { key, value, result: Err(error) })
+                Stage::Complete(CompletedRequest { key, value, result: Err(error) })
             }
         };
     }
@@ -471,8 +456,8 @@ impl Request {
                     result: Err(Error::NothingAsked),
                 };
             }
-            Stage::CompletedOperation(completed) => return completed,
-            Stage::PrefetchHint(_) => unreachable!("it was read before"),
+            Stage::Complete(completed) => return completed,
+            Stage::Prefetch(_) => unreachable!("it was read before"),
             Stage::InFlight(pipeline, kind) => (pipeline, kind),
         };
         let over = self.slot.lock().over.take();
@@ -486,7 +471,7 @@ impl Request {
             (Kind::Get, Answer::Value(flags)) => Ok(Outcome::Found { flags: flags.flags, cas: flags.cas }),
             (Kind::Get, Answer::Miss) => Ok(Outcome::NotFound),
             (Kind::Set, Answer::Done(_)) => Ok(Outcome::Stored),
-            (_, other) => Err(protocol(format!("{other:?}").as_bytes())),
+            (_, other) => Err(Failure::protocol(format!("{other:?}").as_bytes())),
         });
         if kind == Kind::Set {
             self.end_loan(loan);
@@ -505,7 +490,7 @@ impl Future for Request {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CompletedRequest> {
         let request = self.get_mut();
-        if let Stage::PrefetchHint(PrefetchHint { ticket: ReadTicket::Remote(begun), .. }) = &request.stage
+        if let Stage::Prefetch(PrefetchHint { ticket: ReadTicket::Remote(begun), .. }) = &request.stage
             && !begun.watch(context.waker())
         {
             return Poll::Pending;

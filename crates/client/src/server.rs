@@ -13,13 +13,19 @@ use self::connection_pool::{ConnectionPool, State};
 pub use self::reading::ReadTicket;
 use self::reading::ServerMemory;
 use crate::address::{Address, ServerEndpoint};
+use crate::answer::Answer;
+use crate::answer::Flags;
 use crate::bounds::TIMEOUT_MAX;
-use crate::client::Transport;
+use crate::command::Action;
+use crate::command::Command;
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
+use crate::fabric::LatencySample;
 use crate::fabric::RemoteReader;
+use crate::item::{Transport, Ttl};
 use crate::options::{Credentials, Protocol, SharedMemory};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Observer, Pipeline};
+use crate::stream::Stream;
 
 /// One server.
 #[derive(Debug)]
@@ -144,11 +150,22 @@ impl Server {
             Some(_) => self.forget_form(),
             None => {}
         }
-        let pipeline = Pipeline::new(self, self.connect()?, self.timeout).map_err(Failure::Connect)?;
+        let pipeline = self.new_pipeline(self.connect()?)?;
         Ok(Arc::clone(current.insert(pipeline)))
     }
 
-    /// Another connection takes the place of that for calls that do not wait.
+    /// Makes the connection of non-blocking calls over a stream.
+    ///
+    /// # Errors
+    /// The system cannot wait for the stream.
+    pub fn new_pipeline(self: &Arc<Server>, stream: Box<dyn Stream>) -> Result<Arc<Pipeline>, Failure> {
+        let server: Arc<dyn Observer> = self.clone();
+        let name = self.address.to_string();
+        Pipeline::new(Arc::downgrade(&server), name, self.storing(), stream, self.timeout)
+            .map_err(Failure::Connect)
+    }
+
+    /// Replaces the connection of non-blocking calls.
     #[cfg(test)]
     pub fn put_pipeline(&self, pipeline: Arc<Pipeline>) {
         *self.pipeline.lock().expect("no thread panics while it connects") = Some(pipeline);
@@ -184,6 +201,38 @@ impl Server {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.kept.lock()
+    }
+}
+
+impl Server {
+    /// Requests a value, which replaces the contents of `value`.
+    pub fn get(
+        &self,
+        key: &[u8],
+        ttl: Option<Ttl>,
+        timed: Option<LatencySample>,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Flags>, Error> {
+        let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
+        let asked = self.call(|connection| match connection.ask(&command, b"", value)? {
+            Answer::Value(flags) => Ok(Some(flags)),
+            Answer::Miss => Ok(None),
+            other => Err(Failure::unexpected(&other)),
+        })?;
+        if let Some(timed) = timed {
+            self.note_time(timed, Instant::now(), asked.as_ref().map(|_| value.len()));
+        }
+        Ok(asked)
+    }
+}
+
+impl Observer for Server {
+    fn note(&self, outcome: Result<(), &Failure>) {
+        Server::note(self, outcome);
+    }
+
+    fn note_time(&self, timed: LatencySample, ended: Instant, value_bytes: Option<usize>) {
+        Server::note_time(self, timed, ended, value_bytes);
     }
 }
 

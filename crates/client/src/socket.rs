@@ -18,7 +18,6 @@ use socket2::{Domain, SockAddr, Type};
 use crate::address::ServerEndpoint;
 use crate::bounds::LINE_BYTES_MAX;
 use crate::error::Failure;
-use crate::input::protocol;
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
 use crate::stream::{Stream, Until, Waiter};
@@ -170,7 +169,7 @@ pub fn ask_for_line(
     deadline: Instant,
 ) -> Result<(String, Vec<OwnedFd>), Failure> {
     let (line, descriptors) = ask(socket, request.as_bytes(), deadline, |came| came.ends_with(b"\n"))?;
-    let line = String::from_utf8(line).map_err(|error| protocol(error.as_bytes()))?;
+    let line = String::from_utf8(line).map_err(|error| Failure::protocol(error.as_bytes()))?;
     Ok((line, descriptors))
 }
 

@@ -11,7 +11,6 @@ use crate::answer::{Answer, Flags};
 use crate::bounds::VALUE_BYTES_MAX;
 use crate::command::{Action, Command, Mode};
 use crate::error::Failure;
-use crate::input::protocol;
 use crate::meta::{refusal, word};
 
 /// What a line answers.
@@ -117,7 +116,7 @@ fn time(exptime: u64) -> u64 {
 /// # Errors
 /// The server refuses, or this is no answer to that.
 pub fn line<'a>(line: &'a [u8], asked: ExpectedAnswer<'_>) -> Result<Line<'a>, Failure> {
-    let wrong = || protocol(line);
+    let wrong = || Failure::protocol(line);
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let first = words.next().unwrap_or_default();
     let answer = match (first, asked) {

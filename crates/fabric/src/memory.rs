@@ -294,8 +294,8 @@ pub struct Buffer {
 
 /// Takes back a part of a buffer.
 pub(crate) trait PartOwner {
-    /// The part is not used any more.
-    fn give_back(&self, range: Range<usize>);
+    /// Takes back the part of `bytes` bytes at `base`, which is not used any more.
+    fn give_back(&self, base: NonNull<u8>, bytes: usize);
 }
 
 /// Where the memory goes when a buffer is dropped.
@@ -305,8 +305,8 @@ enum BufferOrigin {
     OwnedPages(ManuallyDrop<Box<OwnedPages>>),
     /// The same, registered for longer than this.
     Lent(ManuallyDrop<Box<dyn Any>>),
-    /// A part of another buffer, from there on.
-    Part(Arc<dyn PartOwner>, usize),
+    /// A part of another buffer.
+    Part(Arc<dyn PartOwner>),
 }
 
 struct OwnedPages {
@@ -383,12 +383,17 @@ impl Buffer {
         // SAFETY: within the buffer, by the caller's word.
         let base = unsafe { whole.base.add(range.start) };
         let (bytes, descriptor) = (range.len(), whole.descriptor);
-        Buffer { base, bytes, descriptor, home: BufferOrigin::Part(of, range.start) }
+        Buffer { base, bytes, descriptor, home: BufferOrigin::Part(of) }
     }
 
     /// How many there are, told without a reference to them: others may have parts of it.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The address of the first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
     }
 
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
@@ -424,7 +429,7 @@ impl Drop for Buffer {
             BufferOrigin::OwnedPages(own) => unsafe { ManuallyDrop::drop(own) },
             // SAFETY: as above.
             BufferOrigin::Lent(own) => unsafe { ManuallyDrop::drop(own) },
-            BufferOrigin::Part(of, at) => of.give_back(*at..*at + self.bytes),
+            BufferOrigin::Part(of) => of.give_back(self.base, self.bytes),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::memory::{Buffer, PartOwner};
@@ -52,8 +53,9 @@ impl SplitBuffer {
 }
 
 impl PartOwner for SplitBufferInner {
-    fn give_back(&self, range: Range<usize>) {
-        self.taken().retain(|taken| *taken != range);
+    fn give_back(&self, base: NonNull<u8>, bytes: usize) {
+        let start = base.addr().get() - self.whole.base().addr().get();
+        self.taken().retain(|taken| *taken != (start..start + bytes));
     }
 }
 

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use crate::address::Address;
 pub use hash::Hash;
+pub use ring::Names;
 use ring::Ring;
 
 /// How keys are mapped to servers.
@@ -90,16 +91,6 @@ pub enum Placement {
     ///
     /// A bucket's keys stay with its server while that is down, whatever [`crate::Options::auto_eject`] says.
     Buckets(Arc<[u32]>),
-}
-
-/// How servers are named on a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Names {
-    /// The host, and its port if that is not memcached's.
-    #[default]
-    Ketama,
-    /// A slash, the host, and its port: spymemcached's name for a server that is given by its IP address.
-    Spy,
 }
 
 /// Whether servers have points by weight: then 160 in the mean, otherwise 100 each.

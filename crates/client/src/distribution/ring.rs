@@ -1,6 +1,5 @@
 //! The ring of consistent hashing: points of servers in the order of their hashes.
 
-use super::Names;
 use super::hash;
 use crate::address::{Address, DEFAULT_PORT};
 
@@ -10,6 +9,16 @@ const POINTS_OF_EQUALS: u32 = 100;
 const POINTS_BY_WEIGHT: f32 = 160.0;
 /// Points that one digest makes.
 const POINTS_OF_DIGEST: f32 = 4.0;
+
+/// The names of servers on a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Names {
+    /// The host, and its port if that is not memcached's.
+    #[default]
+    Ketama,
+    /// A slash, the host, and its port: spymemcached's name for a server that is given by its IP address.
+    Spy,
+}
 
 /// Points of servers, sorted.
 #[derive(Clone, Debug, Default)]

@@ -16,14 +16,14 @@ use fabcache_layout::format::FORMAT_VERSION;
 use fabcache_protocol::binary::RESPONSE;
 
 use super::link::End;
-use super::remote::{Region, RemoteReader};
+use super::remote::RemoteReader;
 use super::sockets::Sockets;
 use super::stream::FabricStream;
 use super::{domains, lingering_links};
 use crate::bounds::KEPT_LINKS_MAX;
-use crate::client::Transport;
 use crate::error::Failure;
-use crate::input::protocol;
+use crate::fabric::region::Region;
+use crate::item::Transport;
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
 use crate::shm::{Refusal, monotonic_ns};
@@ -274,12 +274,12 @@ fn ask_for_words(
         if what == "hello" { AdminCommand::FabricHello(words) } else { AdminCommand::FabricAttach(words) };
     let (answer, _) = ask(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;
     if answer.first() != Some(&RESPONSE) {
-        return Err(protocol(&answer));
+        return Err(Failure::protocol(&answer));
     }
     match packet::said(&answer) {
         Some((Ok(said), _)) => Ok(Ok(String::from_utf8_lossy(said.value).trim_end().into())),
         Some((Err(Failure::Refused(why)), _)) => Ok(Err(Refusal(why))),
-        _ => Err(protocol(&answer)),
+        _ => Err(Failure::protocol(&answer)),
     }
 }
 

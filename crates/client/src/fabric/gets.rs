@@ -23,7 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 use slab::Slab;
 
 use super::fork_guard::ForkGuard;
-use super::remote::Region;
+use super::region::Region;
 use super::sockets::ServerEnd;
 use super::target::{BufferGuard, ReturnSlot, Target, ValueLocation};
 use super::unconfirmed::{self, ConfirmedEndpoint};

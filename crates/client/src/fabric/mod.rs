@@ -13,6 +13,7 @@ mod gets;
 mod lent_buffer;
 mod lingering_links;
 mod link;
+mod region;
 mod remote;
 mod sockets;
 mod stream;

@@ -12,62 +12,24 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::atomic::AtomicCell;
-use fabcache_fabric::Domain;
 use fabcache_layout::KeyHash;
 use fabcache_layout::channel::SpinPolicy;
-use fabcache_layout::checksum::Secret;
 use rustix::event::{PollFd, PollFlags};
 
 use super::fork_guard::ForkGuard;
 use super::gets::{GetCompletion, GetSlot, RemoteGets};
-use super::sockets::{HAS_ENDED, ServerEnd, Sockets};
+use super::sockets::{HAS_ENDED, ServerEnd};
 use super::target::Target;
 use crate::bounds::{
     AWAITED_LOOK, DRIVER_LINGER, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, READ_PATIENCE, READS_AGAIN_AFTER,
     READS_AT_ONCE, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
 };
+use crate::fabric::region::Region;
 use crate::options::{Fabric, FabricMode};
 use crate::path_selector::{ReadPath, ServerPaths};
 use crate::shm::{ReadResult, monotonic_ns, next_random};
 use crate::socket::{Doorbell, wait_for_any};
 use crate::waking::wake;
-
-/// A server's region, as it is read from afar.
-#[derive(Debug)]
-pub struct Region {
-    /// What is read with.
-    pub domain: Arc<Domain>,
-    /// Its bytes. Where it lies, and what allows to read it, is of each end of the server.
-    pub bytes: u64,
-    /// Tells its items from other bytes.
-    pub secret: Secret,
-    /// The monotonic clock at second 0 of the region's, in nanoseconds: early rather than late.
-    pub zero_ns: i64,
-    /// For so long nothing is written over what was freed.
-    pub grace_ns: u64,
-    /// Sockets of the connections over which it was negotiated. Each also reports the end of the server that items
-    /// are read from.
-    pub sockets: Sockets,
-}
-
-impl Region {
-    /// The same region.
-    fn is(&self, other: &Region) -> bool {
-        self.bytes == other.bytes
-            && self.secret.0 == other.secret.0
-            && Arc::ptr_eq(&self.domain, &other.domain)
-    }
-
-    /// Rings for an end of the server now and then, with naps between.
-    pub fn nudge(&self, end: &[u8], tries: u32) {
-        if tries % 64 == 63 {
-            self.sockets.ring(end);
-        }
-        if tries > 64 {
-            std::thread::sleep(Duration::from_micros(50));
-        }
-    }
-}
 
 /// A server on the fabric.
 #[derive(Debug)]

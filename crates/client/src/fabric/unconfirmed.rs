@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use super::fork_guard::ForkGuard;
-use super::remote::Region;
+use super::region::Region;
 use super::sockets::ServerEnd;
 use crate::bounds::{SHORT_READ_BUFFERS, SHORT_READ_BYTES, UNKNOWN_PORTS_MAX};
 

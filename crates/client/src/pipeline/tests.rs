@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fabric::LentBuffer;
-use crate::request::{Outcome, Request};
+use crate::item::Outcome;
+use crate::request::Request;
 use crate::{Client, Options, Ttl};
 
 /// A server at the other end of a stream that never waits.
@@ -235,7 +236,7 @@ impl Waiter for Unblocked {
 fn client_of(model: Model) -> Client {
     let cache = Client::new(["unix:///there/is/no/such/server"], Options::default()).expect("an address");
     let server = cache.server_of(b"any").expect("there is one");
-    let pipeline = Pipeline::new(server, Box::new(model), Duration::from_secs(60)).expect("a waiter");
+    let pipeline = server.new_pipeline(Box::new(model)).expect("a waiter");
     server.put_pipeline(pipeline);
     cache
 }

@@ -7,10 +7,9 @@ use std::time::Instant;
 use super::Server;
 use crate::address::ServerEndpoint;
 use crate::bounds::HANG_UPS_MAX;
-use crate::client::Transport;
 use crate::error::Failure;
 use crate::fabric::{self, RemoteReader};
-use crate::input::protocol;
+use crate::item::Transport;
 use crate::message::Encoding;
 use crate::meta::refusal;
 use crate::options::{Credentials, Protocol, SharedMemory};
@@ -223,7 +222,7 @@ fn form_of(line: &str) -> Result<Encoding, Failure> {
         "ERROR" => Ok(Encoding::Text),
         other => {
             refusal(other)?;
-            Err(protocol(other.as_bytes()))
+            Err(Failure::protocol(other.as_bytes()))
         }
     }
 }
@@ -245,7 +244,7 @@ fn authenticate(socket: &Socket, credentials: &Credentials, deadline: Instant) -
     let request = format!("set auth 0 0 {}\r\n{token}\r\n", token.len());
     let (line, _) = ask_for_line(&socket.socket, &request, deadline)?;
     refusal(line.trim_end())?;
-    if line == "STORED\r\n" { Ok(()) } else { Err(protocol(line.as_bytes())) }
+    if line == "STORED\r\n" { Ok(()) } else { Err(Failure::protocol(line.as_bytes())) }
 }
 
 const PLAIN: &str = "PLAIN";

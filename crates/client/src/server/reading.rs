@@ -28,7 +28,7 @@ pub struct ServerMemory {
 #[derive(Debug)]
 pub enum ReadTicket {
     /// It is read when it is asked for.
-    ServerMemory(shm::ReadTicket),
+    Shared(shm::ReadTicket),
     /// It is being read.
     Remote(GetHandle),
 }
@@ -148,7 +148,7 @@ impl Server {
         };
         let ticket = reader.foresee(key);
         self.memory.readers.put(reader);
-        Ok(ReadTicket::ServerMemory(ticket))
+        Ok(ReadTicket::Shared(ticket))
     }
 
     /// Reads a key that was foreseen; a value replaces what is in `value`, or is in the registered memory that was given.
@@ -160,11 +160,11 @@ impl Server {
         registered: Option<&mut RegisteredBuffer>,
     ) -> ReadResult {
         match (ticket, self.reader(), registered) {
-            (ReadTicket::ServerMemory(ticket), Some(reader), registered) => {
+            (ReadTicket::Shared(ticket), Some(reader), registered) => {
                 let value = registered.map_or(value, RegisteredBuffer::other);
                 self.read_by(reader, |reader| reader.get_foreseen(key, ticket, value))
             }
-            (ReadTicket::ServerMemory(_), None, _) => ReadResult::Ask,
+            (ReadTicket::Shared(_), None, _) => ReadResult::Ask,
             (ReadTicket::Remote(begun), _, Some(registered)) => self.end_registered(begun, registered),
             (ReadTicket::Remote(begun), _, None) => self.end_afar_into(begun, value),
         }

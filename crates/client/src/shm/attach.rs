@@ -11,7 +11,6 @@ use fabcache_protocol::binary::RESPONSE;
 use super::items::{Items, monotonic_ns};
 use super::stream::ShmStream;
 use crate::error::Failure;
-use crate::input::protocol;
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
 use crate::socket::{Socket, ask, ask_for_line};
@@ -59,7 +58,7 @@ pub fn attach(
     let (Some(region_bytes), Some(clock_ns), Ok([region, channel])) =
         (number(), number(), <[OwnedFd; 2]>::try_from(descriptors))
     else {
-        return Err(protocol(line.as_bytes()));
+        return Err(Failure::protocol(line.as_bytes()));
     };
     let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
     let items = match known {
@@ -85,11 +84,11 @@ fn ask_by_packet(socket: &socket2::Socket, deadline: Instant) -> Result<ByPacket
     let order = packet::order(AdminCommand::ShareMemory(versions));
     let (answer, descriptors) = ask(socket, &order, deadline, is_whole)?;
     if !is_packet(&answer) {
-        let line = String::from_utf8(answer).map_err(|error| protocol(error.as_bytes()))?;
+        let line = String::from_utf8(answer).map_err(|error| Failure::protocol(error.as_bytes()))?;
         return Ok(Ok((line, descriptors)));
     }
     match packet::said(&answer) {
         Some((Err(Failure::Refused(why)), _)) => Ok(Err(Refusal(why))),
-        _ => Err(protocol(&answer)),
+        _ => Err(Failure::protocol(&answer)),
     }
 }

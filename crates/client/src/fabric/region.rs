@@ -1,0 +1,46 @@
+//! A server's region as remote readers know it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabcache_fabric::Domain;
+use fabcache_layout::checksum::Secret;
+
+use super::sockets::Sockets;
+
+/// The region of a server that is read over the fabric.
+#[derive(Debug)]
+pub struct Region {
+    /// The domain of the reading endpoints.
+    pub domain: Arc<Domain>,
+    /// Its length. Address and key differ for each endpoint of the server.
+    pub bytes: u64,
+    /// The seed of the items' checksums.
+    pub secret: Secret,
+    /// The monotonic clock at second 0 of the region's clock, in nanoseconds; never too late.
+    pub zero_ns: i64,
+    /// The time during which freed memory is not overwritten.
+    pub grace_ns: u64,
+    /// Sockets of the connections over which it was negotiated. Each also reports the end of the server that items
+    /// are read from.
+    pub sockets: Sockets,
+}
+
+impl Region {
+    /// Returns whether both are the same region.
+    pub fn is(&self, other: &Region) -> bool {
+        self.bytes == other.bytes
+            && self.secret.0 == other.secret.0
+            && Arc::ptr_eq(&self.domain, &other.domain)
+    }
+
+    /// Notifies an endpoint of the server now and then, and sleeps in between.
+    pub fn nudge(&self, end: &[u8], tries: u32) {
+        if tries % 64 == 63 {
+            self.sockets.ring(end);
+        }
+        if tries > 64 {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Calls with registered memory.
+
+use crate::answer::Flags;
+use crate::client::Client;
+use crate::command::{Command, Mode};
+use crate::error::Error;
+use crate::item::{Outcome, Stored, Ttl, checked, stored, storing};
+use crate::registered::RegisteredBuffer;
+use crate::shm::ReadResult;
+
+impl Client {
+    /// Memory for values of up to so many bytes, for the calls whose names end in `_registered`.
+    pub fn register(&self, bytes: usize) -> RegisteredBuffer {
+        RegisteredBuffer::new(bytes, self.registrations())
+    }
+
+    /// [`Client::get`] into memory that is used again, without a copy where the server's memory is read over a fabric. What the
+    /// buffer has is replaced; where nothing is found, or it fails, it has nothing.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub fn get_registered(&self, key: &[u8], buffer: &mut RegisteredBuffer) -> Result<Outcome, Error> {
+        buffer.clear();
+        let server = self.server_of(checked(key)?)?;
+        let timed = match server.read_registered(key, buffer) {
+            (ReadResult::Hit { flags, cas }, _) => return Ok(Outcome::Found { flags, cas }),
+            (ReadResult::Miss, _) => {
+                buffer.clear();
+                return Ok(Outcome::NotFound);
+            }
+            (ReadResult::Ask | ReadResult::Gone, timed) => timed,
+        };
+        let asked = server.get(key, None, timed, buffer.other());
+        match asked {
+            Ok(Some(Flags { flags, cas, .. })) => Ok(Outcome::Found { flags, cas }),
+            other => {
+                buffer.clear();
+                other.map(|_| Outcome::NotFound)
+            }
+        }
+    }
+
+    /// [`Client::set_with_flags`] of a buffer's value, which a server on a fabric reads from there: without a copy, if it is at
+    /// least 16 KiB. The buffer has its value afterwards as before, whatever came of it.
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn set_registered(
+        &self,
+        key: &[u8],
+        buffer: &mut RegisteredBuffer,
+        ttl: Ttl,
+        flags: u32,
+    ) -> Result<(), Error> {
+        self.store_registered(key, buffer, Mode::Set, ttl, flags).map(|_| ())
+    }
+
+    /// The same in any way, as [`Client::store`].
+    ///
+    /// # Errors
+    /// As for [`Client::set`].
+    pub fn store_registered(
+        &self,
+        key: &[u8],
+        buffer: &mut RegisteredBuffer,
+        mode: Mode,
+        ttl: Ttl,
+        flags: u32,
+    ) -> Result<Stored, Error> {
+        let server = self.server_of(checked(key)?)?;
+        let command = Command { key, action: storing(mode, buffer.value().len(), ttl, flags)? };
+        let mut loan = buffer.lend();
+        let done = server.call(|connection| stored(connection.ask_lending(&command, &mut loan)?));
+        buffer.end_loan(loan);
+        done
+    }
+}
