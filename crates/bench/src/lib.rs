@@ -25,7 +25,6 @@
 //! - `machine.rs`: what the machine is.
 
 pub mod blocks;
-pub mod client_limit;
 pub mod compare;
 pub mod dissect;
 pub mod dummy;

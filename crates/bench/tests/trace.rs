@@ -14,7 +14,8 @@ use fabcache_bench::random::Random;
 use fabcache_bench::results::{Results, Sample};
 use fabcache_bench::target::Target;
 use fabcache_bench::trace::generate::Kind;
-use fabcache_bench::trace::replay::{Plan, Replay, Source, table};
+use fabcache_bench::trace::plan::Plan;
+use fabcache_bench::trace::replay::{Replay, Source, table};
 use fabcache_client::Protocol;
 
 /// As fast as it goes, every byte compared.

@@ -21,6 +21,7 @@ pub mod fabric;
 pub mod housekeeping;
 pub mod networks;
 pub mod options;
+mod output;
 pub mod prefixes;
 pub mod process;
 pub mod server;

@@ -5,6 +5,7 @@
 use std::fmt::Formatter;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::{ArgAction, Args, Parser};
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -400,6 +401,22 @@ impl<T> FillFrom for Vec<T> {
     fn or_else_use(self, other: Self) -> Self {
         if self.is_empty() { other } else { self }
     }
+}
+
+/// Reads a size in bytes with a suffix k, m or g; without one in `unit`s.
+pub(crate) fn size(option: &str, text: &str, unit: u64) -> anyhow::Result<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => unit,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        _ => 0,
+    };
+    let bytes = digits.parse::<u64>().ok().filter(|_| unit > 0).and_then(|n| n.checked_mul(unit));
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .with_context(|| format!("{option} takes a size such as 64, 512k, 2m or 1g; not {text:?}"))
 }
 
 #[cfg(test)]

@@ -9,9 +9,8 @@ use fabcache_layout::channel::{
 use fabcache_transport::{Credentials, Kind, Link};
 use nix::unistd::{Group, Uid, User};
 
-use crate::options::Options;
+use crate::options::{Options, size};
 use crate::process::peer;
-use crate::settings::size;
 
 /// Slots of each of a client's rings.
 const DEFAULT_SLOTS: u32 = 64;

@@ -36,7 +36,7 @@ fn new_handle(options: u8) -> memcached_st {
         hashkit: hashkit_st::new(),
         server_version: Cell::new(0),
         number_of_hosts: Cell::new(0),
-        servers: Cell::new(Box::into_raw(Box::<State>::default())),
+        servers: Cell::new(Box::into_raw(Box::<State>::default()).cast()),
         last_disconnected_server: Cell::new(null_mut()),
         snd_timeout: Cell::new(0),
         rcv_timeout: Cell::new(0),
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn memcached_free(ptr: *mut memcached_st) {
         let is_allocated = memc.options.get() & IS_ALLOCATED != 0;
         if !state.is_null() {
             // SAFETY: it came from a box in `memcached_create`, and no one else has it any more.
-            drop(unsafe { Box::from_raw(state) });
+            drop(unsafe { Box::from_raw(state.cast::<State>()) });
         }
         if is_allocated {
             // SAFETY: it came from a box in `memcached_create`; all that it owned is gone, and it needs no drop of its own.
@@ -204,7 +204,7 @@ fn new_settings() -> memcached_st {
     let settings = new_handle(0);
     let state = settings.servers.replace(null_mut());
     // SAFETY: `new_handle` has just made it from a box.
-    drop(unsafe { Box::from_raw(state) });
+    drop(unsafe { Box::from_raw(state.cast::<State>()) });
     settings
 }
 

@@ -3,8 +3,8 @@
 use std::ffi::{CString, c_void};
 
 use super::constants::*;
-use super::error::ErrorContext;
 use super::ffi;
+use super::report::ErrorContext;
 use super::stats::connect_all;
 use super::types::{memcached_dump_fn, memcached_st};
 use crate::guarded;

@@ -4,25 +4,14 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::Write;
 
 use super::constants::{MEMCACHED_INVALID_ARGUMENTS, MEMCACHED_SUCCESS, memcached_return_t};
-use super::handle::Report;
 use super::instance::memcached_instance_st;
+use super::report::{ErrorContext, Report};
 use super::strerror::in_words;
 use super::types::{memcached_server_st, memcached_st};
 use crate::guarded;
 
 /// So many errors are kept of one query: calls that begin none can fail again and again.
 const REPORTS_MAX: usize = 32;
-
-/// The context that an error is reported with.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ErrorContext<'a> {
-    /// The system's number of it, or 0.
-    pub errno: i32,
-    /// More words.
-    pub message: &'a str,
-    /// They are all there is to say: a server's.
-    pub is_verbatim: bool,
-}
 
 impl memcached_st {
     /// Notes an error, and returns its code.

@@ -3,8 +3,8 @@
 use std::ffi::c_char;
 
 use super::constants::*;
-use super::error::ErrorContext;
 use super::ffi::bytes;
+use super::report::ErrorContext;
 use super::types::memcached_st;
 use crate::guarded;
 

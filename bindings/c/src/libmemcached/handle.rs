@@ -8,9 +8,10 @@ use std::sync::Arc;
 use fabcache_client::Ttl;
 use fabcache_client::distribution::Mapping;
 
-use super::constants::{hashkit_hash_algorithm_t, memcached_return_t};
+use super::constants::hashkit_hash_algorithm_t;
 use super::instance::memcached_instance_st;
-use super::sasl::Given;
+use super::report::Report;
+use super::sasl_data::SaslData;
 use super::types::{flags, memcached_st};
 
 /// The private part of a handle: made by `memcached_create`, freed by `memcached_free`.
@@ -33,7 +34,7 @@ pub struct State {
     /// The server that was lost last.
     pub last_disconnected: RefCell<Option<Rc<memcached_instance_st>>>,
     /// Name and password, of `memcached_set_sasl_auth_data`.
-    pub sasl: RefCell<Option<Rc<Given>>>,
+    pub sasl: RefCell<Option<Rc<SaslData>>>,
     /// The file that it was configured by.
     pub file: RefCell<Option<Vec<u8>>>,
     /// Memory for a value on its way to the caller.
@@ -46,26 +47,13 @@ pub struct State {
     pub encoding_key: RefCell<Option<Vec<u8>>>,
 }
 
-/// An error, told.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// Its code.
-    pub code: memcached_return_t,
-    /// The system's number of it, or 0.
-    pub errno: i32,
-    /// The query in which it happened.
-    pub query_id: u64,
-    /// All of it in words.
-    pub text: CString,
-}
-
 impl memcached_st {
     /// Returns the private part; `None` before `memcached_create` and after `memcached_free`.
     #[inline]
     pub(crate) fn inner(&self) -> Option<&State> {
         // SAFETY: it is null, or points to what `memcached_create` made, which only `memcached_free` takes away; the caller
         // promises not to use a handle once that was called, nor from two threads at a time.
-        unsafe { self.servers.get().as_ref() }
+        unsafe { self.servers.get().cast::<State>().as_ref() }
     }
 
     #[inline]

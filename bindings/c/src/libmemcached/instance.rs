@@ -18,10 +18,9 @@ use std::time::Duration;
 
 use fabcache_client::{Client, Error, Failure, Options, Outcome, Protocol, Request};
 
+use super::clock::now;
 use super::constants::*;
-use super::error::ErrorContext;
-use super::handle::Report;
-use super::routing::now;
+use super::report::{ErrorContext, Report};
 use super::types::{flags, memcached_st};
 
 /// A server of a handle. The headers that programs are built with hide what is in it; but Debian's `memcping` was built with

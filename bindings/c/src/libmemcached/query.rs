@@ -1,8 +1,8 @@
 //! How every call begins: errors of the last are forgotten, arguments are looked at.
 
 use super::constants::*;
-use super::error::ErrorContext;
 use super::handle::State;
+use super::report::ErrorContext;
 use super::types::{handle_state, memcached_st};
 
 /// What servers say to a key that ends a word or a line.

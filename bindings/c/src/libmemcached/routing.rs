@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use fabcache_client::distribution::{Hashing, Mapping, Names, Placement, Weights};
 use fabcache_client::{Address, Distribution, ServerEndpoint};
@@ -12,12 +11,7 @@ use super::handle::State;
 use super::hash::of_number;
 use super::instance::memcached_instance_st;
 use super::types::{flags, memcached_st};
-
-/// Now as a Unix time, in seconds.
-pub fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
+use crate::libmemcached::clock::now;
 
 impl memcached_st {
     /// Returns the server of a key, or of its group key.

@@ -3,131 +3,18 @@
 //! The state is an array of `sasl_callback_t` (sasl.h), as programs pass and get it: this library's own if they gave
 //! a name and a password, else theirs. The callbacks are called for each new connection.
 
-use std::ffi::{CString, c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use fabcache_client::Credentials;
 
 use super::behavior::memcached_behavior_set;
 use super::constants::*;
 use super::ffi;
+use super::sasl_data::*;
 use super::types::memcached_st;
 use crate::guarded;
-
-/// `SASL_CB_USER`, `SASL_CB_AUTHNAME`, `SASL_CB_PASS`, `SASL_CB_LIST_END`.
-const USER: c_ulong = 0x4001;
-const AUTHNAME: c_ulong = 0x4002;
-const PASS: c_ulong = 0x4004;
-const LIST_END: c_ulong = 0;
-
-/// `SASL_OK`, `SASL_BADPARAM`.
-const OK: c_int = 0;
-const BAD_PARAM: c_int = -7;
-
-/// Callbacks of an array that are looked at, if it has no end.
-const CALLBACKS_MAX: usize = 32;
-
-/// `sasl_callback_t`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct sasl_callback_t {
-    id: c_ulong,
-    /// As its `id` says: [`GetSimple`] or [`GetSecret`].
-    proc: Option<unsafe extern "C" fn() -> c_int>,
-    context: *mut c_void,
-}
-
-/// `sasl_secret_t`: so many bytes from `data` on.
-#[repr(C)]
-struct Secret {
-    len: c_ulong,
-    data: [u8; 1],
-}
-
-/// `sasl_getsimple_t`.
-type GetSimple = unsafe extern "C" fn(*mut c_void, c_int, *mut *const c_char, *mut c_uint) -> c_int;
-/// `sasl_getsecret_t`.
-type GetSecret = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, *mut *mut Secret) -> c_int;
-
-/// A name and a password as an array of callbacks.
-#[derive(Debug)]
-pub struct Given {
-    callbacks: [sasl_callback_t; 4],
-    name: CString,
-    /// A [`Secret`], in words of its alignment.
-    secret: Vec<c_ulong>,
-}
-
-impl Given {
-    fn new(name: &[u8], password: &[u8]) -> Option<Rc<Given>> {
-        let mut secret = vec![0; 1 + password.len() / size_of::<c_ulong>() + 1];
-        secret[0] = c_ulong::try_from(password.len()).ok()?;
-        for (word, bytes) in secret[1..].iter_mut().zip(password.chunks(size_of::<c_ulong>())) {
-            let mut padded = [0; size_of::<c_ulong>()];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            *word = c_ulong::from_ne_bytes(padded);
-        }
-        let name = CString::new(name).ok()?;
-        // SAFETY: only the form of a pointer changes; who calls it does so by its id, as what it is.
-        let name_of = unsafe { std::mem::transmute::<GetSimple, unsafe extern "C" fn() -> c_int>(name_of) };
-        // SAFETY: as above.
-        let secret_of =
-            unsafe { std::mem::transmute::<GetSecret, unsafe extern "C" fn() -> c_int>(secret_of) };
-        // Not in a box: moving one ends the validity of pointers into it.
-        Some(Rc::new_cyclic(|given: &Weak<Given>| {
-            let context: *mut c_void = given.as_ptr().cast_mut().cast();
-            let of = |id, proc| sasl_callback_t { id, proc, context };
-            let callbacks = [
-                of(USER, Some(name_of)),
-                of(AUTHNAME, Some(name_of)),
-                of(PASS, Some(secret_of)),
-                sasl_callback_t { id: LIST_END, proc: None, context: ptr::null_mut() },
-            ];
-            Given { callbacks, name, secret }
-        }))
-    }
-}
-
-/// Our callback for a name.
-unsafe extern "C" fn name_of(
-    context: *mut c_void,
-    id: c_int,
-    result: *mut *const c_char,
-    len: *mut c_uint,
-) -> c_int {
-    // SAFETY: the context of our callbacks, which lives as long as they do.
-    let given = unsafe { context.cast::<Given>().as_ref() };
-    let (Some(given), false) = (given, result.is_null()) else { return BAD_PARAM };
-    if ![USER, AUTHNAME].contains(&(id as c_ulong)) {
-        return BAD_PARAM;
-    }
-    // SAFETY: where the caller wants the name; it is not null.
-    unsafe { result.write(given.name.as_ptr()) };
-    if !len.is_null() {
-        // SAFETY: where the caller wants its length; it is not null.
-        unsafe { len.write(c_uint::try_from(given.name.as_bytes().len()).unwrap_or(c_uint::MAX)) };
-    }
-    OK
-}
-
-/// Our callback for a password.
-unsafe extern "C" fn secret_of(
-    _connection: *mut c_void,
-    context: *mut c_void,
-    id: c_int,
-    secret: *mut *mut Secret,
-) -> c_int {
-    // SAFETY: the context of our callbacks, which lives as long as they do.
-    let given = unsafe { context.cast::<Given>().as_ref() };
-    let (Some(given), false) = (given, secret.is_null()) else { return BAD_PARAM };
-    if id as c_ulong != PASS {
-        return BAD_PARAM;
-    }
-    // SAFETY: where the caller wants it; it is not null. Callers read it only.
-    unsafe { secret.write(given.secret.as_ptr().cast_mut().cast()) };
-    OK
-}
 
 impl memcached_st {
     /// Returns the name and password from the callbacks, if any are set.
@@ -159,7 +46,7 @@ impl memcached_st {
     }
 
     /// Other names and passwords from now on: connections are made anew.
-    fn set_callbacks(&self, callbacks: *mut c_void, given: Option<Rc<Given>>) {
+    fn set_callbacks(&self, callbacks: *mut c_void, given: Option<Rc<SaslData>>) {
         self.sasl.callbacks.set(callbacks);
         self.sasl.is_allocated.set(u8::from(given.is_some()));
         if let Some(inner) = self.inner() {
@@ -184,14 +71,16 @@ impl memcached_st {
     }
 
     fn give(&self, name: &[u8], password: &[u8]) -> memcached_return_t {
-        let Some(given) = Given::new(name, password) else { return self.fail(MEMCACHED_INVALID_ARGUMENTS) };
+        let Some(given) = SaslData::new(name, password) else {
+            return self.fail(MEMCACHED_INVALID_ARGUMENTS);
+        };
         let callbacks = given.callbacks.as_ptr().cast_mut().cast();
         self.set_callbacks(callbacks, Some(given));
         MEMCACHED_SUCCESS
     }
 }
 
-fn password_of(given: &Given) -> Vec<u8> {
+fn password_of(given: &SaslData) -> Vec<u8> {
     let bytes = given.secret[1..].iter().flat_map(|word| word.to_ne_bytes());
     bytes.take(given.secret[0] as usize).collect()
 }

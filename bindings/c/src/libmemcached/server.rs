@@ -9,6 +9,7 @@ use super::ffi::{Out, array, bytes, put, text};
 use super::instance::memcached_instance_st;
 use super::types::*;
 use crate::guarded;
+use crate::libmemcached::callback_types::memcached_server_fn;
 
 impl memcached_st {
     /// Adds a server.

@@ -11,9 +11,10 @@ use fabcache_client::{Client, Error, Failure};
 use super::constants::*;
 use super::ffi::{self, Out, put};
 use super::instance::memcached_instance_st;
-use super::types::{flags, memcached_st, memcached_stat_fn, memcached_stat_st};
-use super::util::Asker;
+use super::temporary_handle::TemporaryHandle;
+use super::types::{flags, memcached_st, memcached_stat_st};
 use crate::guarded;
+use crate::libmemcached::callback_types::memcached_stat_fn;
 
 /// The statistics that a `memcached_stat_st` has, in the order of `memcached_stat_get_keys`.
 const KEYS: [&CStr; 22] = [
@@ -412,7 +413,7 @@ pub unsafe extern "C" fn memcached_stat_servername(
         }
         let ask = || {
             // SAFETY: as our caller promises.
-            let asker = unsafe { Asker::new(hostname, port, None) }?;
+            let asker = unsafe { TemporaryHandle::new(hostname, port, None) }?;
             let memc = asker.handle().ok_or(MEMCACHED_MEMORY_ALLOCATION_FAILURE)?;
             // SAFETY: as our caller promises.
             let (servers, topic) = unsafe { begin(memc, args) }?;

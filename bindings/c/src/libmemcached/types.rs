@@ -13,8 +13,6 @@ use super::constants::{
     MEMCACHED_MAX_KEY, MEMCACHED_NI_MAXHOST, MEMCACHED_VERSION_STRING_LENGTH, memcached_connection_t,
     memcached_return_t, memcached_server_distribution_t, memcached_server_state_t,
 };
-use super::handle::State;
-pub use super::instance::memcached_instance_st;
 
 pub type memcached_free_fn = Option<unsafe extern "C" fn(*const memcached_st, *mut c_void, *mut c_void)>;
 pub type memcached_malloc_fn =
@@ -42,23 +40,6 @@ pub type memcached_dump_fn = Option<
 pub type memcached_execute_fn = Option<
     unsafe extern "C" fn(*const memcached_st, *mut memcached_result_st, *mut c_void) -> memcached_return_t,
 >;
-pub type memcached_server_fn = Option<
-    unsafe extern "C" fn(
-        *const memcached_st,
-        *const memcached_instance_st,
-        *mut c_void,
-    ) -> memcached_return_t,
->;
-pub type memcached_stat_fn = Option<
-    unsafe extern "C" fn(
-        *const memcached_instance_st,
-        *const c_char,
-        usize,
-        *const c_char,
-        usize,
-        *mut c_void,
-    ) -> memcached_return_t,
->;
 pub type hashkit_hash_fn = Option<unsafe extern "C" fn(*const c_char, usize, *mut c_void) -> u32>;
 
 /// A handle. Its memory may be the caller's.
@@ -74,9 +55,9 @@ pub struct memcached_st {
     pub server_version: Cell<c_uint>,
     pub number_of_hosts: Cell<u32>,
     /// libmemcached's array of servers, which programs cannot look into. Here, all that is ours: from `memcached_create`
-    /// to `memcached_free` it points to a [`State`], otherwise nowhere.
-    pub servers: Cell<*mut State>,
-    pub last_disconnected_server: Cell<*mut memcached_instance_st>,
+    /// to `memcached_free` it points to a [`State`](super::handle::State), otherwise nowhere.
+    pub servers: Cell<*mut c_void>,
+    pub last_disconnected_server: Cell<*mut c_void>,
     pub snd_timeout: Cell<i32>,
     pub rcv_timeout: Cell<i32>,
     pub server_failure_limit: Cell<u32>,

@@ -5,66 +5,12 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use super::constants::*;
-use super::create::{memcached_create, memcached_free};
-use super::error::memcached_last_error;
 use super::ffi::{Out, put};
 use super::flush::{memcached_flush, memcached_version};
-use super::sasl::memcached_set_sasl_auth_data;
-use super::server::memcached_server_add;
 use super::stats::{memcached_stat, memcached_stat_free};
+use super::temporary_handle::TemporaryHandle;
 use super::types::memcached_st;
 use crate::guarded;
-
-/// A handle of one server for the time of a call.
-pub(crate) struct Asker(*mut memcached_st);
-
-impl Asker {
-    /// A handle of this server, with a name and a password if both are given.
-    ///
-    /// # Safety
-    /// The strings are null, or end with a zero.
-    pub(crate) unsafe fn new(
-        hostname: *const c_char,
-        port: u16,
-        user: Option<(*const c_char, *const c_char)>,
-    ) -> Result<Asker, memcached_return_t> {
-        // SAFETY: null, so that it has memory of its own.
-        let asker = Asker(unsafe { memcached_create(ptr::null_mut()) });
-        // SAFETY: the caller promises that of the string.
-        let rc = unsafe { memcached_server_add(asker.handle(), hostname, port) };
-        if rc != MEMCACHED_SUCCESS {
-            return Err(rc);
-        }
-        if let Some((name, password)) = user.filter(|user| !user.0.is_null() && !user.1.is_null()) {
-            // SAFETY: the caller promises that of the strings.
-            let rc = unsafe { memcached_set_sasl_auth_data(asker.handle(), name, password) };
-            if rc != MEMCACHED_SUCCESS {
-                return Err(rc);
-            }
-        }
-        Ok(asker)
-    }
-
-    /// None if there was no memory for it.
-    pub(crate) fn handle(&self) -> Option<&memcached_st> {
-        // SAFETY: null, or a handle that goes with `self`.
-        unsafe { self.0.as_ref() }
-    }
-
-    /// What was wrong with the server, if it is only known that something was.
-    fn cause(&self, rc: memcached_return_t) -> memcached_return_t {
-        // SAFETY: null or a handle.
-        let known = unsafe { memcached_last_error(self.handle()) };
-        if rc == MEMCACHED_SOME_ERRORS && known != MEMCACHED_SUCCESS { known } else { rc }
-    }
-}
-
-impl Drop for Asker {
-    fn drop(&mut self) {
-        // SAFETY: `memcached_free` takes a handle from `memcached_create`; this is the owner's only call, on drop.
-        unsafe { memcached_free(self.0) };
-    }
-}
 
 /// Whether the server answers: it is asked for its version.
 ///
@@ -76,7 +22,7 @@ unsafe fn ping(
     user: Option<(*const c_char, *const c_char)>,
 ) -> memcached_return_t {
     // SAFETY: as our caller promises.
-    match unsafe { Asker::new(hostname, port, user) } {
+    match unsafe { TemporaryHandle::new(hostname, port, user) } {
         // SAFETY: it is a handle.
         Ok(asker) => asker.cause(unsafe { memcached_version(asker.handle()) }),
         Err(rc) => rc,
@@ -123,7 +69,7 @@ unsafe fn process_id(
     user: Option<(*const c_char, *const c_char)>,
 ) -> Result<libc::pid_t, memcached_return_t> {
     // SAFETY: as our caller promises.
-    let asker = unsafe { Asker::new(hostname, port, user) }?;
+    let asker = unsafe { TemporaryHandle::new(hostname, port, user) }?;
     let mut rc = MaybeUninit::new(MEMCACHED_FAILURE);
     // SAFETY: it is a handle, and nothing is asked about.
     let stat =
@@ -178,7 +124,7 @@ pub unsafe extern "C" fn libmemcached_util_flush(
 ) -> bool {
     guarded(false, || {
         // SAFETY: as our caller promises.
-        let rc = match unsafe { Asker::new(hostname, port, None) } {
+        let rc = match unsafe { TemporaryHandle::new(hostname, port, None) } {
             // SAFETY: it is a handle.
             Ok(asker) => unsafe { memcached_flush(asker.handle(), 0) },
             Err(rc) => rc,

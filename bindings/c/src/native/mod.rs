@@ -18,6 +18,7 @@
 //! Numbers that choose one of a few come as C's `int`, not as enumerations: C lets any number pass for one.
 #![allow(clippy::missing_safety_doc, reason = "what is asked for is the same of all, and told above")]
 
+mod buffer;
 pub mod cache;
 pub mod change;
 pub mod code;
@@ -29,9 +30,9 @@ pub mod retrieval;
 pub mod servers;
 pub mod storage;
 
+pub use buffer::Buffer;
 pub use cache::Cache;
 pub use code::Code;
 pub use options::Options;
-pub use registered::Buffer;
 pub use request::Request;
 pub use retrieval::{FoundCallback, Item};

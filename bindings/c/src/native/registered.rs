@@ -5,10 +5,11 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use fabcache_client::{Outcome, RegisteredBuffer, Ttl};
 
+use super::buffer::{Buffer, in_use};
 use super::cache::Cache;
 use super::code::{Code, Fault, answer};
 use super::ffi;
@@ -18,36 +19,6 @@ use crate::guarded;
 
 /// Bytes of a value, at most: no server stores longer ones.
 const VALUE_BYTES_MAX: usize = 1 << 30;
-
-/// Memory for values, used again and again.
-pub struct Buffer(Mutex<Option<RegisteredBuffer>>);
-
-impl Buffer {
-    /// Locks the buffer; `None` while an operation has it.
-    fn lock(&self) -> MutexGuard<'_, Option<RegisteredBuffer>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// For an operation, which is to give it back.
-    fn take(&self) -> Result<RegisteredBuffer, Fault> {
-        self.lock().take().ok_or_else(in_use)
-    }
-
-    /// No operation has it any more.
-    pub(super) fn give_back(&self, buffer: Option<RegisteredBuffer>) {
-        *self.lock() = buffer;
-    }
-
-    /// Its value.
-    pub(super) fn value(&self) -> (*const c_void, usize) {
-        self.lock().as_ref().map_or((null(), 0), |buffer| (buffer.value().as_ptr().cast(), buffer.len()))
-    }
-}
-
-fn in_use() -> Fault {
-    let text = "an operation has the buffer: ask fabcache_test() or fabcache_wait() first";
-    Fault::new(Code::InvalidArgument, text)
-}
 
 /// The buffer of C's pointer, held beside C.
 ///

@@ -14,10 +14,10 @@ use fabcache_client::{CompletedRequest, Outcome, RegisteredBuffer, Ttl};
 /// and the rest of that.
 const COPIED_BYTES_MAX: usize = 4 << 10;
 
+use super::buffer::Buffer;
 use super::cache::Cache;
 use super::code::{Code, Fault, answer};
 use super::ffi;
-use super::registered::Buffer;
 use super::retrieval::Item;
 use crate::guarded;
 

@@ -1,5 +1,6 @@
 //! Handles and servers for the tests.
 
+use fabcache::libmemcached::instance::memcached_instance_st;
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;

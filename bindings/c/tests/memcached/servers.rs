@@ -14,6 +14,8 @@ use fabcache_client::distribution::{Hash, Hashing, Mapping, Names, Placement, We
 use fabcache_client::{Address, Distribution};
 
 use crate::common::{Handle, Running, c_text, call, out, taken};
+use fabcache::libmemcached::callback_types::memcached_server_fn;
+use fabcache::libmemcached::instance::memcached_instance_st;
 
 fn name_and_port(server: *const memcached_instance_st) -> (String, u16) {
     // SAFETY: the handle keeps its servers.

@@ -12,6 +12,7 @@ use fabcache::libmemcached::util::*;
 use fabcache::libmemcached::*;
 
 use crate::common::{Code, Handle, Running, text};
+use fabcache::libmemcached::instance::memcached_instance_st;
 
 /// A port at which nobody listens.
 const NOBODY: u16 = 1;

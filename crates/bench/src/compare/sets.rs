@@ -13,7 +13,8 @@ use crate::nonblocking::NonBlocking;
 use crate::results::Case;
 use crate::target::Target;
 use crate::throughput::Throughput;
-use crate::trace::replay::{self, Replay};
+use crate::trace::plan::Plan as ReplayPlan;
+use crate::trace::replay::Replay;
 
 /// Rounds of what is to be quick.
 const QUICK_ROUNDS: u32 = 3;
@@ -194,7 +195,7 @@ fn blocks(wishes: &SetOptions) -> SplitBuffer {
 }
 
 fn trace(wishes: &SetOptions) -> SplitBuffer {
-    let plan = replay::Plan { flushes: wishes.empties, ..replay::Plan::new(wishes.quick, wishes.verify) };
+    let plan = ReplayPlan { flushes: wishes.empties, ..ReplayPlan::new(wishes.quick, wishes.verify) };
     Ok(vec![Box::new(Replay::new(Vec::new(), plan))])
 }
 

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use fabcache_client::{Client, Outcome, Request, Ttl};
 use fabcache_store::{Expiry, Handle};
 
+use super::names::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, STORE};
 use super::report::{Figure, What};
 use super::servers::{Connect, keys_of, sized_key};
 use super::timing::{Times, limited_times, times};
@@ -13,21 +14,6 @@ use super::{HOT_KEYS, Plan};
 use crate::process::Process;
 use crate::shm::servers::{check, is_value, value};
 use crate::store::keys;
-
-/// GETs of values whose place the client knows.
-pub const LOCATED: &str = "located";
-/// The same into memory that is registered once, without a copy, and SETs from there.
-pub const REGISTERED: &str = "registered";
-/// GETs of values whose location the client does not know.
-pub const BY_KEY: &str = "by key";
-/// GETs, and SETs, that the server is asked for over the fabric.
-pub const REQUEST: &str = "request";
-/// GETs of the same keys as those of [`LOCATED`], by a client that chooses.
-pub const AUTO: &str = "auto";
-/// GETs of the same keys as those of [`BY_KEY`], by a client that chooses.
-pub const AUTO_BY_KEY: &str = "auto by key";
-/// The store, in this process.
-pub const STORE: &str = "store";
 
 /// Calls before GETs by key are timed, each of another key: they connect.
 const CALLS_TO_CONNECT: u64 = 8;

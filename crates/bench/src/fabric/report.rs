@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::RAW;
-use super::paths::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST, STORE};
+use super::names::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST, STORE};
 use crate::report::ServersHeader;
 use crate::statistics::median;
 

@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use fabcache_client::{Client, Fabric, FabricMode, Options, Protocol, Request, Transport, Ttl};
 use fabcache_fabric::Provider;
 
-use super::paths::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, PathClient, REGISTERED, REQUEST};
+use super::names::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST};
+use super::paths::PathClient;
 use super::{HOT_KEYS, Plan, SERVER_CPU};
 use crate::process::Process;
 use crate::server::{Candidate, Server};

@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use fabcache_client::{Client, CompletedRequest, Error, Outcome, Request, Stored, Ttl};
 
 use super::expected::Expected;
+use super::plan::Plan;
 use super::record::{Operation, Record};
-use super::replay::Plan;
 use crate::fill::is_refusal;
 use crate::histogram::Histogram;
 

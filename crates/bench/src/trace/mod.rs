@@ -11,6 +11,7 @@ mod engine;
 mod expected;
 pub mod file;
 pub mod generate;
+pub mod plan;
 pub mod reader;
 pub mod record;
 pub mod replay;

@@ -12,7 +12,8 @@ use fabcache_client::Client;
 use super::engine::{Counts, Engine};
 use super::expected::Expected;
 use super::generate::{Kind, Shape};
-use super::reader::{Format, Reader};
+use super::plan::Plan;
+use super::reader::Reader;
 use super::record::{Operation, Record};
 use super::{Object, Trace};
 use crate::experiment::{Experiment, Rounds};
@@ -41,31 +42,6 @@ pub enum Source {
     File(PathBuf),
     /// It comes from standard input.
     Input,
-}
-
-/// How traces are replayed.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// How large synthetic traces are.
-    pub shape: Shape,
-    /// How files are written; none to find it out.
-    pub format: Option<Format>,
-    /// Records that are malformed are skipped and counted; else they are an error.
-    pub skips_malformed: bool,
-    /// Requests of each trace at most.
-    pub requests_max: u64,
-    /// Gets and sets in flight at most. With one each is waited for, and its time taken.
-    pub window: usize,
-    /// A get that misses is followed by a set.
-    pub fills: bool,
-    /// How many times as fast as the trace; none for as fast as it goes.
-    pub speed: Option<f64>,
-    /// Times to live are shorter by the speed.
-    pub scales_ttl: bool,
-    /// Servers are emptied before each round.
-    pub flushes: bool,
-    /// Whether every byte of every hit is compared.
-    pub verify: bool,
 }
 
 /// The experiment.

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use fabcache_bench::trace::generate::{Kind, Shape};
+use fabcache_bench::trace::plan::Plan;
 use fabcache_bench::trace::reader::Format;
-use fabcache_bench::trace::replay::{Plan, Replay, Source, WINDOW, WINDOW_MAX, table};
+use fabcache_bench::trace::replay::{Replay, Source, WINDOW, WINDOW_MAX, table};
 
 use super::common::Common;
 use super::policies::kind;

@@ -22,8 +22,8 @@ use fabcache_transport::shm::NewChannel;
 use crate::connections::{ConnectionInfo, State};
 use crate::counters::ServerCounters;
 use crate::options::MEMCACHED_VERSION;
+use crate::output::OutputQueue;
 use crate::shared::Shared;
-use crate::worker::output::OutputQueue;
 
 pub use dump::Dump;
 pub use storage::{Receiving, receive, received};
@@ -31,17 +31,19 @@ pub use storage::{Receiving, receive, received};
 /// The slab class of every item: there are no size classes.
 pub const ITEM_CLASS: u32 = 1;
 
-/// What a worker's commands work with.
+/// The state that a worker's commands share.
 #[derive(Debug)]
 pub struct Context {
     /// The state of all workers.
     pub shared: Arc<Shared>,
-    /// The way to the items.
+    /// This worker's handle of the store.
     pub handle: Handle,
-    /// Which worker this is.
+    /// This worker's number.
     pub worker: usize,
-    /// Its end of the fabric, if there is one.
+    /// This worker's fabric endpoint, if the fabric is on.
     pub port: Option<FabricEndpoint>,
+    /// Bytes of a connection's state, for `stats`.
+    pub connection_bytes: usize,
     /// Answers of the connection being served.
     pub out: Vec<u8>,
 }

@@ -13,7 +13,7 @@ use crate::addresses::{ListenAddress, Tls};
 use crate::bounds::{ITEM_BYTES_MAX_MAX, ITEM_BYTES_MAX_MIN, THREADS_MAX};
 use crate::extended_options::ExtendedOptions;
 use crate::fabric::FabricSettings;
-use crate::options::Options;
+use crate::options::{Options, size};
 use crate::shm::ShmSettings;
 
 pub use listeners::{ListenerSettings, TlsSettings};
@@ -285,22 +285,6 @@ impl Settings {
 
 fn seconds(seconds: u32) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
-}
-
-/// Reads a size in bytes with a suffix k, m or g; without one in `unit`s.
-pub(crate) fn size(option: &str, text: &str, unit: u64) -> Result<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" => unit,
-        "k" => 1 << 10,
-        "m" => 1 << 20,
-        "g" => 1 << 30,
-        _ => 0,
-    };
-    let bytes = digits.parse::<u64>().ok().filter(|_| unit > 0).and_then(|n| n.checked_mul(unit));
-    bytes
-        .filter(|bytes| *bytes > 0)
-        .with_context(|| format!("{option} takes a size such as 64, 512k, 2m or 1g; not {text:?}"))
 }
 
 fn megabytes(option: &str, text: &str) -> Result<u64> {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use fabcache_protocol::Protocol;
-use fabcache_transport::{Kind, Link, Listener};
+use fabcache_transport::{Kind, Link};
 
 use super::epoll::Poll;
 use super::inbox::NewLink;
@@ -13,24 +12,7 @@ use crate::bounds::{ACCEPT_PAUSE, ACCEPT_SAID_AGAIN, ACCEPTS_PER_TURN_MAX, DATAG
 use crate::commands::Context;
 use crate::settings::AcceptMode;
 use crate::shared::Shared;
-
-/// A listener and the options of what arrives there.
-pub struct ListenerEntry {
-    /// The listener.
-    pub listener: Box<dyn Listener>,
-    /// The protocol; none is picked by the first byte.
-    pub protocol: Option<Protocol>,
-    /// Clients authenticate.
-    pub auth: bool,
-    /// Only this worker listens here; all do if none.
-    pub worker: Option<usize>,
-}
-
-impl std::fmt::Debug for ListenerEntry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ListenerEntry").field("local", &self.listener.local()).finish_non_exhaustive()
-    }
-}
+use crate::worker::listener::ListenerEntry;
 
 /// One worker's share in accepting.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use fabcache_transport::shm::{AttachError, NewChannel, ShmLink};
 use fabcache_transport::{Kind, Link, StreamLink, memory};
 
 use super::connection::{Connection, EndReason, LIMITS, info_of};
-use super::epoll::ConnectionToken;
+use super::token::ConnectionToken;
 use crate::commands::fabric;
 use crate::commands::{Context, Upgrade, UpgradeOffer, shm};
 

@@ -9,16 +9,16 @@ use std::time::Instant;
 use fabcache_protocol::{Command, Decoded, Decoder, Limits};
 use fabcache_transport::{Kind, Link, Received};
 
-use super::accepting::ListenerEntry;
-use super::epoll::ConnectionToken;
 use super::input::Input;
-use super::output::OutputQueue;
+use super::listener::ListenerEntry;
+use super::token::{ConnectionToken, Interest};
 use crate::bounds::{
     DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX,
     JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
 };
 use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::ConnectionInfo;
+use crate::output::OutputQueue;
 use crate::watch::topic;
 
 /// What decoders take, of whatever protocol.
@@ -48,15 +48,6 @@ pub enum EndReason {
     Slow,
     /// The server stops.
     Shutdown,
-}
-
-/// The readiness that a connection waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Interest {
-    /// To receive.
-    pub receive: bool,
-    /// To send.
-    pub send: bool,
 }
 
 /// One connection.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::connection::{Connection, Interest};
+use super::connection::Connection;
+use super::token::{ConnectionToken, Interest};
 use crate::bounds::EVENTS_PER_TURN_MAX;
 
 /// Tokens of connections are below this: their place.
@@ -15,37 +16,16 @@ const LISTENER_BIT: u64 = 1 << 63;
 const BELL: u64 = u64::MAX;
 const FABRIC: u64 = u64::MAX - 1;
 
-/// Where a worker keeps a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct ConnectionToken {
-    /// Its place.
-    pub index: usize,
-    /// Tells apart the connections that had the same.
-    pub generation: u32,
-}
-
-impl ConnectionToken {
-    /// In one number, below 2^63.
-    pub fn token(self) -> u64 {
-        self.index as u64 | u64::from(self.generation) << 31
-    }
-
-    /// Of the number.
-    pub fn of(token: u64) -> ConnectionToken {
-        ConnectionToken { index: (token & 0x7fff_ffff) as usize, generation: (token >> 31) as u32 }
-    }
-}
-
-/// Something is ready.
+/// A readiness event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadyEvent {
     /// The worker was woken.
     Bell,
-    /// Peers have arrived at a listener.
+    /// A listener has peers to accept.
     Listener(usize),
-    /// Something has come over the fabric.
+    /// The fabric endpoint has input.
     Fabric,
-    /// A connection.
+    /// A connection is readable or writable.
     Connection(ConnectionToken),
 }
 

@@ -12,7 +12,7 @@ use fabcache_transport::fabric::{FabricEndpoint, Rest};
 
 use super::Worker;
 use super::connection::EndReason;
-use super::epoll::ConnectionToken;
+use super::token::ConnectionToken;
 use crate::bounds::{
     FABRIC_DRAIN_PAUSE, FABRIC_DRAIN_TIME_MAX, FABRIC_LOOKS_PER_TURN, FABRIC_REOPEN_PAUSE_MAX,
     FABRIC_REOPEN_PAUSE_MIN, FABRIC_STEADY,

@@ -14,8 +14,9 @@ mod epoll;
 mod fabric;
 pub mod inbox;
 mod input;
-pub mod output;
+mod listener;
 mod polled;
+mod token;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,12 +32,13 @@ use crate::bounds::{
 use crate::commands::Context;
 use crate::shared::{Phase, Shared};
 use accepting::Accepting;
-pub use accepting::ListenerEntry;
 pub use connection::Connection;
 use connection::{EndReason, Turn};
-use epoll::{ConnectionToken, Poll, ReadyEvent};
+use epoll::{Poll, ReadyEvent};
 use fabric::WorkerFabric;
+pub use listener::ListenerEntry;
 use polled::PolledConnections;
+use token::ConnectionToken;
 
 /// How often connections are looked at for timeouts, while there is one that may time out.
 const TIMEOUT_TICK: Duration = Duration::from_secs(1);
@@ -91,7 +93,14 @@ impl Worker {
         let handle = Handle::new(&shared.store);
         let now = Instant::now();
         Ok(Worker {
-            ctx: Context { shared, handle, worker, port, out: Vec::new() },
+            ctx: Context {
+                shared,
+                handle,
+                worker,
+                port,
+                connection_bytes: size_of::<Connection>(),
+                out: Vec::new(),
+            },
             poll,
             accepting,
             connections: Vec::new(),

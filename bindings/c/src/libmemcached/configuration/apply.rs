@@ -15,8 +15,9 @@ use crate::libmemcached::behavior::{
 use crate::libmemcached::callback::memcached_callback_set;
 use crate::libmemcached::constants::*;
 use crate::libmemcached::create::{memcached_create, memcached_free};
-use crate::libmemcached::error::{ErrorContext, memcached_last_error_message};
+use crate::libmemcached::error::memcached_last_error_message;
 use crate::libmemcached::ffi;
+use crate::libmemcached::report::ErrorContext;
 use crate::libmemcached::server::{
     memcached_server_add_unix_socket_with_weight, memcached_server_add_with_weight,
 };

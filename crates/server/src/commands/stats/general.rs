@@ -54,7 +54,7 @@ fn connections(ctx: &Context, report: &mut Report<'_>) {
     report.stat("connection_structures", shared.connections.count());
     report.stat("response_obj_oom", 0);
     report.stat("response_obj_count", now);
-    report.stat("response_obj_bytes", shared.connections.count() * size_of::<crate::worker::Connection>());
+    report.stat("response_obj_bytes", shared.connections.count() * ctx.connection_bytes);
     let workers = shared.inboxes.len();
     report.stat("read_buf_count", workers);
     report.stat("read_buf_bytes", workers * crate::bounds::RECEIVE_BYTES);

@@ -1,11 +1,13 @@
 //! How anything is measured: cases, each on every target, in interleaved rounds.
 
+mod client_limit;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::client_limit::ClientLimits;
+pub use self::client_limit::ClientLimits;
 use crate::process::{Cpus, pin};
 use crate::results::{Case, Results, Sample};
 use crate::target::{Described, Target};

@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use fabcache_client::Protocol;
 
+use super::{Experiment, Rounds};
 use crate::dummy::{Child, Listen};
-use crate::experiment::{Experiment, Rounds};
 use crate::limits::Limits;
 use crate::process::Cpus;
 use crate::results::Case;
