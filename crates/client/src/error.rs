@@ -53,7 +53,7 @@ pub enum Error {
     AllDown,
 }
 
-/// What one server's failure was.
+/// A server's failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// It cannot be reached.
@@ -122,5 +122,20 @@ impl Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         Failure::Broken(error)
+    }
+}
+
+/// The reason that a connection does not change to shared memory or the fabric.
+#[derive(Debug)]
+pub(crate) enum AttachError {
+    /// The server refuses, or this machine lacks the means. The socket can be used as before.
+    Refused(String),
+    /// The socket broke, or the answer is invalid.
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for AttachError {
+    fn from(failure: E) -> AttachError {
+        AttachError::Failed(failure.into())
     }
 }

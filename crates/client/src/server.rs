@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use self::connection_pool::{ConnectionPool, State};
+use self::connection_pool::{ConnectionPool, Lease, State};
 pub use self::reading::ReadTicket;
 use self::reading::ServerMemory;
 use crate::address::{Address, ServerEndpoint};
@@ -91,15 +91,15 @@ impl Server {
         }
         // An endpoint takes some time and much memory, and most calls no more than a moment.
         let until = self.remote.is_some().then(|| Instant::now() + self.connect_timeout);
-        let _making = loop {
+        let _permit = loop {
             match self.kept.take(until)? {
-                Ok(mut connection) => {
+                Lease::Idle(mut connection) => {
                     if connection.begin(self.timeout) {
                         return Ok(connection);
                     }
                     self.forget_form();
                 }
-                Err(making) => break making,
+                Lease::Connect(permit) => break permit,
             }
         };
         let mut connection = Connection::new(self.connect()?);

@@ -8,8 +8,18 @@ use anyhow::{Context, Result, bail};
 use crate::workspace;
 
 /// In the order in which C readers meet them.
-const SOURCES: &[&str] =
-    &["code", "options", "cache", "retrieval", "storage", "change", "servers", "request", "registered"];
+const SOURCES: &[&str] = &[
+    "code",
+    "options",
+    "buffer",
+    "cache",
+    "retrieval",
+    "storage",
+    "change",
+    "servers",
+    "request",
+    "registered",
+];
 
 /// Writes bindings/c/include/fabcache.h.
 #[derive(clap::Args)]

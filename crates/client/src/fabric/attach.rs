@@ -21,12 +21,12 @@ use super::sockets::Sockets;
 use super::stream::FabricStream;
 use super::{domains, lingering_links};
 use crate::bounds::KEPT_LINKS_MAX;
-use crate::error::Failure;
+use crate::error::{AttachError, Failure};
 use crate::fabric::region::Region;
 use crate::item::Transport;
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
-use crate::shm::{Refusal, monotonic_ns};
+use crate::shm::monotonic_ns;
 use crate::socket::{Socket, ask, ask_for_line};
 use crate::stream::{Stream, Until};
 
@@ -61,29 +61,23 @@ pub fn attach(
     socket: &Socket,
     remote: &RemoteReader,
     deadline: Instant,
-) -> Result<Result<(Transport, FabricStream), Refusal>, Failure> {
+) -> Result<(Transport, FabricStream), AttachError> {
     let versions = format!("{CHANNEL_VERSION} {FORMAT_VERSION}");
-    let line = match ask_for_words(socket, "hello", &versions, deadline)? {
-        Ok(line) => line,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    let Some(offer) = Offer::of(&line) else { return Ok(Err(Refusal(no_offer(line)))) };
+    let line = ask_for_words(socket, "hello", &versions, deadline)?;
+    let Some(offer) = Offer::of(&line) else { return Err(AttachError::Refused(no_offer(line))) };
     let host = socket.socket.peer_addr()?.as_socket().map(|address| address.ip());
     let began = Instant::now();
     let end = match domain(&offer, &remote.wanted, host).and_then(|domain| new_end(&domain)) {
         Ok(end) => end,
-        Err(UnsupportedHere(why)) => return Ok(Err(Refusal(why))),
+        Err(UnsupportedHere(why)) => return Err(AttachError::Refused(why)),
     };
     // This time is not the server's: the first use of libfabric searches the whole machine for devices.
     let deadline = deadline + began.elapsed();
     // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
     let asked_ns = monotonic_ns();
-    let line = match ask_for_words(socket, "attach", &words(&end), deadline)? {
-        Ok(line) => line,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+    let line = ask_for_words(socket, "attach", &words(&end), deadline)?;
     if !line.starts_with("FABRIC ") {
-        return Ok(Err(Refusal(not_attached(line, end.name()))));
+        return Err(AttachError::Refused(not_attached(line, end.name())));
     }
     let Granted { name, token, credits, clock_ns, memory, secret, grace_ns } =
         Granted::of(&line).ok_or_else(|| Failure::Protocol(UNSOUND.into()))?;
@@ -107,7 +101,7 @@ pub fn attach(
     }
     let stream = FabricStream::new(end, &name, terms, Arc::clone(&socket.socket));
     let stream = stream.map_err(|error| Failure::Broken(std::io::Error::other(error)))?;
-    Ok(Ok((Transport::Fabric { provider, one_sided }, stream)))
+    Ok((Transport::Fabric { provider, one_sided }, stream))
 }
 
 /// Asks the server over the fabric for no more than an answer: an end that is agreed on need not be one that is reached.
@@ -265,21 +259,21 @@ fn ask_for_words(
     what: &str,
     words: &str,
     deadline: Instant,
-) -> Result<Result<String, Refusal>, Failure> {
+) -> Result<String, AttachError> {
     if *form != Encoding::Binary {
         let (line, _) = ask_for_line(socket, &format!("fabric {what} {words}\r\n"), deadline)?;
-        return Ok(Ok(line.trim_end().into()));
+        return Ok(line.trim_end().into());
     }
     let order =
         if what == "hello" { AdminCommand::FabricHello(words) } else { AdminCommand::FabricAttach(words) };
     let (answer, _) = ask(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;
     if answer.first() != Some(&RESPONSE) {
-        return Err(Failure::protocol(&answer));
+        return Err(Failure::protocol(&answer).into());
     }
     match packet::said(&answer) {
-        Some((Ok(said), _)) => Ok(Ok(String::from_utf8_lossy(said.value).trim_end().into())),
-        Some((Err(Failure::Refused(why)), _)) => Ok(Err(Refusal(why))),
-        _ => Err(Failure::protocol(&answer)),
+        Some((Ok(said), _)) => Ok(String::from_utf8_lossy(said.value).trim_end().into()),
+        Some((Err(Failure::Refused(why)), _)) => Err(AttachError::Refused(why)),
+        _ => Err(Failure::protocol(&answer).into()),
     }
 }
 

@@ -7,14 +7,14 @@ use std::time::Instant;
 use super::Server;
 use crate::address::ServerEndpoint;
 use crate::bounds::HANG_UPS_MAX;
-use crate::error::Failure;
+use crate::error::{AttachError, Failure};
 use crate::fabric::{self, RemoteReader};
 use crate::item::Transport;
 use crate::message::Encoding;
 use crate::meta::refusal;
 use crate::options::{Credentials, Protocol, SharedMemory};
 use crate::packet::AdminCommand;
-use crate::shm::{self, Attached, Refusal};
+use crate::shm::{self, Attached};
 use crate::socket::{Socket, ask_for_line, ask_for_packet};
 use crate::stream::Stream;
 
@@ -137,7 +137,7 @@ impl Server {
             return Ok(Upgrade::Socket(Transport::Unix { why: None }));
         }
         let known = self.memory.items().clone();
-        match shm::attach(socket, known.as_ref(), deadline)? {
+        match shm::attach(socket, known.as_ref(), deadline) {
             Ok(Attached { stream, items }) => {
                 let former = self.memory.items().replace(Arc::clone(&items));
                 if former.is_some_and(|former| !Arc::ptr_eq(&former, &items)) {
@@ -145,10 +145,11 @@ impl Server {
                 }
                 Ok(Upgrade::Other(Transport::SharedMemory, Box::new(stream)))
             }
-            Err(Refusal(why)) if self.must_share_memory() => {
+            Err(AttachError::Refused(why)) if self.must_share_memory() => {
                 Err(Failure::Refused(format!("it shares no memory: {why}")))
             }
-            Err(Refusal(why)) => Ok(Upgrade::Socket(Transport::Unix { why: Some(why) })),
+            Err(AttachError::Refused(why)) => Ok(Upgrade::Socket(Transport::Unix { why: Some(why) })),
+            Err(AttachError::Failed(failure)) => Err(failure),
         }
     }
 
@@ -165,21 +166,22 @@ impl Server {
     ) -> Result<Upgrade, Failure> {
         let unreached = remote.unreached().filter(|_| remote.wanted.or_tcp);
         let attached = if is_other {
-            Err(Refusal("it speaks the text protocol only".into()))
+            Err(AttachError::Refused("it speaks the text protocol only".into()))
         } else if let Some(why) = unreached {
-            Err(Refusal(why))
+            Err(AttachError::Refused(why))
         } else {
-            fabric::attach(socket, remote, deadline)?
+            fabric::attach(socket, remote, deadline)
         };
         match attached {
             Ok((transport, mut stream)) => match fabric::prove(&mut stream, Instant::now() + self.timeout) {
                 Ok(()) => Ok(Upgrade::Other(transport, Box::new(stream))),
                 Err(why) => self.instead_of_fabric(remote, socket.form, why),
             },
-            Err(Refusal(why)) if remote.wanted.or_tcp => {
+            Err(AttachError::Refused(why)) if remote.wanted.or_tcp => {
                 Ok(Upgrade::Socket(Transport::InsteadOfFabric { why }))
             }
-            Err(Refusal(why)) => Err(Failure::Refused(format!("not over the fabric: {why}"))),
+            Err(AttachError::Refused(why)) => Err(Failure::Refused(format!("not over the fabric: {why}"))),
+            Err(AttachError::Failed(failure)) => Err(failure),
         }
     }
 

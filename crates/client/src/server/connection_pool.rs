@@ -11,34 +11,46 @@ use crate::connection::Connection;
 use crate::error::Failure;
 use crate::message::Encoding;
 
+/// The idle connections of one server, and its failure state.
 #[derive(Debug)]
 pub struct ConnectionPool {
     state: Mutex<State>,
-    /// A connection is idle, or somebody has made one, or could not.
+    /// Signalled when a connection becomes idle, or an attempt to connect ends.
     turned: Condvar,
 }
 
+/// The pool's state, under its lock.
 #[derive(Debug)]
 pub struct State {
-    /// The one that was used last is behind, and is used next.
+    /// Most recently used last; that one is used next.
     idle: VecDeque<Connection>,
-    /// Whose they are.
+    /// The process that made them.
     process: Process,
-    /// Threads that make one.
+    /// Threads that are connecting.
     making: usize,
-    /// One after the other.
+    /// Consecutive failures.
     pub failures: u32,
     pub down_until: Option<Instant>,
-    /// The encoding that it accepts, once it is known.
+    /// The encoding that the server accepts, once known.
     pub form: Option<Encoding>,
 }
 
-/// Permission to open a connection because none is idle. It is held until that is done.
+/// Permission to connect, held until the attempt ends.
 #[derive(Debug)]
 pub struct ConnectPermit<'k>(&'k ConnectionPool);
 
+/// The result of asking for a connection.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would allocate for each call")]
+pub enum Lease<'k> {
+    /// An idle connection.
+    Idle(Connection),
+    /// No connection is idle: the caller makes one.
+    Connect(ConnectPermit<'k>),
+}
+
 impl ConnectionPool {
-    /// Nothing is known.
+    /// An empty pool.
     pub fn new() -> ConnectionPool {
         ConnectionPool { state: Mutex::new(State::new()), turned: Condvar::new() }
     }
@@ -47,23 +59,23 @@ impl ConnectionPool {
         self.state.lock().expect("no thread panics while it holds a server's state")
     }
 
-    /// For a call. Where connections cost much only one thread makes one at a time: others wait, until then at most, and take
-    /// what it or calls meanwhile give back.
+    /// Takes an idle connection for a call. With `until`, for transports where connections are expensive, one thread at a
+    /// time connects: the others wait until then for a connection that it or a call returns.
     ///
     /// # Errors
     /// The server is down.
-    pub fn take(&self, until: Option<Instant>) -> Result<Result<Connection, ConnectPermit<'_>>, Failure> {
+    pub fn take(&self, until: Option<Instant>) -> Result<Lease<'_>, Failure> {
         let mut state = self.lock();
         loop {
             if state.is_down() {
                 return Err(Failure::Down);
             }
             if !state.process.is_current() {
-                // Those of the process that this one was forked from: its answers come on them.
+                // After a fork, the answers on these connections belong to the parent.
                 *state = State::new();
             }
             if let Some(connection) = state.idle.pop_back() {
-                return Ok(Ok(connection));
+                return Ok(Lease::Idle(connection));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             match left {
@@ -73,14 +85,14 @@ impl ConnectionPool {
                 }
                 _ => {
                     state.making += 1;
-                    return Ok(Err(ConnectPermit(self)));
+                    return Ok(Lease::Connect(ConnectPermit(self)));
                 }
             }
         }
     }
 
-    /// Keeps one for the next call. Comes back with one that is to be closed once nothing is locked, as nobody had use for it
-    /// lately: as many as were used at once are kept for a time, or they would be made again and again.
+    /// Returns a connection to the pool. The result is a connection to close without the lock, if one has been unused for
+    /// long: as many as were in use at once are kept for a while, so that bursts do not reconnect each time.
     #[must_use]
     pub fn put(&self, state: &mut State, connection: Connection) -> Option<Connection> {
         state.idle.push_back(connection);
@@ -94,7 +106,7 @@ impl ConnectionPool {
 impl Drop for ConnectPermit<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        // A child has forgotten who made any in its parent.
+        // A child process starts with no connecting threads.
         state.making = state.making.saturating_sub(1);
         drop(state);
         self.0.turned.notify_all();
@@ -134,7 +146,10 @@ mod tests {
     fn threads_wait_for_a_connection_that_another_makes() {
         let kept = ConnectionPool::new();
         let later = Instant::now() + Duration::from_secs(60);
-        let take = |until| kept.take(until).expect("it is up").expect_err("none is idle");
+        let take = |until| match kept.take(until).expect("it is up") {
+            Lease::Connect(permit) => permit,
+            Lease::Idle(_) => panic!("none is idle"),
+        };
         let making = take(Some(later));
         drop(take(None));
         let soon = Instant::now() + Duration::from_millis(5);

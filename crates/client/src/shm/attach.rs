@@ -10,7 +10,7 @@ use fabcache_protocol::binary::RESPONSE;
 
 use super::items::{Items, monotonic_ns};
 use super::stream::ShmStream;
-use crate::error::Failure;
+use crate::error::{AttachError, Failure};
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
 use crate::socket::{Socket, ask, ask_for_line};
@@ -24,10 +24,6 @@ pub struct Attached {
     pub items: Arc<Items>,
 }
 
-/// The server shares none, and says why. The socket can be used as before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal(pub String);
-
 /// Asks for shared memory over an idle socket, in binary packets where the server speaks these. `known` is the region
 /// of an earlier connection to the same server, if there was one: two connections to a region share its mapping.
 ///
@@ -37,14 +33,11 @@ pub fn attach(
     Socket { socket, form }: &Socket,
     known: Option<&Arc<Items>>,
     deadline: Instant,
-) -> Result<Result<Attached, Refusal>, Failure> {
+) -> Result<Attached, AttachError> {
     // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
     let asked_ns = monotonic_ns();
     let (line, descriptors) = match form {
-        Encoding::Binary => match ask_by_packet(socket, deadline)? {
-            Ok(attached) => attached,
-            Err(refusal) => return Ok(Err(refusal)),
-        },
+        Encoding::Binary => ask_by_packet(socket, deadline)?,
         _ => {
             let request = format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n");
             ask_for_line(socket, &request, deadline)?
@@ -52,13 +45,13 @@ pub fn attach(
     };
     let mut words = line.split_ascii_whitespace();
     if words.next() != Some("SHM") {
-        return Ok(Err(Refusal(line.trim_end().into())));
+        return Err(AttachError::Refused(line.trim_end().into()));
     }
     let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
     let (Some(region_bytes), Some(clock_ns), Ok([region, channel])) =
         (number(), number(), <[OwnedFd; 2]>::try_from(descriptors))
     else {
-        return Err(Failure::protocol(line.as_bytes()));
+        return Err(Failure::protocol(line.as_bytes()).into());
     };
     let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
     let items = match known {
@@ -67,13 +60,11 @@ pub fn attach(
     };
     let channel = Channel::open(channel.as_fd())?;
     let stream = ShmStream::new(channel, Arc::clone(socket), Arc::clone(&items));
-    Ok(Ok(Attached { stream, items }))
+    Ok(Attached { stream, items })
 }
 
-/// The line that memory comes with, and the descriptors; a refusal is a packet.
-type ByPacket = Result<(String, Vec<OwnedFd>), Refusal>;
-
-fn ask_by_packet(socket: &socket2::Socket, deadline: Instant) -> Result<ByPacket, Failure> {
+/// Returns the line that shared memory comes with, and its descriptors.
+fn ask_by_packet(socket: &socket2::Socket, deadline: Instant) -> Result<(String, Vec<OwnedFd>), AttachError> {
     let mut versions = [0; 16];
     versions[..8].copy_from_slice(&CHANNEL_VERSION.to_be_bytes());
     versions[8..].copy_from_slice(&FORMAT_VERSION.to_be_bytes());
@@ -85,10 +76,10 @@ fn ask_by_packet(socket: &socket2::Socket, deadline: Instant) -> Result<ByPacket
     let (answer, descriptors) = ask(socket, &order, deadline, is_whole)?;
     if !is_packet(&answer) {
         let line = String::from_utf8(answer).map_err(|error| Failure::protocol(error.as_bytes()))?;
-        return Ok(Ok((line, descriptors)));
+        return Ok((line, descriptors));
     }
     match packet::said(&answer) {
-        Some((Err(Failure::Refused(why)), _)) => Ok(Err(Refusal(why))),
-        _ => Err(Failure::protocol(&answer)),
+        Some((Err(Failure::Refused(why)), _)) => Err(AttachError::Refused(why)),
+        _ => Err(Failure::protocol(&answer).into()),
     }
 }

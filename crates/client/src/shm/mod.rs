@@ -12,7 +12,7 @@ use fabcache_layout::KeyHash;
 
 use crate::bounds::ACCESSES_ON_A_LINE;
 
-pub use attach::{Attached, Refusal, attach};
+pub use attach::{Attached, attach};
 pub use items::{Items, ReadResult, ReadTicket, Reader, monotonic_ns, next_random};
 pub use readers::Readers;
 

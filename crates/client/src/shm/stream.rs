@@ -271,7 +271,7 @@ mod tests {
         let place = ServerEndpoint::Unix(path);
         let socket =
             crate::socket::Socket::connect(&place, Encoding::Meta, Duration::from_secs(20)).expect("up");
-        let attached = super::super::attach(&socket, None, soon).expect("answered").expect("shared");
+        let attached = super::super::attach(&socket, None, soon).expect("shared");
 
         // The server's end of this one is here.
         let shape = Shape { slots: 2, slot_bytes: 64, staging_bytes: 4096 };

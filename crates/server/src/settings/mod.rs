@@ -128,42 +128,11 @@ impl Settings {
     pub fn new(options: &Options, environment: &dyn Fn(&str) -> Option<String>) -> Result<Settings> {
         let extended = ExtendedOptions::parse(&options.extended)?;
         let memory_bytes = megabytes("-m", options.memory_limit.as_deref().unwrap_or("64"))?;
-        let memory_bytes_max = match &options.memory_max {
-            Some(text) => megabytes("--memory-max", text)?,
-            None => memory_bytes,
-        };
-        if memory_bytes_max < memory_bytes {
-            bail!("--memory-max is less than -m; it is what -m may be raised to");
-        }
+        let memory_bytes_max = memory_bytes_max(options, memory_bytes)?;
         let item_bytes_max = item_bytes_max(options, memory_bytes)?;
-        let threads = options.threads.unwrap_or(4);
-        if threads == 0 || threads > THREADS_MAX {
-            bail!("-t takes a number of threads from 1 to {THREADS_MAX}, not {threads}");
-        }
-        let requests_per_turn = options.max_reqs_per_event.unwrap_or(20);
-        if requests_per_turn == 0 {
-            bail!("-R takes a number of requests greater than 0");
-        }
-        let connections_max = options.conn_limit.unwrap_or(1024);
-        if connections_max == 0 {
-            bail!("-c takes a number of connections greater than 0");
-        }
-        let slab_growth_factor = options.slab_growth_factor.unwrap_or(1.25);
-        if !slab_growth_factor.is_finite() || slab_growth_factor <= 1.0 {
-            bail!("-f takes a factor greater than 1, not {slab_growth_factor}");
-        }
-        let slab_min_size = options.slab_min_size.unwrap_or(48);
-        if slab_min_size == 0 {
-            bail!("-n takes a number of bytes greater than 0");
-        }
-        let sasl = options.enable_sasl.unwrap_or(false);
-        let sasl_file =
-            options.sasl_pwdb.clone().or_else(|| environment("MEMCACHED_SASL_PWDB").map(PathBuf::from));
-        if sasl && sasl_file.is_none() {
-            bail!(
-                "-S needs users: name a file of user:password lines in MEMCACHED_SASL_PWDB or with --sasl-pwdb"
-            );
-        }
+        let Counts { threads, requests_per_turn, connections_max, slab_growth_factor, slab_min_size } =
+            counts(options)?;
+        let (sasl, sasl_file) = (options.enable_sasl.unwrap_or(false), sasl_file(options, environment)?);
         let delimiter = options.prefix_delimiter;
         let prefix_delimiter = u8::try_from(delimiter.unwrap_or(':')).ok().filter(u8::is_ascii);
         let mut settings = Settings {
@@ -285,6 +254,62 @@ impl Settings {
 
 fn seconds(seconds: u32) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
+}
+
+/// Counts and factors of the command line, checked.
+struct Counts {
+    threads: usize,
+    requests_per_turn: u32,
+    connections_max: u32,
+    slab_growth_factor: f64,
+    slab_min_size: u32,
+}
+
+fn counts(options: &Options) -> Result<Counts> {
+    let threads = options.threads.unwrap_or(4);
+    if threads == 0 || threads > THREADS_MAX {
+        bail!("-t takes a number of threads from 1 to {THREADS_MAX}, not {threads}");
+    }
+    let requests_per_turn = options.max_reqs_per_event.unwrap_or(20);
+    if requests_per_turn == 0 {
+        bail!("-R takes a number of requests greater than 0");
+    }
+    let connections_max = options.conn_limit.unwrap_or(1024);
+    if connections_max == 0 {
+        bail!("-c takes a number of connections greater than 0");
+    }
+    let slab_growth_factor = options.slab_growth_factor.unwrap_or(1.25);
+    if !slab_growth_factor.is_finite() || slab_growth_factor <= 1.0 {
+        bail!("-f takes a factor greater than 1, not {slab_growth_factor}");
+    }
+    let slab_min_size = options.slab_min_size.unwrap_or(48);
+    if slab_min_size == 0 {
+        bail!("-n takes a number of bytes greater than 0");
+    }
+    Ok(Counts { threads, requests_per_turn, connections_max, slab_growth_factor, slab_min_size })
+}
+
+fn memory_bytes_max(options: &Options, memory_bytes: u64) -> Result<u64> {
+    let memory_bytes_max = match &options.memory_max {
+        Some(text) => megabytes("--memory-max", text)?,
+        None => memory_bytes,
+    };
+    if memory_bytes_max < memory_bytes {
+        bail!("--memory-max is less than -m; it is what -m may be raised to");
+    }
+    Ok(memory_bytes_max)
+}
+
+fn sasl_file(options: &Options, environment: &dyn Fn(&str) -> Option<String>) -> Result<Option<PathBuf>> {
+    let sasl = options.enable_sasl.unwrap_or(false);
+    let sasl_file =
+        options.sasl_pwdb.clone().or_else(|| environment("MEMCACHED_SASL_PWDB").map(PathBuf::from));
+    if sasl && sasl_file.is_none() {
+        bail!(
+            "-S needs users: name a file of user:password lines in MEMCACHED_SASL_PWDB or with --sasl-pwdb"
+        );
+    }
+    Ok(sasl_file)
 }
 
 fn megabytes(option: &str, text: &str) -> Result<u64> {

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use fabcache_fabric::channel::doorbell::ServerDoorbells;
 use fabcache_fabric::channel::{ServerEnd, Terms, TermsError, token_of};
 use fabcache_fabric::{Buffer, Completion, Domain, Error, ExposedMemory, Kind, Peer, RemoteMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -372,34 +371,8 @@ impl Inner {
             }
         };
         terms.own_credits = credits;
-        let member = LinkState {
-            index,
-            token,
-            tag,
-            credits,
-            peer,
-            end: ServerEnd::new(terms, number),
-            staging: *staging,
-            landing: *landing,
-            failure: None,
-            operations: 0,
-            sends: 0,
-            unsent: 0,
-            is_flushing: false,
-            blocked_since: None,
-            is_blocked: false,
-            waits_for_bounce: false,
-            waits_since: Instant::now(),
-            is_starved: false,
-            waits_for_send: false,
-            handed: None,
-            moved: Instant::now(),
-            is_listed: false,
-            bells: ServerDoorbells::default(),
-            socket: Arc::clone(socket),
-            prove_until: None,
-            lingering: None,
-        };
+        let mut member = LinkState::new(index, tag, peer, ServerEnd::new(terms, number), Arc::clone(socket));
+        (member.token, member.credits, member.staging, member.landing) = (token, credits, *staging, *landing);
         if self.free.pop().is_none() {
             self.members.push(None);
             self.left_over.push(None);

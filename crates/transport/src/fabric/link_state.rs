@@ -109,6 +109,44 @@ pub(super) fn operation_of(token: u64) -> (u32, OperationId) {
 }
 
 impl LinkState {
+    /// A link whose client has no memory yet.
+    pub fn new(
+        index: u32,
+        tag: u64,
+        peer: Peer,
+        end: ServerEnd<Buffer, Buffer>,
+        socket: Arc<Socket>,
+    ) -> LinkState {
+        LinkState {
+            index,
+            token: 0,
+            tag,
+            credits: 0,
+            peer,
+            end,
+            staging: RemoteMemory { address: 0, key: 0, bytes: 0 },
+            landing: RemoteMemory { address: 0, key: 0, bytes: 0 },
+            failure: None,
+            operations: 0,
+            sends: 0,
+            unsent: 0,
+            is_flushing: false,
+            blocked_since: None,
+            is_blocked: false,
+            waits_for_bounce: false,
+            waits_since: Instant::now(),
+            is_starved: false,
+            waits_for_send: false,
+            handed: None,
+            moved: Instant::now(),
+            is_listed: false,
+            bells: ServerDoorbells::default(),
+            socket,
+            prove_until: None,
+            lingering: None,
+        }
+    }
+
     /// There is something for its application to do.
     pub fn is_ready(&self) -> bool {
         let can_send = self.unsent > 0

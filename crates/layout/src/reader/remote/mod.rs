@@ -47,7 +47,7 @@ use self::chunks::ChunkProgress;
 use self::clock_skew::ClockSkew;
 use self::lines::{Lines, SequenceNumber, is_within};
 use self::location_cache::LocationCache;
-use self::running_get::{ArrivedFetch, Behind, Key, RunningGet, Source};
+use self::running_get::{ArrivedFetch, Behind, Key, RunningGet, Source, StepInput};
 use super::{
     FallbackReason, Fetched, Hit, Location, MetadataCache, Miss, ReadOutcome, Reader, Rejection, Rejections,
     Step, Validation,
@@ -790,15 +790,4 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             rejections: running.rejections,
         });
     }
-}
-
-/// What a GET is handed.
-#[derive(Clone, Copy, Debug)]
-enum StepInput {
-    Nothing,
-    Word(u64),
-    /// So many of the bytes that came.
-    Bytes(usize),
-    /// The same, behind which the counts were fetched.
-    Settled(usize),
 }

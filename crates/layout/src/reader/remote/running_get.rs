@@ -150,3 +150,14 @@ impl<B> RunningGet<B> {
         (self.behind, self.came) = (None, None);
     }
 }
+
+/// The fetched input of a GET's next step.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StepInput {
+    Nothing,
+    Word(u64),
+    /// That many of the fetched bytes.
+    Bytes(usize),
+    /// The same, followed by the counters of emptied segments.
+    Settled(usize),
+}
