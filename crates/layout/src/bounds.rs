@@ -20,7 +20,7 @@ pub const LINKS_READ_MAX: u32 = 32;
 pub const CLOCK_LAG_SECONDS_MAX: u32 = 3;
 
 /// After the first two reads of an item, which are always reported, one read of so many is reported, and counts as so
-/// many. Measured: docs/benchmarks.md.
+/// many. Measured: docs/decisions/0002-read-reports.md.
 pub const TOLD_ONE_IN: u8 = 8;
 
 /// Segments of a region that is read from afar: a reader keeps 24 bytes of each, and whoever serves the region says how many
