@@ -31,7 +31,7 @@ fuzz_target!(|steps: Vec<(u16, u64, u8)>| {
                 if let Ok(received) = server.incoming().receive(&mut into[..len]) {
                     assert!(received <= len);
                 }
-                let _ = (server.incoming().must_ring(), server.outgoing().has_room());
+                let _ = (server.incoming().must_notify(), server.outgoing().has_room());
             }
         }
     }

@@ -59,16 +59,16 @@ fn a_library_that_is_another_is_told() {
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn what_there_is_is_listed_and_opened() {
-    let (provider, wish) = (provider(), with_interface());
+    let (provider, requirements) = (provider(), with_interface());
     // Of a machine that has much else to do.
     let patiently = ["--patience", "60"];
-    let output = fabric(&[&[&*wish], &patiently[..]].concat(), None);
+    let output = fabric(&[&[&*requirements], &patiently[..]].concat(), None);
     let (listed, error) = told(&output);
     assert!(output.status.success(), "{listed}\n{error}");
     for part in ["libfabric 1.", "Best first: cxi", &format!("takes {provider},"), "is taken", "one-sided"] {
         assert!(listed.contains(part), "{part}: {listed}");
     }
-    let output = fabric(&[&[&*wish, "--json"], &patiently[..]].concat(), None);
+    let output = fabric(&[&[&*requirements, "--json"], &patiently[..]].concat(), None);
     let listing: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let usable = listing["usable"].as_array().expect("a list");
     let of_it: Vec<_> = usable.iter().filter(|one| one["provider"] == *provider).collect();
@@ -108,12 +108,12 @@ fn a_provider_is_measured_by_itself() {
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn what_there_is_not_is_told() {
-    for (wish, culprits) in [
+    for (requirements, culprits) in [
         ("nothing-of-the-kind", ["nothing-of-the-kind", "there are"]),
         ("udp", ["\"udp\"", "only datagrams"]),
         (&format!("{},nowhere0", provider()), ["nowhere0", "there are"]),
     ] {
-        let output = fabric(&[wish], None);
+        let output = fabric(&[requirements], None);
         let (listed, error) = told(&output);
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(listed.contains("takes nothing"), "{listed}");

@@ -113,7 +113,7 @@ pub const REGISTERED_BYTES_MAX: usize = 1 << 30;
 /// Items up to so many bytes are read into buffers and copied: where memory is lent takes as long to find out.
 pub const COPIED_BYTES_MAX: usize = 1 << 10;
 /// How long reads may take before the server is asked instead: far longer than any that succeeds.
-pub const READ_PATIENCE: Duration = Duration::from_secs(2);
+pub const READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a GET that is awaited is looked at whenever somebody asks, before a thread sleeps for it: a few of those that
 /// succeed.
 pub const AWAITED_LOOK: Duration = Duration::from_micros(100);

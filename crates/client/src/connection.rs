@@ -74,13 +74,13 @@ impl Connection {
         self.begun -= time;
     }
 
-    /// Begins a call that is to be over within `patience`: if the server has neither closed the connection nor said
+    /// Begins a call that is to be over within `spin`: if the server has neither closed the connection nor said
     /// anything that was not asked for. Calls one behind the other are spared that look.
-    pub fn begin(&mut self, patience: Duration) -> bool {
+    pub fn begin(&mut self, spin: Duration) -> bool {
         let now = Instant::now();
         let is_trusted = now.saturating_duration_since(self.begun) < TRUSTED_IDLE;
         self.begun = now;
-        self.deadline = now + patience;
+        self.deadline = now + spin;
         self.has_waited = false;
         self.input.is_empty() && (is_trusted || is_quiet(&mut *self.stream, &mut Vec::new()))
     }

@@ -30,7 +30,7 @@ pub struct Operation {
     /// A value that is in something else than a `Vec`.
     pub held: Option<OwnedPayload>,
     /// A value in registered memory.
-    pub loan: Option<LentBuffer>,
+    pub lent: Option<LentBuffer>,
     /// What follows the request.
     pub payload: Payload,
     /// Who asked.
@@ -85,7 +85,7 @@ impl Operation {
                 [self.message.as_bytes(), value, self.message.value_end()]
             }
             Payload::Lent => {
-                let value = self.loan.as_ref().map_or(&b""[..], LentBuffer::bytes);
+                let value = self.lent.as_ref().map_or(&b""[..], LentBuffer::bytes);
                 [self.message.as_bytes(), value, self.message.value_end()]
             }
         }
@@ -123,7 +123,7 @@ pub struct CompletedOperation {
     /// The caller's value, or the one that was found.
     pub value: Vec<u8>,
     /// What was lent.
-    pub loan: Option<LentBuffer>,
+    pub lent: Option<LentBuffer>,
     /// The answer.
     pub result: Result<Answer, Failure>,
     /// When it was over, if that is to be known.
@@ -156,7 +156,7 @@ impl Operation {
         let mut state = self.slot.lock();
         state.spare = (self.message, self.copy);
         state.over =
-            Some(CompletedOperation { key: self.key, value: self.value, loan: self.loan, result, at });
+            Some(CompletedOperation { key: self.key, value: self.value, lent: self.lent, result, at });
         (state.waker.take(), std::mem::take(&mut state.is_awaited))
     }
 }

@@ -230,15 +230,15 @@ mod tests {
         assert_eq!(ways.choose(false, None, 1), ReadPath::Request);
     }
 
-    /// A window of 32 keys, of which the server answers one in `asked_ns`, and reads take `read_ns` each: one after the other in
+    /// A window of 32 keys, of which the server answers one in `requested_ns`, and reads take `read_ns` each: one after the other in
     /// either case, so that how long one takes is what those before it take. How many keys were asked for.
-    fn window(runs: &mut RunTracker, keys: u32, asked_ns: u64, read_ns: u64) -> u32 {
-        let mut under_way = std::collections::VecDeque::new();
+    fn window(runs: &mut RunTracker, keys: u32, requested_ns: u64, read_ns: u64) -> u32 {
+        let mut in_flight = std::collections::VecDeque::new();
         let (mut now, mut free) = (0u64, [0u64; 2]);
         let mut asked = 0;
         for key in 0..keys {
-            if under_way.len() == 32 {
-                let (way, counts, began, ended) = under_way.pop_front().expect("it is full");
+            if in_flight.len() == 32 {
+                let (way, counts, began, ended) = in_flight.pop_front().expect("it is full");
                 now = now.max(ended);
                 if counts {
                     runs.note(way, Some(100), ended - began);
@@ -248,17 +248,17 @@ mod tests {
             let is_asked = way == ReadPath::Request;
             asked += u32::from(is_asked);
             let queue = &mut free[usize::from(is_asked)];
-            *queue = now.max(*queue) + if is_asked { asked_ns } else { read_ns };
-            under_way.push_back((way, counts, now, *queue));
+            *queue = now.max(*queue) + if is_asked { requested_ns } else { read_ns };
+            in_flight.push_back((way, counts, now, *queue));
         }
         asked
     }
 
     #[test]
     fn a_window_takes_the_way_that_gets_on_faster() {
-        for (asked_ns, read_ns, share) in [(10, 40, 85..=100), (40, 10, 0..=15), (20, 21, 0..=15)] {
-            let asked = window(&mut RunTracker::default(), 100_000, asked_ns * 1000, read_ns * 1000);
-            assert!(share.contains(&(asked / 1000)), "{asked_ns} {read_ns}: {asked} of 100000");
+        for (requested_ns, read_ns, share) in [(10, 40, 85..=100), (40, 10, 0..=15), (20, 21, 0..=15)] {
+            let asked = window(&mut RunTracker::default(), 100_000, requested_ns * 1000, read_ns * 1000);
+            assert!(share.contains(&(asked / 1000)), "{requested_ns} {read_ns}: {asked} of 100000");
         }
         // A change is noticed.
         let mut runs = RunTracker::default();

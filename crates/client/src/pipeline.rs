@@ -59,7 +59,7 @@ pub struct Pipeline {
     gathers: bool,
     state: Mutex<State>,
     /// The leader has had its turn or left, or there is something to drive.
-    turned: Condvar,
+    progress: Condvar,
 }
 
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl Pipeline {
             waiter,
             gathers,
             state: Mutex::new(state),
-            turned: Condvar::new(),
+            progress: Condvar::new(),
         }))
     }
 
@@ -251,7 +251,7 @@ impl Pipeline {
         if state.has_driver {
             // It may be about to end.
             return if state.awaited == 1 {
-                self.turned.notify_all()
+                self.progress.notify_all()
             };
         }
         let pipeline = Arc::clone(self);
@@ -271,7 +271,7 @@ impl Pipeline {
             self.leave(state);
             // The next await often follows the answer just delivered.
             let linger =
-                self.turned.wait_timeout_while(self.lock(), DRIVER_LINGER, |state| state.awaited == 0);
+                self.progress.wait_timeout_while(self.lock(), DRIVER_LINGER, |state| state.awaited == 0);
             let (mut state, _) = linger.expect(NO_PANIC);
             if state.awaited == 0 {
                 state.has_driver = false;
@@ -296,7 +296,7 @@ impl Pipeline {
                 None => self.lead(state),
                 Some(_) => {
                     state.followers += 1;
-                    let mut state = self.turned.wait(state).expect(NO_PANIC);
+                    let mut state = self.progress.wait(state).expect(NO_PANIC);
                     state.followers -= 1;
                     state
                 }
@@ -317,7 +317,7 @@ impl Pipeline {
         }
         self.advance(&mut state);
         if state.followers > 0 {
-            self.turned.notify_all();
+            self.progress.notify_all();
         }
         state
     }
@@ -373,7 +373,7 @@ impl Pipeline {
         self.notify_server(&mut state);
         let state = self.wake(state);
         if state.followers > 0 && state.leader.is_none() {
-            self.turned.notify_all();
+            self.progress.notify_all();
         }
     }
 
@@ -502,9 +502,9 @@ impl State {
     /// Lends the value of the next operation: how many bytes were sent with it. None if it has none to lend.
     fn lend_next(&mut self) -> Result<Option<usize>, Failure> {
         let next = self.operations.get_mut(self.unsent).filter(|_| self.sent == 0);
-        let Some(Operation { message, loan: Some(loan), .. }) = next else { return Ok(None) };
-        Ok(match self.stream.lend(message.as_bytes(), loan)? {
-            Lending::Sent => Some(message.as_bytes().len() + loan.bytes().len()),
+        let Some(Operation { message, lent: Some(lent), .. }) = next else { return Ok(None) };
+        Ok(match self.stream.lend(message.as_bytes(), lent)? {
+            Lending::Sent => Some(message.as_bytes().len() + lent.bytes().len()),
             Lending::Later => Some(0),
             Lending::Never => None,
         })
@@ -515,7 +515,7 @@ impl State {
         let mut parts = [IoSlice::new(&[]); 3 * OPERATIONS_SENT_AT_ONCE];
         let (mut count, mut before) = (0, self.sent);
         let next = self.operations.range(self.unsent..).take(OPERATIONS_SENT_AT_ONCE);
-        for operation in next.enumerate().take_while(|(i, next)| *i == 0 || next.loan.is_none()) {
+        for operation in next.enumerate().take_while(|(i, next)| *i == 0 || next.lent.is_none()) {
             for part in operation.1.parts() {
                 let skipped = before.min(part.len());
                 before -= skipped;

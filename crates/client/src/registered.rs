@@ -30,7 +30,7 @@ use crate::fabric::{CallerMemory, LentBuffer, ReturnSlot, Target};
 pub struct RegisteredBuffer {
     /// None while a call may use it.
     memory: Option<CallerMemory>,
-    desk: ReturnSlot,
+    return_slot: ReturnSlot,
     registrations: RegistrationCache,
     room: usize,
     found: ValuePlacement,
@@ -54,7 +54,7 @@ impl RegisteredBuffer {
         let room = room.min(VALUE_BYTES_MAX);
         RegisteredBuffer {
             memory: Some(CallerMemory::ForkGuard(memory(room, registrations))),
-            desk: ReturnSlot::default(),
+            return_slot: ReturnSlot::default(),
             registrations: registrations.clone(),
             room,
             found: ValuePlacement::Nothing,
@@ -102,19 +102,19 @@ impl RegisteredBuffer {
     pub(crate) fn target(&mut self) -> Target {
         self.found = ValuePlacement::Nothing;
         self.own();
-        self.desk.put(self.memory.take().and_then(|memory| memory.reclaim().ok()));
-        Target::new(std::mem::take(&mut self.other), Some(self.desk.clone()))
+        self.return_slot.put(self.memory.take().and_then(|memory| memory.reclaim().ok()));
+        Target::new(std::mem::take(&mut self.other), Some(self.return_slot.clone()))
     }
 
     /// A get is over, and has found a value here, or nothing. False if that is not here: then it was none.
     pub(crate) fn take_back(&mut self, other: Vec<u8>, found: ValuePlacement) -> bool {
         self.other = other;
-        let memory = self.desk.take();
+        let memory = self.return_slot.take();
         let is_there = memory.is_some();
         self.memory = memory.map(CallerMemory::ForkGuard);
         if !is_there {
             // A read that was given up has it still; what is read into it late comes to nobody.
-            self.desk = ReturnSlot::default();
+            self.return_slot = ReturnSlot::default();
         }
         let is_lost = matches!(found, ValuePlacement::Within(_)) && !is_there;
         self.found = if is_lost { ValuePlacement::Nothing } else { found };
@@ -145,8 +145,8 @@ impl RegisteredBuffer {
     }
 
     /// It was sent, or that was given up.
-    pub(crate) fn end_loan(&mut self, loan: LentBuffer) {
-        let (memory, other) = loan.into_parts();
+    pub(crate) fn end_lending(&mut self, lent: LentBuffer) {
+        let (memory, other) = lent.into_parts();
         match self.found {
             ValuePlacement::Within(_) => self.memory = memory,
             ValuePlacement::Other => self.other = other,

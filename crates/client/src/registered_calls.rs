@@ -69,9 +69,9 @@ impl Client {
     ) -> Result<Stored, Error> {
         let server = self.server_of(checked(key)?)?;
         let command = Command { key, action: storing(mode, buffer.value().len(), ttl, flags)? };
-        let mut loan = buffer.lend();
-        let done = server.call(|connection| stored(connection.ask_lending(&command, &mut loan)?));
-        buffer.end_loan(loan);
+        let mut lent = buffer.lend();
+        let done = server.call(|connection| stored(connection.ask_lending(&command, &mut lent)?));
+        buffer.end_lending(lent);
         done
     }
 }

@@ -227,7 +227,7 @@ impl Request {
         let asked = self.checked(&key, len);
         self.leave_last();
         let mut operation = self.operation(key, Vec::new(), Payload::Lent);
-        operation.loan = Some(buffer.lend());
+        operation.lent = Some(buffer.lend());
         self.registered = Some(buffer);
         if let Ok(pipeline) = &asked {
             operation
@@ -312,7 +312,7 @@ impl Request {
                 pipeline.send_gathered();
                 self.give_up();
             }
-            Stage::Prefetch(foreseen) => drop(self.keep_key(foreseen.key, foreseen.is_given)),
+            Stage::Prefetch(prefetched) => drop(self.keep_key(prefetched.key, prefetched.is_given)),
             Stage::Idle | Stage::Complete(_) => {}
         }
     }
@@ -320,8 +320,8 @@ impl Request {
     fn operation(&mut self, key: Vec<u8>, value: Vec<u8>, payload: Payload) -> Operation {
         let (message, copy) = std::mem::take(&mut self.slot.lock().spare);
         let slot = Arc::clone(&self.slot);
-        let (held, loan) = (None, None);
-        Operation { message, key, value, copy, held, loan, payload, slot, opaque: 0, is_timed: false }
+        let (held, lent) = (None, None);
+        Operation { message, key, value, copy, held, lent, payload, slot, opaque: 0, is_timed: false }
     }
 
     /// Asks for a value: to be read from memory, or from the server.
@@ -330,11 +330,11 @@ impl Request {
             Some(registered) => registered.target(),
             None => Target::new(std::mem::take(&mut value), None),
         };
-        let foreseen = checked(&key)
+        let prefetched = checked(&key)
             .and_then(|key| self.client.server_of(key))
-            .map(|server| server.foresee(&key, &mut target).map(|ticket| (Arc::clone(server), ticket)));
+            .map(|server| server.prefetch(&key, &mut target).map(|ticket| (Arc::clone(server), ticket)));
         self.timed = None;
-        if !matches!(foreseen, Ok(Ok((_, ReadTicket::Remote(_))))) {
+        if !matches!(prefetched, Ok(Ok((_, ReadTicket::Remote(_))))) {
             // It is not used.
             match &mut self.registered {
                 Some(registered) => drop(registered.take_back(target.value, ValuePlacement::Nothing)),
@@ -342,7 +342,7 @@ impl Request {
             }
         }
         value.clear();
-        match foreseen {
+        match prefetched {
             Ok(Ok((server, ticket))) => {
                 self.stage = Stage::Prefetch(PrefetchHint { server, ticket, key, is_given, value });
             }
@@ -359,9 +359,9 @@ impl Request {
         if !matches!(self.stage, Stage::Prefetch(_)) {
             return;
         }
-        let Stage::Prefetch(foreseen) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
-        let PrefetchHint { server, ticket, key, is_given, mut value } = foreseen;
-        let outcome = match server.read_foreseen(&key, ticket, &mut value, self.registered.as_mut()) {
+        let Stage::Prefetch(prefetched) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let PrefetchHint { server, ticket, key, is_given, mut value } = prefetched;
+        let outcome = match server.read_prefetched(&key, ticket, &mut value, self.registered.as_mut()) {
             ReadResult::Hit { flags, cas } => Outcome::Found { flags, cas },
             ReadResult::Miss => {
                 self.registered.iter_mut().for_each(RegisteredBuffer::clear);
@@ -432,17 +432,17 @@ impl Request {
                 Stage::InFlight(pipeline, kind)
             }
             Err(error) => {
-                let Operation { key, value, loan, .. } = operation;
-                self.end_loan(loan);
+                let Operation { key, value, lent, .. } = operation;
+                self.end_lending(lent);
                 Stage::Complete(CompletedRequest { key, value, result: Err(error) })
             }
         };
     }
 
     /// Returns lent memory to its buffer.
-    fn end_loan(&mut self, loan: Option<LentBuffer>) {
-        if let (Some(registered), Some(loan)) = (&mut self.registered, loan) {
-            registered.end_loan(loan);
+    fn end_lending(&mut self, lent: Option<LentBuffer>) {
+        if let (Some(registered), Some(lent)) = (&mut self.registered, lent) {
+            registered.end_lending(lent);
         }
     }
 
@@ -461,7 +461,7 @@ impl Request {
             Stage::InFlight(pipeline, kind) => (pipeline, kind),
         };
         let over = self.slot.lock().over.take();
-        let CompletedOperation { key, mut value, loan, result, at } =
+        let CompletedOperation { key, mut value, lent, result, at } =
             over.expect("it is taken only when it is over");
         if let (Some(timed), Some(at), Ok(answer)) = (self.timed.take(), at, &result) {
             let is_hit = matches!(answer, Answer::Value(_));
@@ -474,7 +474,7 @@ impl Request {
             (_, other) => Err(Failure::protocol(format!("{other:?}").as_bytes())),
         });
         if kind == Kind::Set {
-            self.end_loan(loan);
+            self.end_lending(lent);
         } else if let Some(registered) = &mut self.registered {
             *registered.other() = std::mem::take(&mut value);
             if !matches!(outcome, Ok(Outcome::Found { .. })) {

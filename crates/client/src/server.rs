@@ -36,7 +36,7 @@ pub struct Server {
     timeout: Duration,
     failures_max: u32,
     retry_after: Duration,
-    kept: ConnectionPool,
+    pool: ConnectionPool,
     protocol: Protocol,
     credentials: Option<Credentials>,
     shared_memory: SharedMemory,
@@ -68,7 +68,7 @@ impl Server {
             credentials: options.credentials.clone(),
             shared_memory: options.shared_memory,
             memory: ServerMemory::default(),
-            kept: ConnectionPool::new(),
+            pool: ConnectionPool::new(),
             storing: Arc::default(),
             pipeline: Mutex::default(),
         }
@@ -92,7 +92,7 @@ impl Server {
         // An endpoint takes some time and much memory, and most calls no more than a moment.
         let until = self.remote.is_some().then(|| Instant::now() + self.connect_timeout);
         let _permit = loop {
-            match self.kept.take(until)? {
+            match self.pool.take(until)? {
                 Lease::Idle(mut connection) => {
                     if connection.begin(self.timeout) {
                         return Ok(connection);
@@ -112,7 +112,7 @@ impl Server {
         let mut state = self.state();
         let forgotten = self.note_in(&mut state, done.as_ref().map(|_| ()));
         let is_broken = done.as_ref().err().is_some_and(Failure::breaks) || connection.is_unsure();
-        let closed = if is_broken { Some(connection) } else { self.kept.put(&mut state, connection) };
+        let closed = if is_broken { Some(connection) } else { self.pool.put(&mut state, connection) };
         // Over the fabric that takes a while.
         drop(state);
         drop((closed, forgotten));
@@ -200,7 +200,7 @@ impl Server {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.kept.lock()
+        self.pool.lock()
     }
 }
 

@@ -23,7 +23,7 @@ use crate::packet::{self, AdminCommand};
 use crate::stream::{Stream, Until, Waiter};
 
 /// Wakes a server that serves this socket's client over memory or a fabric.
-pub fn ring(socket: &socket2::Socket) {
+pub fn notify(socket: &socket2::Socket) {
     // A socket full of bells rings as well, and one that is closed is noticed by its end.
     let _ = rustix::net::send(socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
@@ -38,15 +38,15 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Connects within `patience`, for each address that the host has.
+    /// Connects within `spin`, for each address that the host has.
     ///
     /// # Errors
     /// The system's, of the last of the host's addresses.
-    pub fn connect(place: &ServerEndpoint, form: Encoding, patience: Duration) -> io::Result<Socket> {
+    pub fn connect(place: &ServerEndpoint, form: Encoding, spin: Duration) -> io::Result<Socket> {
         let socket = match place {
-            ServerEndpoint::Unix(path) => connect(Domain::UNIX, &SockAddr::unix(path)?, patience)?,
+            ServerEndpoint::Unix(path) => connect(Domain::UNIX, &SockAddr::unix(path)?, spin)?,
             ServerEndpoint::Tcp { host, port } | ServerEndpoint::Fabric { host, port } => {
-                connect_to_host(host, *port, patience)?
+                connect_to_host(host, *port, spin)?
             }
         };
         Ok(Socket { socket: Arc::new(socket), form })
@@ -74,7 +74,7 @@ impl Stream for Socket {
     }
 
     fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
-        Ok(Box::new(SocketWaiter { socket: Arc::clone(&self.socket), bell: Doorbell::new()? }))
+        Ok(Box::new(SocketWaiter { socket: Arc::clone(&self.socket), doorbell: Doorbell::new()? }))
     }
 }
 
@@ -82,22 +82,22 @@ impl Stream for Socket {
 struct SocketWaiter {
     socket: Arc<socket2::Socket>,
     /// Counts the wakes since the last wait.
-    bell: Doorbell,
+    doorbell: Doorbell,
 }
 
 impl Waiter for SocketWaiter {
     fn wait(&self, until: Until, deadline: Instant) -> io::Result<()> {
         let mut either =
-            [PollFd::new(&*self.socket, flags_of(until)), PollFd::new(&self.bell.0, PollFlags::IN)];
+            [PollFd::new(&*self.socket, flags_of(until)), PollFd::new(&self.doorbell.0, PollFlags::IN)];
         wait_for_any(&mut either, deadline)?;
         if !either[1].revents().is_empty() {
-            self.bell.answer();
+            self.doorbell.answer();
         }
         Ok(())
     }
 
     fn wake(&self) {
-        self.bell.ring();
+        self.doorbell.notify();
     }
 }
 
@@ -128,7 +128,7 @@ impl Doorbell {
     }
 
     /// From now on it is readable.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         // It can only say that the count is full, and then it is readable as well.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
@@ -163,7 +163,7 @@ const ANSWER_BYTES: usize = 64;
 ///
 /// # Errors
 /// The socket broke, the deadline passed, or what comes is no line.
-pub fn ask_for_line(
+pub fn request_line(
     socket: &socket2::Socket,
     request: &str,
     deadline: Instant,
@@ -176,8 +176,8 @@ pub fn ask_for_line(
 /// The same by a packet, and what is said to it.
 ///
 /// # Errors
-/// The server refuses, or as for [`ask_for_line`].
-pub fn ask_for_packet(
+/// The server refuses, or as for [`request_line`].
+pub fn request_packet(
     socket: &socket2::Socket,
     order: AdminCommand<'_>,
     deadline: Instant,
@@ -235,10 +235,10 @@ pub fn ask(
     Ok((answer, descriptors))
 }
 
-fn connect_to_host(host: &str, port: u16, patience: Duration) -> io::Result<socket2::Socket> {
+fn connect_to_host(host: &str, port: u16, spin: Duration) -> io::Result<socket2::Socket> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in (host, port).to_socket_addrs()? {
-        match connect(Domain::for_address(address), &address.into(), patience) {
+        match connect(Domain::for_address(address), &address.into(), spin) {
             Ok(socket) => {
                 socket.set_tcp_nodelay(true)?;
                 return Ok(socket);
@@ -249,8 +249,8 @@ fn connect_to_host(host: &str, port: u16, patience: Duration) -> io::Result<sock
     Err(failed)
 }
 
-fn connect(domain: Domain, address: &SockAddr, patience: Duration) -> io::Result<socket2::Socket> {
+fn connect(domain: Domain, address: &SockAddr, spin: Duration) -> io::Result<socket2::Socket> {
     let socket = socket2::Socket::new(domain, Type::STREAM, None)?;
-    socket.connect_timeout(address, patience)?;
+    socket.connect_timeout(address, spin)?;
     Ok(socket)
 }

@@ -149,9 +149,8 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
     const LEN: usize = 200_000;
     let (server, address, path) = served("registered-late", "-m 64");
     let (timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(2));
-    let patience =
-        Options { timeout, connect_timeout, failures_max: u32::MAX, ..options(FabricMode::OneSided) };
-    let cache = over(&address, patience);
+    let spin = Options { timeout, connect_timeout, failures_max: u32::MAX, ..options(FabricMode::OneSided) };
+    let cache = over(&address, spin);
     for key in ["one", "other"] {
         cache.set(key.as_bytes(), key.repeat(LEN / key.len()).as_bytes(), Ttl::NEVER).expect("stored");
     }
@@ -307,10 +306,9 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
     const LEN: usize = 1 << 20;
     let (server, address, path) = served("registered-torn", "-m 128 -I 2m");
     let (timeout, connect_timeout) = (Duration::from_secs(1), Duration::from_secs(2));
-    let patience =
-        Options { timeout, connect_timeout, failures_max: u32::MAX, ..options(FabricMode::Request) };
+    let spin = Options { timeout, connect_timeout, failures_max: u32::MAX, ..options(FabricMode::Request) };
     let is_all = |value: &[u8], byte: u8| value.len() == LEN && value.iter().all(|is| *is == byte);
-    let cache = over(&address, patience);
+    let cache = over(&address, spin);
     let later = patient(&path.0);
     for turn in 0..amount(6, 2) as u8 {
         // Their own, for what was given up may still be stored later.

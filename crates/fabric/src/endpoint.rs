@@ -276,7 +276,7 @@ impl Endpoint {
     }
 
     /// Operations under way.
-    pub fn under_way(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.operations.len() - self.free.len()
     }
 
@@ -616,11 +616,11 @@ impl Endpoint {
 
     /// Returns the context of the first read or write in flight, or null.
     fn first_of_memory(&self) -> *mut c_void {
-        let under_way = self.operations.iter().enumerate().filter_map(|(index, operation)| {
+        let in_flight = self.operations.iter().enumerate().filter_map(|(index, operation)| {
             let operation = operation.as_ref()?;
             matches!(operation.kind, Kind::Read | Kind::Written).then_some((operation.number, index))
         });
-        under_way.min().map_or(std::ptr::null_mut(), |(_, index)| self.contexts[index].get().cast())
+        in_flight.min().map_or(std::ptr::null_mut(), |(_, index)| self.contexts[index].get().cast())
     }
 
     /// Takes the completed operation with this context; `None` for an injected message, which has no context.
@@ -691,7 +691,7 @@ impl Drop for Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Port").field("domain", &self.domain).field("under_way", &self.under_way()).finish()
+        f.debug_struct("Port").field("domain", &self.domain).field("under_way", &self.in_flight()).finish()
     }
 }
 

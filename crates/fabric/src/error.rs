@@ -13,10 +13,10 @@ pub enum Error {
     #[error("libfabric cannot be used: {0}. Debian's package is libfabric1; versions from 1.17 on will do")]
     Library(String),
     /// No provider is what was wished for.
-    #[error("no fabric {wish}: {why}. `fabcache fabric` tells what this machine has")]
+    #[error("no fabric {requirements}: {why}. `fabcache fabric` tells what this machine has")]
     NoProvider {
         /// What was wished for, as `from provider x`.
-        wish: String,
+        requirements: String,
         /// The available alternatives.
         why: String,
     },

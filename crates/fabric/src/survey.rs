@@ -69,9 +69,9 @@ impl Library {
     ///
     /// # Errors
     /// No provider meets the requirements; the error lists the available ones.
-    pub fn pick(&'static self, wish: &ProviderRequirements) -> Result<Provider, Error> {
+    pub fn pick(&'static self, requirements: &ProviderRequirements) -> Result<Provider, Error> {
         let survey = self.survey()?;
-        survey.choose(wish).cloned()
+        survey.choose(requirements).cloned()
     }
 
     /// Returns the provider with this name that reaches a peer at `host` and whose endpoint names have this format
@@ -83,52 +83,59 @@ impl Library {
         &'static self,
         host: Option<IpAddr>,
         address_format: u32,
-        wish: &ProviderRequirements,
+        requirements: &ProviderRequirements,
     ) -> Result<Provider, Error> {
-        let wish = &ProviderRequirements { only_this_host: false, ..wish.clone() };
+        let requirements = &ProviderRequirements { only_this_host: false, ..requirements.clone() };
         let mut interface = None;
-        if let (Some(host), None) = (host, &wish.interface) {
+        if let (Some(host), None) = (host, &requirements.interface) {
             let found = self.list(Some(self.hints()?), Some(host)).unwrap_or_default();
             let survey = Survey { providers: found, rejected: Vec::new() };
-            if let Some(provider) = survey.pick_of(address_format, wish) {
+            if let Some(provider) = survey.pick_of(address_format, requirements) {
                 return Ok(provider.clone());
             }
-            interface = survey.pick(wish).map(|provider| provider.interface.clone());
+            interface = survey.pick(requirements).map(|provider| provider.interface.clone());
         }
         let survey = self.survey()?;
-        let beside =
-            ProviderRequirements { interface: interface.or_else(|| wish.interface.clone()), ..wish.clone() };
-        let picked = survey.pick_of(address_format, &beside).or_else(|| survey.pick_of(address_format, wish));
-        picked.map_or_else(|| survey.choose(wish), Ok).cloned()
+        let beside = ProviderRequirements {
+            interface: interface.or_else(|| requirements.interface.clone()),
+            ..requirements.clone()
+        };
+        let picked =
+            survey.pick_of(address_format, &beside).or_else(|| survey.pick_of(address_format, requirements));
+        picked.map_or_else(|| survey.choose(requirements), Ok).cloned()
     }
 }
 
 impl Survey {
     /// Returns the best provider that meets the requirements.
-    pub fn pick(&self, wish: &ProviderRequirements) -> Option<&Provider> {
-        self.providers.iter().find(|provider| self.excludes(provider, wish).is_none())
+    pub fn pick(&self, requirements: &ProviderRequirements) -> Option<&Provider> {
+        self.providers.iter().find(|provider| self.excludes(provider, requirements).is_none())
     }
 
     /// Returns the best provider that meets the requirements and whose endpoint names have this format.
-    pub(crate) fn pick_of(&self, address_format: u32, wish: &ProviderRequirements) -> Option<&Provider> {
+    pub(crate) fn pick_of(
+        &self,
+        address_format: u32,
+        requirements: &ProviderRequirements,
+    ) -> Option<&Provider> {
         let is_so = |provider: &&Provider| provider.address_format == address_format;
-        self.providers.iter().filter(is_so).find(|provider| self.excludes(provider, wish).is_none())
+        self.providers.iter().filter(is_so).find(|provider| self.excludes(provider, requirements).is_none())
     }
 
     /// Like [`Survey::pick`].
     ///
     /// # Errors
     /// No provider meets the requirements; the error lists the requirements and the available providers.
-    pub fn choose(&self, wish: &ProviderRequirements) -> Result<&Provider, Error> {
-        self.pick(wish).ok_or_else(|| self.refusal(wish))
+    pub fn choose(&self, requirements: &ProviderRequirements) -> Result<&Provider, Error> {
+        self.pick(requirements).ok_or_else(|| self.refusal(requirements))
     }
 
     /// Why it is not the one that is picked; none if it is.
-    pub fn why_not(&self, provider: &Provider, wish: &ProviderRequirements) -> Option<String> {
-        if let Some(why) = self.excludes(provider, wish) {
+    pub fn why_not(&self, provider: &Provider, requirements: &ProviderRequirements) -> Option<String> {
+        if let Some(why) = self.excludes(provider, requirements) {
             return Some(why.into());
         }
-        let picked = self.pick(wish)?;
+        let picked = self.pick(requirements)?;
         if picked.is_same(provider) {
             return None;
         }
@@ -145,19 +152,19 @@ impl Survey {
         })
     }
 
-    fn refusal(&self, wish: &ProviderRequirements) -> Error {
-        let provider = wish.provider.as_deref();
+    fn refusal(&self, requirements: &ProviderRequirements) -> Error {
+        let provider = requirements.provider.as_deref();
         let mut text = provider.map_or(String::new(), |name| format!("from provider {name:?} "));
-        let elsewhere = ProviderRequirements { only_this_host: false, ..wish.clone() };
-        let is_elsewhere = wish.stays_here() && self.pick(&elsewhere).is_some();
-        match &wish.interface {
+        let elsewhere = ProviderRequirements { only_this_host: false, ..requirements.clone() };
+        let is_elsewhere = requirements.stays_here() && self.pick(&elsewhere).is_some();
+        match &requirements.interface {
             Some(interface) => text.push_str(&format!("at interface {interface:?} ")),
             None if is_elsewhere => text.push_str("that only this host reaches "),
             None => {}
         }
         let named = |name: &str| provider.is_none_or(|wished| is_named(name, wished));
         let at = |other: &&RejectedProvider| {
-            wish.interface.as_ref().is_none_or(|interface| *interface == other.interface)
+            requirements.interface.as_ref().is_none_or(|interface| *interface == other.interface)
         };
         let rejected = self.rejected.iter().filter(|other| named(&other.name)).filter(at);
         // Named in full first.
@@ -179,12 +186,12 @@ impl Survey {
                 format!("there are {}", names.join(" "))
             }
         };
-        Error::NoProvider { wish: text.trim_end().into(), why }
+        Error::NoProvider { requirements: text.trim_end().into(), why }
     }
 
     /// Why a provider is not as wished for; none if it is.
-    fn excludes(&self, provider: &Provider, wish: &ProviderRequirements) -> Option<&'static str> {
-        if let Some(wished) = &wish.provider {
+    fn excludes(&self, provider: &Provider, requirements: &ProviderRequirements) -> Option<&'static str> {
+        if let Some(wished) = &requirements.provider {
             // `net` is one by itself, and names `net;ofi_rxm` only where it is not there.
             let is_whole = self.providers.iter().any(|other| other.name == *wished);
             if provider.name != *wished && (is_whole || !is_named(&provider.name, wished)) {
@@ -194,14 +201,14 @@ impl Survey {
         let is_interface = |wished: &String| {
             *wished == provider.interface || provider.address.is_some_and(|at| at.to_string() == *wished)
         };
-        if wish.interface.as_ref().is_some_and(|wished| !is_interface(wished)) {
+        if requirements.interface.as_ref().is_some_and(|wished| !is_interface(wished)) {
             return Some("another interface is named");
         }
         // What lies in one host's memory is no fabric for who did not ask for it.
-        if provider.name == "shm" && wish.provider.is_none() {
+        if provider.name == "shm" && requirements.provider.is_none() {
             return Some("is memory of this host, which any process of its user can write: only if named");
         }
-        let is_elsewhere = wish.stays_here() && !provider.is_only_this_host();
+        let is_elsewhere = requirements.stays_here() && !provider.is_only_this_host();
         is_elsewhere.then_some("other hosts reach it as well")
     }
 }
@@ -242,13 +249,13 @@ mod tests {
         }
     }
 
-    fn wish(provider: &str, interface: &str, only_this_host: bool) -> ProviderRequirements {
+    fn requirements(provider: &str, interface: &str, only_this_host: bool) -> ProviderRequirements {
         let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         ProviderRequirements { provider: given(provider), interface: given(interface), only_this_host }
     }
 
-    fn picked(survey: &Survey, wish: &ProviderRequirements) -> String {
-        survey.pick(wish).expect("one is as wished for").identity()
+    fn picked(survey: &Survey, requirements: &ProviderRequirements) -> String {
+        survey.pick(requirements).expect("one is as wished for").identity()
     }
 
     #[test]
@@ -267,8 +274,8 @@ mod tests {
             ("shm", "", false, "shm,shm,,"),
             ("odd", "", false, "odd,odd0,,192.0.2.3"),
         ] {
-            let wish = wish(provider, interface, only_this_host);
-            assert_eq!(picked(&survey, &wish), expected, "{wish:?}");
+            let requirements = requirements(provider, interface, only_this_host);
+            assert_eq!(picked(&survey, &requirements), expected, "{requirements:?}");
         }
         let hardware = in_order(vec![
             provider("tcp;ofi_rxm", "eth0", Some("192.0.2.2")),
@@ -277,19 +284,19 @@ mod tests {
         ]);
         let survey = Survey { providers: hardware, rejected: Vec::new() };
         assert_eq!(picked(&survey, &ProviderRequirements::default()), "efa,rdmap0,,");
-        assert_eq!(picked(&survey, &wish("verbs", "", false)), "verbs;ofi_rxm,mlx5_0,,198.51.100.2");
+        assert_eq!(picked(&survey, &requirements("verbs", "", false)), "verbs;ofi_rxm,mlx5_0,,198.51.100.2");
         // None of these says whom it reaches; all but memory are networks.
         for (name, interface) in [("efa", "rdmap0"), ("cxi", "cxi0"), ("psm3", "mlx5_0"), ("opx", "hfi1_0")] {
             let only = |providers| Survey { providers, rejected: Vec::new() };
             let alone = only(vec![provider(name, interface, None)]);
-            assert_eq!(alone.pick(&wish("", "", true)).map(Provider::identity), None, "{name}");
-            let error = alone.choose(&wish(name, "", true)).expect_err(name).to_string();
+            assert_eq!(alone.pick(&requirements("", "", true)).map(Provider::identity), None, "{name}");
+            let error = alone.choose(&requirements(name, "", true)).expect_err(name).to_string();
             assert!(error.contains("the networks that may come"), "{error}");
-            assert_eq!(picked(&alone, &wish(name, interface, true)), format!("{name},{interface},,"));
+            assert_eq!(picked(&alone, &requirements(name, interface, true)), format!("{name},{interface},,"));
             let both = [provider(name, interface, None), provider("tcp;ofi_rxm", "lo", Some("127.0.0.1"))];
             let both = only(in_order(both.into()));
-            assert_eq!(picked(&both, &wish("", "", true)), "tcp;ofi_rxm,lo,,127.0.0.1");
-            assert_eq!(picked(&both, &wish("", "", false)), format!("{name},{interface},,"));
+            assert_eq!(picked(&both, &requirements("", "", true)), "tcp;ofi_rxm,lo,,127.0.0.1");
+            assert_eq!(picked(&both, &requirements("", "", false)), format!("{name},{interface},,"));
         }
     }
 
@@ -303,7 +310,7 @@ mod tests {
         ]);
         let survey = Survey { providers, rejected: Vec::new() };
         let picked = |kind, interface| {
-            survey.pick_of(kind, &wish("tcp;ofi_rxm", interface, false)).map(Provider::identity)
+            survey.pick_of(kind, &requirements("tcp;ofi_rxm", interface, false)).map(Provider::identity)
         };
         assert_eq!(picked(2, "").as_deref(), Some("tcp;ofi_rxm,eth0,,192.0.2.2"));
         assert_eq!(picked(2, "lo").as_deref(), Some("tcp;ofi_rxm,lo,,127.0.0.1"));
@@ -314,8 +321,8 @@ mod tests {
     #[test]
     fn all_others_are_told_why_not() {
         let survey = survey();
-        let whys = |wish: ProviderRequirements| -> Vec<Option<String>> {
-            survey.providers.iter().map(|provider| survey.why_not(provider, &wish)).collect()
+        let whys = |requirements: ProviderRequirements| -> Vec<Option<String>> {
+            survey.providers.iter().map(|provider| survey.why_not(provider, &requirements)).collect()
         };
         let told = |whys: &[Option<String>]| whys.iter().filter(|why| why.is_none()).count();
         let any = whys(ProviderRequirements::default());
@@ -333,26 +340,26 @@ mod tests {
             let why = survey.why_not(provider, &ProviderRequirements::default()).unwrap_or_default();
             assert_eq!(why, expected, "{provider:?}");
         }
-        let local = whys(wish("", "", true));
-        let named = whys(wish("net", "", false));
+        let local = whys(requirements("", "", true));
+        let named = whys(requirements("net", "", false));
         assert_eq!((told(&any), told(&local), told(&named)), (1, 1, 1));
         assert_eq!(local[0].as_deref(), Some("other hosts reach it as well"));
         assert_eq!(named[0].as_deref(), Some("another provider is named"));
-        assert!(whys(wish("none", "", false)).iter().all(Option::is_some));
+        assert!(whys(requirements("none", "", false)).iter().all(Option::is_some));
     }
 
     #[test]
     fn who_wishes_for_what_is_not_there_is_told_what_is() {
-        for (wish, culprits) in [
-            (wish("nothing", "", false), ["\"nothing\"", "there are tcp;ofi_rxm,eth0"]),
-            (wish("udp", "", false), ["\"udp\"", "only datagrams"]),
-            (wish("net", "", true), ["only this host", "name its interface"]),
-            (wish("tcp", "eth9", false), ["\"eth9\"", "tcp;ofi_rxm,lo"]),
+        for (requirements, culprits) in [
+            (requirements("nothing", "", false), ["\"nothing\"", "there are tcp;ofi_rxm,eth0"]),
+            (requirements("udp", "", false), ["\"udp\"", "only datagrams"]),
+            (requirements("net", "", true), ["only this host", "name its interface"]),
+            (requirements("tcp", "eth9", false), ["\"eth9\"", "tcp;ofi_rxm,lo"]),
         ] {
-            let error = survey().choose(&wish).expect_err("none is so").to_string();
+            let error = survey().choose(&requirements).expect_err("none is so").to_string();
             assert!(culprits.iter().all(|culprit| error.contains(culprit)), "{error}");
         }
-        let error = survey().choose(&wish("nothing", "", true)).expect_err("none is so").to_string();
+        let error = survey().choose(&requirements("nothing", "", true)).expect_err("none is so").to_string();
         assert!(!error.contains("only this host"), "{error}");
         let error = Survey::default()
             .choose(&ProviderRequirements::default())

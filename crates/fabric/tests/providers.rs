@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn wish() -> ProviderRequirements {
+fn requirements() -> ProviderRequirements {
     let text = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
     let (provider, interface) = text.split_once(',').map_or((&*text, None), |(name, at)| (name, Some(at)));
     ProviderRequirements {
@@ -32,11 +32,11 @@ fn wish() -> ProviderRequirements {
 /// Of both ends; the first one's is the client's.
 fn domains() -> [Arc<Domain>; 2] {
     let [client, server] = ["FABCACHE_CLIENT_INTERFACE", "FABCACHE_SERVER_INTERFACE"]
-        .map(|name| std::env::var(name).ok().or_else(|| wish().interface));
+        .map(|name| std::env::var(name).ok().or_else(|| requirements().interface));
     let library = Library::open().expect("libfabric is there");
     let open = |interface: &Option<String>| {
-        let wish = ProviderRequirements { interface: interface.clone(), ..wish() };
-        Domain::open(&library.pick(&wish).expect("a provider")).expect("it opens")
+        let requirements = ProviderRequirements { interface: interface.clone(), ..requirements() };
+        Domain::open(&library.pick(&requirements).expect("a provider")).expect("it opens")
     };
     let a = open(&client);
     let b = if client == server { Arc::clone(&a) } else { open(&server) };
@@ -202,7 +202,7 @@ fn several_places_are_read_at_once_where_that_is_one_operation() {
         let refused = a.read_places(to_b, &places, pool.take().expect("free"), 6).expect_err("too much");
         assert!(!refused.error.is_again(), "{count} of {len}: {}", refused.error);
     }
-    assert_eq!((a.under_way(), pool.free()), (0, 2));
+    assert_eq!((a.in_flight(), pool.free()), (0, 2));
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_port_that_is_dropped_gives_back_what_its_operations_had() {
     for token in 0..8 {
         a.receive(pool.take().expect("free"), token).expect("posted");
     }
-    assert_eq!((pool.free(), a.under_way()), (0, 8));
+    assert_eq!((pool.free(), a.in_flight()), (0, 8));
     drop(a);
     assert_eq!(pool.free(), 8);
 }
@@ -394,7 +394,7 @@ fn what_is_not_there_is_named() {
         .expect_err("none");
     assert!(error.to_string().contains("no such"), "{error}");
     let error = library
-        .pick(&ProviderRequirements { interface: Some("nowhere0".into()), ..wish() })
+        .pick(&ProviderRequirements { interface: Some("nowhere0".into()), ..requirements() })
         .expect_err("no such interface");
     assert!(error.to_string().contains("nowhere0"), "{error}");
     assert!(!library.survey().expect("a list").providers.is_empty());

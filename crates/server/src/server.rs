@@ -78,7 +78,7 @@ impl Server {
         let clients = settings.connections_max as usize;
         let (fabric, ports) = Fabric::open(settings.fabric.as_ref(), &store, settings.threads, clients);
         let is_shared = settings.shm.is_some() || fabric.opened().is_some();
-        let life = is_shared.then(|| keep_life(&store)).transpose()?;
+        let life = is_shared.then(|| start_liveness(&store)).transpose()?;
         let watchers = Arc::new(Watchers::default());
         let inboxes: std::io::Result<Box<[Inbox]>> = (0..settings.threads).map(|_| Inbox::new()).collect();
         let (order_sender, orders) = channel();
@@ -180,7 +180,7 @@ impl Observer for EvictionReporter {
 
     fn evicted(&self, key: &[u8], info: &ItemInfo) {
         let Some(shared) = self.0.upgrade() else { return };
-        shared.tell(topic::EVICTIONS, || {
+        shared.notify_watchers(topic::EVICTIONS, || {
             let fetch = if info.fetched { "yes" } else { "no" };
             let ttl = info.ttl.map_or(-1, i64::from);
             let (key, la, size) = (encoded(key), info.idle, info.len);
@@ -214,7 +214,7 @@ fn make_store(settings: &Settings) -> Result<Store> {
 }
 
 /// Lets those who read the memory see that its server lives.
-fn keep_life(store: &Arc<Store>) -> Result<Liveness> {
+fn start_liveness(store: &Arc<Store>) -> Result<Liveness> {
     Liveness::keep(store).context(
         "cannot give a sign of life that the system takes away when this process ends (--shm, --fabric); it takes robust \
          futexes",

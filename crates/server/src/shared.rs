@@ -231,15 +231,15 @@ impl Shared {
 
     /// Tells watchers of a topic; the line is made only if somebody wants it.
     #[inline]
-    pub fn tell(&self, topic: u32, line: impl FnOnce() -> String) {
+    pub fn notify_watchers(&self, topic: u32, line: impl FnOnce() -> String) {
         if self.watchers.wants(topic) {
-            self.tell_now(topic, &line());
+            self.notify_watchers_now(topic, &line());
         }
     }
 
     #[cold]
-    fn tell_now(&self, topic: u32, line: &str) {
-        for worker in self.watchers.tell(topic, line) {
+    fn notify_watchers_now(&self, topic: u32, line: &str) {
+        for worker in self.watchers.publish(topic, line) {
             self.inboxes[worker].wake();
         }
     }

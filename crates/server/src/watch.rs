@@ -110,7 +110,7 @@ impl Watchers {
     }
 
     /// Tells those who want to know. `what` follows time and number on the line. Returns the workers to wake.
-    pub fn tell(&self, topic: u32, what: &str) -> Vec<usize> {
+    pub fn publish(&self, topic: u32, what: &str) -> Vec<usize> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let number = self.next_line.fetch_add(1, Ordering::Relaxed) + 1;
         let mut line = String::with_capacity(what.len() + 48);
@@ -188,9 +188,9 @@ mod tests {
         let one = watchers.add(topic::FETCHERS, 3).expect("room");
         let two = watchers.add(topic::MUTATIONS | topic::FETCHERS, 1).expect("room");
         assert!(watchers.wants(topic::MUTATIONS) && !watchers.wants(topic::EVICTIONS));
-        assert_eq!(watchers.tell(topic::FETCHERS, "type=item_get key=a"), [3, 1]);
-        assert!(watchers.tell(topic::FETCHERS, "type=item_get key=b").is_empty(), "they are awake");
-        assert_eq!(watchers.tell(topic::MUTATIONS, "type=item_store"), [] as [usize; 0]);
+        assert_eq!(watchers.publish(topic::FETCHERS, "type=item_get key=a"), [3, 1]);
+        assert!(watchers.publish(topic::FETCHERS, "type=item_get key=b").is_empty(), "they are awake");
+        assert_eq!(watchers.publish(topic::MUTATIONS, "type=item_store"), [] as [usize; 0]);
         let mut lines = Vec::new();
         watchers.take(one, &mut lines);
         let text = String::from_utf8(lines).expect("text");
@@ -206,14 +206,14 @@ mod tests {
         let id = watchers.add(topic::FETCHERS, 0).expect("room");
         let what = "x".repeat(1000);
         for _ in 0..400 {
-            watchers.tell(topic::FETCHERS, &what);
+            watchers.publish(topic::FETCHERS, &what);
         }
         let mut lines = Vec::new();
         watchers.take(id, &mut lines);
         assert!(lines.len() <= WATCHER_BYTES_MAX);
         let skipped = watchers.counts().skipped;
         assert!(skipped > 0);
-        watchers.tell(topic::FETCHERS, "again");
+        watchers.publish(topic::FETCHERS, "again");
         lines.clear();
         watchers.take(id, &mut lines);
         assert!(String::from_utf8(lines).expect("text").starts_with(&format!("[skipped={skipped}]\n")));

@@ -70,12 +70,13 @@ struct Reach {
 impl Reach {
     fn open(provider: &str) -> Reach {
         let only_this_host = !provider.starts_with("verbs");
-        let wish = ProviderRequirements {
+        let requirements = ProviderRequirements {
             provider: Some(provider.to_owned()),
             interface: interface("CLIENT"),
             only_this_host,
         };
-        let provider = Library::open().expect("libfabric is there").pick(&wish).expect("the server has it");
+        let provider =
+            Library::open().expect("libfabric is there").pick(&requirements).expect("the server has it");
         let domain = Domain::open(&provider).expect("it opens");
         let port = Endpoint::open(&domain, EndpointOptions { operations: 64, peers: 1, waits: false });
         let pool = Pool::new(&domain, receives_for(CREDITS) + 4, MESSAGE_BYTES).expect("memory");

@@ -6,7 +6,7 @@ mod common;
 use common::outside::map_all;
 use common::{get, set, store};
 use fabcache_layout::KeyHash;
-use fabcache_layout::reader::{Location, Mapped, ReadOutcome, Rejection, Validation, reads_to_tell};
+use fabcache_layout::reader::{Location, Mapped, ReadOutcome, Rejection, Validation, reads_to_report};
 use fabcache_layout::slot::FREQUENCY_MAX;
 use fabcache_store::{Access, Handle};
 
@@ -101,7 +101,7 @@ impl Client {
         if let Some(kept) = self.kept.get_mut(place) {
             *kept = Some((number, hit.location));
         }
-        let reads = reads_to_tell(&hit, (self.random.next() >> 32) as u32);
+        let reads = reads_to_report(&hit, (self.random.next() >> 32) as u32);
         if reads > 0 {
             self.told.push(Access { hash: self.mapped.reader().hash(key), reads });
         }

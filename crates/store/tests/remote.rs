@@ -88,9 +88,12 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
                 while let Some(done) = remote.next_done() {
                     assert_eq!(value_of(&done, &mut fabric), Some(content(done.token)), "key {}", done.token);
                     let Found::Hit(hit, _) = done.found else { unreachable!("it has a value") };
-                    assert_eq!((hit.flags, hit.frequency.is_none()), (done.token as u32 % 3, done.was_kept));
-                    assert!(round == 2 || !done.was_kept);
-                    forgotten += u64::from(round == 2 && !done.was_kept);
+                    assert_eq!(
+                        (hit.flags, hit.frequency.is_none()),
+                        (done.token as u32 % 3, done.was_cached)
+                    );
+                    assert!(round == 2 || !done.was_cached);
+                    forgotten += u64::from(round == 2 && !done.was_cached);
                     seen += 1;
                 }
                 assert_eq!((seen, remote.gets_under_way(), remote.fetches_under_way()), (32, 0, 0));
@@ -148,7 +151,7 @@ fn long_values_are_put_together_from_chunks() {
                 fabric.run(&mut remote, now(&handle));
                 let done = remote.next_done().expect("over");
                 assert!(value_of(&done, &mut fabric).as_ref() == Some(&content), "{len}: {:?}", done.found);
-                assert_eq!(done.was_kept, kept);
+                assert_eq!(done.was_cached, kept);
             }
         }
     }
@@ -173,7 +176,11 @@ fn a_kept_location(expires: bool, happens: impl Fn(&Handle, &SetClock), expected
         fabric.run(&mut remote, now(&handle));
         let done = remote.next_done().expect("over");
         assert_eq!(value_of(&done, &mut fabric).as_deref(), expected, "{:?}", done.found);
-        assert!(!done.was_kept && matches!(done.found, Found::Hit(..) | Found::Miss(_)), "{:?}", done.found);
+        assert!(
+            !done.was_cached && matches!(done.found, Found::Hit(..) | Found::Miss(_)),
+            "{:?}",
+            done.found
+        );
         assert!(remote.is_kept(b"key") == expected.is_some(), "a stale location is dropped");
     }
 }
@@ -272,7 +279,7 @@ fn a_state_that_was_written_over_does_not_unflush_an_item() {
             if fetch.offset == offset {
                 break;
             }
-            if fabric.under_way() == 2 {
+            if fabric.in_flight() == 2 {
                 (0..2).for_each(|_| fabric.go_on(usize::MAX, &mut first));
                 while fabric.hand_in(&mut remote, now(&handle), false, &mut first) {}
             }
@@ -404,7 +411,7 @@ fn what_has_expired_is_not_read_by_an_older_line() {
             }
             fabric.run(&mut remote, second);
             let done = remote.next_done().expect("over");
-            assert!(done.was_kept == is_kept || !matches!(done.found, Found::Hit(..)));
+            assert!(done.was_cached == is_kept || !matches!(done.found, Found::Hit(..)));
             value_of(&done, &mut fabric).map(|value| value.len())
         };
         for expires_at in 1..4 {
@@ -690,7 +697,7 @@ impl Run<'_> {
                     past.had(from, |was| was == Was::Version(version) || was == Was::Expiring(version)),
                     "key {number}: {version} was gone when the GET began"
                 );
-                self.kept += u64::from(done.was_kept);
+                self.kept += u64::from(done.was_cached);
                 self.hits += 1;
             }
             Found::Miss(miss) => {

@@ -174,9 +174,9 @@ impl Client for ShmClient {
         while !bytes.is_empty() {
             let outgoing = self.channel()?.outgoing();
             let sent = outgoing.send(&[io::IoSlice::new(bytes)]).map_err(io::Error::other)?;
-            let must_ring = outgoing.must_ring();
+            let must_notify = outgoing.must_notify();
             bytes = &bytes[sent..];
-            if must_ring {
+            if must_notify {
                 self.socket.write_all(b"!")?;
             }
             if !bytes.is_empty() {
@@ -195,7 +195,7 @@ impl Client for ShmClient {
         loop {
             let mut bytes = Vec::new();
             self.channel()?.incoming().append_to(&mut bytes, 16 << 10).map_err(io::Error::other)?;
-            if self.channel()?.incoming().must_ring() {
+            if self.channel()?.incoming().must_notify() {
                 // A server that has left needs no bell.
                 let _ = self.socket.write_all(b"!");
             }

@@ -338,7 +338,7 @@ fn reads_that_do_not_end_keep_no_buffers_from_others() {
         server.progress();
         (server.port().links() == 2).then_some(())
     });
-    assert!(server.port().left_over() > 0);
+    assert!(server.port().orphaned() > 0);
     let until = Instant::now() + ENDING_TIME_MAX;
     while Instant::now() < until {
         server.progress();
@@ -355,7 +355,7 @@ fn reads_that_do_not_end_keep_no_buffers_from_others() {
     drop((idle, idles_link));
     wait_until(|| {
         server.progress();
-        (server.port().left_over() == 0).then_some(())
+        (server.port().orphaned() == 0).then_some(())
     });
     echo(&server, &mut client, &mut link, 2_000_000);
 }

@@ -39,14 +39,14 @@ const PIPELINED_SECONDS: f64 = 0.2;
 const BATCH: usize = 48;
 
 /// Experiments as they are made.
-type SplitBuffer = Result<Vec<Box<dyn Experiment>>>;
+type Experiments = Result<Vec<Box<dyn Experiment>>>;
 
 /// How a set is made.
 struct SetDefinition {
     name: &'static str,
     /// Rounds of a full run: odd, so that one is in the middle.
     rounds: u32,
-    parts: fn(&SetOptions) -> SplitBuffer,
+    parts: fn(&SetOptions) -> Experiments,
 }
 
 /// How sets are made.
@@ -119,7 +119,7 @@ impl Set {
 }
 
 /// A few cases of what matters most: single calls, many clients, many keys at once.
-fn quick(wishes: &SetOptions) -> SplitBuffer {
+fn quick(wishes: &SetOptions) -> Experiments {
     let short = SetOptions { quick: true, ..*wishes };
     let SetOptions { verify, key_bytes, .. } = short;
     let latency = Latency::standard(true, verify, key_bytes)?;
@@ -138,27 +138,27 @@ fn quick(wishes: &SetOptions) -> SplitBuffer {
     ])
 }
 
-fn latency(wishes: &SetOptions) -> SplitBuffer {
+fn latency(wishes: &SetOptions) -> Experiments {
     Ok(vec![Box::new(Latency::standard(wishes.quick, wishes.verify, wishes.key_bytes)?)])
 }
 
-fn throughput(wishes: &SetOptions) -> SplitBuffer {
+fn throughput(wishes: &SetOptions) -> Experiments {
     let throughput = Throughput::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
     Ok(vec![Box::new(Throughput { load: wishes.load(throughput.load), ..throughput })])
 }
 
-fn multiget(wishes: &SetOptions) -> SplitBuffer {
+fn multiget(wishes: &SetOptions) -> Experiments {
     let multiget = Multiget::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
     Ok(vec![Box::new(Multiget { load: wishes.load(multiget.load), ..multiget })])
 }
 
-fn mixture(wishes: &SetOptions) -> SplitBuffer {
+fn mixture(wishes: &SetOptions) -> Experiments {
     let mixture = Mixture::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
     Ok(vec![Box::new(Mixture { load: wishes.load(mixture.load), ..mixture })])
 }
 
 /// One connection, with one request under way or with many: where a server's own work shows, and not the system's.
-fn pipelined(wishes: &SetOptions) -> SplitBuffer {
+fn pipelined(wishes: &SetOptions) -> Experiments {
     let mut parts: Vec<Box<dyn Experiment>> = Vec::new();
     let load = |standard: Load, pipeline: usize, get_share: f64| {
         let mut load = wishes.load(standard);
@@ -181,20 +181,20 @@ fn pipelined(wishes: &SetOptions) -> SplitBuffer {
     Ok(parts)
 }
 
-fn nonblocking(wishes: &SetOptions) -> SplitBuffer {
+fn nonblocking(wishes: &SetOptions) -> Experiments {
     Ok(vec![Box::new(NonBlocking::standard(wishes.quick, wishes.verify, wishes.key_bytes)?)])
 }
 
-fn hybrid(wishes: &SetOptions) -> SplitBuffer {
+fn hybrid(wishes: &SetOptions) -> Experiments {
     let hybrid = Hybrid::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
     Ok(vec![Box::new(Hybrid { flushes: wishes.empties, ..hybrid })])
 }
 
-fn blocks(wishes: &SetOptions) -> SplitBuffer {
+fn blocks(wishes: &SetOptions) -> Experiments {
     Ok(vec![Box::new(Blocks::standard(wishes.quick, wishes.verify, wishes.key_bytes)?)])
 }
 
-fn trace(wishes: &SetOptions) -> SplitBuffer {
+fn trace(wishes: &SetOptions) -> Experiments {
     let plan = ReplayPlan { flushes: wishes.empties, ..ReplayPlan::new(wishes.quick, wishes.verify) };
     Ok(vec![Box::new(Replay::new(Vec::new(), plan))])
 }

@@ -41,7 +41,7 @@ pub const RAW: &str = "raw";
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The provider, and its interface.
-    pub wish: ProviderRequirements,
+    pub requirements: ProviderRequirements,
     /// The client's interface, if that is another.
     pub client_interface: Option<String>,
     /// Clients that choose between reading and asking are measured, too, and keys that are asked for many at once.
@@ -64,7 +64,7 @@ pub struct Plan {
 ///
 /// # Errors
 /// A part is empty.
-pub fn wish(text: &str) -> Result<ProviderRequirements> {
+pub fn requirements(text: &str) -> Result<ProviderRequirements> {
     let (provider, interface) = text.split_once(',').map_or((text, None), |(name, at)| (name, Some(at)));
     if provider.is_empty() || interface.is_some_and(str::is_empty) {
         bail!("{text:?} is not PROVIDER or PROVIDER,INTERFACE, such as verbs or 'tcp;ofi_rxm,lo'");
@@ -77,10 +77,10 @@ pub fn wish(text: &str) -> Result<ProviderRequirements> {
 ///
 /// # Errors
 /// libfabric is not installed, or no provider meets the requirements.
-pub fn provider(wish: &ProviderRequirements) -> Result<Provider> {
+pub fn provider(requirements: &ProviderRequirements) -> Result<Provider> {
     let library = Library::open()?;
-    let here = library.pick(&ProviderRequirements { only_this_host: true, ..wish.clone() });
-    Ok(here.or_else(|_| library.pick(wish))?)
+    let here = library.pick(&ProviderRequirements { only_this_host: true, ..requirements.clone() });
+    Ok(here.or_else(|_| library.pick(requirements))?)
 }
 
 /// The client's end of a provider: the same, unless it has an interface of its own.
@@ -103,7 +103,7 @@ pub fn measure(
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(Reads, Vec<Figure>)> {
-    let provider = provider(&plan.wish)?;
+    let provider = provider(&plan.requirements)?;
     let own = client_end(&provider, plan.client_interface.as_deref())?;
     pin(None, &CLIENT_CPU.into())?;
     progress("the store's own part");
@@ -166,11 +166,11 @@ mod tests {
 
     #[test]
     fn providers_are_named_with_their_interface_or_without() {
-        let both = wish("tcp;ofi_rxm,lo").expect("it is one");
+        let both = requirements("tcp;ofi_rxm,lo").expect("it is one");
         assert_eq!((both.provider.as_deref(), both.interface.as_deref()), (Some("tcp;ofi_rxm"), Some("lo")));
-        assert_eq!(wish("verbs").expect("it is one").interface, None);
+        assert_eq!(requirements("verbs").expect("it is one").interface, None);
         for text in ["", ",lo", "verbs,"] {
-            assert!(wish(text).is_err(), "{text:?}");
+            assert!(requirements(text).is_err(), "{text:?}");
         }
     }
 

@@ -139,7 +139,7 @@ impl Served {
     /// The last answer is on its way: nobody polls from now on.
     fn settle(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
-        while self.port.under_way() > RECEIVES {
+        while self.port.in_flight() > RECEIVES {
             ensure!(Instant::now() < until, "an answer is not sent");
             self.port.poll(&mut Vec::new())?;
         }

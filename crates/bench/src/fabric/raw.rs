@@ -209,7 +209,7 @@ impl Raw {
                 break now;
             }
         };
-        while self.port.under_way() > RECEIVES {
+        while self.port.in_flight() > RECEIVES {
             self.port.poll(&mut self.ended)?;
             ensure!(end.elapsed() < PATIENCE, "nothing comes to an end");
         }

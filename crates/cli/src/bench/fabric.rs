@@ -83,7 +83,7 @@ impl Arguments {
             "--seconds is more than 0 and at most 60"
         );
         let plan = Plan {
-            wish: fabric::wish(&self.provider)?,
+            requirements: fabric::requirements(&self.provider)?,
             client_interface: self.client_interface.clone(),
             chooses: self.auto,
             value_bytes: self.sizes.clone(),
@@ -107,7 +107,7 @@ impl Arguments {
 /// There is no such provider, a server does not come up, has no fabric or answers wrongly, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let plan = arguments.plan()?;
-    let provider = fabric::provider(&plan.wish)?;
+    let provider = fabric::provider(&plan.requirements)?;
     let own = fabric::client_end(&provider, plan.client_interface.as_deref())?;
     let at = plan.client_interface.iter().map(|_| format!(" at {}", own.interface)).collect::<String>();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);

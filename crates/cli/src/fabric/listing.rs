@@ -12,7 +12,8 @@ use super::trial::{Opened, Trial};
 #[derive(Debug, Serialize)]
 pub struct Listing {
     libfabric: String,
-    wish: String,
+    #[serde(rename = "wish")]
+    requirements: String,
     /// The providers that a server picks for clients of this host only, and for others.
     picked: Picked,
     order: Vec<&'static str>,
@@ -62,8 +63,13 @@ fn named(provider: &Provider) -> String {
 
 impl Listing {
     /// Of a survey, and what came of opening each.
-    pub fn new(libfabric: String, survey: &Survey, wish: &ProviderRequirements, trials: &[Trial]) -> Listing {
-        let here = ProviderRequirements { only_this_host: true, ..wish.clone() };
+    pub fn new(
+        libfabric: String,
+        survey: &Survey,
+        requirements: &ProviderRequirements,
+        trials: &[Trial],
+    ) -> Listing {
+        let here = ProviderRequirements { only_this_host: true, ..requirements.clone() };
         let usable = survey.providers.iter().zip(trials).map(|(provider, trial)| Usable {
             provider: provider.name.clone(),
             interface: provider.interface.clone(),
@@ -75,20 +81,21 @@ impl Listing {
             opened: trial.as_ref().ok().cloned(),
             fails: trial.as_ref().err().cloned(),
             why_not_this_host: survey.why_not(provider, &here),
-            why_not_networks: survey.why_not(provider, wish),
+            why_not_networks: survey.why_not(provider, requirements),
         });
         let unusable = survey.rejected.iter().map(|rejected| Unusable {
             provider: rejected.name.clone(),
             interface: rejected.interface.clone(),
             why: rejected.why,
         });
-        let wished = [&wish.provider, &wish.interface].map(|part| part.as_deref().unwrap_or("auto"));
+        let wished =
+            [&requirements.provider, &requirements.interface].map(|part| part.as_deref().unwrap_or("auto"));
         Listing {
             libfabric,
-            wish: if wish.interface.is_some() { wished.join(",") } else { wished[0].into() },
+            requirements: if requirements.interface.is_some() { wished.join(",") } else { wished[0].into() },
             picked: Picked {
                 this_host: survey.pick(&here).map(named),
-                networks: survey.pick(wish).map(named),
+                networks: survey.pick(requirements).map(named),
             },
             order: ORDER.to_vec(),
             usable: usable.collect(),
@@ -108,11 +115,12 @@ impl Listing {
     pub fn text(&self) -> String {
         let mut text = format!("libfabric {}\n", self.libfabric);
         let Picked { this_host, networks } = &self.picked;
-        let wish = if self.wish == "auto" { String::new() } else { format!(" '{}'", self.wish) };
+        let requirements =
+            if self.requirements == "auto" { String::new() } else { format!(" '{}'", self.requirements) };
         let told = |picked: &Option<String>| picked.clone().unwrap_or_else(|| "nothing".into());
         let _ = writeln!(
             text,
-            "fabcached --fabric{wish} takes {}, by which this host's clients come",
+            "fabcached --fabric{requirements} uses {} for clients of this host",
             told(this_host)
         );
         let _ = writeln!(text, "and with networks that may come (--fabric-peers) {}", told(networks));

@@ -20,7 +20,7 @@ use crate::bench::output;
 pub struct Arguments {
     /// Tell what a server with `--fabric PROVIDER,INTERFACE` would take; the best if it is left out, or `auto`
     #[arg(value_name = "PROVIDER[,INTERFACE]")]
-    wish: Option<String>,
+    requirements: Option<String>,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -33,7 +33,7 @@ pub struct Arguments {
 }
 
 /// What is wished for by the text of `--fabric`.
-pub fn wish(text: &str) -> ProviderRequirements {
+pub fn requirements(text: &str) -> ProviderRequirements {
     let (provider, interface) =
         text.split_once(',').map_or((text, None), |(provider, interface)| (provider, Some(interface)));
     let provider = Some(provider).filter(|name| !name.is_empty() && *name != "auto");
@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return output::print(&trial::open(library, identity)?);
     }
     let survey = library.survey()?;
-    let wanted = wish(arguments.wish.as_deref().unwrap_or_default());
+    let wanted = requirements(arguments.requirements.as_deref().unwrap_or_default());
     let program = std::env::current_exe().context("cannot tell which program this is")?;
     let patience = Duration::from_secs(arguments.patience);
     let trials = trial::all(&program, &survey.providers, patience);
@@ -84,7 +84,7 @@ mod tests {
             (",eth0", None, Some("eth0")),
             ("auto,fd00::2", None, Some("fd00::2")),
         ] {
-            let read = wish(text);
+            let read = requirements(text);
             assert_eq!(
                 (read.provider.as_deref(), read.interface.as_deref()),
                 (provider, interface),

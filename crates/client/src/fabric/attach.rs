@@ -27,7 +27,7 @@ use crate::item::Transport;
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
 use crate::shm::monotonic_ns;
-use crate::socket::{Socket, ask, ask_for_line};
+use crate::socket::{Socket, ask, request_line};
 use crate::stream::{Stream, Until};
 
 /// A server's description of its endpoint.
@@ -63,7 +63,7 @@ pub fn attach(
     deadline: Instant,
 ) -> Result<(Transport, FabricStream), AttachError> {
     let versions = format!("{CHANNEL_VERSION} {FORMAT_VERSION}");
-    let line = ask_for_words(socket, "hello", &versions, deadline)?;
+    let line = request_words(socket, "hello", &versions, deadline)?;
     let Some(offer) = Offer::of(&line) else { return Err(AttachError::Refused(no_offer(line))) };
     let host = socket.socket.peer_addr()?.as_socket().map(|address| address.ip());
     let began = Instant::now();
@@ -74,8 +74,8 @@ pub fn attach(
     // This time is not the server's: the first use of libfabric searches the whole machine for devices.
     let deadline = deadline + began.elapsed();
     // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
-    let asked_ns = monotonic_ns();
-    let line = ask_for_words(socket, "attach", &words(&end), deadline)?;
+    let requested_ns = monotonic_ns();
+    let line = request_words(socket, "attach", &words(&end), deadline)?;
     if !line.starts_with("FABRIC ") {
         return Err(AttachError::Refused(not_attached(line, end.name())));
     }
@@ -94,7 +94,7 @@ pub fn attach(
     let provider = domain.provider().name.clone();
     let one_sided = remote.reads(offer.is_one_sided && end.is_one_sided());
     if one_sided {
-        let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
+        let zero_ns = (requested_ns as i64).saturating_sub_unsigned(clock_ns);
         let sockets = Sockets::new(&socket.socket, &name, memory);
         let region = Region { domain, bytes: memory.bytes, secret, zero_ns, grace_ns, sockets };
         remote.know(region);
@@ -176,12 +176,12 @@ fn domain(
     {
         return Err(UnsupportedHere(format!("its provider is {provider:?}, and {name:?} is wanted")));
     }
-    let wish = ProviderRequirements {
+    let requirements = ProviderRequirements {
         provider: Some(provider.clone()),
         interface: wanted.interface.clone(),
         only_this_host: false,
     };
-    let domain = domains::domain(host, *address_format, &wish)?;
+    let domain = domains::domain(host, *address_format, &requirements)?;
     let own = domain.provider();
     if (own.protocol, own.address_format) != (*protocol, *address_format) {
         return Err(UnsupportedHere(format!("its {provider} and this machine's do not speak the same")));
@@ -254,14 +254,14 @@ fn base64(words: &mut SplitAsciiWhitespace<'_>) -> Option<Vec<u8>> {
 }
 
 /// Returns the server's words in answer to `fabric WHAT WORDS`, or the reason that a packet gives for having none.
-fn ask_for_words(
+fn request_words(
     Socket { socket, form }: &Socket,
     what: &str,
     words: &str,
     deadline: Instant,
 ) -> Result<String, AttachError> {
     if *form != Encoding::Binary {
-        let (line, _) = ask_for_line(socket, &format!("fabric {what} {words}\r\n"), deadline)?;
+        let (line, _) = request_line(socket, &format!("fabric {what} {words}\r\n"), deadline)?;
         return Ok(line.trim_end().into());
     }
     let order =

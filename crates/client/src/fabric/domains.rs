@@ -12,7 +12,7 @@ struct ServerFallback {
     process: Process,
     host: Option<IpAddr>,
     address_format: u32,
-    wish: ProviderRequirements,
+    requirements: ProviderRequirements,
 }
 
 /// Each as long as anybody uses it.
@@ -25,10 +25,15 @@ static OPEN: Mutex<Vec<(ServerFallback, Weak<Domain>)>> = Mutex::new(Vec::new())
 pub fn domain(
     host: Option<IpAddr>,
     address_format: u32,
-    wish: &ProviderRequirements,
+    requirements: &ProviderRequirements,
 ) -> Result<Arc<Domain>, Error> {
     let library = Library::open()?;
-    let asked = ServerFallback { process: Process::current(), host, address_format, wish: wish.clone() };
+    let asked = ServerFallback {
+        process: Process::current(),
+        host,
+        address_format,
+        requirements: requirements.clone(),
+    };
     // Held while it is opened: who wants the same would only open another.
     let mut open = OPEN.lock().expect("no thread panics while it opens an interface");
     open.retain(|(other, domain)| other.process == asked.process && domain.strong_count() > 0);
@@ -36,7 +41,7 @@ pub fn domain(
     if let Some(domain) = known {
         return Ok(domain);
     }
-    let domain = Domain::open(&library.pick_toward(host, address_format, wish)?)?;
+    let domain = Domain::open(&library.pick_toward(host, address_format, requirements)?)?;
     open.push((asked, Arc::downgrade(&domain)));
     Ok(domain)
 }

@@ -40,7 +40,7 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 pub struct GetSlot {
     state: Mutex<State>,
     /// So long it may take.
-    patience: Duration,
+    spin: Duration,
 }
 
 #[derive(Debug)]
@@ -68,9 +68,9 @@ pub struct GetCompletion {
 }
 
 impl GetSlot {
-    fn new(now: Instant, patience: Duration) -> GetSlot {
-        let state = State { over: None, waker: None, deadline: now + patience, was_late: false };
-        GetSlot { state: Mutex::new(state), patience }
+    fn new(now: Instant, spin: Duration) -> GetSlot {
+        let state = State { over: None, waker: None, deadline: now + spin, was_late: false };
+        GetSlot { state: Mutex::new(state), spin }
     }
 
     /// When it is to be given up, told to who waits from now on.
@@ -84,7 +84,7 @@ impl GetSlot {
     pub fn is_late(&self, now: Instant) -> bool {
         let mut state = self.lock();
         if now >= state.deadline && !std::mem::replace(&mut state.was_late, true) {
-            state.deadline = now + self.patience;
+            state.deadline = now + self.spin;
         }
         now >= state.deadline
     }
@@ -139,7 +139,7 @@ struct PendingRead {
     /// What is fetched by the same operation, behind it in its buffer.
     behind: Option<Fetch>,
     /// Whence its buffer is, if it is a caller's.
-    desk: Option<ReturnSlot>,
+    return_slot: Option<ReturnSlot>,
     /// It is read where it belongs.
     is_in_place: bool,
 }
@@ -168,7 +168,7 @@ pub struct RemoteGets {
     /// The end of the server that is read from.
     end: ServerEnd,
     /// For a server that may sleep while its queue is full.
-    bells: ClientDoorbells,
+    doorbells: ClientDoorbells,
     /// Reads since it was rung for.
     unrung: u32,
     ended: Vec<Completion>,
@@ -220,7 +220,7 @@ impl RemoteGets {
             next: None,
             joins: domain.provider().places_at_once >= 2,
             end: end.clone(),
-            bells: ClientDoorbells::default(),
+            doorbells: ClientDoorbells::default(),
             unrung: 0,
             ended: Vec::new(),
             accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
@@ -265,13 +265,13 @@ impl RemoteGets {
     pub fn begin(
         &mut self,
         key: &[u8],
-        (began, patience): (Instant, Duration),
+        (began, spin): (Instant, Duration),
         target: &mut Target,
     ) -> Option<(Arc<GetSlot>, bool)> {
         if self.is_over() || !self.has_room() {
             return None;
         }
-        let slot = Arc::new(GetSlot::new(began, patience));
+        let slot = Arc::new(GetSlot::new(began, spin));
         let begun = StartedGet { slot: Arc::clone(&slot), target: std::mem::take(target) };
         let token = self.begun.insert(begun) as u64;
         let now = self.now();
@@ -334,9 +334,9 @@ impl RemoteGets {
 
     fn take_in(&mut self, Completion { token, result, buffer, .. }: Completion, now: Now) {
         let posted = self.fetching.get_mut(token as usize).and_then(Option::take);
-        let Some(PendingRead { fetch, behind, desk, is_in_place }) = posted else { return };
+        let Some(PendingRead { fetch, behind, return_slot, is_in_place }) = posted else { return };
         let Fetch { id, len, to, .. } = fetch;
-        let held = BufferGuard::new(buffer, desk);
+        let held = BufferGuard::new(buffer, return_slot);
         // The connection of the two ends is broken with one that fails.
         self.is_broken |= result.is_err();
         let came = result.ok().map(|_| &held[..]);
@@ -383,7 +383,7 @@ impl RemoteGets {
                 }
             };
             let (fetch, behind) = (posted.fetch, posted.behind);
-            let (buffer, desk) = held.take();
+            let (buffer, return_slot) = held.take();
             let (place, token) = (self.place(fetch.offset), fetch.id.into());
             let read = match behind {
                 None => self.port.read(self.peer, place, buffer, 0..fetch.len, token),
@@ -398,20 +398,20 @@ impl RemoteGets {
                     if self.fetching.len() <= number {
                         self.fetching.resize_with(number + 1, || None);
                     }
-                    self.fetching[number] = Some(PendingRead { desk, ..posted });
+                    self.fetching[number] = Some(PendingRead { return_slot, ..posted });
                     self.count_read();
                 }
                 Err(RejectedOperation { buffer, error }) => {
-                    let held = BufferGuard::new(buffer, desk);
+                    let held = BufferGuard::new(buffer, return_slot);
                     if !error.is_again() {
                         self.is_broken = true;
                         return;
                     }
                     self.refused = Some((posted, held));
                     if self.port.wait_fd().is_none() {
-                        self.bells.posted(Instant::now());
-                        if self.bells.rings_awake(Instant::now) {
-                            self.region.sockets.ring(&self.end.name);
+                        self.doorbells.posted(Instant::now());
+                        if self.doorbells.must_notify_awake(Instant::now) {
+                            self.region.sockets.notify(&self.end.name);
                         }
                     }
                     return;
@@ -429,7 +429,7 @@ impl RemoteGets {
         self.unrung += 1;
         if self.unrung >= READS_A_BELL {
             self.unrung = 0;
-            self.region.sockets.ring(&self.end.name);
+            self.region.sockets.notify(&self.end.name);
         }
     }
 
@@ -467,14 +467,14 @@ impl RemoteGets {
         };
         let is_alone = !self.joins || matches!(fetch.to, To::Value { .. });
         if is_alone {
-            return Some(PendingRead { fetch, behind: None, desk: None, is_in_place: false });
+            return Some(PendingRead { fetch, behind: None, return_slot: None, is_in_place: false });
         }
         let next = self.next_fetch(ns);
         let behind = next.filter(|next| next.to == To::Probe);
         if behind.is_none() {
             self.next = next;
         }
-        Some(PendingRead { fetch, behind, desk: None, is_in_place: false })
+        Some(PendingRead { fetch, behind, return_slot: None, is_in_place: false })
     }
 
     /// What is to be fetched next, and can be.
@@ -503,7 +503,7 @@ impl RemoteGets {
         while let Some(done) = self.remote.next_done() {
             any = true;
             let random = next_random(&mut self.random);
-            let reads = done.reads_to_tell(random);
+            let reads = done.reads_to_report(random);
             let Done { token, hash, found, .. } = done;
             let Some(StartedGet { slot, mut target }) = self.begun.try_remove(token as usize) else {
                 continue;
@@ -565,8 +565,8 @@ impl RemoteGets {
     /// Reads of which the server is to be told now, if there are enough of them.
     pub fn take_accesses(&mut self) -> Option<Vec<(KeyHash, u8)>> {
         let next = || Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
-        let must_tell = self.accesses.len() >= ACCESSES_TOLD_AT_ONCE;
-        must_tell.then(|| std::mem::replace(&mut self.accesses, next()))
+        let must_report = self.accesses.len() >= ACCESSES_TOLD_AT_ONCE;
+        must_report.then(|| std::mem::replace(&mut self.accesses, next()))
     }
 
     fn buffer(&mut self, len: usize) -> Option<Buffer> {

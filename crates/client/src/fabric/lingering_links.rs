@@ -57,9 +57,9 @@ pub fn has_room() -> bool {
 
 /// The server has closed its end, or is gone.
 fn has_ended(socket: &socket2::Socket) -> bool {
-    let mut bells = [0; 64];
+    let mut doorbells = [0; 64];
     loop {
-        match rustix::net::recv(socket, &mut bells[..], RecvFlags::DONTWAIT) {
+        match rustix::net::recv(socket, &mut doorbells[..], RecvFlags::DONTWAIT) {
             Ok((_, 1..)) | Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return false,
             Ok((_, 0)) | Err(_) => return true,

@@ -107,7 +107,7 @@ pub struct Link {
     refused: Option<(Instant, u32)>,
     /// Bytes that [`Link::send`] did not take.
     unsent: usize,
-    pub bells: ClientDoorbells,
+    pub doorbells: ClientDoorbells,
     /// Nothing has come in so many short sleeps.
     pub naps: u32,
     /// The last that went was sent, not received: the server may owe an answer.
@@ -139,7 +139,7 @@ impl Link {
             scratch: vec![0; scratch].into(),
             refused: None,
             unsent: 0,
-            bells: ClientDoorbells::default(),
+            doorbells: ClientDoorbells::default(),
             naps: 0,
             is_owed: false,
             is_asleep: false,
@@ -239,7 +239,7 @@ impl Link {
         match posted {
             Ok(()) => {
                 if self.port.wait_fd().is_none() {
-                    self.bells.posted(Instant::now());
+                    self.doorbells.posted(Instant::now());
                 }
                 self.refused = None;
                 Ok(true)
@@ -249,7 +249,7 @@ impl Link {
                 let now = Instant::now();
                 self.refused = Some((now, times));
                 // The two ends may have to get to know each other.
-                self.bells.posted(now);
+                self.doorbells.posted(now);
                 Ok(false)
             }
             Err(error) => Err(error.into()),
@@ -257,8 +257,8 @@ impl Link {
     }
 
     /// Whether the server is to be rung for, when nothing has come and this end does not sleep.
-    pub fn rings_awake(&mut self) -> bool {
-        self.port.wait_fd().is_none() && self.bells.rings_awake(Instant::now)
+    pub fn must_notify_awake(&mut self) -> bool {
+        self.port.wait_fd().is_none() && self.doorbells.must_notify_awake(Instant::now)
     }
 
     /// How long it is until the provider is to be tried again, which has refused. It sets the connection up meanwhile, or its

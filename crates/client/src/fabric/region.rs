@@ -35,9 +35,9 @@ impl Region {
     }
 
     /// Notifies an endpoint of the server now and then, and sleeps in between.
-    pub fn nudge(&self, end: &[u8], tries: u32) {
+    pub fn notify_repeatedly(&self, end: &[u8], tries: u32) {
         if tries % 64 == 63 {
-            self.sockets.ring(end);
+            self.sockets.notify(end);
         }
         if tries > 64 {
             std::thread::sleep(Duration::from_micros(50));

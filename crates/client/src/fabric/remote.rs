@@ -21,7 +21,7 @@ use super::gets::{GetCompletion, GetSlot, RemoteGets};
 use super::sockets::{HAS_ENDED, ServerEnd};
 use super::target::Target;
 use crate::bounds::{
-    AWAITED_LOOK, DRIVER_LINGER, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, READ_PATIENCE, READS_AGAIN_AFTER,
+    AWAITED_LOOK, DRIVER_LINGER, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, READ_TIMEOUT, READS_AGAIN_AFTER,
     READS_AT_ONCE, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
 };
 use crate::fabric::region::Region;
@@ -37,13 +37,13 @@ pub struct RemoteReader {
     /// How it is to be used.
     pub wanted: Fabric,
     /// How long reads may take before the server is asked, which may then take a call's time.
-    read_patience: Duration,
+    read_timeout: Duration,
     region: Mutex<Option<Arc<ForkGuard<Region>>>>,
     reading: Mutex<Option<Arc<GetsInFlight>>>,
     /// Held while one is made.
     making: Mutex<()>,
     /// Which way was faster lately.
-    learned: Mutex<ServerPaths>,
+    paths: Mutex<ServerPaths>,
     random: AtomicCell<u32>,
     /// Reads failed; they are not tried before this.
     again_at: AtomicCell<Option<Instant>>,
@@ -56,15 +56,15 @@ pub struct RemoteReader {
 struct GetsInFlight {
     gets: Mutex<ForkGuard<RemoteGets>>,
     /// The one who slept for what comes has come back, or somebody's GET is over.
-    turned: Condvar,
+    progress: Condvar,
     region: Arc<ForkGuard<Region>>,
     /// The end of the server that it reads from.
     end: Arc<[u8]>,
     descriptor: Option<OwnedFd>,
-    bell: Doorbell,
+    doorbell: Doorbell,
     /// Who waits, under the lock of the GETs.
     waiting: AtomicCell<Waiting>,
-    patience: AtomicCell<SpinPolicy>,
+    spin: AtomicCell<SpinPolicy>,
     /// A thread drives for those who are to be told. Changes under the lock of the GETs.
     has_driver: AtomicBool,
     /// When it was last looked whether the server is there.
@@ -83,11 +83,11 @@ impl RemoteReader {
     pub fn new(wanted: Fabric, timeout: Duration) -> RemoteReader {
         RemoteReader {
             wanted,
-            read_patience: READ_PATIENCE.min(timeout / 2),
+            read_timeout: READ_TIMEOUT.min(timeout / 2),
             region: Mutex::default(),
             reading: Mutex::default(),
             making: Mutex::default(),
-            learned: Mutex::default(),
+            paths: Mutex::default(),
             random: AtomicCell::new(monotonic_ns() as u32 | 1),
             again_at: AtomicCell::new(None),
             unreached: Mutex::default(),
@@ -111,7 +111,7 @@ impl RemoteReader {
             return known.sockets.add(&region.sockets);
         }
         *known = Some(Arc::new(ForkGuard::new(region)));
-        *lock(&self.learned) = ServerPaths::default();
+        *lock(&self.paths) = ServerPaths::default();
         self.again_at.store(None);
     }
 
@@ -140,15 +140,15 @@ impl RemoteReader {
     ///
     /// # Errors
     /// The server is to be asked.
-    pub fn begin(&self, key: &[u8], among: Batch, target: &mut Target) -> Result<GetHandle, ServerFallback> {
+    pub fn begin(&self, key: &[u8], batch: Batch, target: &mut Target) -> Result<GetHandle, ServerFallback> {
         let began = Instant::now();
         let asked = ServerFallback { timed: None };
-        let reading = self.reading(began + self.read_patience).ok_or(asked)?;
+        let reading = self.reading(began + self.read_timeout).ok_or(asked)?;
         let mut gets = reading.gets();
         let mut timed = None;
-        if self.wanted.mode == FabricMode::Auto && among != Batch::Chosen {
-            let (way, counts) = self.choose(gets.is_kept(key), among);
-            timed = counts.then_some(LatencySample { way, among, began });
+        if self.wanted.mode == FabricMode::Auto && batch != Batch::Chosen {
+            let (way, counts) = self.choose(gets.is_kept(key), batch);
+            timed = counts.then_some(LatencySample { way, batch, began });
             if way == ReadPath::Request {
                 return Err(ServerFallback { timed });
             }
@@ -160,7 +160,7 @@ impl RemoteReader {
                 // Those whose requests were dropped would take the room for as long as they like.
                 gets.give_up();
             }
-            let begun = gets.begin(key, (began, self.read_patience), target);
+            let begun = gets.begin(key, (began, self.read_timeout), target);
             let any_over =
                 makes_room || gets.is_over() || begun.as_ref().is_some_and(|(_, any_over)| *any_over);
             slot = begun.map(|(slot, _)| slot);
@@ -176,13 +176,13 @@ impl RemoteReader {
         Ok(GetHandle { slot, reading, timed, began })
     }
 
-    fn choose(&self, is_kept: bool, among: Batch) -> (ReadPath, bool) {
+    fn choose(&self, is_kept: bool, batch: Batch) -> (ReadPath, bool) {
         let random = self.draw();
-        let mut learned = lock(&self.learned);
-        match among {
-            Batch::Window => learned.window.choose(is_kept, random),
-            Batch::MultigetOutcome(count) => (learned.many(count).choose(is_kept, None, random), true),
-            Batch::None | Batch::Chosen => (learned.alone.choose(is_kept, None, random), true),
+        let mut paths = lock(&self.paths);
+        match batch {
+            Batch::Window => paths.window.choose(is_kept, random),
+            Batch::MultigetOutcome(count) => (paths.many(count).choose(is_kept, None, random), true),
+            Batch::None | Batch::Chosen => (paths.alone.choose(is_kept, None, random), true),
         }
     }
 
@@ -192,15 +192,15 @@ impl RemoteReader {
             return None;
         }
         let began = Instant::now();
-        let reading = self.reading(began + self.read_patience)?;
+        let reading = self.reading(began + self.read_timeout)?;
         let mut gets = reading.gets();
         // Some of them stand for all.
         let looked = count.min(READS_AT_ONCE);
         let kept = (0..looked).filter(|number| gets.is_kept(key(*number))).count();
         drop(gets);
-        let among = Batch::MultigetOutcome(count);
-        let (way, _) = self.choose(2 * kept >= looked, among);
-        Some(LatencySample { way, among, began })
+        let batch = Batch::MultigetOutcome(count);
+        let (way, _) = self.choose(2 * kept >= looked, batch);
+        Some(LatencySample { way, batch, began })
     }
 
     fn draw(&self) -> u32 {
@@ -213,18 +213,18 @@ impl RemoteReader {
     /// Notes how long that took; the value, or one of the values, has so many bytes if there is one.
     pub fn note_time(
         &self,
-        LatencySample { way, among, began }: LatencySample,
+        LatencySample { way, batch, began }: LatencySample,
         ended: Instant,
         value_bytes: Option<usize>,
     ) {
         let ns = ended.saturating_duration_since(began).as_nanos() as u64;
-        let mut learned = lock(&self.learned);
-        match among {
-            Batch::Window => learned.window.note(way, value_bytes, ns),
+        let mut paths = lock(&self.paths);
+        match batch {
+            Batch::Window => paths.window.note(way, value_bytes, ns),
             Batch::MultigetOutcome(count) => {
-                learned.many(count).note(way, value_bytes, ns / count.max(1) as u64)
+                paths.many(count).note(way, value_bytes, ns / count.max(1) as u64)
             }
-            Batch::None | Batch::Chosen => learned.alone.note(way, value_bytes, ns),
+            Batch::None | Batch::Chosen => paths.alone.note(way, value_bytes, ns),
         }
     }
 
@@ -321,7 +321,7 @@ pub enum Batch {
 pub struct LatencySample {
     /// Which.
     pub way: ReadPath,
-    among: Batch,
+    batch: Batch,
     began: Instant,
 }
 
@@ -386,13 +386,13 @@ impl GetsInFlight {
         let descriptor = gets.port().wait_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose();
         Some(GetsInFlight {
             gets: Mutex::new(ForkGuard::new(gets)),
-            turned: Condvar::new(),
+            progress: Condvar::new(),
             region,
             end: end.name,
             descriptor: descriptor.ok()?,
-            bell: Doorbell::new().ok()?,
+            doorbell: Doorbell::new().ok()?,
             waiting: AtomicCell::default(),
-            patience: AtomicCell::default(),
+            spin: AtomicCell::default(),
             has_driver: AtomicBool::new(false),
             looked_ns: AtomicU64::new(monotonic_ns()),
             has_server_left: AtomicBool::new(false),
@@ -429,7 +429,7 @@ impl GetsInFlight {
     /// Where this end has no descriptor, the server's has none either: it may have to be woken to serve reads.
     /// False if that is no longer possible.
     fn wake_server(&self) -> bool {
-        self.descriptor.is_some() || self.region.sockets.ring(&self.end)
+        self.descriptor.is_some() || self.region.sockets.notify(&self.end)
     }
 
     fn has_lost_server(&self) -> bool {
@@ -449,10 +449,10 @@ impl GetsInFlight {
         if what(&mut gets) || gets.is_refused() {
             let Waiting { leads, followers } = self.waiting.load();
             if leads {
-                self.bell.ring();
+                self.doorbell.notify();
             }
             if followers > 0 {
-                self.turned.notify_all();
+                self.progress.notify_all();
             }
         }
         let wakers = gets.take_wakers();
@@ -473,7 +473,7 @@ impl GetsInFlight {
         let replaced = slot.watch(waker);
         let is_driven = slot.is_over() || self.has_driver.swap(true, Ordering::Relaxed);
         // The driver may be about to end.
-        self.turned.notify_all();
+        self.progress.notify_all();
         drop(gets);
         drop(replaced);
         if !is_driven {
@@ -494,7 +494,7 @@ impl GetsInFlight {
             // The next await often follows the completion just delivered.
             let is_idle = |gets: &mut ForkGuard<RemoteGets>| gets.awaited_until().is_none();
             let (gets, _) =
-                self.turned.wait_timeout_while(self.gets(), DRIVER_LINGER, is_idle).expect(NO_PANIC);
+                self.progress.wait_timeout_while(self.gets(), DRIVER_LINGER, is_idle).expect(NO_PANIC);
             let Some(deadline) = gets.awaited_until() else {
                 self.has_driver.store(false, Ordering::Relaxed);
                 return;
@@ -510,9 +510,9 @@ impl GetsInFlight {
     /// Waits until a GET is over. False if that takes too long.
     fn wait(&self, slot: &GetSlot, deadline: Instant) -> bool {
         loop {
-            let patience = self.patience.load();
-            if self.look(slot, patience, deadline) {
-                self.patience.store(patience.after_success());
+            let spin = self.spin.load();
+            if self.look(slot, spin, deadline) {
+                self.spin.store(spin.after_success());
                 return true;
             }
             let now = Instant::now();
@@ -520,14 +520,14 @@ impl GetsInFlight {
                 return false;
             }
             if self.sleep(|_| slot.is_over(), deadline) {
-                self.patience.store(patience.after_sleep(now.elapsed()));
+                self.spin.store(spin.after_sleep(now.elapsed()));
                 return true;
             }
         }
     }
 
-    fn look(&self, slot: &GetSlot, patience: SpinPolicy, deadline: Instant) -> bool {
-        let Some(time) = patience.spin_time() else { return self.drive(slot) };
+    fn look(&self, slot: &GetSlot, spin: SpinPolicy, deadline: Instant) -> bool {
+        let Some(time) = spin.spin_time() else { return self.drive(slot) };
         let mut end = None;
         loop {
             for _ in 0..LOOKS_BETWEEN_CLOCKS {
@@ -553,7 +553,7 @@ impl GetsInFlight {
         if waiting.leads {
             self.waiting.store(Waiting { followers: waiting.followers + 1, ..waiting });
             let left = deadline.saturating_duration_since(Instant::now());
-            let (gets, _) = self.turned.wait_timeout(gets, left).expect(NO_PANIC);
+            let (gets, _) = self.progress.wait_timeout(gets, left).expect(NO_PANIC);
             let waiting = self.waiting.load();
             self.waiting.store(Waiting { followers: waiting.followers - 1, ..waiting });
             return is_done(&gets);
@@ -570,8 +570,8 @@ impl GetsInFlight {
             let (first, longest) =
                 if tells { (NAP_MAX, SLEEP_ON_DESCRIPTOR_MAX) } else { (NAP_MIN, NAP_MAX) };
             drop(gets);
-            let rings = naps == 0 || naps == NAPS_GROWING;
-            let can_wake = !rings || self.wake_server();
+            let must_notify = naps == 0 || naps == NAPS_GROWING;
+            let can_wake = !must_notify || self.wake_server();
             let until = Instant::now() + (first * (1 << naps)).min(longest);
             let has_slept = can_wake && self.nap(deadline.min(until));
             gets = self.gets();
@@ -593,12 +593,12 @@ impl GetsInFlight {
     /// Sleeps once. False if there is nothing to be waited for.
     fn nap(&self, until: Instant) -> bool {
         let socket = self.region.sockets.newest();
-        let mut what = vec![PollFd::new(&self.bell.0, PollFlags::IN)];
+        let mut what = vec![PollFd::new(&self.doorbell.0, PollFlags::IN)];
         what.extend(self.descriptor.as_ref().map(|descriptor| PollFd::new(descriptor, PollFlags::IN)));
         what.extend(socket.as_ref().map(|socket| PollFd::new(&**socket, HAS_ENDED)));
         let slept = wait_for_any(&mut what, until);
         let may_have_ended = socket.is_some() && what.last().is_some_and(|last| !last.revents().is_empty());
-        self.bell.answer();
+        self.doorbell.answer();
         slept.is_ok() && !(may_have_ended && self.has_lost_server())
     }
 }
@@ -618,9 +618,9 @@ mod tests {
 
     #[test]
     fn reads_that_do_not_end_leave_time_to_ask() {
-        for (timeout, patience) in [(200, 100), (0, 0), (60_000, READ_PATIENCE.as_millis())] {
+        for (timeout, spin) in [(200, 100), (0, 0), (60_000, READ_TIMEOUT.as_millis())] {
             let remote = RemoteReader::new(Fabric::default(), Duration::from_millis(timeout));
-            assert_eq!(remote.read_patience.as_millis(), patience, "{timeout} ms");
+            assert_eq!(remote.read_timeout.as_millis(), spin, "{timeout} ms");
         }
     }
 }

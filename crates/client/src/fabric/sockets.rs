@@ -61,12 +61,12 @@ impl Sockets {
     }
 
     /// Wakes this end of the server; false if there is nothing to ring with.
-    pub fn ring(&self, end: &[u8]) -> bool {
+    pub fn notify(&self, end: &[u8]) -> bool {
         let sockets = self.lock();
         let mut ringing = sockets.iter().rev().filter(|known| *known.end.name == *end);
         let Some(socket) = ringing.find_map(|known| known.socket.upgrade()) else { return false };
         drop(sockets);
-        socket::ring(&socket);
+        socket::notify(&socket);
         true
     }
 
@@ -129,8 +129,8 @@ mod tests {
     /// Bells that came.
     fn heard(mut other: &UnixStream) -> usize {
         other.set_nonblocking(true).expect("it can");
-        let mut bells = [0; 64];
-        match other.read(&mut bells) {
+        let mut doorbells = [0; 64];
+        match other.read(&mut doorbells) {
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
             Err(error) => panic!("{error}"),
@@ -144,15 +144,15 @@ mod tests {
         sockets.add(&Sockets::new(&second, b"worker 0", memory(1)));
         sockets.add(&Sockets::new(&third, b"worker 1", memory(2)));
         let all = || [&one, &two, &three].map(heard);
-        assert!(sockets.ring(b"worker 0") && all() == [0, 1, 0], "the newest of that worker's");
-        assert!(sockets.ring(b"worker 1") && all() == [0, 0, 1]);
-        assert!(!sockets.ring(b"worker 2") && all() == [0; 3], "nobody else is woken instead");
+        assert!(sockets.notify(b"worker 0") && all() == [0, 1, 0], "the newest of that worker's");
+        assert!(sockets.notify(b"worker 1") && all() == [0, 0, 1]);
+        assert!(!sockets.notify(b"worker 2") && all() == [0; 3], "nobody else is woken instead");
         let newest = || sockets.newest_end().map(|end| (end.name.to_vec(), end.memory.key));
         assert_eq!(newest(), Some((b"worker 1".to_vec(), 2)), "with the key of that end");
         drop((second, third));
-        assert!(sockets.ring(b"worker 0"), "it has another");
+        assert!(sockets.notify(b"worker 0"), "it has another");
         assert_eq!(heard(&one), 1);
-        assert!(!sockets.ring(b"worker 1"));
+        assert!(!sockets.notify(b"worker 1"));
         assert_eq!(newest(), Some((b"worker 0".to_vec(), 1)), "one that can be woken");
     }
 }

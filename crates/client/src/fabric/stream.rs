@@ -50,9 +50,9 @@ struct Shared {
     /// When the socket was last looked at.
     looked_ns: AtomicU64,
     /// How long to look before sleeping. Of two threads that learn at once one is not heard.
-    patience: AtomicCell<SpinPolicy>,
+    spin: AtomicCell<SpinPolicy>,
     /// That of who waits while others send.
-    bell: OnceLock<Arc<Doorbell>>,
+    doorbell: OnceLock<Arc<Doorbell>>,
 }
 
 impl FabricStream {
@@ -74,8 +74,8 @@ impl FabricStream {
             socket,
             left: AtomicBool::new(false),
             looked_ns: AtomicU64::new(monotonic_ns()),
-            patience: AtomicCell::default(),
-            bell: OnceLock::new(),
+            spin: AtomicCell::default(),
+            doorbell: OnceLock::new(),
         })))
     }
 }
@@ -87,7 +87,7 @@ impl Drop for Shared {
         }
         // Nothing is said to a server that is gone: where it was in this process, as tests have it, providers write to what
         // was its memory.
-        self.answer_bells();
+        self.drain_wakeups();
         if self.left.load(Ordering::Relaxed) {
             return;
         }
@@ -105,14 +105,14 @@ impl Shared {
     /// Waits for a while until the server has taken what was sent: it closes the socket then.
     fn wait_until_taken(&self) {
         let end = Instant::now() + LEAVE_MAX;
-        self.ring();
+        self.notify();
         while !self.left.load(Ordering::Relaxed) && Instant::now() < end {
             let mut socket = [PollFd::new(&*self.socket, PollFlags::IN)];
             if wait_for_any(&mut socket, Instant::now() + NAP_MIN).is_err() || self.link().progress().is_err()
             {
                 return;
             }
-            self.answer_bells();
+            self.drain_wakeups();
         }
     }
 
@@ -120,30 +120,30 @@ impl Shared {
         self.link.lock().expect("no thread panics while it holds a link")
     }
 
-    fn ring(&self) {
-        socket::ring(&self.socket);
+    fn notify(&self) {
+        socket::notify(&self.socket);
     }
 
     /// After something was sent, or nothing could be.
     fn has_sent(&self, link: &mut Link, nothing: bool) {
-        if nothing && link.rings_awake() {
-            self.ring();
+        if nothing && link.must_notify_awake() {
+            self.notify();
         }
         // A sleeping thread would not be notified of bytes received here.
         if link.is_asleep
             && link.has_come()
-            && let Some(bell) = self.bell.get()
+            && let Some(doorbell) = self.doorbell.get()
         {
-            bell.ring();
+            doorbell.notify();
         }
     }
 
     /// Takes in the server's bells, or that it is gone. If it is so, what is there is to be looked for afterwards.
-    fn answer_bells(&self) -> bool {
+    fn drain_wakeups(&self) -> bool {
         self.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
-        let mut bells = [0; 64];
-        match rustix::net::recv(&*self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
-            Ok((_, 1..)) => self.link().bells.heard(),
+        let mut doorbells = [0; 64];
+        match rustix::net::recv(&*self.socket, &mut doorbells[..], RecvFlags::DONTWAIT) {
+            Ok((_, 1..)) => self.link().doorbells.heard(),
             Err(Errno::AGAIN | Errno::INTR) => return false,
             Ok((_, 0)) | Err(_) => self.left.store(true, Ordering::Relaxed),
         }
@@ -151,15 +151,15 @@ impl Shared {
     }
 
     /// The server has rung or left, as far as can be found out at little cost.
-    fn has_rung_or_left(&self) -> bool {
+    fn was_notified_or_left(&self) -> bool {
         let unlooked_ns = monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Relaxed));
-        let is_new = u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() && self.answer_bells();
+        let is_new = u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() && self.drain_wakeups();
         is_new || self.left.load(Ordering::Relaxed)
     }
 
     /// Looks for what is waited for, as long as has been of use lately.
-    fn look(&self, patience: SpinPolicy, until: Until, deadline: Instant) -> bool {
-        let Some(time) = patience.spin_time() else { return false };
+    fn look(&self, spin: SpinPolicy, until: Until, deadline: Instant) -> bool {
+        let Some(time) = spin.spin_time() else { return false };
         let end = deadline.min(Instant::now() + time);
         loop {
             if (0..LOOKS_BETWEEN_CLOCKS).any(|_| self.sees(until)) {
@@ -181,14 +181,14 @@ impl Shared {
 
     /// Waits, also for the bell of the waiter, if there is one.
     fn wait(&self, until: Until, deadline: Instant, own: Option<&Doorbell>) -> io::Result<()> {
-        let patience = self.patience.load();
-        if self.look(patience, until, deadline) {
-            self.patience.store(patience.after_success());
+        let spin = self.spin.load();
+        if self.look(spin, until, deadline) {
+            self.spin.store(spin.after_success());
             return Ok(());
         }
         let began = Instant::now();
         let slept = self.sleep(until, deadline, own);
-        self.patience.store(patience.after_sleep(began.elapsed()));
+        self.spin.store(spin.after_sleep(began.elapsed()));
         slept
     }
 
@@ -209,7 +209,7 @@ impl Shared {
             own.answer();
         }
         if is_rung {
-            self.answer_bells();
+            self.drain_wakeups();
         }
         waited
     }
@@ -229,15 +229,15 @@ impl Shared {
         };
         link.naps = link.naps.saturating_add(1);
         link.is_asleep = true;
-        let must_ring = match &self.descriptor {
+        let must_notify = match &self.descriptor {
             // The server's end has one as well, but before the first message it may rest.
-            Some(_) => refused.is_some() && link.bells.rings_to_sleep(),
+            Some(_) => refused.is_some() && link.doorbells.must_notify_before_sleep(),
             // No bell is lost, but some providers get on only while both ends poll.
-            None => link.bells.rings_to_sleep() || link.naps.is_multiple_of(NAPS_A_BELL),
+            None => link.doorbells.must_notify_before_sleep() || link.naps.is_multiple_of(NAPS_A_BELL),
         };
         drop(link);
-        if must_ring {
-            self.ring();
+        if must_notify {
+            self.notify();
         }
         Some(time)
     }
@@ -293,12 +293,12 @@ impl Stream for FabricStream {
             if has_left {
                 return Ok(None);
             }
-            let must_ring = link.rings_awake();
+            let must_notify = link.must_notify_awake();
             drop(link);
-            if must_ring {
-                shared.ring();
+            if must_notify {
+                shared.notify();
             }
-            if is_again || !shared.has_rung_or_left() {
+            if is_again || !shared.was_notified_or_left() {
                 return Ok(Some(0));
             }
             // Polls a last time for what the server sent before it notified or left.
@@ -315,29 +315,29 @@ impl Stream for FabricStream {
     }
 
     fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
-        let bell = match self.0.bell.get() {
-            Some(bell) => Arc::clone(bell),
+        let doorbell = match self.0.doorbell.get() {
+            Some(doorbell) => Arc::clone(doorbell),
             None => {
-                let bell = Arc::new(Doorbell::new()?);
-                Arc::clone(self.0.bell.get_or_init(|| bell))
+                let doorbell = Arc::new(Doorbell::new()?);
+                Arc::clone(self.0.doorbell.get_or_init(|| doorbell))
             }
         };
-        Ok(Box::new(FabricWaiter { shared: Arc::clone(&self.0), bell }))
+        Ok(Box::new(FabricWaiter { shared: Arc::clone(&self.0), doorbell }))
     }
 }
 
 #[derive(Debug)]
 struct FabricWaiter {
     shared: Arc<Shared>,
-    bell: Arc<Doorbell>,
+    doorbell: Arc<Doorbell>,
 }
 
 impl Waiter for FabricWaiter {
     fn wait(&self, until: Until, deadline: Instant) -> io::Result<()> {
-        self.shared.wait(until, deadline, Some(&self.bell))
+        self.shared.wait(until, deadline, Some(&self.doorbell))
     }
 
     fn wake(&self) {
-        self.bell.ring();
+        self.doorbell.notify();
     }
 }

@@ -30,13 +30,13 @@ impl ReturnSlot {
 
     /// What lies there, for a read of so many bytes.
     fn lend(&self, domain: &Arc<Domain>, bytes: usize) -> Option<Buffer> {
-        let mut desk = self.0.lock().expect(NO_PANIC);
-        let memory = desk.take_if(|memory| memory.len() >= bytes)?;
+        let mut return_slot = self.0.lock().expect(NO_PANIC);
+        let memory = return_slot.take_if(|memory| memory.len() >= bytes)?;
         match memory.lend(domain) {
             Ok(buffer) => Some(buffer),
             Err((memory, _)) => {
                 // Then it is read elsewhere, and copied.
-                *desk = Some(memory);
+                *return_slot = Some(memory);
                 None
             }
         }
@@ -49,23 +49,23 @@ const NO_PANIC: &str = "no thread panics while it moves memory";
 #[derive(Debug)]
 pub struct BufferGuard {
     buffer: Option<Buffer>,
-    desk: Option<ReturnSlot>,
+    return_slot: Option<ReturnSlot>,
 }
 
 impl BufferGuard {
     /// A buffer, and whence it is if it is a caller's.
-    pub fn new(buffer: Buffer, desk: Option<ReturnSlot>) -> BufferGuard {
-        BufferGuard { buffer: Some(buffer), desk }
+    pub fn new(buffer: Buffer, return_slot: Option<ReturnSlot>) -> BufferGuard {
+        BufferGuard { buffer: Some(buffer), return_slot }
     }
 
     /// For an operation.
     pub fn take(mut self) -> (Buffer, Option<ReturnSlot>) {
-        (self.buffer.take().expect(THERE), self.desk.take())
+        (self.buffer.take().expect(THERE), self.return_slot.take())
     }
 
     /// It is a caller's.
     pub fn is_callers(&self) -> bool {
-        self.desk.is_some()
+        self.return_slot.is_some()
     }
 }
 
@@ -81,8 +81,8 @@ impl Deref for BufferGuard {
 
 impl Drop for BufferGuard {
     fn drop(&mut self) {
-        if let (Some(desk), Some(buffer)) = (&self.desk, self.buffer.take()) {
-            desk.put(buffer.into_registered());
+        if let (Some(return_slot), Some(buffer)) = (&self.return_slot, self.buffer.take()) {
+            return_slot.put(buffer.into_registered());
         }
     }
 }
@@ -93,7 +93,7 @@ pub struct Target {
     /// Its memory is used again. What is in it, until the GET is over, is of no use.
     pub value: Vec<u8>,
     /// Memory that is registered, for those that fit.
-    pub desk: Option<ReturnSlot>,
+    pub return_slot: Option<ReturnSlot>,
     assembly: Option<Assembly>,
 }
 
@@ -125,14 +125,14 @@ pub enum ValueLocation {
 
 impl Target {
     /// With memory that is to be used again.
-    pub fn new(value: Vec<u8>, desk: Option<ReturnSlot>) -> Target {
-        Target { value, desk, assembly: None }
+    pub fn new(value: Vec<u8>, return_slot: Option<ReturnSlot>) -> Target {
+        Target { value, return_slot, assembly: None }
     }
 
     /// Registered memory for an item of so many bytes with what is fetched behind it.
     pub fn whole(&self, domain: &Arc<Domain>, bytes: usize) -> Option<BufferGuard> {
-        let desk = self.desk.as_ref().filter(|_| bytes > COPIED_BYTES_MAX)?;
-        Some(BufferGuard::new(desk.lend(domain, bytes)?, Some(desk.clone())))
+        let return_slot = self.return_slot.as_ref().filter(|_| bytes > COPIED_BYTES_MAX)?;
+        Some(BufferGuard::new(return_slot.lend(domain, bytes)?, Some(return_slot.clone())))
     }
 
     /// Whether the parts of a value of so many bytes are read where they belong.
@@ -173,7 +173,9 @@ impl Target {
     }
 
     fn room(&mut self, domain: &Arc<Domain>, whole: usize) -> Option<(Buffer, bool)> {
-        if let Some(buffer) = self.desk.as_ref().and_then(|desk| desk.lend(domain, whole)) {
+        if let Some(buffer) =
+            self.return_slot.as_ref().and_then(|return_slot| return_slot.lend(domain, whole))
+        {
             return Some((buffer, true));
         }
         if domain.provider().pins_memory {
@@ -205,7 +207,7 @@ impl Target {
         let Some(TargetSpace { parts, is_lent }) = room else { return in_value(&self.value) };
         match parts.join() {
             Ok(buffer) if is_lent => {
-                drop(BufferGuard::new(buffer, self.desk.clone()));
+                drop(BufferGuard::new(buffer, self.return_slot.clone()));
                 ValueLocation::OnDesk(whole)
             }
             Ok(buffer) => {

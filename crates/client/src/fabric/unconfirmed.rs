@@ -196,7 +196,7 @@ impl UnconfirmedEndpoint {
                 return Err("the server has ended its connections".into());
             }
             // The server may rest, and has to look at its end before the two know each other.
-            region.nudge(&self.end, tries);
+            region.notify_repeatedly(&self.end, tries);
             tries += 1;
         }
     }

@@ -15,7 +15,7 @@ use crate::meta::refusal;
 use crate::options::{Credentials, Protocol, SharedMemory};
 use crate::packet::AdminCommand;
 use crate::shm::{self, Attached};
-use crate::socket::{Socket, ask_for_line, ask_for_packet};
+use crate::socket::{Socket, request_line, request_packet};
 use crate::stream::Stream;
 
 /// What came of asking for another way than the socket.
@@ -79,7 +79,7 @@ impl Server {
                 Err(failure) => Err(failure),
             };
             let asked = transport.and_then(|transport| {
-                ask_for_line(&socket.socket, "mn\r\n", deadline).map(|(line, _)| (line, transport))
+                request_line(&socket.socket, "mn\r\n", deadline).map(|(line, _)| (line, transport))
             });
             match asked {
                 Ok((line, transport)) => {
@@ -98,11 +98,11 @@ impl Server {
 
     /// A socket on which the server knows who this is.
     fn socket(&self, form: Encoding, deadline: Instant) -> Result<Socket, Failure> {
-        let patience = deadline.saturating_duration_since(Instant::now());
-        if patience.is_zero() {
+        let spin = deadline.saturating_duration_since(Instant::now());
+        if spin.is_zero() {
             return Err(Failure::Connect(io::ErrorKind::TimedOut.into()));
         }
-        let socket = Socket::connect(&self.address.place, form, patience).map_err(Failure::Connect)?;
+        let socket = Socket::connect(&self.address.place, form, spin).map_err(Failure::Connect)?;
         if let Some(credentials) = &self.credentials {
             authenticate(&socket, credentials, deadline)?;
         }
@@ -233,18 +233,18 @@ fn form_of(line: &str) -> Result<Encoding, Failure> {
 fn authenticate(socket: &Socket, credentials: &Credentials, deadline: Instant) -> Result<(), Failure> {
     let Credentials { user, password } = credentials;
     if socket.form == Encoding::Binary {
-        let mechanisms = ask_for_packet(&socket.socket, AdminCommand::Mechanisms, deadline)?;
+        let mechanisms = request_packet(&socket.socket, AdminCommand::Mechanisms, deadline)?;
         if !mechanisms.split_ascii_whitespace().any(|mechanism| mechanism == PLAIN) {
             let why = format!("clients do not authenticate by SASL {PLAIN} but by {mechanisms:?}");
             return Err(Failure::Refused(why));
         }
         let token = format!("\0{user}\0{password}");
         let order = AdminCommand::Authenticate { mechanism: PLAIN, token: &token };
-        return ask_for_packet(&socket.socket, order, deadline).map(|_| ());
+        return request_packet(&socket.socket, order, deadline).map(|_| ());
     }
     let token = format!("{user} {password}");
     let request = format!("set auth 0 0 {}\r\n{token}\r\n", token.len());
-    let (line, _) = ask_for_line(&socket.socket, &request, deadline)?;
+    let (line, _) = request_line(&socket.socket, &request, deadline)?;
     refusal(line.trim_end())?;
     if line == "STORED\r\n" { Ok(()) } else { Err(Failure::protocol(line.as_bytes())) }
 }

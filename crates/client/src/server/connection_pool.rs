@@ -16,7 +16,7 @@ use crate::message::Encoding;
 pub struct ConnectionPool {
     state: Mutex<State>,
     /// Signalled when a connection becomes idle, or an attempt to connect ends.
-    turned: Condvar,
+    progress: Condvar,
 }
 
 /// The pool's state, under its lock.
@@ -52,7 +52,7 @@ pub enum Lease<'k> {
 impl ConnectionPool {
     /// An empty pool.
     pub fn new() -> ConnectionPool {
-        ConnectionPool { state: Mutex::new(State::new()), turned: Condvar::new() }
+        ConnectionPool { state: Mutex::new(State::new()), progress: Condvar::new() }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -80,7 +80,7 @@ impl ConnectionPool {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             match left {
                 Some(left) if state.making > 0 && !left.is_zero() => {
-                    let waited = self.turned.wait_timeout(state, left);
+                    let waited = self.progress.wait_timeout(state, left);
                     (state, _) = waited.expect("no thread panics while it holds a server's state");
                 }
                 _ => {
@@ -96,7 +96,7 @@ impl ConnectionPool {
     #[must_use]
     pub fn put(&self, state: &mut State, connection: Connection) -> Option<Connection> {
         state.idle.push_back(connection);
-        self.turned.notify_one();
+        self.progress.notify_one();
         let is_spare = state.idle.len() > IDLE_CONNECTIONS_KEPT;
         let is_old = |connection: &Connection| connection.idle_time() >= IDLE_TIME_MAX;
         if is_spare && state.idle.front().is_some_and(is_old) { state.idle.pop_front() } else { None }
@@ -109,7 +109,7 @@ impl Drop for ConnectPermit<'_> {
         // A child process starts with no connecting threads.
         state.making = state.making.saturating_sub(1);
         drop(state);
-        self.0.turned.notify_all();
+        self.0.progress.notify_all();
     }
 }
 
@@ -144,9 +144,9 @@ mod tests {
 
     #[test]
     fn threads_wait_for_a_connection_that_another_makes() {
-        let kept = ConnectionPool::new();
+        let pool = ConnectionPool::new();
         let later = Instant::now() + Duration::from_secs(60);
-        let take = |until| match kept.take(until).expect("it is up") {
+        let take = |until| match pool.take(until).expect("it is up") {
             Lease::Connect(permit) => permit,
             Lease::Idle(_) => panic!("none is idle"),
         };
@@ -163,8 +163,8 @@ mod tests {
         });
         let making = take(Some(later));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| kept.take(Some(later)).map(drop));
-            kept.lock().down_until = Some(later);
+            let waiting = scope.spawn(|| pool.take(Some(later)).map(drop));
+            pool.lock().down_until = Some(later);
             drop(making);
             let ended = waiting.join().expect("no panic");
             assert!(matches!(ended, Err(Failure::Down)), "{ended:?}");

@@ -39,15 +39,15 @@ impl Server {
     pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> (ReadResult, Option<LatencySample>) {
         match self.reader() {
             Some(reader) => (self.read_by(reader, |reader| reader.get(key, value)), None),
-            None => self.read_afar(key, value),
+            None => self.read_remote(key, value),
         }
     }
 
     #[cold]
-    fn read_afar(&self, key: &[u8], value: &mut Vec<u8>) -> (ReadResult, Option<LatencySample>) {
+    fn read_remote(&self, key: &[u8], value: &mut Vec<u8>) -> (ReadResult, Option<LatencySample>) {
         let mut target = Target::new(std::mem::take(value), None);
-        match self.begin_afar(key, Batch::None, &mut target) {
-            Ok(begun) => (self.end_afar_into(begun, value), None),
+        match self.begin_remote(key, Batch::None, &mut target) {
+            Ok(begun) => (self.end_remote_into(begun, value), None),
             Err(ServerFallback { timed }) => {
                 *value = target.value;
                 (ReadResult::Ask, timed)
@@ -65,7 +65,7 @@ impl Server {
             return (self.read_by(reader, |reader| reader.get(key, buffer.other())), None);
         }
         let mut target = buffer.target();
-        match self.begin_afar(key, Batch::None, &mut target) {
+        match self.begin_remote(key, Batch::None, &mut target) {
             Ok(begun) => (self.end_registered(begun, buffer), None),
             Err(ServerFallback { timed }) => {
                 buffer.take_back(target.value, ValuePlacement::Nothing);
@@ -75,7 +75,7 @@ impl Server {
     }
 
     fn end_registered(&self, begun: GetHandle, buffer: &mut RegisteredBuffer) -> ReadResult {
-        let (read, value, within) = self.end_afar(begun);
+        let (read, value, within) = self.end_remote(begun);
         let found = match read {
             ReadResult::Hit { .. } => within.map_or(ValuePlacement::Other, ValuePlacement::Within),
             _ => ValuePlacement::Nothing,
@@ -83,8 +83,13 @@ impl Server {
         if buffer.take_back(value, found) { read } else { ReadResult::Ask }
     }
 
-    fn begin_afar(&self, key: &[u8], among: Batch, target: &mut Target) -> Result<GetHandle, ServerFallback> {
-        self.remote.as_ref().ok_or(ServerFallback { timed: None })?.begin(key, among, target)
+    fn begin_remote(
+        &self,
+        key: &[u8],
+        batch: Batch,
+        target: &mut Target,
+    ) -> Result<GetHandle, ServerFallback> {
+        self.remote.as_ref().ok_or(ServerFallback { timed: None })?.begin(key, batch, target)
     }
 
     /// The server was asked until then, and a value has so many bytes if there is one.
@@ -95,14 +100,14 @@ impl Server {
     }
 
     /// What it came to, where no registered memory was given.
-    fn end_afar_into(&self, begun: GetHandle, value: &mut Vec<u8>) -> ReadResult {
-        let (read, found, _) = self.end_afar(begun);
+    fn end_remote_into(&self, begun: GetHandle, value: &mut Vec<u8>) -> ReadResult {
+        let (read, found, _) = self.end_remote(begun);
         *value = found;
         read
     }
 
     /// What it came to, with the value, or where it lies in registered memory.
-    fn end_afar(&self, begun: GetHandle) -> (ReadResult, Vec<u8>, Option<Range<usize>>) {
+    fn end_remote(&self, begun: GetHandle) -> (ReadResult, Vec<u8>, Option<Range<usize>>) {
         let Some(remote) = &self.remote else { return (ReadResult::Ask, Vec::new(), None) };
         let GetResult { read, mut value, within, accesses } = remote.end(begun);
         if !matches!(read, ReadResult::Hit { .. }) {
@@ -125,7 +130,7 @@ impl Server {
     /// The same, where nothing is waited for: not even to tell the server of reads, which is left to [`Server::read`].
     pub fn try_fast(&self, key: &[u8], value: &mut Vec<u8>) -> ReadResult {
         let Some(mut reader) = self.reader() else { return ReadResult::Ask };
-        let read = if reader.must_tell() { ReadResult::Ask } else { reader.get(key, value) };
+        let read = if reader.must_report() { ReadResult::Ask } else { reader.get(key, value) };
         if matches!(read, ReadResult::Gone) {
             self.forget_dead();
         } else {
@@ -139,20 +144,20 @@ impl Server {
     /// # Errors
     /// The server is to be asked: its memory is not shared, that is faster, or a value is on its way to be stored, and a get
     /// sees what was to be stored before it.
-    pub fn foresee(&self, key: &[u8], target: &mut Target) -> Result<ReadTicket, ServerFallback> {
+    pub fn prefetch(&self, key: &[u8], target: &mut Target) -> Result<ReadTicket, ServerFallback> {
         if self.storing.load(Ordering::Acquire) > 0 {
             return Err(ServerFallback { timed: None });
         }
         let Some(mut reader) = self.reader() else {
-            return self.begin_afar(key, Batch::Window, target).map(ReadTicket::Remote);
+            return self.begin_remote(key, Batch::Window, target).map(ReadTicket::Remote);
         };
-        let ticket = reader.foresee(key);
+        let ticket = reader.prefetch(key);
         self.memory.readers.put(reader);
         Ok(ReadTicket::Shared(ticket))
     }
 
     /// Reads a key that was foreseen; a value replaces what is in `value`, or is in the registered memory that was given.
-    pub fn read_foreseen(
+    pub fn read_prefetched(
         &self,
         key: &[u8],
         ticket: ReadTicket,
@@ -162,11 +167,11 @@ impl Server {
         match (ticket, self.reader(), registered) {
             (ReadTicket::Shared(ticket), Some(reader), registered) => {
                 let value = registered.map_or(value, RegisteredBuffer::other);
-                self.read_by(reader, |reader| reader.get_foreseen(key, ticket, value))
+                self.read_by(reader, |reader| reader.get_prefetched(key, ticket, value))
             }
             (ReadTicket::Shared(_), None, _) => ReadResult::Ask,
             (ReadTicket::Remote(begun), _, Some(registered)) => self.end_registered(begun, registered),
-            (ReadTicket::Remote(begun), _, None) => self.end_afar_into(begun, value),
+            (ReadTicket::Remote(begun), _, None) => self.end_remote_into(begun, value),
         }
     }
 
@@ -195,7 +200,7 @@ impl Server {
                     take(from + number, found, value);
                 },
             );
-            self.tell_of(&mut reader);
+            self.report(&mut reader);
             if is_gone {
                 (from + KEYS_READ_AT_ONCE..count)
                     .for_each(|number| take(number, ReadResult::Gone, &mut Vec::new()));
@@ -218,10 +223,10 @@ impl Server {
             (0..count).for_each(|number| take(number, ReadResult::Ask, &mut Vec::new()));
             return timed;
         }
-        let (mut under_way, mut value_bytes) = (VecDeque::new(), None);
+        let (mut in_flight, mut value_bytes) = (VecDeque::new(), None);
         let mut end = |number, begun: Option<GetHandle>| {
             let mut value = Vec::new();
-            let read = begun.map_or(ReadResult::Ask, |begun| self.end_afar_into(begun, &mut value));
+            let read = begun.map_or(ReadResult::Ask, |begun| self.end_remote_into(begun, &mut value));
             if matches!(read, ReadResult::Hit { .. }) {
                 value_bytes = Some(value.len());
             }
@@ -229,19 +234,19 @@ impl Server {
         };
         for number in 0..count {
             let begun = loop {
-                let begun = self.begin_afar(key(number), Batch::Chosen, &mut Target::default()).ok();
+                let begun = self.begin_remote(key(number), Batch::Chosen, &mut Target::default()).ok();
                 // Where there is no room for more, one that is over makes some.
-                match (begun, under_way.pop_front()) {
+                match (begun, in_flight.pop_front()) {
                     (None, Some((first, begun))) => end(first, begun),
                     (begun, first) => {
-                        first.into_iter().for_each(|first| under_way.push_front(first));
+                        first.into_iter().for_each(|first| in_flight.push_front(first));
                         break begun;
                     }
                 }
             };
-            under_way.push_back((number, begun));
+            in_flight.push_back((number, begun));
         }
-        under_way.into_iter().for_each(|(number, begun)| end(number, begun));
+        in_flight.into_iter().for_each(|(number, begun)| end(number, begun));
         if let Some(timed) = timed {
             self.note_time(timed, Instant::now(), value_bytes);
         }
@@ -254,7 +259,7 @@ impl Server {
         if is_gone {
             return self.forget_dead();
         }
-        self.tell_of(&mut reader);
+        self.report(&mut reader);
         self.memory.readers.put(reader);
     }
 
@@ -280,7 +285,7 @@ impl Server {
 
     /// Tells the server of what was read, if that is enough to be told.
     #[inline]
-    fn tell_of(&self, reader: &mut Reader) {
+    fn report(&self, reader: &mut Reader) {
         if let Some(accesses) = reader.take_accesses() {
             self.tell(&accesses);
         }

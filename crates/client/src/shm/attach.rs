@@ -13,7 +13,7 @@ use super::stream::ShmStream;
 use crate::error::{AttachError, Failure};
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
-use crate::socket::{Socket, ask, ask_for_line};
+use crate::socket::{Socket, ask, request_line};
 
 /// Memory that a server shares.
 #[derive(Debug)]
@@ -35,12 +35,12 @@ pub fn attach(
     deadline: Instant,
 ) -> Result<Attached, AttachError> {
     // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
-    let asked_ns = monotonic_ns();
+    let requested_ns = monotonic_ns();
     let (line, descriptors) = match form {
-        Encoding::Binary => ask_by_packet(socket, deadline)?,
+        Encoding::Binary => request_by_packet(socket, deadline)?,
         _ => {
             let request = format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n");
-            ask_for_line(socket, &request, deadline)?
+            request_line(socket, &request, deadline)?
         }
     };
     let mut words = line.split_ascii_whitespace();
@@ -53,7 +53,7 @@ pub fn attach(
     else {
         return Err(Failure::protocol(line.as_bytes()).into());
     };
-    let zero_ns = (asked_ns as i64).saturating_sub_unsigned(clock_ns);
+    let zero_ns = (requested_ns as i64).saturating_sub_unsigned(clock_ns);
     let items = match known {
         Some(known) if known.is_of(region.as_fd())? => Arc::clone(known),
         _ => Arc::new(Items::open(region.as_fd(), region_bytes, zero_ns)?),
@@ -64,7 +64,10 @@ pub fn attach(
 }
 
 /// Returns the line that shared memory comes with, and its descriptors.
-fn ask_by_packet(socket: &socket2::Socket, deadline: Instant) -> Result<(String, Vec<OwnedFd>), AttachError> {
+fn request_by_packet(
+    socket: &socket2::Socket,
+    deadline: Instant,
+) -> Result<(String, Vec<OwnedFd>), AttachError> {
     let mut versions = [0; 16];
     versions[..8].copy_from_slice(&CHANNEL_VERSION.to_be_bytes());
     versions[8..].copy_from_slice(&FORMAT_VERSION.to_be_bytes());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabcache_layout::KeyHash;
-use fabcache_layout::reader::{KEYS_AHEAD, Mapped, ReadOutcome, Region, Validation, reads_to_tell};
+use fabcache_layout::reader::{KEYS_AHEAD, Mapped, ReadOutcome, Region, Validation, reads_to_report};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::bounds::{ACCESSES_TOLD_AT_ONCE, KEYS_FORESEEN_MAX};
@@ -29,7 +29,7 @@ pub struct Items {
 #[derive(Debug)]
 pub struct Reader {
     mapped: Mapped,
-    foreseen: PrefetchHint,
+    prefetched: PrefetchHint,
     /// Which of a server's regions, as [`super::Readers::region`] counts them.
     pub region: u64,
     zero_ns: i64,
@@ -133,9 +133,9 @@ impl Items {
         let accesses = Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
         // In a box, for readers are handed from call to call.
         let number = self.readers.fetch_add(1, Ordering::Relaxed);
-        let foreseen =
+        let prefetched =
             PrefetchHint { reader: number, hashes: Vec::with_capacity(KEYS_FORESEEN_MAX), before: 0 };
-        Ok(Box::new(Reader { mapped, foreseen, region, zero_ns: self.zero_ns, random, accesses }))
+        Ok(Box::new(Reader { mapped, prefetched, region, zero_ns: self.zero_ns, random, accesses }))
     }
 }
 
@@ -156,16 +156,16 @@ impl Reader {
     }
 
     /// Notes a key that will be read soon: it is prefetched together with others.
-    pub fn foresee(&mut self, key: &[u8]) -> ReadTicket {
-        self.foreseen.add(self.mapped.reader().hash(key))
+    pub fn prefetch(&mut self, key: &[u8]) -> ReadTicket {
+        self.prefetched.add(self.mapped.reader().hash(key))
     }
 
     /// Reads a key that was foreseen, by this reader or another.
-    pub fn get_foreseen(&mut self, key: &[u8], ticket: ReadTicket, value: &mut Vec<u8>) -> ReadResult {
-        while self.foreseen.has(ticket) {
-            let count = self.foreseen.hashes.len().min(KEYS_AHEAD);
-            self.mapped.prefetch(&self.foreseen.hashes[..count]);
-            self.foreseen.skip(count);
+    pub fn get_prefetched(&mut self, key: &[u8], ticket: ReadTicket, value: &mut Vec<u8>) -> ReadResult {
+        while self.prefetched.has(ticket) {
+            let count = self.prefetched.hashes.len().min(KEYS_AHEAD);
+            self.mapped.prefetch(&self.prefetched.hashes[..count]);
+            self.prefetched.skip(count);
         }
         self.get(key, value)
     }
@@ -193,14 +193,14 @@ impl Reader {
     }
 
     /// There are enough reads of which the server is to be told now.
-    pub fn must_tell(&self) -> bool {
+    pub fn must_report(&self) -> bool {
         self.accesses.len() >= ACCESSES_TOLD_AT_ONCE
     }
 
     /// Reads of which the server is to be told now, if there are enough of them.
     pub fn take_accesses(&mut self) -> Option<Vec<(KeyHash, u8)>> {
         let next = || Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
-        self.must_tell().then(|| std::mem::replace(&mut self.accesses, next()))
+        self.must_report().then(|| std::mem::replace(&mut self.accesses, next()))
     }
 
     fn random(&mut self) -> u32 {
@@ -219,7 +219,7 @@ fn found(
     match outcome {
         ReadOutcome::Hit(hit) if hit.stale || hit.token_sent => ReadResult::Ask,
         ReadOutcome::Hit(hit) => {
-            let reads = reads_to_tell(hit, random);
+            let reads = reads_to_report(hit, random);
             if reads > 0 {
                 accesses.push((hash(), reads));
             }

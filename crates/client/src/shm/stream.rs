@@ -34,7 +34,7 @@ struct Shared {
     /// When the socket was last looked at.
     looked_ns: AtomicU64,
     /// How long to look before sleeping. Of two threads that learn at once one is not heard.
-    patience: AtomicCell<SpinPolicy>,
+    spin: AtomicCell<SpinPolicy>,
 }
 
 const _: () = assert!(AtomicCell::<SpinPolicy>::is_lock_free());
@@ -48,7 +48,7 @@ impl ShmStream {
             items,
             left: AtomicBool::new(false),
             looked_ns: AtomicU64::new(monotonic_ns()),
-            patience: AtomicCell::default(),
+            spin: AtomicCell::default(),
         }))
     }
 }
@@ -58,15 +58,15 @@ impl Shared {
         self.channel.lock().expect("no thread panics while it holds a channel")
     }
 
-    fn ring(&self) {
-        socket::ring(&self.socket);
+    fn notify(&self) {
+        socket::notify(&self.socket);
     }
 
     /// Takes in the server's bells, or that it is gone.
-    fn answer_bells(&self) {
+    fn drain_wakeups(&self) {
         self.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
-        let mut bells = [0; 64];
-        match rustix::net::recv(&*self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
+        let mut doorbells = [0; 64];
+        match rustix::net::recv(&*self.socket, &mut doorbells[..], RecvFlags::DONTWAIT) {
             Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR) => {}
             Ok((_, 0)) | Err(_) => self.left.store(true, Ordering::Relaxed),
         }
@@ -76,7 +76,7 @@ impl Shared {
     fn has_left(&self) -> bool {
         let unlooked_ns = monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Relaxed));
         if u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() {
-            self.answer_bells();
+            self.drain_wakeups();
         }
         self.left.load(Ordering::Relaxed) || !self.items.is_alive()
     }
@@ -88,9 +88,9 @@ impl Shared {
     }
 
     /// Looks for what is waited for, as long as has been of use lately.
-    fn look(&self, patience: SpinPolicy, until: Until, deadline: Instant) -> bool {
+    fn look(&self, spin: SpinPolicy, until: Until, deadline: Instant) -> bool {
         // At first without the clock, which takes as long as several looks.
-        patience.spin_time().is_some_and(|time| {
+        spin.spin_time().is_some_and(|time| {
             self.sees(until, LOOKS_BEFORE_CLOCK)
                 || self.look_before(deadline.min(Instant::now() + time), until)
         })
@@ -121,14 +121,14 @@ impl Shared {
 
     /// Waits, also for the bell of the waiter, if there is one.
     fn wait(&self, until: Until, deadline: Instant, own: Option<&Doorbell>) -> io::Result<()> {
-        let patience = self.patience.load();
-        if self.look(patience, until, deadline) {
-            self.patience.store(patience.after_success());
+        let spin = self.spin.load();
+        if self.look(spin, until, deadline) {
+            self.spin.store(spin.after_success());
             return Ok(());
         }
         let began = Instant::now();
         let slept = self.sleep(until, deadline, own);
-        self.patience.store(patience.after_sleep(began.elapsed()));
+        self.spin.store(spin.after_sleep(began.elapsed()));
         slept
     }
 
@@ -147,11 +147,11 @@ impl Shared {
                 return Ok(());
             }
         }
-        let bell = PollFd::new(&*self.socket, PollFlags::IN);
+        let doorbell = PollFd::new(&*self.socket, PollFlags::IN);
         match own {
-            None => wait_for_any(&mut [bell], deadline)?,
+            None => wait_for_any(&mut [doorbell], deadline)?,
             Some(own) => {
-                let mut either = [bell, PollFd::new(&own.0, PollFlags::IN)];
+                let mut either = [doorbell, PollFd::new(&own.0, PollFlags::IN)];
                 wait_for_any(&mut either, deadline)?;
                 if !either[1].revents().is_empty() {
                     own.answer();
@@ -161,7 +161,7 @@ impl Shared {
         // Withdraw the request for a doorbell that was not rung: it would cost the server a system call and wake the
         // next waiter for nothing.
         stop_wanting(&mut self.channel(), until);
-        self.answer_bells();
+        self.drain_wakeups();
         Ok(())
     }
 }
@@ -191,8 +191,8 @@ impl Stream for ShmStream {
         }
         let mut channel = shared.channel();
         let sent = channel.outgoing().send(parts).map_err(broken)?;
-        if sent > 0 && channel.outgoing().must_ring() {
-            shared.ring();
+        if sent > 0 && channel.outgoing().must_notify() {
+            shared.notify();
         }
         Ok(sent)
     }
@@ -205,8 +205,8 @@ impl Stream for ShmStream {
             let mut channel = shared.channel();
             let len = channel.incoming().append_to(into, most).map_err(broken)?;
             if len > 0 {
-                if channel.incoming().must_ring() {
-                    shared.ring();
+                if channel.incoming().must_notify() {
+                    shared.notify();
                 }
                 return Ok(Some(len));
             }
@@ -227,23 +227,23 @@ impl Stream for ShmStream {
     }
 
     fn waiter(&self) -> io::Result<Box<dyn Waiter>> {
-        Ok(Box::new(ShmWaiter { shared: Arc::clone(&self.0), bell: Doorbell::new()? }))
+        Ok(Box::new(ShmWaiter { shared: Arc::clone(&self.0), doorbell: Doorbell::new()? }))
     }
 }
 
 #[derive(Debug)]
 struct ShmWaiter {
     shared: Arc<Shared>,
-    bell: Doorbell,
+    doorbell: Doorbell,
 }
 
 impl Waiter for ShmWaiter {
     fn wait(&self, until: Until, deadline: Instant) -> io::Result<()> {
-        self.shared.wait(until, deadline, Some(&self.bell))
+        self.shared.wait(until, deadline, Some(&self.doorbell))
     }
 
     fn wake(&self) {
-        self.bell.ring();
+        self.doorbell.notify();
     }
 }
 
@@ -286,9 +286,9 @@ mod tests {
             stream.wait(until, Instant::now()).expect("nothing came");
         }
         other.outgoing().send(&[IoSlice::new(b"answer")]).expect("sound");
-        assert!(!other.outgoing().must_ring(), "it waits for no answer");
+        assert!(!other.outgoing().must_notify(), "it waits for no answer");
         other.incoming().receive(&mut [0; 8]).expect("sound");
-        assert!(!other.incoming().must_ring(), "nor for room");
+        assert!(!other.incoming().must_notify(), "nor for room");
         server.stop().expect("no thread failed");
     }
 }

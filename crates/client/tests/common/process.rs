@@ -176,13 +176,13 @@ pub fn patient(path: &str) -> Client {
 }
 
 /// So many seconds, or five times as many where `FABCACHE_EMULATED` says that all is emulated: far more than anything takes.
-fn patience(seconds: u64) -> Instant {
+fn spin(seconds: u64) -> Instant {
     let times = if std::env::var_os("FABCACHE_EMULATED").is_some() { 5 } else { 1 };
     Instant::now() + Duration::from_secs(times * seconds)
 }
 
 pub fn until_up(mut ask: impl FnMut() -> bool) {
-    let end = patience(20);
+    let end = spin(20);
     while !ask() {
         assert!(Instant::now() < end, "no server comes up");
         std::thread::sleep(Duration::from_millis(1));
@@ -191,7 +191,7 @@ pub fn until_up(mut ask: impl FnMut() -> bool) {
 
 /// Waits, far longer than it takes, until something is so.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = patience(30);
+    let end = spin(30);
     while !is_so() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(1));

@@ -73,7 +73,7 @@ impl Raw {
         while !bytes.is_empty() {
             let sent = self.put(bytes);
             bytes = &bytes[sent..];
-            if self.channel.outgoing().must_ring() {
+            if self.channel.outgoing().must_notify() {
                 self.ring();
             }
             if sent == 0 {
@@ -90,7 +90,7 @@ impl Raw {
                 self.channel.incoming().append_to(&mut came, 1 << 20).expect("it keeps to the protocol");
             if len == 0 {
                 self.sleep(true);
-            } else if self.channel.incoming().must_ring() {
+            } else if self.channel.incoming().must_notify() {
                 self.ring();
             }
         }

@@ -90,11 +90,11 @@ fn a_link_that_goes_down_is_told_or_gone_round_and_found_again() {
     caches.iter().for_each(|cache| works(cache, b"value"));
     let link = Link(link);
     thread::scope(|scope| {
-        let under_way: Vec<_> =
+        let in_flight: Vec<_> =
             caches.iter().map(|cache| scope.spawn(move || until_it_fails(cache))).collect();
         thread::sleep(Duration::from_millis(300));
         link.is("down");
-        for thread in under_way {
+        for thread in in_flight {
             let (error, time) = thread.join().expect("no panic");
             println!("after {time:?}: {error}");
             assert!(matches!(error, Error::Server { .. }), "{error:?}");

@@ -88,9 +88,9 @@ pub struct Scripted {
 /// The interface that both ends are at.
 pub fn domain() -> Arc<Domain> {
     let interface = std::env::var("FABCACHE_SERVER_INTERFACE").ok();
-    let wish = ProviderRequirements { provider: Some(provider()), interface, only_this_host: false };
+    let requirements = ProviderRequirements { provider: Some(provider()), interface, only_this_host: false };
     let library = Library::open().expect("libfabric is there");
-    Domain::open(&library.pick(&wish).expect("a provider")).expect("it opens")
+    Domain::open(&library.pick(&requirements).expect("a provider")).expect("it opens")
 }
 
 impl Scripted {

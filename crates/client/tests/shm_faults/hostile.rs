@@ -296,7 +296,7 @@ fn several_leave_while_the_server_looks_at_them() {
         for number in 0..50 {
             for one in &mut all {
                 one.put(if number < 49 { b"mn\r\n" } else { b"quit\r\n" });
-                if one.channel.outgoing().must_ring() {
+                if one.channel.outgoing().must_notify() {
                     one.ring();
                 }
             }
@@ -324,7 +324,7 @@ fn who_takes_no_answers_does_not_keep_a_worker_busy() {
         if raw.put(b"mg big v\r\n") > 0 {
             quiet = Instant::now();
         }
-        if raw.channel.outgoing().must_ring() {
+        if raw.channel.outgoing().must_notify() {
             raw.ring();
         }
     }

@@ -28,7 +28,7 @@ enum Entry {
 /// The client's end of a link.
 #[derive(Debug)]
 pub struct ClientEnd<B> {
-    lane: FlowControl<B>,
+    flow: FlowControl<B>,
     staging: RingProducer,
     /// Staged, and the server does not know yet.
     staged: VecDeque<StagingRange>,
@@ -44,7 +44,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     pub fn new(terms: Terms) -> ClientEnd<B> {
         debug_assert_eq!(terms.check(), Ok(()));
         ClientEnd {
-            lane: FlowControl::new(terms),
+            flow: FlowControl::new(terms),
             staging: RingProducer::new(terms.staging_bytes),
             staged: VecDeque::new(),
             landing: RingConsumer::new(terms.landing_bytes),
@@ -61,24 +61,24 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     /// # Errors
     /// The server broke the protocol: the link is of no use any more.
     pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), ProtocolError> {
-        self.lane.arrived(buffer, len)?;
-        while let Some((buffer, body)) = self.lane.ready.pop_front() {
+        self.flow.arrived(buffer, len)?;
+        while let Some((buffer, body)) = self.flow.ready.pop_front() {
             match body {
                 Body::Data(range) => self.incoming.push_back((buffer, Entry::Data(range))),
                 Body::Put { at, bytes } => {
-                    self.landing.came(at, bytes).map_err(|broken| self.lane.fail(broken))?;
+                    self.landing.came(at, bytes).map_err(|broken| self.flow.fail(broken))?;
                     let piece = StagingRange { at: at as usize, bytes: bytes as usize };
                     self.incoming.push_back((buffer, Entry::Landed(piece, bytes)));
                 }
                 Body::Taken(total) => {
-                    self.staging.give_back(total).map_err(|broken| self.lane.fail(broken))?;
-                    self.lane.consumed(buffer, Kind::Taken);
+                    self.staging.give_back(total).map_err(|broken| self.flow.fail(broken))?;
+                    self.flow.consumed(buffer, Kind::Taken);
                 }
                 Body::Ask(number) if !self.has_proven && self.asked.is_none() => {
                     self.asked = Some(number);
-                    self.lane.consumed(buffer, Kind::Ask);
+                    self.flow.consumed(buffer, Kind::Ask);
                 }
-                other => self.lane.take_common(buffer, &other)?,
+                other => self.flow.take_common(buffer, &other)?,
             }
         }
         Ok(())
@@ -87,7 +87,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     /// A buffer whose message was consumed. It is posted as a receive again before anything is sent, for the next message
     /// tells the server that it is.
     pub fn freed(&mut self) -> Option<B> {
-        self.lane.freed()
+        self.flow.freed()
     }
 
     /// The next bytes of the stream, if they have come.
@@ -121,25 +121,25 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
             }
         };
         if let Some((buffer, _)) = self.incoming.pop_front() {
-            self.lane.consumed(buffer, kind);
+            self.flow.consumed(buffer, kind);
         }
     }
 
     /// The server's last message has come: behind what is incoming nothing comes.
     pub fn has_peer_left(&self) -> bool {
-        self.lane.has_peer_left()
+        self.flow.has_peer_left()
     }
 
     /// Messages that came with another token than this link's, and were dropped.
     pub fn strays(&self) -> u64 {
-        self.lane.strays()
+        self.flow.strays()
     }
 
     // ---- what goes ----
 
     /// How the next of `waiting` bytes can go.
     pub fn next(&self, waiting: usize) -> SendMode {
-        if waiting == 0 || self.lane.is_over() || self.lane.stream_credits() <= self.staged.len() {
+        if waiting == 0 || self.flow.is_over() || self.flow.stream_credits() <= self.staged.len() {
             return SendMode::Later;
         }
         if waiting >= LONG_BYTES_MIN && self.staging.piece_bytes() > 0 {
@@ -155,19 +155,19 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
 
     /// A message with as many bytes of `parts` as it holds; none unless [`ClientEnd::next`] says [`SendMode::Data`].
     pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
-        self.staged.is_empty().then(|| self.lane.data(parts, message)).flatten()
+        self.staged.is_empty().then(|| self.flow.data(parts, message)).flatten()
     }
 
     /// A message with all of `before` and, as the next bytes of the stream, those of lent memory, which stays as it is until
     /// the server has [let go](ClientEnd::let_go) of it. None unless [`ClientEnd::next`] says [`SendMode::Data`] of one byte, and
     /// `before` has at most [`LENT_BEFORE_MAX`](super::LENT_BEFORE_MAX).
     pub fn lend(&self, before: &[IoSlice<'_>], lent: &LentMemory, message: &mut [u8]) -> Option<Draft> {
-        self.staged.is_empty().then(|| self.lane.lend(before, lent, message)).flatten()
+        self.staged.is_empty().then(|| self.flow.lend(before, lent, message)).flatten()
     }
 
     /// How many memories, of those that were lent first, the server does not read any more; told once.
     pub fn let_go(&mut self) -> usize {
-        self.lane.let_go()
+        self.flow.let_go()
     }
 
     /// The next bytes of the stream were copied to where [`ClientEnd::next`] said; a [short](ClientEnd::short) message
@@ -186,8 +186,8 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
             self.staged.front().map(|piece| Body::Long { at: piece.at as u64, bytes: piece.bytes as u64 });
         let told = self.asked.map(Body::Proof).or_else(|| self.landing.due().map(Body::Room));
         // Messages that precede the proof are not acknowledged, and nothing follows the last message.
-        let is_unproven = self.lane.has_sent() && !self.has_proven;
-        self.lane.short(message, told, stream, self.has_unsent() || is_unproven)
+        let is_unproven = self.flow.has_sent() && !self.has_proven;
+        self.flow.short(message, told, stream, self.has_unsent() || is_unproven)
     }
 
     /// Returns whether bytes were staged that the server does not know of: [`ClientEnd::short`] still has a message
@@ -198,7 +198,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
 
     /// The fabric has accepted a message.
     pub fn sent(&mut self, draft: Draft) {
-        self.lane.sent(&draft);
+        self.flow.sent(&draft);
         match draft.body {
             Body::Long { .. } => drop(self.staged.pop_front()),
             Body::Room(total) => self.landing.told(total),
@@ -210,11 +210,11 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     /// Nothing more is to be sent: the last message says so. Then the server closes the socket when it has everything;
     /// what it sends meanwhile is to be taken on, and dropped.
     pub fn leave(&mut self) {
-        self.lane.leave();
+        self.flow.leave();
     }
 
     /// The last message was sent.
     pub fn has_said_bye(&self) -> bool {
-        self.lane.has_said_bye()
+        self.flow.has_said_bye()
     }
 }

@@ -14,7 +14,7 @@
 //!   bell, which comes behind it, was not taken before that poll: it is in the socket, or the client has not rung yet,
 //!   and then it is awake and will.
 //! - The client sleeps, and a message of the server's lies there. Before it slept it had rung since the server's last bell
-//!   ([`ClientDoorbells::rings_to_sleep`]), so the server has taken that bell, or will. When it takes it, it has sent the
+//!   ([`ClientDoorbells::must_notify_before_sleep`]), so the server has taken that bell, or will. When it takes it, it has sent the
 //!   message already and rings at once, for it counts what it has sent since its own last bell, seen or not; or it sends it
 //!   later, and rings then. That is the second look that a sleeper would have to take behind its announcement: its peer
 //!   takes it.
@@ -51,25 +51,26 @@ impl ClientDoorbells {
     }
 
     /// Whether to ring now, behind a poll that found nothing, without sleeping.
-    pub fn rings_awake(&mut self, now: impl FnOnce() -> Instant) -> bool {
-        let rings = self.unrung.is_some_and(|since| now().saturating_duration_since(since) >= RING_AFTER);
-        if rings {
-            self.ring();
+    pub fn must_notify_awake(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        let must_notify =
+            self.unrung.is_some_and(|since| now().saturating_duration_since(since) >= RING_AFTER);
+        if must_notify {
+            self.notify();
         }
-        rings
+        must_notify
     }
 
     /// Whether to ring before sleeping, behind a poll that found nothing.
-    pub fn rings_to_sleep(&mut self) -> bool {
-        let rings = self.unrung.is_some() || !self.is_announced;
-        if rings {
-            self.ring();
+    pub fn must_notify_before_sleep(&mut self) -> bool {
+        let must_notify = self.unrung.is_some() || !self.is_announced;
+        if must_notify {
+            self.notify();
         }
-        rings
+        must_notify
     }
 
     /// It rings.
-    pub fn ring(&mut self) {
+    pub fn notify(&mut self) {
         (self.unrung, self.is_announced) = (None, true);
     }
 }
@@ -95,12 +96,12 @@ impl ServerDoorbells {
     }
 
     /// Whether to ring now.
-    pub fn rings(&mut self) -> bool {
-        let rings = self.is_wanted && self.has_sent;
-        if rings {
+    pub fn must_notify(&mut self) -> bool {
+        let must_notify = self.is_wanted && self.has_sent;
+        if must_notify {
             *self = ServerDoorbells::default();
         }
-        rings
+        must_notify
     }
 }
 
@@ -164,7 +165,7 @@ mod tests {
         /// The client's next step, if it can take one; `sends` if it is to send, where it can do one or the other.
         fn client_steps(&self, start: Instant, sends: bool) -> Option<World> {
             let mut next = self.clone();
-            let (at, bells) = &mut next.client;
+            let (at, doorbells) = &mut next.client;
             match *at {
                 // Somebody else of its process wakes it, to send more.
                 At::Asleep if sends && self.left > 0 => *at = At::Poll,
@@ -172,7 +173,7 @@ mod tests {
                 At::Asleep => *at = At::Bells,
                 At::Bells => {
                     if std::mem::take(&mut next.bells_to_client) {
-                        bells.heard();
+                        doorbells.heard();
                     }
                     *at = At::Poll;
                 }
@@ -180,7 +181,7 @@ mod tests {
                     next.left = self.left.checked_sub(1)?;
                     next.requests += 1;
                     next.awaited += 1;
-                    bells.posted(start);
+                    doorbells.posted(start);
                 }
                 At::Poll if self.answers > 0 => {
                     next.awaited -= self.length * std::mem::take(&mut next.answers);
@@ -188,12 +189,12 @@ mod tests {
                 // It has what it wanted.
                 At::Poll if self.awaited == 0 => return None,
                 At::Poll if self.is_restless => {
-                    next.bells_to_server |= bells.rings_awake(|| start + RING_AFTER);
+                    next.bells_to_server |= doorbells.must_notify_awake(|| start + RING_AFTER);
                     *at = At::Bells;
                 }
                 At::Poll => *at = At::Ring,
                 At::Ring | At::Answer => {
-                    next.bells_to_server |= bells.rings_to_sleep();
+                    next.bells_to_server |= doorbells.must_notify_before_sleep();
                     *at = At::Asleep;
                 }
             }
@@ -202,14 +203,14 @@ mod tests {
 
         fn server_steps(&self) -> Option<World> {
             let mut next = self.clone();
-            let (at, bells) = &mut next.server;
+            let (at, doorbells) = &mut next.server;
             match *at {
                 At::Asleep if !self.bells_to_server => return None,
                 At::Asleep => *at = At::Bells,
                 At::Bells => {
                     if std::mem::take(&mut next.bells_to_server) {
-                        bells.heard();
-                        next.bells_to_client |= bells.rings();
+                        doorbells.heard();
+                        next.bells_to_client |= doorbells.must_notify();
                     }
                     *at = At::Poll;
                 }
@@ -225,8 +226,8 @@ mod tests {
                 At::Answer | At::Ring => {
                     next.taken -= self.length;
                     next.answers += 1;
-                    bells.posted();
-                    next.bells_to_client |= bells.rings();
+                    doorbells.posted();
+                    next.bells_to_client |= doorbells.must_notify();
                     // It may look at the socket, or not, before it polls again.
                     *at = if next.taken >= self.length { At::Answer } else { At::Poll };
                 }
@@ -265,15 +266,15 @@ mod tests {
     #[test]
     fn who_waits_awake_rings_once_for_what_it_sent() {
         let now = Instant::now();
-        let mut bells = ClientDoorbells::default();
-        assert!(!bells.rings_awake(|| panic!("nothing was sent")));
-        bells.posted(now);
-        bells.posted(now + RING_AFTER);
-        assert!(!bells.rings_awake(|| now));
-        assert!(bells.rings_awake(|| now + RING_AFTER));
-        assert!(!bells.rings_awake(|| panic!("it has rung")));
-        assert!(!bells.rings_to_sleep(), "the server knows that it waits");
-        bells.heard();
-        assert!(bells.rings_to_sleep() && !bells.rings_to_sleep());
+        let mut doorbells = ClientDoorbells::default();
+        assert!(!doorbells.must_notify_awake(|| panic!("nothing was sent")));
+        doorbells.posted(now);
+        doorbells.posted(now + RING_AFTER);
+        assert!(!doorbells.must_notify_awake(|| now));
+        assert!(doorbells.must_notify_awake(|| now + RING_AFTER));
+        assert!(!doorbells.must_notify_awake(|| panic!("it has rung")));
+        assert!(!doorbells.must_notify_before_sleep(), "the server knows that it waits");
+        doorbells.heard();
+        assert!(doorbells.must_notify_before_sleep() && !doorbells.must_notify_before_sleep());
     }
 }

@@ -84,8 +84,8 @@ impl RingConsumer {
     /// A piece is said to lie there.
     pub fn came(&mut self, at: u64, bytes: u64) -> Result<(), ProtocolError> {
         let end = at.checked_add(bytes).filter(|end| *end <= self.bytes);
-        let under_way = self.came - self.told;
-        if bytes == 0 || end.is_none() || under_way + bytes > self.bytes {
+        let in_flight = self.came - self.told;
+        if bytes == 0 || end.is_none() || in_flight + bytes > self.bytes {
             return Err(ProtocolError::Range { at, bytes });
         }
         self.came += bytes;

@@ -106,7 +106,7 @@ enum ProofState {
 /// The server's end of a link. `B` is a buffer with a message, `R` one with bytes that were read.
 #[derive(Debug)]
 pub struct ServerEnd<B, R> {
-    lane: FlowControl<B>,
+    flow: FlowControl<B>,
     proof: ProofState,
     /// What it proves that by.
     number: u64,
@@ -126,7 +126,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     pub fn new(terms: Terms, number: u64) -> ServerEnd<B, R> {
         debug_assert_eq!(terms.check(), Ok(()));
         ServerEnd {
-            lane: FlowControl::new(terms),
+            flow: FlowControl::new(terms),
             proof: ProofState::Unwanted,
             number,
             staging: RingConsumer::new(terms.staging_bytes),
@@ -146,37 +146,37 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     /// # Errors
     /// The client broke the protocol: the link is of no use any more.
     pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), ProtocolError> {
-        self.lane.arrived(buffer, len)?;
-        while let Some((buffer, body)) = self.lane.ready.pop_front() {
+        self.flow.arrived(buffer, len)?;
+        while let Some((buffer, body)) = self.flow.ready.pop_front() {
             match body {
                 Body::Data(range) => self.incoming.push_back((buffer, Entry::Data(range))),
                 Body::Long { at, bytes } => {
-                    self.staging.came(at, bytes).map_err(|broken| self.lane.fail(broken))?;
+                    self.staging.came(at, bytes).map_err(|broken| self.flow.fail(broken))?;
                     // The buffer stays with it, so that a client names no more parts than it has credits for.
                     self.incoming.push_back((buffer, Entry::long(0..0, None, at, bytes)));
                 }
                 Body::LentMemory { lent: LentMemory { address: at, key, bytes }, before } => {
                     if at.checked_add(bytes).is_none() || !(1..=LENT_BYTES_MAX).contains(&bytes) {
-                        return Err(self.lane.fail(ProtocolError::Range { at, bytes }));
+                        return Err(self.flow.fail(ProtocolError::Range { at, bytes }));
                     }
                     self.incoming.push_back((buffer, Entry::long(before, Some(key), at, bytes)));
                 }
                 Body::Room(total) => {
-                    self.landing.give_back(total).map_err(|broken| self.lane.fail(broken))?;
-                    self.lane.consumed(buffer, Kind::Room);
+                    self.landing.give_back(total).map_err(|broken| self.flow.fail(broken))?;
+                    self.flow.consumed(buffer, Kind::Room);
                 }
                 Body::Proof(number) => {
                     if self.proof != ProofState::Asked || number != self.number {
-                        return Err(self.lane.fail(ProtocolError::Proof));
+                        return Err(self.flow.fail(ProtocolError::Proof));
                     }
                     self.proof = ProofState::Given;
-                    self.lane.consumed(buffer, Kind::Proof);
+                    self.flow.consumed(buffer, Kind::Proof);
                 }
-                other => self.lane.take_common(buffer, &other)?,
+                other => self.flow.take_common(buffer, &other)?,
             }
         }
         // A client that only says goodbye need not prove anything.
-        if !self.lane.has_peer_left() {
+        if !self.flow.has_peer_left() {
             self.want_proof();
         }
         Ok(())
@@ -205,12 +205,12 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     /// A buffer whose message was consumed. It, or another, is posted as a receive again before anything is sent, for the
     /// next message tells the client that it is.
     pub fn freed(&mut self) -> Option<B> {
-        self.lane.freed()
+        self.flow.freed()
     }
 
     /// What is to be read next into a buffer of `most` bytes, if anything is, and fewer than [`READS_MAX`] parts are held.
     pub fn next_read(&self, most: usize) -> Option<Read> {
-        if self.parts.len() >= READS_MAX || self.lane.check().is_err() || !self.has_proof() {
+        if self.parts.len() >= READS_MAX || self.flow.check().is_err() || !self.has_proof() {
             return None;
         }
         self.incoming.iter().find_map(|(_, entry)| match entry {
@@ -265,7 +265,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     /// No part is under way or held.
     pub fn is_off_memory(&self) -> bool {
-        self.parts.is_empty() && self.puts_under_way() == 0
+        self.parts.is_empty() && self.puts_in_flight() == 0
     }
 
     /// Returns the buffer that was read last if no byte of it was consumed; it is read again in its turn.
@@ -336,29 +336,29 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                         Kind::Long
                     }
                     Some(_) => {
-                        self.lane.lets_go();
+                        self.flow.lets_go();
                         Kind::LentMemory
                     }
                 }
             }
         };
         if let Some((buffer, _)) = self.incoming.pop_front() {
-            self.lane.consumed(buffer, kind);
+            self.flow.consumed(buffer, kind);
         }
         spent
     }
 
     /// The client's last message has come: behind what is incoming nothing comes.
     pub fn has_peer_left(&self) -> bool {
-        self.lane.has_peer_left()
+        self.flow.has_peer_left()
     }
 
     // ---- what goes ----
 
     /// How the next of `waiting` bytes can go.
     pub fn next(&self, waiting: usize) -> SendMode {
-        let is_over = self.lane.is_over() || !self.has_proof();
-        if waiting == 0 || is_over || self.lane.stream_credits() <= self.puts.len() {
+        let is_over = self.flow.is_over() || !self.has_proof();
+        if waiting == 0 || is_over || self.flow.stream_credits() <= self.puts.len() {
             return SendMode::Later;
         }
         // Behind what is being written no message can go yet, but more can be written.
@@ -375,7 +375,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     /// A message with as many bytes of `parts` as it holds; none unless [`ServerEnd::next`] says [`SendMode::Data`].
     pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
-        (self.puts.is_empty() && self.has_proof()).then(|| self.lane.data(parts, message)).flatten()
+        (self.puts.is_empty() && self.has_proof()).then(|| self.flow.data(parts, message)).flatten()
     }
 
     /// The next bytes of the stream are being written to where [`ServerEnd::next`] said.
@@ -403,7 +403,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     }
 
     /// Puts that are being written.
-    pub fn puts_under_way(&self) -> usize {
+    pub fn puts_in_flight(&self) -> usize {
         self.puts.iter().filter(|put| !put.is_written).count()
     }
 
@@ -411,9 +411,9 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     pub fn short(&self, message: &mut [u8; SHORT_BYTES]) -> Option<Draft> {
         match self.proof {
             ProofState::Given => {}
-            ProofState::Wanted => return self.lane.short(message, Some(Body::Ask(self.number)), None, true),
+            ProofState::Wanted => return self.flow.short(message, Some(Body::Ask(self.number)), None, true),
             // A client that has sent nothing gets no message but the goodbye.
-            ProofState::Unwanted => return self.lane.short(message, None, None, false),
+            ProofState::Unwanted => return self.flow.short(message, None, None, false),
             ProofState::Asked => return None,
         }
         let stream = self
@@ -421,7 +421,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
             .front()
             .filter(|put| put.is_written)
             .map(|PendingWrite { piece, .. }| Body::Put { at: piece.at as u64, bytes: piece.bytes as u64 });
-        self.lane.short(message, self.staging.due().map(Body::Taken), stream, self.has_unsent())
+        self.flow.short(message, self.staging.due().map(Body::Taken), stream, self.has_unsent())
     }
 
     /// Returns whether bytes were consumed that the client was not told of.
@@ -431,7 +431,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     /// The fabric has accepted a message.
     pub fn sent(&mut self, draft: Draft) {
-        self.lane.sent(&draft);
+        self.flow.sent(&draft);
         match draft.body {
             Body::Put { .. } => {
                 self.puts.pop_front();
@@ -445,23 +445,23 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     /// Nothing more is to be sent: the last message says so.
     pub fn leave(&mut self) {
-        self.lane.leave();
+        self.flow.leave();
     }
 
     /// The last message was sent.
     pub fn has_said_bye(&self) -> bool {
-        self.lane.has_said_bye()
+        self.flow.has_said_bye()
     }
 
     /// The number of lent memories released but not reported.
     #[cfg(test)]
     pub fn untold(&self) -> usize {
-        self.lane.untold()
+        self.flow.untold()
     }
 
     /// The buffers of messages, when the link has ended.
     pub fn drain(&mut self) -> impl Iterator<Item = B> {
         let incoming = std::mem::take(&mut self.incoming).into_iter().map(|(buffer, _)| buffer);
-        self.lane.drain().chain(incoming)
+        self.flow.drain().chain(incoming)
     }
 }

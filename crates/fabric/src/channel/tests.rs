@@ -709,7 +709,7 @@ fn an_end_that_leaves_says_so_behind_all_it_took() {
     }
     world.server_sends(20_000);
     world.down.whole = world.down.whole[..world.down.sent].into();
-    assert!(world.down.sent >= LONG_BYTES_MIN && world.server.puts_under_way() > 0);
+    assert!(world.down.sent >= LONG_BYTES_MIN && world.server.puts_in_flight() > 0);
     world.server.leave();
     world.settle_server();
     assert!(!world.server.has_said_bye(), "some is still to be written");

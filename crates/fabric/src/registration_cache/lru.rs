@@ -182,7 +182,7 @@ mod tests {
             const COUNT: usize = 4;
             const BYTES: usize = 110;
             let registered = Registered::default();
-            let mut ledger = LruList::new(COUNT, BYTES);
+            let mut lru = LruList::new(COUNT, BYTES);
             let mut lent: Vec<RegistrationKey> = Vec::new();
             for step in steps {
                 match step {
@@ -190,10 +190,10 @@ mod tests {
                     Step::Lend(memory, domain) if lent.iter().all(|of| of.memory != memory) => {
                         let (of, bytes) = (RegistrationKey { memory, domain, is_shown: memory % 2 == 1 }, bytes_of(memory));
                         let was_registered = registered.borrow().contains(&of);
-                        prop_assert_eq!(ledger.lend(of).is_some(), was_registered);
-                        if !was_registered && ledger.reserve(bytes) {
+                        prop_assert_eq!(lru.lend(of).is_some(), was_registered);
+                        if !was_registered && lru.reserve(bytes) {
                             registered.borrow_mut().push(of);
-                            ledger.put(of, bytes, Registration { of, registered: Rc::clone(&registered), sticks });
+                            lru.put(of, bytes, Registration { of, registered: Rc::clone(&registered), sticks });
                         }
                         if registered.borrow().contains(&of) {
                             lent.push(of);
@@ -202,13 +202,13 @@ mod tests {
                             prop_assert!(lent.len() == COUNT || lent_bytes + bytes > BYTES, "there was room");
                         }
                     }
-                    Step::GiveBack(at) if at < lent.len() => ledger.give_back(lent.swap_remove(at)),
+                    Step::GiveBack(at) if at < lent.len() => lru.give_back(lent.swap_remove(at)),
                     Step::End(memory) if lent.iter().all(|of| of.memory != memory) => {
-                        ledger.end_all_of(memory);
+                        lru.end_all_of(memory);
                         prop_assert!(registered.borrow().iter().all(|of| of.memory != memory));
                     }
                     Step::EndIdle => {
-                        ledger.end_idle();
+                        lru.end_idle();
                         prop_assert_eq!(registered.borrow().len(), lent.len());
                     }
                     _ => {}
@@ -216,7 +216,7 @@ mod tests {
                 let registered = registered.borrow();
                 prop_assert!(lent.iter().all(|of| registered.contains(of)), "what is lent stays");
                 let bytes = registered.iter().map(|of| bytes_of(of.memory)).sum::<usize>();
-                prop_assert_eq!(ledger.sum(), (registered.len(), bytes));
+                prop_assert_eq!(lru.sum(), (registered.len(), bytes));
                 prop_assert!(registered.len() <= COUNT && bytes <= BYTES);
             }
         }
@@ -225,36 +225,36 @@ mod tests {
     #[test]
     fn what_was_lent_longest_ago_ends_first() {
         let registered = Registered::default();
-        let mut ledger = LruList::new(2, 1000);
+        let mut lru = LruList::new(2, 1000);
         let of = |memory| RegistrationKey { memory, domain: 0, is_shown: false };
-        let make = |ledger: &mut LruList<Registration>, memory| {
-            assert!(ledger.reserve(1));
+        let make = |lru: &mut LruList<Registration>, memory| {
+            assert!(lru.reserve(1));
             registered.borrow_mut().push(of(memory));
             let registered = Rc::clone(&registered);
-            ledger.put(of(memory), 1, Registration { of: of(memory), registered, sticks: false });
-            ledger.give_back(of(memory));
+            lru.put(of(memory), 1, Registration { of: of(memory), registered, sticks: false });
+            lru.give_back(of(memory));
         };
-        make(&mut ledger, 1);
-        make(&mut ledger, 2);
-        assert!(ledger.lend(of(1)).is_some());
-        ledger.give_back(of(1));
-        make(&mut ledger, 3);
+        make(&mut lru, 1);
+        make(&mut lru, 2);
+        assert!(lru.lend(of(1)).is_some());
+        lru.give_back(of(1));
+        make(&mut lru, 3);
         assert_eq!(*registered.borrow(), [of(1), of(3)]);
     }
 
     #[test]
     fn memory_that_a_provider_keeps_is_told_of() {
         let registered = Registered::default();
-        let mut ledger = LruList::new(1, 1000);
-        let put = |ledger: &mut LruList<Registration>, memory, sticks| {
+        let mut lru = LruList::new(1, 1000);
+        let put = |lru: &mut LruList<Registration>, memory, sticks| {
             let of = RegistrationKey { memory, domain: 0, is_shown: true };
-            assert!(ledger.reserve(1));
-            ledger.put(of, 1, Registration { of, registered: Rc::clone(&registered), sticks });
-            ledger.give_back(of);
+            assert!(lru.reserve(1));
+            lru.put(of, 1, Registration { of, registered: Rc::clone(&registered), sticks });
+            lru.give_back(of);
         };
-        put(&mut ledger, 1, true);
-        put(&mut ledger, 2, false);
-        assert!(!ledger.end_all_of(1), "it ended to make room");
-        assert!(ledger.end_all_of(2) && ledger.end_all_of(1), "told once");
+        put(&mut lru, 1, true);
+        put(&mut lru, 2, false);
+        assert!(!lru.end_all_of(1), "it ended to make room");
+        assert!(lru.end_all_of(2) && lru.end_all_of(1), "told once");
     }
 }

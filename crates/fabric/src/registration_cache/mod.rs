@@ -63,29 +63,29 @@ impl RegistrationCache {
         known: impl Fn(&Registration) -> T,
     ) -> Result<T, Error> {
         let bytes = memory.len();
-        let mut kept = self.state();
-        if let Some(registration) = kept.lru.lend(of) {
+        let mut state = self.state();
+        if let Some(registration) = state.lru.lend(of) {
             return Ok(known(registration));
         }
-        if bytes == 0 || !kept.lru.reserve(bytes) {
+        if bytes == 0 || !state.lru.reserve(bytes) {
             return Err(Error::Size("no more memory of callers' is registered"));
         }
-        drop(kept);
+        drop(state);
         let cache: Arc<dyn IdleCache> = self.0.clone();
         domain.caches().add(&cache);
         let access = if of.is_shown { Access::RemoteRead } else { Access::Local };
         // Not under the lock, for to pin much memory takes long. SAFETY: its owner ends the registration before it lets go of
         // the memory, and lends it to one operation at a time; peers do not write it.
         let made = unsafe { domain.register(memory.as_mut_ptr(), bytes, access) };
-        let mut kept = self.state();
+        let mut state = self.state();
         match made {
             Ok(registration) => {
                 let known = known(&registration);
-                kept.lru.put(of, bytes, registration);
+                state.lru.put(of, bytes, registration);
                 Ok(known)
             }
             Err(error) => {
-                kept.lru.cancel(bytes);
+                state.lru.cancel(bytes);
                 Err(error)
             }
         }
@@ -291,7 +291,7 @@ mod tests {
         let fake = FakeProvider { memory_modes: 0, locked_bytes_max: LIMIT, ..FakeProvider::default() };
         let domain = fake.open();
         let (one, other) = (RegistrationCache::new(9, 1 << 20), RegistrationCache::new(9, 1 << 20));
-        let kept = idle(registered(&domain, &one));
+        let state = idle(registered(&domain, &one));
         let (also_kept, in_use) = (idle(registered(&domain, &other)), registered(&domain, &other));
         calls();
         let pool = Pool::new(&domain, 1, LIMIT / 2).expect("what is idle gives way");
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!([one.sum().0, other.sum().0], [0, 1], "what is in use stays");
         Pool::new(&domain, 1, LIMIT / 2).expect_err("nothing is idle");
         assert_eq!(calls(), ["register 5000"], "so it is not tried again");
-        kept.lend(&domain).expect_err("pools do not give way");
+        state.lend(&domain).expect_err("pools do not give way");
         drop((pool, also_kept, in_use));
         Pool::new(&domain, 1, LIMIT).expect("all is free");
         drop(one);
@@ -320,9 +320,9 @@ mod tests {
         let in_use = registered(&domain, &registrations);
         let error = Endpoint::open(&domain, options).expect_err("too much for the limit");
         assert!(matches!(error, Error::Call { code: sys::FI_ENOMEM, .. }), "{error}");
-        let kept = idle(in_use);
+        let state = idle(in_use);
         Endpoint::open(&domain, options).expect("what is idle gives way");
         assert_eq!(registrations.sum(), (0, 0));
-        drop(kept);
+        drop(state);
     }
 }

@@ -95,7 +95,7 @@ fn without_wake_fence_fails_a_consumer_that_goes_to_sleep_is_rung_for() {
             let bell = Arc::clone(&bell);
             thread::spawn(move || {
                 producer.send(&[IoSlice::new(b"x")]).expect("sound");
-                if producer.must_ring() {
+                if producer.must_notify() {
                     bell.store(true, Ordering::Relaxed);
                 }
             })
@@ -121,7 +121,7 @@ fn without_wake_fence_fails_a_producer_that_goes_to_sleep_is_rung_for() {
             let bell = Arc::clone(&bell);
             thread::spawn(move || {
                 consumer.receive(&mut [0; 1]).expect("sound");
-                if consumer.must_ring() {
+                if consumer.must_notify() {
                     bell.store(true, Ordering::Relaxed);
                 }
             })
@@ -142,7 +142,7 @@ fn who_wakes_by_itself_knows_whether_it_was_rung_for() {
         consumer.want_data();
         let sender = thread::spawn(move || {
             producer.send(&[IoSlice::new(b"x")]).expect("sound");
-            producer.must_ring()
+            producer.must_notify()
         });
         let was_rung_for = consumer.unwant_data();
         assert_eq!(sender.join().expect("sent"), was_rung_for, "one of the two took the word");

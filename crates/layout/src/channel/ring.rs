@@ -215,7 +215,7 @@ impl Producer {
 
     /// After sending: the consumer sleeps, and is to be rung for.
     #[inline]
-    pub fn must_ring(&self) -> bool {
+    pub fn must_notify(&self) -> bool {
         self.ring.is_wanted(self.ring.at.data_wanted)
     }
 
@@ -364,7 +364,7 @@ impl Consumer {
 
     /// After receiving: the producer sleeps for room, and is to be rung for.
     #[inline]
-    pub fn must_ring(&self) -> bool {
+    pub fn must_notify(&self) -> bool {
         self.ring.is_wanted(self.ring.at.room_wanted)
     }
 

@@ -97,90 +97,86 @@ mod tests {
     const SHORT: Duration = Duration::from_micros(20);
 
     /// Sleeps until it looks, and how many times that is.
-    fn sleep_until_try(patience: &mut SpinPolicy) -> u32 {
+    fn sleep_until_try(spin: &mut SpinPolicy) -> u32 {
         let mut sleeps = 0;
-        while patience.spin_time().is_none() {
-            *patience = patience.after_sleep(SHORT);
+        while spin.spin_time().is_none() {
+            *spin = spin.after_sleep(SHORT);
             sleeps += 1;
         }
         sleeps
     }
 
     fn given_up() -> SpinPolicy {
-        let mut patience = SpinPolicy::default();
+        let mut spin = SpinPolicy::default();
         let mut looks = 0;
-        while patience.spin_time().is_some() {
-            patience = patience.after_sleep(SHORT);
+        while spin.spin_time().is_some() {
+            spin = spin.after_sleep(SHORT);
             looks += 1;
         }
         assert!(looks > 3, "not at once: {looks}");
-        patience
+        spin
     }
 
     #[test]
     fn what_is_in_vain_is_given_up_and_tried_ever_more_rarely() {
-        let mut patience = given_up();
+        let mut spin = given_up();
         let mut expected = u32::from(SLEEPS_MIN);
         for _ in 0..20 {
-            assert_eq!(sleep_until_try(&mut patience), expected);
-            assert_eq!(patience.spin_time(), USUAL);
-            patience = patience.after_sleep(SHORT);
-            assert_eq!(patience.spin_time(), None, "it is tried once");
+            assert_eq!(sleep_until_try(&mut spin), expected);
+            assert_eq!(spin.spin_time(), USUAL);
+            spin = spin.after_sleep(SHORT);
+            assert_eq!(spin.spin_time(), None, "it is tried once");
             expected = (expected * 2).min(SLEEPS_MAX.into());
         }
     }
 
     #[test]
     fn what_is_of_use_again_goes_on() {
-        let mut patience = given_up();
+        let mut spin = given_up();
         for _ in 0..20 {
-            sleep_until_try(&mut patience);
-            patience = patience.after_sleep(SHORT);
+            sleep_until_try(&mut spin);
+            spin = spin.after_sleep(SHORT);
         }
-        sleep_until_try(&mut patience);
+        sleep_until_try(&mut spin);
         for _ in 0..20 {
-            patience = patience.after_success();
-            assert_eq!(patience.spin_time(), USUAL);
+            spin = spin.after_success();
+            assert_eq!(spin.spin_time(), USUAL);
         }
-        while patience.spin_time().is_some() {
-            patience = patience.after_sleep(SHORT);
+        while spin.spin_time().is_some() {
+            spin = spin.after_sleep(SHORT);
         }
-        assert_eq!(
-            sleep_until_try(&mut patience),
-            SLEEPS_MIN.into(),
-            "what was in vain long ago is forgotten"
-        );
+        assert_eq!(sleep_until_try(&mut spin), SLEEPS_MIN.into(), "what was in vain long ago is forgotten");
     }
 
     #[test]
     fn where_waking_takes_long_it_is_looked_for_longer() {
-        let mut patience = given_up();
-        while patience.spin_time().is_none() {
-            patience = patience.after_sleep(Duration::from_micros(600));
+        let mut spin = given_up();
+        while spin.spin_time().is_none() {
+            spin = spin.after_sleep(Duration::from_micros(600));
         }
         for _ in 0..3 {
-            assert_eq!(patience.spin_time(), Some(Duration::from_micros(600)));
-            patience = patience.after_success();
+            assert_eq!(spin.spin_time(), Some(Duration::from_micros(600)));
+            spin = spin.after_success();
         }
-        patience = given_up();
-        while patience.spin_time().is_none() {
-            patience = patience.after_sleep(Duration::from_secs(3600));
+        spin = given_up();
+        while spin.spin_time().is_none() {
+            spin = spin.after_sleep(Duration::from_secs(3600));
         }
-        assert_eq!(patience.spin_time(), Some(Duration::from_nanos(LOOK_NS_MAX.into())));
+        assert_eq!(spin.spin_time(), Some(Duration::from_nanos(LOOK_NS_MAX.into())));
     }
 
     #[test]
     fn one_success_by_chance_is_not_the_end_of_rare_tries() {
-        let mut patience = given_up();
+        let mut spin = given_up();
         for _ in 0..20 {
-            sleep_until_try(&mut patience);
-            patience = patience.after_sleep(SHORT);
+            sleep_until_try(&mut spin);
+            spin = spin.after_sleep(SHORT);
         }
-        sleep_until_try(&mut patience);
-        patience = patience.after_success();
-        while patience.spin_time().is_some() {
-            patience = patience.after_sleep(SHORT);
+        sleep_until_try(&mut spin);
+        spin = spin.after_success();
+        while spin.spin_time().is_some() {
+            spin = spin.after_sleep(SHORT);
         }
-        assert_eq!(sleep_until_try(&mut patience), u32::from(SLEEPS_MAX) / 2);
+        assert_eq!(sleep_until_try(&mut spin), u32::from(SLEEPS_MAX) / 2);
     }
 }

@@ -87,8 +87,8 @@ fn a_full_ring_takes_no_more_until_something_is_received() {
     assert_eq!(client.outgoing().has_room(), Ok(false));
     let mut into = [0; 56];
     assert_eq!(server.incoming().receive(&mut into), Ok(56));
-    assert!(server.incoming().must_ring(), "the client sleeps");
-    assert!(!server.incoming().must_ring(), "it is rung for once");
+    assert!(server.incoming().must_notify(), "the client sleeps");
+    assert!(!server.incoming().must_notify(), "it is rung for once");
     assert_eq!(client.outgoing().has_room(), Ok(true));
     assert_eq!(send(&mut client, 56), Ok(56));
 }
@@ -97,12 +97,12 @@ fn a_full_ring_takes_no_more_until_something_is_received() {
 fn whoever_sleeps_is_rung_for() {
     let (mut server, mut client) = pair(&SMALL);
     client.outgoing().send(&[IoSlice::new(b"a")]).expect("sound");
-    assert!(!client.outgoing().must_ring(), "nobody sleeps");
+    assert!(!client.outgoing().must_notify(), "nobody sleeps");
     server.incoming().receive(&mut [0; 8]).expect("sound");
     server.incoming().want_data();
     assert!(!server.incoming().is_ready());
     client.outgoing().send(&[IoSlice::new(b"b")]).expect("sound");
-    assert!(client.outgoing().must_ring());
+    assert!(client.outgoing().must_notify());
     assert!(server.incoming().unwant_data(), "it was rung for");
     server.incoming().want_data();
     assert!(!server.incoming().unwant_data(), "it was not");

@@ -61,21 +61,21 @@ enum Probe {
 }
 
 impl Reader {
-    /// What the key's GET comes to, if that is plain; a value replaces what is in `value`. `known` is of the same region,
+    /// What the key's GET comes to, if that is plain; a value replaces what is in `value`. `metadata` is of the same region,
     /// and its batch began after this GET was asked for, or together with it.
     #[inline]
     pub(super) fn try_fast(
         &self,
-        known: &MetadataCache,
+        metadata: &MetadataCache,
         memory: &Memory,
         key: &[u8],
         hash: KeyHash,
         value: &mut Vec<u8>,
     ) -> Option<ReadOutcome> {
-        let flush_epoch = known.published().filter(|_| !self.is_remote())?.flush_epoch;
+        let flush_epoch = metadata.published().filter(|_| !self.is_remote())?.flush_epoch;
         let partition = hash.partition(self.geometry.partition_bits);
-        let head = known.head(partition)?;
-        let places = self.places(known, hash)?;
+        let head = metadata.head(partition)?;
+        let places = self.places(metadata, hash)?;
         let mut is_overflowed = false;
         for at in [places.home, places.neighbour] {
             let bucket = Bucket::at(memory, at);
@@ -84,7 +84,7 @@ impl Reader {
                 return None;
             }
             for slot in bucket.items(hash.tag()) {
-                match self.glimpse(known, memory, key, (slot, known.stamp()), flush_epoch, value) {
+                match self.glimpse(metadata, memory, key, (slot, metadata.stamp()), flush_epoch, value) {
                     Probe::Hit(hit) => return Some(ReadOutcome::Hit(hit)),
                     Probe::OtherKey => {}
                     Probe::NotPlain => return None,
@@ -102,14 +102,14 @@ impl Reader {
     #[inline]
     pub(super) fn try_fast_at(
         &self,
-        known: &MetadataCache,
+        metadata: &MetadataCache,
         memory: &Memory,
         key: &[u8],
         (slot, stamp): (Slot, u64),
         value: &mut Vec<u8>,
     ) -> Option<ReadOutcome> {
-        let flush_epoch = known.published().filter(|_| slot.is_item() && !self.is_remote())?.flush_epoch;
-        match self.glimpse(known, memory, key, (slot, stamp), flush_epoch, value) {
+        let flush_epoch = metadata.published().filter(|_| slot.is_item() && !self.is_remote())?.flush_epoch;
+        match self.glimpse(metadata, memory, key, (slot, stamp), flush_epoch, value) {
             Probe::Hit(hit) => Some(ReadOutcome::Hit(hit)),
             Probe::OtherKey | Probe::NotPlain => None,
         }
@@ -120,7 +120,7 @@ impl Reader {
     #[inline(always)]
     fn glimpse(
         &self,
-        known: &MetadataCache,
+        metadata: &MetadataCache,
         memory: &Memory,
         key: &[u8],
         (slot, stamp): (Slot, u64),
@@ -131,7 +131,7 @@ impl Reader {
         let Some(segment) = self.geometry.segment_of(offset).filter(|_| !slot.is_on_flash()) else {
             return Probe::NotPlain;
         };
-        let CachedGeneration::Before(generation) = known.generation(segment, stamp) else {
+        let CachedGeneration::Before(generation) = metadata.generation(segment, stamp) else {
             return Probe::NotPlain;
         };
         let bytes_max = size_class::bytes_max(slot.class()).min(self.geometry.segment_end(segment) - offset);
@@ -164,7 +164,7 @@ impl Reader {
             return Probe::OtherKey;
         }
         let is_dead = item.state.has(State::DEAD) && !cfg!(fabcache_without = "dead_mark");
-        if is_dead || !item.state.in_epoch(flush_epoch) || item.is_expired(known.now()) {
+        if is_dead || !item.state.in_epoch(flush_epoch) || item.is_expired(metadata.now()) {
             return Probe::NotPlain;
         }
         let location = Location { offset, generation, bytes: item.bytes() as u32 };

@@ -10,7 +10,7 @@ use crate::slot::FREQUENCY_MAX;
 use super::Hit;
 
 /// Returns how many reads to report to the server for this one; 0 for none. `random` is any number drawn for this.
-pub fn reads_to_tell(hit: &Hit, random: u32) -> u8 {
+pub fn reads_to_report(hit: &Hit, random: u32) -> u8 {
     let is_drawn = random.is_multiple_of(TOLD_ONE_IN.into());
     match hit.frequency {
         Some(0 | 1) => 1,

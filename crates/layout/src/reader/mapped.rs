@@ -22,7 +22,7 @@ use super::{
 pub struct Mapped {
     memory: Memory,
     reader: Reader,
-    known: MetadataCache,
+    metadata: MetadataCache,
     bytes: Vec<u8>,
     /// Of the last GET that was given no place for it.
     value: Vec<u8>,
@@ -38,11 +38,11 @@ impl Mapped {
     /// There is no region, or none of a version that this code reads.
     pub fn open(memory: Memory, mode: Validation) -> Result<Mapped, HeaderError> {
         let reader = Reader::new(&header::read(&memory)?, mode)?;
-        let known = MetadataCache::new(reader.geometry());
+        let metadata = MetadataCache::new(reader.geometry());
         Ok(Mapped {
             memory,
             reader,
-            known,
+            metadata,
             bytes: Vec::new(),
             value: Vec::new(),
             #[cfg(not(loom))]
@@ -76,8 +76,8 @@ impl Mapped {
         let mut line = [0; STATUS_BYTES];
         self.memory.copy_out(crate::format::STATUS_AT, &mut line);
         fence(Ordering::Acquire);
-        self.known.begin(&line, now);
-        self.known.is_alive()
+        self.metadata.begin(&line, now);
+        self.metadata.is_alive()
     }
 
     /// Reads a key.
@@ -124,12 +124,12 @@ impl Mapped {
             for (number, hash) in (from..).zip(&mut *hashes) {
                 *hash = self.reader.hash(key(number));
             }
-            let stamp = self.known.stamp();
-            self.reader.prefetch(&self.known, &self.memory, hashes, &mut slots);
+            let stamp = self.metadata.stamp();
+            self.reader.prefetch(&self.metadata, &self.memory, hashes, &mut slots);
             for (number, (hash, slot)) in (from..).zip(hashes.iter().zip(slots)) {
                 let key = key(number);
                 let seen = (slot, stamp);
-                let hit = self.reader.try_fast_at(&self.known, &self.memory, key, seen, &mut value);
+                let hit = self.reader.try_fast_at(&self.metadata, &self.memory, key, seen, &mut value);
                 let outcome = hit.unwrap_or_else(|| self.get_hashed(key, *hash, &mut value).0);
                 take(number, *hash, outcome, &mut value);
             }
@@ -140,13 +140,13 @@ impl Mapped {
     pub fn prefetch(&self, hashes: &[KeyHash]) {
         let mut slots = [Slot::EMPTY; KEYS_AHEAD];
         for hashes in hashes.chunks(KEYS_AHEAD) {
-            self.reader.prefetch(&self.known, &self.memory, hashes, &mut slots);
+            self.reader.prefetch(&self.metadata, &self.memory, hashes, &mut slots);
         }
     }
 
     #[inline]
     fn get_hashed(&mut self, key: &[u8], hash: KeyHash, value: &mut Vec<u8>) -> (ReadOutcome, Rejections) {
-        match self.reader.try_fast(&self.known, &self.memory, key, hash, value) {
+        match self.reader.try_fast(&self.metadata, &self.memory, key, hash, value) {
             Some(outcome) => {
                 if !matches!(outcome, ReadOutcome::Hit(_)) {
                     value.clear();
@@ -163,7 +163,7 @@ impl Mapped {
         let mut fetched = Fetched::Nothing;
         value.clear();
         loop {
-            fetched = match get.next(&self.reader, &mut self.known, fetched) {
+            fetched = match get.next(&self.reader, &mut self.metadata, fetched) {
                 Step::Word(offset) => Fetched::Word(self.memory.load(offset, Ordering::Acquire)),
                 Step::Bytes { offset, len } => {
                     self.bytes.clear();

@@ -101,8 +101,8 @@ impl MetadataCache {
     /// Whether the segment had this generation when the counts were fetched last: none that is counted with it was emptied
     /// since that was fetched.
     pub(super) fn stood(&self, segment: u32, generation: u64) -> bool {
-        let known = self.generations[segment as usize];
-        known.stamp > 0 && known.generation == generation && self.count(segment) == Some(known.count)
+        let metadata = self.generations[segment as usize];
+        metadata.stamp > 0 && metadata.generation == generation && self.count(segment) == Some(metadata.count)
     }
 
     /// Returns the status line, unless its clock has stopped.
@@ -134,9 +134,9 @@ impl MetadataCache {
 
     /// Notes a head; block numbers are only good for the one with which they were fetched.
     pub(super) fn set_head(&mut self, partition: usize, word: u64) {
-        let known = &mut self.partitions[partition];
-        if known.head != Some(word) {
-            *known = Partition { head: Some(word), ..Partition::default() };
+        let metadata = &mut self.partitions[partition];
+        if metadata.head != Some(word) {
+            *metadata = Partition { head: Some(word), ..Partition::default() };
         }
     }
 
@@ -150,9 +150,9 @@ impl MetadataCache {
 
     /// Notes the block numbers of a table that were fetched after the head `word`.
     pub(super) fn set_block_numbers(&mut self, partition: usize, table: usize, word: u64, bytes: &[u8]) {
-        let known = &mut self.partitions[partition];
-        if known.head == Some(word) {
-            known.numbers[table] = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        let metadata = &mut self.partitions[partition];
+        if metadata.head == Some(word) {
+            metadata.numbers[table] = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
         }
     }
 
@@ -165,27 +165,27 @@ impl MetadataCache {
     pub(super) fn generation(&self, segment: u32, stamp: u64) -> CachedGeneration {
         match self.generations[segment as usize] {
             Generation { stamp: 0, .. } => CachedGeneration::Unknown,
-            known if known.stamp <= stamp => CachedGeneration::Before(known.generation),
+            metadata if metadata.stamp <= stamp => CachedGeneration::Before(metadata.generation),
             _ => CachedGeneration::After,
         }
     }
 
     /// The generation of a segment as last fetched.
     pub(super) fn last_generation(&self, segment: u32) -> Option<u64> {
-        let known = self.generations[segment as usize];
-        (known.stamp > 0).then_some(known.generation)
+        let metadata = self.generations[segment as usize];
+        (metadata.stamp > 0).then_some(metadata.generation)
     }
 
     /// Notes a generation that was just fetched, and the segment's count as it was known when that was asked for.
     pub(super) fn set_generation(&mut self, segment: u32, generation: u64, count: Option<u64>) {
-        let known = &mut self.generations[segment as usize];
+        let metadata = &mut self.generations[segment as usize];
         // Metadata that has been known for longer serves more GETs.
-        if known.stamp == 0 || known.generation != generation {
+        if metadata.stamp == 0 || metadata.generation != generation {
             self.stamp += 1;
-            *known = Generation { generation, stamp: self.stamp, count: UNCOUNTED };
+            *metadata = Generation { generation, stamp: self.stamp, count: UNCOUNTED };
         }
         if let Some(count) = count {
-            known.count = count;
+            metadata.count = count;
         }
     }
 }

@@ -48,7 +48,7 @@ pub mod remote;
 mod validate;
 
 pub use get::Get;
-pub use hints::reads_to_tell;
+pub use hints::reads_to_report;
 pub use mapped::Mapped;
 pub use metadata_cache::MetadataCache;
 pub use prefetch::KEYS_AHEAD;

@@ -26,13 +26,13 @@ const _: () = assert!(ITEM_BYTES_MAX >= HEADER_BYTES_MAX as u64);
 impl Reader {
     /// Where the key's slots are, by what is known.
     #[inline]
-    pub(super) fn places(&self, known: &MetadataCache, hash: KeyHash) -> Option<BucketOffsets> {
+    pub(super) fn places(&self, metadata: &MetadataCache, hash: KeyHash) -> Option<BucketOffsets> {
         let bits = self.geometry.partition_bits;
         let partition = hash.partition(bits);
-        let head = Head::from_word(known.head(partition)?);
+        let head = Head::from_word(metadata.head(partition)?);
         let group = hash.group(bits, head.groups);
         let block = (group >> self.geometry.block_shift) as usize;
-        let number = known.block_number(partition, head.current, block)?;
+        let number = metadata.block_number(partition, head.current, block)?;
         Some(BucketOffsets::of(self.group_offset(number, group)?, hash))
     }
 
@@ -40,7 +40,7 @@ impl Reader {
     /// key in `slots`, as [`Reader::try_fast_at`] expects it, or an empty slot.
     pub(super) fn prefetch(
         &self,
-        known: &MetadataCache,
+        metadata: &MetadataCache,
         memory: &Memory,
         hashes: &[KeyHash],
         slots: &mut [Slot],
@@ -48,7 +48,7 @@ impl Reader {
         let mut homes = [0; KEYS_AHEAD];
         let mut next = [(0, 0); KEYS_AHEAD];
         for ((hash, home), next) in hashes.iter().zip(&mut homes).zip(&mut next) {
-            if let Some(places) = self.places(known, *hash) {
+            if let Some(places) = self.places(metadata, *hash) {
                 (*home, *next) = (places.home, (places.neighbour, BUCKET_BYTES));
             }
         }

@@ -38,13 +38,13 @@ pub fn run(input: &[u8]) -> Vec<ReadOutcome> {
     let is_remote = input.byte().is_multiple_of(2);
     let mode = if is_remote { Validation::Remote(secret) } else { Validation::SameHost };
     let reader = Reader::new(&birth, mode).expect("sound");
-    let mut known = MetadataCache::new(&geometry);
+    let mut metadata = MetadataCache::new(&geometry);
     let mut outcomes = Vec::new();
     for _ in 0..4 {
         let mut line = [0; STATUS_BYTES];
         line[0] = input.byte() % 4;
         line[8] = input.byte() / 255;
-        known.begin(&line, u32::from(input.byte() % 5));
+        metadata.begin(&line, u32::from(input.byte() % 5));
         let get = if input.byte().is_multiple_of(4) {
             let offset = offset(&geometry, &mut input);
             let generation = input.byte().into();
@@ -53,7 +53,7 @@ pub fn run(input: &[u8]) -> Vec<ReadOutcome> {
             Get::by_key(&reader, KEY)
         };
         let get = if input.byte().is_multiple_of(2) { get.placing(&reader) } else { get };
-        let outcome = answer_all(&reader, &mut known, get, &mut input);
+        let outcome = answer_all(&reader, &mut metadata, get, &mut input);
         assert!(!is_remote || !matches!(outcome, ReadOutcome::Hit(_)), "{outcome:?}");
         if !is_remote {
             outcomes.push(outcome);
@@ -64,14 +64,14 @@ pub fn run(input: &[u8]) -> Vec<ReadOutcome> {
 
 fn answer_all(
     reader: &Reader,
-    known: &mut MetadataCache,
+    metadata: &mut MetadataCache,
     mut get: Get<&[u8]>,
     input: &mut Input<'_>,
 ) -> ReadOutcome {
     let geometry = *reader.geometry();
     let mut region = Region { hash: get.hash(), geometry, head: head(input), slots: (0, Vec::new()) };
     let (mut bytes, mut placed) = (Vec::new(), 0);
-    let mut step = get.next(reader, known, Fetched::Nothing);
+    let mut step = get.next(reader, metadata, Fetched::Nothing);
     for _ in 0..FETCHES_MAX {
         let fetched = match step {
             Step::Done(outcome) => {
@@ -102,7 +102,7 @@ fn answer_all(
                 Fetched::Bytes(&bytes)
             }
         };
-        step = get.next(reader, known, fetched);
+        step = get.next(reader, metadata, fetched);
     }
     panic!("a GET does not end");
 }

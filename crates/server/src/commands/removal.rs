@@ -46,7 +46,7 @@ pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Encoding<'_>) {
     let reply = match done {
         Ok(((Outcome::Deleted, len), _)) => {
             counters.delete_hits.inc();
-            ctx.shared.tell(topic::DELETIONS, || {
+            ctx.shared.notify_watchers(topic::DELETIONS, || {
                 let command = if matches!(form, Encoding::Meta(_)) { "md" } else { "delete" };
                 format!(
                     "type=deleted key={} cmd={command} clsid={ITEM_CLASS} size={len}",

@@ -284,7 +284,7 @@ fn count(
         }
     }
     ctx.shared.prefixes.count(get.key, Request::Get(result.is_ok()));
-    ctx.shared.tell(topic::FETCHERS, || {
+    ctx.shared.notify_watchers(topic::FETCHERS, || {
         let status = match result {
             Ok(()) => "found",
             Err(Miss::Absent) => "not_found",

@@ -61,7 +61,7 @@ pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, form: 
 fn refuse_too_large(ctx: &mut Context, session: &Session, store: &Store<'_>, form: &Encoding<'_>) -> Flow {
     ctx.counters().store_too_large.inc();
     remove_replaced(ctx, store.key, store, form);
-    tell(ctx, session.info.fd, store.key, store, "too_large", store.value.len());
+    notify_watchers(ctx, session.info.fd, store.key, store, "too_large", store.value.len());
     form.reply(&Reply::TooLarge, &mut ctx.out);
     Flow::DiscardValue
 }
@@ -77,7 +77,7 @@ fn refuse_no_memory(
 ) {
     ctx.counters().store_no_memory.inc();
     remove_replaced(ctx, key, store, form);
-    tell(ctx, cfd, key, store, "no_memory", len);
+    notify_watchers(ctx, cfd, key, store, "no_memory", len);
     form.reply(&Reply::OutOfMemory, &mut ctx.out);
 }
 
@@ -166,7 +166,7 @@ fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Valu
             (Reply::OutOfMemory, "too_large")
         }
     };
-    tell(ctx, cfd, key, store, status, len);
+    notify_watchers(ctx, cfd, key, store, status, len);
     form.reply(&reply, &mut ctx.out);
 }
 
@@ -227,8 +227,8 @@ fn decide<'a>(
     (Change::Write(write), (Outcome::Stored, len))
 }
 
-fn tell(ctx: &Context, cfd: i32, key: &[u8], store: &Store<'_>, status: &str, len: u64) {
-    ctx.shared.tell(topic::MUTATIONS, || {
+fn notify_watchers(ctx: &Context, cfd: i32, key: &[u8], store: &Store<'_>, status: &str, len: u64) {
+    ctx.shared.notify_watchers(topic::MUTATIONS, || {
         let command = match (store.mode, store.compare) {
             (StoreMode::Set, Some(_)) => "cas",
             (StoreMode::Set, None) => "set",

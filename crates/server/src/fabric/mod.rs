@@ -51,7 +51,8 @@ impl FabricSettings {
     /// # Errors
     /// Something given does not make sense; the error names it and says what would.
     pub fn new(options: &Options) -> Result<Option<FabricSettings>> {
-        let Some(wish) = options.fabric.as_deref().filter(|wish| *wish != NONE) else {
+        let Some(requirements) = options.fabric.as_deref().filter(|requirements| *requirements != NONE)
+        else {
             let lone = [
                 ("--fabric-peers", !options.fabric_peers.is_empty()),
                 ("--fabric-receives", options.fabric_receives.is_some()),
@@ -62,12 +63,13 @@ impl FabricSettings {
             }
             return Ok(None);
         };
-        let (provider, interface) =
-            wish.split_once(',').map_or((wish, None), |(provider, interface)| (provider, Some(interface)));
+        let (provider, interface) = requirements
+            .split_once(',')
+            .map_or((requirements, None), |(provider, interface)| (provider, Some(interface)));
         let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
         if !is_name(provider) || !interface.is_none_or(|name| is_name(name) && !name.is_empty()) {
             bail!(
-                "--fabric takes PROVIDER or PROVIDER,INTERFACE, such as verbs or tcp,eth0; not {wish:?}. `fabcache \
+                "--fabric takes PROVIDER or PROVIDER,INTERFACE, such as verbs or tcp,eth0; not {requirements:?}. `fabcache \
                  fabric` lists what there is"
             );
         }
@@ -86,7 +88,7 @@ impl FabricSettings {
 
 impl FabricSettings {
     /// What is wished for, as the option has it.
-    pub fn wish(&self) -> String {
+    pub fn requirements(&self) -> String {
         let provider = self.provider.as_deref().unwrap_or(BEST);
         self.interface.as_ref().map_or(provider.to_owned(), |interface| format!("{provider},{interface}"))
     }

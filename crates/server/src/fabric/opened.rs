@@ -98,16 +98,16 @@ impl OpenFabric {
         workers: usize,
         clients: usize,
     ) -> Result<(OpenFabric, Vec<FabricEndpoint>)> {
-        let wish = ProviderRequirements {
+        let requirements = ProviderRequirements {
             provider: settings.provider.clone(),
             interface: settings.interface.clone(),
             only_this_host: settings.peers.are_local(),
         };
         let library = Library::open()?;
-        let provider = library.pick(&wish).map_err(|error| {
-            let elsewhere = ProviderRequirements { only_this_host: false, ..wish.clone() };
+        let provider = library.pick(&requirements).map_err(|error| {
+            let elsewhere = ProviderRequirements { only_this_host: false, ..requirements.clone() };
             // It would be of no use to name networks where they do not have it either.
-            if wish.only_this_host && library.pick(&elsewhere).is_ok() {
+            if requirements.only_this_host && library.pick(&elsewhere).is_ok() {
                 let who = "only clients of this host may, unless --fabric-peers names others";
                 return Error::new(error).context(who);
             }

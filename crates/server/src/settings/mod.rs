@@ -465,9 +465,9 @@ mod tests {
         let settings =
             of("--fabric tcp,eth0 --fabric-peers 10.0.0.0/8,::1 --fabric-receives 64").expect("valid");
         let fabric = settings.fabric.expect("it is on");
-        assert_eq!((fabric.wish(), fabric.receives), ("tcp,eth0".into(), 64));
+        assert_eq!((fabric.requirements(), fabric.receives), ("tcp,eth0".into(), 64));
         assert_eq!(fabric.peers.to_string(), "10.0.0.0/8,::1/128");
-        assert_eq!(of("--fabric -p 5").expect("valid").fabric.expect("it is on").wish(), "auto");
+        assert_eq!(of("--fabric -p 5").expect("valid").fabric.expect("it is on").requirements(), "auto");
         assert_eq!(of("--fabric=off").expect("valid").fabric, None);
         assert!(of("--fabric -e /x").expect("a file can be read over a fabric").fabric.is_some());
         let tls = "-o ssl_chain_cert=/c,ssl_key=/k";
@@ -478,7 +478,9 @@ mod tests {
         }
         let file = |text: &str| {
             let options = toml::from_str(text).map_err(anyhow::Error::from)?;
-            Ok::<_, anyhow::Error>(Settings::new(&options, &|_| None)?.fabric.map(|fabric| fabric.wish()))
+            Ok::<_, anyhow::Error>(
+                Settings::new(&options, &|_| None)?.fabric.map(|fabric| fabric.requirements()),
+            )
         };
         assert_eq!(file("fabric = true").expect("valid"), Some("auto".into()));
         assert_eq!(file("fabric = false\nfabric-receives = 64").expect("valid"), None);

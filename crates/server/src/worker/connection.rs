@@ -84,7 +84,7 @@ impl Connection {
         let info = info_of(ctx, &*link, Some(entry.listener.local().to_string()));
         if link.kind() != Kind::Udp {
             shared.connections.add(&info);
-            shared.tell(topic::CONNEVENTS, || event("conn_new", &info, None));
+            shared.notify_watchers(topic::CONNEVENTS, || event("conn_new", &info, None));
         }
         let access = Access { required, granted: false };
         let is_plain = !link.is_encrypted();
@@ -272,7 +272,7 @@ impl Connection {
                 break if self.has_output() { Turn::Wait } else { Turn::End(ended) };
             }
             if self.is_watching() {
-                self.tell_watcher(ctx);
+                self.notify_watcher(ctx);
             }
             if left == 0 {
                 ctx.counters().conn_yields.inc();
@@ -369,7 +369,7 @@ impl Connection {
                 return Ok(true);
             }
             Err(error) => {
-                self.tell_broken(ctx, &error);
+                self.log_broken(ctx, &error);
                 if error.kind() == std::io::ErrorKind::InvalidData && self.link.is_encrypted() {
                     ctx.counters().tls_errors.inc();
                 }
@@ -489,13 +489,13 @@ impl Connection {
             }
             Err(error) => {
                 ctx.out.clear();
-                self.tell_broken(ctx, &error);
+                self.log_broken(ctx, &error);
                 Err(EndReason::Error)
             }
         }
     }
 
-    fn tell_broken(&self, ctx: &Context, error: &std::io::Error) {
+    fn log_broken(&self, ctx: &Context, error: &std::io::Error) {
         let peer = &self.session.info.address;
         let is_protocol = error.kind() == std::io::ErrorKind::InvalidData;
         match self.link.kind() {
@@ -538,7 +538,7 @@ impl Connection {
         Ok(total)
     }
 
-    fn tell_watcher(&mut self, ctx: &Context) {
+    fn notify_watcher(&mut self, ctx: &Context) {
         if let Role::Watching(id) = self.session.role {
             let mut lines = Vec::new();
             ctx.shared.watchers.take(id, &mut lines);
@@ -555,7 +555,7 @@ impl Connection {
             shared.watchers.remove(id);
         }
         shared.connections.remove(&self.session.info);
-        shared.tell(topic::CONNEVENTS, || event("conn_close", &self.session.info, Some(ended)));
+        shared.notify_watchers(topic::CONNEVENTS, || event("conn_close", &self.session.info, Some(ended)));
         shared.inboxes[ctx.worker].count(-1);
         shared.connections_now.fetch_sub(1, Ordering::Relaxed);
     }

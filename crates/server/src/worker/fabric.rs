@@ -59,10 +59,10 @@ impl ReopenTimer {
 pub struct WorkerFabric {
     reopening: ReopenTimer,
     /// The descriptor became ready, and no poll has come back empty since.
-    pub is_stirred: bool,
-    patience: SpinPolicy,
+    pub is_ready: bool,
+    spin: SpinPolicy,
     /// It looks until then, instead of sleeping.
-    looks_until: Option<Instant>,
+    polls_until: Option<Instant>,
     /// Something came while it did.
     has_come: bool,
     /// When it went to sleep.
@@ -78,9 +78,9 @@ impl WorkerFabric {
     pub fn new(now: Instant) -> WorkerFabric {
         WorkerFabric {
             reopening: ReopenTimer::new(now),
-            is_stirred: false,
-            patience: SpinPolicy::default(),
-            looks_until: None,
+            is_ready: false,
+            spin: SpinPolicy::default(),
+            polls_until: None,
             has_come: false,
             slept_at: None,
             ready: Vec::new(),
@@ -94,37 +94,37 @@ impl WorkerFabric {
     }
 
     /// The descriptor has told, at `now`.
-    pub fn stir(&mut self, now: Instant) {
-        self.is_stirred = true;
-        if self.looks_until.is_some() {
+    pub fn set_ready(&mut self, now: Instant) {
+        self.is_ready = true;
+        if self.polls_until.is_some() {
             self.has_come = true;
             return;
         }
-        if self.patience.spin_time().is_none() {
+        if self.spin.spin_time().is_none() {
             let slept = self.slept_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
-            self.patience = self.patience.after_sleep(slept);
+            self.spin = self.spin.after_sleep(slept);
         }
-        self.looks_until = self.patience.spin_time().map(|time| now + time);
+        self.polls_until = self.spin.spin_time().map(|time| now + time);
     }
 
     /// Whether it looks for more, and does not sleep.
     fn is_looking(&self) -> bool {
-        self.looks_until.is_some()
+        self.polls_until.is_some()
     }
 
     /// Whether it goes on looking, at `now`.
-    fn looks_on(&mut self, now: Instant) -> bool {
-        let Some(until) = self.looks_until else { return false };
+    fn keeps_polling(&mut self, now: Instant) -> bool {
+        let Some(until) = self.polls_until else { return false };
         if std::mem::take(&mut self.has_come) {
-            self.patience = self.patience.after_success();
-            self.looks_until = self.patience.spin_time().map(|time| now + time);
+            self.spin = self.spin.after_success();
+            self.polls_until = self.spin.spin_time().map(|time| now + time);
             return true;
         }
         if now < until {
             return true;
         }
-        self.patience = self.patience.after_sleep(Duration::ZERO);
-        self.looks_until = None;
+        self.spin = self.spin.after_sleep(Duration::ZERO);
+        self.polls_until = None;
         false
     }
 }
@@ -133,7 +133,7 @@ impl Worker {
     /// Takes in what has come over the fabric, and serves whom it is for; whether it was for anybody.
     pub(super) fn serve_fabric(&mut self) -> bool {
         let Some(port) = &mut self.ctx.port else { return false };
-        if port.links() == 0 && !self.fabric.is_stirred {
+        if port.links() == 0 && !self.fabric.is_ready {
             return false;
         }
         let mut ready = std::mem::take(&mut self.fabric.ready);
@@ -163,13 +163,13 @@ impl Worker {
 
     /// Polls the fabric for a while, as long as that is worthwhile. The descriptor is polled, because nothing else
     /// signals reads of the region, and because that is cheaper than epoll or the completion queue.
-    pub(super) fn look_at_fabric(&mut self) {
+    pub(super) fn poll_fabric(&mut self) {
         for _ in 0..FABRIC_LOOKS_PER_TURN {
             if !self.fabric.is_looking() {
                 return;
             }
             if self.ctx.port.as_ref().is_some_and(FabricEndpoint::has_told) {
-                (self.fabric.is_stirred, self.fabric.has_come) = (true, true);
+                (self.fabric.is_ready, self.fabric.has_come) = (true, true);
                 self.serve_fabric();
             }
         }
@@ -178,18 +178,18 @@ impl Worker {
     /// How long the fabric need not be looked at, unless a descriptor tells.
     pub(super) fn fabric_rest(&mut self) -> Rest {
         let Some(port) = &mut self.ctx.port else { return Rest::Long };
-        if port.links() == 0 && !self.fabric.is_stirred {
+        if port.links() == 0 && !self.fabric.is_ready {
             return Rest::Long;
         }
         let now = Instant::now();
-        let looks_on = self.fabric.looks_on(now);
-        if looks_on && !self.fabric.is_stirred {
+        let keeps_polling = self.fabric.keeps_polling(now);
+        if keeps_polling && !self.fabric.is_ready {
             return Rest::No;
         }
         // Also, the descriptor that has told falls silent by that.
         let rest = port.rest();
-        self.fabric.is_stirred &= rest == Rest::No;
-        let rest = if looks_on { Rest::No } else { rest };
+        self.fabric.is_ready &= rest == Rest::No;
+        let rest = if keeps_polling { Rest::No } else { rest };
         self.fabric.slept_at = (rest != Rest::No).then_some(now);
         rest
     }
@@ -280,21 +280,21 @@ mod tests {
     fn it_looks_as_long_as_that_is_of_use() {
         let mut now = Instant::now();
         let mut fabric = WorkerFabric::new(now);
-        assert!(!fabric.looks_on(now), "nothing has told");
-        fabric.stir(now);
+        assert!(!fabric.keeps_polling(now), "nothing has told");
+        fabric.set_ready(now);
         for _ in 0..100 {
-            assert!(fabric.looks_on(now));
+            assert!(fabric.keeps_polling(now));
             now += Duration::from_micros(100);
-            fabric.stir(now);
+            fabric.set_ready(now);
         }
         // Nothing comes while it looks, however soon it is woken.
         let mut looks = 0;
         for _ in 0..1000 {
             fabric.slept_at = Some(now);
             now += Duration::from_micros(20);
-            fabric.stir(now);
+            fabric.set_ready(now);
             fabric.has_come = false;
-            while fabric.looks_on(now) {
+            while fabric.keeps_polling(now) {
                 now += Duration::from_micros(10);
                 looks += 1;
             }

@@ -141,7 +141,7 @@ impl Worker {
                 match event {
                     ReadyEvent::Bell => self.take_new_links(),
                     ReadyEvent::Listener(index) => self.accept(index),
-                    ReadyEvent::Fabric => self.fabric.stir(self.now),
+                    ReadyEvent::Fabric => self.fabric.set_ready(self.now),
                     ReadyEvent::Connection(place) => {
                         if let Some(connection) = self.at(place) {
                             connection.drain_wakeup();
@@ -157,7 +157,7 @@ impl Worker {
                 }
             }
             self.serve_fabric();
-            self.look_at_fabric();
+            self.poll_fabric();
             self.serve_polled();
             self.reopen_fabric();
             if self.next_tick.is_some_and(|tick| self.now >= tick) {

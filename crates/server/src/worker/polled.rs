@@ -21,7 +21,7 @@ struct Entry {
 pub struct PolledConnections {
     entries: Vec<Entry>,
     /// How long one is looked at for nothing.
-    patience: SpinPolicy,
+    spin: SpinPolicy,
 }
 
 impl PolledConnections {
@@ -45,7 +45,7 @@ impl PolledConnections {
         match self.entry(index) {
             Some(entry) => entry.came = true,
             None => {
-                let until = now + self.patience.spin_time().unwrap_or_default();
+                let until = now + self.spin.spin_time().unwrap_or_default();
                 self.entries.push(Entry { index, came: false, until });
             }
         }
@@ -75,7 +75,7 @@ impl PolledConnections {
     /// Those to which nothing came for long are told to rest; `rest` says whether one does.
     pub fn retire(&mut self, now: Instant, mut rest: impl FnMut(usize) -> bool) {
         let (mut came, mut in_vain) = (false, false);
-        let time = self.patience.spin_time().unwrap_or_default();
+        let time = self.spin.spin_time().unwrap_or_default();
         self.entries.retain_mut(|entry| {
             if std::mem::take(&mut entry.came) {
                 came = true;
@@ -90,10 +90,10 @@ impl PolledConnections {
             (came, in_vain) = (came || !rests, in_vain || rests);
             !rests
         });
-        if came && self.patience.spin_time().is_some() {
-            self.patience = self.patience.after_success();
+        if came && self.spin.spin_time().is_some() {
+            self.spin = self.spin.after_success();
         } else if in_vain {
-            self.patience = self.patience.after_sleep(Duration::ZERO);
+            self.spin = self.spin.after_sleep(Duration::ZERO);
         }
     }
 }
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(polled.len(), 1, "something came meanwhile");
         polled.remove(7);
         let mut asked = 0;
-        while polled.patience.spin_time().is_some() {
+        while polled.spin.spin_time().is_some() {
             polled.add(7, later);
             polled.retire(later + longest, |_| {
                 asked += 1;
@@ -124,7 +124,7 @@ mod tests {
             });
         }
         assert!(asked > 1 && polled.is_empty());
-        while polled.patience.spin_time().is_none() {
+        while polled.spin.spin_time().is_none() {
             polled.add(7, later);
             polled.retire(later, |_| true);
         }
@@ -133,6 +133,6 @@ mod tests {
         polled.note(7);
         polled.retire(later, |_| panic!("something came"));
         polled.retire(later + longest, |_| true);
-        assert_eq!(polled.patience.spin_time(), Some(longest / 2), "it is of use again");
+        assert_eq!(polled.spin.spin_time(), Some(longest / 2), "it is of use again");
     }
 }

@@ -54,7 +54,7 @@ impl Fabric {
     }
 
     /// Reads that did not come in.
-    pub fn under_way(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.reads.len()
     }
 

@@ -159,7 +159,7 @@ impl Window<'_> {
                 assert!(stored_after >= flushes, "key {number}: flushed before the read began");
                 assert!(hit.flags == 7);
                 self.hits += 1;
-                self.kept += u64::from(done.was_kept);
+                self.kept += u64::from(done.was_cached);
             }
             Found::Miss(miss) => {
                 assert!(self.scenario == Scenario::Short || *miss != Miss::Flushed, "nothing is flushed");

@@ -128,11 +128,11 @@ pub struct FabricEndpoint {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub shared: Resources,
-    members: Vec<Option<Box<LinkState>>>,
+    link_states: Vec<Option<Box<LinkState>>>,
     /// For each index, the operations in flight of a link that had it. The index is free when they have completed.
-    left_over: Vec<Option<OrphanedOperations>>,
+    orphaned: Vec<Option<OrphanedOperations>>,
     /// Places where there is such.
-    left_overs: usize,
+    orphans: usize,
     free: Vec<u32>,
     endpoints: Vec<ClientEndpoint>,
     /// Links that the next poll reports.
@@ -186,9 +186,9 @@ impl FabricEndpoint {
         let name = shared.port.name().to_vec();
         let inner = Inner {
             shared,
-            members: Vec::new(),
-            left_over: Vec::new(),
-            left_overs: 0,
+            link_states: Vec::new(),
+            orphaned: Vec::new(),
+            orphans: 0,
             free: Vec::new(),
             endpoints: Vec::new(),
             listed: Vec::new(),
@@ -240,8 +240,8 @@ impl FabricEndpoint {
     }
 
     /// Operations under way of links that have ended.
-    pub fn left_over(&self) -> usize {
-        lock(&self.inner).left_over.iter().flatten().map(|left| left.operations).sum()
+    pub fn orphaned(&self) -> usize {
+        lock(&self.inner).orphaned.iter().flatten().map(|left| left.operations).sum()
     }
 
     /// Links, also those that were dropped and stay for their last bytes.
@@ -260,10 +260,10 @@ impl FabricEndpoint {
         let progress = inner.progress();
         let listed = std::mem::take(&mut inner.listed);
         for index in &listed {
-            if let Some(member) = inner.member(*index) {
-                member.is_listed = false;
-                if member.is_ready() && member.lingering.is_none() {
-                    ready.push(member.tag);
+            if let Some(link_state) = inner.link_state(*index) {
+                link_state.is_listed = false;
+                if link_state.is_ready() && link_state.lingering.is_none() {
+                    ready.push(link_state.tag);
                 }
             }
         }
@@ -322,13 +322,13 @@ impl FabricEndpoint {
 }
 
 impl Inner {
-    pub fn member(&mut self, index: u32) -> Option<&mut LinkState> {
-        self.members.get_mut(index as usize)?.as_deref_mut()
+    pub fn link_state(&mut self, index: u32) -> Option<&mut LinkState> {
+        self.link_states.get_mut(index as usize)?.as_deref_mut()
     }
 
     /// A link, beside what it shares with others.
     pub fn parts(&mut self, index: u32) -> Option<(&mut LinkState, &mut Resources)> {
-        Some((self.members.get_mut(index as usize)?.as_deref_mut()?, &mut self.shared))
+        Some((self.link_states.get_mut(index as usize)?.as_deref_mut()?, &mut self.shared))
     }
 
     // ---- links come and go ----
@@ -347,7 +347,7 @@ impl Inner {
         }
         let random = getrandom::u64().map_err(AttachError::Random)?;
         let number = getrandom::u64().map_err(AttachError::Random)?;
-        let index = self.free.last().copied().unwrap_or(self.members.len() as u32);
+        let index = self.free.last().copied().unwrap_or(self.link_states.len() as u32);
         let most = self.shared.links_max.min(LINKS_MAX);
         if index as usize >= LINKS_MAX || self.shared.links >= most {
             return Err(AttachError::Links(most));
@@ -371,13 +371,15 @@ impl Inner {
             }
         };
         terms.own_credits = credits;
-        let mut member = LinkState::new(index, tag, peer, ServerEnd::new(terms, number), Arc::clone(socket));
-        (member.token, member.credits, member.staging, member.landing) = (token, credits, *staging, *landing);
+        let mut link_state =
+            LinkState::new(index, tag, peer, ServerEnd::new(terms, number), Arc::clone(socket));
+        (link_state.token, link_state.credits, link_state.staging, link_state.landing) =
+            (token, credits, *staging, *landing);
         if self.free.pop().is_none() {
-            self.members.push(None);
-            self.left_over.push(None);
+            self.link_states.push(None);
+            self.orphaned.push(None);
         }
-        self.members[index as usize] = Some(Box::new(member));
+        self.link_states[index as usize] = Some(Box::new(link_state));
         Ok((index, Grant { token, credits }))
     }
 
@@ -391,7 +393,7 @@ impl Inner {
             let (peer, now) = (endpoint.peer, Instant::now());
             let is_stuck =
                 |left: &OrphanedOperations| left.peer == peer && now - left.since >= ENDING_TIME_MAX;
-            if self.left_over.iter().flatten().any(is_stuck) {
+            if self.orphaned.iter().flatten().any(is_stuck) {
                 return Err(AttachError::Busy);
             }
             endpoint.links += 1;
@@ -409,7 +411,7 @@ impl Inner {
             self.endpoints.swap_remove(at);
             self.shared.port.disconnect(peer);
             // Now that ends.
-            for left in self.left_over.iter_mut().flatten().filter(|left| left.peer == peer) {
+            for left in self.orphaned.iter_mut().flatten().filter(|left| left.peer == peer) {
                 left.since = Instant::now();
             }
         }
@@ -417,37 +419,39 @@ impl Inner {
 
     /// A link ends: all it has is given back, but for what operations under way have.
     pub fn end(&mut self, index: u32) {
-        let Some(mut member) = self.members.get_mut(index as usize).and_then(Option::take) else { return };
-        self.disconnect(member.peer);
-        for buffer in member.end.drain() {
+        let Some(mut link_state) = self.link_states.get_mut(index as usize).and_then(Option::take) else {
+            return;
+        };
+        self.disconnect(link_state.peer);
+        for buffer in link_state.end.drain() {
             self.shared.repost(buffer);
         }
-        self.shared.take_back(member.credits);
+        self.shared.take_back(link_state.credits);
         self.shared.bounce_queue.retain(|waits| *waits != index);
         self.shared.send_queue.retain(|waits| *waits != index);
         self.blocked.retain(|blocked| *blocked != index);
         self.unproven.retain(|unproven| *unproven != index);
         self.lingering.retain(|lingers| *lingers != index);
         self.listed.retain(|listed| *listed != index);
-        match member.operations {
+        match link_state.operations {
             0 => self.free.push(index),
             operations => {
-                let left = OrphanedOperations { operations, peer: member.peer, since: Instant::now() };
-                self.left_over[index as usize] = Some(left);
-                self.left_overs += 1;
+                let left = OrphanedOperations { operations, peer: link_state.peer, since: Instant::now() };
+                self.orphaned[index as usize] = Some(left);
+                self.orphans += 1;
             }
         }
-        drop(member);
+        drop(link_state);
         self.hand_out();
     }
 
     /// A link was dropped: what it took is still sent, and it ends when its client has it.
     pub fn leave(&mut self, index: u32, until: Instant) {
-        let Some((member, shared)) = self.parts(index) else { return };
-        member.end.leave();
-        member.handed = None;
-        member.lingering = Some(until);
-        member.settle(shared);
+        let Some((link_state, shared)) = self.parts(index) else { return };
+        link_state.end.leave();
+        link_state.handed = None;
+        link_state.lingering = Some(until);
+        link_state.settle(shared);
         self.lingering.push(index);
         self.note(index);
     }
@@ -458,14 +462,16 @@ impl Inner {
         }
         let now = Instant::now();
         for index in self.lingering.clone() {
-            let Some((member, _)) = self.parts(index) else { continue };
+            let Some((link_state, _)) = self.parts(index) else { continue };
             // The client's bytes have no meaning any more.
-            let mut bells = [0; 64];
-            let heard = rustix::net::recv(&*member.socket, &mut bells[..], RecvFlags::DONTWAIT);
+            let mut doorbells = [0; 64];
+            let heard = rustix::net::recv(&*link_state.socket, &mut doorbells[..], RecvFlags::DONTWAIT);
             let is_there = matches!(heard, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR));
-            let is_over = member.lingering.is_none_or(|until| now >= until)
-                || member.end.has_peer_left() && !member.is_on_memory() && !member.end.has_unsent();
-            if is_over || !is_there || member.failure.is_some() {
+            let is_over = link_state.lingering.is_none_or(|until| now >= until)
+                || link_state.end.has_peer_left()
+                    && !link_state.is_on_memory()
+                    && !link_state.end.has_unsent();
+            if is_over || !is_there || link_state.failure.is_some() {
                 self.end(index);
             }
         }
@@ -506,8 +512,8 @@ impl Inner {
 
     fn fail(&mut self, error: &Error) {
         self.failed = Some(error.clone());
-        for member in self.members.iter_mut().flatten() {
-            member.failure.get_or_insert(Failure::Fabric(error.clone()));
+        for link_state in self.link_states.iter_mut().flatten() {
+            link_state.failure.get_or_insert(Failure::Fabric(error.clone()));
         }
     }
 
@@ -518,35 +524,35 @@ impl Inner {
             return;
         }
         let (index, ticket) = operation_of(token);
-        let Some((member, shared)) = self.parts(index) else {
+        let Some((link_state, shared)) = self.parts(index) else {
             drop(buffer);
-            let place = &mut self.left_over[index as usize];
+            let place = &mut self.orphaned[index as usize];
             let Some(left) = place else { return };
             left.operations -= 1;
             if left.operations == 0 {
                 *place = None;
-                self.left_overs -= 1;
+                self.orphans -= 1;
                 self.free.push(index);
             }
             return;
         };
-        member.operations -= 1;
-        member.sends -= usize::from(kind == Kind::Sent);
+        link_state.operations -= 1;
+        link_state.sends -= usize::from(kind == Kind::Sent);
         if let Err(error) = result {
-            member.failure.get_or_insert(Failure::Fabric(error));
+            link_state.failure.get_or_insert(Failure::Fabric(error));
             drop(buffer);
         } else {
             match kind {
-                Kind::Read => member.end.read_ended(ticket, buffer),
+                Kind::Read => link_state.end.read_ended(ticket, buffer),
                 Kind::Written => {
                     drop(buffer);
-                    member.end.put_ended(ticket);
+                    link_state.end.put_ended(ticket);
                 }
                 Kind::Sent | Kind::Received => drop(buffer),
             }
             if kind != Kind::Sent {
-                member.moved = Instant::now();
-                member.settle(shared);
+                link_state.moved = Instant::now();
+                link_state.settle(shared);
             }
         }
         self.note(index);
@@ -556,7 +562,7 @@ impl Inner {
         let known = result.ok().and_then(|len| {
             let token = token_of(buffer.get(..len)?)?;
             let index = (token & (LINKS_MAX as u64 - 1)) as u32;
-            let is_its = self.member(index).is_some_and(|member| member.token == token);
+            let is_its = self.link_state(index).is_some_and(|link_state| link_state.token == token);
             is_its.then_some((index, len))
         });
         let Some((index, len)) = known else {
@@ -564,25 +570,25 @@ impl Inner {
             self.shared.repost(buffer);
             return;
         };
-        let Some((member, shared)) = self.parts(index) else { return };
-        if let Err(broken) = member.end.arrived(buffer, len) {
-            member.failure.get_or_insert(Failure::Protocol(broken));
+        let Some((link_state, shared)) = self.parts(index) else { return };
+        if let Err(broken) = link_state.end.arrived(buffer, len) {
+            link_state.failure.get_or_insert(Failure::Protocol(broken));
             shared.note_dropped();
         }
-        member.settle(shared);
+        link_state.settle(shared);
         self.note(index);
     }
 
     /// Something has changed with a link.
     pub fn note(&mut self, index: u32) {
         let proof_time = self.proof_time;
-        let Some(member) = self.member(index) else { return };
-        member.ring();
-        let (is_new, is_blocked) = (!member.is_listed && member.is_ready(), member.is_blocked);
-        member.is_listed |= is_new;
-        let lacks_proof = member.end.lacks_proof() && member.prove_until.is_none();
+        let Some(link_state) = self.link_state(index) else { return };
+        link_state.notify();
+        let (is_new, is_blocked) = (!link_state.is_listed && link_state.is_ready(), link_state.is_blocked);
+        link_state.is_listed |= is_new;
+        let lacks_proof = link_state.end.lacks_proof() && link_state.prove_until.is_none();
         if lacks_proof {
-            member.prove_until = Some(Instant::now() + proof_time);
+            link_state.prove_until = Some(Instant::now() + proof_time);
         }
         if is_new {
             self.listed.push(index);
@@ -602,12 +608,12 @@ impl Inner {
         }
         let now = Instant::now();
         for index in std::mem::take(&mut self.blocked) {
-            let Some((member, shared)) = self.parts(index) else { continue };
-            member.is_blocked = false;
-            if member.blocked_since.is_some_and(|since| now - since >= BLOCKED_TIME_MAX) {
-                member.failure.get_or_insert(Failure::Stuck);
+            let Some((link_state, shared)) = self.parts(index) else { continue };
+            link_state.is_blocked = false;
+            if link_state.blocked_since.is_some_and(|since| now - since >= BLOCKED_TIME_MAX) {
+                link_state.failure.get_or_insert(Failure::Stuck);
             }
-            member.settle(shared);
+            link_state.settle(shared);
             self.note(index);
         }
     }
@@ -617,14 +623,14 @@ impl Inner {
         while let Some(index) = self.shared.bounce_queue.front().copied() {
             let Some(buffer) = self.shared.bounces.take() else { break };
             self.shared.bounce_queue.pop_front();
-            let Some((member, shared)) = self.parts(index) else { continue };
-            (member.waits_for_bounce, member.is_starved) = (false, false);
-            member.handed = Some(buffer);
-            member.moved = Instant::now();
-            member.settle(shared);
-            if member.unsent == 0 || member.failure.is_some() {
+            let Some((link_state, shared)) = self.parts(index) else { continue };
+            (link_state.waits_for_bounce, link_state.is_starved) = (false, false);
+            link_state.handed = Some(buffer);
+            link_state.moved = Instant::now();
+            link_state.settle(shared);
+            if link_state.unsent == 0 || link_state.failure.is_some() {
                 // The operation it was reserved for has failed, or is in flight.
-                member.handed = None;
+                link_state.handed = None;
             }
             self.note(index);
         }
@@ -636,9 +642,9 @@ impl Inner {
             && let Some(index) = self.shared.send_queue.pop_front()
         {
             free -= 1;
-            let Some((member, shared)) = self.parts(index) else { continue };
-            member.waits_for_send = false;
-            member.settle(shared);
+            let Some((link_state, shared)) = self.parts(index) else { continue };
+            link_state.waits_for_send = false;
+            link_state.settle(shared);
             self.note(index);
         }
     }
@@ -650,26 +656,30 @@ impl Inner {
             return;
         }
         let now = Instant::now();
-        for index in 0..self.members.len() as u32 {
-            let Some(member) = self.member(index) else { continue };
-            let still = now.saturating_duration_since(member.moved);
+        for index in 0..self.link_states.len() as u32 {
+            let Some(link_state) = self.link_state(index) else { continue };
+            let still = now.saturating_duration_since(link_state.moved);
             if still >= HELD_TIME_MAX {
-                member.handed = None;
-                while let Some(buffer) = member.end.unread() {
+                link_state.handed = None;
+                while let Some(buffer) = link_state.end.unread() {
                     drop(buffer);
                 }
             }
-            if still >= STUCK_TIME_MAX && member.end.reads_under_way() + member.end.puts_under_way() > 0 {
-                member.failure.get_or_insert(Failure::Stuck);
+            if still >= STUCK_TIME_MAX
+                && link_state.end.reads_under_way() + link_state.end.puts_in_flight() > 0
+            {
+                link_state.failure.get_or_insert(Failure::Stuck);
                 self.note(index);
             }
         }
         self.hand_out();
         for index in self.shared.bounce_queue.clone() {
-            let Some((member, shared)) = self.parts(index) else { continue };
-            if !member.is_starved && now.saturating_duration_since(member.waits_since) >= HELD_TIME_MAX {
-                member.is_starved = true;
-                member.settle(shared);
+            let Some((link_state, shared)) = self.parts(index) else { continue };
+            if !link_state.is_starved
+                && now.saturating_duration_since(link_state.waits_since) >= HELD_TIME_MAX
+            {
+                link_state.is_starved = true;
+                link_state.settle(shared);
                 self.note(index);
             }
         }
@@ -682,11 +692,14 @@ impl Inner {
         }
         let now = Instant::now();
         for index in std::mem::take(&mut self.unproven) {
-            let Some(member) = self.member(index).filter(|member| member.end.lacks_proof()) else { continue };
-            if member.prove_until.is_none_or(|until| now < until) {
+            let Some(link_state) = self.link_state(index).filter(|link_state| link_state.end.lacks_proof())
+            else {
+                continue;
+            };
+            if link_state.prove_until.is_none_or(|until| now < until) {
                 self.unproven.push(index);
             } else {
-                member.failure.get_or_insert(Failure::Unproven);
+                link_state.failure.get_or_insert(Failure::Unproven);
                 self.note(index);
             }
         }
@@ -695,20 +708,21 @@ impl Inner {
     /// Operations end with their peer, which is there as long as it has links: these are cut off, if what another began does
     /// not end.
     fn cut_off_left_over(&mut self) -> Result<(), Error> {
-        if self.left_overs == 0 {
+        if self.orphans == 0 {
             return Ok(());
         }
         let (now, mut lost) = (Instant::now(), 0);
-        for at in 0..self.left_over.len() {
-            let left = self.left_over[at].filter(|left| now - left.since >= STUCK_TIME_MAX);
+        for at in 0..self.orphaned.len() {
+            let left = self.orphaned[at].filter(|left| now - left.since >= STUCK_TIME_MAX);
             let Some(OrphanedOperations { operations, peer, .. }) = left else { continue };
             if !self.endpoints.iter().any(|endpoint| endpoint.peer == peer) {
                 lost += operations;
                 continue;
             }
-            for index in 0..self.members.len() as u32 {
-                if let Some(member) = self.member(index).filter(|member| member.peer == peer) {
-                    member.failure.get_or_insert(Failure::Stuck);
+            for index in 0..self.link_states.len() as u32 {
+                if let Some(link_state) = self.link_state(index).filter(|link_state| link_state.peer == peer)
+                {
+                    link_state.failure.get_or_insert(Failure::Stuck);
                     self.note(index);
                 }
             }
@@ -731,7 +745,7 @@ impl Inner {
             self.shared.port.may_wait()
         } else {
             // No event reports unreceived bytes or completions; some operations complete only while polled.
-            self.is_drained && self.members.iter().flatten().all(|member| member.operations == 0)
+            self.is_drained && self.link_states.iter().flatten().all(|link_state| link_state.operations == 0)
         };
         match self.next_look() {
             _ if !may => Rest::No,
@@ -743,12 +757,12 @@ impl Inner {
     /// Returns the time of the next poll for progress that no descriptor reports.
     fn next_look(&mut self) -> Option<Duration> {
         let queued = (!self.shared.bounce_queue.is_empty()).then_some(RETRY_MAX);
-        let left_over = (self.left_overs > 0 || !self.unproven.is_empty()).then_some(ENDING_TIME_MAX);
+        let orphaned = (self.orphans > 0 || !self.unproven.is_empty()).then_some(ENDING_TIME_MAX);
         if self.blocked.is_empty() && self.lingering.is_empty() {
-            return queued.or(left_over);
+            return queued.or(orphaned);
         }
         let now = Instant::now();
-        let of = |index: &u32| self.members.get(*index as usize)?.as_deref();
+        let of = |index: &u32| self.link_states.get(*index as usize)?.as_deref();
         let blocked = self.blocked.iter().filter_map(|index| of(index)?.blocked_since);
         let lingering =
             self.lingering.iter().filter_map(|index| of(index)?.lingering?.checked_sub(LINGER_TIME_MAX));

@@ -57,14 +57,14 @@ impl FabricLink {
         if self.is_flooded {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the client rings without end"));
         }
-        let member = inner.member(self.index).ok_or(io::ErrorKind::NotConnected)?;
-        member.failure.as_ref().map_or(Ok(()), |failure| Err(failure.to_io()))
+        let link_state = inner.link_state(self.index).ok_or(io::ErrorKind::NotConnected)?;
+        link_state.failure.as_ref().map_or(Ok(()), |failure| Err(failure.to_io()))
     }
 
     /// Answers the client's bells, if it rang: at once, if it was sent something that it may not have seen.
-    fn take_bell(&self, inner: &mut Inner, rang: bool) {
-        if let Some(member) = inner.member(self.index).filter(|_| rang) {
-            member.bells.heard();
+    fn take_notification(&self, inner: &mut Inner, rang: bool) {
+        if let Some(link_state) = inner.link_state(self.index).filter(|_| rang) {
+            link_state.doorbells.heard();
         }
         inner.note(self.index);
     }
@@ -72,8 +72,8 @@ impl FabricLink {
     /// Looks at the socket: the client's bells, or its end.
     fn hear(&mut self) -> bool {
         // Once: whoever rings faster than this end looks does not keep it looking.
-        let mut bells = [MaybeUninit::uninit(); BELLS_MAX];
-        match rustix::net::recv(&*self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
+        let mut doorbells = [MaybeUninit::uninit(); BELLS_MAX];
+        match rustix::net::recv(&*self.socket, &mut doorbells[..], RecvFlags::DONTWAIT) {
             Ok((_, BELLS_MAX..)) => self.is_flooded = true,
             Ok((_, 1..)) => return true,
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -90,16 +90,16 @@ impl Link for FabricLink {
         let mut has_looked = false;
         loop {
             self.check(&mut inner)?;
-            let (member, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
+            let (link_state, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
             // The caller has been told that everything was sent.
-            member.is_flushing &= member.end.has_unsent();
-            let len = member.receive(shared, into);
+            link_state.is_flushing &= link_state.end.has_unsent();
+            let len = link_state.receive(shared, into);
             if len > 0 {
                 inner.note(self.index);
                 inner.hand_out();
                 return Ok(Received::Bytes(len));
             }
-            let (has_incoming, has_left) = (member.end.has_incoming(), member.end.has_peer_left());
+            let (has_incoming, has_left) = (link_state.end.has_incoming(), link_state.end.has_peer_left());
             if has_left && !has_incoming {
                 return Ok(Received::End);
             }
@@ -116,7 +116,7 @@ impl Link for FabricLink {
             }
             if !self.polled {
                 let rang = self.hear();
-                self.take_bell(&mut inner, rang);
+                self.take_notification(&mut inner, rang);
             }
             has_looked = true;
             // What this fails with, the link fails with.
@@ -128,17 +128,17 @@ impl Link for FabricLink {
         let shared = Arc::clone(&self.inner);
         let mut inner = lock(&shared);
         self.check(&mut inner)?;
-        let (member, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
-        if self.left || member.end.has_peer_left() {
+        let (link_state, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
+        if self.left || link_state.end.has_peer_left() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let mut sent = member.send(shared, parts);
+        let mut sent = link_state.send(shared, parts);
         inner.note(self.index);
         if sent == 0 {
             // Completed operations may make room.
             let _ = inner.progress();
-            let (member, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
-            sent = member.send(shared, parts);
+            let (link_state, shared) = inner.parts(self.index).ok_or(io::ErrorKind::NotConnected)?;
+            sent = link_state.send(shared, parts);
             inner.note(self.index);
         }
         self.check(&mut inner)?;
@@ -150,20 +150,20 @@ impl Link for FabricLink {
         let mut inner = lock(&shared);
         let _ = inner.progress();
         self.check(&mut inner)?;
-        let member = inner.member(self.index).ok_or(io::ErrorKind::NotConnected)?;
-        member.is_flushing = member.end.has_unsent();
-        if member.is_flushing && self.left {
+        let link_state = inner.link_state(self.index).ok_or(io::ErrorKind::NotConnected)?;
+        link_state.is_flushing = link_state.end.has_unsent();
+        if link_state.is_flushing && self.left {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        Ok(!member.is_flushing)
+        Ok(!link_state.is_flushing)
     }
 
     fn has_unsent(&self) -> bool {
-        lock(&self.inner).member(self.index).is_some_and(|member| member.end.has_unsent())
+        lock(&self.inner).link_state(self.index).is_some_and(|link_state| link_state.end.has_unsent())
     }
 
     fn has_unread(&self) -> bool {
-        lock(&self.inner).member(self.index).is_some_and(|member| member.is_ready())
+        lock(&self.inner).link_state(self.index).is_some_and(|link_state| link_state.is_ready())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -194,7 +194,7 @@ impl Link for FabricLink {
 impl PolledLink for FabricLink {
     fn drain_wakeup(&mut self) {
         let rang = self.hear();
-        self.take_bell(&mut lock(&self.inner), rang);
+        self.take_notification(&mut lock(&self.inner), rang);
     }
 
     fn start_polling(&mut self) {
@@ -205,7 +205,7 @@ impl PolledLink for FabricLink {
         self.polled = false;
         let mut inner = lock(&self.inner);
         let _ = inner.progress();
-        !inner.member(self.index).is_some_and(|member| member.is_ready())
+        !inner.link_state(self.index).is_some_and(|link_state| link_state.is_ready())
     }
 }
 
@@ -214,10 +214,13 @@ impl Drop for FabricLink {
         // Where a thread has panicked nothing is of use any more.
         let Ok(mut inner) = self.inner.lock() else { return };
         // A client that has said goodbye keeps its memory until the socket is closed.
-        let is_quiet = |member: &mut LinkState| member.end.has_peer_left() && !member.is_on_memory();
+        let is_quiet =
+            |link_state: &mut LinkState| link_state.end.has_peer_left() && !link_state.is_on_memory();
         let is_over = self.left
             || self.is_flooded
-            || inner.member(self.index).is_none_or(|member| member.failure.is_some() || is_quiet(member));
+            || inner
+                .link_state(self.index)
+                .is_none_or(|link_state| link_state.failure.is_some() || is_quiet(link_state));
         if is_over {
             inner.end(self.index);
         } else {

@@ -89,7 +89,7 @@ pub(super) struct LinkState {
     pub moved: Instant,
     /// It is in the list of links to report.
     pub is_listed: bool,
-    pub bells: ServerDoorbells,
+    pub doorbells: ServerDoorbells,
     /// The sign of life.
     pub socket: Arc<Socket>,
     /// It lacks a proof, and has so long to give it.
@@ -140,7 +140,7 @@ impl LinkState {
             handed: None,
             moved: Instant::now(),
             is_listed: false,
-            bells: ServerDoorbells::default(),
+            doorbells: ServerDoorbells::default(),
             socket,
             prove_until: None,
             lingering: None,
@@ -152,7 +152,7 @@ impl LinkState {
         let can_send = self.unsent > 0
             && !(self.is_blocked || self.waits_for_send)
             && (!self.waits_for_bounce || self.may_take_own())
-            && self.end.puts_under_way() < PUTS_MAX
+            && self.end.puts_in_flight() < PUTS_MAX
             && self.end.next(self.unsent) != SendMode::Later;
         self.failure.is_some()
             || self.end.incoming().is_some()
@@ -201,8 +201,8 @@ impl LinkState {
     }
 
     /// Rings if its client is to be rung for.
-    pub fn ring(&mut self) {
-        if self.bells.rings() {
+    pub fn notify(&mut self) {
+        if self.doorbells.must_notify() {
             // A socket full of bells rings as well, and one that is closed is noticed by its end.
             let _ = rustix::net::send(&*self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
@@ -299,7 +299,7 @@ impl LinkState {
 
     fn sent(&mut self, draft: Draft) {
         self.end.sent(draft);
-        self.bells.posted();
+        self.doorbells.posted();
         self.accepted();
     }
 
@@ -342,7 +342,7 @@ impl LinkState {
                 _ if self.is_blocked => break,
                 SendMode::Later => break,
                 SendMode::Data => self.send_data(shared, now, whole - taken),
-                SendMode::StagingRange(_) if self.end.puts_under_way() >= PUTS_MAX => break,
+                SendMode::StagingRange(_) if self.end.puts_in_flight() >= PUTS_MAX => break,
                 SendMode::StagingRange(_) => self.put(shared, now, whole - taken),
             };
             match more {

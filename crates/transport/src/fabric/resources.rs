@@ -134,14 +134,14 @@ impl Resources {
     // ---- send buffers ----
 
     /// A send buffer, for a link that has so many under way.
-    pub fn take_send(&mut self, under_way: usize) -> Option<Buffer> {
+    pub fn take_send(&mut self, in_flight: usize) -> Option<Buffer> {
         let whole: usize = self.sends.iter().map(|pool| pool.bytes() / MESSAGE_BYTES).sum();
         let most = (whole / self.links.max(1)).clamp(2, LINK_SENDS_MAX);
-        if under_way >= most {
+        if in_flight >= most {
             return None;
         }
         let buffer = self.sends.iter().find_map(Pool::take);
-        if buffer.is_some() || under_way > 0 {
+        if buffer.is_some() || in_flight > 0 {
             return buffer;
         }
         own(&mut self.own_sends, self.port.domain(), MESSAGE_BYTES, self.links_max)

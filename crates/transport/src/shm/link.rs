@@ -99,7 +99,7 @@ impl ShmLink {
         Ok(link)
     }
 
-    fn ring(&self) {
+    fn notify(&self) {
         // A socket full of bells rings as well, and one that is closed is noticed by its end.
         let _ = rustix::net::send(&self.socket, &BELL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
@@ -121,8 +121,8 @@ impl Link for ShmLink {
         loop {
             let len = self.channel.incoming().receive(into).map_err(|broken| self.fail(broken))?;
             if len > 0 {
-                if self.channel.incoming().must_ring() {
-                    self.ring();
+                if self.channel.incoming().must_notify() {
+                    self.notify();
                 }
                 return Ok(Received::Bytes(len));
             }
@@ -157,8 +157,8 @@ impl Link for ShmLink {
             let now = if sent == 0 { parts } else { &rest };
             let more = self.channel.outgoing().send(now).map_err(|broken| self.fail(broken))?;
             sent += more;
-            if more > 0 && self.channel.outgoing().must_ring() {
-                self.ring();
+            if more > 0 && self.channel.outgoing().must_notify() {
+                self.notify();
             }
             if sent == whole {
                 return Ok(sent);
@@ -212,8 +212,8 @@ impl Link for ShmLink {
 impl PolledLink for ShmLink {
     fn drain_wakeup(&mut self) {
         // Once: whoever rings faster than this end looks does not keep it looking.
-        let mut bells = [MaybeUninit::uninit(); BELLS_MAX];
-        match rustix::net::recv(&self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
+        let mut doorbells = [MaybeUninit::uninit(); BELLS_MAX];
+        match rustix::net::recv(&self.socket, &mut doorbells[..], RecvFlags::DONTWAIT) {
             Ok((_, BELLS_MAX..)) => self.broken = true,
             Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR) => {}
             Ok((_, 0)) | Err(_) => self.left = true,

@@ -38,9 +38,10 @@ pub fn domain(whose: &str) -> Arc<Domain> {
     let (provider, interface) = text.split_once(',').map_or((&*text, None), |(name, at)| (name, Some(at)));
     let own = std::env::var(format!("FABCACHE_{whose}_INTERFACE")).ok();
     let interface = own.or(interface.map(str::to_owned));
-    let wish = ProviderRequirements { provider: Some(provider.into()), interface, only_this_host: false };
+    let requirements =
+        ProviderRequirements { provider: Some(provider.into()), interface, only_this_host: false };
     let library = Library::open().expect("libfabric is there");
-    Domain::open(&library.pick(&wish).expect("a provider")).expect("it opens")
+    Domain::open(&library.pick(&requirements).expect("a provider")).expect("it opens")
 }
 
 /// Tries until there is something.

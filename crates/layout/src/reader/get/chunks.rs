@@ -6,7 +6,7 @@ use crate::reader::{FallbackReason, MetadataCache, Reader, Rejection, Step, Valu
 use super::{Assembly, Get, Stage};
 
 impl<K: AsRef<[u8]>> Get<K> {
-    pub(super) fn start_chunks(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
+    pub(super) fn start_chunks(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         let Some(judged) = &mut self.judged else { return self.ask_server(FallbackReason::Damaged) };
         let chunks = std::mem::take(&mut judged.chunks);
         let sum: u64 = chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
@@ -19,10 +19,10 @@ impl<K: AsRef<[u8]>> Get<K> {
             self.stage = Stage::Chunks;
             return Step::Chunks { whole };
         }
-        self.ask_chunk(reader, known)
+        self.fetch_chunk(reader, metadata)
     }
 
-    pub(super) fn ask_chunk(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
+    pub(super) fn fetch_chunk(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         let geometry = &reader.geometry;
         let Some(chunk) = self.assembly.chunks.get(self.assembly.next) else {
             return self.hit_of_chunks();
@@ -31,22 +31,23 @@ impl<K: AsRef<[u8]>> Get<K> {
         let Some(segment) = segment.filter(|_| chunk.offset.is_multiple_of(ALIGN_BYTES)) else {
             return self.ask_server(FallbackReason::Damaged);
         };
-        let generation = known.last_generation(segment).filter(|known| *known as u32 == chunk.generation);
+        let generation =
+            metadata.last_generation(segment).filter(|metadata| *metadata as u32 == chunk.generation);
         let Some(generation) = generation else {
             if self.stage == Stage::ChunkGeneration {
-                return self.reject(reader, known, Rejection::Recycled);
+                return self.reject(reader, metadata, Rejection::Recycled);
             }
             self.assembly.segment = segment;
-            return self.ask_generation(Stage::ChunkGeneration, reader, known, segment);
+            return self.fetch_generation(Stage::ChunkGeneration, reader, metadata, segment);
         };
         let value_len = if self.places { 0 } else { u64::from(chunk.len) };
         let len = HEADER_BYTES_MAX as u64 + value_len;
         let (offset, left) = (chunk.offset, geometry.segment_end(segment) - chunk.offset);
         (self.assembly.segment, self.assembly.generation) = (segment, generation);
-        self.ask_bytes(Stage::Chunk, offset, len.min(left))
+        self.fetch_bytes(Stage::Chunk, offset, len.min(left))
     }
 
-    pub(super) fn take_chunk(&mut self, reader: &Reader, known: &mut MetadataCache, bytes: &[u8]) -> Step {
+    pub(super) fn take_chunk(&mut self, reader: &Reader, metadata: &mut MetadataCache, bytes: &[u8]) -> Step {
         let assembly = &mut self.assembly;
         let Some(chunk) = assembly.chunks.get(assembly.next) else {
             return self.ask_server(FallbackReason::Damaged);
@@ -72,30 +73,35 @@ impl<K: AsRef<[u8]>> Get<K> {
             let value = &bytes[item.payload_at() as usize..][..item.value_len as usize];
             assembly.value.extend_from_slice(value);
             if reader.is_remote() {
-                return self.next_chunk(reader, known);
+                return self.next_chunk(reader, metadata);
             }
         }
-        self.ask_chunk_still(reader, known)
+        self.refetch_chunk_generation(reader, metadata)
     }
 
-    pub(super) fn ask_chunk_still(&mut self, reader: &Reader, known: &MetadataCache) -> Step {
-        self.ask_generation(Stage::ChunkStill, reader, known, self.assembly.segment)
+    pub(super) fn refetch_chunk_generation(&mut self, reader: &Reader, metadata: &MetadataCache) -> Step {
+        self.fetch_generation(Stage::ChunkStill, reader, metadata, self.assembly.segment)
     }
 
-    pub(super) fn take_chunk_still(&mut self, reader: &Reader, known: &mut MetadataCache, word: u64) -> Step {
+    pub(super) fn take_chunk_still(
+        &mut self,
+        reader: &Reader,
+        metadata: &mut MetadataCache,
+        word: u64,
+    ) -> Step {
         if !self.is_still(word, self.assembly.generation) {
-            known.set_generation(self.assembly.segment, word, self.asked_count);
-            return self.reject(reader, known, Rejection::Recycled);
+            metadata.set_generation(self.assembly.segment, word, self.asked_count);
+            return self.reject(reader, metadata, Rejection::Recycled);
         }
         match self.assembly.is_taken {
-            true => self.next_chunk(reader, known),
-            false => self.reject(reader, known, Rejection::Torn),
+            true => self.next_chunk(reader, metadata),
+            false => self.reject(reader, metadata, Rejection::Torn),
         }
     }
 
-    pub(super) fn next_chunk(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
+    pub(super) fn next_chunk(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         self.assembly.next += 1;
-        self.ask_chunk(reader, known)
+        self.fetch_chunk(reader, metadata)
     }
 
     pub(super) fn hit_of_chunks(&mut self) -> Step {

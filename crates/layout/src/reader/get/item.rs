@@ -13,33 +13,33 @@ use super::{Candidate, Get, HEAD_BYTES_MAX, Stage, ValidatedItem};
 
 impl<K: AsRef<[u8]>> Get<K> {
     /// Fetches the candidate's bytes if its slot was fetched after the generation that is known.
-    pub(super) fn look_at_candidate(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
-        match known.generation(self.candidate.segment, self.candidate.stamp) {
+    pub(super) fn check_candidate(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
+        match metadata.generation(self.candidate.segment, self.candidate.stamp) {
             CachedGeneration::Before(generation) => {
                 self.candidate.location.generation = generation;
-                self.ask_item(reader)
+                self.fetch_item(reader)
             }
-            CachedGeneration::After => self.ask_slot_again(known),
+            CachedGeneration::After => self.refetch_slot(metadata),
             CachedGeneration::Unknown => {
-                self.ask_generation(Stage::Generation, reader, known, self.candidate.segment)
+                self.fetch_generation(Stage::Generation, reader, metadata, self.candidate.segment)
             }
         }
     }
 
-    pub(super) fn ask_generation(
+    pub(super) fn fetch_generation(
         &mut self,
         stage: Stage,
         reader: &Reader,
-        known: &MetadataCache,
+        metadata: &MetadataCache,
         segment: u32,
     ) -> Step {
-        self.asked_count = known.count(segment);
-        self.ask_word(stage, generation_offset(&reader.geometry, segment))
+        self.asked_count = metadata.count(segment);
+        self.fetch_word(stage, generation_offset(&reader.geometry, segment))
     }
 
-    pub(super) fn ask_slot_again(&mut self, known: &MetadataCache) -> Step {
-        self.candidate.stamp = known.stamp();
-        self.ask_word(Stage::SlotAgain, self.candidate.slot_at)
+    pub(super) fn refetch_slot(&mut self, metadata: &MetadataCache) -> Step {
+        self.candidate.stamp = metadata.stamp();
+        self.fetch_word(Stage::SlotAgain, self.candidate.slot_at)
     }
 
     /// Bytes that the candidate's item may have.
@@ -49,25 +49,25 @@ impl<K: AsRef<[u8]>> Get<K> {
         u64::from(location.bytes).min(left)
     }
 
-    pub(super) fn ask_item(&mut self, reader: &Reader) -> Step {
+    pub(super) fn fetch_item(&mut self, reader: &Reader) -> Step {
         let (offset, len) = (self.candidate.location.offset, self.item_bytes_max(reader));
         if self.places && len > FETCHED_WHOLE_BYTES_MAX {
-            return self.ask_bytes(Stage::ItemHead, offset, HEAD_BYTES_MAX);
+            return self.fetch_bytes(Stage::ItemHead, offset, HEAD_BYTES_MAX);
         }
-        self.ask_bytes(Stage::Item, offset, len)
+        self.fetch_bytes(Stage::Item, offset, len)
     }
 
-    pub(super) fn ask_still(&mut self, reader: &Reader, known: &MetadataCache) -> Step {
-        self.ask_generation(Stage::Still, reader, known, self.candidate.segment)
+    pub(super) fn refetch_generation(&mut self, reader: &Reader, metadata: &MetadataCache) -> Step {
+        self.fetch_generation(Stage::Still, reader, metadata, self.candidate.segment)
     }
 
     /// Stores the value of the key's item in place; the value of another key is not fetched. The generation reveals
     /// errors.
-    pub(super) fn take_item_head(&mut self, reader: &Reader, known: &MetadataCache, bytes: &[u8]) -> Step {
+    pub(super) fn take_item_head(&mut self, reader: &Reader, metadata: &MetadataCache, bytes: &[u8]) -> Step {
         let offset = self.candidate.location.offset;
         let item = reader.head_in(bytes, self.item_bytes_max(reader)).ok();
         if item.is_some_and(|item| item.is_chained()) {
-            return self.ask_bytes(Stage::Item, offset, self.item_bytes_max(reader));
+            return self.fetch_bytes(Stage::Item, offset, self.item_bytes_max(reader));
         }
         self.judged = item.map(|item| ValidatedItem {
             same_key: !item.is_chunk() && validate::key(&item, bytes) == self.key.as_ref(),
@@ -82,14 +82,14 @@ impl<K: AsRef<[u8]>> Get<K> {
                 let offset = offset + judged.value_at as u64;
                 self.ask(Stage::Value, Step::Value { at: 0, offset, len, whole: len })
             }
-            _ => self.ask_still(reader, known),
+            _ => self.refetch_generation(reader, metadata),
         }
     }
 
     pub(super) fn take_item(
         &mut self,
         reader: &Reader,
-        known: &mut MetadataCache,
+        metadata: &mut MetadataCache,
         bytes: &[u8],
         settled: bool,
     ) -> Step {
@@ -102,33 +102,33 @@ impl<K: AsRef<[u8]>> Get<K> {
             chunks: if item.is_chained() { validate::chunks(&item, bytes) } else { Vec::new() },
             item,
         });
-        let is_its_own = cfg!(fabcache_without = "behind") || self.is_state_sure(known, settled);
+        let is_its_own = cfg!(fabcache_without = "behind") || self.is_state_sure(metadata, settled);
         if reader.is_remote() && item.is_some() && is_its_own {
-            return self.judge(reader, known);
+            return self.judge(reader, metadata);
         }
-        self.ask_still(reader, known)
+        self.refetch_generation(reader, metadata)
     }
 
     /// Whether the state can be judged without looking at the generation behind it. It is under no checksum, so it may be
     /// what has been written over it since, of which nothing else need have been seen.
-    pub(super) fn is_state_sure(&self, known: &MetadataCache, settled: bool) -> bool {
+    pub(super) fn is_state_sure(&self, metadata: &MetadataCache, settled: bool) -> bool {
         if self.by_location {
             // The generation was the same behind the bytes if no segment that is counted with this was emptied since.
-            return settled && known.stood(self.candidate.segment, self.candidate.location.generation);
+            return settled && metadata.stood(self.candidate.segment, self.candidate.location.generation);
         }
         // The state says nothing of another key's item; and one that is dead is only looked for again.
         settled || self.judged.as_ref().is_some_and(|it| !it.same_key || it.item.state.has(State::DEAD))
     }
 
-    pub(super) fn take_still(&mut self, reader: &Reader, known: &mut MetadataCache, word: u64) -> Step {
+    pub(super) fn take_still(&mut self, reader: &Reader, metadata: &mut MetadataCache, word: u64) -> Step {
         if !self.is_still(word, self.candidate.location.generation) {
-            known.set_generation(self.candidate.segment, word, self.asked_count);
-            return self.reject(reader, known, Rejection::Recycled);
+            metadata.set_generation(self.candidate.segment, word, self.asked_count);
+            return self.reject(reader, metadata, Rejection::Recycled);
         }
-        known.set_generation(self.candidate.segment, word, self.asked_count);
+        metadata.set_generation(self.candidate.segment, word, self.asked_count);
         match self.judged {
-            Some(_) => self.judge(reader, known),
-            None => self.reject(reader, known, Rejection::Torn),
+            Some(_) => self.judge(reader, metadata),
+            None => self.reject(reader, metadata, Rejection::Torn),
         }
     }
 
@@ -137,42 +137,42 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// The bytes are those of one item.
-    pub(super) fn judge(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
+    pub(super) fn judge(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         let Some(judged) = &self.judged else { return self.ask_server(FallbackReason::Damaged) };
         if !judged.same_key {
             if self.by_location {
-                return self.reject(reader, known, Rejection::OtherKey);
+                return self.reject(reader, metadata, Rejection::OtherKey);
             }
-            return self.next_candidate(reader, known);
+            return self.next_candidate(reader, metadata);
         }
         if judged.item.state.has(State::DEAD) && !cfg!(fabcache_without = "dead_mark") {
-            return self.reject(reader, known, Rejection::Dead);
+            return self.reject(reader, metadata, Rejection::Dead);
         }
-        self.judge_epoch(reader, known, false)
+        self.judge_epoch(reader, metadata, false)
     }
 
     pub(super) fn judge_epoch(
         &mut self,
         reader: &Reader,
-        known: &mut MetadataCache,
+        metadata: &mut MetadataCache,
         just_fetched: bool,
     ) -> Step {
-        let (Some(judged), Some(line)) = (&self.judged, known.published()) else {
+        let (Some(judged), Some(line)) = (&self.judged, metadata.published()) else {
             return self.ask_server(FallbackReason::Clock);
         };
         let item = judged.item;
         if !item.state.in_epoch(line.flush_epoch) {
             if just_fetched {
-                return self.gone(reader, known, Miss::Flushed, Rejection::Flushed);
+                return self.gone(reader, metadata, Miss::Flushed, Rejection::Flushed);
             }
             // It may have been stored after a flush that came after the line was fetched.
-            return self.ask_word(Stage::FlushEpoch, FLUSH_EPOCH_AT);
+            return self.fetch_word(Stage::FlushEpoch, FLUSH_EPOCH_AT);
         }
-        if item.is_expired(known.now()) {
-            return self.gone(reader, known, Miss::Expired, Rejection::Expired);
+        if item.is_expired(metadata.now()) {
+            return self.gone(reader, metadata, Miss::Expired, Rejection::Expired);
         }
         if item.is_chained() {
-            return self.start_chunks(reader, known);
+            return self.start_chunks(reader, metadata);
         }
         if judged.is_placed {
             return self.hit(Value::Placed);
@@ -183,12 +183,12 @@ impl<K: AsRef<[u8]>> Get<K> {
     pub(super) fn gone(
         &mut self,
         reader: &Reader,
-        known: &mut MetadataCache,
+        metadata: &mut MetadataCache,
         miss: Miss,
         stale: Rejection,
     ) -> Step {
         if self.by_location {
-            return self.reject(reader, known, stale);
+            return self.reject(reader, metadata, stale);
         }
         self.done(ReadOutcome::Miss(miss))
     }

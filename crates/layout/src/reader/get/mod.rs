@@ -115,7 +115,7 @@ struct Search {
     /// The stamp of the metadata when these were fetched …
     stamp: u64,
     /// … and when they were asked for, in nanoseconds, where that is told.
-    asked_ns: u64,
+    requested_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +132,7 @@ struct Candidate {
     slot: Slot,
     /// The stamp of the metadata when its slot was fetched, and when that was requested.
     stamp: u64,
-    asked_ns: u64,
+    requested_ns: u64,
     segment: u32,
     location: Location,
 }
@@ -210,13 +210,13 @@ impl<K: AsRef<[u8]>> Get<K> {
                 slots_len: 0,
                 slots_done: 0,
                 stamp: 0,
-                asked_ns: 0,
+                requested_ns: 0,
             },
             candidate: Candidate {
                 slot_at: 0,
                 slot: Slot::EMPTY,
                 stamp: 0,
-                asked_ns: 0,
+                requested_ns: 0,
                 segment: 0,
                 location,
             },
@@ -258,17 +258,17 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// Notes that the request is posted now.
-    pub(super) fn note_asked(&mut self, ns: u64) {
+    pub(super) fn note_requested(&mut self, ns: u64) {
         match self.stage {
-            Stage::Home | Stage::Overflow | Stage::Link => self.search.asked_ns = ns,
-            Stage::SlotAgain => self.candidate.asked_ns = ns,
+            Stage::Home | Stage::Overflow | Stage::Link => self.search.requested_ns = ns,
+            Stage::SlotAgain => self.candidate.requested_ns = ns,
             _ => {}
         }
     }
 
     /// When the slot was asked for that says that the item is there.
     pub(super) fn slot_asked_ns(&self) -> u64 {
-        self.candidate.asked_ns
+        self.candidate.requested_ns
     }
 
     /// It asked whether the generation is still the same behind its item.
@@ -300,12 +300,12 @@ impl<K: AsRef<[u8]>> Get<K> {
     pub(super) fn end_chunks(
         &mut self,
         reader: &Reader,
-        known: &mut MetadataCache,
+        metadata: &mut MetadataCache,
         end: Result<(), ChunkError>,
     ) -> Step {
         match end {
             Ok(()) => self.hit(Value::Placed),
-            Err(ChunkError::Rejected(why)) => self.reject(reader, known, why),
+            Err(ChunkError::Rejected(why)) => self.reject(reader, metadata, why),
             Err(ChunkError::Damaged) => self.ask_server(FallbackReason::Damaged),
         }
     }
@@ -325,57 +325,57 @@ impl<K: AsRef<[u8]>> Get<K> {
         std::mem::take(&mut self.assembly.value)
     }
 
-    /// Takes what was asked for and says what to fetch next. `known` is of the same region, and its batch began after
+    /// Takes what was asked for and says what to fetch next. `metadata` is of the same region, and its batch began after
     /// this GET was asked for, or together with it.
-    pub fn next(&mut self, reader: &Reader, known: &mut MetadataCache, fetched: Fetched<'_>) -> Step {
+    pub fn next(&mut self, reader: &Reader, metadata: &mut MetadataCache, fetched: Fetched<'_>) -> Step {
         match (self.stage, fetched) {
-            (Stage::Start, Fetched::Nothing) => self.start(reader, known),
-            (_, Fetched::Word(word)) => self.take_word(reader, known, word),
+            (Stage::Start, Fetched::Nothing) => self.start(reader, metadata),
+            (_, Fetched::Word(word)) => self.take_word(reader, metadata, word),
             (_, Fetched::Bytes(bytes)) if bytes.len() == self.asked_bytes => {
-                self.take_bytes(reader, known, bytes, false)
+                self.take_bytes(reader, metadata, bytes, false)
             }
             (Stage::Item, Fetched::Settled(bytes)) if bytes.len() == self.asked_bytes => {
-                self.take_bytes(reader, known, bytes, true)
+                self.take_bytes(reader, metadata, bytes, true)
             }
-            (Stage::Value, Fetched::Placed) => self.ask_still(reader, known),
-            (Stage::ChunkValue, Fetched::Placed) => self.ask_chunk_still(reader, known),
+            (Stage::Value, Fetched::Placed) => self.refetch_generation(reader, metadata),
+            (Stage::ChunkValue, Fetched::Placed) => self.refetch_chunk_generation(reader, metadata),
             _ => self.ask_server(FallbackReason::Damaged),
         }
     }
 
-    fn take_word(&mut self, reader: &Reader, known: &mut MetadataCache, word: u64) -> Step {
+    fn take_word(&mut self, reader: &Reader, metadata: &mut MetadataCache, word: u64) -> Step {
         let partition = self.search.partition;
         match self.stage {
             Stage::Head => {
-                known.set_head(partition, word);
-                self.search(reader, known)
+                metadata.set_head(partition, word);
+                self.search(reader, metadata)
             }
             Stage::Generation => {
-                known.set_generation(self.candidate.segment, word, self.asked_count);
-                self.ask_slot_again(known)
+                metadata.set_generation(self.candidate.segment, word, self.asked_count);
+                self.refetch_slot(metadata)
             }
             Stage::SlotAgain if Slot(word).same_item(self.candidate.slot) => {
-                self.look_at_candidate(reader, known)
+                self.check_candidate(reader, metadata)
             }
-            Stage::SlotAgain => self.reject(reader, known, Rejection::SlotChanged),
-            Stage::Still => self.take_still(reader, known, word),
+            Stage::SlotAgain => self.reject(reader, metadata, Rejection::SlotChanged),
+            Stage::Still => self.take_still(reader, metadata, word),
             Stage::FlushEpoch => {
-                known.set_flush_epoch(word);
-                self.judge_epoch(reader, known, true)
+                metadata.set_flush_epoch(word);
+                self.judge_epoch(reader, metadata, true)
             }
-            Stage::HeadStill if word == self.search.head && known.published().is_some() => {
+            Stage::HeadStill if word == self.search.head && metadata.published().is_some() => {
                 self.done(ReadOutcome::Miss(Miss::Absent))
             }
             Stage::HeadStill if word == self.search.head => self.ask_server(FallbackReason::Clock),
             Stage::HeadStill => {
-                known.set_head(partition, word);
-                self.reject(reader, known, Rejection::HeadChanged)
+                metadata.set_head(partition, word);
+                self.reject(reader, metadata, Rejection::HeadChanged)
             }
             Stage::ChunkGeneration => {
-                known.set_generation(self.assembly.segment, word, self.asked_count);
-                self.ask_chunk(reader, known)
+                metadata.set_generation(self.assembly.segment, word, self.asked_count);
+                self.fetch_chunk(reader, metadata)
             }
-            Stage::ChunkStill => self.take_chunk_still(reader, known, word),
+            Stage::ChunkStill => self.take_chunk_still(reader, metadata, word),
             _ => self.ask_server(FallbackReason::Damaged),
         }
     }
@@ -383,7 +383,7 @@ impl<K: AsRef<[u8]>> Get<K> {
     fn take_bytes(
         &mut self,
         reader: &Reader,
-        known: &mut MetadataCache,
+        metadata: &mut MetadataCache,
         bytes: &[u8],
         settled: bool,
     ) -> Step {
@@ -392,8 +392,8 @@ impl<K: AsRef<[u8]>> Get<K> {
                 let search = &self.search;
                 let head = Head::from_word(search.head);
                 let table = if search.in_next { 1 - head.current } else { head.current };
-                known.set_block_numbers(search.partition, table, search.head, bytes);
-                self.search_table(reader, known, true)
+                metadata.set_block_numbers(search.partition, table, search.head, bytes);
+                self.search_table(reader, metadata, true)
             }
             Stage::Home => {
                 let places = self.search.places;
@@ -404,7 +404,7 @@ impl<K: AsRef<[u8]>> Get<K> {
                 let first = (places.home - start) as usize / 8;
                 let is_overflowed = slot_in(bytes, first).is_overflowed();
                 self.search.rest = if is_overflowed { Rest::Overflow } else { Rest::Nothing };
-                self.next_candidate(reader, known)
+                self.next_candidate(reader, metadata)
             }
             Stage::Overflow | Stage::Link => {
                 let start =
@@ -416,23 +416,23 @@ impl<K: AsRef<[u8]>> Get<K> {
                 // here or there.
                 let link = slot_in(bytes, bytes.len() / 8 - 1).link_offset();
                 self.search.rest = link.map_or(Rest::Nothing, Rest::Link);
-                self.next_candidate(reader, known)
+                self.next_candidate(reader, metadata)
             }
-            Stage::Item => self.take_item(reader, known, bytes, settled),
-            Stage::ItemHead => self.take_item_head(reader, known, bytes),
-            Stage::Chunk => self.take_chunk(reader, known, bytes),
+            Stage::Item => self.take_item(reader, metadata, bytes, settled),
+            Stage::ItemHead => self.take_item_head(reader, metadata, bytes),
+            Stage::Chunk => self.take_chunk(reader, metadata, bytes),
             _ => self.ask_server(FallbackReason::Damaged),
         }
     }
 
     // ---- what to fetch ----
 
-    fn ask_word(&mut self, stage: Stage, offset: u64) -> Step {
+    fn fetch_word(&mut self, stage: Stage, offset: u64) -> Step {
         debug_assert!(offset.is_multiple_of(8));
         self.ask(stage, Step::Word(offset))
     }
 
-    fn ask_bytes(&mut self, stage: Stage, offset: u64, len: u64) -> Step {
+    fn fetch_bytes(&mut self, stage: Stage, offset: u64, len: u64) -> Step {
         self.asked_bytes = len as usize;
         self.ask(stage, Step::Bytes { offset, len: len as usize })
     }
@@ -459,7 +459,7 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// Rejects what was fetched. A GET by key starts again from the present metadata.
-    fn reject(&mut self, reader: &Reader, known: &mut MetadataCache, why: Rejection) -> Step {
+    fn reject(&mut self, reader: &Reader, metadata: &mut MetadataCache, why: Rejection) -> Step {
         self.rejections.count(why);
         if self.by_location {
             return self.done(ReadOutcome::Stale(why));
@@ -469,23 +469,23 @@ impl<K: AsRef<[u8]>> Get<K> {
             return self.ask_server(FallbackReason::Contended);
         }
         self.assembly = Assembly::default();
-        self.search(reader, known)
+        self.search(reader, metadata)
     }
 
-    fn start(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
-        if known.published().is_none() && !self.is_apart {
+    fn start(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
+        if metadata.published().is_none() && !self.is_apart {
             return self.ask_server(FallbackReason::Clock);
         }
         if !self.by_location {
-            return self.search(reader, known);
+            return self.search(reader, metadata);
         }
         let offset = self.candidate.location.offset;
         match reader.geometry.segment_of(offset) {
             Some(segment) if offset.is_multiple_of(ALIGN_BYTES) => {
                 self.candidate.segment = segment;
-                self.ask_item(reader)
+                self.fetch_item(reader)
             }
-            _ => self.reject(reader, known, Rejection::Recycled),
+            _ => self.reject(reader, metadata, Rejection::Recycled),
         }
     }
 }

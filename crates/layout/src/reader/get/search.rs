@@ -11,29 +11,29 @@ use crate::slot::Slot;
 use super::{Candidate, Get, Rest, Stage};
 
 impl<K: AsRef<[u8]>> Get<K> {
-    pub(super) fn search(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
+    pub(super) fn search(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         let partition = self.search.partition;
-        let Some(head) = known.head(partition) else {
-            return self.ask_word(Stage::Head, head_offset(&reader.geometry, partition));
+        let Some(head) = metadata.head(partition) else {
+            return self.fetch_word(Stage::Head, head_offset(&reader.geometry, partition));
         };
         self.search.head = head;
         self.search.in_next = false;
         self.search.links = 0;
-        self.search_table(reader, known, false)
+        self.search_table(reader, metadata, false)
     }
 
     /// Fetches home and neighbour in the current table, or the one that groups are moving to.
     pub(super) fn search_table(
         &mut self,
         reader: &Reader,
-        known: &mut MetadataCache,
+        metadata: &mut MetadataCache,
         numbers_fetched: bool,
     ) -> Step {
         let geometry = &reader.geometry;
         let search = &mut self.search;
         let partition = search.partition;
-        if known.head(partition) != Some(search.head) {
-            return self.reject(reader, known, Rejection::HeadChanged);
+        if metadata.head(partition) != Some(search.head) {
+            return self.reject(reader, metadata, Rejection::HeadChanged);
         }
         let head = Head::from_word(search.head);
         let (table, groups) = match (search.in_next, head.next_groups) {
@@ -43,32 +43,32 @@ impl<K: AsRef<[u8]>> Get<K> {
         let blocks = groups.div_ceil(1 << geometry.block_shift) as usize;
         let group = self.hash.group(geometry.partition_bits, groups);
         let block = (group >> geometry.block_shift) as usize;
-        let Some(number) = known.block_number(partition, table, block) else {
+        let Some(number) = metadata.block_number(partition, table, block) else {
             if numbers_fetched || blocks > BLOCKS_PER_TABLE_MAX || blocks == 0 {
-                return self.head_is_wrong(reader, known, Rejection::HeadChanged);
+                return self.head_is_wrong(reader, metadata, Rejection::HeadChanged);
             }
             let at = block_number_offset(geometry, partition, table, 0);
-            return self.ask_bytes(Stage::BlockNumbers, at, blocks as u64 * 4);
+            return self.fetch_bytes(Stage::BlockNumbers, at, blocks as u64 * 4);
         };
         let Some(offset) = reader.group_offset(number, group) else {
-            return self.head_is_wrong(reader, known, Rejection::HeadChanged);
+            return self.head_is_wrong(reader, metadata, Rejection::HeadChanged);
         };
         search.places = BucketOffsets::of(offset, self.hash);
         search.moved = false;
-        search.stamp = known.stamp();
+        search.stamp = metadata.stamp();
         let start = search.places.home.min(search.places.neighbour);
-        self.ask_bytes(Stage::Home, start, 2 * BUCKET_BYTES)
+        self.fetch_bytes(Stage::Home, start, 2 * BUCKET_BYTES)
     }
 
     /// Discards the metadata of the partition, which is wrong.
     pub(super) fn head_is_wrong(
         &mut self,
         reader: &Reader,
-        known: &mut MetadataCache,
+        metadata: &mut MetadataCache,
         why: Rejection,
     ) -> Step {
-        known.forget_partition(self.search.partition);
-        self.reject(reader, known, why)
+        metadata.forget_partition(self.search.partition);
+        self.reject(reader, metadata, why)
     }
 
     /// Whether there are few enough.
@@ -96,7 +96,7 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// Looks at the next slot with the key's tag, or fetches the next of the key's places.
-    pub(super) fn next_candidate(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
+    pub(super) fn next_candidate(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         let search = &mut self.search;
         if search.slots_done < search.slots_len {
             let (slot_at, slot) = search.slots[search.slots_done];
@@ -105,44 +105,44 @@ impl<K: AsRef<[u8]>> Get<K> {
                 return self.ask_server(FallbackReason::OnFlash);
             }
             let Some(segment) = reader.geometry.segment_of(slot.offset()) else {
-                return self.reject(reader, known, Rejection::Torn);
+                return self.reject(reader, metadata, Rejection::Torn);
             };
             let bytes = size_class::bytes_max(slot.class()).try_into().unwrap_or(u32::MAX);
             let location = Location { offset: slot.offset(), generation: 0, bytes };
-            let (stamp, asked_ns) = (search.stamp, search.asked_ns);
-            self.candidate = Candidate { slot_at, slot, stamp, asked_ns, segment, location };
-            return self.look_at_candidate(reader, known);
+            let (stamp, requested_ns) = (search.stamp, search.requested_ns);
+            self.candidate = Candidate { slot_at, slot, stamp, requested_ns, segment, location };
+            return self.check_candidate(reader, metadata);
         }
         match search.rest {
             Rest::Overflow => {
-                search.stamp = known.stamp();
+                search.stamp = metadata.stamp();
                 let places = search.places;
-                self.ask_bytes(Stage::Overflow, places.overflow, places.overflow_end - places.overflow)
+                self.fetch_bytes(Stage::Overflow, places.overflow, places.overflow_end - places.overflow)
             }
             Rest::Link(at) if reader.is_index(at, BUCKET_BYTES) && at.is_multiple_of(BUCKET_BYTES) => {
-                search.stamp = known.stamp();
+                search.stamp = metadata.stamp();
                 search.links += 1;
                 if search.links > LINKS_READ_MAX {
                     return self.ask_server(FallbackReason::Contended);
                 }
-                self.ask_bytes(Stage::Link, at, BUCKET_BYTES)
+                self.fetch_bytes(Stage::Link, at, BUCKET_BYTES)
             }
-            Rest::Link(_) => self.reject(reader, known, Rejection::Torn),
-            Rest::Nothing => self.end_of_table(reader, known),
+            Rest::Link(_) => self.reject(reader, metadata, Rejection::Torn),
+            Rest::Nothing => self.end_of_table(reader, metadata),
         }
     }
 
-    pub(super) fn end_of_table(&mut self, reader: &Reader, known: &mut MetadataCache) -> Step {
+    pub(super) fn end_of_table(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         if !self.search.moved {
             // Nothing found in tables that were replaced meanwhile says nothing.
             let head = head_offset(&reader.geometry, self.search.partition);
-            return self.ask_word(Stage::HeadStill, head);
+            return self.fetch_word(Stage::HeadStill, head);
         }
         if self.search.in_next || Head::from_word(self.search.head).next_groups.is_none() {
-            return self.head_is_wrong(reader, known, Rejection::Moved);
+            return self.head_is_wrong(reader, metadata, Rejection::Moved);
         }
         self.search.in_next = true;
-        self.search_table(reader, known, false)
+        self.search_table(reader, metadata, false)
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct ChunkProgress {
     at: usize,
     whole: usize,
     /// Asked for, and not yet known to be right.
-    under_way: usize,
+    in_flight: usize,
     failed: Option<ChunkError>,
 }
 
@@ -51,13 +51,13 @@ impl ChunkProgress {
     }
 
     /// Any are under way.
-    pub(super) fn are_under_way(&self) -> bool {
-        self.under_way > 0
+    pub(super) fn are_in_flight(&self) -> bool {
+        self.in_flight > 0
     }
 
     /// The next to be fetched, if it is time for it.
     pub(super) fn next(&mut self, reader: &Reader, table: &[ChunkEntry]) -> Option<ChunkFetch> {
-        if self.failed.is_some() || self.under_way >= CHUNKS_AHEAD {
+        if self.failed.is_some() || self.in_flight >= CHUNKS_AHEAD {
             return None;
         }
         let chunk = table.get(self.next)?;
@@ -72,13 +72,13 @@ impl ChunkProgress {
         let (number, at, len) = (self.next, self.at, chunk.len as usize);
         self.next += 1;
         self.at += len;
-        self.under_way += 1;
+        self.in_flight += 1;
         Some(ChunkFetch { number, offset: chunk.offset + head, len, at, whole: self.whole })
     }
 
     /// One is right, or does not count.
     pub(super) fn end_one(&mut self, end: Result<(), ChunkError>) {
-        self.under_way -= 1;
+        self.in_flight -= 1;
         if let Err(why) = end {
             self.failed = self.failed.or(Some(why));
         }
@@ -86,7 +86,7 @@ impl ChunkProgress {
 
     /// What all came to, when none is under way any more.
     pub(super) fn end(&self, table: &[ChunkEntry]) -> Option<Result<(), ChunkError>> {
-        if self.under_way > 0 {
+        if self.in_flight > 0 {
             return None;
         }
         match self.failed {
@@ -100,7 +100,7 @@ impl ChunkProgress {
 pub(super) fn look(
     reader: &Reader,
     secret: &Secret,
-    known: &MetadataCache,
+    metadata: &MetadataCache,
     owner: KeyHash,
     chunk: ChunkEntry,
     value: &[u8],
@@ -108,10 +108,11 @@ pub(super) fn look(
     let head = encode(owner, chunk.len);
     let sum = sum_of_parts(secret, (&head.as_bytes()[SUMMED_AT..], value));
     let segment = reader.geometry.segment_of(chunk.offset);
-    let known = segment.and_then(|segment| known.last_generation(segment));
+    let metadata = segment.and_then(|segment| metadata.last_generation(segment));
     // Of a generation the table has the low half; the other is hardly ever anything but 0.
-    let generation =
-        known.filter(|known| *known as u32 == chunk.generation).unwrap_or(u64::from(chunk.generation));
+    let generation = metadata
+        .filter(|metadata| *metadata as u32 == chunk.generation)
+        .unwrap_or(u64::from(chunk.generation));
     if is_whole(sum, generation, chunk, head.kind()) {
         return ChunkCheck::Right;
     }

@@ -39,7 +39,7 @@ pub(super) struct Lines {
     /// … which has failed.
     has_failed: bool,
     /// When the newest was asked for of which is known what it says.
-    known: (SequenceNumber, u64),
+    metadata: (SequenceNumber, u64),
     /// Until when that may be taken to be so.
     leased_until: u64,
     on_their_way: u32,
@@ -56,7 +56,7 @@ impl Lines {
             every: every.max(1),
             asked: Default::default(),
             has_failed: false,
-            known: Default::default(),
+            metadata: Default::default(),
             leased_until: 0,
             on_their_way: 0,
             needed: SequenceNumber::default(),
@@ -72,12 +72,12 @@ impl Lines {
 
     /// For a GET that begins at `ns`: as if it had begun before the line that is known, if that has a lease by then.
     pub(super) fn leased(&self, ns: u64) -> Option<SequenceNumber> {
-        (ns < self.leased_until).then(|| self.known.0.before())
+        (ns < self.leased_until).then(|| self.metadata.0.before())
     }
 
     /// Whether one asked for after `moment` is known.
     pub(super) fn covers(&self, moment: SequenceNumber) -> bool {
-        self.known.0 > moment
+        self.metadata.0 > moment
     }
 
     /// Whether one that is asked for after `moment` settles what came in at `ns`, as the server writes over nothing for so
@@ -89,7 +89,7 @@ impl Lines {
 
     /// Whether the newest that is known settles what came in at `ns`, though it was not fetched behind it.
     pub(super) fn is_known_within(&self, ns: u64, grace_ns: u64) -> bool {
-        is_within(self.known.1, ns, grace_ns)
+        is_within(self.metadata.1, ns, grace_ns)
     }
 
     /// Whether one is to be asked for now.
@@ -108,9 +108,9 @@ impl Lines {
     /// One came in that was asked for at this moment, with a lease of so many nanoseconds. Whether it is the newest.
     pub(super) fn take(&mut self, asked: (SequenceNumber, u64), lease_ns: u64) -> bool {
         self.on_their_way -= 1;
-        let is_newest = asked.0 > self.known.0;
+        let is_newest = asked.0 > self.metadata.0;
         if is_newest {
-            self.known = asked;
+            self.metadata = asked;
             self.leased_until = end_of(asked.1, lease_ns);
         }
         is_newest

@@ -17,11 +17,11 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             && let Some(wanted) = running.chunks.next(&self.reader, running.get.chunks())
         {
             let chunks::ChunkFetch { number, offset, len, at, whole } = wanted;
-            let fetching = FetchState { whose: FetchPurpose::Chunk(owner, number), len };
+            let fetching = FetchState { purpose: FetchPurpose::Chunk(owner, number), len };
             let to = To::Value { token: running.token, at, whole };
             self.wanted.push_back(QueuedFetch { fetching, offset, to });
         }
-        if running.chunks.are_under_way() {
+        if running.chunks.are_in_flight() {
             return;
         }
         if self.is_gone {
@@ -31,7 +31,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             return self.end(at, Found::AskServer(reason));
         }
         if let Some(end) = running.chunks.end(running.get.chunks()) {
-            let step = running.get.end_chunks(&self.reader, &mut self.known, end);
+            let step = running.get.end_chunks(&self.reader, &mut self.metadata, end);
             self.take_order(at, step);
         }
     }
@@ -42,7 +42,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let Some(chunk) = running.get.chunks().get(number).copied() else { return };
         let looked = match &arrival {
             Arrival::Placed(value) if value.len() == len => {
-                chunks::look(&self.reader, &self.secret, &self.known, running.get.hash(), chunk, value)
+                chunks::look(&self.reader, &self.secret, &self.metadata, running.get.hash(), chunk, value)
             }
             _ => return self.fail_chunk(at),
         };
@@ -70,7 +70,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         else {
             return self.fail_chunk(at);
         };
-        self.known.set_generation(segment, word, None);
+        self.metadata.set_generation(segment, word, None);
         running.chunks.end_one(chunks::look_again(running.get.hash(), chunk, sum, word));
         self.want_chunks(at);
     }
@@ -88,8 +88,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     pub(super) fn drop_unasked_chunks(&mut self, at: usize) {
         let owner = self.owner(at);
         let Some(running) = &mut self.gets[at] else { return };
-        self.wanted.retain(|wanted| match wanted.fetching.whose {
-            FetchPurpose::Chunk(whose, _) | FetchPurpose::ChunkGeneration(whose, ..) if whose == owner => {
+        self.wanted.retain(|wanted| match wanted.fetching.purpose {
+            FetchPurpose::Chunk(purpose, _) | FetchPurpose::ChunkGeneration(purpose, ..)
+                if purpose == owner =>
+            {
                 running.chunks.end_one(Ok(()));
                 false
             }

@@ -52,7 +52,7 @@ use super::{
     FallbackReason, Fetched, Hit, Location, MetadataCache, Miss, ReadOutcome, Reader, Rejection, Rejections,
     Step, Validation,
 };
-use super::{Value, reads_to_tell};
+use super::{Value, reads_to_report};
 
 pub use self::location_cache::LOCATION_BYTES;
 
@@ -176,7 +176,7 @@ pub struct Done<B> {
     /// What it came to.
     pub found: Found<B>,
     /// It was answered where the item had been found before.
-    pub was_kept: bool,
+    pub was_cached: bool,
     /// What did not count on the way, and why.
     pub rejections: Rejections,
 }
@@ -199,9 +199,9 @@ pub enum Found<B> {
 impl<B> Done<B> {
     /// Returns how many reads to report to the server for this one; 0 for none. `random` is any number drawn for
     /// this.
-    pub fn reads_to_tell(&self, random: u32) -> u8 {
+    pub fn reads_to_report(&self, random: u32) -> u8 {
         match &self.found {
-            Found::Hit(hit, _) => reads_to_tell(hit, random),
+            Found::Hit(hit, _) => reads_to_report(hit, random),
             _ => 0,
         }
     }
@@ -210,7 +210,7 @@ impl<B> Done<B> {
 /// A fetch under way, or wanted.
 #[derive(Clone, Copy, Debug)]
 struct FetchState {
-    whose: FetchPurpose,
+    purpose: FetchPurpose,
     len: usize,
 }
 
@@ -247,7 +247,7 @@ struct QueuedFetch {
 pub struct Remote<B> {
     reader: Reader,
     secret: Secret,
-    known: MetadataCache,
+    metadata: MetadataCache,
     locations: LocationCache,
     options: RemoteOptions,
     now: SequenceNumber,
@@ -259,8 +259,8 @@ pub struct Remote<B> {
     wanted: VecDeque<QueuedFetch>,
     fetches: Vec<Option<FetchState>>,
     free_fetches: Vec<u32>,
-    under_way: usize,
-    bytes_under_way: usize,
+    in_flight: usize,
+    bytes_in_flight: usize,
     done: VecDeque<Done<B>>,
     is_gone: bool,
 }
@@ -274,7 +274,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let reader = Reader::new(birth, Validation::Remote(secret.clone()))?;
         let count = options.gets.max(1);
         Ok(Remote {
-            known: MetadataCache::new(reader.geometry()),
+            metadata: MetadataCache::new(reader.geometry()),
             reader,
             secret,
             locations: LocationCache::new(options.locations),
@@ -287,8 +287,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             wanted: VecDeque::new(),
             fetches: Vec::new(),
             free_fetches: Vec::new(),
-            under_way: 0,
-            bytes_under_way: 0,
+            in_flight: 0,
+            bytes_in_flight: 0,
             done: VecDeque::new(),
             is_gone: false,
             options,
@@ -330,8 +330,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let kept = self.locations.get(hash).filter(|location| {
             // Generations only grow: of a later one nothing that was before is there.
             let segment = self.reader.geometry.segment_of(location.offset);
-            let known = segment.and_then(|segment| self.known.last_generation(segment));
-            known.is_none_or(|known| known <= location.generation)
+            let metadata = segment.and_then(|segment| self.metadata.last_generation(segment));
+            metadata.is_none_or(|metadata| metadata <= location.generation)
         });
         self.begin(key, hash, kept.map_or(Source::ByKey, Source::Kept), token, now);
     }
@@ -358,7 +358,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     fn begin(&mut self, key: &[u8], hash: KeyHash, look: Source, token: u64, now: Now) {
-        let over = |found| Done { token, hash, found, was_kept: false, rejections: Rejections::default() };
+        let over = |found| Done { token, hash, found, was_cached: false, rejections: Rejections::default() };
         if self.is_gone {
             return self.done.push_back(over(Found::Gone));
         }
@@ -370,7 +370,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let leased = self.lines.leased(now.ns);
         if leased.is_some() {
             // The line's is older.
-            self.known.go_to(self.ahead.second_of(now.second));
+            self.metadata.go_to(self.ahead.second_of(now.second));
         }
         let begun = (leased.unwrap_or_else(|| self.now.next()), leased.is_some());
         self.gets[at] = Some(RunningGet::new(&self.reader, key, hash, look, (token, serial), begun));
@@ -392,20 +392,20 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// `ns` is what [`Now`] has, read before this, and not after the fetch is posted.
     pub fn next_fetch(&mut self, ns: u64) -> Option<Fetch> {
         while let Some(QueuedFetch { fetching, offset, to }) = self.wanted.front().copied() {
-            if !self.is_wanted(fetching.whose) {
+            if !self.is_wanted(fetching.purpose) {
                 self.wanted.pop_front();
                 continue;
             }
-            let is_full = self.under_way >= self.options.fetches.max(1)
-                || self.bytes_under_way + fetching.len > self.options.fetched_bytes;
-            if is_full && self.under_way > 0 {
+            let is_full = self.in_flight >= self.options.fetches.max(1)
+                || self.bytes_in_flight + fetching.len > self.options.fetched_bytes;
+            if is_full && self.in_flight > 0 {
                 break;
             }
             self.wanted.pop_front();
-            self.under_way += 1;
-            self.bytes_under_way += fetching.len;
+            self.in_flight += 1;
+            self.bytes_in_flight += fetching.len;
             let moment = self.now.next();
-            self.note_asked(fetching.whose, moment, ns);
+            self.note_requested(fetching.purpose, moment, ns);
             return Some(Fetch { id: self.id_of(fetching), offset, len: fetching.len, to });
         }
         if !self.lines.is_wanted() {
@@ -413,7 +413,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         }
         let moment = self.now.next();
         self.lines.ask(moment, ns);
-        let fetching = FetchState { whose: FetchPurpose::Line(moment, ns), len: STATUS_AND_COUNTS_BYTES };
+        let fetching = FetchState { purpose: FetchPurpose::Line(moment, ns), len: STATUS_AND_COUNTS_BYTES };
         Some(Fetch { id: self.id_of(fetching), offset: STATUS_AT, len: fetching.len, to: To::Probe })
     }
 
@@ -427,8 +427,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     /// Whether the look for which a fetch is wanted is still under way.
-    fn is_wanted(&self, whose: FetchPurpose) -> bool {
-        match whose {
+    fn is_wanted(&self, purpose: FetchPurpose) -> bool {
+        match purpose {
             FetchPurpose::Line(..) => true,
             FetchPurpose::Step(owner)
             | FetchPurpose::Behind(owner)
@@ -442,11 +442,11 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     /// Notes that a fetch is posted now.
-    fn note_asked(&mut self, whose: FetchPurpose, moment: SequenceNumber, ns: u64) {
-        match whose {
+    fn note_requested(&mut self, purpose: FetchPurpose, moment: SequenceNumber, ns: u64) {
+        match purpose {
             FetchPurpose::Step(owner) => {
                 let Some(running) = &mut self.gets[owner.at] else { return };
-                running.get.note_asked(ns);
+                running.get.note_requested(ns);
                 let is_of_use = (self.options.in_order || self.options.grace_ns > 0) && !running.is_leased;
                 if is_of_use && running.get.is_at_item() && running.by_counts {
                     self.lines.need(moment, true);
@@ -458,7 +458,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             }
             FetchPurpose::Behind(owner) => {
                 let Some(running) = &mut self.gets[owner.at] else { return };
-                let count = self.known.count(running.get.place().0);
+                let count = self.metadata.count(running.get.place().0);
                 running.behind = Some(Behind { count, word: None });
             }
             _ => {}
@@ -469,11 +469,11 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     pub fn take(&mut self, id: u32, arrival: Arrival<'_, B>, now: Now) {
         let Some(fetching) = self.fetches.get_mut(id as usize).and_then(Option::take) else { return };
         self.free_fetches.push(id);
-        if !matches!(fetching.whose, FetchPurpose::Line(..)) {
-            self.under_way -= 1;
-            self.bytes_under_way -= fetching.len;
+        if !matches!(fetching.purpose, FetchPurpose::Line(..)) {
+            self.in_flight -= 1;
+            self.bytes_in_flight -= fetching.len;
         }
-        match fetching.whose {
+        match fetching.purpose {
             FetchPurpose::Line(moment, ns) => self.take_line((moment, ns), arrival, now.second),
             FetchPurpose::Step(owner) if self.is_running(owner) => {
                 self.take_step(owner.at, arrival, fetching.len, now.ns);
@@ -500,7 +500,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.wanted.clear();
         self.lines = Lines::new(self.options.gets_per_line);
         (self.fetches, self.free_fetches) = (Vec::new(), Vec::new());
-        (self.under_way, self.bytes_under_way) = (0, 0);
+        (self.in_flight, self.bytes_in_flight) = (0, 0);
         for at in 0..self.gets.len() {
             self.end(at, Found::AskServer(FallbackReason::NotFetched));
         }
@@ -524,8 +524,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             return;
         }
         let clock = header::clock_of(line);
-        self.known.begin_counted(line, self.ahead.second(second, clock));
-        if !self.known.is_alive() {
+        self.metadata.begin_counted(line, self.ahead.second(second, clock));
+        if !self.metadata.is_alive() {
             return self.lose();
         }
         // Those that are under way stand first, mostly: to look at all takes as long as all else.
@@ -547,7 +547,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         for at in 0..self.gets.len() {
             // Chunks that are on their way are written to its value.
             self.drop_unasked_chunks(at);
-            if self.gets[at].as_ref().is_some_and(|running| !running.chunks.are_under_way()) {
+            if self.gets[at].as_ref().is_some_and(|running| !running.chunks.are_in_flight()) {
                 self.end(at, Found::Gone);
             }
         }
@@ -592,7 +592,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             return;
         }
         let (segment, generation) = running.get.place();
-        running.by_counts = self.known.stood(segment, generation);
+        running.by_counts = self.metadata.stood(segment, generation);
         if !running.by_counts {
             self.lines.need(running.needs_line, false);
             if self.options.in_order {
@@ -608,8 +608,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         Owner { at, serial: self.gets[at].as_ref().map_or(0, |running| running.serial) }
     }
 
-    fn want(&mut self, whose: FetchPurpose, offset: u64, len: usize, to: To) {
-        self.wanted.push_back(QueuedFetch { fetching: FetchState { whose, len }, offset, to });
+    fn want(&mut self, purpose: FetchPurpose, offset: u64, len: usize, to: To) {
+        self.wanted.push_back(QueuedFetch { fetching: FetchState { purpose, len }, offset, to });
     }
 
     /// Wants the generation of the segment in which an item is looked at, behind it.
@@ -634,7 +634,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         {
             let (segment, generation) = running.get.place();
             // Its count may have changed since it was asked for.
-            running.by_counts = running.by_counts && self.known.stood(segment, generation);
+            running.by_counts = running.by_counts && self.metadata.stood(segment, generation);
             if running.by_counts {
                 running.needs_line = self.now.next();
                 // Unless the one that was asked for is good enough.
@@ -682,7 +682,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             StepInput::Bytes(len) => Fetched::Bytes(front(len)),
             StepInput::Settled(len) => Fetched::Settled(front(len)),
         };
-        let step = running.get.next(&self.reader, &mut self.known, fetched);
+        let step = running.get.next(&self.reader, &mut self.metadata, fetched);
         self.take_order(at, step);
     }
 
@@ -726,7 +726,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let found = match outcome {
             // The region's second may have changed since that line, and the client's clock be behind.
             ReadOutcome::Hit(hit)
-                if running.is_leased && hit.is_expired(self.known.now().saturating_add(1)) =>
+                if running.is_leased && hit.is_expired(self.metadata.now().saturating_add(1)) =>
             {
                 return self.begin_without_lease(at);
             }
@@ -770,7 +770,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
 
     fn fail(&mut self, at: usize, reason: FallbackReason) {
         let Some(running) = &mut self.gets[at] else { return };
-        if running.chunks.are_under_way() {
+        if running.chunks.are_in_flight() {
             running.failed = Some(reason);
             self.drop_unasked_chunks(at);
             return self.want_chunks(at);
@@ -785,7 +785,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.done.push_back(Done {
             token: running.token,
             hash: running.get.hash(),
-            was_kept: running.look != Source::ByKey,
+            was_cached: running.look != Source::ByKey,
             found,
             rejections: running.rejections,
         });

@@ -20,7 +20,7 @@ pub fn report(ctx: &Context, mut report: Report<'_>) {
     match &settings.fabric {
         None => report.stat("fabric", "no"),
         Some(fabric) => {
-            report.stat("fabric", fabric.wish());
+            report.stat("fabric", fabric.requirements());
             report.stat("fabric_peers", &fabric.peers);
             report.stat("fabric_receives", fabric.receives);
         }
