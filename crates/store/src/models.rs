@@ -7,7 +7,7 @@ mod outside;
 use std::sync::Arc;
 
 use fabcache_layout::format::PARTITION_BYTES;
-use fabcache_layout::segment::ENTRY_BYTES;
+use fabcache_layout::format::SEGMENT_ENTRY_BYTES;
 use fabcache_layout::sync::{AtomicBool, Ordering};
 use fabcache_layout::{Geometry, Item, Memory};
 use loom::thread;
@@ -84,7 +84,7 @@ fn store_that_uses(used_bytes: u64) -> (Arc<Store>, SetClock) {
 
 fn store_of(evict: bool, used_bytes: u64) -> (Arc<Store>, SetClock) {
     let segment_table = DIRECTORY + PARTITION_BYTES;
-    let first_segment = (segment_table + u64::from(SEGMENTS) * ENTRY_BYTES).next_multiple_of(64);
+    let first_segment = (segment_table + u64::from(SEGMENTS) * SEGMENT_ENTRY_BYTES).next_multiple_of(64);
     let geometry = Geometry {
         region_bytes: first_segment + (u64::from(SEGMENTS) << SEGMENT_SHIFT),
         partition_bits: 0,

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabcache_layout::segment::{ENTRY_BYTES, Kind};
+use fabcache_layout::format::SEGMENT_ENTRY_BYTES;
+use fabcache_layout::segment::Kind;
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{Geometry, Memory};
 use loom::cell::UnsafeCell;
@@ -31,7 +32,7 @@ struct World {
 
 impl World {
     fn new() -> Arc<World> {
-        let first_segment = u64::from(SEGMENTS) * ENTRY_BYTES;
+        let first_segment = u64::from(SEGMENTS) * SEGMENT_ENTRY_BYTES;
         let region_bytes = first_segment + (u64::from(SEGMENTS) << SEGMENT_SHIFT);
         let memory = Memory::zeroed(region_bytes);
         let geometry = Geometry {
@@ -152,7 +153,7 @@ fn a_published_last_expiry_is_that_of_all_items() {
             thread::spawn(move || world.write(2))
         };
         world.segments.seal_open(|_| true);
-        let times = world.memory.load(u64::from(place.segment) * ENTRY_BYTES + 16, Ordering::Acquire);
+        let times = world.memory.load(u64::from(place.segment) * SEGMENT_ENTRY_BYTES + 16, Ordering::Acquire);
         let word = world.segments.segments[place.segment as usize].allocation.load(Ordering::Acquire);
         match times >> 32 {
             0 => {}
