@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 use anyhow::{Result, ensure};
 
-use crate::random::{Random, mix};
+use crate::random::Random;
+use fabcache_testbed::random::mix;
 
 /// What keys begin with, so that those of a cache in use are left alone.
 const PREFIX: &[u8] = b"bench-";

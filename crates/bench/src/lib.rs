@@ -51,7 +51,6 @@ pub mod report;
 pub mod results;
 pub mod server;
 pub mod shm;
-pub mod statistics;
 pub mod store;
 pub mod target;
 pub mod throughput;

@@ -1,6 +1,8 @@
-//! A quick random sequence that its seed decides.
+//! Fast reproducible random numbers for workloads.
 
-/// Xorshift64* (Vigna 2016).
+use fabcache_testbed::random::mix;
+
+/// Xorshift with the shifts 13, 7 and 17 (Marsaglia, 2003), multiplied by the constant of xorshift64* (Vigna, 2016).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -30,15 +32,6 @@ impl Random {
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
-}
-
-/// Spreads the bits of a number over all of another (the finalizer of SplitMix64): a random function of it.
-#[inline]
-pub fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
 use crate::report::Header;
-use crate::statistics::median;
 use crate::target::Described;
+use fabcache_testbed::statistics::median;
 
 /// The version of this format.
 pub const FORMAT: u32 = 1;
@@ -324,7 +324,7 @@ impl Results {
             .collect();
         let least = ratios.iter().copied().fold(f64::NAN, f64::min);
         let greatest = ratios.iter().copied().fold(f64::NAN, f64::max);
-        [median(ratios.into_iter()), least, greatest]
+        [median(ratios), least, greatest]
     }
 }
 

@@ -6,11 +6,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use fabcache_bench::results::Results;
-use fabcache_server::options::CommandLine;
-use fabcache_server::{Server, Settings};
 use fabcache_testbed::cleanup::Folder;
+use fabcache_testbed::local::LocalServer;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The tool.
@@ -75,13 +73,11 @@ fn serve() {
         }
     }
     let Some(socket) = argument("socket") else { return };
-    let line = format!("fabcached -t 1 -s {socket} --shm");
-    let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
-    let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
-    let server = Server::start(settings, Vec::new()).expect("a server");
+    let flags = format!("-t 1 -s {socket} --shm");
+    let server = LocalServer::start(&flags).expect("a server");
     if argument("mortal").is_some() {
         // Not before it is measured.
-        while server.shared().store.sums().total_items == 0 {
+        while server.server().shared().store.sums().total_items == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         eprintln!("it had enough");

@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use clap::Parser;
 use fabcache_bench::results::Results;
-use fabcache_server::options::CommandLine;
-use fabcache_server::{Server, Settings};
+use fabcache_testbed::local::LocalServer;
 
 fn temporary(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("fabcache-{name}-{}", std::process::id()))
@@ -19,10 +17,8 @@ fn bench(line: &str) -> Output {
 #[test]
 fn clients_of_several_processes_are_measured_together() {
     let (socket, json) = (temporary("processes.sock"), temporary("processes.json"));
-    let line = format!("fabcached -t 1 --shm -s {}", socket.display());
-    let parsed = CommandLine::try_parse_from(line.split(' ')).expect("flags");
-    let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
-    let server = Server::start(settings, Vec::new()).expect("a server");
+    let flags = format!("-t 1 --shm -s {}", socket.display());
+    let server = LocalServer::start(&flags).expect("a server");
     for scheme in ["unix", "shm"] {
         let output = bench(&format!(
             "throughput --server {scheme}://{} --quick --verify --sizes 100 --clients 3 --processes 2 --seconds 0.05 --json {}",

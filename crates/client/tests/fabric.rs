@@ -8,6 +8,7 @@ mod link;
 #[path = "fabric/sleeping.rs"]
 mod sleeping;
 
+use fabcache_testbed::bytes::pattern;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use common::calls::{ITEM_BYTES_MAX, Side, call, ttl};
 use common::fabric::{amount, beside, flags, is_one_sided, options, over, provider, served};
-use common::process::{Process, Server, again, at, patient, stat, until, until_up};
+use common::process::{Process, Server, again, at, patient, stat, until_up, wait_until};
 use common::{Running, block_on};
 use fabcache_client::{
     Client, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
@@ -29,10 +30,6 @@ use rustix::process::{Resource, Rlimit, prlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
-
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 251 + seed * 7) as u8).collect()
-}
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
@@ -135,7 +132,7 @@ fn windows_of_calls_that_do_not_wait() {
             let completed = match number % 3 {
                 0 => block_on(&mut window[number % 100]),
                 1 => {
-                    until("it is over", || window[number % 100].test());
+                    wait_until("it is over", || window[number % 100].test());
                     window[number % 100].wait()
                 }
                 _ => window[number % 100].wait(),
@@ -477,10 +474,10 @@ fn killed_clients_leave_nothing_behind() {
     let mut buffers = None;
     for _ in 0..amount(4, 2) {
         let mut client = Process(again("be_a_client").env(ADDRESS, &address).spawn().expect("it starts"));
-        until("it stores", || stat(&control, "", "cmd_set") > 20);
+        wait_until("it stores", || stat(&control, "", "cmd_set") > 20);
         control.stats("reset").remove(0).expect("answered");
         client.kill();
-        until("it is gone", || on_fabric(&control) == 0);
+        wait_until("it is gone", || on_fabric(&control) == 0);
         // Its memory is reused by the next one.
         let now = stat(&control, "fabcache", "fabric_buffer_bytes");
         assert_eq!(*buffers.get_or_insert(now), now);
@@ -649,7 +646,7 @@ fn reads_end_with_the_servers_connections() {
         };
         let (result, took) = while_stopped(&server, get, |is_over| {
             passage.cut();
-            until("it is over", is_over);
+            wait_until("it is over", is_over);
         });
         // Where it is read all the same, that was before. Reads alone would be waited for as long as two seconds.
         assert!(result.is_err() || took < Duration::from_secs(1), "{result:?} after {took:?}");
@@ -698,7 +695,7 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
         let memory: Vec<Vec<u8>> = (0..32).map(|_| vec![0; BYTES]).collect();
         memory.iter().for_each(|block| assert!(block[0] == 0));
         server.resume();
-        until("the link has ended", || stat(&control, "", "curr_connections") <= others);
+        wait_until("the link has ended", || stat(&control, "", "curr_connections") <= others);
         let is_written = memory.iter().any(|block| block.iter().any(|byte| *byte != 0));
         assert!(!is_written, "{round}: the server wrote to what is the program's by now; get: {got:?}");
     }
@@ -707,6 +704,6 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
         own_ends() == 1
     };
     if provider() == "shm" {
-        until("what the server has ended is given back", is_given_back);
+        wait_until("what the server has ended is given back", is_given_back);
     }
 }

@@ -6,7 +6,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use common::fabric::{options, over, served};
-use common::process::{Process, Server, again, patient, stat, until};
+use common::process::{Process, Server, again, patient, stat, wait_until};
 use fabcache_client::{Client, FabricMode, Options, Outcome, Request, Ttl};
 
 const MIB: usize = 1 << 20;
@@ -237,7 +237,7 @@ fn two_hundred_clients_cost_what_is_documented_and_leave_nothing() {
             let status = if leaves { process.0.wait().expect("a child") } else { process.kill() };
             assert!(status.success() || !leaves, "{status}");
         }
-        until("all have left", || stat(&control, "", "curr_connections") <= 4);
+        wait_until("all have left", || stat(&control, "", "curr_connections") <= 4);
         let granted_kb = buffers_kb.saturating_sub(before_buffers_kb);
         let allowed_kb = before_kb + WORKERS * BUFFERS_KB + clients as u64 * CLIENT_KB;
         let after_kb = resident_kb(&server);

@@ -2,21 +2,18 @@
 
 mod common;
 
+use fabcache_testbed::bytes::pattern;
 use std::thread;
 use std::time::Duration;
 
 use common::fabric::{amount, beside, options, over, provider, served};
-use common::process::{patient, until, until_up};
+use common::process::{patient, until_up, wait_until};
 use common::{Running, block_on};
 use fabcache_client::{
     Client, CompletedRequest, FabricMode, Mode, Options, Outcome, RegisteredBuffer, Request, Stored, Ttl,
 };
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
-
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 251 + seed * 7) as u8).collect()
-}
 
 /// The value that the buffer has lies in the memory that was registered: it was not copied.
 fn is_in_place(buffer: &RegisteredBuffer) -> bool {
@@ -91,7 +88,7 @@ fn completed(request: &mut Request, number: usize) -> CompletedRequest {
     match number % 3 {
         0 => block_on(&mut *request),
         1 => {
-            until("it is over", || request.test());
+            wait_until("it is over", || request.test());
             assert!(request.take_buffer().is_none(), "it was not waited for");
             request.wait()
         }
@@ -192,7 +189,7 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
             assert!(buffer.value() == "other".repeat(LEN / 5).as_bytes(), "it was written to late");
         }
     }
-    until("reads are tried again", || {
+    wait_until("reads are tried again", || {
         get(&cache, "other", &mut buffers[0]);
         is_in_place(&buffers[0])
     });

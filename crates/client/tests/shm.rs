@@ -2,6 +2,7 @@
 
 mod common;
 
+use fabcache_testbed::bytes::pattern;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -26,10 +27,6 @@ fn sharing(name: &str, more: &str) -> (Running, String) {
 
 fn value(cache: &Client, key: &[u8]) -> Option<Vec<u8>> {
     cache.get(key).expect("the server answers").map(|item| item.value)
-}
-
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251 + seed * 31) as u8).collect()
 }
 
 #[test]

@@ -9,6 +9,7 @@ use fabcache_layout::geometry::Geometry;
 use fabcache_layout::header::Birth;
 use fabcache_layout::reader::remote::RemoteOptions;
 use fabcache_layout::reader::{ReadOutcome, Remote, Value};
+use fabcache_testbed::random::SplitMix64;
 use proptest::prelude::*;
 
 proptest! {
@@ -22,13 +23,8 @@ proptest! {
 
 #[test]
 fn inputs_reach_every_end() {
-    let mut x = 1u64;
-    let mut random = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        (x >> 24) as u8
-    };
+    let mut numbers = SplitMix64::new(1);
+    let mut random = || numbers.next_u64() as u8;
     let mut ends = [0; 5];
     for _ in 0..5_000 {
         let input: Vec<u8> = (0..600).map(|_| random()).collect();

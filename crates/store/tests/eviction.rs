@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use common::{get, set, store};
 use fabcache_store::{Change, Handle, NewValue, Store, Value};
+use fabcache_testbed::bytes::pattern;
 
 const MEMORY_BYTES: u64 = 4 << 20;
 const KEYS: usize = 100_000;
@@ -165,7 +166,7 @@ fn what_is_asked_for_again_soon_comes_back_to_stay() {
 #[test]
 fn a_long_value_is_kept_or_evicted_whole() {
     let (store, handle, _) = full_of_popular();
-    let value = common::pattern(1, 300_000);
+    let value = pattern(1, 300_000);
     set(&handle, b"long", &value).expect("something can be evicted");
     for i in 0..100_000 {
         set(&handle, format!("scan:{i}").as_bytes(), &[b's'; 100]).expect("something can be evicted");

@@ -5,8 +5,10 @@ mod common;
 
 use std::collections::HashMap;
 
-use common::{SetClock, delete, get, pattern, plain, set, set_with, store};
+use common::{SetClock, delete, get, plain, set, set_with, store};
 use fabcache_store::{Change, Expiry, Handle, NewValue};
+use fabcache_testbed::bytes::pattern;
+use fabcache_testbed::random::SplitMix64;
 use proptest::prelude::*;
 
 /// What is known of an item: when it expires (0 for never) and for how long it was to live.
@@ -55,7 +57,7 @@ impl World {
 
     fn set(&mut self, i: u32, ttl: u32, len: usize) {
         let expiry = self.expiry(ttl);
-        set_with(&self.handle, &key(i), &pattern(i.into(), len), 0, expiry).expect("memory is free");
+        set_with(&self.handle, &key(i), &pattern(i, len), 0, expiry).expect("memory is free");
         self.known.insert(i, MetadataCache { expiry: expiry.second(), ttl, bytes: len as u64 });
     }
 
@@ -106,35 +108,25 @@ impl World {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as u32 % n
-    }
-}
-
 #[test]
 fn memory_is_back_in_time_whatever_the_mix() {
     let mut world = World::new(16 << 20);
-    let mut random = Random(7);
+    let mut random = SplitMix64::new(7);
+    let mut below = |n: u32| random.below(n as usize) as u32;
     for round in 0..700 {
         for i in 0..8 {
-            let ttl = match random.below(8) {
+            let ttl = match below(8) {
                 0 => 0,
-                1..4 => 1 + random.below(60),
-                4..6 => 60 + random.below(900),
+                1..4 => 1 + below(60),
+                4..6 => 60 + below(900),
                 6 => 300,
-                _ => 1 + random.below(50_000),
+                _ => 1 + below(50_000),
             };
-            let len = if random.below(100) == 0 { 30_000 } else { random.below(300) as usize };
-            world.set(if random.below(4) == 0 { random.below(500) } else { 1_000 + round * 8 + i }, ttl, len);
+            let len = if below(100) == 0 { 30_000 } else { below(300) as usize };
+            world.set(if below(4) == 0 { below(500) } else { 1_000 + round * 8 + i }, ttl, len);
         }
-        world.touch(random.below(500), 1 + random.below(400));
-        world.delete(random.below(500));
+        world.touch(below(500), 1 + below(400));
+        world.delete(below(500));
         world.pass(1, false);
     }
     world.known.retain(|_, known| known.expiry != 0);

@@ -6,10 +6,11 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use common::{SetClock, delete, get, pattern, set, set_with, store};
+use common::{SetClock, delete, get, set, set_with, store};
 use fabcache_store::backing::BackingOptions;
 use fabcache_store::clock::TimeSource;
 use fabcache_store::{CreateError, Detail, Expiry, Get, Handle, Payload, PinnedValue, Store, StoreOptions};
+use fabcache_testbed::bytes::pattern;
 
 /// Clocks that may jump either way, each for itself.
 #[derive(Debug, Clone, Default)]

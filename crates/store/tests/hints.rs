@@ -9,20 +9,10 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::reader::{Location, Mapped, ReadOutcome, Rejection, Validation, reads_to_report};
 use fabcache_layout::slot::FREQUENCY_MAX;
 use fabcache_store::{Access, Handle};
+use fabcache_testbed::random::SplitMix64;
 
 const KEYS: usize = 30_000;
 const READS: u32 = 150_000;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-}
 
 /// Draws keys by Zipf's law: the k-th most wanted one with a frequency of `1 / k^exponent`.
 struct Zipf(Vec<f64>);
@@ -37,8 +27,8 @@ impl Zipf {
         Zipf(sums.collect())
     }
 
-    fn draw(&self, random: &mut Random) -> usize {
-        let point = (random.next() >> 11) as f64 / (1u64 << 53) as f64 * self.0[KEYS - 1];
+    fn draw(&self, random: &mut SplitMix64) -> usize {
+        let point = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * self.0[KEYS - 1];
         self.0.partition_point(|sum| *sum < point)
     }
 }
@@ -53,9 +43,9 @@ fn hit_ratio(exponent: f64, keeps: Option<usize>) -> (f64, f64) {
         kept: vec![None; keeps.unwrap_or(0)],
         told: Vec::new(),
         told_sum: 0,
-        random: Random(2),
+        random: SplitMix64::new(2),
     };
-    let (zipf, mut random) = (Zipf::new(exponent), Random(1));
+    let (zipf, mut random) = (Zipf::new(exponent), SplitMix64::new(1));
     let mut hits = 0;
     for i in 0..READS {
         let number = zipf.draw(&mut random);
@@ -81,7 +71,7 @@ struct Client {
     kept: Vec<Option<(usize, Location)>>,
     told: Vec<Access>,
     told_sum: usize,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Client {
@@ -101,7 +91,7 @@ impl Client {
         if let Some(kept) = self.kept.get_mut(place) {
             *kept = Some((number, hit.location));
         }
-        let reads = reads_to_report(&hit, (self.random.next() >> 32) as u32);
+        let reads = reads_to_report(&hit, (self.random.next_u64() >> 32) as u32);
         if reads > 0 {
             self.told.push(Access { hash: self.mapped.reader().hash(key), reads });
         }
@@ -133,10 +123,10 @@ fn reads_outside_keep_what_reads_by_the_server_keep() {
 fn hints_for_what_is_not_there_do_nothing() {
     let (store, _) = store(1 << 20, true, 1);
     let handle = Handle::new(&store);
-    let mut random = Random(7);
+    let mut random = SplitMix64::new(7);
     set(&handle, b"key", b"value").expect("memory is free");
     let hostile: Vec<Access> = (0..50_000u32)
-        .map(|i| Access { hash: KeyHash(random.next()), reads: i as u8 })
+        .map(|i| Access { hash: KeyHash(random.next_u64()), reads: i as u8 })
         .chain([Access { hash: KeyHash(0), reads: 0 }, Access { hash: KeyHash(u64::MAX), reads: u8::MAX }])
         .collect();
     let before = store.sums().accesses_outside;

@@ -6,11 +6,13 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{SetClock, delete, get, pattern, plain, set, set_with, store};
+use common::{SetClock, delete, get, plain, set, set_with, store};
 use fabcache_store::{
     Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, Payload, Store, StoreOptions, Upload, Value,
     Write,
 };
+use fabcache_testbed::bytes::pattern;
+use fabcache_testbed::random::SplitMix64;
 
 fn touch(handle: &Handle, key: &[u8], expiry: Expiry) {
     let write = Write { expiry, same_item: true, ..plain(NewValue::Same) };
@@ -148,7 +150,7 @@ fn what_was_flushed_stays_so_however_often_and_by_how_many() {
     }
     // Only what was stored since makes a flush more than the one before.
     let flush = |handle: &Handle, i: u32| {
-        set(handle, format!("between{i}").as_bytes(), &pattern(i.into(), 2_000)).expect("memory is free");
+        set(handle, format!("between{i}").as_bytes(), &pattern(i, 2_000)).expect("memory is free");
         handle.flush(Expiry::AT_ONCE);
         assert!(get(handle, format!("between{i}").as_bytes()).is_none());
     };
@@ -296,7 +298,7 @@ fn what_goes_first_is_found_among_more_segments_than_are_looked_at_at_once() {
     let handle = Handle::new(&store);
     let read = |i: u32| get(&handle, format!("read{i}").as_bytes());
     for i in 0..1_000 {
-        set(&handle, format!("read{i}").as_bytes(), &pattern(i.into(), 1_000)).expect("memory is free");
+        set(&handle, format!("read{i}").as_bytes(), &pattern(i, 1_000)).expect("memory is free");
         read(i);
     }
     for i in 0..60_000_u32 {
@@ -365,11 +367,9 @@ fn whatever_memory_is_full_of_can_be_touched_with_any_time_to_live() {
             keys += 1;
         }
         let mut refused = 0;
-        let mut x = 88_172_645_463_325_252_u64;
+        let mut random = SplitMix64::new(1);
         for _ in 0..2 * keys {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
+            let x = random.next_u64();
             let key = format!("key{:06}", (x >> 20) % keys);
             let expiry = expiring(1 << (3 + (x >> 50) % 20));
             let write = Write { expiry, same_item: true, ..plain(NewValue::Same) };

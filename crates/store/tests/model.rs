@@ -6,8 +6,9 @@ mod common;
 
 use std::collections::HashMap;
 
-use common::{SetClock, delete, get, pattern, plain, set_with, store};
+use common::{SetClock, delete, get, plain, set_with, store};
 use fabcache_store::{Change, Detail, Expiry, Handle, NewValue, Upload, Value, Write};
+use fabcache_testbed::bytes::pattern;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::Ordering;
 
 use common::outside::map_all;
-use common::{SetClock, delete, get, pattern, set, set_with, store};
+use common::{SetClock, delete, get, set, set_with, store};
 use fabcache_layout::Memory;
 use fabcache_layout::format::STATUS_BYTES;
 use fabcache_layout::header;
@@ -15,6 +15,7 @@ use fabcache_layout::reader::{
     Step, Validation,
 };
 use fabcache_store::{Expiry, Handle};
+use fabcache_testbed::bytes::pattern;
 
 /// Readers of both kinds.
 fn readers(handle: &Handle) -> [Mapped; 2] {

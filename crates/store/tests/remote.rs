@@ -13,14 +13,15 @@ use std::time::{Duration, Instant};
 
 use common::fabric::Fabric;
 use common::outside::map_all;
-use common::{SetClock, delete, pattern, set, set_with, store};
+use common::{SetClock, delete, set, set_with, store};
 use fabcache_layout::header;
 use fabcache_layout::reader::remote::{Arrival, Done, Found, Now, RemoteOptions};
 use fabcache_layout::reader::{FallbackReason, Location, Miss, Rejection, Remote, Value};
 use fabcache_store::liveness::Liveness;
 use fabcache_store::{Expiry, Handle, Store, StoreOptions};
+use fabcache_testbed::bytes::pattern;
+use fabcache_testbed::random::SplitMix64;
 use proptest::prelude::*;
-use value::Random;
 
 const GRACE_NS: u64 = 1_000_000;
 
@@ -602,7 +603,7 @@ impl Past {
 struct Run<'a> {
     handle: &'a Handle,
     clock: &'a SetClock,
-    random: Random,
+    random: SplitMix64,
     moment: u64,
     /// Time passes as it does, for a store that leaves alone what it emptied; else as it goes.
     began: Option<Instant>,
@@ -778,7 +779,7 @@ proptest! {
         let options = RemoteOptions { gets, fetches, in_order, grace_ns, gets_per_line: 4, locations: 40, ..RemoteOptions::default() };
         let (mut remote, mut fabric) = remote(&handle, options);
         let past = (0..KEYS).map(|_| Past(vec![(0, Was::Nothing)])).collect();
-        let random = Random::new(seed);
+        let random = SplitMix64::new(seed);
         let mut run = Run { handle: &handle, clock: &clock, random, moment: 0, began: waits.then(Instant::now), past, evicts, begun: Vec::new(), fails, pace: 1 + gets / (4 * fetches), hits: 0, kept: 0, misses: 0, asked: 0 };
         for _ in 0..200 {
             run.write();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{delete, get, set_with, store};
 use fabcache_store::{Expiry, Handle};
+use fabcache_testbed::random::SplitMix64;
 
 const KEYS: usize = 3_000;
 const WRITERS: usize = 3;
@@ -42,17 +43,6 @@ fn check(i: usize, bytes: &[u8]) -> u64 {
     version
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
-    }
-}
-
 fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
     let (store, clock) = store(memory_bytes, true, WRITERS + READERS + 1);
     let versions: Arc<Vec<Versions>> = Arc::new((0..KEYS).map(|_| Versions::default()).collect());
@@ -70,7 +60,7 @@ fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
             let (store, versions, stop) = (Arc::clone(&store), Arc::clone(&versions), Arc::clone(&stop));
             scope.spawn(move || {
                 let handle = Handle::new(&store);
-                let mut random = Random(writer as u64 + 1);
+                let mut random = SplitMix64::new(writer as u64 + 1);
                 while !stop.load(Ordering::Relaxed) {
                     let i = random.below(KEYS / WRITERS) * WRITERS + writer;
                     let known = &versions[i];
@@ -98,7 +88,7 @@ fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
                 let counts = Arc::clone(&counts);
                 scope.spawn(move || {
                     let handle = Handle::new(&store);
-                    let mut random = Random(reader as u64 + 100);
+                    let mut random = SplitMix64::new(reader as u64 + 100);
                     let [reads, hits] = &counts[reader];
                     while !stop.load(Ordering::Relaxed) {
                         // Some keys are hot, so that readers and writers meet.

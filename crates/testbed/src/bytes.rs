@@ -1,8 +1,21 @@
 //! Values whose bytes can be checked.
 
-/// Returns `len` bytes that depend on the seed and on their position, so that neither a foreign nor a shifted value passes.
-pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251 + seed * 31) as u8).collect()
+use crate::random::SplitMix64;
+
+/// Returns the first `len` bytes of a random sequence that follows from the seed, so that neither a foreign nor a shifted
+/// value passes.
+///
+/// # Panics
+/// The seed is negative.
+pub fn pattern<S: TryInto<u64>>(seed: S, len: usize) -> Vec<u8> {
+    let Ok(seed) = seed.try_into() else { panic!("a seed is not negative") };
+    let mut random = SplitMix64::new(seed);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&random.next_u64().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
 }
 
 #[cfg(test)]

@@ -26,6 +26,11 @@ impl LocalServer {
         Ok(Self { server: Some(Server::start(settings, Vec::new())?) })
     }
 
+    /// Takes over a running server.
+    pub fn of(server: Server) -> Self {
+        Self { server: Some(server) }
+    }
+
     /// Starts a server of one worker on a free port of 127.0.0.1, with these flags too.
     ///
     /// # Panics

@@ -49,6 +49,11 @@ impl SplitMix64 {
         &items[self.below(items.len())]
     }
 
+    /// Returns true once in `n` cases.
+    pub fn once_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
     /// Shuffles the items (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {

@@ -195,8 +195,8 @@ fn a_client_that_leaves_ends_its_link(way: &dyn TransportUnderTest) {
     });
 }
 
-/// Bytes that tell their place.
-fn pattern(len: usize) -> Vec<u8> {
+/// Returns bytes that depend on their position.
+pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use client::{Client, END, SharedEndpoint, amount, domain, wait_until};
 use fabcache_fabric::Domain;
 use fabcache_fabric::channel::{MESSAGE_BYTES, PIECE_BYTES_MAX, RING_BYTES_MIN, receives_for};
+use fabcache_transport::conformance::pattern;
 use fabcache_transport::conformance::{self, TransportUnderTest, run};
 use fabcache_transport::fabric::bounds::{
     BOUNCES, ENDING_TIME_MAX, GROWTH, LEAST_CREDITS, OWN_BYTES, OWN_GROWTH, RETRY_MAX, SENDS,
@@ -156,11 +157,6 @@ fn the_fabric_keeps_the_contract() {
     });
     drop(link);
     until_no_links(&suite.server);
-}
-
-/// Bytes that tell their place.
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
 /// The link receives the client's bytes and sends them back.

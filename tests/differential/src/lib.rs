@@ -27,7 +27,6 @@ pub mod options;
 pub mod play;
 pub mod repro;
 pub mod request;
-pub mod rng;
 pub mod run;
 pub mod saboteur;
 pub mod table;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::answer::{Fill, Source};
-use crate::rng::Rng;
 use crate::unit::Wire;
+use fabcache_testbed::random::SplitMix64;
 
 /// One connection.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ pub enum Cutting {
 
 impl Cutting {
     /// Picks one: mostly whole, because a pipeline is where answers get lost.
-    pub fn random(rng: &mut Rng, len: usize) -> Self {
+    pub fn random(rng: &mut SplitMix64, len: usize) -> Self {
         match rng.below(100) {
             0..75 => Cutting::Whole,
             75..97 => Cutting::Pieces(rng.between(1, 5)),
@@ -117,7 +117,7 @@ impl Cutting {
     }
 
     /// Where to cut `len` bytes.
-    pub fn cuts(self, rng: &mut Rng, len: usize) -> Vec<usize> {
+    pub fn cuts(self, rng: &mut SplitMix64, len: usize) -> Vec<usize> {
         match self {
             _ if len < 2 => Vec::new(),
             Cutting::Whole => Vec::new(),
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn cuts_lie_within_and_in_order() {
-        let mut rng = Rng::new(5);
+        let mut rng = SplitMix64::new(5);
         for len in [0, 1, 2, 3, 100, 10_000] {
             for _ in 0..200 {
                 let cutting = Cutting::random(&mut rng, len);

@@ -12,8 +12,8 @@ use crate::compare::{CasBook, Comparison};
 use crate::coverage::{Coverage, kind};
 use crate::link::{Conn, Cutting, Link};
 use crate::request::Prefix;
-use crate::rng::Rng;
 use crate::unit::{Agreement, Ending, Shape, Step, Unit, Wire};
+use fabcache_testbed::random::SplitMix64;
 
 /// Requests of one batch stay below this: they fit into the sockets' buffers, so that a server that is busy
 /// answering never makes the writer wait.
@@ -90,7 +90,7 @@ impl Player {
     }
 
     /// Plays a sequence until its end or the first difference. Fails if a server cannot be reached.
-    pub fn play(&mut self, steps: &[Step], prefix: &Prefix, rng: &mut Rng) -> Result<Played> {
+    pub fn play(&mut self, steps: &[Step], prefix: &Prefix, rng: &mut SplitMix64) -> Result<Played> {
         let mut book = CasBook::default();
         let mut played = Played::default();
         let mut batch = Batch::new();
@@ -151,7 +151,7 @@ impl Player {
         batch: &mut Batch<'_>,
         book: &mut CasBook,
         prefix: &Prefix,
-        rng: &mut Rng,
+        rng: &mut SplitMix64,
         played: &mut Played,
     ) -> Result<()> {
         let Some(&(_, first)) = batch.units.first() else { return Ok(()) };

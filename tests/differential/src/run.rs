@@ -16,8 +16,8 @@ use crate::options::Options;
 use crate::play::{Difference, Played, Player};
 use crate::repro;
 use crate::request::prefix;
-use crate::rng::Rng;
 use crate::unit::{Shape, Step, Wire};
+use fabcache_testbed::random::SplitMix64;
 
 /// Shrinking a difference may take so long.
 const SHRINKING: Budget = Budget { attempts: 600, time: Duration::from_secs(30) };
@@ -107,7 +107,7 @@ pub fn run(options: &Options) -> Result<Report> {
         options,
         start,
         player: Player::new(options.servers, options.patience, options.twin),
-        rng: Rng::new(options.seed ^ 0x5eed),
+        rng: SplitMix64::new(options.seed ^ 0x5eed),
         commands: 0,
         replays: 0,
         found: Vec::new(),
@@ -127,7 +127,7 @@ struct Run<'a> {
     options: &'a Options,
     start: Instant,
     player: Player,
-    rng: Rng,
+    rng: SplitMix64,
     commands: u64,
     replays: u64,
     found: Vec<Found>,
@@ -221,7 +221,7 @@ impl Run<'_> {
         sequence: &Sequence,
         difference: &Difference,
         played: &Played,
-        rng: &Rng,
+        rng: &SplitMix64,
     ) -> String {
         // The command that differs may have been hit by a later one of its batch.
         let last_sent = played.transcript.last().map_or(difference.step, |(step, _)| *step);
@@ -310,7 +310,7 @@ impl Run<'_> {
 }
 
 /// Plays on fresh keys and new connections, after a flush.
-fn play_again(options: &Options, replays: &mut u64, steps: &[Step], rng: &Rng) -> Result<Played> {
+fn play_again(options: &Options, replays: &mut u64, steps: &[Step], rng: &SplitMix64) -> Result<Played> {
     tell_both(options, b"flush_all\r\n")?;
     *replays += 1;
     let mut player = Player::new(options.servers, SHRINKING_PATIENCE, options.twin);

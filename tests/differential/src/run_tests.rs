@@ -49,7 +49,7 @@ fn played(options: &Options, sequences: &[Sequence]) -> Outcome {
         options,
         start: Instant::now(),
         player: Player::new(options.servers, options.patience, options.twin),
-        rng: Rng::new(3),
+        rng: SplitMix64::new(3),
         commands: 0,
         replays: 0,
         found: Vec::new(),

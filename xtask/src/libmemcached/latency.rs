@@ -3,6 +3,7 @@
 //! The program runs on one CPU and the server on another. Rounds are interleaved, so that what else goes on meets all
 //! alike, and the medians of the rounds are told.
 
+use fabcache_testbed::statistics::median;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
@@ -79,7 +80,7 @@ pub(super) fn run(subject: &Subject, interrupt: &Interrupt) -> Result<()> {
             (Transport::SharedMemory, false) => "fabcached, Unix socket",
             (transport, _) => transport.name(),
         };
-        let [p50, p99] = [0, 1].map(|which| median(rounds.iter().map(|round| round[which]).collect()));
+        let [p50, p99] = [0, 1].map(|which| median(rounds.iter().map(|round| round[which] as f64)));
         println!("{server:<26}{library:<14}{call:<6}{p50:>9}{p99:>9}");
     }
     Ok(())
@@ -96,11 +97,6 @@ fn parse(text: &str) -> Result<Vec<(String, Percentiles)>> {
         .collect()
 }
 
-fn median(mut values: Vec<u64>) -> u64 {
-    values.sort_unstable();
-    values[values.len() / 2]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +106,5 @@ mod tests {
         let parsed = parse("get 12 34\nset 56 78\n").expect("two lines");
         assert_eq!(parsed, [("get".to_owned(), [12, 34]), ("set".to_owned(), [56, 78])]);
         assert!(parse("get 12\n").is_err());
-        assert_eq!(median(vec![5, 1, 9]), 5);
     }
 }

@@ -8,7 +8,6 @@ use std::ops::Deref;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use clap::Parser;
 use fabcache::libmemcached::behavior::memcached_behavior_set;
 use fabcache::libmemcached::create::{memcached_create, memcached_free};
 use fabcache::libmemcached::error::{memcached_last_error, memcached_last_error_message};
@@ -20,8 +19,7 @@ use fabcache::libmemcached::server::{
 };
 use fabcache::libmemcached::storage::memcached_set;
 use fabcache::libmemcached::*;
-use fabcache_server::options::CommandLine;
-use fabcache_server::{Server, Settings};
+use fabcache_testbed::local::LocalServer;
 
 /// Calls a function of libmemcached's.
 macro_rules! call {
@@ -35,7 +33,8 @@ pub(crate) use call;
 
 /// A server in this process, by TCP and by a Unix socket through which it shares memory.
 pub struct Running {
-    server: Option<Server>,
+    #[expect(dead_code, reason = "it stops when dropped")]
+    server: LocalServer,
     pub socket: CString,
     pub port: u16,
 }
@@ -47,17 +46,15 @@ impl Running {
         let path = std::env::temp_dir().join(format!("fabcache-c-{}-{number}", std::process::id()));
         let path = path.to_str().expect("text").to_owned();
         let server = Running::with(&format!("-l 127.0.0.1 -p -1 -s {path} --shm"));
-        let local: Vec<String> = server.local().iter().map(ToString::to_string).collect();
+        let local: Vec<String> = server.server().local().iter().map(ToString::to_string).collect();
         let tcp = local.iter().find(|place| !place.starts_with('/')).expect("a port");
         let port = tcp.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        Running { server: Some(server), socket: CString::new(path).expect("text"), port }
+        Running { server, socket: CString::new(path).expect("text"), port }
     }
 
-    fn with(flags: &str) -> Server {
-        let line = format!("fabcached -t 1 {flags}");
-        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
-        let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
-        Server::start(settings, Vec::new()).expect("a server")
+    fn with(flags: &str) -> LocalServer {
+        let flags = format!("-t 1 {flags}");
+        LocalServer::start(&flags).expect("a server")
     }
 
     /// A handle for each way to it.
@@ -66,14 +63,6 @@ impl Running {
         by_memory.add_socket(&self.socket);
         by_tcp.add(c"127.0.0.1", self.port);
         [by_memory, by_tcp]
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.stop().expect("no thread failed");
-        }
     }
 }
 

@@ -3,30 +3,26 @@
 use std::ffi::{CStr, c_char};
 use std::ops::Deref;
 
-use clap::Parser;
 use fabcache::libmemcached::configuration::memcached;
 use fabcache::libmemcached::create::memcached_free;
 use fabcache::libmemcached::get::memcached_get;
 use fabcache::libmemcached::storage::memcached_set;
 use fabcache::libmemcached::*;
-use fabcache_server::options::CommandLine;
-use fabcache_server::{Server, Settings};
+use fabcache_testbed::local::LocalServer;
 
 /// A server that is stopped when the test ends.
-pub struct Running(Option<Server>);
+pub struct Running(LocalServer);
 
 impl Running {
     pub fn start(flags: &str) -> Running {
-        let line = format!("fabcached -t 1 {flags}");
-        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
-        let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
-        Running(Some(Server::start(settings, Vec::new()).expect("a server")))
+        let flags = format!("-t 1 {flags}");
+        Running(LocalServer::start(&flags).expect("a server"))
     }
 
     /// Over TCP, and its port.
     pub fn tcp() -> (Running, u16) {
         let server = Running::start("-l 127.0.0.1 -p -1");
-        let local = server.0.as_ref().expect("it runs").local();
+        let local = server.0.server().local();
         let port = local.iter().find_map(|place| place.to_string().rsplit_once(':')?.1.parse().ok());
         (server, port.expect("a port"))
     }
@@ -36,14 +32,6 @@ impl Running {
         let path = std::env::temp_dir().join(format!("fabcache-c-{name}-{}", std::process::id()));
         let server = Running::start(&format!("-s {} --shm", path.display()));
         (server, format!("--SOCKET=\"{}\"", path.display()))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(server) = self.0.take() {
-            server.stop().expect("no thread failed");
-        }
     }
 }
 

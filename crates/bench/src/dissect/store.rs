@@ -8,8 +8,8 @@ use fabcache_store::{Expiry, Handle};
 
 use super::Call;
 use crate::limits::Limits;
-use crate::statistics::median;
 use crate::store::keys;
+use fabcache_testbed::statistics::median;
 
 /// Operations between readings of the clock, whose reading takes as long as one.
 const STEPS: u64 = 16;
@@ -72,5 +72,5 @@ pub fn measure(call: &Call<'_>, client: &Client, items: u64) -> Result<f64> {
         })
         .collect();
     ensure!(call.sets || found > 0 || call.value_bytes == 0, "the store has none of {items} items");
-    Ok(median(times.into_iter()))
+    Ok(median(times))
 }

@@ -107,7 +107,9 @@ impl Round {
                 Pace::Open { rate_per_s: rate_per_s * clients as f64 / of as f64, arrivals }
             }
         };
-        let seed = crate::random::mix(self.seed.wrapping_mul(CLIENTS_MAX as u64).wrapping_add(which as u64));
+        let seed = fabcache_testbed::random::mix(
+            self.seed.wrapping_mul(CLIENTS_MAX as u64).wrapping_add(which as u64),
+        );
         Round { pace, seed, ..*self }
     }
 

@@ -10,8 +10,8 @@ use crate::dummy::{Child, Listen};
 use crate::limits::Limits;
 use crate::process::Cpus;
 use crate::results::Case;
-use crate::statistics::median;
 use crate::target::{Target, Url};
+use fabcache_testbed::statistics::median;
 
 /// Its name in messages.
 const NAME: &str = "the dummy";

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::RAW;
 use super::names::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST, STORE};
 use crate::report::ServersHeader;
-use crate::statistics::median;
+use fabcache_testbed::statistics::median;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

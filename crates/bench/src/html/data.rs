@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::histogram::Histogram;
 use crate::results::{Case, Parameter, Results, Sample};
-use crate::statistics::median;
+use fabcache_testbed::statistics::median;
 
 use super::text::{Unit, condition, spoken};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::results::Results;
-use crate::statistics::median;
 use crate::target::Described;
+use fabcache_testbed::statistics::median;
 
 use super::data::{Cell, Data, Metric, all_words};
 use super::plots::heading;
@@ -143,7 +143,7 @@ fn ratio(own: &Cell<'_>, others: &Cell<'_>, metric: &Metric) -> [f64; 3] {
         .collect();
     let least = ratios.iter().copied().fold(f64::NAN, f64::min);
     let greatest = ratios.iter().copied().fold(f64::NAN, f64::max);
-    [median(ratios.into_iter()), least, greatest]
+    [median(ratios), least, greatest]
 }
 
 fn spread([median, least, greatest]: [f64; 3]) -> String {

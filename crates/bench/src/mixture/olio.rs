@@ -7,7 +7,7 @@
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::random::mix;
+use fabcache_testbed::random::mix;
 
 /// Shares of the three classes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -15,9 +15,9 @@ use super::servers::{resident_bytes, value};
 use super::{CLIENT_CPU, HOT_KEYS, Plan, SERVER_CPU};
 use crate::process::pin;
 use crate::random::Random;
-use crate::statistics::median;
 use crate::store::keys;
 use crate::store::scaling::thread_cpu_ns;
+use fabcache_testbed::statistics::median;
 
 const LINE_BYTES: u64 = 64;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -85,7 +85,7 @@ pub fn cache_line_round_trip_ns(time: Duration) -> Result<f64> {
             }
             runs.push(begun.elapsed().as_nanos() as f64 / STEPS as f64);
         }
-        Ok(median(runs.into_iter()))
+        Ok(median(runs))
     };
     std::thread::scope(|scope| {
         let echo = scope.spawn(echo);
@@ -171,5 +171,5 @@ fn repeat(plan: &Plan, steps: u64, mut step: impl FnMut()) -> f64 {
         }
         runs.push((thread_cpu_ns() - begun) as f64 / steps as f64);
     }
-    median(runs.into_iter())
+    median(runs)
 }

@@ -10,8 +10,8 @@ use super::timing::{Percentiles, clock_ns, percentiles, rate};
 use super::{HOT_KEYS, Plan};
 use crate::random::Random;
 use crate::server::Candidate;
-use crate::statistics::median;
 use crate::store::keys::{BATCH, KEY_BYTES, key};
+use fabcache_testbed::statistics::median;
 
 /// Keys of a call that reads many.
 pub const KEYS_AT_ONCE: usize = 64;
@@ -124,7 +124,7 @@ fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
         rates = Some(self::rates(&shared, against.as_ref(), len, plan)?);
         read_all(&shared, len)?;
         let rounds = (0..plan.rounds).map(|round| server_cpu_ns(servers, &shared, round, plan));
-        later = Some(median(rounds.collect::<Result<Vec<_>>>()?.into_iter()));
+        later = Some(median(rounds.collect::<Result<Vec<_>>>()?));
     }
     Ok(Gets {
         wanted_items: servers.items,
@@ -133,7 +133,7 @@ fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
         floors,
         cold: Percentiles::medians(&cold),
         hot: Percentiles::medians(&hot),
-        server_cpu_ns: median(server_cpu.into_iter()),
+        server_cpu_ns: median(server_cpu),
         server_cpu_later_ns: later,
         against: against.map(|_| Percentiles::medians(&theirs)),
         rates,
@@ -185,7 +185,7 @@ fn rates(shared: &Way, against: Option<&Way>, len: usize, plan: &Plan) -> Result
             found[4].push(rate(plan.round, &mut keys, Keys::next, |keys| get_many(against, keys, len))?);
         }
     }
-    let [single, many, windowed, each, theirs] = found.map(|rounds| median(rounds.into_iter()));
+    let [single, many, windowed, each, theirs] = found.map(median);
     Ok(Rates {
         single_per_s: single,
         many_per_s: many,

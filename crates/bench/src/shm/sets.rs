@@ -9,8 +9,8 @@ use super::servers::{Servers, Way, check, value};
 use super::timing::{Percentiles, clock_ns, percentiles, rate};
 use super::{CLIENT_CPU, HOT_KEYS, Plan, SERVER_CPU};
 use crate::server::Candidate;
-use crate::statistics::median;
 use crate::store::keys::{BATCH, KEY_BYTES, key};
+use fabcache_testbed::statistics::median;
 
 /// Items resident.
 const ITEMS: u64 = 10_000;
@@ -117,8 +117,8 @@ pub fn measure(
     }
     let floor = |round_trip_ns| SetFloor { round_trip_ns, store_ns, set_to_floor: f64::NAN };
     let ratios = all[0].set.iter().zip(&round_trips).map(|(set, trip)| set.p50_ns / floor(*trip).floor_ns());
-    let set_to_floor = median(ratios.collect::<Vec<_>>().into_iter());
-    let set_floor = SetFloor { set_to_floor, ..floor(median(round_trips.into_iter())) };
+    let set_to_floor = median(ratios.collect::<Vec<_>>());
+    let set_floor = SetFloor { set_to_floor, ..floor(median(round_trips)) };
     Ok((set_floor, ways.iter().zip(all).map(|(way, rounds)| rounds.requests(&way.name)).collect()))
 }
 
@@ -132,8 +132,8 @@ impl Rounds {
         let windows = WINDOWS.into_iter().zip(self.iset.into_iter().zip(self.bset));
         let window = |(requests, (iset, bset)): (usize, (Vec<f64>, Vec<f64>))| Window {
             requests,
-            iset_per_s: median(iset.into_iter()),
-            bset_per_s: median(bset.into_iter()),
+            iset_per_s: median(iset),
+            bset_per_s: median(bset),
         };
         Requests {
             way: way.into(),

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::statistics::median;
+use fabcache_testbed::statistics::median;
 
 /// Calls between looks at the clock that ends a round.
 const CALLS_AT_ONCE: usize = 64;

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use super::Plan;
 use super::scaling::thread_cpu_ns;
-use super::{Plan, median};
+use fabcache_testbed::statistics::median;
 
 const LINE_BYTES: u64 = 64;
 const LINE_WORDS: usize = 8;
@@ -58,5 +59,5 @@ fn repeat(plan: &Plan, steps: u32, mut step: impl FnMut()) -> f64 {
         }
         runs.push((thread_cpu_ns() - begun) as f64 / f64::from(steps));
     }
-    median(&mut runs)
+    median(runs.iter().copied())
 }

@@ -36,9 +36,3 @@ pub struct Plan {
     /// Whether the longest operations are looked for.
     pub stalls: bool,
 }
-
-/// The middle one.
-pub(crate) fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}

@@ -6,11 +6,12 @@ use anyhow::Result;
 use fabcache_store::{Expiry, Handle};
 use serde::Serialize;
 
+use super::Plan;
 use super::floors::{self, Floors};
 use super::keys::{BATCH, KEY_BYTES, delete, fill, get, increment, key, memory_for, set, store};
 use super::scaling::thread_cpu_ns;
-use super::{Plan, median};
 use crate::random::Random;
+use fabcache_testbed::statistics::median;
 
 /// Keys that hot operations use.
 pub const HOT_KEYS: u64 = 64;
@@ -193,7 +194,7 @@ impl Bench {
             }
         }
         // The first ones bring program and tables into the cache.
-        median(&mut batches[8..])
+        median(batches[8..].iter().copied())
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! What is stored under the key of an object, such that a hit can be checked: every byte follows from the object.
 
 use super::Object;
-use crate::random::{Random, mix};
+use crate::random::Random;
+use fabcache_testbed::random::mix;
 
 /// Bytes that values are cut from: enough that values of different objects hardly ever begin at the same place.
 const POOL_BYTES: usize = 4 << 20;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use anyhow::{Result, ensure};
 
 use crate::items::{Items, KEY_BYTES_MIN};
-use crate::random::mix;
+use fabcache_testbed::random::mix;
 
 /// What keys consist of.
 const ALPHABET: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";

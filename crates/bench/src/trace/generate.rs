@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use super::{Object, Request, Trace};
-use crate::random::{Random, mix};
+use crate::random::Random;
 use crate::zipf::Zipf;
+use fabcache_testbed::random::mix;
 
 /// A synthetic trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

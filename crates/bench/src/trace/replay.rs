@@ -17,9 +17,9 @@ use super::reader::Reader;
 use super::record::{Operation, Record};
 use super::{Object, Trace};
 use crate::experiment::{Experiment, Rounds};
-use crate::random::mix;
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
+use fabcache_testbed::random::mix;
 
 /// Gets and sets in flight unless told otherwise.
 pub const WINDOW: usize = 64;

@@ -230,7 +230,7 @@ fn found(
     }
 }
 
-/// xorshift32: any number will do.
+/// Returns the next number of xorshift32 (Marsaglia, 2003): cheap, and good enough for sampling.
 pub fn next_random(random: &mut u32) -> u32 {
     *random ^= *random << 13;
     *random ^= *random >> 17;

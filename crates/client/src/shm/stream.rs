@@ -251,10 +251,8 @@ impl Waiter for ShmWaiter {
 mod tests {
     use std::time::Duration;
 
-    use clap::Parser;
     use fabcache_layout::channel::Shape;
-    use fabcache_server::options::CommandLine;
-    use fabcache_server::{Server, Settings};
+    use fabcache_testbed::local::LocalServer;
     use socket2::{Domain, Socket, Type};
 
     use super::*;
@@ -263,10 +261,8 @@ mod tests {
     #[test]
     fn nobody_rings_for_who_has_stopped_waiting() {
         let path = std::env::temp_dir().join(format!("fabcache-stream-{}", std::process::id()));
-        let line = format!("fabcached -t 1 -m 8 -s {} --shm", path.display());
-        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
-        let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
-        let server = Server::start(settings, Vec::new()).expect("a server");
+        let flags = format!("-t 1 -m 8 -s {} --shm", path.display());
+        let server = LocalServer::start(&flags).expect("a server");
         let soon = Instant::now() + Duration::from_secs(20);
         let place = ServerEndpoint::Unix(path);
         let socket =

@@ -1,6 +1,7 @@
 //! Servers and clients on the fabric. `FABCACHE_PROVIDER` names libfabric's provider, `FABCACHE_SERVER_INTERFACE` and
 //! `FABCACHE_CLIENT_INTERFACE` where the two ends are.
 
+pub use fabcache_testbed::ports::free_port;
 use std::process::Command;
 use std::time::Duration;
 
@@ -56,12 +57,6 @@ pub fn is_one_sided(cache: &Client) -> bool {
     }
 }
 
-/// A port of TCP that is free at this moment.
-pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0");
-    listener.and_then(|socket| socket.local_addr()).expect("a port").port()
-}
-
 /// A server in a process of its own, with its TCP address: where two ends are in one process, providers for one host let the
 /// one write to what was the other's memory.
 pub fn served(name: &str, rest: &str) -> (Server, String, Leftover) {
@@ -71,7 +66,7 @@ pub fn served(name: &str, rest: &str) -> (Server, String, Leftover) {
 /// The same, whose process is told more.
 pub fn served_with(name: &str, rest: &str, more: impl FnOnce(&mut Command)) -> (Server, String, Leftover) {
     let path = socket_path(name);
-    let port = free_port();
+    let port = free_port().expect("a free port");
     let server = Server::started_with(&path, &flags(&format!("-l 127.0.0.1 -p {port} {rest}")), more);
     (server, format!("tcp://127.0.0.1:{port}"), Leftover(path))
 }

@@ -15,20 +15,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use clap::Parser;
 use fabcache_client::{Client, CompletedRequest, Options, Request};
-use fabcache_server::options::CommandLine;
-use fabcache_server::{Server, Settings};
+use fabcache_testbed::local::LocalServer;
 
 /// A server in this process that is stopped when the test ends.
-pub struct Running(Option<Server>);
+pub struct Running(LocalServer);
 
 impl Running {
     pub fn start(flags: &str) -> Running {
-        let line = format!("fabcached -t 1 {flags}");
-        let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("flags");
-        let settings = Settings::new(&parsed.options, &|_| None).expect("settings");
-        Running(Some(Server::start(settings, Vec::new()).expect("a server")))
+        let flags = format!("-t 1 {flags}");
+        Running(LocalServer::start(&flags).expect("a server"))
     }
 
     pub fn tcp(flags: &str) -> Running {
@@ -43,17 +39,9 @@ impl Running {
     }
 
     pub fn address(&self) -> String {
-        let local = self.0.as_ref().expect("it runs").local().iter().map(ToString::to_string);
+        let local = self.0.server().local().iter().map(ToString::to_string);
         let tcp = local.into_iter().find(|place| !place.starts_with('/'));
         format!("tcp://{}", tcp.expect("a port"))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(server) = self.0.take() {
-            server.stop().expect("no thread failed");
-        }
     }
 }
 
@@ -118,7 +106,7 @@ pub fn awaited_beside_panics(requests: Vec<Request>, answer: impl FnOnce()) -> V
     answer();
     for (number, (_, told)) in awaited.iter().enumerate() {
         let is_told = || told.panics || told.is_told.load(Ordering::SeqCst);
-        process::until(&format!("{number} is woken"), is_told);
+        process::wait_until(&format!("{number} is woken"), is_told);
     }
     over.extend(awaited.iter_mut().map(|(request, _)| request.wait()));
     over

@@ -1,5 +1,6 @@
 //! Servers in processes of their own: the test's own program, run again.
 
+pub use fabcache_testbed::wait::wait_until;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -103,7 +104,7 @@ impl Server {
     /// Stops it when it sleeps: over shm one that is stopped in the middle of something keeps a lock that its clients wait for.
     /// One that waits for a processor is in the middle of something.
     pub fn stop_asleep(&self) {
-        until("it sleeps", || {
+        wait_until("it sleeps", || {
             let before = self.cpu_time();
             std::thread::sleep(Duration::from_millis(5));
             self.is_all('S') && self.cpu_time() == before
@@ -114,7 +115,7 @@ impl Server {
     /// Stops it, whatever it does. Before all its threads have heard of it some of them may still do something.
     pub fn stop(&self) {
         kill_process(Pid::from_child(&self.0.0), Signal::STOP).expect("ours");
-        until("it stands still", || self.is_all('T'));
+        wait_until("it stands still", || self.is_all('T'));
     }
 
     /// All its threads are in that state, of those of proc(5).
@@ -185,15 +186,6 @@ pub fn until_up(mut ask: impl FnMut() -> bool) {
     let end = spin(20);
     while !ask() {
         assert!(Instant::now() < end, "no server comes up");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Waits, far longer than it takes, until something is so.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = spin(30);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -13,7 +13,7 @@ use fabcache_layout::format::FORMAT_VERSION;
 
 use super::common::client;
 use super::common::fabric::{is_one_sided, options, over, provider, served_with};
-use super::common::process::{Process, again, patient, stat, until, until_up};
+use super::common::process::{Process, again, patient, stat, until_up, wait_until};
 use super::{ADDRESS, Passage, on_fabric};
 
 /// The variable that servers set for libfabric.
@@ -75,14 +75,14 @@ fn a_port_that_fails_is_opened_again_and_its_clients_come_back() {
         (0..SENDERS).map(|number| Process(sender(number).expect("it starts"))).collect();
     for sender in &senders {
         let key = sender.0.id().to_string();
-        until("it has begun", || control.get(key.as_bytes()).expect("answered").is_some());
+        wait_until("it has begun", || control.get(key.as_bytes()).expect("answered").is_some());
     }
     // Nothing can be opened any more, so that the time between is as long as it is to be.
     server.allow_descriptors(3);
     let ports = || stat(&control, "fabcache", "fabric_ports");
     assert_eq!((ports(), stat(&control, "fabcache", "fabric_failures")), (1, 0));
     passage.cut();
-    until("the port fails", || stat(&control, "fabcache", "fabric_failures") == 1);
+    wait_until("the port fails", || stat(&control, "fabcache", "fabric_failures") == 1);
     assert_eq!((ports(), on_fabric(&control)), (0, 0), "all its clients are cut off");
     let between = "SERVER_ERROR the fabric has failed and is being opened again; try in a while, or on another \
                    connection\r\n";
@@ -91,7 +91,7 @@ fn a_port_that_fails_is_opened_again_and_its_clients_come_back() {
     println!("meanwhile: {error}");
     assert_eq!(ports(), 0, "it cannot be opened");
     server.allow_descriptors(1000);
-    until("it is open again", || ports() == 1);
+    wait_until("it is open again", || ports() == 1);
     assert!(hello(&mut asked).starts_with("FABRIC "));
     until_up(|| cache.set(b"next", b"other", Ttl::NEVER).is_ok());
     assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");

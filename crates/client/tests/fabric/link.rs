@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fabcache_client::{Client, Error, Fabric, FabricMode, Options, Transport, Ttl};
 
 use super::common::fabric::{beside, is_one_sided, options, over, served};
-use super::common::process::until;
+use super::common::process::wait_until;
 use super::on_fabric;
 
 /// What takes the link between client and server down or up, if there is such: a command, which is given the word.
@@ -64,7 +64,7 @@ fn until_it_fails(cache: &Client) -> (Error, Duration) {
 /// Asks until it is answered; says what came instead.
 fn until_it_is_answered(cache: &Client) {
     let (began, mut said) = (Instant::now(), String::new());
-    until("it is answered again", || {
+    wait_until("it is answered again", || {
         let Err(error) = cache.get(b"key") else { return true };
         let text = error.to_string();
         if text != said {
@@ -102,7 +102,7 @@ fn a_link_that_goes_down_is_told_or_gone_round_and_found_again() {
         }
     });
     // The resources of the clients that were cut off are freed.
-    until("they are gone", || on_fabric(&control) == 0);
+    wait_until("they are gone", || on_fabric(&control) == 0);
     for cache in &caches[..2] {
         let began = Instant::now();
         let error = cache.get(b"key").expect_err("nothing gets through");

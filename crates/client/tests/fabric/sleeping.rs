@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fabcache_client::{CompletedRequest, FabricMode, Options, Request, Ttl};
 
 use super::common::fabric::{options, over, served};
-use super::common::process::{patient, until, until_up};
+use super::common::process::{patient, until_up, wait_until};
 use super::common::{awaited_beside_panics, block_on};
 use super::{MODES, pattern, while_stopped};
 
@@ -93,7 +93,7 @@ fn an_idle_connection_costs_nothing_and_serves_on() {
         cache.set(b"key", &pattern(round, bytes), Ttl::NEVER).expect("stored");
         assert!(cache.get(b"key").expect("answered").expect("there").value == pattern(round, bytes));
         // However long it looks before it sleeps; who never does takes all of every half second.
-        until("the server sleeps", || {
+        wait_until("the server sleeps", || {
             let before = server.cpu_time();
             thread::sleep(Duration::from_millis(500));
             server.cpu_time() - before < Duration::from_millis(50)
@@ -117,7 +117,7 @@ fn who_only_tests_is_answered() {
                 0 => request.iset("key", value.clone(), Ttl::NEVER),
                 _ => request.iget("key", Vec::new()),
             };
-            until("it is over", || request.test());
+            wait_until("it is over", || request.test());
             let completed = request.wait();
             assert!(
                 completed.result.is_ok() && (round % 2 == 0 || completed.value == value),

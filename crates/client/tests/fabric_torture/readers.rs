@@ -5,8 +5,9 @@ use fabcache_client::{Client, CompletedRequest, FabricMode, Item, Outcome, Regis
 use crate::Scenario;
 use crate::common::fabric::amount;
 use crate::ledger::{Before, COUNTERS, Ledger};
-use crate::value::{Random, check, key};
+use crate::value::{check, key};
 use crate::writers::{FLAGS, counter_key};
+use fabcache_testbed::random::SplitMix64;
 
 /// Keys read at a time.
 pub fn window() -> usize {
@@ -67,7 +68,7 @@ struct Reader<'a> {
     sort: Sort,
     cache: &'a Client,
     ledger: &'a Ledger,
-    random: Random,
+    random: SplitMix64,
     tally: Tally,
     window: usize,
     /// Every other value is read into such.
@@ -77,7 +78,7 @@ struct Reader<'a> {
 /// Reads until it is over, and fails if anything read is wrong; then the others stop as well.
 pub fn read(scenario: Scenario, sort: Sort, seed: u64, cache: &Client, ledger: &Ledger) -> Tally {
     let _stop = ledger.stop_when_dropped();
-    let random = Random::new(1_000 + seed);
+    let random = SplitMix64::new(1_000 + seed);
     let width = window();
     let registered = (0..width).map(|_| cache.register(room(scenario))).collect();
     let mut reader =

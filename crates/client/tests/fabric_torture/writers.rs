@@ -5,7 +5,8 @@ use fabcache_client::{Client, Outcome, Request, Ttl};
 use crate::Scenario;
 use crate::common::fabric::amount;
 use crate::ledger::{COUNTERS, Ledger};
-use crate::value::{Random, key, value};
+use crate::value::{key, value};
+use fabcache_testbed::random::SplitMix64;
 
 pub const WRITERS: usize = 3;
 /// Of the last writer.
@@ -70,7 +71,7 @@ struct Writer<'a> {
     number: usize,
     cache: &'a Client,
     ledger: &'a Ledger,
-    random: Random,
+    random: SplitMix64,
     fillers: usize,
     /// Once in so many times a key is taken whose items end.
     rarely: usize,
@@ -80,7 +81,7 @@ struct Writer<'a> {
 
 /// Writes the keys that are this writer's, one of them far more often than all others.
 pub fn write(scenario: Scenario, number: usize, cache: &Client, ledger: &Ledger) {
-    let random = Random::new(number as u64 + 1);
+    let random = SplitMix64::new(number as u64 + 1);
     let (rarely, long) = (amount(100, 20), amount(2 << 20, 256 << 10));
     let mut writer = Writer { scenario, number, cache, ledger, random, fillers: 0, rarely, long };
     let mut window: Vec<(Request, Option<(usize, u64)>)> =

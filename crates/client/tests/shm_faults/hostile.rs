@@ -1,5 +1,6 @@
 //! A client that writes to its channel what it likes, when it likes. It may end its own link with that, and nothing else.
 
+use fabcache_testbed::random::SplitMix64;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use fabcache_layout::memory::Memory;
 use rustix::fs::FallocateFlags;
 use rustix::net::{SendFlags, send};
 
-use crate::common::process::{Leftover, Server, at, socket_path, stat, until};
+use crate::common::process::{Leftover, Server, at, socket_path, stat, wait_until};
 use crate::common::raw::Raw;
 use crate::workers::{Workers, pattern};
 
@@ -25,16 +26,12 @@ const FLAGS: &str = "-t 1 -m 64 --shm-slots 8 --shm-slot-size 128 --shm-staging 
 /// As layout::channel has them.
 const SLOTS_START: u64 = 1024;
 
-/// splitmix64.
-struct Random(u64);
+/// Random numbers of a client.
+struct Random(SplitMix64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
+        self.0.next_u64()
     }
 
     fn below(&mut self, end: u64) -> u64 {
@@ -67,7 +64,7 @@ impl Scribbler {
         let mapping = mapping.expect("mapped");
         // SAFETY: the mapping goes when this does, and was mapped to be written.
         let memory = unsafe { mapping.memory() };
-        Scribbler { raw, memory, random: Random(seed), _mapping: mapping }
+        Scribbler { raw, memory, random: Random(SplitMix64::new(seed)), _mapping: mapping }
     }
 
     fn store(&self, at: u64, word: u64) {
@@ -193,7 +190,8 @@ impl Scribbler {
         }
         self.raw.ring();
         self.put(b"mn\r\n");
-        self.store(512 + 128, self.random.0);
+        let word = self.random.next();
+        self.store(512 + 128, word);
     }
 
     /// Takes the pages from under the channel.
@@ -256,7 +254,7 @@ fn what_a_hostile_client_writes_harms_only_itself() {
     });
     workers.assert_worked();
     assert!(server.is_running(), "the server has crashed");
-    until("links of hostile clients are left", || server.channels() <= 1);
+    wait_until("links of hostile clients are left", || server.channels() <= 1);
     assert!(stat(&cache, "fabcache", "shm_broken") > 0, "broken channels are counted");
 }
 
@@ -278,7 +276,7 @@ fn a_broken_channel_ends_its_link() {
             one.raw.ring();
         }
         for one in &all {
-            until("a link goes on", || one.raw.is_ended());
+            wait_until("a link goes on", || one.raw.is_ended());
         }
     }
     assert_eq!(stat(&cache, "fabcache", "shm_broken"), 18);
@@ -305,7 +303,7 @@ fn several_leave_while_the_server_looks_at_them() {
             }
         }
         for one in &all {
-            until("a link goes on", || one.is_ended());
+            wait_until("a link goes on", || one.is_ended());
         }
     }
 }
@@ -347,7 +345,7 @@ fn who_rings_without_end_is_cut_off() {
     let cache = at(&path);
     for bells in [32 << 10, 100_000] {
         let raw = Raw::attach(&path).expect("it is let in");
-        until("bells are answered without end", || {
+        wait_until("bells are answered without end", || {
             let _ = send(&raw.socket, &vec![b'!'; bells], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
             raw.is_ended()
         });

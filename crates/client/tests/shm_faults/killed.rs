@@ -9,7 +9,7 @@ use fabcache_client::{Client, Ttl};
 use fabcache_layout::mapping::Mapping;
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::common::process::{Leftover, Process, Server, again, at, socket_path, stat, until};
+use crate::common::process::{Leftover, Process, Server, again, at, socket_path, stat, wait_until};
 use crate::common::raw::{Raw, request};
 use crate::workers::{Workers, pattern};
 
@@ -228,7 +228,7 @@ fn nobody_notices_killed_clients_and_nothing_is_left_of_them() {
     let measured = |server: &Server| {
         (server.descriptors().len(), server.channels(), stat(&cache, "", "curr_connections"))
     };
-    until("clients are left", || measured(&server).1 == 1);
+    wait_until("clients are left", || measured(&server).1 == 1);
     let (before, before_kb) = (measured(&server), server.shared_kb());
     let workers = Workers::default();
     std::thread::scope(|scope| {
@@ -246,7 +246,7 @@ fn nobody_notices_killed_clients_and_nothing_is_left_of_them() {
     });
     workers.assert_worked();
     assert!(server.is_running(), "the server has crashed");
-    until("something of the clients is left", || measured(&server) == before);
+    wait_until("something of the clients is left", || measured(&server) == before);
     // Of the region itself the store may touch a page more.
     let after_kb = server.shared_kb();
     assert!(after_kb <= before_kb + 512, "{before_kb} kB of shared memory have become {after_kb}");

@@ -16,7 +16,7 @@ use rustix::process::Gid;
 use rustix::thread::set_thread_groups;
 
 use crate::common::Running;
-use crate::common::process::{Leftover, Server, at, socket_path, stat, until};
+use crate::common::process::{Leftover, Server, at, socket_path, stat, wait_until};
 use crate::common::raw::{Raw, request};
 
 fn sharing(name: &str, more: &str) -> (Running, String) {
@@ -200,7 +200,7 @@ fn where_no_channel_is_to_be_had_clients_go_on_over_the_socket() {
     let server = Server::started(&path, "-m 8");
     let never = Options { shared_memory: SharedMemory::Never, ..Options::default() };
     let other = Client::new([format!("unix://{path}")], never).expect("an address");
-    until("a connection is left", || stat(&other, "", "curr_connections") == 1);
+    wait_until("a connection is left", || stat(&other, "", "curr_connections") == 1);
     // One number is left for a descriptor: that of a connection takes it.
     let taken = server.descriptors();
     let most = (0..).filter(|number| !taken.contains(number)).nth(1);
@@ -245,7 +245,7 @@ fn where_memory_cannot_be_handed_over_clients_go_on_over_the_socket() {
     assert_eq!(stat(&cache, "fabcache", "shm_refused"), 2);
 
     drop(takes_nothing);
-    until("nothing can be handed over", || {
+    wait_until("nothing can be handed over", || {
         let is_given = asked(&socket);
         if !is_given {
             assert_eq!(ask(&socket, ""), refusal);
@@ -273,7 +273,7 @@ fn a_client_that_does_nothing_is_dropped_after_its_time() {
     let (_server, path) = sharing("idle", "-o idle_timeout=1");
     let mut raw = Raw::attach(&path).expect("it is let in");
     assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
-    until("it is kept", || raw.is_ended());
+    wait_until("it is kept", || raw.is_ended());
     let mapping = Mapping::to_read(raw.region.as_fd(), raw.region_bytes);
     assert!(mapping.is_ok(), "the memory itself is its own to read as long as the server lives");
 }

@@ -1,5 +1,6 @@
 //! Clients that work while others fail, and notice nothing of that.
 
+pub use fabcache_testbed::bytes::pattern;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fabcache_client::{Client, Options, SharedMemory, Ttl};
@@ -9,10 +10,6 @@ use crate::common::process::at;
 
 /// Longest value of a worker: some are longer than the staging area.
 const VALUE_BYTES_MAX: usize = 40_000;
-
-pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251 + seed * 31) as u8).collect()
-}
 
 /// Workers, which stop when this is dropped, whatever for.
 #[derive(Default)]

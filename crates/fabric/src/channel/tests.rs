@@ -5,22 +5,13 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::rc::Rc;
 
+use fabcache_testbed::random::SplitMix64;
 use proptest::prelude::*;
 
 use super::*;
 
 type Server = ServerEnd<Vec<u8>, Vec<u8>>;
 type Client = ClientEnd<Vec<u8>>;
-
-/// Numbers that follow from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % end.max(1)
-    }
-}
 
 /// Messages on their way to an end, and its free receive buffers.
 struct Wire {
@@ -43,7 +34,7 @@ impl Wire {
     }
 
     /// One of the first few.
-    fn take(&mut self, random: &mut Random) -> Option<Vec<u8>> {
+    fn take(&mut self, random: &mut SplitMix64) -> Option<Vec<u8>> {
         let index = random.below(self.messages.len().min(4));
         let message = self.messages.remove(index)?;
         self.receives -= 1;
@@ -80,7 +71,7 @@ impl Stream {
 }
 
 struct World {
-    random: Random,
+    random: SplitMix64,
     /// Of so many tries to send something one is refused.
     refuses_one_in: usize,
     client: Client,
@@ -127,7 +118,7 @@ impl World {
             server.want_proof();
         }
         World {
-            random: Random(seed),
+            random: SplitMix64::new(seed),
             refuses_one_in: 5,
             client: ClientEnd::new(terms),
             server,

@@ -3,19 +3,19 @@
 
 pub mod process;
 
+pub use fabcache_testbed::wait::wait_until;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use clap::Parser;
-use fabcache_server::options::CommandLine;
-use fabcache_server::{Server, Settings};
+use fabcache_server::Server;
+use fabcache_testbed::local::LocalServer;
 use fabcache_transport::Peer;
 
 /// A server that is stopped when the test ends.
-pub struct TestServer(Option<Server>);
+pub struct TestServer(LocalServer);
 
 /// A server with these flags, and without others on a free port of 127.0.0.1.
 pub fn serve(flags: &str) -> TestServer {
@@ -25,19 +25,16 @@ pub fn serve(flags: &str) -> TestServer {
 pub fn try_serve(flags: &str) -> anyhow::Result<TestServer> {
     let place = if flags.contains("-s ") || flags.contains("-l ") { "" } else { "-l 127.0.0.1 " };
     let port = if flags.contains("-s ") || flags.contains("-p ") { "" } else { "-p -1 " };
-    let line = format!("fabcached {place}{port}{flags}");
-    let parsed = CommandLine::try_parse_from(line.split_whitespace())?;
-    let settings = Settings::new(&parsed.options, &|_| None)?;
-    Ok(TestServer(Some(Server::start(settings, Vec::new())?)))
+    Ok(TestServer(LocalServer::start(&format!("{place}{port}{flags}"))?))
 }
 
 impl TestServer {
     pub fn of(server: Server) -> TestServer {
-        TestServer(Some(server))
+        TestServer(LocalServer::of(server))
     }
 
     pub fn server(&self) -> &Server {
-        self.0.as_ref().expect("it runs until it is dropped")
+        self.0.server()
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -53,19 +50,8 @@ impl TestServer {
         connect(self.address())
     }
 
-    pub fn stop(mut self) {
-        self.0.take().expect("it runs").stop().expect("no thread failed");
-    }
-}
-
-impl Drop for TestServer {
-    fn drop(&mut self) {
-        if let Some(server) = self.0.take() {
-            let stopped = server.stop();
-            if !std::thread::panicking() {
-                stopped.expect("no thread failed");
-            }
-        }
+    pub fn stop(self) {
+        self.0.stop().expect("no thread failed");
     }
 }
 
@@ -73,15 +59,6 @@ impl Drop for TestServer {
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Polls until something is so.
-#[track_caller]
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// A client over any stream.
 pub struct Client<S> {
     pub stream: S,

@@ -98,16 +98,3 @@ pub fn get(handle: &Handle, key: &[u8]) -> Option<(ItemInfo, Vec<u8>)> {
         Get::Busy(_) => panic!("nothing else is pinned"),
     }
 }
-
-/// Bytes that tell which value they are of.
-pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..len)
-        .map(|_| {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x as u8
-        })
-        .collect()
-}

@@ -11,10 +11,11 @@ use fabcache_layout::reader::{
     Fetched, Get, Location, Mapped, MetadataCache, Miss, ReadOutcome, Reader, Rejection, Rejections, Step,
     Validation, Value,
 };
+use fabcache_testbed::random::SplitMix64;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::common::outside::map_all;
-use crate::value::{Random, check, key};
+use crate::value::{check, key};
 use crate::window::{self, Way};
 use crate::writers::Server;
 use crate::{Ledger, Scenario};
@@ -47,7 +48,7 @@ pub fn run(order: &str) {
         slow: Slow::open(region, Validation::Remote(ledger.secret()), number),
         ledger,
         locations: vec![[None; 2]; scenario.keys()],
-        random: Random::new(77 + number),
+        random: SplitMix64::new(77 + number),
     };
     outsider.run(reads, number == 0);
     for (way, part) in Way::ALL.into_iter().zip(0..) {
@@ -64,7 +65,7 @@ struct Slow {
     bytes: Vec<u8>,
     /// The last value that was put together from chunks.
     assembled: Vec<u8>,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Slow {
@@ -72,7 +73,7 @@ impl Slow {
         let birth = header::read(&memory).expect("a region");
         let reader = Reader::new(&birth, mode).expect("a sound one");
         let known = MetadataCache::new(reader.geometry());
-        let random = Random::new(number + 9_999);
+        let random = SplitMix64::new(number + 9_999);
         Slow { memory, reader, known, bytes: Vec::new(), assembled: Vec::new(), random }
     }
 
@@ -187,7 +188,7 @@ struct Outsider {
     ledger: Ledger,
     /// Where each key's item was once found, by each kind of reader.
     locations: Vec<[Option<Location>; 2]>,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Outsider {

@@ -1,6 +1,7 @@
 //! Keys and values that say which they are, all through.
 
 use fabcache_layout::item::KEY_BYTES_MAX;
+use fabcache_testbed::random::SplitMix64;
 
 /// What starts a value: key, version, flushes answered before it was stored, bytes in all.
 const STAMP_BYTES: usize = 32;
@@ -19,9 +20,9 @@ pub fn value(key: usize, version: u64, flushes: u64, len: usize) -> Vec<u8> {
     for word in [key as u64, version, flushes, len as u64] {
         value.extend(word.to_le_bytes());
     }
-    let mut x = Random::new(key as u64 ^ version << 32);
+    let mut x = SplitMix64::new(key as u64 ^ version << 32);
     while value.len() < len {
-        value.extend(x.next().to_le_bytes());
+        value.extend(x.next_u64().to_le_bytes());
     }
     value.truncate(len);
     value
@@ -37,33 +38,4 @@ pub fn check(number: usize, found: &[u8]) -> (u64, u64) {
     let (version, flushes) = (word(1), word(2));
     assert!(found == value(number, version, flushes, found.len()), "key {number}: a torn or foreign value");
     (version, flushes)
-}
-
-/// Cheap random numbers (xorshift).
-#[derive(Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// Others for each seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// The next.
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() >> 33) as usize % n
-    }
-
-    /// Once in `n`.
-    pub fn once_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
 }

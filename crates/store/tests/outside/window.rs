@@ -6,10 +6,11 @@ use std::time::Duration;
 use fabcache_layout::reader::remote::{Done, Found, Now, RemoteOptions};
 use fabcache_layout::reader::{Miss, Remote, Value};
 use fabcache_layout::{Memory, header};
+use fabcache_testbed::random::SplitMix64;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::common::fabric::Fabric;
-use crate::value::{Random, check, key};
+use crate::value::{check, key};
 use crate::{Ledger, Scenario};
 
 /// GETs at a time.
@@ -44,7 +45,7 @@ struct Window<'a> {
     remote: Remote<Vec<u8>>,
     fabric: Fabric,
     begun: [Option<Begun>; WINDOW],
-    random: Random,
+    random: SplitMix64,
     hits: u64,
     kept: u64,
     misses: u64,
@@ -68,7 +69,7 @@ pub fn run(scenario: Scenario, way: Way, region: &Memory, ledger: &Ledger, gets:
         remote: Remote::new(&birth, ledger.secret(), options).expect("a sound one"),
         fabric: Fabric::new(region.clone(), options.in_order),
         begun: [None; WINDOW],
-        random: Random::new(seed),
+        random: SplitMix64::new(seed),
         hits: 0,
         kept: 0,
         misses: 0,

@@ -9,10 +9,11 @@ use fabcache_layout::Memory;
 use fabcache_layout::reader::{Mapped, ReadOutcome, Validation};
 use fabcache_store::liveness::Liveness;
 use fabcache_store::{Expiry, Handle, Store, StoreOptions};
+use fabcache_testbed::random::SplitMix64;
 
 use crate::common::outside::map_all;
 use crate::common::{delete, set, set_with};
-use crate::value::{Random, key, value};
+use crate::value::{key, value};
 use crate::{Ledger, Scenario};
 
 const WRITERS: usize = 2;
@@ -37,7 +38,7 @@ struct Writer {
     stop: Arc<AtomicBool>,
     /// Held by writes, and alone by a flush, so that it is known which came first.
     flushing: Arc<RwLock<()>>,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Server {
@@ -68,7 +69,7 @@ impl Server {
                 ledger: Arc::clone(&ledger),
                 stop: Arc::clone(&stop),
                 flushing: Arc::clone(&flushing),
-                random: Random::new(number as u64 + 1),
+                random: SplitMix64::new(number as u64 + 1),
             };
             threads.push(std::thread::spawn(move || match number {
                 0 => writer.keep_house(),
@@ -154,7 +155,7 @@ impl Writer {
                     forged[at] ^= 0xff;
                 }
                 if self.random.once_in(2) {
-                    forged[4..8].copy_from_slice(&(self.random.next() as u32).to_le_bytes());
+                    forged[4..8].copy_from_slice(&(self.random.next_u64() as u32).to_le_bytes());
                 }
                 let copies = (2_000 / forged.len()).max(1);
                 // The copies start at any multiple of 4 in the segment.

@@ -3,9 +3,9 @@
 
 use super::{Gen, Recipe, chaos, slow};
 use crate::drift;
-use crate::rng::Rng;
 use crate::table::Protocol;
 use crate::unit::{Step, Wire};
+use fabcache_testbed::random::SplitMix64;
 
 /// What is generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct Sequence {
 
 /// Makes one sequence after the other.
 pub struct Generator {
-    rng: Rng,
+    rng: SplitMix64,
     selection: Selection,
     aimed: Vec<Deck>,
     blind: Vec<Deck>,
@@ -72,7 +72,7 @@ impl Deck {
         Self { recipes, left: Vec::new(), dealt: 0 }
     }
 
-    fn deal(&mut self, rng: &mut Rng) -> Recipe {
+    fn deal(&mut self, rng: &mut SplitMix64) -> Recipe {
         if self.left.is_empty() {
             self.left.clone_from(&self.recipes);
             rng.shuffle(&mut self.left);
@@ -97,7 +97,7 @@ impl Generator {
         };
         let drifts = Recipe::all(Wire::Ascii, known_difference, drift::TABLE.len()).collect();
         Self {
-            rng: Rng::new(seed),
+            rng: SplitMix64::new(seed),
             selection,
             aimed: wires.iter().map(|&wire| Deck::new(chaos::aimed(wire, selection))).collect(),
             blind: wires.iter().map(|&wire| Deck::new(chaos::recipes(wire))).collect(),
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn every_recipe_comes_as_often_as_the_others() {
-        let mut rng = Rng::new(9);
+        let mut rng = SplitMix64::new(9);
         let mut deck = Deck::new(Recipe::all(Wire::Ascii, |_, _| (), 7).collect());
         let mut dealt = [0; 7];
         for _ in 0..70 {

@@ -20,8 +20,8 @@ use std::time::Duration;
 pub use deck::{Generator, Selection, Sequence};
 
 use crate::request::{CasRef, CasWire, Key, PREFIX_LEN, Request};
-use crate::rng::Rng;
 use crate::unit::{Shape, Step, Unit, Wire};
+use fabcache_testbed::random::SplitMix64;
 
 /// Keys of a sequence.
 const KEYS: usize = 10;
@@ -78,7 +78,7 @@ impl Recipe {
 
 /// A sequence in the making.
 pub(crate) struct Gen {
-    pub(crate) rng: Rng,
+    pub(crate) rng: SplitMix64,
     keys: Vec<Key>,
     states: Vec<State>,
     steps: Vec<Step>,
@@ -88,7 +88,7 @@ pub(crate) struct Gen {
 }
 
 impl Gen {
-    pub(crate) fn new(mut rng: Rng) -> Self {
+    pub(crate) fn new(mut rng: SplitMix64) -> Self {
         let keys = (0..KEYS).map(|id| Key { id: id as u16, tail: tail(&mut rng, id) }).collect();
         let opaque = (rng.next_u64() as u32) & 0x7fff_ffff;
         Self {
@@ -342,7 +342,7 @@ impl Gen {
 }
 
 /// The end of a key: any byte but space, NUL and line ends, of any length that is allowed.
-fn tail(rng: &mut Rng, id: usize) -> Rc<[u8]> {
+fn tail(rng: &mut SplitMix64, id: usize) -> Rc<[u8]> {
     let len = match rng.below(20) {
         0 => KEY_LEN_MAX - PREFIX_LEN,
         1 => rng.between(100, KEY_LEN_MAX - PREFIX_LEN),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{Gen, State, binary, line, meta, text};
 use crate::generate::Selection;
-use crate::rng::Rng;
 use crate::unit::{Shape, Wire};
+use fabcache_testbed::random::SplitMix64;
 
 /// Seconds to live, for what shall expire.
 const SHORT_S: i64 = 3;
@@ -20,7 +20,7 @@ const WAIT: Duration = Duration::from_millis(4500);
 const KEYS_PER_WAIT: usize = 1200;
 
 /// The sequences for a selection.
-pub(super) fn all(rng: &mut Rng, selection: Selection) -> Vec<Gen> {
+pub(super) fn all(rng: &mut SplitMix64, selection: Selection) -> Vec<Gen> {
     vec![expiry(rng.split(), selection), delayed_flush(rng.split(), selection)]
 }
 
@@ -45,7 +45,7 @@ fn grouped(selection: Selection, keys: &[usize]) -> Vec<usize> {
     keys
 }
 
-fn expiry(rng: Rng, selection: Selection) -> Gen {
+fn expiry(rng: SplitMix64, selection: Selection) -> Gen {
     let mut g = Gen::new(rng);
     let keys: Vec<usize> = (0..KEYS_PER_WAIT).map(|n| g.add_key(format!("x{n}").into_bytes())).collect();
     let keys = grouped(selection, &keys);
@@ -122,7 +122,7 @@ fn after(g: &mut Gen, index: usize) {
 }
 
 /// A flush that is due in two seconds: items live until then, and those stored later are not concerned.
-fn delayed_flush(rng: Rng, selection: Selection) -> Gen {
+fn delayed_flush(rng: SplitMix64, selection: Selection) -> Gen {
     let mut g = Gen::new(rng);
     let keys: Vec<usize> = (0..200).map(|n| g.add_key(format!("f{n}").into_bytes())).collect();
     let keys = grouped(selection, &keys);
