@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_machine_with_nothing_is_listed() {
         let listing = Listing::new("1.17".into(), &Survey::default(), &ProviderRequirements::default(), &[]);
-        assert!(listing.text().contains("takes nothing"), "{}", listing.text());
+        assert!(listing.text().contains("uses nothing"), "{}", listing.text());
         assert!(listing.json().expect("JSON").contains("\"libfabric\": \"1.17\""));
     }
 }

@@ -28,7 +28,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     patience: u64,
     /// Open this one and say how it went: what this program starts for each
-    #[arg(long, hide = true, conflicts_with_all = ["wish", "json"])]
+    #[arg(long, hide = true, conflicts_with_all = ["requirements", "json"])]
     open: Option<String>,
 }
 
