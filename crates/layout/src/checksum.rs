@@ -27,7 +27,7 @@ pub fn checksum(secret: &Secret, generation: u64, offset: u64, kind: u16, bytes:
     finish(xxh3_64_with_secret(bytes, &secret.0), generation, offset, kind)
 }
 
-/// What is to be known of the bytes for that, which may lie in two parts.
+/// Sums bytes that may lie in two parts.
 pub(crate) fn sum_of_parts(secret: &Secret, (first, second): (&[u8], &[u8])) -> u64 {
     let mut sum = Xxh3::with_secret(secret.0);
     sum.update(first);

@@ -26,8 +26,8 @@ pub(crate) const CLOCK_AT: u64 = 128;
 /// Offset of the flush epoch.
 pub const FLUSH_EPOCH_AT: u64 = CLOCK_AT + 8;
 /// Offset of the liveness word: a robust futex (get_robust_list(2)) that a thread of the server holds. The kernel
-/// releases it when the process ends, however it ends, and before it closes the process's sockets. So readers see that
-/// the server is gone before another one can listen at its address.
+/// releases it when the process ends, however it ends, and before it closes the process's sockets. So readers see
+/// that the server has ended before another one can listen at its address.
 pub const LIVENESS_AT: u64 = CLOCK_AT + 16;
 /// Bits of the liveness word that name the thread (FUTEX_TID_MASK); 0 if no thread holds it.
 pub const LIVENESS_HOLDER_MASK: u32 = 0x3fff_ffff;

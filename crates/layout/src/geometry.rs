@@ -7,7 +7,7 @@ use crate::format::{
 use crate::hash::KeyHash;
 use crate::slot::REGION_BYTES_MAX;
 
-/// Segments are at most this part of memory, so that what is open or kept free, a few of them, matters little.
+/// Segments are at most this part of memory, so that the few open and reserved ones matter little.
 const SEGMENTS_MIN: u64 = 512;
 /// Small memory has fewer, as each value of some kilobytes would be in chunks …
 const SEGMENTS_OF_SMALL_MEMORY_MIN: u64 = 256;

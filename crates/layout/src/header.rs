@@ -68,7 +68,7 @@ pub fn read(memory: &Memory) -> Result<Birth, HeaderError> {
     birth(memory.len(), |at| memory.load(at, Ordering::Relaxed))
 }
 
-/// The same of a region that is read from afar: of its first bytes, and its length as its server says.
+/// Reads the header of a remote region from its first bytes, and the region's length from the server.
 pub fn from_bytes(bytes: &[u8; HEADER_BYTES as usize], region_bytes: u64) -> Result<Birth, HeaderError> {
     let words = bytes.as_chunks().0;
     let word = |at: u64| u64::from_le_bytes(words[at as usize / 8]);
@@ -133,7 +133,7 @@ fn word_at(bytes: &[u8], at: u64) -> u64 {
     bytes[at as usize..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// For how long, from the same bytes, the line may be taken to say what is so: no flush ends sooner after it was fetched.
+/// Returns from the same bytes how long the line may be trusted: no flush ends sooner after it was fetched.
 pub fn lease_of(bytes: &[u8; STATUS_AND_COUNTS_BYTES]) -> Duration {
     let [epoch, lease] = [FLUSH_EPOCH_AT, LEASE_AT].map(|at| word_at(bytes, at - STATUS_AT));
     let micros = if lease == lease_word(epoch, lease & LEASE_MASK) { lease & LEASE_MASK } else { 0 };
@@ -180,8 +180,8 @@ pub fn advance_flush_epoch(memory: &Memory) {
     memory.store(FLUSH_EPOCH_AT, flush_epoch(memory) + 1, Ordering::Release);
 }
 
-/// Lets readers elsewhere take what the line says to be so for a while, [`LEASE_MAX`] at most: as long as the epoch is this.
-/// Who has it end must first end the leases, and wait for as long as they were.
+/// Grants readers a lease on the status line, of [`LEASE_MAX`] at most, while the flush epoch is the present one. To
+/// change the epoch, the leases must be ended first, and their length waited for.
 pub fn grant_leases(memory: &Memory, length: Duration) {
     let micros = length.min(LEASE_MAX).as_micros() as u64;
     memory.store(LEASE_AT, lease_word(flush_epoch(memory), micros), Ordering::Release);

@@ -1,4 +1,4 @@
-//! Items: what a segment holds, one after the other, each aligned to 4 bytes.
+//! Items: the contents of a segment, one after the other, each aligned to 4 bytes.
 //!
 //! ```text
 //!   0  state       2   atomic; outside the checksum                        (table below)
@@ -90,7 +90,7 @@ impl State {
     pub const DEAD: u16 = 1 << 0;
     /// Stale (meta protocol).
     pub const STALE: u16 = 1 << 1;
-    /// A client was told that it won.
+    /// A client has won the right to recache it.
     pub const TOKEN_SENT: u16 = 1 << 2;
     /// Read since it was stored.
     pub const FETCHED: u16 = 1 << 3;
@@ -372,8 +372,8 @@ impl Item {
         }
     }
 
-    /// Bytes of the whole item, padding included. For a header that may be anything, the caller compares it with
-    /// what is left of the segment.
+    /// Returns the bytes of the whole item, padding included. If the header may be invalid, the caller compares them
+    /// with the rest of the segment.
     #[inline]
     pub fn bytes(&self) -> u64 {
         (self.payload_at() + self.payload_len()).next_multiple_of(ALIGN_BYTES)
@@ -398,7 +398,7 @@ impl Item {
 /// The item at `offset`, of `len` bytes without padding, is fully written, not published, and the caller's alone.
 #[cfg(not(loom))]
 pub unsafe fn seal(memory: &Memory, secret: &Secret, generation: u64, offset: u64, kind: u16, len: u64) {
-    // SAFETY: the caller's contract: nobody writes these bytes.
+    // SAFETY: `bytes` requires that the range is not written while the slice lives; the caller guarantees it.
     let bytes = unsafe { memory.bytes(offset + SUMMED_AT as u64, len as usize - SUMMED_AT) };
     let sum = checksum(secret, generation, offset, kind, bytes);
     memory.store_u32(offset + CHECKSUM_AT as u64, sum, Ordering::Relaxed);
@@ -422,7 +422,7 @@ pub fn load_state(memory: &Memory, offset: u64) -> State {
     State(memory.load_u16(offset, Ordering::Acquire))
 }
 
-/// Sets bits of the state word; returns what it was.
+/// Sets bits of the state word; returns the former word.
 #[inline]
 pub fn set_state(memory: &Memory, offset: u64, bits: u16) -> State {
     State(memory.fetch_or_u16(offset, bits, Ordering::AcqRel))
@@ -458,7 +458,7 @@ pub struct ChunkEntry {
 }
 
 impl ChunkEntry {
-    /// As it stands in the table.
+    /// The entry's bytes in the table.
     pub fn to_bytes(self) -> [u8; CHUNK_ENTRY_BYTES] {
         let mut bytes = [0; CHUNK_ENTRY_BYTES];
         bytes[..8].copy_from_slice(&self.offset.to_le_bytes());

@@ -7,10 +7,10 @@
 //!  segments       equal sized   items (item.rs), or blocks of the index            slot.rs
 //! ```
 //!
-//! All references are offsets from the start of the region, so it may be mapped anywhere. Numbers are little
-//! endian. Only the server writes. Beside it a client of the same host has a channel for what it asks of the server
-//! (channel/), which is one process's (process.rs). The crate depends on nothing else of fabcache, so that clients may link it alone;
-//! docs/region.md tells the same in prose.
+//! All references are offsets from the start of the region, so it may be mapped anywhere. Numbers are little endian.
+//! Only the server writes. Besides, a client of the same host has a channel for its requests (channel/), used by one
+//! process (process.rs). The crate depends on no other crate of fabcache, so clients may link it alone;
+//! docs/region.md describes the same in prose.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the region is little endian and is read in place");

@@ -19,7 +19,7 @@ pub struct Mapping {
     mapped: usize,
 }
 
-// SAFETY: the base is only handed out within a `Memory`, whose contract says who may do what.
+// SAFETY: the base is only used within a `Memory`, whose contract covers access from all threads.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapping {}

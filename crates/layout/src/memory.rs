@@ -29,7 +29,7 @@ mod real {
 
     const LINE_BYTES: u64 = 64;
 
-    /// A mapped region, borrowed from whoever mapped it.
+    /// A mapped region, borrowed from its mapping.
     #[derive(Clone, Debug)]
     pub struct Memory {
         base: NonNull<u8>,
@@ -131,13 +131,13 @@ mod real {
             self.u64(offset).store(value, order);
         }
 
-        /// Adds to the word at `offset`; returns what was there.
+        /// Adds to the word at `offset`; returns the former value.
         #[inline]
         pub fn fetch_add(&self, offset: u64, value: u64, order: Ordering) -> u64 {
             self.u64(offset).fetch_add(value, order)
         }
 
-        /// Replaces the word at `offset` if it is `current`; the error is what was there.
+        /// Replaces the word at `offset` if it is `current`; the error is the actual value.
         #[inline]
         pub fn compare_exchange(
             &self,
@@ -168,7 +168,7 @@ mod real {
             self.u16(offset).load(order)
         }
 
-        /// Sets bits of the 2-byte word at `offset`; returns what was there.
+        /// Sets bits of the 2-byte word at `offset`; returns the former word.
         #[inline]
         pub fn fetch_or_u16(&self, offset: u64, bits: u16, order: Ordering) -> u16 {
             self.u16(offset).fetch_or(bits, order)
@@ -261,7 +261,7 @@ mod real {
         #[inline]
         pub fn copy_in(&self, offset: u64, src: &[u8]) {
             let dst = self.at(offset, src.len() as u64);
-            // SAFETY: dst is in bounds for the length; src is borrowed, so nobody writes it.
+            // SAFETY: `dst` is in bounds for the length; `src` is borrowed, so it is not written.
             unsafe { copy::store(src.as_ptr(), dst, src.len()) }
         }
 

@@ -51,7 +51,7 @@ pub enum Miss {
     Flushed,
 }
 
-/// How much of an item is to be told.
+/// How much of an item's metadata is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// The fields that every answer needs.
@@ -73,10 +73,10 @@ pub struct ItemInfo {
     pub expiry: Expiry,
     /// Seconds until then; none for never.
     pub ttl: Option<u32>,
-    /// Second of the region's clock at which it was last stored, touched or read, as far as is known: reads are
-    /// noted to within half the age of the item's segment. 0 unless [`Detail::Full`] was asked for.
+    /// The last second, on the region's clock, at which it was stored, touched or read, as far as known: reads are
+    /// recorded to within half the age of the item's segment. 0 unless [`Detail::Full`] was requested.
     pub accessed: u32,
-    /// Seconds since then; 0 unless asked for.
+    /// Seconds since then; 0 unless requested.
     pub idle: u32,
     /// Read since it was stored.
     pub fetched: bool,
@@ -84,7 +84,7 @@ pub struct ItemInfo {
     pub binary_key: bool,
     /// Marked stale.
     pub stale: bool,
-    /// A client was told that it won.
+    /// A client has won the right to recache it.
     pub token_sent: bool,
     /// Bytes it takes in the region, chunks of its value included.
     pub bytes: u64,

@@ -27,7 +27,7 @@ impl Store {
             ttl: (item.expiry != 0).then(|| item.expiry.saturating_sub(now)),
             accessed,
             idle: if accessed == 0 { 0 } else { now.saturating_sub(accessed) },
-            // Reads show in the frequency; when that is worn off, the state keeps what it said.
+            // Reads show in the frequency; when that has decayed, the state keeps the fact.
             fetched: slot.frequency() > 0 || item.state.has(State::FETCHED),
             binary_key: item.has_binary_key(),
             stale: item.state.has(State::STALE),

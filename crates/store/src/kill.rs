@@ -57,7 +57,7 @@ impl Store {
             return None;
         }
         let item = Item::read(&self.memory, chunk.offset)?;
-        // Reclaim frees a segment only when all in it is dead, so what is not dead here is not about to go.
+        // Reclaim frees a segment only when everything in it is dead, so it cannot free one with a live item.
         let alive = !item.state.has(State::DEAD) && self.segments.still(segment, generation);
         alive.then_some(item)
     }

@@ -4,12 +4,12 @@
 //! locks the group of buckets its key belongs to. The bytes of the region are described by `fabcache-layout`.
 //!
 //! - `index/`: from key to item.
-//! - `segments/`: where items lie.
-//! - `read.rs`, `write`, `upload.rs`: what a handle does.
-//! - `hints.rs`: accesses that the server did not see.
-//! - `reclaim/`: taking memory back; `eviction.rs`, `ghosts.rs`: from which items; `expiry.rs`: without access;
-//!   `upkeep.rs`: what the clock brings about.
-//! - `dump.rs`: visiting all items.
+//! - `segments/`: the heap.
+//! - `read.rs`, `write/`, `upload.rs`: operations of a handle.
+//! - `hints.rs`: reads that clients report.
+//! - `reclaim/`: frees memory; `eviction.rs`, `ghosts.rs`: chooses items; `expiry/`: frees expired items;
+//!   `maintenance.rs`: periodic work.
+//! - `dump.rs`: visits all items.
 
 #[cfg(not(loom))]
 pub mod backing;

@@ -60,13 +60,13 @@ impl Drop for Liveness {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(keeper) = self.keeper.take() {
-            // A panic there was told when it happened.
+            // A panic there was already reported.
             let _ = keeper.join();
         }
     }
 }
 
-/// Holds the word while `meanwhile` runs, which is told whether that works.
+/// Holds the word while `meanwhile` runs, which gets the result of taking it.
 fn hold(store: &Store, meanwhile: impl FnOnce(io::Result<()>)) {
     let word = store.memory.pointer(LIVENESS_AT, 4);
     let mut head = RobustListHead {

@@ -154,7 +154,7 @@ impl Handle {
         let mut gone = Vec::new();
         let next = self.walk(cursor, |_| valid += 1, |key| gone.push(key.to_vec()));
         for key in &gone {
-            // A write that keeps what is valid removes what is not, and waits for the lock, as a read does not.
+            // A write that keeps a valid item removes an invalid one, and waits for the lock, which a read does not.
             let _ = self.mutate(key, |_| (Change::Keep, ()));
         }
         let expired = gone.len() as u64;
@@ -167,7 +167,7 @@ impl Handle {
         self.store.reclaim_step(&mut reclaim, self.counters(), items) != crate::reclaim::StepOutcome::Nothing
     }
 
-    /// Sets the memory limit. Lowering evicts until it holds; raising stops at what was reserved.
+    /// Sets the memory limit. Lowering evicts until it holds; raising stops at the reserved size.
     ///
     /// # Errors
     /// The limit cannot be reached, and is as it was. Items may have been evicted on the way.
@@ -204,11 +204,11 @@ impl Handle {
 }
 
 impl Store {
-    /// Sets the limit, retires what is free beyond it or takes back what was retired: how many segments are still to be
-    /// reclaimed.
+    /// Sets the limit, retires free segments beyond it or restores retired ones; returns the number of segments still
+    /// to be reclaimed.
     #[cfg(not(loom))]
     fn move_memory_limit(&self, bytes: u64, segments: u32) -> usize {
-        // Whoever gives pages of retired segments back holds this: none of these may be in use again by then.
+        // Returning pages of retired segments requires this lock: none of them may be in use again by then.
         let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
         reclaim.forget_stuck();
         let (over, released) = self.segments.set_limit(segments);

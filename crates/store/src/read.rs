@@ -21,7 +21,7 @@ use crate::info::{Detail, ItemInfo, Miss};
 use crate::kill::chunk_entries;
 use crate::store::Store;
 
-/// What a GET came to.
+/// The result of a GET.
 #[derive(Debug)]
 pub enum Get {
     /// The item, and where its value is.
@@ -187,7 +187,7 @@ impl Handle {
         }
     }
 
-    /// Tells of a key without reading its value. `access` is false when it is not to count as a read.
+    /// Returns a key's metadata without reading its value. `access` is false if it must not count as a read.
     pub fn describe(&self, key: &[u8], detail: Detail, access: bool) -> Result<ItemInfo, Miss> {
         match self.read(key, detail, access, |seen, _| self.unchanged(seen)) {
             Ok((info, ())) => Ok(info),

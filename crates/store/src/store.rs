@@ -81,14 +81,14 @@ pub struct Store {
     pub(crate) secret: Secret,
     pub(crate) index: Index,
     pub(crate) segments: Segments,
-    /// Asked for by every write while memory is full, so in lines of its own.
+    /// Requested by every write while memory is full, so in cache lines of its own.
     pub(crate) reclaim: CachePadded<Mutex<Reclaim>>,
     /// The last second in which reclaim was looking ahead and found nothing to take back.
     pub(crate) nothing_to_reclaim: AtomicU32,
     pub(crate) ghosts: Ghosts,
     /// Held while a flush is started or noted.
     pub(crate) flushes: Mutex<()>,
-    /// Items of flush epochs before this one are gone from the index. Raised by whoever has looked at all.
+    /// Items of earlier flush epochs are gone from the index. Raised after a complete walk.
     pub(crate) swept_epoch: AtomicU64,
     /// The last flush epoch in which an item was stored.
     pub(crate) stored_epoch: AtomicU64,
@@ -117,7 +117,7 @@ pub struct Store {
     pub(crate) backing: Backing,
 }
 
-/// Somebody who wants to know of evictions.
+/// Receives evictions.
 pub trait Observer: Send + Sync + std::fmt::Debug {
     /// Whether anybody listens now.
     fn is_listening(&self) -> bool;
@@ -277,8 +277,8 @@ impl Store {
         std::os::fd::AsFd::as_fd(&self.backing)
     }
 
-    /// Seals the region: its size stays, and whoever is handed it can only read it, now and later. Memory that a lower
-    /// limit frees stays with the process from then on.
+    /// Seals the region: its size stays, and a process that receives it can only read it, now and later. Memory freed
+    /// by a lower limit stays with the process from then on.
     ///
     /// # Errors
     /// It is a file that can be opened by its name, which nothing seals.
@@ -294,15 +294,15 @@ impl Store {
         self.backing.base()
     }
 
-    /// From now on the pages of the region stay as they are: memory that a lower limit frees stays with the process. Who
-    /// pins pages would else go on reading the former ones.
+    /// Keeps the region's pages from now on: memory freed by a lower limit stays with the process. Hardware that
+    /// pinned pages would otherwise read the former ones.
     #[cfg(not(loom))]
     pub fn keep_pages(&self) {
         self.backing.keep();
     }
 
-    /// The secret by which readers elsewhere tell items from other bytes; not for everybody, as who has it can forge
-    /// them.
+    /// The secret of the items' checksums for remote readers. It must not be public, because its holder can forge
+    /// items.
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
@@ -381,7 +381,7 @@ impl Store {
         self.clock.until_next_second()
     }
 
-    /// Has every eviction told to `observer`. Once, before threads use the store.
+    /// Reports every eviction to `observer`. Called once, before threads use the store.
     pub fn observe(&self, observer: Box<dyn Observer>) {
         let observed = self.observer.set(observer);
         debug_assert!(observed.is_ok(), "there is one observer");
@@ -442,7 +442,7 @@ impl Store {
         wanted.max(FREE_SEGMENTS_WANTED_MIN) + waiting + self.segments.kept_back(ClaimPurpose::New)
     }
 
-    /// For how long nothing is written over a segment after what was in it is gone ([`StoreOptions::grace`]).
+    /// How long an emptied segment is not overwritten ([`StoreOptions::grace`]).
     pub fn grace(&self) -> Duration {
         self.segments.grace()
     }

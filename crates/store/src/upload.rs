@@ -70,7 +70,7 @@ impl Upload {
         self.announced - self.parts.received
     }
 
-    /// Adds what arrived: at most what is missing.
+    /// Adds received bytes: at most the missing ones.
     ///
     /// # Errors
     /// Memory is full and nothing may be evicted. The upload is of no use any more.

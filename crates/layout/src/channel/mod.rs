@@ -1,9 +1,9 @@
 //! A channel: memory that a server shares with one client of its host, for requests and answers.
 //!
-//! Two rings in one memory file, one for each direction, after SHMemCache (OpenSHMEM 2016): a ring has slots, and what
-//! is longer than a slot lies in the staging area beside it. Its protocol as published left open what is mended here:
-//! a slot says itself whether it is full, and of which round, so that nothing need be cleared; a receiver copies only what
-//! is; and every field has one writer and a stated order.
+//! Two rings in one memory file, one for each direction, after SHMemCache (OpenSHMEM 2016): a ring has slots, and
+//! longer data lies in the staging area beside it. The published protocol left gaps that are closed here: a slot says
+//! whether it is full and in which round, so nothing need be cleared; a receiver copies only full slots; and every
+//! field has one writer and a stated order.
 //!
 //! | field | written by | read by | order |
 //! | --- | --- | --- | --- |
@@ -18,8 +18,8 @@
 //! something checks the word after the change. Both have a sequentially consistent fence between store and load, so
 //! at least one of the two sees the other. The end that resets the word to 0 notifies, by means of the transport.
 //!
-//! Each end keeps its own positions in memory of its own, and takes nothing that the other writes for true: lengths,
-//! offsets and counts out of bounds break the channel, and what is copied out is looked at only then.
+//! Each end keeps its positions in private memory and trusts nothing that the other writes: lengths, offsets and
+//! counts out of bounds break the channel, and bytes are copied out before they are interpreted.
 //!
 //! ```text
 //!  0      header: magic, version, slots, bytes of a slot, bytes of staging
@@ -63,7 +63,7 @@ const CONTROL_BYTES: u64 = 3 * APART_BYTES;
 const SLOTS_START: u64 = 1024;
 const _: () = assert!(HEADER_BYTES + 2 * CONTROL_BYTES <= SLOTS_START);
 
-/// Bytes of a slot before what it carries.
+/// Bytes of a slot before its payload.
 const WORD_BYTES: u64 = 8;
 
 /// Slots of a ring: at least …

@@ -11,7 +11,7 @@ use crate::sync::{Ordering, fence};
 
 use super::{Direction, Shape, WORD_BYTES};
 
-/// The other end has written what it never writes. The channel is of no use any more.
+/// The other end broke the protocol. The channel cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtocolError;
 
@@ -68,7 +68,7 @@ impl Ring {
         self.slot_bytes - WORD_BYTES
     }
 
-    /// This end goes to sleep: whoever takes the word away rings.
+    /// Announces that this end sleeps: the end that resets the word notifies.
     fn want(&self, word: u64) {
         self.memory.store(word, 1, Ordering::Relaxed);
         // Before this end looks again: the other end's change is seen, or this word is.
@@ -179,7 +179,7 @@ impl Producer {
         Ok(sent)
     }
 
-    /// Sends what is longer than a slot; 0 if staging is full.
+    /// Sends data that is longer than a slot; returns 0 if staging is full.
     fn stage(&mut self, left: &mut Remainder<'_>, remaining: u64) -> Result<u64, ProtocolError> {
         let size = self.ring.staging_bytes;
         let wanted = remaining.min(size / STAGED_PARTS);
@@ -250,7 +250,7 @@ impl Producer {
     }
 }
 
-/// What is still to be copied.
+/// The bytes that are still to be copied.
 struct Remainder<'a> {
     parts: &'a [IoSlice<'a>],
     /// Bytes of the first that were.

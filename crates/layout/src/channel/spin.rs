@@ -56,7 +56,7 @@ impl SpinPolicy {
         (self.look_ns > 0).then(|| Duration::from_nanos(self.look_ns.into()))
     }
 
-    /// What was looked for came.
+    /// Records a successful spin.
     #[inline]
     #[must_use]
     pub fn after_success(self) -> SpinPolicy {

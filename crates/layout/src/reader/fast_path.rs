@@ -61,8 +61,8 @@ enum Probe {
 }
 
 impl Reader {
-    /// What the key's GET comes to, if that is plain; a value replaces what is in `value`. `metadata` is of the same region,
-    /// and its batch began after this GET was asked for, or together with it.
+    /// Returns the result of a GET in the common case; a value replaces the contents of `value`. `metadata` is of the
+    /// same region, and its batch began after this GET was requested, or together with it.
     #[inline]
     pub(super) fn try_fast(
         &self,
@@ -97,7 +97,7 @@ impl Reader {
         (!is_overflowed && is_still()).then_some(ReadOutcome::Miss(Miss::Absent))
     }
 
-    /// The same, if the item is the one of this slot, which was fetched after the batch had begun and what is known had this
+    /// The same for the item of this slot, which was fetched after the batch had begun, when the metadata had this
     /// stamp.
     #[inline]
     pub(super) fn try_fast_at(
@@ -115,8 +115,8 @@ impl Reader {
         }
     }
 
-    /// Looks at the item of a slot that was fetched when what is known had this stamp.
-    // Always: what it comes to goes through memory otherwise, a twentieth of a read.
+    /// Reads the item of a slot that was fetched when the metadata had this stamp.
+    /// Inlined always: otherwise the result goes through memory, a twentieth of a read.
     #[inline(always)]
     fn glimpse(
         &self,

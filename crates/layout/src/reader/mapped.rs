@@ -1,4 +1,4 @@
-//! Reading a region that is mapped: what a client on the server's host does, with no more than loads.
+//! Reads a mapped region, as a client on the server's host does, with loads only.
 
 #[cfg(not(loom))]
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{
     Fetched, Get, Hit, Location, MetadataCache, ReadOutcome, Reader, Rejections, Step, Validation, Value,
 };
 
-/// A mapped region and what is known of it. One thread reads; others have their own.
+/// A mapped region and its cached metadata. One thread reads; others have their own.
 #[derive(Debug)]
 pub struct Mapped {
     memory: Memory,
@@ -70,8 +70,8 @@ impl Mapped {
         header::is_alive(&self.memory)
     }
 
-    /// Begins a batch of GETs at second `now` of the region's clock, by this client's own monotonic clock. What was
-    /// answered before is seen by them. False if no server keeps the region: it is not to be read then.
+    /// Begins a batch of GETs at second `now` of the region's clock, by this client's own monotonic clock. The batch
+    /// sees everything answered before. Returns false if no server keeps the region: then it must not be read.
     pub fn begin(&mut self, now: u32) -> bool {
         let mut line = [0; STATUS_BYTES];
         self.memory.copy_out(crate::format::STATUS_AT, &mut line);
@@ -189,7 +189,7 @@ impl Mapped {
         }
     }
 
-    /// Puts what a GET came to in place, unless it is there.
+    /// Puts a GET's value in place, unless it is there already.
     fn put(&self, get: &mut Get<&[u8]>, outcome: &ReadOutcome, value: &mut Vec<u8>) {
         let ReadOutcome::Hit(hit) = outcome else { return value.clear() };
         match hit.value {

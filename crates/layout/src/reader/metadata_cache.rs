@@ -11,12 +11,12 @@ use crate::header::{self, StatusLine};
 
 use super::Step;
 
-/// What a client knows of a region.
+/// A client's cached metadata of a region.
 #[derive(Clone, Debug)]
 pub struct MetadataCache {
     partitions: Box<[Partition]>,
     generations: Box<[Generation]>,
-    /// Counts what was learned about generations.
+    /// Counts changes of cached generations.
     stamp: u64,
     published: Option<StatusLine>,
     now: u32,
@@ -42,7 +42,7 @@ struct Generation {
 /// No count had been fetched.
 const UNCOUNTED: u64 = u64::MAX;
 
-/// What is known of a segment's generation.
+/// A segment's cached generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CachedGeneration {
     /// It was fetched before the stamp that was asked about.
@@ -71,8 +71,8 @@ impl MetadataCache {
         Step::Bytes { offset: STATUS_AT, len: STATUS_BYTES }
     }
 
-    /// Begins a batch of GETs: with the published line, fetched after the first of them was asked for, and the second of
-    /// the region's clock that the client's own monotonic clock makes it.
+    /// Begins a batch of GETs with the status line, which was fetched after the first of them was requested, and the
+    /// second of the region's clock by the client's own monotonic clock.
     pub fn begin(&mut self, published: &[u8; STATUS_BYTES], now: u32) {
         let published = StatusLine::from_bytes(published);
         self.now = now.max(published.clock);
@@ -156,7 +156,7 @@ impl MetadataCache {
         }
     }
 
-    /// The stamp of what is known now.
+    /// The stamp of the present metadata.
     pub(super) fn stamp(&self) -> u64 {
         self.stamp
     }
@@ -176,7 +176,7 @@ impl MetadataCache {
         (metadata.stamp > 0).then_some(metadata.generation)
     }
 
-    /// Notes a generation that was just fetched, and the segment's count as it was known when that was asked for.
+    /// Caches a generation that was just fetched, and the segment's counter as known when it was requested.
     pub(super) fn set_generation(&mut self, segment: u32, generation: u64, count: Option<u64>) {
         let metadata = &mut self.generations[segment as usize];
         // Metadata that has been known for longer serves more GETs.

@@ -1,7 +1,7 @@
 //! Reading a region that the server writes meanwhile, without the server: the algorithm, for every transport.
 //!
-//! It does no I/O. A [`Get`] says what to fetch next and judges what was fetched; whoever runs it has the region
-//! mapped ([`mapped`]) or fetches over a fabric. It ends with a hit, a miss, or the advice to ask the server.
+//! It does no I/O. A [`Get`] names the next fetch and validates its result; the caller has the region mapped
+//! ([`mapped`]) or fetches over a fabric. It ends with a hit, a miss, or the advice to ask the server.
 //!
 //! ```text
 //!  GET by key:  head -> block numbers -> home and neighbour -> [overflow -> links] -> no slot -> head again -> miss
@@ -14,27 +14,29 @@
 //!  GET at a known location:                item -> generation -> hit, or stale: by key
 //! ```
 //!
-//! What is asked of a transport: a fetch happens between being asked for and being handed in, each aligned eight bytes of
-//! it at one moment of that time, in any order. Nothing is asked about the order of fetches that overlap.
+//! Requirements on a transport: a fetch happens between its request and its result, each aligned eight bytes of it at
+//! one moment in between, in any order. Overlapping fetches may be executed in any order.
 //!
-//! Why a hit is right:
-//! - Its bytes are those of one item as it was written. [`Validation::Remote`]: the checksum says so, which is keyed and bound
-//!   to offset and generation. [`Validation::SameHost`]: the generation is the same behind the last byte as before the first.
-//! - The item had been published. By key: its slot was fetched after the generation, so what the slot pointed to lived in
-//!   that generation or a later one, and of a later one the bytes would be another item's. At a known location: an
-//!   earlier GET had it from a slot, with its generation.
-//! - It was not overwritten or deleted before the GET began: writers mark the old item dead before they publish the new
-//!   one and before they are answered, and the state was fetched after the GET began. That the state is this item's own,
-//!   not what was written over it since, follows from the generation, fetched after it; or by key from the slot, where
-//!   nothing is written over for a while and the item was fetched within that of the slot. (The checksum does not cover the state; nor does it say that the two are of the same time, though
-//!   they lie in one word: a later value is copied there in parts of any size.)
+//! Why a hit is valid:
+//! - Its bytes are those of one item as written. [`Validation::Remote`]: the checksum shows it, which is keyed, and
+//!   bound to offset and generation. [`Validation::SameHost`]: the generation is the same after the last byte as
+//!   before the first.
+//! - The item had been published. By key: its slot was fetched after the generation, so the slot pointed to an item
+//!   of that generation or a later one, and bytes of a later one would not pass. At a cached location: an earlier GET
+//!   had it from a slot, with its generation.
+//! - It was not overwritten or deleted before the GET began: writers mark the old item dead before they publish the
+//!   new one and before they are answered, and the state was fetched after the GET began. That the state is this
+//!   item's own, not a later writer's, follows from the generation, fetched after it; or by key from the slot, if
+//!   nothing is overwritten for a while and the item was fetched within that time of the slot. (The checksum does not
+//!   cover the state, nor does it show that the two are from the same time although they lie in one word: a later
+//!   value is copied there in parts of any size.)
 //! - It was not flushed or expired: the flush epoch was fetched after the GET began, or the item is of a later one.
 //!
 //! Why a miss is right: all places were seen, none said MOVED, and the head was the same behind them, so they were the
 //! places. Keys do not change place within a group, so one that was there all the time was seen.
 //!
-//! A client may keep heads, block numbers and generations for as long as it likes ([`MetadataCache`]): what is outdated in
-//! them is found out.
+//! A client may cache heads, block numbers and generations for as long as it likes ([`MetadataCache`]): outdated ones
+//! are detected.
 
 mod fast_path;
 mod get;

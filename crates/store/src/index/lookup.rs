@@ -10,7 +10,7 @@ use fabcache_layout::{KeyHash, Slot};
 use super::{Index, SlotSnapshot};
 use crate::bounds::CHAIN_BUCKETS_MAX;
 
-/// What a lock-free search came to.
+/// The result of a lock-free search.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Search<R> {
     /// A visit ended it.
@@ -21,7 +21,7 @@ pub enum Search<R> {
     Changed,
 }
 
-/// What a pass over one group saw besides.
+/// Other findings of a pass over one group.
 #[derive(Default)]
 struct GroupScan {
     moved: bool,

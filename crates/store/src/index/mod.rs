@@ -69,7 +69,7 @@ pub struct Index {
     chain_buckets: AtomicU64,
 }
 
-/// Where a slot lies, and what was in it.
+/// A slot's place and its content when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotSnapshot {
     /// Offset of the slot in the region.
@@ -142,8 +142,9 @@ impl Index {
         directory::load_head(&self.memory, &self.geometry, partition)
     }
 
-    /// No table of the partition was replaced since its head was `word`. Of what was read since, the number of a block
-    /// is the one load without acquire: the fence has whoever saw that of a later table see the later head too.
+    /// Checks that no table of the partition was replaced since its head was `word`. Of the loads since then, only
+    /// that of a block number is not an acquire: the fence makes a reader that saw a later table's number see the
+    /// later head too.
     #[inline]
     fn is_head_still(&self, partition: usize, word: u64) -> bool {
         fence(Ordering::Acquire);
@@ -225,8 +226,8 @@ impl Index {
             let word = self.head_word(partition);
             let head = Head::from_word(word);
             let (guard, group) = self.lock_group(partition, head.current, hash.group(bits, head.groups));
-            // The table may have been replaced while we waited, but not the group moved without its lock. The head
-            // comes last: what was read of a group that has moved may be another table's by then.
+            // The table may have been replaced during the wait, but the group cannot have moved without its lock. The
+            // head comes last: loads from a moved group may be another table's by then.
             let is_moved = self.is_group_moved(group);
             if self.is_head_still(partition, word) && !is_moved {
                 return LockedGroup::new(self, guard, partition, head.current, group);

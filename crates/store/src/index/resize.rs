@@ -33,7 +33,7 @@ pub trait Rehash {
     fn evict(&self, slot: Slot, unlink: impl FnOnce());
 }
 
-/// What a step of growth came to.
+/// The result of a step of growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
     /// Nothing to do, or another thread does it.
@@ -104,7 +104,7 @@ impl Index {
         Ok((head, next_groups))
     }
 
-    /// Makes an empty table of `groups` groups that nobody reads yet.
+    /// Makes an empty table of `groups` groups that no reader uses yet.
     pub(super) fn make_table(
         &self,
         partition: usize,
@@ -146,7 +146,7 @@ impl Index {
             let hash = rehash.hash_at(seen.slot.offset());
             let group = hash.group(self.geometry.partition_bits, next_groups);
             let new = self.lock_second(lock, partition, table, group);
-            // The frequency may move until the old slot is marked; what is lost then is one count.
+            // The frequency may change until the old slot is marked; at most one count is lost.
             let slot = self.load_slot(seen.at).with_overflowed_of(Slot::EMPTY);
             if new.insert(hash, slot).is_ok() {
                 return mark();
@@ -244,9 +244,9 @@ impl Index {
         Ok(())
     }
 
-    /// Comes before the first write to blocks that were another table's, or items'. Their use ended in another thread,
-    /// whose word reached us with the blocks. The fence passes it on: a reader who sees what we write sees the changed
-    /// head, or generation, when it looks at that again after an acquire fence.
+    /// Precedes the first write to blocks that belonged to another table or to items. Their use ended in another
+    /// thread, whose word reached this one with the blocks. The fence passes it on: a reader that sees this thread's
+    /// write sees the changed head, or generation, when it loads that again after an acquire fence.
     fn end_earlier_use(&self) {
         fence(Ordering::Release);
     }

@@ -105,7 +105,7 @@ impl Store {
         filled.saturating_sub(segment.live_bytes)
     }
 
-    /// Looks at more sealed segments. One in which all is gone ends it, and is the error.
+    /// Surveys more sealed segments. One without live items ends the survey, and is the error.
     fn look_on(&self, survey: &mut Survey, stuck: &HashSet<u32>) -> Result<(), SealedSegment> {
         let now = self.now();
         let flushed = self.flushed_order.load(Ordering::Acquire);

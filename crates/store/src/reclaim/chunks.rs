@@ -31,7 +31,7 @@ impl Store {
             })
         });
         let Some(at) = found else {
-            // A value still being received. Its client is told that memory is full.
+            // A value still being received: its client gets the error that memory is full.
             if victim.purpose != ReclaimPurpose::Evict {
                 return Err(ImmovableItem);
             }

@@ -69,7 +69,7 @@ impl Store {
         Ok(bytes)
     }
 
-    /// The queue that items of a victim move to. Where nothing is evicted, what is moved is apart from what is new.
+    /// The queue that items of a victim move to. Without eviction, moved items are kept apart from new ones.
     pub(super) fn destination(&self, victim: &Victim) -> Queue {
         let compacts = victim.purpose != ReclaimPurpose::Evict && self.evicts();
         if compacts { victim.queue } else { Queue::Main }

@@ -45,8 +45,8 @@ pub enum StepOutcome {
 struct ImmovableItem;
 
 impl Handle {
-    /// Frees memory until a writer with this claim finds a segment, and after so many `tries` that were not enough more of
-    /// them: a value may need several, and gives back what it took when it does not get all.
+    /// Frees memory until a writer with this claim finds a segment, and more of it after `tries` unsuccessful ones: a
+    /// value may need several segments, and returns them if it does not get all.
     ///
     /// # Errors
     /// There is nothing left to take back.
@@ -70,8 +70,8 @@ impl Handle {
         }
     }
 
-    /// Does this thread's share of reclaim if free segments run low: what it wrote says how much. While another thread
-    /// is at it, the share is owed.
+    /// Does this thread's share of reclaim if free segments run low, in proportion to the bytes it wrote. While
+    /// another thread reclaims, the share is owed.
     #[inline]
     pub(crate) fn reclaim_ahead(&self, written_bytes: u64) {
         let missing = self.store.free_segments_wanted().saturating_sub(self.store.segments.free_count());

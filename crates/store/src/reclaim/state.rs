@@ -13,11 +13,10 @@ pub struct Reclaim {
     pub(super) waiting: Vec<u32>,
     /// Segments that could not be emptied: not to be tried again before something was freed.
     pub(super) stuck: HashSet<u32>,
-    /// What is known so far of the sealed segments, while one is chosen.
+    /// The survey of the sealed segments, while a victim is chosen.
     pub(super) survey: Option<Survey>,
-    /// Segments emptied since more were emptied than opened for what moved out of them: when there are many, moving
-    /// gains nothing (items that do not fit closer, and the tables of chained values that are written anew, may
-    /// outweigh what it frees).
+    /// Segments emptied in excess of those filled by moves since the last reset: when there are many, moving gains
+    /// nothing, because items fit no closer and rewritten chunk tables outweigh the space freed.
     pub(super) emptied: u32,
     /// Segments that moves had filled by then.
     pub(super) opened_before: u64,
@@ -72,7 +71,7 @@ impl Reclaim {
 /// Why a segment is emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReclaimPurpose {
-    /// All in it is thought to be gone; what is not is moved.
+    /// Everything in it is probably dead; the rest is moved.
     Sweep,
     /// To gain the bytes of dead items; live ones are moved.
     Compact,
@@ -88,7 +87,7 @@ pub(super) struct Victim {
     pub(super) at: u64,
     pub(super) end: u64,
     pub(super) purpose: ReclaimPurpose,
-    /// Of what is evicted, the least frequency of items that are moved instead.
+    /// The least frequency of items that are moved rather than evicted.
     pub(super) least: u8,
     /// Bytes written anew for items of this victim.
     pub(super) moved_bytes: u64,

@@ -76,7 +76,7 @@ impl Segments {
         self.free_unpinned(id)
     }
 
-    /// Frees a segment whose generation has ended, if nobody reads it any more.
+    /// Frees a segment whose generation has ended, unless a reader pins it.
     pub fn free_unpinned(&self, id: u32) -> bool {
         // Pairs with the fence in `pin`: either we see the pin, or the pinner sees the new generation.
         fence(Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! For how long nothing is written over a segment after its generation has ended.
 //!
-//! Readers elsewhere who are promised this need not look at the count of emptied segments behind an item: one that was the
-//! same at some moment of their read tells that nothing was written over the item for a while after that. Segments that
-//! are free and still have to wait are passed over; a writer who finds no other waits.
+//! Remote readers that rely on it need not load the counter of emptied segments after an item: a counter that was
+//! unchanged at some moment of their read shows that the item was not overwritten for a while after that. Free
+//! segments still in their grace period are skipped; a writer that finds no other waits.
 
 use std::thread;
 use std::time::{Duration, Instant};

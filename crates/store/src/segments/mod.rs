@@ -74,7 +74,7 @@ pub enum NoSpace {
     TooLong,
 }
 
-/// Why it cannot be told how far a segment is written.
+/// Why the written extent of a segment is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownExtent {
     /// It holds no items.
@@ -98,10 +98,10 @@ pub struct Reservation {
 /// The server's view of one segment.
 #[derive(Debug)]
 struct Segment {
-    /// Written by reservers and by whoever seals (compare-exchange); reclaim reads it with acquire, which pairs with
-    /// the release of each commit, so that it sees all committed items whole.
+    /// Written by reservers and sealers (compare-exchange); reclaim reads it with acquire, which pairs with the
+    /// release of each commit, so that it sees all committed items whole.
     allocation: AtomicU64,
-    /// Live items and bytes; changed by whoever publishes or kills an item, read by reclaim to choose.
+    /// Live items and bytes; changed when an item is published or killed, read by reclaim to choose.
     live: AtomicU64,
     /// Senders that read values in place.
     pins: AtomicU32,
@@ -119,7 +119,7 @@ struct Segment {
     shortest_ttl: AtomicU32,
     /// An item without expiry is in it.
     endless: AtomicBool,
-    /// It is of the main queue. Set by whoever opens it.
+    /// It belongs to the main queue. Set when it is opened.
     is_main: AtomicBool,
     /// It was opened for what reclaim moves.
     for_moves: AtomicBool,
@@ -200,7 +200,7 @@ pub struct Segments {
     pinned: CachePadded<AtomicU32>,
     index_segments: AtomicU32,
     opened_for_moves: AtomicU64,
-    /// Bytes that went into those from writers: not what reclaim moved, but what it made room for.
+    /// Bytes written to them by clients: not those moved by reclaim, but those that reclaim made room for.
     gained_bytes: AtomicU64,
 }
 
@@ -320,8 +320,8 @@ impl Segments {
         self.reserve_between(class, len, len, now, claim)
     }
 
-    /// Reserves at most `max` and at least `min` bytes (multiples of 4): what is left of the open segment if that
-    /// is enough.
+    /// Reserves at most `max` and at least `min` bytes (multiples of 4): the rest of the open segment if that is
+    /// enough.
     pub fn reserve_between(
         &self,
         class: usize,
@@ -339,7 +339,7 @@ impl Segments {
         if self.fills_up && claim == ClaimPurpose::New && self.free_count() < self.kept_back(claim) {
             return Err(NoSpace::Full);
         }
-        // Chunks are cut to what is left, and would use a tail up in scraps.
+        // Chunks are cut to fit, and would use up a tail in scraps.
         let tail = if min == max { self.tails[class].load(Ordering::Acquire) } else { NONE };
         if tail != NONE
             && let Some(reservation) = self.reserve_in(tail, min, max, now)
@@ -378,9 +378,9 @@ impl Segments {
             let taken = word + len + PENDING_ONE;
             match segment.allocation.compare_exchange(word, taken, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
-                    // The segment's last generation ended in another thread, whose word reached us with its space. The
-                    // fence passes it on: a reader who sees a byte that we write there sees the new generation after
-                    // the fence in `layout::segment::still`.
+                    // The segment's last generation ended in another thread, whose word reached this one with its
+                    // space. The fence passes it on: a reader that sees a byte written here sees the new generation
+                    // after the fence in `layout::segment::still`.
                     fence(Ordering::Release);
                     let at = word & 0xffff_ffff;
                     self.mark_time(segment, at as u32, now);
@@ -415,7 +415,7 @@ impl Segments {
         if segment.shortest_ttl.load(Ordering::Relaxed) > ttl {
             segment.shortest_ttl.fetch_min(ttl, Ordering::Relaxed);
         }
-        // Release, also where it changes nothing: whoever took the deadline that was there then sees the reservation.
+        // Release, even if it changes nothing: a thread that took the present deadline then sees the reservation.
         self.deadlines[reservation.segment as usize].fetch_min(deadline_of(expiry, ttl), Ordering::Release);
         self.classes.sample(reservation.offset, ttl);
     }
@@ -531,7 +531,7 @@ impl Segments {
         self.deadlines[id as usize].store(NO_DEADLINE, Ordering::Relaxed);
         segment::set_times(&self.memory, &self.geometry, id, now, 0);
         self.set_kind(id, Kind::Open, 0);
-        // Release: whoever reserves here sees the segment as it was just set up.
+        // Release: a thread that reserves here sees the segment as it was just set up.
         segment.allocation.store(0, Ordering::Release);
         self.open[class].store(id, Ordering::Release);
         let full = if old != NONE && self.is_worth_a_tail(old) {
@@ -587,7 +587,7 @@ impl Segments {
     }
 
     fn all_expire(&self, segment: &Segment) -> Option<u32> {
-        // Reservations not committed have not told their expiry yet.
+        // Uncommitted reservations have not recorded their expiry yet.
         let pending = segment.allocation.load(Ordering::Acquire) & PENDING_MASK != 0;
         let last = segment.last_expiry.load(Ordering::Relaxed);
         (!pending && last != 0 && !segment.endless.load(Ordering::Relaxed)).then_some(last)
@@ -638,7 +638,8 @@ impl Segments {
 
     /// Takes the deadline of a segment, and tells how far it is written.
     pub fn take_deadline(&self, id: u32) -> (u32, Result<u64, UnknownExtent>) {
-        // Acquire: the reservation of whoever noted a deadline before is seen below, committed or pending.
+        // Acquire: the reservation of a thread that recorded a deadline before is visible below, committed or
+        // pending.
         let deadline = self.deadlines[id as usize].swap(NO_DEADLINE, Ordering::AcqRel);
         let written = self.written_up_to(id);
         (if matches!(written, Err(UnknownExtent::Empty)) { NO_DEADLINE } else { deadline }, written)
@@ -665,8 +666,8 @@ impl Segments {
         self.deadlines[id as usize].fetch_min(deadline, Ordering::Release);
     }
 
-    /// When the memory of an item in the segment that expires at `expiry` is to be back: its time to live was at least
-    /// the shortest here, and what was left when the segment was last written to.
+    /// Returns when the memory of an item in the segment that expires at `expiry` is due: its time to live was at
+    /// least the shortest here, and the remainder when the segment was last written.
     pub fn deadline(&self, id: u32, expiry: u32) -> u32 {
         let segment = &self.segments[id as usize];
         let left = expiry.saturating_sub(segment.written.load(Ordering::Relaxed));

@@ -27,7 +27,7 @@ impl Segments {
 
     /// Ends one pin.
     pub fn unpin(&self, id: u32) {
-        // Release: what was read of the segment was read before.
+        // Release: the reads of the segment happened before.
         if self.segments[id as usize].pins.fetch_sub(1, Ordering::Release) == 1 {
             self.pinned.fetch_sub(1, Ordering::Relaxed);
         }

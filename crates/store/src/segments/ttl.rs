@@ -1,10 +1,10 @@
 //! Which items share segments: those whose times to live are alike, as far as few open segments allow.
 //!
-//! Times to live are told apart in steps of an eighth of a doubling. There are more steps than segments may be open, so
-//! neighbouring ones share a class: in the beginning evenly, then so that each class gets about the same share of what
-//! is written. A time to live that is common so has a class of its own, and rare ones share what is left. A step that
-//! changes its class mixes one segment; what expires when is looked up in the segments, not here, so a bad mix costs
-//! work but nobody's memory.
+//! Times to live are distinguished in steps of an eighth of a doubling. There are more steps than segments may be
+//! open, so neighbouring ones share a bucket: at first evenly, then so that each bucket gets about the same share of
+//! the bytes written. A common time to live thus has a bucket of its own, and rare ones share the rest. A step that
+//! changes its bucket mixes one segment; expiry reads the segments, not this table, so a bad mix costs work but no
+//! memory.
 //!
 //! Threads that write to one segment wait for each other's cache lines, so where more segments may be open than classes
 //! need, each class has several, and threads are spread over them: its lanes.
@@ -20,7 +20,7 @@ use crate::bounds::{
 pub enum Queue {
     /// New items.
     Small,
-    /// Those that were read since, or asked for again soon after they were evicted.
+    /// Items that were read since, or requested again soon after their eviction.
     Main,
 }
 
@@ -54,9 +54,9 @@ pub struct TtlBuckets {
     count: usize,
     /// Lanes of each of these.
     lanes: usize,
-    /// The class of each step. Written by whoever balances, read by writers; any value will do for correctness.
+    /// The bucket of each step. Written by the balancing thread, read by writers; any value is correct.
     classes: Box<[AtomicU64]>,
-    /// Sampled items of each step; added to by writers, halved by whoever balances.
+    /// Sampled items of each step; incremented by writers, halved when balancing.
     seen: Box<[AtomicU32]>,
 }
 
@@ -118,7 +118,7 @@ impl TtlBuckets {
         }
     }
 
-    /// Gives each class about the same share of what was written of late. One thread at a time.
+    /// Gives each bucket about the same share of the bytes written recently. One thread at a time.
     pub fn balance(&self) {
         let seen: Vec<u32> = self.seen.iter().map(|seen| seen.load(Ordering::Relaxed)).collect();
         if seen.iter().map(|seen| u64::from(*seen)).sum::<u64>() < TTL_SAMPLES_MIN {

@@ -1,4 +1,4 @@
-//! The value of a new item: worked out from what a client sent and what was there, as bytes or as chunks.
+//! The value of a new item, computed from the client's value and the existing one, as bytes or as chunks.
 
 use std::borrow::Cow;
 
@@ -49,7 +49,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// What is written behind the key: the bytes, or the table of chunks.
+    /// The bytes written after the key: the value, or the table of chunks.
     pub(super) fn payload(&self) -> Cow<'_, [u8]> {
         if self.chunks.is_empty() {
             return Cow::Borrowed(&self.bytes);

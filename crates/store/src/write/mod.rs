@@ -23,12 +23,12 @@ use crate::segments::{ClaimPurpose, NoSpace, Queue};
 use crate::store::Store;
 use crate::upload::CompletedUpload;
 
-/// What a client sent as a value.
+/// The value that a client sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// All of it.
     Bytes(&'a [u8]),
-    /// Received chunk by chunk; for the key it was begun with.
+    /// Received chunk by chunk, for the key it was started with.
     CompletedUpload(&'a CompletedUpload),
 }
 
@@ -80,7 +80,7 @@ pub struct Write<'a> {
     pub binary_key: bool,
     /// It is stale (meta protocol).
     pub stale: bool,
-    /// A client was told that it won.
+    /// A client has won the right to recache it.
     pub token_sent: bool,
     /// It counts as read.
     pub fetched: bool,
@@ -141,21 +141,21 @@ impl Change<'_> {
     }
 }
 
-/// What a new item got.
+/// The metadata assigned to a new item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StoredItem {
     /// Its CAS value.
     pub cas: u64,
 }
 
-/// What is there when a write decides.
+/// The existing item, as a write sees it to decide.
 #[derive(Debug)]
 pub struct ExistingItem<'s> {
     store: &'s Store,
     at: Option<SlotSnapshot>,
     item: Option<Item>,
-    /// The flush epoch in which the item was judged. What is stored belongs to it: a flush that came after is answered
-    /// after, and forgets it.
+    /// The flush epoch in which the item was validated. The new item belongs to it: a later flush is answered later,
+    /// and removes it.
     epoch: u64,
     /// The item, if a valid one is there.
     pub info: Result<ItemInfo, Miss>,
@@ -200,11 +200,11 @@ impl From<NoSpace> for WriteObstacle {
 }
 
 impl Handle {
-    /// Changes what is stored under `key` as `decide` says. `decide` may be called several times; the last call
-    /// counts, and its second result is returned.
+    /// Changes the item under `key` as `decide` says. `decide` may be called several times; the last call counts, and
+    /// its second result is returned.
     ///
     /// # Errors
-    /// Memory is full and nothing may be evicted, or others repeatedly took what was evicted for this write. The
+    /// Memory is full and nothing may be evicted, or others repeatedly took the memory evicted for this write. The
     /// stored item is unchanged.
     pub fn mutate<'a, R>(
         &self,
@@ -384,7 +384,7 @@ impl Handle {
         marks.into_iter().filter(|(wanted, _)| *wanted).fold(live, |state, (_, bit)| state.with(bit))
     }
 
-    /// What a write leaves to do: growing the index, keeping segments free.
+    /// Follow-up work of a write: growing the index, keeping segments free.
     fn after_write(&self, hash: KeyHash, written_bytes: u64) {
         let store = &*self.store;
         let partition = store.index.partition_of(hash);

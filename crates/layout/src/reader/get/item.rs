@@ -1,4 +1,4 @@
-//! A look at one item, and what its bytes come to.
+//! Reads one item and validates its bytes.
 
 use crate::bounds::FETCHED_WHOLE_BYTES_MAX;
 use crate::format::FLUSH_EPOCH_AT;

@@ -1,8 +1,8 @@
-//! One GET: a state machine that says what to fetch next and judges what was fetched.
+//! One GET: a state machine that names the next fetch and validates its result.
 //!
 //! - `search.rs`: the search of a key's slots in the index.
-//! - `item.rs`: a look at one item, and what its bytes come to.
-//! - `chunks.rs`: the chunks of a long value, one after the other.
+//! - `item.rs`: reads one item and validates its bytes.
+//! - `chunks.rs`: the chunks of a chained value, one after the other.
 
 mod chunks;
 mod item;
@@ -21,24 +21,24 @@ use super::{
     Value,
 };
 
-/// The most slots with the key's tag in what is fetched of the index at once: of 32 slots with tags of 12 bits that many
-/// are there by chance in one of 10^18 fetches.
+/// Maximum number of slots with the key's tag in one fetch of the index: of 32 slots with tags of 12 bits, that many
+/// match by chance in one of 10^18 fetches.
 const CANDIDATES_MAX: usize = 6;
 
 /// All that can be before the value of an item.
 const HEAD_BYTES_MAX: u64 = (HEADER_BYTES_MAX + KEY_BYTES_MAX) as u64;
 
-/// One GET under way.
+/// One GET in progress.
 ///
-/// [`Get::next`] is called with nothing first, then with what it asked for, until it says that it is done.
+/// [`Get::next`] is called with nothing first, then with the result of each fetch, until it returns the outcome.
 #[derive(Debug)]
 pub struct Get<K> {
     key: K,
     hash: KeyHash,
     stage: Stage,
-    /// Bytes that the last step asked for.
+    /// Bytes that the last step requested.
     asked_bytes: usize,
-    /// How often the segment had been emptied, by what was known, when its generation was asked for.
+    /// The segment's counter of emptyings, as known when its generation was requested.
     asked_count: Option<u64>,
     attempts: u32,
     fetches: u32,
@@ -47,7 +47,7 @@ pub struct Get<K> {
     by_location: bool,
     /// Long values are put where they are wanted.
     places: bool,
-    /// Its line comes later, and the chunks of a long value are for whoever runs it.
+    /// The caller supplies the status line later, and fetches the chunks of a chained value itself.
     is_apart: bool,
     search: Search,
     candidate: Candidate,
@@ -55,7 +55,7 @@ pub struct Get<K> {
     assembly: Assembly,
 }
 
-/// What was asked for last, and so what is handed in next.
+/// The last request, and so the next input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Start,
@@ -81,7 +81,7 @@ enum Stage {
     Chunk,
     ChunkValue,
     ChunkStill,
-    /// All chunks, by whoever runs it.
+    /// All chunks, by the caller.
     Chunks,
     Done,
 }
@@ -95,7 +95,7 @@ pub(super) enum ChunkError {
     Damaged,
 }
 
-/// Where a search by key stands.
+/// The state of a search by key.
 #[derive(Debug)]
 struct Search {
     partition: usize,
@@ -114,7 +114,7 @@ struct Search {
     slots_done: usize,
     /// The stamp of the metadata when these were fetched …
     stamp: u64,
-    /// … and when they were asked for, in nanoseconds, where that is told.
+    /// … and when they were requested, in nanoseconds, if known.
     requested_ns: u64,
 }
 
@@ -247,12 +247,12 @@ impl<K: AsRef<[u8]>> Get<K> {
         matches!(self.stage, Stage::Item | Stage::HeadStill)
     }
 
-    /// At a known location, and its item was asked for.
+    /// At a cached location, whose item was requested.
     pub(super) fn is_at_item(&self) -> bool {
         self.by_location && self.stage == Stage::Item
     }
 
-    /// By key, and an item was asked for.
+    /// By key, with an item requested.
     pub(super) fn is_at_slots_item(&self) -> bool {
         !self.by_location && self.stage == Stage::Item
     }
@@ -266,7 +266,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         }
     }
 
-    /// When the slot was asked for that says that the item is there.
+    /// When the slot that shows the item was requested.
     pub(super) fn slot_asked_ns(&self) -> u64 {
         self.candidate.requested_ns
     }
@@ -281,7 +281,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         (self.candidate.segment, self.candidate.location.generation)
     }
 
-    /// The generation that it is handed was asked for before it asked: the segment's count as it was known then.
+    /// Sets the segment's counter as it was known when the generation now supplied was requested.
     pub(super) fn set_asked_count(&mut self, count: Option<u64>) {
         self.asked_count = count;
     }
@@ -325,8 +325,8 @@ impl<K: AsRef<[u8]>> Get<K> {
         std::mem::take(&mut self.assembly.value)
     }
 
-    /// Takes what was asked for and says what to fetch next. `metadata` is of the same region, and its batch began after
-    /// this GET was asked for, or together with it.
+    /// Takes the result of the last request and returns the next step. `metadata` is of the same region, and its
+    /// batch began after this GET was requested, or together with it.
     pub fn next(&mut self, reader: &Reader, metadata: &mut MetadataCache, fetched: Fetched<'_>) -> Step {
         match (self.stage, fetched) {
             (Stage::Start, Fetched::Nothing) => self.start(reader, metadata),
@@ -458,7 +458,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.done(ReadOutcome::AskServer(reason))
     }
 
-    /// Rejects what was fetched. A GET by key starts again from the present metadata.
+    /// Rejects the fetched bytes. A GET by key starts again from the present metadata.
     fn reject(&mut self, reader: &Reader, metadata: &mut MetadataCache, why: Rejection) -> Step {
         self.rejections.count(why);
         if self.by_location {
