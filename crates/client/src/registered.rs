@@ -13,8 +13,8 @@ use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::fabric::{CallerMemory, LentBuffer, ReturnSlot, Target};
 
 /// Memory for values, made by [`crate::Client::register`] and used again and again: over a fabric they are read into it as they
-/// come, without a copy ([`Client::get_registered`], [`crate::Request::iget_registered`]), and servers read from it what they
-/// are to store ([`Client::set_registered`], [`crate::Request::iset_registered`]).
+/// come, without a copy ([`crate::Client::get_registered`], [`crate::Request::iget_registered`]), and servers read from it what they
+/// are to store ([`crate::Client::set_registered`], [`crate::Request::iset_registered`]).
 ///
 /// Where a provider needs that, the memory is registered with it when it is first used, and stays so: at most
 /// 1024 buffers of a client, of 1 GiB together, of which those that were used longest ago give way, and fewer where the

@@ -111,7 +111,7 @@ impl ExposedMemory {
     /// # Errors
     /// It cannot be registered: providers that pin it are bound by the limit of locked memory. Or the provider would let
     /// peers write it as well: registrations in libfabric's cache allow everything, so that has to be off
-    /// ([`REGISTRATION_CACHE`] is `0` in the environment when libfabric is opened).
+    /// ([`crate::REGISTRATION_CACHE`] is `0` in the environment when libfabric is opened).
     ///
     /// # Safety
     /// The memory stays mapped as long as `of` lives, and all who write it meanwhile do so without references to it, as
