@@ -34,22 +34,14 @@ macro_rules! shape {
 /// Every structure and field, by what the record calls them.
 fn shapes() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
+    handle_shapes(&mut found);
+    server_shapes(&mut found);
+    result_shapes(&mut found);
+    found
+}
+
+fn handle_shapes(found: &mut BTreeMap<String, String>) {
     shape!(found, memcached_allocator_t { calloc, free, malloc, realloc, context });
-    shape!(
-        found,
-        memcached_analysis_st {
-            root,
-            average_item_size,
-            longest_uptime,
-            least_free_server,
-            most_consumed_server,
-            oldest_server,
-            pool_hit_ratio,
-            most_used_bytes,
-            least_remaining_bytes,
-        }
-    );
-    shape!(found, memcached_callback_st { callback, context, number_of_callback });
     shape!(found, memcached_st {
         state,
         flags,
@@ -100,22 +92,34 @@ fn shapes() -> BTreeMap<String, String> {
         configure.filename,
         options,
     });
+    shape!(found, hashkit_st {
+        base_hash,
+        base_hash.function,
+        base_hash.context,
+        distribution_hash,
+        distribution_hash.function,
+        distribution_hash.context,
+        flags,
+        options,
+        key as "_key",
+    });
+}
+
+fn server_shapes(found: &mut BTreeMap<String, String>) {
     shape!(
         found,
-        memcached_result_st {
-            item_flags,
-            item_expiration,
-            key_length,
-            item_cas,
+        memcached_analysis_st {
             root,
-            value,
-            numeric_value,
-            count,
-            item_key,
-            options,
+            average_item_size,
+            longest_uptime,
+            least_free_server,
+            most_consumed_server,
+            oldest_server,
+            pool_hit_ratio,
+            most_used_bytes,
+            least_remaining_bytes,
         }
     );
-    shape!(found, memcached_sasl_st { callbacks, is_allocated });
     shape!(found, memcached_server_st {
         options,
         number_of_hosts,
@@ -173,19 +177,27 @@ fn shapes() -> BTreeMap<String, String> {
         future as "__future",
         root,
     });
+}
+
+fn result_shapes(found: &mut BTreeMap<String, String>) {
+    shape!(found, memcached_callback_st { callback, context, number_of_callback });
+    shape!(
+        found,
+        memcached_result_st {
+            item_flags,
+            item_expiration,
+            key_length,
+            item_cas,
+            root,
+            value,
+            numeric_value,
+            count,
+            item_key,
+            options,
+        }
+    );
+    shape!(found, memcached_sasl_st { callbacks, is_allocated });
     shape!(found, memcached_string_st { end, string, current_size, root, options });
-    shape!(found, hashkit_st {
-        base_hash,
-        base_hash.function,
-        base_hash.context,
-        distribution_hash,
-        distribution_hash.function,
-        distribution_hash.context,
-        flags,
-        options,
-        key as "_key",
-    });
-    found
 }
 
 macro_rules! constants {
@@ -194,8 +206,13 @@ macro_rules! constants {
     };
 }
 
-/// Every constant that the library has use for.
+/// Returns every constant that the library uses.
 fn constants() -> BTreeMap<&'static str, i64> {
+    [behaviours(), return_codes(), hashkit_constants(), other_constants()].into_iter().flatten().collect()
+}
+
+/// Behaviours and callbacks.
+fn behaviours() -> Vec<(&'static str, i64)> {
     constants![
         MEMCACHED_BEHAVIOR_NO_BLOCK,
         MEMCACHED_BEHAVIOR_TCP_NODELAY,
@@ -244,22 +261,13 @@ fn constants() -> BTreeMap<&'static str, i64> {
         MEMCACHED_CALLBACK_DELETE_TRIGGER,
         MEMCACHED_CALLBACK_MAX,
         MEMCACHED_CALLBACK_NAMESPACE,
-        MEMCACHED_CONNECTION_TCP,
-        MEMCACHED_CONNECTION_UDP,
-        MEMCACHED_CONNECTION_UNIX_SOCKET,
-        MEMCACHED_HASH_DEFAULT,
-        MEMCACHED_HASH_MD5,
-        MEMCACHED_HASH_CRC,
-        MEMCACHED_HASH_FNV1_64,
-        MEMCACHED_HASH_FNV1A_64,
-        MEMCACHED_HASH_FNV1_32,
-        MEMCACHED_HASH_FNV1A_32,
-        MEMCACHED_HASH_HSIEH,
-        MEMCACHED_HASH_MURMUR,
-        MEMCACHED_HASH_JENKINS,
-        MEMCACHED_HASH_MURMUR3,
-        MEMCACHED_HASH_CUSTOM,
-        MEMCACHED_HASH_MAX,
+    ]
+    .into()
+}
+
+/// libmemcached's return codes.
+fn return_codes() -> Vec<(&'static str, i64)> {
+    constants![
         MEMCACHED_SUCCESS,
         MEMCACHED_FAILURE,
         MEMCACHED_HOST_LOOKUP_FAILURE,
@@ -311,20 +319,13 @@ fn constants() -> BTreeMap<&'static str, i64> {
         MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE,
         MEMCACHED_MAXIMUM_RETURN,
         MEMCACHED_CONNECTION_SOCKET_CREATE_FAILURE,
-        MEMCACHED_DISTRIBUTION_MODULA,
-        MEMCACHED_DISTRIBUTION_CONSISTENT,
-        MEMCACHED_DISTRIBUTION_CONSISTENT_KETAMA,
-        MEMCACHED_DISTRIBUTION_RANDOM,
-        MEMCACHED_DISTRIBUTION_CONSISTENT_KETAMA_SPY,
-        MEMCACHED_DISTRIBUTION_CONSISTENT_WEIGHTED,
-        MEMCACHED_DISTRIBUTION_VIRTUAL_BUCKET,
-        MEMCACHED_DISTRIBUTION_CONSISTENT_MAX,
-        MEMCACHED_SERVER_STATE_NEW,
-        MEMCACHED_SERVER_STATE_ADDRINFO,
-        MEMCACHED_SERVER_STATE_IN_PROGRESS,
-        MEMCACHED_SERVER_STATE_CONNECTED,
-        MEMCACHED_SERVER_STATE_IN_TIMEOUT,
-        MEMCACHED_SERVER_STATE_DISABLED,
+    ]
+    .into()
+}
+
+/// libhashkit's return codes and hash functions.
+fn hashkit_constants() -> Vec<(&'static str, i64)> {
+    constants![
         HASHKIT_SUCCESS,
         HASHKIT_FAILURE,
         HASHKIT_MEMORY_ALLOCATION_FAILURE,
@@ -344,6 +345,43 @@ fn constants() -> BTreeMap<&'static str, i64> {
         HASHKIT_HASH_MURMUR3,
         HASHKIT_HASH_CUSTOM,
         HASHKIT_HASH_MAX,
+    ]
+    .into()
+}
+
+/// Connection types, hash functions, distributions, server states and limits.
+fn other_constants() -> Vec<(&'static str, i64)> {
+    constants![
+        MEMCACHED_CONNECTION_TCP,
+        MEMCACHED_CONNECTION_UDP,
+        MEMCACHED_CONNECTION_UNIX_SOCKET,
+        MEMCACHED_HASH_DEFAULT,
+        MEMCACHED_HASH_MD5,
+        MEMCACHED_HASH_CRC,
+        MEMCACHED_HASH_FNV1_64,
+        MEMCACHED_HASH_FNV1A_64,
+        MEMCACHED_HASH_FNV1_32,
+        MEMCACHED_HASH_FNV1A_32,
+        MEMCACHED_HASH_HSIEH,
+        MEMCACHED_HASH_MURMUR,
+        MEMCACHED_HASH_JENKINS,
+        MEMCACHED_HASH_MURMUR3,
+        MEMCACHED_HASH_CUSTOM,
+        MEMCACHED_HASH_MAX,
+        MEMCACHED_DISTRIBUTION_MODULA,
+        MEMCACHED_DISTRIBUTION_CONSISTENT,
+        MEMCACHED_DISTRIBUTION_CONSISTENT_KETAMA,
+        MEMCACHED_DISTRIBUTION_RANDOM,
+        MEMCACHED_DISTRIBUTION_CONSISTENT_KETAMA_SPY,
+        MEMCACHED_DISTRIBUTION_CONSISTENT_WEIGHTED,
+        MEMCACHED_DISTRIBUTION_VIRTUAL_BUCKET,
+        MEMCACHED_DISTRIBUTION_CONSISTENT_MAX,
+        MEMCACHED_SERVER_STATE_NEW,
+        MEMCACHED_SERVER_STATE_ADDRINFO,
+        MEMCACHED_SERVER_STATE_IN_PROGRESS,
+        MEMCACHED_SERVER_STATE_CONNECTED,
+        MEMCACHED_SERVER_STATE_IN_TIMEOUT,
+        MEMCACHED_SERVER_STATE_DISABLED,
         MEMCACHED_MAX_KEY,
         MEMCACHED_MAX_NAMESPACE,
         MEMCACHED_VERSION_STRING_LENGTH,

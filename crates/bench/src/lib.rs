@@ -1,28 +1,24 @@
 //! Load generation and measurement against any memcached-protocol server, and of the store by itself.
 //!
-//! - `target.rs`: a cache that is measured, and the way to it; `items.rs`: what is stored there; `fill.rs` stores it;
-//!   `limits.rs`: what its servers take.
-//! - `experiment.rs`: how anything is measured, case by case in interleaved rounds; `results.rs`, `histogram.rs`: what comes
-//!   of it, and how it is kept.
-//! - `dummy/`: a server that does nothing but answer, broken on request; `ceiling.rs`: what clients can do with it at most.
-//! - `compare/`: servers side by side, started and stopped.
-//!   of it, and how it is kept; `html/`: as a page.
-//! - `latency/`: how long a call takes.
-//! - `dissect/`: where that time goes.
-//! - `nonblocking/`: windows of calls that do not wait; `blocks/`: large values in blocks.
-//! - `hybrid/`: what gets take of more than servers have memory for.
-//! - `engine/`: many clients at once; `throughput/`: what they come to; `mixture/`: with values of very different sizes;
-//!   `multiget/`: with many keys in a request.
-//! - `process.rs`: CPU time and memory of a process.
-//! - `server.rs`: a server process that is measured: started, pinned, its CPU time read, stopped.
-//! - `memory/`: items held in the memory that a process takes.
-//! - `report.rs`: figures as a table and as JSON; `plot.rs`: as a picture.
-//! - `trace/`: traces, recorded and synthetic, and their replay on servers; `policies/`: miss ratios of the store and of
-//!   reference policies on them.
-//! - `store/`: the store by itself.
-//! - `shm/`: the client library through shared memory; `fabric/`: libfabric, and the client library over it.
-//! - `random.rs`: random sequences; `zipf.rs`: ranks that follow Zipf's law; `statistics.rs`: numbers that stand for many.
-//! - `machine.rs`: what the machine is.
+//! **What is measured**
+//! - `target.rs`: a cache and the transport to it; `server.rs`: a server process, started, pinned and stopped.
+//! - `items.rs`: keys and values; `fill.rs` stores them; `limits.rs`: the longest keys and values that a server accepts.
+//! - `dummy/`: a server that only answers, broken on request.
+//!
+//! **How it is measured and reported**
+//! - `experiment/`: interleaved rounds of all cases, and the clients' own limit against the dummy server.
+//! - `results.rs`, `histogram.rs`: samples and their file format; `report.rs`: tables and JSON; `plot.rs`, `html/`: pictures.
+//! - `process.rs`: CPU time and memory of a process; `machine.rs`: the machine; `random.rs`, `zipf.rs`: distributions.
+//!
+//! **Benchmarks over the network**
+//! - `latency/`: the time of one call; `dissect/`: its parts; `nonblocking/`: windows of non-blocking calls.
+//! - `engine/`: many clients at once, used by `throughput/`, `multiget/` and `mixture/` (mixed value sizes).
+//! - `blocks/`: large values in blocks; `hybrid/`: working sets larger than memory; `compare/`: servers side by side.
+//!
+//! **Benchmarks of one part**
+//! - `store/`: the store by itself; `memory/`: items held for the memory used.
+//! - `trace/`: traces and their replay; `policies/`: their miss ratios under the store and reference policies.
+//! - `shm/`: the client through shared memory; `fabric/`: libfabric itself, and the client over it.
 
 pub mod blocks;
 pub mod compare;

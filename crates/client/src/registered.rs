@@ -53,7 +53,7 @@ impl RegisteredBuffer {
     pub(crate) fn new(room: usize, registrations: &RegistrationCache) -> RegisteredBuffer {
         let room = room.min(VALUE_BYTES_MAX);
         RegisteredBuffer {
-            memory: Some(CallerMemory::ForkGuard(memory(room, registrations))),
+            memory: Some(CallerMemory::Exclusive(memory(room, registrations))),
             return_slot: ReturnSlot::default(),
             registrations: registrations.clone(),
             room,
@@ -93,6 +93,16 @@ impl RegisteredBuffer {
         self.value_mut()
     }
 
+    /// Returns whether the value lies in the registered memory: it was not copied, and sending it needs no copy.
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.found, ValuePlacement::Within(_))
+    }
+
+    /// Returns whether servers may read the memory itself, as for a value that was sent without a copy.
+    pub fn is_readable_by_servers(&self) -> bool {
+        matches!(self.memory, Some(CallerMemory::Readable(_)))
+    }
+
     /// Longest value that is read into it, and sent from it, without a copy.
     pub fn room(&self) -> usize {
         self.room
@@ -111,7 +121,7 @@ impl RegisteredBuffer {
         self.other = other;
         let memory = self.return_slot.take();
         let is_there = memory.is_some();
-        self.memory = memory.map(CallerMemory::ForkGuard);
+        self.memory = memory.map(CallerMemory::Exclusive);
         if !is_there {
             // A read that was given up has it still; what is read into it late comes to nobody.
             self.return_slot = ReturnSlot::default();
@@ -167,9 +177,9 @@ impl RegisteredBuffer {
             }
             None => memory(self.room, &self.registrations),
         };
-        match self.memory.insert(CallerMemory::ForkGuard(memory)) {
-            CallerMemory::ForkGuard(memory) => memory,
-            CallerMemory::ReadableMemory(_) => unreachable!("it was just put there"),
+        match self.memory.insert(CallerMemory::Exclusive(memory)) {
+            CallerMemory::Exclusive(memory) => memory,
+            CallerMemory::Readable(_) => unreachable!("it was just put there"),
         }
     }
 }

@@ -15,11 +15,6 @@ use fabcache_client::{
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
 
-/// The value that the buffer has lies in the memory that was registered: it was not copied.
-fn is_in_place(buffer: &RegisteredBuffer) -> bool {
-    format!("{buffer:?}").contains("Within")
-}
-
 fn get(cache: &Client, key: &str, buffer: &mut RegisteredBuffer) -> Option<u32> {
     match cache.get_registered(key.as_bytes(), buffer).expect("answered") {
         Outcome::Found { flags, .. } => Some(flags),
@@ -61,7 +56,7 @@ fn values_of_all_lengths_come_whole() {
                 assert_eq!(get(&cache, &key, &mut buffer), Some(7), "{mode:?}: {len} bytes");
                 assert!(buffer.value() == value, "{mode:?}: {len} bytes");
                 let must_be = mode == FabricMode::OneSided && (2048..=ROOM).contains(&len);
-                assert!(!must_be || is_in_place(&buffer), "{len} bytes, turn {turn}: {buffer:?}");
+                assert!(!must_be || buffer.is_in_place(), "{len} bytes, turn {turn}: {buffer:?}");
             }
         }
         assert_eq!(get(&cache, "none", &mut buffer), None);
@@ -154,7 +149,7 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
     let mut buffers: Vec<RegisteredBuffer> = (0..2).map(|_| cache.register(LEN)).collect();
     for buffer in &mut buffers {
         assert_eq!(get(&cache, "one", buffer), Some(0));
-        assert!(is_in_place(buffer));
+        assert!(buffer.is_in_place());
     }
     server.stop_asleep();
     let began: Vec<Request> = buffers
@@ -191,13 +186,8 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
     }
     wait_until("reads are tried again", || {
         get(&cache, "other", &mut buffers[0]);
-        is_in_place(&buffers[0])
+        buffers[0].is_in_place()
     });
-}
-
-/// Its value was read from where it lies: it was not copied.
-fn was_shown(buffer: &RegisteredBuffer) -> bool {
-    format!("{buffer:?}").contains("Shown")
 }
 
 fn put(buffer: &mut RegisteredBuffer, value: &[u8]) {
@@ -224,7 +214,11 @@ fn values_of_all_lengths_are_stored_whole() {
             put(&mut buffer, &value);
             cache.set_registered(key.as_bytes(), &mut buffer, Ttl::NEVER, 7).expect("stored");
             assert!(buffer.value() == value, "it keeps it");
-            assert_eq!(was_shown(&buffer), (16 << 10..=ROOM).contains(&len), "{len} bytes: {buffer:?}");
+            assert_eq!(
+                buffer.is_readable_by_servers(),
+                (16 << 10..=ROOM).contains(&len),
+                "{len} bytes: {buffer:?}"
+            );
             let item = beside.get(key.as_bytes()).expect("answered").expect("stored");
             assert!(item.value == value && item.flags == 7, "{len} bytes");
             // A found value can be changed and stored again.
@@ -361,7 +355,7 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
         }
         for buffer in &mut all {
             until_up(|| cache.set_registered(b"last", buffer, Ttl::NEVER, 0).is_ok());
-            assert!(was_shown(buffer));
+            assert!(buffer.is_readable_by_servers());
         }
         assert!(is_all(&later.get(b"last").expect("answered").expect("stored").value, 0x55));
     }
@@ -390,7 +384,7 @@ fn other_way(address: &str) {
     for len in [0, 10, 11, 100_000] {
         put(&mut buffer, &value[..len]);
         cache.set_registered(b"key", &mut buffer, Ttl::NEVER, 4).expect("stored");
-        assert!(buffer.value() == &value[..len] && !was_shown(&buffer));
+        assert!(buffer.value() == &value[..len] && !buffer.is_readable_by_servers());
         let mut request = cache.request();
         request.iset_registered("other", buffer, Ttl::NEVER, 4);
         assert!(matches!(request.wait().result, Ok(Outcome::Stored)));

@@ -1,13 +1,14 @@
 //! Access to the bytes of a region.
 //!
-//! The region is memory that other processes (and the server's other threads) read while it is written, so no
-//! reference to it is ever formed: words go through atomics, and bytes through the two copy routines here, which
-//! are the only ones. A copy that races with a writer yields bytes of no meaning, never undefined behaviour in the
-//! caller; the reader's validation (generation, slot, checksum) decides whether they count.
+//! Other processes and the server's other threads read the region while it is written. Words are therefore accessed
+//! through atomics, and bytes through the two copy routines of this file. A copy that races with a writer yields
+//! meaningless bytes, never undefined behaviour in the caller; the reader's validation (generation, slot, checksum)
+//! rejects them. The one function that forms a reference, the unsafe [`Memory::bytes`], is for bytes that cannot change
+//! while it lives: those of a pinned or locked item, and of a record that is not yet published.
 //!
-//! Accesses of different widths meet on the same bytes here, and Rust's memory model does not say what that means. On
-//! x86-64 the copies are assembly, for which the processor's rules hold: each aligned word arrives whole, and in
-//! order. Elsewhere they are atomics of the widest size that fits.
+//! Accesses of different widths overlap here, which Rust's memory model leaves undefined. On x86-64 the copies are
+//! assembly, so the processor's rules apply: each aligned word arrives whole and in order. On other targets the copies
+//! are atomics of the widest size that fits.
 
 #[cfg(not(loom))]
 pub use real::Memory;
@@ -36,10 +37,10 @@ mod real {
         len: u64,
     }
 
-    // SAFETY: the mapping outlives every `Memory` over it (contract of `new`), and all access is by atomics or by
+    // SAFETY: the mapping outlives every `Memory` over it (contract of `new`), and all safe access is by atomics or by
     // the copy routines, which any thread may run at any time.
     unsafe impl Send for Memory {}
-    // SAFETY: as for Send.
+    // SAFETY: as for Send: shared access is by atomics and the copy routines too.
     unsafe impl Sync for Memory {}
 
     impl Memory {
@@ -47,8 +48,8 @@ mod real {
         ///
         /// # Safety
         /// `base` is aligned to 64 bytes and points to `len` bytes that stay mapped, readable and (unless the caller
-        /// only reads) writable for as long as the value or a copy of it lives, and nobody holds a reference into
-        /// them while they are written.
+        /// only reads) writable for as long as the value or a copy of it lives, and no reference into them exists
+        /// while they are written.
         pub unsafe fn new(base: NonNull<u8>, len: u64) -> Memory {
             assert_eq!(base.as_ptr() as usize % 64, 0, "a region is aligned to cache lines");
             Memory { base, len }
@@ -286,15 +287,16 @@ mod real {
             }
         }
 
-        /// The bytes themselves, for the kernel to send or for a checksum.
+        /// Returns a reference to the bytes, for the kernel to send or for a checksum.
         ///
         /// # Safety
-        /// Nobody writes these bytes while the slice lives: they belong to a published item whose segment is pinned
-        /// or whose slot is locked, or to a record not yet published, and exclude its state word.
+        /// No thread or process writes these bytes while the slice lives: they belong to a published item whose segment
+        /// is pinned or whose slot is locked, or to a record that is not yet published, and exclude its state word.
         #[inline]
         pub unsafe fn bytes<'a>(&self, offset: u64, len: usize) -> &'a [u8] {
             let start = self.at(offset, len as u64);
-            // SAFETY: in bounds; not written meanwhile, and mapped as long, by this function's own contract.
+            // SAFETY: `at` checked the bounds, and `new` that the region stays mapped; the caller guarantees that
+            // nothing writes these bytes while the slice lives.
             unsafe { std::slice::from_raw_parts(start, len) }
         }
 

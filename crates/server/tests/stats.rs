@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 
-use common::{Client, Scratch, packet, serve};
+use common::{Client, Scratch, TestServer, packet, serve};
 
 const GENERAL: &str = "pid uptime time version libevent pointer_size rusage_user rusage_system max_connections \
     curr_connections total_connections rejected_connections connection_structures response_obj_oom response_obj_count \
@@ -166,7 +166,7 @@ fn changes(c: &mut Client<TcpStream>, request: &str, answer: &str, expected: &[(
 }
 
 #[test]
-fn each_command_counts_what_memcached_counts() {
+fn commands_count_as_in_memcached() {
     let server = serve("");
     let mut c = server.connect();
     let c = &mut c;
@@ -186,6 +186,12 @@ fn each_command_counts_what_memcached_counts() {
     changes(c, "append a 0 0 1\r\ny\r\n", "STORED\r\n", &[("cmd_set", 1)]);
     changes(c, "cas a 0 0 1 99999\r\nx\r\n", "EXISTS\r\n", &[("cmd_set", 1), ("cas_badval", 1)]);
     changes(c, "cas none 0 0 1 1\r\nx\r\n", "NOT_FOUND\r\n", &[("cmd_set", 1), ("cas_misses", 1)]);
+    arithmetic_and_meta_commands_count(c);
+    deletes_count(c);
+    binary_commands_count(&server, c);
+}
+
+fn arithmetic_and_meta_commands_count(c: &mut Client<TcpStream>) {
     changes(c, "ms a 1 E5\r\n1\r\n", "HD\r\n", &[("cmd_set", 1), ("cmd_meta", 1)]);
     changes(c, "cas a 0 0 1 5\r\n1\r\n", "STORED\r\n", &[("cmd_set", 1), ("cas_hits", 1)]);
     changes(c, "incr a 1\r\n", "2\r\n", &[("incr_hits", 1)]);
@@ -204,6 +210,9 @@ fn each_command_counts_what_memcached_counts() {
         "HD W\r\n",
         &[("cmd_meta", 1), ("cmd_get", 1), ("get_hits", 1), ("curr_items", 1)],
     );
+}
+
+fn deletes_count(c: &mut Client<TcpStream>) {
     changes(c, "delete new\r\n", "DELETED\r\n", &[("delete_hits", 1), ("curr_items", -1)]);
     changes(c, "delete new\r\n", "NOT_FOUND\r\n", &[("delete_misses", 1)]);
     changes(c, "md new\r\n", "NF\r\n", &[("delete_misses", 1), ("cmd_meta", 1)]);
@@ -223,7 +232,9 @@ fn each_command_counts_what_memcached_counts() {
         "STORED\r\nOK\r\nEND\r\n",
         &[("cmd_set", 1), ("cmd_flush", 1), ("cmd_get", 1), ("get_misses", 1), ("get_flushed", 1)],
     );
-    // Binary clients are counted alike.
+}
+
+fn binary_commands_count(server: &TestServer, c: &mut Client<TcpStream>) {
     let mut binary = server.connect();
     binary.say(
         [

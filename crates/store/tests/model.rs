@@ -131,47 +131,9 @@ impl Model {
                 }
             }
             Op::Upload { key, len, finish } => self.upload(key, len, finish),
-            Op::Add { key, len } => {
-                let value = self.next_value(len);
-                let there = self.look(key).is_some();
-                let write = plain(NewValue::Is(Value::Bytes(&value)));
-                let done = self.handle.mutate(&name(key), |existing| match existing.info {
-                    Ok(_) => (Change::Keep, false),
-                    Err(_) => (Change::Write(write), true),
-                });
-                match done {
-                    Ok((added, written)) => {
-                        assert_eq!(added, !there);
-                        if added {
-                            self.known
-                                .insert(key, MetadataCache { value, flags: 0, expiry: 0, cas: written.cas });
-                        }
-                    }
-                    Err(_) => self.refused(),
-                }
-            }
+            Op::Add { key, len } => self.add(key, len),
             Op::Join { key, len, after, uploaded } => self.join(key, len, after, uploaded),
-            Op::Cas { key, len, right } => {
-                let value = self.next_value(len);
-                let Some(known) = self.look(key) else { return };
-                let wanted = if right { known.cas } else { known.cas + 1 };
-                let write = plain(NewValue::Is(Value::Bytes(&value)));
-                let done = self.handle.mutate(&name(key), |existing| match existing.info {
-                    Ok(info) if info.cas == wanted => (Change::Write(write), Some(true)),
-                    Ok(_) => (Change::Keep, Some(false)),
-                    Err(_) => (Change::Keep, None),
-                });
-                match done {
-                    Ok((Some(true), written)) => {
-                        assert!(right);
-                        self.known
-                            .insert(key, MetadataCache { value, flags: 0, expiry: 0, cas: written.cas });
-                    }
-                    Ok((Some(false), _)) => assert!(!right),
-                    Ok((None, _)) => assert!(self.may_forget),
-                    Err(_) => self.refused(),
-                }
-            }
+            Op::Cas { key, len, right } => self.compare_and_swap(key, len, right),
             Op::Touch { key, ttl } => self.touch(key, ttl),
             Op::Delete { key } => {
                 let there = self.look(key).is_some();
@@ -196,6 +158,46 @@ impl Model {
                 }
             }
             Op::Maintain => self.handle.maintain(),
+        }
+    }
+
+    fn add(&mut self, key: u16, len: usize) {
+        let value = self.next_value(len);
+        let there = self.look(key).is_some();
+        let write = plain(NewValue::Is(Value::Bytes(&value)));
+        let done = self.handle.mutate(&name(key), |existing| match existing.info {
+            Ok(_) => (Change::Keep, false),
+            Err(_) => (Change::Write(write), true),
+        });
+        match done {
+            Ok((added, written)) => {
+                assert_eq!(added, !there);
+                if added {
+                    self.known.insert(key, MetadataCache { value, flags: 0, expiry: 0, cas: written.cas });
+                }
+            }
+            Err(_) => self.refused(),
+        }
+    }
+
+    fn compare_and_swap(&mut self, key: u16, len: usize, right: bool) {
+        let value = self.next_value(len);
+        let Some(known) = self.look(key) else { return };
+        let wanted = if right { known.cas } else { known.cas + 1 };
+        let write = plain(NewValue::Is(Value::Bytes(&value)));
+        let done = self.handle.mutate(&name(key), |existing| match existing.info {
+            Ok(info) if info.cas == wanted => (Change::Write(write), Some(true)),
+            Ok(_) => (Change::Keep, Some(false)),
+            Err(_) => (Change::Keep, None),
+        });
+        match done {
+            Ok((Some(true), written)) => {
+                assert!(right);
+                self.known.insert(key, MetadataCache { value, flags: 0, expiry: 0, cas: written.cas });
+            }
+            Ok((Some(false), _)) => assert!(!right),
+            Ok((None, _)) => assert!(self.may_forget),
+            Err(_) => self.refused(),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Threads that overwrite, delete, expire and evict at full rate while others read. Every value tells its key and its
-//! version, so that a reader knows a wrong one, a torn one, and one that is older than a write answered before.
+//! Threads overwrite, delete, expire and evict at full rate while others read. Every value contains its key and version,
+//! so that a reader detects a wrong value, a torn value, and one older than a write that was answered before the read.
 #![cfg(not(loom))]
 
 mod common;
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{delete, get, set_with, store};
-use fabcache_store::{Expiry, Handle};
+use fabcache_store::{Expiry, Handle, Store};
 use fabcache_testbed::random::SplitMix64;
 
 const KEYS: usize = 3_000;
 const WRITERS: usize = 3;
 const READERS: usize = 3;
-/// A busy machine may take longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a run may go on until it has read and stored enough on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is known of one key: writes begun and answered. Each key has one writer.
+/// The versions of one key that were started and answered. Each key has one writer.
 #[derive(Default)]
 struct Versions {
     begun: AtomicU64,
@@ -31,7 +31,7 @@ fn key(i: usize) -> Vec<u8> {
     format!("key-{i:06}-{}", "p".repeat(i % 40)).into_bytes()
 }
 
-/// A value that says whose and which it is, all through.
+/// A value that repeats its key and version throughout.
 fn value(i: usize, version: u64, len: usize) -> Vec<u8> {
     let stamp = [(i as u64).to_le_bytes(), version.to_le_bytes()].concat();
     stamp.iter().copied().cycle().take(len.max(16)).collect()
@@ -43,88 +43,93 @@ fn check(i: usize, bytes: &[u8]) -> u64 {
     version
 }
 
+/// What all threads of one run share.
+struct Torture {
+    store: Arc<Store>,
+    versions: Vec<Versions>,
+    stop: AtomicBool,
+    reads: AtomicU64,
+    hits: AtomicU64,
+}
+
+impl Torture {
+    /// Returns whether enough was read and stored for the run to mean anything.
+    fn is_enough(&self) -> bool {
+        let (reads, hits) = (self.reads.load(Ordering::Relaxed), self.hits.load(Ordering::Relaxed));
+        reads > 1_000 && hits > reads / 10 && self.store.sums().total_items > 1_000
+    }
+
+    fn write(&self, writer: usize, len_max: usize) {
+        let store = &self.store;
+        let handle = Handle::new(store);
+        let mut random = SplitMix64::new(writer as u64 + 1);
+        while !self.stop.load(Ordering::Relaxed) {
+            let i = random.below(KEYS / WRITERS) * WRITERS + writer;
+            let known = &self.versions[i];
+            let version = known.begun.load(Ordering::Relaxed) + 1;
+            known.begun.store(version, Ordering::SeqCst);
+            let removes = random.below(8) == 0;
+            if removes {
+                delete(&handle, &key(i));
+            } else {
+                let len = if random.below(50) == 0 { random.below(len_max) } else { random.below(300) };
+                let ttl = [0, 0, 2, 30][random.below(4)];
+                let expiry = Expiry::from_client(ttl, store.now(), store.clock_origin());
+                set_with(&handle, &key(i), &value(i, version, len), 7, expiry).expect("eviction is allowed");
+            }
+            known.deleted.store(if removes { version } else { 0 }, Ordering::SeqCst);
+            known.answered.store(version, Ordering::SeqCst);
+        }
+    }
+
+    fn read(&self, reader: usize) {
+        let handle = Handle::new(&self.store);
+        let mut random = SplitMix64::new(reader as u64 + 100);
+        while !self.stop.load(Ordering::Relaxed) {
+            // Some keys are hot, so that readers and writers meet.
+            let i = if random.below(2) == 0 { random.below(10) } else { random.below(KEYS) };
+            let answered = self.versions[i].answered.load(Ordering::SeqCst);
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            let Some((info, bytes)) = get(&handle, &key(i)) else { continue };
+            self.hits.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(info.flags, 7);
+            let version = check(i, &bytes);
+            assert!(version >= answered, "key {i}: version {version} after {answered} was answered");
+            assert!(version <= self.versions[i].begun.load(Ordering::SeqCst));
+        }
+    }
+}
+
 fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
     let (store, clock) = store(memory_bytes, true, WRITERS + READERS + 1);
-    let versions: Arc<Vec<Versions>> = Arc::new((0..KEYS).map(|_| Versions::default()).collect());
-    let stop = Arc::new(AtomicBool::new(false));
-    // Reads and hits of each reader.
-    let counts: Arc<[[AtomicU64; 2]; READERS]> = Arc::default();
-    let sum = |which: usize| counts.iter().map(|of| of[which].load(Ordering::Relaxed)).sum::<u64>();
-    // So much at least, for anything to be said.
-    let is_enough = || {
-        let (reads, hits) = (sum(0), sum(1));
-        reads > 1_000 && hits > reads / 10 && store.sums().total_items > 1_000
+    let shared = Torture {
+        store,
+        versions: (0..KEYS).map(|_| Versions::default()).collect(),
+        stop: AtomicBool::new(false),
+        reads: AtomicU64::new(0),
+        hits: AtomicU64::new(0),
     };
+    let shared = &shared;
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let (store, versions, stop) = (Arc::clone(&store), Arc::clone(&versions), Arc::clone(&stop));
-            scope.spawn(move || {
-                let handle = Handle::new(&store);
-                let mut random = SplitMix64::new(writer as u64 + 1);
-                while !stop.load(Ordering::Relaxed) {
-                    let i = random.below(KEYS / WRITERS) * WRITERS + writer;
-                    let known = &versions[i];
-                    let version = known.begun.load(Ordering::Relaxed) + 1;
-                    known.begun.store(version, Ordering::SeqCst);
-                    let removes = random.below(8) == 0;
-                    if removes {
-                        delete(&handle, &key(i));
-                    } else {
-                        let len =
-                            if random.below(50) == 0 { random.below(len_max) } else { random.below(300) };
-                        let ttl = [0, 0, 2, 30][random.below(4)];
-                        let expiry = Expiry::from_client(ttl, store.now(), store.clock_origin());
-                        set_with(&handle, &key(i), &value(i, version, len), 7, expiry)
-                            .expect("eviction is allowed");
-                    }
-                    known.deleted.store(if removes { version } else { 0 }, Ordering::SeqCst);
-                    known.answered.store(version, Ordering::SeqCst);
-                }
-            });
+            scope.spawn(move || shared.write(writer, len_max));
         }
-        let readers: Vec<_> = (0..READERS)
-            .map(|reader| {
-                let (store, versions, stop) = (Arc::clone(&store), Arc::clone(&versions), Arc::clone(&stop));
-                let counts = Arc::clone(&counts);
-                scope.spawn(move || {
-                    let handle = Handle::new(&store);
-                    let mut random = SplitMix64::new(reader as u64 + 100);
-                    let [reads, hits] = &counts[reader];
-                    while !stop.load(Ordering::Relaxed) {
-                        // Some keys are hot, so that readers and writers meet.
-                        let i = if random.below(2) == 0 { random.below(10) } else { random.below(KEYS) };
-                        let answered = versions[i].answered.load(Ordering::SeqCst);
-                        reads.fetch_add(1, Ordering::Relaxed);
-                        let Some((info, bytes)) = get(&handle, &key(i)) else { continue };
-                        hits.fetch_add(1, Ordering::Relaxed);
-                        assert_eq!(info.flags, 7);
-                        let version = check(i, &bytes);
-                        assert!(
-                            version >= answered,
-                            "key {i}: version {version} after {answered} was answered"
-                        );
-                        assert!(version <= versions[i].begun.load(Ordering::SeqCst));
-                    }
-                })
-            })
-            .collect();
-        let handle = Handle::new(&store);
+        let readers: Vec<_> = (0..READERS).map(|reader| scope.spawn(move || shared.read(reader))).collect();
+        let handle = Handle::new(&shared.store);
         let end = Instant::now() + time;
-        while Instant::now() < end || !is_enough() && Instant::now() < end + PATIENCE {
+        while Instant::now() < end || !shared.is_enough() && Instant::now() < end + TIME_LIMIT {
             std::thread::sleep(Duration::from_millis(20));
             clock.advance(1);
             handle.maintain();
         }
-        stop.store(true, Ordering::Relaxed);
+        shared.stop.store(true, Ordering::Relaxed);
         for reader in readers {
             reader.join().expect("no reader failed");
         }
     });
-    println!("{} reads, {} hits\n{:?}", sum(0), sum(1), store.sums());
-    assert!(is_enough());
-    // Quiet again, all that is left is right, and nothing leaks.
-    let handle_count = store.usage();
-    assert_eq!(handle_count.segments_pinned, 0);
+    println!("{:?} reads, {:?} hits\n{:?}", shared.reads, shared.hits, shared.store.sums());
+    assert!(shared.is_enough());
+    assert_eq!(shared.store.usage().segments_pinned, 0, "no pin is left behind");
 }
 
 fn seconds() -> Duration {

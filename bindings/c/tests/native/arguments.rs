@@ -21,15 +21,20 @@ fn addresses_are_looked_at() {
     call!(fabcache_close(null_mut()));
 }
 
+fn all_invalid(codes: &[Code]) {
+    for (number, code) in codes.iter().enumerate() {
+        assert_eq!(*code, Code::InvalidArgument, "call {number}: {}", last_error());
+    }
+}
+
 #[test]
-fn null_is_an_error_and_no_crash() {
+fn null_arguments_of_reads_are_errors() {
     let cache = Open::at(&["tcp://127.0.0.1:1"]);
     let (no, key, cache) = (null::<Cache>(), c"k".as_ptr(), cache.0.cast_const());
-    let request = call!(fabcache_request_new(cache));
     let (mut value, mut buffer) = (null_mut(), [0u8; 1]);
     let (value, buffer): (_, *mut c_void) = (&raw mut value, buffer.as_mut_ptr().cast());
     let beyond = usize::MAX;
-    for (number, code) in [
+    all_invalid(&[
         call!(fabcache_get(no, key, 1, buffer, 1, null_mut())),
         call!(fabcache_get(cache, null(), 1, buffer, 1, null_mut())),
         call!(fabcache_get(cache, key, beyond, buffer, 1, null_mut())),
@@ -46,6 +51,17 @@ fn null_is_an_error_and_no_crash() {
         call!(fabcache_get_many(cache, &raw const key, &raw const beyond, 1, Some(found), null_mut())),
         call!(fabcache_get_many(cache, &raw const key, &raw const beyond, 1, None, null_mut())),
         call!(fabcache_exists(no, key, 1)),
+    ]);
+}
+
+#[test]
+fn null_arguments_of_writes_are_errors() {
+    let cache = Open::at(&["tcp://127.0.0.1:1"]);
+    let (no, key, cache) = (null::<Cache>(), c"k".as_ptr(), cache.0.cast_const());
+    let mut buffer = [0u8; 1];
+    let buffer: *mut c_void = buffer.as_mut_ptr().cast();
+    let beyond = usize::MAX;
+    all_invalid(&[
         call!(fabcache_set(no, key, 1, buffer, 1, 0, 0)),
         call!(fabcache_set(cache, null(), 1, buffer, 1, 0, 0)),
         call!(fabcache_set(cache, key, 1, null(), 1, 0, 0)),
@@ -62,6 +78,14 @@ fn null_is_an_error_and_no_crash() {
         call!(fabcache_touch(no, key, 1, 1)),
         call!(fabcache_delete(no, key, 1)),
         call!(fabcache_delete(cache, null(), 1)),
+    ]);
+}
+
+#[test]
+fn null_arguments_of_server_calls_are_errors() {
+    let cache = Open::at(&["tcp://127.0.0.1:1"]);
+    let (no, key, cache) = (null::<Cache>(), c"k".as_ptr(), cache.0.cast_const());
+    all_invalid(&[
         call!(fabcache_flush(no, 0)),
         call!(fabcache_stats(no, null(), Some(stat), null_mut())),
         call!(fabcache_stats(cache, null(), None, null_mut())),
@@ -72,6 +96,20 @@ fn null_is_an_error_and_no_crash() {
         call!(fabcache_transports(cache, None, null_mut())),
         call!(fabcache_server_of(no, key, 1, null_mut())),
         call!(fabcache_server_of(cache, key, 1, null_mut())),
+    ]);
+    assert_eq!(call!(fabcache_server_count(no)), 0);
+    assert!(call!(fabcache_server_address(no, 0)).is_null());
+    call!(fabcache_free(null_mut()));
+}
+
+#[test]
+fn null_arguments_of_requests_are_errors() {
+    let cache = Open::at(&["tcp://127.0.0.1:1"]);
+    let (no, key, cache) = (null::<Cache>(), c"k".as_ptr(), cache.0.cast_const());
+    let request = call!(fabcache_request_new(cache));
+    let mut buffer = [0u8; 1];
+    let buffer: *mut c_void = buffer.as_mut_ptr().cast();
+    all_invalid(&[
         call!(fabcache_iset(null_mut(), key, 1, buffer, 1, 0, 0)),
         call!(fabcache_iset(request, null(), 1, buffer, 1, 0, 0)),
         call!(fabcache_bset(null_mut(), key, 1, buffer, 1, 0, 0)),
@@ -82,18 +120,10 @@ fn null_is_an_error_and_no_crash() {
         call!(fabcache_bget(request, null(), 1, buffer, 1)),
         call!(fabcache_test(null_mut())),
         call!(fabcache_wait(null_mut())),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        assert_eq!(code, Code::InvalidArgument, "call {number}: {}", last_error());
-    }
+    ]);
     assert_eq!(call!(fabcache_wait(request)), Code::NothingAsked);
     call!(fabcache_request_free(request));
-    assert_eq!(call!(fabcache_server_count(no)), 0);
-    assert!(call!(fabcache_server_address(no, 0)).is_null());
     assert!(call!(fabcache_request_new(no)).is_null());
     assert!(call!(fabcache_request_value(null(), null_mut())).is_null());
     call!(fabcache_request_free(null_mut()));
-    call!(fabcache_free(null_mut()));
 }

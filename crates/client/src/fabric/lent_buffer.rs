@@ -14,26 +14,26 @@ use std::sync::Arc;
 use fabcache_fabric::channel::LentMemory;
 use fabcache_fabric::{Domain, ReadableMemory, RegisteredMemory};
 
-/// Memory of a caller's.
+/// The memory of a registered buffer.
 #[derive(Debug)]
 pub enum CallerMemory {
-    /// Nobody else's.
-    ForkGuard(RegisteredMemory),
-    /// A server may read it, or might when somebody last looked.
-    ReadableMemory(Arc<ReadableMemory>),
+    /// Only this process accesses it.
+    Exclusive(RegisteredMemory),
+    /// A server may read it, or could when this was last checked.
+    Readable(Arc<ReadableMemory>),
 }
 
 impl CallerMemory {
-    /// Nobody else's.
+    /// Returns the memory for exclusive use.
     ///
     /// # Errors
-    /// A server may still read it.
+    /// A server may still read it; the memory is returned unchanged.
     pub fn reclaim(self) -> Result<RegisteredMemory, CallerMemory> {
         match self {
-            CallerMemory::ForkGuard(memory) => Ok(memory),
-            CallerMemory::ReadableMemory(shown) => Arc::try_unwrap(shown)
-                .map(ReadableMemory::into_registered)
-                .map_err(CallerMemory::ReadableMemory),
+            CallerMemory::Exclusive(memory) => Ok(memory),
+            CallerMemory::Readable(shown) => {
+                Arc::try_unwrap(shown).map(ReadableMemory::into_registered).map_err(CallerMemory::Readable)
+            }
         }
     }
 }
@@ -43,19 +43,19 @@ impl Deref for CallerMemory {
 
     fn deref(&self) -> &[u8] {
         match self {
-            CallerMemory::ForkGuard(memory) => memory,
-            CallerMemory::ReadableMemory(shown) => shown,
+            CallerMemory::Exclusive(memory) => memory,
+            CallerMemory::Readable(shown) => shown,
         }
     }
 }
 
-/// A value that is being sent, as it is until that is over.
+/// A value that must not change until it is sent.
 #[derive(Debug)]
 pub struct LentBuffer {
-    /// Where it lies.
+    /// The registered memory that holds it.
     memory: Option<CallerMemory>,
     value: Range<usize>,
-    /// Where it lies if it is not in registered memory.
+    /// The value, if it is not in registered memory.
     other: Vec<u8>,
     /// It could not be registered.
     is_refused: bool,
@@ -79,16 +79,16 @@ impl LentBuffer {
     /// For servers to read that are reached by this domain; none if it is to be copied.
     pub fn show(&mut self, domain: &Arc<Domain>) -> Option<(LentMemory, Arc<ReadableMemory>)> {
         let shown = match self.memory.take()? {
-            CallerMemory::ReadableMemory(shown) => shown,
-            CallerMemory::ForkGuard(memory) if self.is_refused => {
-                self.memory = Some(CallerMemory::ForkGuard(memory));
+            CallerMemory::Readable(shown) => shown,
+            CallerMemory::Exclusive(memory) if self.is_refused => {
+                self.memory = Some(CallerMemory::Exclusive(memory));
                 return None;
             }
-            CallerMemory::ForkGuard(memory) => match memory.show(domain) {
+            CallerMemory::Exclusive(memory) => match memory.show(domain) {
                 Ok(shown) => Arc::new(shown),
                 Err((memory, _)) => {
                     // It is asked for once: if there were room only later, a part would have been copied.
-                    (self.memory, self.is_refused) = (Some(CallerMemory::ForkGuard(memory)), true);
+                    (self.memory, self.is_refused) = (Some(CallerMemory::Exclusive(memory)), true);
                     return None;
                 }
             },
@@ -99,7 +99,7 @@ impl LentBuffer {
             key: remote.key,
             bytes: self.value.len() as u64,
         };
-        self.memory = Some(CallerMemory::ReadableMemory(Arc::clone(&shown)));
+        self.memory = Some(CallerMemory::Readable(Arc::clone(&shown)));
         Some((lent, shown))
     }
 

@@ -35,7 +35,7 @@ impl Wire {
 
     /// One of the first few.
     fn take(&mut self, random: &mut SplitMix64) -> Option<Vec<u8>> {
-        let index = random.below(self.messages.len().min(4));
+        let index = random.below(self.messages.len().clamp(1, 4));
         let message = self.messages.remove(index)?;
         self.receives -= 1;
         Some(message)
@@ -136,7 +136,7 @@ impl World {
     }
 
     fn refuses(&mut self) -> bool {
-        self.random.below(self.refuses_one_in) == 1
+        self.random.below(self.refuses_one_in.max(1)) == 1
     }
 
     // ---- what the drivers do ----
@@ -202,7 +202,7 @@ impl World {
             return false;
         }
         let (before, memory) =
-            whole[range.clone()].split_at(self.random.below(range.len().min(LENT_BEFORE_MAX)));
+            whole[range.clone()].split_at(self.random.below(range.len().clamp(1, LENT_BEFORE_MAX)));
         let number = self.moves as u64;
         let lent = LentMemory { address: number << 32, key: !number, bytes: memory.len() as u64 };
         let mut message = [0; MESSAGE_BYTES];
@@ -338,13 +338,13 @@ impl World {
 
     fn complete(&mut self) {
         if !self.reads.is_empty() {
-            let index = self.random.below(self.reads.len());
+            let index = self.random.below(self.reads.len().max(1));
             let (ticket, read) = self.reads.swap_remove(index);
             self.server.read_ended(ticket, self.memory(&read));
             self.moves += 1;
         }
         if !self.writes.is_empty() {
-            let index = self.random.below(self.writes.len());
+            let index = self.random.below(self.writes.len().max(1));
             let (ticket, piece, bytes) = self.writes.swap_remove(index);
             self.landing[piece.at..piece.at + piece.bytes].copy_from_slice(&bytes);
             self.server.put_ended(ticket);
