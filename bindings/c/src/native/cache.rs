@@ -1,31 +1,30 @@
-//! Clients, and the servers that they have.
+//! Clients and their servers.
 
 use std::ffi::{CString, c_char};
-use std::ptr::null_mut;
+use std::ptr::null;
 
 use fabcache_client::{Address, Client};
 
-use super::code::{Code, Fault, answer};
-use super::ffi;
+use super::code::{Code, Fault};
+use super::ffi::{answer_with, guarded_with, put};
 use super::options::Options;
-use crate::guarded;
 
-/// Many servers as one cache. It may be shared among threads, all of which may call at once.
+/// A client of many servers that together are one cache. Threads may share it and call it concurrently.
 pub struct Cache {
     client: Client,
-    /// The servers, in the order in which they were given.
+    /// The servers, in the order in which they were passed.
     addresses: Vec<Address>,
-    /// The same for C.
+    /// Their texts for C.
     names: Vec<CString>,
 }
 
 impl Cache {
-    /// The client library's own.
+    /// Returns the client of the Rust library.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Returns the servers' names, in the order in which they were given.
+    /// Returns the servers' names, in the order in which they were passed.
     pub(super) fn names(&self) -> &[CString] {
         &self.names
     }
@@ -34,7 +33,7 @@ impl Cache {
         let client = Client::new(addresses, options)?;
         let addresses: Result<Vec<Address>, _> = addresses.iter().map(|address| address.parse()).collect();
         let addresses = addresses?;
-        // They came as C's texts, so there is no NUL in them.
+        // They were C texts, so they contain no NUL.
         let names = addresses.iter().map(|address| CString::new(address.to_string()).unwrap_or_default());
         Ok(Cache { client, names: names.collect(), addresses })
     }
@@ -53,26 +52,11 @@ pub unsafe extern "C" fn fabcache_open(
     options: *const Options,
     cache: *mut *mut Cache,
 ) -> Code {
-    answer(|| {
-        let cache = ffi::wanted(cache, "cache")?;
-        // SAFETY: `cache` is the caller's, as `native` says.
-        unsafe { ffi::give(cache, null_mut()) };
-        // SAFETY: `addresses` is the caller's, as `native` says.
-        let addresses = unsafe { ffi::slice(addresses, count, "addresses") }?;
-        let text = |address: &*const c_char| {
-            // SAFETY: so is each text among them.
-            unsafe { ffi::text(*address, "an address") }
-        };
-        let addresses: Vec<&str> = addresses.iter().map(text).collect::<Result<_, _>>()?;
-        let options = if options.is_null() {
-            fabcache_client::Options::default()
-        } else {
-            // SAFETY: `options` is the caller's, as `native` says.
-            unsafe { ffi::shared(options, "options") }?.client_options()
-        };
-        let opened = Box::into_raw(Box::new(Cache::open(&addresses, options)?));
-        // SAFETY: `cache` is the caller's, as `native` says.
-        unsafe { ffi::give(cache, opened) };
+    answer_with!((
+        cache: cleared_out(cache), addresses: addresses(addresses, count), options: optional(options)
+    ) => {
+        let options = options.map(Options::client_options).unwrap_or_default();
+        put(cache, Box::into_raw(Box::new(Cache::open(&addresses, options)?)));
         Ok(Code::Ok)
     })
 }
@@ -81,35 +65,23 @@ pub unsafe extern "C" fn fabcache_open(
 /// they hold what they need.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_close(cache: *mut Cache) {
-    guarded((), || {
-        if !cache.is_null() {
-            // SAFETY: not NULL, so it came from `Box::into_raw` in `fabcache_open`; by the header the caller gives it
-            // up here.
-            drop(unsafe { Box::from_raw(cache) });
-        }
-    });
+    guarded_with!((), (cache: given_up(cache)) => drop(cache));
 }
 
-/// How many servers the client has; 0 for NULL.
+/// Returns the number of the client's servers; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_server_count(cache: *const Cache) -> usize {
-    // SAFETY: `cache` is the caller's, as `native` says.
-    guarded(0, || unsafe { ffi::shared(cache, "cache") }.map_or(0, |cache| cache.names.len()))
+    guarded_with!(0, (cache: shared(cache)) => cache.names.len())
 }
 
-/// The address of a server, which are numbered from 0 on as they were given. Valid until the client is closed; NULL if there
-/// is no such server.
+/// Returns the address of a server. Servers are numbered from 0 in the order in which they were passed. The text is valid until
+/// the client is closed; NULL if there is no such server.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_server_address(cache: *const Cache, server: usize) -> *const c_char {
-    guarded(std::ptr::null(), || {
-        // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { ffi::shared(cache, "cache") };
-        let name = cache.ok().and_then(|cache| cache.names.get(server));
-        name.map_or(std::ptr::null(), |name| name.as_ptr())
-    })
+    guarded_with!(null(), (cache: shared(cache)) => cache.names.get(server).map_or(null(), |name| name.as_ptr()))
 }
 
-/// The number of the server that has a key is put into *server.
+/// Puts the number of the server that is responsible for a key into *server.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_server_of(
     cache: *const Cache,
@@ -117,17 +89,11 @@ pub unsafe extern "C" fn fabcache_server_of(
     key_length: usize,
     server: *mut usize,
 ) -> Code {
-    answer(|| {
-        // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { ffi::shared(cache, "cache") }?;
-        // SAFETY: `key` is the caller's, as `native` says.
-        let key = unsafe { ffi::key(key, key_length) }?;
-        let server = ffi::wanted(server, "server")?;
+    answer_with!((cache: shared(cache), key: key(key, key_length), server: required_out(server)) => {
         let address = cache.client.address_of(key)?;
         let number = cache.addresses.iter().position(|known| known == address);
-        let number = number.ok_or_else(|| Fault::new(Code::Internal, "a server that was not given"))?;
-        // SAFETY: `server` is the caller's, as `native` says.
-        unsafe { ffi::give(server, number) };
+        let number = number.ok_or_else(|| Fault::new(Code::Internal, "the key maps to an unknown server"))?;
+        put(server, number);
         Ok(Code::Ok)
     })
 }

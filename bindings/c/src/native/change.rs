@@ -1,15 +1,15 @@
-//! Changing what is stored: numbers, times to live, and whether it is there at all.
+//! Arithmetic, touch and delete.
 
 use std::ffi::c_char;
 
 use fabcache_client::{Client, Error, Ttl};
 
 use super::cache::Cache;
-use super::code::{Code, answer};
-use super::ffi;
+use super::code::{Code, Fault};
+use super::ffi::{Out, answer_with, put};
 
-/// Adds to a number that is stored in decimal digits; beyond 64 bits it begins again at 0. The new one is put into *number,
-/// unless that is NULL. FABCACHE_REFUSED if what is stored is no number.
+/// Adds to a stored decimal number, which wraps at 64 bits. The new number is put into *number, unless that is NULL.
+/// FABCACHE_REFUSED if the stored value is not a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_incr(
     cache: *const Cache,
@@ -18,11 +18,11 @@ pub unsafe extern "C" fn fabcache_incr(
     delta: u64,
     number: *mut u64,
 ) -> Code {
-    // SAFETY: all are the caller's, as `native` says.
-    unsafe { arithmetic(cache, key, key_length, number, |client, key| client.incr(key, delta)) }
+    answer_with!((cache: shared(cache), key: key(key, key_length), number: out(number)) =>
+        arithmetic(cache.client().incr(key, delta), number))
 }
 
-/// As fabcache_incr(), but subtracts, and does not go below 0.
+/// As fabcache_incr(), but subtracts; the result is not below 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_decr(
     cache: *const Cache,
@@ -31,11 +31,11 @@ pub unsafe extern "C" fn fabcache_decr(
     delta: u64,
     number: *mut u64,
 ) -> Code {
-    // SAFETY: all are the caller's, as `native` says.
-    unsafe { arithmetic(cache, key, key_length, number, |client, key| client.decr(key, delta)) }
+    answer_with!((cache: shared(cache), key: key(key, key_length), number: out(number)) =>
+        arithmetic(cache.client().decr(key, delta), number))
 }
 
-/// As fabcache_incr(); where there is no such key, initial is stored and put into *number, and expires as expiration says (see
+/// As fabcache_incr(); if the key is absent, initial is stored and put into *number, and expires as expiration says (see
 /// fabcache_set()).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_incr_or_set(
@@ -47,14 +47,13 @@ pub unsafe extern "C" fn fabcache_incr_or_set(
     expiration: i64,
     number: *mut u64,
 ) -> Code {
-    let ask = |client: &Client, key: &[u8]| {
-        client.incr_or_set(key, delta, initial, Ttl::exact(expiration)).map(Some)
-    };
-    // SAFETY: all are the caller's, as `native` says.
-    unsafe { arithmetic(cache, key, key_length, number, ask) }
+    answer_with!((cache: shared(cache), key: key(key, key_length), number: out(number)) => {
+        let ttl = Ttl::exact(expiration);
+        arithmetic(cache.client().incr_or_set(key, delta, initial, ttl).map(Some), number)
+    })
 }
 
-/// As fabcache_decr(); where there is no such key, initial is stored and put into *number, and expires as expiration says (see
+/// As fabcache_decr(); if the key is absent, initial is stored and put into *number, and expires as expiration says (see
 /// fabcache_set()).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_decr_or_set(
@@ -66,14 +65,13 @@ pub unsafe extern "C" fn fabcache_decr_or_set(
     expiration: i64,
     number: *mut u64,
 ) -> Code {
-    let ask = |client: &Client, key: &[u8]| {
-        client.decr_or_set(key, delta, initial, Ttl::exact(expiration)).map(Some)
-    };
-    // SAFETY: all are the caller's, as `native` says.
-    unsafe { arithmetic(cache, key, key_length, number, ask) }
+    answer_with!((cache: shared(cache), key: key(key, key_length), number: out(number)) => {
+        let ttl = Ttl::exact(expiration);
+        arithmetic(cache.client().decr_or_set(key, delta, initial, ttl).map(Some), number)
+    })
 }
 
-/// From now on the item expires as expiration says (see fabcache_set()).
+/// Sets an item's expiration (see fabcache_set()).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_touch(
     cache: *const Cache,
@@ -81,56 +79,22 @@ pub unsafe extern "C" fn fabcache_touch(
     key_length: usize,
     expiration: i64,
 ) -> Code {
-    let touch = |client: &Client, key: &[u8]| client.touch(key, Ttl::exact(expiration));
-    // SAFETY: all are the caller's, as `native` says.
-    unsafe { change(cache, key, key_length, touch) }
+    answer_with!((cache: shared(cache), key: key(key, key_length)) =>
+        found(cache.client().touch(key, Ttl::exact(expiration))))
 }
 
-/// Removes a key.
+/// Deletes a key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_delete(cache: *const Cache, key: *const c_char, key_length: usize) -> Code {
-    // SAFETY: all are the caller's, as `native` says.
-    unsafe { change(cache, key, key_length, Client::delete) }
+    answer_with!((cache: shared(cache), key: key(key, key_length)) => found(Client::delete(cache.client(), key)))
 }
 
-/// Changes an item, if it is there.
-///
-/// # Safety
-/// All arguments are as `native` says.
-unsafe fn change(
-    cache: *const Cache,
-    key: *const c_char,
-    key_length: usize,
-    ask: impl FnOnce(&Client, &[u8]) -> Result<bool, Error>,
-) -> Code {
-    answer(|| {
-        // SAFETY: as this function's.
-        let cache = unsafe { ffi::shared(cache, "cache") }?;
-        // SAFETY: as this function's.
-        let key = unsafe { ffi::key(key, key_length) }?;
-        Ok(if ask(cache.client(), key)? { Code::Ok } else { Code::NotFound })
-    })
+fn found(is_found: Result<bool, Error>) -> Result<Code, Fault> {
+    Ok(if is_found? { Code::Ok } else { Code::NotFound })
 }
 
-/// Changes a number, if there is one.
-///
-/// # Safety
-/// All arguments are as `native` says.
-unsafe fn arithmetic(
-    cache: *const Cache,
-    key: *const c_char,
-    key_length: usize,
-    number: *mut u64,
-    ask: impl FnOnce(&Client, &[u8]) -> Result<Option<u64>, Error>,
-) -> Code {
-    answer(|| {
-        // SAFETY: as this function's.
-        let cache = unsafe { ffi::shared(cache, "cache") }?;
-        // SAFETY: as this function's.
-        let key = unsafe { ffi::key(key, key_length) }?;
-        let Some(new) = ask(cache.client(), key)? else { return Ok(Code::NotFound) };
-        // SAFETY: as this function's.
-        unsafe { ffi::give(number, new) };
-        Ok(Code::Ok)
-    })
+fn arithmetic(result: Result<Option<u64>, Error>, number: Out<'_, u64>) -> Result<Code, Fault> {
+    let Some(new) = result? else { return Ok(Code::NotFound) };
+    put(number, new);
+    Ok(Code::Ok)
 }

@@ -1,4 +1,4 @@
-//! What functions return, and the texts of failures.
+//! Return codes and error texts.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -9,57 +9,57 @@ use fabcache_client::{Error, Failure};
 
 use crate::guarded;
 
-/// What a function came to. Up to FABCACHE_BUFFER_TOO_SMALL these are answers; from FABCACHE_INVALID_ARGUMENT on they are
-/// failures, of which fabcache_last_error() tells more.
+/// The result of a function. Codes up to FABCACHE_BUFFER_TOO_SMALL are answers; those from FABCACHE_INVALID_ARGUMENT on are
+/// failures, which fabcache_last_error() describes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// It is done, or found.
+    /// Done, or found.
     Ok = 0,
-    /// There is no such key.
+    /// The key is absent.
     NotFound = 1,
-    /// It is not stored: the key was there for fabcache_add(), or was not for fabcache_replace(), fabcache_append() or
+    /// Not stored: the key was present for fabcache_add(), or absent for fabcache_replace(), fabcache_append() or
     /// fabcache_prepend().
     NotStored = 2,
-    /// It is not stored: another changed the item since it was read (fabcache_cas()).
+    /// Not stored: another client changed the item since it was read (fabcache_cas()).
     Exists = 3,
-    /// The operation is not over yet.
+    /// The operation has not ended.
     InProgress = 4,
     /// The value was found and is longer than the buffer, into which nothing was written.
     BufferTooSmall = 5,
 
-    /// An argument is NULL that must not be, or a number is out of its range.
+    /// An argument is NULL where that is not allowed, or a number is out of range.
     InvalidArgument = 16,
     /// A server address is invalid.
     BadAddress = 17,
-    /// No server is named.
+    /// No server was passed.
     NoServers = 18,
-    /// A key has 1 to 250 bytes.
+    /// The key is empty, longer than 250 bytes, or has bytes that the protocol does not allow.
     BadKey = 19,
-    /// A value is longer than any server takes.
+    /// The value is longer than any server accepts.
     BadValue = 20,
-    /// Nothing was asked for with this request object.
+    /// No operation was started with this request object.
     NothingAsked = 21,
     /// The server cannot be reached.
     Unreachable = 22,
-    /// The connection broke. Whether the server did what was asked is not known.
+    /// The connection broke. The request may or may not have taken effect.
     Broken = 23,
-    /// No answer came in time. Whether the server did what was asked is not known.
+    /// The server did not answer in time. The request may or may not have taken effect.
     TimedOut = 24,
-    /// The server answered what the protocol does not know. Whether it did what was asked is not known.
+    /// The server's answer violates the protocol. The request may or may not have taken effect.
     Protocol = 25,
-    /// The server failed of late and is not asked again yet.
+    /// The server failed recently and counts as down.
     Down = 26,
-    /// All servers failed of late.
+    /// All servers failed recently and count as down.
     AllDown = 27,
-    /// The server refuses: its memory is full or not shared, the value is too large for it, the stored value is not a
-    /// number, or as its text says.
+    /// The server refused: its memory is full or not shared, the value is too large for it, the stored value is not a
+    /// number, or the reason in its text.
     Refused = 28,
-    /// Some servers failed; what the others answered was told.
+    /// Some servers failed; the answers of the others were passed on.
     Partial = 29,
-    /// There is no memory for the value.
+    /// Memory for the value could not be allocated.
     OutOfMemory = 30,
-    /// A fault of the library.
+    /// An internal error of the library.
     Internal = 31,
 }
 
@@ -94,30 +94,30 @@ impl Code {
             Code::Ok => c"done",
             Code::NotFound => c"not found",
             Code::NotStored => c"not stored",
-            Code::Exists => c"changed by another since it was read",
+            Code::Exists => c"changed by another client since it was read",
             Code::InProgress => c"in progress",
             Code::BufferTooSmall => c"the buffer is too small for the value",
-            Code::InvalidArgument => c"an argument is none of those that it may be",
-            Code::BadAddress => c"no address of a server",
-            Code::NoServers => c"no server is named",
-            Code::BadKey => c"no key that servers take",
-            Code::BadValue => c"a value longer than servers take",
-            Code::NothingAsked => c"nothing was asked for with this request",
+            Code::InvalidArgument => c"invalid argument",
+            Code::BadAddress => c"invalid server address",
+            Code::NoServers => c"no servers",
+            Code::BadKey => c"invalid key",
+            Code::BadValue => c"value too long",
+            Code::NothingAsked => c"no operation was started with this request",
             Code::Unreachable => c"cannot connect",
-            Code::Broken => c"the connection broke",
-            Code::TimedOut => c"no answer in time",
-            Code::Protocol => c"an answer that is none",
-            Code::Down => c"the server failed of late and is not asked again yet",
-            Code::AllDown => c"all servers failed of late",
-            Code::Refused => c"the server refuses",
+            Code::Broken => c"connection broke",
+            Code::TimedOut => c"timed out",
+            Code::Protocol => c"protocol violation in the answer",
+            Code::Down => c"server is down after recent failures",
+            Code::AllDown => c"all servers are down after recent failures",
+            Code::Refused => c"server refused the request",
             Code::Partial => c"some servers failed",
             Code::OutOfMemory => c"out of memory",
-            Code::Internal => c"a fault of the library",
+            Code::Internal => c"internal error",
         }
     }
 }
 
-/// A failure, told in full.
+/// A failure with its text.
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     code: Code,
@@ -129,15 +129,15 @@ impl Fault {
         Fault { code, text: text.into() }
     }
 
-    /// An argument that may not be NULL is.
+    /// An argument is NULL where that is not allowed.
     pub(super) fn null(what: &str) -> Fault {
         Fault::new(Code::InvalidArgument, format!("{what} is NULL"))
     }
 
-    /// Leaves the text to [`fabcache_last_error`], and returns the code.
-    pub(super) fn tell(&self) -> Code {
+    /// Stores the text for [`fabcache_last_error`] and returns the code.
+    pub(super) fn report(&self) -> Code {
         let text = CString::new(self.text.replace('\0', "\\0")).unwrap_or_default();
-        // A thread that is about to end has nobody left to ask.
+        // A thread that is ending has no such memory any more.
         let _ = LAST_ERROR.try_with(|last| last.replace(text));
         self.code
     }
@@ -175,30 +175,30 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Runs what a function does, and has its failure told. No panic leaves it.
+/// Runs a function's body and stores the text of a failure. Catches panics.
 pub(super) fn answer(body: impl FnOnce() -> Result<Code, Fault>) -> Code {
     let done = guarded(Err(None), || body().map_err(Some));
     done.unwrap_or_else(|fault| {
-        let panicked = || Fault::new(Code::Internal, "a fault of the library: it panicked; stderr has more");
-        guarded(Code::Internal, || fault.unwrap_or_else(panicked).tell())
+        let panicked = || Fault::new(Code::Internal, "internal error: the library panicked; stderr has the details");
+        guarded(Code::Internal, || fault.unwrap_or_else(panicked).report())
     })
 }
 
-/// A code in words: a constant, never NULL, also for numbers that are no code.
+/// Returns a code's meaning: a constant, never NULL, also for numbers that are not codes.
 #[unsafe(no_mangle)]
 pub extern "C" fn fabcache_error_text(code: c_int) -> *const c_char {
     let known = Code::ALL.into_iter().find(|known| *known as c_int == code);
-    known.map_or(c"no code of fabcache", Code::text).as_ptr()
+    known.map_or(c"unknown fabcache code", Code::text).as_ptr()
 }
 
-/// What made the last call of this thread that failed do so, with the server's name and the cause; empty if none has. Valid
-/// until the thread's next call that fails, or its end.
+/// Returns why this thread's last failed call failed, with the server's name and the cause; empty if none failed. Valid until
+/// the thread's next failing call, or its end.
 #[unsafe(no_mangle)]
 pub extern "C" fn fabcache_last_error() -> *const c_char {
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The library's version, such as "0.1.0".
+/// Returns the library's version, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn fabcache_version() -> *const c_char {
     const VERSION: &CStr =

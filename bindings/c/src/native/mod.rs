@@ -1,22 +1,21 @@
 //! `fabcache_*`: the C functions over [`fabcache_client::Client`], declared in `include/fabcache.h`.
 //!
-//! The header is made from this folder by `cargo xtask header`, and what is documented here is documented there: for C
-//! readers, in C's words.
+//! `cargo xtask header` generates the header from this folder, doc comments included; they address C programmers.
 //!
 //! # Preconditions of every function
 //!
-//! The header says so to its callers, and each SAFETY comment here leans on it. An argument that points is NULL, or
+//! The header states them for callers, and the one conversion of arguments ([`ffi`]) relies on them. A pointer is NULL, or
 //!
 //! - points to what its type says (a handle: one from `fabcache_open` and the like that was not freed), or to as many
 //!   bytes or elements as the argument beside it says;
 //! - is valid and unchanged by others until the function returns; an output is not accessed by others meanwhile;
 //! - a text ends with a NUL.
 //!
-//! NULL is looked for before anything else, and is an error where there must be something ([`Code::InvalidArgument`]).
+//! A function checks for NULL first, and returns [`Code::InvalidArgument`] where it is not allowed.
 //! Clients and options may be read by many threads at once; a request object or a buffer belongs to one thread at a time.
 //!
-//! Numbers that choose one of a few come as C's `int`, not as enumerations: C lets any number pass for one.
-#![allow(clippy::missing_safety_doc, reason = "what is asked for is the same of all, and told above")]
+//! Choices are passed as C's `int`, not as enumerations, because C accepts any number for an enumeration.
+#![allow(clippy::missing_safety_doc, reason = "all functions have the preconditions above")]
 
 mod buffer;
 pub mod cache;

@@ -1,4 +1,4 @@
-//! A client's options.
+//! The options of a client.
 
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
@@ -6,71 +6,70 @@ use std::time::Duration;
 use fabcache_client::distribution::{Hash, Hashing, Names, Placement, Weights};
 use fabcache_client::{Credentials, Distribution, Fabric, Protocol};
 
-use super::code::{Code, Fault, answer};
-use super::ffi;
+use super::code::{Code, Fault};
+use super::ffi::{answer_with, guarded_with};
 use crate::guarded;
 
 /// Options of a client: made by fabcache_options_new(), read by fabcache_open(). One thread at a time may change
 /// them.
 #[derive(Default)]
 pub struct Options {
-    /// But for the distribution.
+    /// All options except the distribution.
     base: fabcache_client::Options,
     placement: Placement,
-    /// None: that of the distribution.
+    /// `None`: the default of the distribution.
     hash: Option<Hash>,
     namespace_bytes: usize,
     sort_hosts: bool,
 }
 
-/// Whether servers that are reached by a Unix socket are asked for their memory: fabcache_options_shared_memory().
+/// Whether a client of a Unix socket uses the server's shared memory: fabcache_options_shared_memory().
 #[repr(C)]
 pub enum SharedMemory {
-    /// Where they share it; else the socket does. So it is if nothing is set.
+    /// The client uses it if the server offers it, else the socket. The default.
     Offered = 0,
-    /// It must be shared: otherwise calls fail with FABCACHE_REFUSED, and fabcache_last_error() says why.
+    /// The client requires it: otherwise calls fail with FABCACHE_REFUSED, and fabcache_last_error() says why.
     Required = 1,
-    /// Never.
+    /// The client uses the socket only.
     Never = 2,
 }
 
-/// How values are got from servers whose address begins with fab://: fabcache_options_fabric().
+/// How a client reads values from servers whose address begins with fab://: fabcache_options_fabric().
 #[repr(C)]
 pub enum FabricMode {
-    /// As has taken less time lately; by requests where the provider needs the server's help with reads. So it is if nothing
-    /// is set.
+    /// The way that was faster recently; requests if the provider needs the server's help with reads. The default.
     Auto = 0,
-    /// They are read from the server's memory, without the server.
+    /// RDMA reads from the server's memory, without its CPU.
     OneSided = 1,
-    /// The server is asked.
+    /// Requests to the server.
     Request = 2,
 }
 
-/// What is spoken with servers over sockets: fabcache_options_protocol().
+/// The protocol over sockets: fabcache_options_protocol().
 #[repr(C)]
 pub enum Spoken {
-    /// The meta protocol, or the text protocol with servers and proxies that do not know it. So it is if nothing is set.
+    /// The meta protocol, or the text protocol with servers and proxies that do not support it. The default.
     Auto = 0,
-    /// The meta protocol, of memcached from 1.6 on.
+    /// The meta protocol of memcached 1.6 and later.
     Meta = 1,
-    /// The binary protocol. fabcache_options_credentials() are those of SASL then.
+    /// The binary protocol. fabcache_options_credentials() sets the SASL credentials.
     Binary = 2,
-    /// The text protocol, in which a key with a space or a control character is FABCACHE_BAD_KEY.
+    /// The text protocol. A key with a space or a control character is FABCACHE_BAD_KEY.
     Text = 3,
 }
 
 /// How keys are mapped to servers, as libmemcached does: fabcache_options_distribution().
 #[repr(C)]
 pub enum Mapping {
-    /// The hash modulo the number of servers. So it is if nothing is set.
+    /// The hash modulo the number of servers. The default.
     Modula = 0,
-    /// Consistent hashing, where weights count as soon as one is not 1.
+    /// Consistent hashing; weights apply as soon as one differs from 1.
     Ketama = 1,
-    /// Consistent hashing with weights, and with MD5 unless fabcache_options_hash() says otherwise.
+    /// Consistent hashing with weights, and with MD5 unless fabcache_options_hash() sets another hash.
     KetamaWeighted = 2,
-    /// Consistent hashing, with the names that spymemcached gives to servers.
+    /// Consistent hashing with spymemcached's names of servers.
     KetamaSpy = 3,
-    /// Each time any server.
+    /// A random server for each operation.
     Random = 4,
 }
 
@@ -78,7 +77,7 @@ pub enum Mapping {
 #[repr(C)]
 #[allow(non_camel_case_types, reason = "C's names are made of these, and would run numbers together")]
 pub enum HashName {
-    /// Bob Jenkins's one at a time, libmemcached's default.
+    /// Bob Jenkins's one-at-a-time hash, libmemcached's default.
     OneAtATime = 0,
     /// MD5.
     Md5 = 1,
@@ -101,7 +100,7 @@ pub enum HashName {
 }
 
 impl Options {
-    /// As the client library takes them.
+    /// Returns the options for the Rust client.
     pub(super) fn client_options(&self) -> fabcache_client::Options {
         let hashing = Hashing {
             hash: self.hash.unwrap_or_default(),
@@ -113,7 +112,7 @@ impl Options {
     }
 }
 
-/// Options with their defaults, to be freed with fabcache_options_free(). NULL only for a fault of the library.
+/// Returns the default options; free them with fabcache_options_free(). NULL only for an internal error.
 #[unsafe(no_mangle)]
 pub extern "C" fn fabcache_options_new() -> *mut Options {
     guarded(std::ptr::null_mut(), || Box::into_raw(Box::default()))
@@ -122,31 +121,30 @@ pub extern "C" fn fabcache_options_new() -> *mut Options {
 /// Frees options; NULL is allowed. Clients that were opened with them keep their settings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_free(options: *mut Options) {
-    guarded((), || {
-        if !options.is_null() {
-            // SAFETY: not NULL, so it came from `Box::into_raw` in `fabcache_options_new`; by the header the caller
-            // gives it up here.
-            drop(unsafe { Box::from_raw(options) });
-        }
-    });
+    guarded_with!((), (options: given_up(options)) => drop(options));
 }
 
-/// How long connecting may take, in milliseconds from 1 on; 1000 if not set.
+/// Sets the connect timeout in milliseconds, at least 1; the default is 1000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_connect_timeout_ms(options: *mut Options, ms: u32) -> Code {
-    // SAFETY: `options` is the caller's, as `native` says.
-    unsafe { change(options, |options| at_least_1(ms, |time| options.base.connect_timeout = time)) }
+    answer_with!((options: exclusive(options)) => {
+        options.base.connect_timeout = at_least_1(ms)?;
+        Ok(Code::Ok)
+    })
 }
 
-/// How long a call may take, for each server that it asks, in milliseconds from 1 on; 5000 if not set.
+/// Sets the timeout of a call for each server that it asks, in milliseconds, at least 1; the default is 5000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_timeout_ms(options: *mut Options, ms: u32) -> Code {
-    // SAFETY: `options` is the caller's, as `native` says.
-    unsafe { change(options, |options| at_least_1(ms, |time| options.base.timeout = time)) }
+    answer_with!((options: exclusive(options)) => {
+        options.base.timeout = at_least_1(ms)?;
+        Ok(Code::Ok)
+    })
 }
 
-/// After how many failures, one after the other, a server is down, from 1 on (1 if not set), and for how many milliseconds
-/// (2000). Calls for its keys fail at once meanwhile; or, with auto_eject not 0, its keys belong to the other servers.
+/// Sets after how many consecutive failures a server counts as down (at least 1; the default is 1), and for how many
+/// milliseconds (default 2000). Until then calls for its keys fail at once; with auto_eject not 0, the other servers take
+/// over its keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_failures(
     options: *mut Options,
@@ -163,12 +161,11 @@ pub unsafe extern "C" fn fabcache_options_failures(
         options.base.auto_eject = auto_eject != 0;
         Ok(())
     };
-    // SAFETY: `options` is the caller's, as `native` says.
-    unsafe { change(options, set) }
+    answer_with!((options: exclusive(options)) => set(options).map(|()| Code::Ok))
 }
 
-/// Whether servers that are reached by a Unix socket are asked for their memory: one of FABCACHE_SHARED_MEMORY_OFFERED,
-/// _REQUIRED, _NEVER.
+/// Sets whether a client of a Unix socket uses the server's shared memory: FABCACHE_SHARED_MEMORY_OFFERED, _REQUIRED or
+/// _NEVER.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_shared_memory(options: *mut Options, shared_memory: c_int) -> Code {
     const OFFERED: c_int = SharedMemory::Offered as c_int;
@@ -183,11 +180,10 @@ pub unsafe extern "C" fn fabcache_options_shared_memory(options: *mut Options, s
         };
         Ok(())
     };
-    // SAFETY: `options` is the caller's, as `native` says.
-    unsafe { change(options, set) }
+    answer_with!((options: exclusive(options)) => set(options).map(|()| Code::Ok))
 }
 
-/// Sets how servers are used whose address begins with fab://. mode is one of FABCACHE_FABRIC_MODE_AUTO, _ONE_SIDED,
+/// Sets how the client uses servers whose address begins with fab://. mode is one of FABCACHE_FABRIC_MODE_AUTO, _ONE_SIDED,
 /// _REQUEST. provider and interface are libfabric's names, or NULL for the server's provider and the interface that
 /// leads there; both are copied. With or_tcp not 0, TCP is used where the fabric is not available, and
 /// fabcache_transports() says why; otherwise calls fail with FABCACHE_REFUSED then.
@@ -202,38 +198,22 @@ pub unsafe extern "C" fn fabcache_options_fabric(
     const AUTO: c_int = FabricMode::Auto as c_int;
     const ONE_SIDED: c_int = FabricMode::OneSided as c_int;
     const REQUEST: c_int = FabricMode::Request as c_int;
-    let set = |options: &mut Options| {
+    answer_with!((
+        options: exclusive(options), provider: optional_text(provider), interface: optional_text(interface)
+    ) => {
         let mode = match mode {
             AUTO => fabcache_client::FabricMode::Auto,
             ONE_SIDED => fabcache_client::FabricMode::OneSided,
             REQUEST => fabcache_client::FabricMode::Request,
             other => return Err(none("a mode of the fabric", other)),
         };
-        // SAFETY: `provider` is the caller's, as `native` says.
-        let provider = unsafe { name(provider, "provider") }?;
-        // SAFETY: `interface` is the caller's, as `native` says.
-        let interface = unsafe { name(interface, "interface") }?;
+        let (provider, interface) = (provider.map(String::from), interface.map(String::from));
         options.base.fabric = Fabric { mode, provider, interface, or_tcp: or_tcp != 0 };
-        Ok(())
-    };
-    // SAFETY: `options` is the caller's, as `native` says.
-    unsafe { change(options, set) }
+        Ok(Code::Ok)
+    })
 }
 
-/// A name that may be left out.
-///
-/// # Safety
-/// As [`ffi::text`], unless it is null.
-unsafe fn name(text: *const c_char, what: &'static str) -> Result<Option<String>, Fault> {
-    if text.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: as this function's.
-    unsafe { ffi::text(text, what) }.map(|text| Some(text.into()))
-}
-
-/// What is spoken with servers over sockets: one of FABCACHE_PROTOCOL_AUTO, _META, _BINARY, _TEXT. Through shared memory it
-/// makes no difference.
+/// Sets the protocol over sockets: FABCACHE_PROTOCOL_AUTO, _META, _BINARY or _TEXT. It does not concern shared memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_protocol(options: *mut Options, protocol: c_int) -> Code {
     const AUTO: c_int = Spoken::Auto as c_int;
@@ -250,11 +230,11 @@ pub unsafe extern "C" fn fabcache_options_protocol(options: *mut Options, protoc
         };
         Ok(())
     };
-    // SAFETY: `options` is the caller's, as `native` says.
-    unsafe { change(options, set) }
+    answer_with!((options: exclusive(options)) => set(options).map(|()| Code::Ok))
 }
 
-/// How keys are mapped to servers: one of FABCACHE_DISTRIBUTION_MODULA and so on. Clients of one cache must agree.
+/// Sets how keys are mapped to servers: one of FABCACHE_DISTRIBUTION_MODULA and so on. All clients of a cache must use the
+/// same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_distribution(options: *mut Options, distribution: c_int) -> Code {
     const MODULA: c_int = Mapping::Modula as c_int;
@@ -276,11 +256,10 @@ pub unsafe extern "C" fn fabcache_options_distribution(options: *mut Options, di
         };
         Ok(())
     };
-    // SAFETY: `options` is the caller's, as `native` says.
-    unsafe { change(options, set) }
+    answer_with!((options: exclusive(options)) => set(options).map(|()| Code::Ok))
 }
 
-/// The hash of keys: one of FABCACHE_HASH_ONE_AT_A_TIME and so on.
+/// Sets the hash of keys: one of FABCACHE_HASH_ONE_AT_A_TIME and so on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_hash(options: *mut Options, hash: c_int) -> Code {
     /// By their numbers in [`HashName`].
@@ -301,12 +280,11 @@ pub unsafe extern "C" fn fabcache_options_hash(options: *mut Options, hash: c_in
         options.hash = Some(*known.ok_or_else(|| none("a hash", hash))?);
         Ok(())
     };
-    // SAFETY: `options` is the caller's, as `native` says.
-    unsafe { change(options, set) }
+    answer_with!((options: exclusive(options)) => set(options).map(|()| Code::Ok))
 }
 
-/// So many bytes at a key's start are not hashed (0 if not set), as libmemcached does with its namespace; and with sort_hosts
-/// not 0, servers are taken in the order of host and port rather than as they are given.
+/// Excludes the first namespace_length bytes of a key from its hash (default 0), as libmemcached does for its namespace. With
+/// sort_hosts not 0, servers are sorted by host and port instead of kept in the order passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_mapping(
     options: *mut Options,
@@ -318,53 +296,37 @@ pub unsafe extern "C" fn fabcache_options_mapping(
         options.sort_hosts = sort_hosts != 0;
         Ok(())
     };
-    // SAFETY: `options` is the caller's, as `native` says.
-    unsafe { change(options, set) }
+    answer_with!((options: exclusive(options)) => set(options).map(|()| Code::Ok))
 }
 
-/// Sets the user and password for servers whose clients authenticate. Both texts are copied; user NULL removes them.
+/// Sets the user and password for servers that require authentication. Both texts are copied; user NULL removes them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_credentials(
     options: *mut Options,
     user: *const c_char,
     password: *const c_char,
 ) -> Code {
-    let set = |options: &mut Options| {
-        options.base.credentials = if user.is_null() {
-            None
-        } else {
-            // SAFETY: `user` is the caller's, as `native` says.
-            let user = unsafe { ffi::text(user, "user") }?;
-            // SAFETY: `password` is the caller's, as `native` says.
-            let password = unsafe { ffi::text(password, "password") }?;
-            Some(Credentials { user: user.into(), password: password.into() })
+    answer_with!((
+        options: exclusive(options), user: optional_text(user), password: optional_text(password)
+    ) => {
+        options.base.credentials = match (user, password) {
+            (None, _) => None,
+            (Some(_), None) => return Err(Fault::null("password")),
+            (Some(user), Some(password)) => {
+                Some(Credentials { user: user.into(), password: password.into() })
+            }
         };
-        Ok(())
-    };
-    // SAFETY: `options` is the caller's, as `native` says.
-    unsafe { change(options, set) }
-}
-
-/// Changes options.
-///
-/// # Safety
-/// As [`ffi::exclusive`].
-unsafe fn change(options: *mut Options, change: impl FnOnce(&mut Options) -> Result<(), Fault>) -> Code {
-    answer(|| {
-        // SAFETY: as this function's.
-        let options = unsafe { ffi::exclusive(options, "options") }?;
-        change(options).map(|()| Code::Ok)
+        Ok(Code::Ok)
     })
 }
 
-fn at_least_1(ms: u32, set: impl FnOnce(Duration)) -> Result<(), Fault> {
+fn at_least_1(ms: u32) -> Result<Duration, Fault> {
     if ms == 0 {
-        return Err(Fault::new(Code::InvalidArgument, "0 ms is no time in which anything could be answered"));
+        return Err(Fault::new(Code::InvalidArgument, "a timeout of 0 ms; it must be at least 1 ms"));
     }
-    set(Duration::from_millis(ms.into()));
-    Ok(())
+    Ok(Duration::from_millis(ms.into()))
 }
 
 fn none(what: &str, number: c_int) -> Fault {
-    Fault::new(Code::InvalidArgument, format!("{number} is not {what}; fabcache.h has those that there are"))
+    Fault::new(Code::InvalidArgument, format!("{number} is not {what}; fabcache.h lists the valid ones"))
 }

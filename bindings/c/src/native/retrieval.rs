@@ -1,19 +1,17 @@
-//! Reading.
+//! Reading values.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
-use std::ptr::null_mut;
 
 use fabcache_client::{Found, Ttl};
 
 use super::cache::Cache;
-use super::code::{Code, Fault, answer};
-use super::ffi;
+use super::code::{Code, Fault};
+use super::ffi::{CallerBuffer, Out, answer_with, put};
 use super::servers::some_failed;
 use crate::guarded;
 
-/// Bytes of memory for values that a thread keeps from call to call: those of memcached's largest value if nobody says
-/// otherwise.
+/// Bytes of memory that a thread keeps from call to call for values: memcached's default for the largest value.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
 
 /// The metadata of a found value.
@@ -22,15 +20,15 @@ const SCRATCH_BYTES_MAX: usize = 1 << 20;
 pub struct Item {
     /// Bytes of the value.
     pub length: usize,
-    /// Tells this version of it from others, for fabcache_cas().
+    /// The version of the item, for fabcache_cas().
     pub cas: u64,
     /// The flags that it was stored with, for the client's own use.
     pub flags: u32,
 }
 
-/// Told of each value that fabcache_get_many() finds: context is the caller's, key the number of the key. value and item are
+/// Called by fabcache_get_many() for each value found. context is the caller's, key the index of the key. value and item are
 /// valid until it returns, and value is not NUL-terminated. It may call the library, but must not close the client that calls
-/// it, and must return: by longjmp() or a C++ exception it must not leave.
+/// it. It must return normally, not by longjmp() or a C++ exception.
 pub type FoundCallback =
     Option<unsafe extern "C" fn(context: *mut c_void, key: usize, value: *const c_void, item: *const Item)>;
 
@@ -46,16 +44,12 @@ pub unsafe extern "C" fn fabcache_get(
     buffer_size: usize,
     item: *mut Item,
 ) -> Code {
-    answer(|| {
-        ffi::buffer(buffer, buffer_size)?;
-        // SAFETY: `buffer` and `item` are the caller's, as `native` says.
-        let hand_over = |value: &mut Vec<u8>, found| unsafe { fill(buffer, buffer_size, item, value, found) };
-        // SAFETY: `cache` and `key` are the caller's, as `native` says.
-        unsafe { read(cache, key, key_length, None, hand_over) }
-    })
+    answer_with!((
+        cache: shared(cache), key: key(key, key_length), buffer: buffer(buffer, buffer_size), item: out(item)
+    ) => read(cache, key, None, |value, found| fill(buffer, item, value, found)))
 }
 
-/// As fabcache_get(), and from now on the item expires as expiration says (see fabcache_set()), also if the buffer is too small.
+/// As fabcache_get(), and sets the item's expiration (see fabcache_set()), also if the buffer is too small.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_get_and_touch(
     cache: *const Cache,
@@ -66,16 +60,12 @@ pub unsafe extern "C" fn fabcache_get_and_touch(
     buffer_size: usize,
     item: *mut Item,
 ) -> Code {
-    answer(|| {
-        ffi::buffer(buffer, buffer_size)?;
-        // SAFETY: `buffer` and `item` are the caller's, as `native` says.
-        let hand_over = |value: &mut Vec<u8>, found| unsafe { fill(buffer, buffer_size, item, value, found) };
-        // SAFETY: `cache` and `key` are the caller's, as `native` says.
-        unsafe { read(cache, key, key_length, Some(Ttl::exact(expiration)), hand_over) }
-    })
+    answer_with!((
+        cache: shared(cache), key: key(key, key_length), buffer: buffer(buffer, buffer_size), item: out(item)
+    ) => read(cache, key, Some(Ttl::exact(expiration)), |value, found| fill(buffer, item, value, found)))
 }
 
-/// Reads a key's value into memory of its own, which is put into *value and to be freed with fabcache_free(). A NUL that
+/// Reads a key's value into memory that the library allocates and puts into *value; free it with fabcache_free(). A NUL that
 /// item->length does not count follows the value. After anything but FABCACHE_OK, *value is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_get_alloc(
@@ -85,18 +75,11 @@ pub unsafe extern "C" fn fabcache_get_alloc(
     value: *mut *mut c_char,
     item: *mut Item,
 ) -> Code {
-    answer(|| {
-        let value = ffi::wanted(value, "value")?;
-        // SAFETY: `value` is the caller's, as `native` says.
-        unsafe { ffi::give(value, null_mut()) };
-        // SAFETY: `value` and `item` are the caller's, as `native` says.
-        let hand_over = |bytes: &mut Vec<u8>, found| unsafe { allocate(value, item, bytes, found) };
-        // SAFETY: `cache` and `key` are the caller's, as `native` says.
-        unsafe { read(cache, key, key_length, None, hand_over) }
-    })
+    answer_with!((value: cleared_out(value), cache: shared(cache), key: key(key, key_length), item: out(item)) =>
+        read(cache, key, None, |bytes, found| allocate(value, item, bytes, found)))
 }
 
-/// As fabcache_get_alloc(), and from now on the item expires as expiration says (see fabcache_set()).
+/// As fabcache_get_alloc(), and sets the item's expiration (see fabcache_set()).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_get_and_touch_alloc(
     cache: *const Cache,
@@ -106,26 +89,19 @@ pub unsafe extern "C" fn fabcache_get_and_touch_alloc(
     value: *mut *mut c_char,
     item: *mut Item,
 ) -> Code {
-    answer(|| {
-        let value = ffi::wanted(value, "value")?;
-        // SAFETY: `value` is the caller's, as `native` says.
-        unsafe { ffi::give(value, null_mut()) };
-        // SAFETY: `value` and `item` are the caller's, as `native` says.
-        let hand_over = |bytes: &mut Vec<u8>, found| unsafe { allocate(value, item, bytes, found) };
-        // SAFETY: `cache` and `key` are the caller's, as `native` says.
-        unsafe { read(cache, key, key_length, Some(Ttl::exact(expiration)), hand_over) }
-    })
+    answer_with!((value: cleared_out(value), cache: shared(cache), key: key(key, key_length), item: out(item)) =>
+        read(cache, key, Some(Ttl::exact(expiration)), |bytes, found| allocate(value, item, bytes, found)))
 }
 
-/// Frees what fabcache_get_alloc() or fabcache_get_and_touch_alloc() gave; NULL is nothing.
+/// Frees a value of fabcache_get_alloc() or fabcache_get_and_touch_alloc(); NULL is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_free(value: *mut c_void) {
     // SAFETY: `value` is NULL or came from malloc(3) in `allocate`; by the header the caller gives it up here.
     guarded((), || unsafe { libc::free(value) });
 }
 
-/// Reads many keys, asking all servers at once, and calls found for each key that exists, in any order. The keys are
-/// those at keys, their lengths at key_lengths; both have count elements. Absent keys are not reported.
+/// Reads many keys, asking all servers at once, and calls found for each key that exists, in any order. keys has count
+/// pointers to keys, key_lengths their count lengths. Absent keys are not reported.
 ///
 /// FABCACHE_PARTIAL: some of the servers failed, and their keys were not reported. If all failed, the code is that of
 /// the first.
@@ -138,56 +114,31 @@ pub unsafe extern "C" fn fabcache_get_many(
     found: FoundCallback,
     context: *mut c_void,
 ) -> Code {
-    answer(|| {
-        // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { ffi::shared(cache, "cache") }?;
-        let found = found.ok_or_else(|| Fault::null("found"))?;
-        // SAFETY: `keys` is the caller's, as `native` says.
-        let keys = unsafe { ffi::slice(keys, count, "keys") }?;
-        // SAFETY: `key_lengths` is the caller's, as `native` says.
-        let lengths = unsafe { ffi::slice(key_lengths, count, "key_lengths") }?;
-        let key = |(key, length): (&*const c_char, &usize)| {
-            // SAFETY: so is each key among them.
-            unsafe { ffi::key(*key, *length) }
-        };
-        let keys: Vec<&[u8]> = keys.iter().zip(lengths).map(key).collect::<Result<_, _>>()?;
+    answer_with!((cache: shared(cache), found: callback(found), keys: keys(keys, key_lengths, count)) => {
         let failed = cache.client().get_each(&keys, |number, Found { value, flags, cas }| {
             let item = Item { length: value.len(), cas, flags };
-            // SAFETY: `found` is the caller's function of this type, and may be called with any number of one of his keys,
-            // and with what is valid until it returns; `context` he has for it.
+            // SAFETY: the caller declares that `found` accepts its `context` and any index below `count`; value and
+            // item are valid until it returns.
             unsafe { found(context, number, value.as_ptr().cast(), &raw const item) }
         })?;
         some_failed(failed, cache.names().len())
     })
 }
 
-/// Whether there is anything for a key: FABCACHE_OK or FABCACHE_NOT_FOUND. Over a socket no value comes for it.
+/// Returns FABCACHE_OK if the key is present, else FABCACHE_NOT_FOUND. No value is transferred.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_exists(cache: *const Cache, key: *const c_char, key_length: usize) -> Code {
-    answer(|| {
-        // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { ffi::shared(cache, "cache") }?;
-        // SAFETY: `key` is the caller's, as `native` says.
-        let key = unsafe { ffi::key(key, key_length) }?;
-        Ok(if cache.client().contains(key)? { Code::Ok } else { Code::NotFound })
-    })
+    answer_with!((cache: shared(cache), key: key(key, key_length)) =>
+        Ok(if cache.client().contains(key)? { Code::Ok } else { Code::NotFound }))
 }
 
-/// Reads a value, and hands it over where there is one.
-///
-/// # Safety
-/// `cache` and `key` are as `native` says of arguments.
-unsafe fn read(
-    cache: *const Cache,
-    key: *const c_char,
-    key_length: usize,
+/// Reads a value, and passes it to `hand_over` if the key is present.
+fn read(
+    cache: &Cache,
+    key: &[u8],
     ttl: Option<Ttl>,
     hand_over: impl FnOnce(&mut Vec<u8>, Item) -> Code,
 ) -> Result<Code, Fault> {
-    // SAFETY: as this function's.
-    let cache = unsafe { ffi::shared(cache, "cache") }?;
-    // SAFETY: as this function's.
-    let key = unsafe { ffi::key(key, key_length) }?;
     let mut value = SCRATCH.try_with(Cell::take).unwrap_or_default();
     let code = match cache.client().get_into(key, ttl, &mut value)? {
         Some(Found { value, flags, cas }) => {
@@ -197,7 +148,7 @@ unsafe fn read(
         None => Code::NotFound,
     };
     if value.capacity() <= SCRATCH_BYTES_MAX {
-        // A thread that is about to end needs none.
+        // A thread that is ending has no such memory any more.
         let _ = SCRATCH.try_with(|scratch| scratch.set(value));
     }
     if code == Code::OutOfMemory {
@@ -207,40 +158,33 @@ unsafe fn read(
 }
 
 thread_local! {
-    /// Memory into which values are read.
+    /// The memory into which values are read.
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Into the caller's buffer.
-///
-/// # Safety
-/// `buffer` and `item` are as `native` says of arguments.
-unsafe fn fill(buffer: *mut c_void, size: usize, item: *mut Item, value: &[u8], found: Item) -> Code {
-    // SAFETY: as this function's.
-    unsafe { ffi::give(item, found) };
-    // SAFETY: as this function's.
-    if unsafe { ffi::fill(buffer, size, value) } { Code::Ok } else { Code::BufferTooSmall }
+/// Copies a value into the caller's buffer.
+fn fill(buffer: CallerBuffer, item: Out<'_, Item>, value: &[u8], found: Item) -> Code {
+    put(item, found);
+    if buffer.fill(value) { Code::Ok } else { Code::BufferTooSmall }
 }
 
-/// Into memory of malloc(3), with a NUL behind it.
-///
-/// # Safety
-/// `to` and `item` are as `native` says of arguments.
-unsafe fn allocate(to: *mut *mut c_char, item: *mut Item, value: &mut Vec<u8>, found: Item) -> Code {
+/// Copies a value, and a NUL behind it, into memory of malloc(3).
+fn allocate(to: Out<'_, *mut c_char>, item: Out<'_, Item>, value: &mut Vec<u8>, found: Item) -> Code {
     // With the NUL it is one block to copy.
     value.push(0);
-    // SAFETY: malloc takes any number.
-    let memory = unsafe { libc::malloc(value.len()) };
-    if memory.is_null() {
-        return Code::OutOfMemory;
-    }
-    // SAFETY: the memory is not NULL and has as many bytes, which nobody else knows of.
-    unsafe { ffi::fill(memory, value.len(), value) };
-    // SAFETY: as this function's.
-    unsafe { ffi::give(item, found) };
-    // SAFETY: as this function's.
-    unsafe { ffi::give(to, memory.cast()) };
+    // SAFETY: malloc accepts any size. The copy goes into a block that is not NULL, as long as the value, and known to
+    // nobody else.
+    let memory = unsafe {
+        let memory = libc::malloc(value.len());
+        if memory.is_null() {
+            return Code::OutOfMemory;
+        }
+        std::ptr::copy_nonoverlapping(value.as_ptr(), memory.cast(), value.len());
+        memory
+    };
+    put(item, found);
+    put(to, memory.cast());
     Code::Ok
 }
 
-const _: () = assert!(size_of::<c_int>() == size_of::<Code>(), "a code is what C takes for an enumeration");
+const _: () = assert!(size_of::<c_int>() == size_of::<Code>(), "C represents a code as an int");

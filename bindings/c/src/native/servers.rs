@@ -1,15 +1,15 @@
-//! What is asked of all servers.
+//! Calls that concern all servers.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use fabcache_client::{Error, Transport};
 
 use super::cache::Cache;
-use super::code::{Code, Fault, answer};
-use super::ffi;
+use super::code::{Code, Fault};
+use super::ffi::answer_with;
 
-/// Told of each statistic by fabcache_stats(): of which server, what it is called, and its value. The texts are valid until it
-/// returns. It may call the library, and must return: by longjmp() or a C++ exception it must not leave.
+/// Called by fabcache_stats() for each statistic with its server, name and value. The texts are valid until it returns. It may
+/// call the library. It must return normally, not by longjmp() or a C++ exception.
 pub type StatCallback = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -19,47 +19,46 @@ pub type StatCallback = Option<
     ),
 >;
 
-/// Told of each server's version by fabcache_versions(). What holds for fabcache_stat_callback does for this.
+/// Called by fabcache_versions() for each server's version. The rules of fabcache_stat_callback apply.
 pub type VersionCallback =
     Option<unsafe extern "C" fn(context: *mut c_void, server: *const c_char, version: *const c_char)>;
 
-/// Told by fabcache_transports() how each server is reached: transport is one of FABCACHE_TRANSPORT_NONE and so on. why is NULL,
-/// or why memory is not shared, or the fabric not used, though that was asked for. What holds for fabcache_stat_callback does for this.
+/// Called by fabcache_transports() for each server. transport is one of FABCACHE_TRANSPORT_NONE and so on. why is NULL, or the
+/// reason why shared memory or the fabric is not used although it was requested. The rules of fabcache_stat_callback apply.
 pub type TransportCallback = Option<
     unsafe extern "C" fn(context: *mut c_void, server: *const c_char, transport: c_int, why: *const c_char),
 >;
 
-/// How a server is reached: fabcache_transports().
+/// The transport to a server: fabcache_transports().
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Nothing was connected yet.
+pub enum TransportKind {
+    /// Not connected yet.
     None = 0,
     /// Over TCP.
     Tcp = 1,
     /// Over a Unix socket.
     Unix = 2,
-    /// Items are read from its memory, and requests go through a channel in memory.
+    /// Shared memory: the client reads items itself, and sends requests through a channel in memory.
     SharedMemory = 3,
     /// Over the fabric.
     Fabric = 4,
 }
 
-/// Forgets everything on all servers, after delay seconds. The code is that of the first server that fails or refuses; the
-/// others were asked all the same.
+/// Invalidates all items on all servers after delay seconds. The code is that of the first server that fails or refuses; the
+/// others are asked nevertheless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_flush(cache: *const Cache, delay: u32) -> Code {
-    answer(|| {
-        // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { ffi::shared(cache, "cache") }?;
+    answer_with!((cache: shared(cache)) => {
         cache.client().flush(delay)?;
         Ok(Code::Ok)
     })
 }
 
-/// Calls stat for each statistic of each server, in their order: of a topic such as "items", or with topic NULL the usual ones.
+/// Calls stat for each statistic of each server, in the order of the servers: those of a topic such as "items", or the general
+/// statistics if topic is NULL.
 ///
-/// FABCACHE_PARTIAL: some of the servers failed. Where all did, the code is the first one's.
+/// FABCACHE_PARTIAL: some of the servers failed. If all failed, the code is that of the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_stats(
     cache: *const Cache,
@@ -67,108 +66,84 @@ pub unsafe extern "C" fn fabcache_stats(
     stat: StatCallback,
     context: *mut c_void,
 ) -> Code {
-    answer(|| {
-        // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { ffi::shared(cache, "cache") }?;
-        let stat = stat.ok_or_else(|| Fault::null("stat"))?;
-        let topic = if topic.is_null() {
-            ""
-        } else {
-            // SAFETY: `topic` is the caller's, as `native` says.
-            unsafe { ffi::text(topic, "topic") }?
-        };
-        each(cache, cache.client().stats(topic), |server, stats| {
-            for (name, value) in stats {
-                let (name, value) = (text(name), text(value));
-                // SAFETY: `stat` is the caller's function of this type, and the texts are valid until it returns; `context` he
-                // has for it.
-                unsafe { stat(context, server.as_ptr(), name.as_ptr(), value.as_ptr()) }
-            }
-        })
-    })
+    answer_with!((cache: shared(cache), stat: callback(stat), topic: optional_text(topic)) =>
+    each(cache, cache.client().stats(topic.unwrap_or_default()), |server, stats| {
+        for (name, value) in stats {
+            let (name, value) = (text(name), text(value));
+            // SAFETY: the caller declares that `stat` accepts its `context`; the texts are valid until it returns.
+            unsafe { stat(context, server.as_ptr(), name.as_ptr(), value.as_ptr()) }
+        }
+    }))
 }
 
-/// Calls version for each server's version, in their order.
+/// Calls version for each server's version, in the order of the servers.
 ///
-/// FABCACHE_PARTIAL: some of the servers failed. Where all did, the code is the first one's.
+/// FABCACHE_PARTIAL: some of the servers failed. If all failed, the code is that of the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_versions(
     cache: *const Cache,
     version: VersionCallback,
     context: *mut c_void,
 ) -> Code {
-    answer(|| {
-        // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { ffi::shared(cache, "cache") }?;
-        let version = version.ok_or_else(|| Fault::null("version"))?;
-        each(cache, cache.client().versions(), |server, said| {
-            let said = text(said);
-            // SAFETY: `version` is the caller's function of this type, and the texts are valid until it returns; `context` he
-            // has for it.
-            unsafe { version(context, server.as_ptr(), said.as_ptr()) }
-        })
-    })
+    answer_with!((cache: shared(cache), version: callback(version)) =>
+    each(cache, cache.client().versions(), |server, answered| {
+        let answered = text(answered);
+        // SAFETY: the caller declares that `version` accepts its `context`; the texts are valid until it returns.
+        unsafe { version(context, server.as_ptr(), answered.as_ptr()) }
+    }))
 }
 
-/// Has all servers log more, or less: 0 is little.
+/// Sets the log verbosity of all servers; 0 logs least.
 ///
-/// FABCACHE_PARTIAL: some of the servers failed. Where all did, the code is the first one's.
+/// FABCACHE_PARTIAL: some of the servers failed. If all failed, the code is that of the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_verbosity(cache: *const Cache, level: u32) -> Code {
-    answer(|| {
-        // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { ffi::shared(cache, "cache") }?;
-        each(cache, cache.client().verbosity(level), |_, ()| ())
-    })
+    answer_with!((cache: shared(cache)) => each(cache, cache.client().verbosity(level), |_, ()| ()))
 }
 
-/// Calls transport for each server, in their order: how it was last connected to. Nothing is connected for it.
+/// Calls transport for each server, in order, with the transport of its last connection. It makes no connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_transports(
     cache: *const Cache,
     transport: TransportCallback,
     context: *mut c_void,
 ) -> Code {
-    answer(|| {
-        // SAFETY: `cache` is the caller's, as `native` says.
-        let cache = unsafe { ffi::shared(cache, "cache") }?;
-        let transport = transport.ok_or_else(|| Fault::null("transport"))?;
-        for (server, way) in cache.names().iter().zip(cache.client().transports()) {
-            let (way, why) = match way {
-                None => (Way::None, None),
-                Some(Transport::Tcp) => (Way::Tcp, None),
-                Some(Transport::Unix { why }) => (Way::Unix, why.map(text)),
-                Some(Transport::SharedMemory) => (Way::SharedMemory, None),
-                Some(Transport::Fabric { .. }) => (Way::Fabric, None),
-                Some(Transport::InsteadOfFabric { why }) => (Way::Tcp, Some(text(why))),
+    answer_with!((cache: shared(cache), transport: callback(transport)) => {
+        for (server, used) in cache.names().iter().zip(cache.client().transports()) {
+            let (kind, why) = match used {
+                None => (TransportKind::None, None),
+                Some(Transport::Tcp) => (TransportKind::Tcp, None),
+                Some(Transport::Unix { why }) => (TransportKind::Unix, why.map(text)),
+                Some(Transport::SharedMemory) => (TransportKind::SharedMemory, None),
+                Some(Transport::Fabric { .. }) => (TransportKind::Fabric, None),
+                Some(Transport::InsteadOfFabric { why }) => (TransportKind::Tcp, Some(text(why))),
             };
             let why = why.as_deref().map_or(std::ptr::null(), CStr::as_ptr);
-            // SAFETY: `transport` is the caller's function of this type, and the texts are valid until it returns; `context`
-            // he has for it.
-            unsafe { transport(context, server.as_ptr(), way as c_int, why) }
+            // SAFETY: the caller declares that `transport` accepts its `context`; the texts are valid until it returns.
+            unsafe { transport(context, server.as_ptr(), kind as c_int, why) }
         }
         Ok(Code::Ok)
     })
 }
 
-/// Tells what each server that answered said.
+/// Calls `report` with each server and its answer.
 fn each<T>(
     cache: &Cache,
     answers: Vec<Result<T, Error>>,
-    mut tell: impl FnMut(&CStr, T),
+    mut report: impl FnMut(&CStr, T),
 ) -> Result<Code, Fault> {
     let servers = answers.len();
     let mut failed = Vec::new();
     for (server, answered) in cache.names().iter().zip(answers) {
         match answered {
-            Ok(said) => tell(server, said),
+            Ok(answer) => report(server, answer),
             Err(error) => failed.push(error),
         }
     }
     some_failed(failed, servers)
 }
 
-/// Returns the code of a call of which these servers failed.
+/// Returns the code of a call to `servers` servers, of which some failed.
 pub(super) fn some_failed(failed: Vec<Error>, servers: usize) -> Result<Code, Fault> {
     let count = failed.len();
     match failed.into_iter().next() {
@@ -181,7 +156,7 @@ pub(super) fn some_failed(failed: Vec<Error>, servers: usize) -> Result<Code, Fa
     }
 }
 
-/// A text for C, which cannot have a NUL inside.
+/// Returns a text for C, with NUL replaced by `\\0`.
 fn text(text: String) -> CString {
     CString::new(text).unwrap_or_else(|error| {
         let text = String::from_utf8_lossy(&error.into_vec()).replace('\0', "\\0");

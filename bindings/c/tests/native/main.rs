@@ -313,7 +313,7 @@ fn servers_tell_of_themselves() {
     let mut ways: Vec<(String, c_int, bool)> = Vec::new();
     let context = (&raw mut ways).cast();
     assert_eq!(call!(fabcache_transports(cache.0, Some(way), context)), Code::Ok);
-    assert!(ways.drain(..).all(|(_, way, _)| way == Way::None as c_int));
+    assert!(ways.drain(..).all(|(_, way, _)| way == TransportKind::None as c_int));
     let mut told: Vec<[String; 3]> = Vec::new();
     let stats = (&raw mut told).cast();
     assert_eq!(call!(fabcache_versions(cache.0, Some(said), stats)), Code::Ok);
@@ -327,8 +327,8 @@ fn servers_tell_of_themselves() {
     assert_eq!(call!(fabcache_stats(cache.0, c"a\nb".as_ptr(), Some(stat), stats)), Code::InvalidArgument);
     assert_eq!(call!(fabcache_verbosity(cache.0, 0)), Code::Ok);
     assert_eq!(call!(fabcache_transports(cache.0, Some(way), context)), Code::Ok);
-    let shared = (sharing.address.clone(), Way::SharedMemory as c_int, true);
-    assert_eq!(ways, [shared, (tcp.address.clone(), Way::Tcp as c_int, true)]);
+    let shared = (sharing.address.clone(), TransportKind::SharedMemory as c_int, true);
+    assert_eq!(ways, [shared, (tcp.address.clone(), TransportKind::Tcp as c_int, true)]);
 }
 
 #[test]
@@ -618,7 +618,7 @@ fn a_server_that_is_not_on_the_fabric_is_told_of_or_reached_by_tcp() {
     assert_eq!(cache.set("key", b"v"), Code::Ok);
     let mut ways: Vec<(String, c_int, bool)> = Vec::new();
     assert_eq!(call!(fabcache_transports(cache.0, Some(way), (&raw mut ways).cast())), Code::Ok);
-    assert_eq!(ways, [(address, Way::Tcp as c_int, false)]);
+    assert_eq!(ways, [(address, TransportKind::Tcp as c_int, false)]);
 }
 
 #[test]
@@ -634,7 +634,7 @@ fn options_are_heeded() {
     assert_eq!(cache.set("key", b"v"), Code::Ok);
     let mut ways: Vec<(String, c_int, bool)> = Vec::new();
     assert_eq!(call!(fabcache_transports(cache.0, Some(way), (&raw mut ways).cast())), Code::Ok);
-    assert_eq!(ways, [(sharing.address.clone(), Way::Unix as c_int, true)]);
+    assert_eq!(ways, [(sharing.address.clone(), TransportKind::Unix as c_int, true)]);
     let cache = Open::with(&[&keeping.address], options(SharedMemory::Required));
     assert_eq!(cache.set("key", b"v"), Code::Refused);
     assert!(last_error().starts_with(&keeping.address), "{}", last_error());
@@ -690,10 +690,10 @@ fn keys_of_a_server_that_is_down_go_to_others_if_that_is_wanted() {
 #[test]
 fn codes_have_texts() {
     let texts: Vec<String> = (-2..40).map(|code| text(fabcache_error_text(code))).collect();
-    let known: Vec<&String> = texts.iter().filter(|text| *text != "no code of fabcache").collect();
+    let known: Vec<&String> = texts.iter().filter(|text| *text != "unknown fabcache code").collect();
     assert_eq!(known.len(), 22);
     assert!(known.iter().all(|text| known.iter().filter(|other| other == &text).count() == 1), "{known:?}");
-    assert_eq!(text(fabcache_error_text(Code::TimedOut as c_int)), "no answer in time");
+    assert_eq!(text(fabcache_error_text(Code::TimedOut as c_int)), "timed out");
     assert_eq!(text(fabcache_version()), env!("CARGO_PKG_VERSION"));
 }
 
