@@ -53,18 +53,14 @@ fn text(text: *const c_char) -> String {
 fn printed(handle: &memcached_st, fresh: &memcached_st) -> String {
     let (handle, fresh) = (Some(handle), Some(fresh));
     let mut printed = String::from("  hosts");
-    // SAFETY: here and below, it is a handle, and a position that it has.
-    let count = unsafe { memcached_server_count(handle) };
+    let count = memcached_server_count(handle);
     for position in 0..count {
-        // SAFETY: as above.
-        let server = unsafe { memcached_server_instance_by_position(handle, position) };
+        let server = memcached_server_instance_by_position(handle, position);
         // SAFETY: the server lives as long as the handle.
         let server = unsafe { server.as_ref() };
         // SAFETY: as above.
-        let (name, port) =
-            (text(unsafe { memcached_server_name(server) }), unsafe { memcached_server_port(server) });
-        // SAFETY: as above.
-        let kind = text(unsafe { memcached_server_type(server) });
+        let (name, port) = (text(memcached_server_name(server)), memcached_server_port(server));
+        let kind = text(memcached_server_type(server));
         write!(printed, " {name}:{port}:{kind}").unwrap();
     }
     printed.push_str("\n  behaviors");
@@ -74,15 +70,12 @@ fn printed(handle: &memcached_st, fresh: &memcached_st) -> String {
         if behavior == MEMCACHED_BEHAVIOR_USER_DATA || is_size && count > 0 {
             continue;
         }
-        // SAFETY: as above.
-        let value = unsafe { memcached_behavior_get(handle, behavior) };
-        // SAFETY: as above.
-        if value != unsafe { memcached_behavior_get(fresh, behavior) } {
+        let value = memcached_behavior_get(handle, behavior);
+        if value != memcached_behavior_get(fresh, behavior) {
             write!(printed, " {}={value}", text(libmemcached_string_behavior(behavior))).unwrap();
         }
     }
-    // SAFETY: as above; what it came to is not asked for.
-    let name = unsafe { memcached_callback_get(handle, MEMCACHED_CALLBACK_NAMESPACE, None) };
+    let name = memcached_callback_get(handle, MEMCACHED_CALLBACK_NAMESPACE, None);
     let name = if name.is_null() { "none".into() } else { text(name.cast()) };
     let handle = handle.unwrap();
     let (sizes, flags) = (&handle.configure, u16::from_le_bytes(handle.flags.get()));
@@ -155,8 +148,7 @@ fn nothing_is_left_in_a_handle_that_is_reset() {
     let memc = unsafe { handle.as_ref() }.expect("a handle");
     memc.user_data.set(handle.cast());
     assert_eq!(memc.number_of_hosts.get(), 2);
-    // SAFETY: as above.
-    assert_eq!(unsafe { memcached_reset(Some(memc)) }, MEMCACHED_SUCCESS);
+    assert_eq!(memcached_reset(Some(memc)), MEMCACHED_SUCCESS);
     // SAFETY: null, so that it has memory of its own.
     let fresh = unsafe { memcached_create(ptr::null_mut()) };
     // SAFETY: it was just made.

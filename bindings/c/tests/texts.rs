@@ -27,8 +27,7 @@ fn names_and_errors_are_libmemcacheds() {
         };
         let number = number.parse::<i32>().expect(line).cast_unsigned();
         let found = match function {
-            // SAFETY: no handle is given.
-            "memcached_strerror" => unsafe { memcached_strerror(None, number) },
+            "memcached_strerror" => memcached_strerror(None, number),
             "libmemcached_string_behavior" => libmemcached_string_behavior(number),
             "libmemcached_string_distribution" => libmemcached_string_distribution(number),
             "libmemcached_string_hash" => libmemcached_string_hash(number),

@@ -16,7 +16,7 @@ impl memcached_st {
     #[inline]
     pub(crate) fn allocate(&self, len: usize) -> *mut c_void {
         match self.allocators.malloc.get() {
-            // SAFETY: a function that the caller gave for this, or ours, with what it asks for.
+            // SAFETY: the caller's function for this handle, or `default_malloc`, with the context set with it.
             Some(malloc) => unsafe { malloc(self, len, self.allocators.context.get()) },
             None => std::ptr::null_mut(),
         }
@@ -25,7 +25,7 @@ impl memcached_st {
     /// Gives back what [`memcached_st::allocate`] gave; nothing if it is null.
     pub(crate) fn release(&self, memory: *mut c_void) {
         if let Some(free) = self.allocators.free.get() {
-            // SAFETY: as for `allocate`; the memory is of the same allocator.
+            // SAFETY: as for `allocate`; the memory came from the same allocator and is not used afterwards.
             unsafe { free(self, memory, self.allocators.context.get()) }
         }
     }
@@ -37,12 +37,11 @@ impl memcached_st {
         if copy.is_null() {
             return copy;
         }
-        // SAFETY: so many bytes were just allocated, apart from all others.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), copy, bytes.len()) };
-        // SAFETY: one more was.
-        let end = unsafe { copy.add(bytes.len()) };
-        // SAFETY: as said.
-        unsafe { end.write(0) };
+        // SAFETY: not NULL, and just allocated with room for the bytes and a NUL, so it does not overlap them.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), copy, bytes.len());
+            copy.add(bytes.len()).write(0);
+        }
         copy
     }
 }
@@ -59,12 +58,12 @@ pub fn defaults() -> memcached_allocator_t {
 }
 
 unsafe extern "C" fn default_malloc(_: *const memcached_st, len: usize, _: *mut c_void) -> *mut c_void {
-    // SAFETY: it asks for nothing.
+    // SAFETY: malloc(3) has no preconditions.
     unsafe { libc::malloc(len) }
 }
 
 unsafe extern "C" fn default_free(_: *const memcached_st, memory: *mut c_void, _: *mut c_void) {
-    // SAFETY: it is null or the C library's, as the caller promises.
+    // SAFETY: NULL or memory of `default_malloc`, `default_realloc` or `default_calloc`, which are malloc(3)'s.
     unsafe { libc::free(memory) }
 }
 
@@ -74,7 +73,7 @@ unsafe extern "C" fn default_realloc(
     len: usize,
     _: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: it is null or the C library's, as the caller promises.
+    // SAFETY: NULL or memory of `default_malloc`, `default_realloc` or `default_calloc`, which are malloc(3)'s.
     unsafe { libc::realloc(memory, len) }
 }
 
@@ -84,7 +83,7 @@ unsafe extern "C" fn default_calloc(
     len: usize,
     _: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: it asks for nothing.
+    // SAFETY: calloc(3) has no preconditions.
     unsafe { libc::calloc(count, len) }
 }
 
@@ -130,7 +129,7 @@ pub unsafe extern "C" fn memcached_set_memory_allocators(
 
 /// Whose functions give memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_get_memory_allocators(
+pub extern "C" fn memcached_get_memory_allocators(
     ptr: Option<&memcached_st>,
     mem_malloc: Out<'_, memcached_malloc_fn>,
     mem_free: Out<'_, memcached_free_fn>,
@@ -148,6 +147,6 @@ pub unsafe extern "C" fn memcached_get_memory_allocators(
 
 /// Returns the context that allocators get.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_get_memory_allocators_context(ptr: Option<&memcached_st>) -> *mut c_void {
+pub extern "C" fn memcached_get_memory_allocators_context(ptr: Option<&memcached_st>) -> *mut c_void {
     ptr.map_or(std::ptr::null_mut(), |memc| memc.allocators.context.get())
 }

@@ -20,14 +20,14 @@ pub unsafe extern "C" fn memcached_analyze(
             return ptr::null_mut();
         };
         let count = memc.inner().map_or(0, |inner| inner.instances.borrow().len());
-        // SAFETY: the caller has them of `memcached_stat`: one for each server of the handle.
+        // SAFETY: not NULL; by the manual it is the array of `memcached_stat`, with an element for each server.
         let stats = unsafe { std::slice::from_raw_parts(memc_stat, count) };
         let memory: *mut memcached_analysis_st = memc.allocate(size_of::<memcached_analysis_st>()).cast();
         if memory.is_null() {
             put(error, memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE));
             return memory;
         }
-        // SAFETY: so much was just allocated, with the allocator's alignment.
+        // SAFETY: not NULL, and allocated with this size and malloc(3)'s alignment.
         unsafe { memory.write(analysis(memc, stats)) };
         put(error, MEMCACHED_SUCCESS);
         memory
@@ -79,10 +79,9 @@ fn analysis(memc: &memcached_st, stats: &[memcached_stat_st]) -> memcached_analy
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_analyze_free(analysis: *mut memcached_analysis_st) {
     guarded((), || {
-        // SAFETY: null, or what the caller has of `memcached_analyze`.
-        let Some(found) = (unsafe { analysis.as_ref() }) else { return };
-        // SAFETY: the handle that it came from, which lives as long.
-        if let Some(memc) = unsafe { found.root.as_ref() } {
+        // SAFETY: NULL, or an analysis of `memcached_analyze`, whose `root` is a handle that must not be freed before it.
+        let memc = unsafe { analysis.as_ref().and_then(|found| found.root.as_ref()) };
+        if let Some(memc) = memc {
             memc.release(analysis.cast());
         }
     });

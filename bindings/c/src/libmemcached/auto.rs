@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use super::constants::*;
-use super::ffi::{Out, bytes, put};
+use super::ffi::{Out, arguments, put};
 use super::types::memcached_st;
 use crate::guarded;
 
@@ -74,8 +74,7 @@ macro_rules! counters {
                 value: Out<'_, u64>,
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
-                    // SAFETY: the caller's promise.
-                    let key = unsafe { bytes(key, key_length) };
+                    arguments!(key: bytes(key, key_length));
                     let to = Change { is_decrement: $is_decrement, by: offset.into(), initial: None };
                     change(ptr, None, key, to, value)
                 })
@@ -95,10 +94,7 @@ macro_rules! counters {
                 value: Out<'_, u64>,
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
-                    // SAFETY: the caller's promise.
-                    let group = unsafe { bytes(group_key, group_key_length) };
-                    // SAFETY: the caller's promise.
-                    let key = unsafe { bytes(key, key_length) };
+                    arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
                     let to = Change { is_decrement: $is_decrement, by: offset, initial: None };
                     change(ptr, Some(group), key, to, value)
                 })
@@ -118,8 +114,7 @@ macro_rules! counters {
                 value: Out<'_, u64>,
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
-                    // SAFETY: the caller's promise.
-                    let key = unsafe { bytes(key, key_length) };
+                    arguments!(key: bytes(key, key_length));
                     let initial = Some((initial, expiration));
                     let to = Change { is_decrement: $is_decrement, by: offset, initial };
                     change(ptr, None, key, to, value)
@@ -142,10 +137,7 @@ macro_rules! counters {
                 value: Out<'_, u64>,
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
-                    // SAFETY: the caller's promise.
-                    let group = unsafe { bytes(group_key, group_key_length) };
-                    // SAFETY: the caller's promise.
-                    let key = unsafe { bytes(key, key_length) };
+                    arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
                     let initial = Some((initial, expiration));
                     let to = Change { is_decrement: $is_decrement, by: offset, initial };
                     change(ptr, Some(group), key, to, value)

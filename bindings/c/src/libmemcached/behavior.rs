@@ -3,13 +3,13 @@
 use std::ffi::c_int;
 
 use super::constants::*;
-use super::ffi::array;
+use super::ffi::arguments;
 use super::types::*;
 use crate::guarded;
 
 /// Sets one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_behavior_set(
+pub extern "C" fn memcached_behavior_set(
     ptr: Option<&memcached_st>,
     flag: memcached_behavior_t,
     data: u64,
@@ -21,10 +21,7 @@ pub unsafe extern "C" fn memcached_behavior_set(
 
 /// Returns the value of a behavior.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_behavior_get(
-    ptr: Option<&memcached_st>,
-    flag: memcached_behavior_t,
-) -> u64 {
+pub extern "C" fn memcached_behavior_get(ptr: Option<&memcached_st>, flag: memcached_behavior_t) -> u64 {
     guarded(0, || ptr.map_or(MEMCACHED_INVALID_ARGUMENTS.into(), |memc| get(memc, flag)))
 }
 
@@ -223,18 +220,19 @@ fn get(memc: &memcached_st, flag: memcached_behavior_t) -> u64 {
 
 /// Returns the buffer size of a new socket; 0 if none can be created.
 fn size_of_buffer(option: c_int) -> u64 {
-    // SAFETY: it asks for nothing.
-    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return 0;
-    }
     let mut bytes: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
-    let at = (&raw mut bytes).cast();
-    // SAFETY: the socket is open, and there is room for a number of this length.
-    let asked = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, option, at, &raw mut len) };
-    // SAFETY: it was opened here, and nobody else knows it.
-    unsafe { libc::close(socket) };
+    // SAFETY: socket(2) has no preconditions. getsockopt(2) gets an open socket and writes at most `len` bytes to
+    // `bytes`, which has as many. The socket is closed once, by its only owner.
+    let asked = unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        if socket < 0 {
+            return 0;
+        }
+        let asked = libc::getsockopt(socket, libc::SOL_SOCKET, option, (&raw mut bytes).cast(), &raw mut len);
+        libc::close(socket);
+        asked
+    };
     if asked == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
@@ -279,7 +277,7 @@ fn set_distribution_hash(memc: &memcached_st, to: memcached_hash_t) -> memcached
 
 /// Sets how keys are mapped to servers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_behavior_set_distribution(
+pub extern "C" fn memcached_behavior_set_distribution(
     ptr: Option<&memcached_st>,
     kind: memcached_server_distribution_t,
 ) -> memcached_return_t {
@@ -290,7 +288,7 @@ pub unsafe extern "C" fn memcached_behavior_set_distribution(
 
 /// How keys are mapped to servers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_behavior_get_distribution(
+pub extern "C" fn memcached_behavior_get_distribution(
     ptr: Option<&memcached_st>,
 ) -> memcached_server_distribution_t {
     ptr.map_or(MEMCACHED_DISTRIBUTION_CONSISTENT_MAX, |memc| memc.distribution.get())
@@ -298,7 +296,7 @@ pub unsafe extern "C" fn memcached_behavior_get_distribution(
 
 /// Sets the hash of keys.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_behavior_set_key_hash(
+pub extern "C" fn memcached_behavior_set_key_hash(
     ptr: Option<&memcached_st>,
     kind: memcached_hash_t,
 ) -> memcached_return_t {
@@ -309,13 +307,13 @@ pub unsafe extern "C" fn memcached_behavior_set_key_hash(
 
 /// The hash of keys.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_behavior_get_key_hash(ptr: Option<&memcached_st>) -> memcached_hash_t {
+pub extern "C" fn memcached_behavior_get_key_hash(ptr: Option<&memcached_st>) -> memcached_hash_t {
     ptr.map_or(MEMCACHED_HASH_MAX, |memc| memc.hashkit.base_hash.number())
 }
 
 /// Sets the hash that libmemcached means for the points of servers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_behavior_set_distribution_hash(
+pub extern "C" fn memcached_behavior_set_distribution_hash(
     ptr: Option<&memcached_st>,
     kind: memcached_hash_t,
 ) -> memcached_return_t {
@@ -326,9 +324,7 @@ pub unsafe extern "C" fn memcached_behavior_set_distribution_hash(
 
 /// The hash that libmemcached means for the points of servers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_behavior_get_distribution_hash(
-    ptr: Option<&memcached_st>,
-) -> memcached_hash_t {
+pub extern "C" fn memcached_behavior_get_distribution_hash(ptr: Option<&memcached_st>) -> memcached_hash_t {
     ptr.map_or(MEMCACHED_HASH_MAX, |memc| memc.hashkit.distribution_hash.number())
 }
 
@@ -349,8 +345,7 @@ pub unsafe extern "C" fn memcached_bucket_set(
             return MEMCACHED_INVALID_ARGUMENTS;
         }
         let set = set_distribution(memc, MEMCACHED_DISTRIBUTION_VIRTUAL_BUCKET);
-        // SAFETY: the caller's promise.
-        let map = unsafe { array(host_map, buckets as usize) };
+        arguments!(map: array(host_map, buckets as usize));
         inner.buckets.replace(map.into());
         memc.number_of_replicas.set(replicas);
         memc.redistribute();

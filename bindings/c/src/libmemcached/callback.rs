@@ -5,7 +5,7 @@ use std::mem::transmute;
 use std::ptr::null_mut;
 
 use super::constants::*;
-use super::ffi::{Out, put, text};
+use super::ffi::{Out, arguments, put};
 use super::types::{
     memcached_cleanup_fn, memcached_clone_fn, memcached_st, memcached_trigger_delete_key_fn,
     memcached_trigger_key_fn,
@@ -23,23 +23,23 @@ pub unsafe extern "C" fn memcached_callback_set(
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
         match flag {
             MEMCACHED_CALLBACK_NAMESPACE => {
-                // SAFETY: the caller's promise: for this it is null or a string.
-                let namespace = unsafe { text(data.cast()) };
+                arguments!(namespace: text(data.cast()));
                 return set_namespace(memc, namespace);
             }
             MEMCACHED_CALLBACK_USER_DATA => memc.user_data.set(data.cast_mut()),
             MEMCACHED_CALLBACK_CLEANUP_FUNCTION => {
-                // SAFETY: the caller's promise: null or such a function; both have the size of a pointer.
+                // SAFETY: for this flag the manual requires NULL or a function of this type. `Option` of a function
+                // pointer has the size of a data pointer, and NULL is its `None`.
                 let function = unsafe { transmute::<*const c_void, memcached_cleanup_fn>(data) };
                 memc.on_cleanup.set(function);
             }
             MEMCACHED_CALLBACK_CLONE_FUNCTION => {
-                // SAFETY: as said.
+                // SAFETY: as for the cleanup function, with this flag's type.
                 let function = unsafe { transmute::<*const c_void, memcached_clone_fn>(data) };
                 memc.on_clone.set(function);
             }
             MEMCACHED_CALLBACK_GET_FAILURE => {
-                // SAFETY: as said.
+                // SAFETY: as for the cleanup function, with this flag's type.
                 let function = unsafe { transmute::<*const c_void, memcached_trigger_key_fn>(data) };
                 memc.get_key_failure.set(function);
             }
@@ -69,7 +69,8 @@ fn set_delete_trigger(memc: &memcached_st, data: *const c_void) -> memcached_ret
             );
         }
     }
-    // SAFETY: the caller's promise: null or such a function; both have the size of a pointer.
+    // SAFETY: for MEMCACHED_CALLBACK_DELETE_TRIGGER the manual requires NULL or a function of this type; `Option` of a
+    // function pointer has the size of a data pointer, and NULL is its `None`.
     memc.delete_trigger.set(unsafe { transmute::<*const c_void, memcached_trigger_delete_key_fn>(data) });
     MEMCACHED_SUCCESS
 }
@@ -103,7 +104,7 @@ fn set_namespace(memc: &memcached_st, namespace: Option<&[u8]>) -> memcached_ret
 
 /// Returns the value of a callback.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_callback_get(
+pub extern "C" fn memcached_callback_get(
     ptr: Option<&memcached_st>,
     flag: memcached_callback_t,
     error: Out<'_, memcached_return_t>,

@@ -18,10 +18,12 @@ pub unsafe extern "C" fn memcached_create(ptr: *mut memcached_st) -> *mut memcac
         let is_allocated = ptr.is_null();
         let at = if is_allocated { Box::into_raw(Box::<memcached_st>::new_uninit()).cast() } else { ptr };
         let options = if is_allocated { IS_ALLOCATED } else { 0 };
-        // SAFETY: it is the caller's memory for a handle, or was just allocated for one; nothing that is there is looked at.
-        unsafe { at.write(new_handle(options)) };
-        // SAFETY: it was just written.
-        let memc = unsafe { &*at };
+        // SAFETY: `at` is the caller's memory for a handle, or was just allocated for one. It is written without reading
+        // it, and initialized when the reference is made.
+        let memc = unsafe {
+            at.write(new_handle(options));
+            &*at
+        };
         memc.result.root.set(at);
         memc.result.value.root.set(at);
         at
@@ -87,7 +89,7 @@ fn new_handle(options: u8) -> memcached_st {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_free(ptr: *mut memcached_st) {
     guarded((), || {
-        // SAFETY: null or a handle, the caller promises.
+        // SAFETY: NULL, or a handle that `memcached_create` initialized.
         let Some(memc) = (unsafe { ptr.as_ref() }) else { return };
         // A callback below may free the handle a second time.
         if memc.inner().is_none_or(|inner| inner.is_going.replace(true)) {
@@ -95,18 +97,19 @@ pub unsafe extern "C" fn memcached_free(ptr: *mut memcached_st) {
         }
         memc.quit();
         if let Some(cleanup) = memc.on_cleanup.get() {
-            // SAFETY: the caller's function for this, and its handle.
+            // SAFETY: the caller set the function for this handle.
             unsafe { cleanup(ptr) };
         }
         memc.result.clear();
         let state = memc.servers.replace(null_mut());
         let is_allocated = memc.options.get() & IS_ALLOCATED != 0;
         if !state.is_null() {
-            // SAFETY: it came from a box in `memcached_create`, and no one else has it any more.
+            // SAFETY: `memcached_create` took the state from a box; the handle's pointer to it was the only one.
             drop(unsafe { Box::from_raw(state.cast::<State>()) });
         }
         if is_allocated {
-            // SAFETY: it came from a box in `memcached_create`; all that it owned is gone, and it needs no drop of its own.
+            // SAFETY: `memcached_create` took the handle from a box and set IS_ALLOCATED. What the handle owned is dropped
+            // above, and `MaybeUninit` drops nothing more.
             drop(unsafe { Box::from_raw(ptr.cast::<MaybeUninit<memcached_st>>()) });
         }
     });
@@ -203,7 +206,7 @@ impl memcached_st {
 fn new_settings() -> memcached_st {
     let settings = new_handle(0);
     let state = settings.servers.replace(null_mut());
-    // SAFETY: `new_handle` has just made it from a box.
+    // SAFETY: `new_handle` took the state from a box; the pointer to it is not stored anywhere else.
     drop(unsafe { Box::from_raw(state.cast::<State>()) });
     settings
 }
@@ -219,10 +222,12 @@ pub unsafe extern "C" fn memcached_clone(
             // Nothing can be copied from where the copy is made.
             return null_mut();
         }
-        // SAFETY: the caller's promise is that of `memcached_create`.
-        let at = unsafe { memcached_create(clone) };
-        // SAFETY: null or just made.
-        let (Some(to), Some(from)) = ((unsafe { at.as_ref() }), source) else { return at };
+        // SAFETY: NULL or memory for a handle, as `memcached_create` requires, which returns NULL or a new handle.
+        let (at, to) = unsafe {
+            let at = memcached_create(clone);
+            (at, at.as_ref())
+        };
+        let (Some(to), Some(from)) = (to, source) else { return at };
         if to.take_over(from) != MEMCACHED_SUCCESS {
             // SAFETY: `memcached_free` takes a handle from `memcached_create`; this one was made above and not yet
             // returned.
@@ -230,7 +235,7 @@ pub unsafe extern "C" fn memcached_clone(
             return null_mut();
         }
         if let Some(on_clone) = from.on_clone.get() {
-            // SAFETY: the caller's function for this, and two handles.
+            // SAFETY: the caller set the function for this; both are valid handles.
             unsafe { on_clone(at, from) };
         }
         at
@@ -258,7 +263,7 @@ impl memcached_st {
 
 /// Adds the servers of one handle to those of another.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_push(
+pub extern "C" fn memcached_push(
     destination: Option<&memcached_st>,
     source: Option<&memcached_st>,
 ) -> memcached_return_t {
@@ -270,7 +275,7 @@ pub unsafe extern "C" fn memcached_push(
 
 /// As it was made, without servers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_reset(ptr: Option<&memcached_st>) -> memcached_return_t {
+pub extern "C" fn memcached_reset(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
         let Some(memc) = ptr.filter(|memc| memc.inner().is_some()) else {
             return MEMCACHED_INVALID_ARGUMENTS;
@@ -282,7 +287,7 @@ pub unsafe extern "C" fn memcached_reset(ptr: Option<&memcached_st>) -> memcache
 
 /// Forgets the servers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_servers_reset(ptr: Option<&memcached_st>) {
+pub extern "C" fn memcached_servers_reset(ptr: Option<&memcached_st>) {
     guarded((), || {
         if let Some(memc) = ptr {
             memc.reset_servers();
@@ -292,7 +297,7 @@ pub unsafe extern "C" fn memcached_servers_reset(ptr: Option<&memcached_st>) {
 
 /// Forgets which server was lost last.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_reset_last_disconnected_server(ptr: Option<&memcached_st>) {
+pub extern "C" fn memcached_reset_last_disconnected_server(ptr: Option<&memcached_st>) {
     guarded((), || {
         if let Some(inner) = ptr.and_then(memcached_st::inner) {
             inner.last_disconnected.take();
@@ -302,7 +307,7 @@ pub unsafe extern "C" fn memcached_reset_last_disconnected_server(ptr: Option<&m
 
 /// Lets all connections go. The next call makes new ones.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_quit(ptr: Option<&memcached_st>) {
+pub extern "C" fn memcached_quit(ptr: Option<&memcached_st>) {
     guarded((), || {
         if let Some(memc) = ptr {
             memc.quit();
@@ -312,7 +317,7 @@ pub unsafe extern "C" fn memcached_quit(ptr: Option<&memcached_st>) {
 
 /// What the caller keeps with a handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_get_user_data(ptr: Option<&memcached_st>) -> *mut c_void {
+pub extern "C" fn memcached_get_user_data(ptr: Option<&memcached_st>) -> *mut c_void {
     ptr.map_or(null_mut(), |memc| memc.user_data.get())
 }
 
@@ -327,6 +332,6 @@ pub unsafe extern "C" fn memcached_set_user_data(
 
 /// The number of the current query.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_query_id(ptr: Option<&memcached_st>) -> u64 {
+pub extern "C" fn memcached_query_id(ptr: Option<&memcached_st>) -> u64 {
     ptr.map_or(0, |memc| memc.query_id.get())
 }

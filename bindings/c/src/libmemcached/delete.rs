@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use super::constants::*;
-use super::ffi::bytes;
+use super::ffi::arguments;
 use super::types::{flags, memcached_st};
 use crate::guarded;
 
@@ -16,8 +16,7 @@ pub unsafe extern "C" fn memcached_delete(
     expiration: i64,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(key: bytes(key, key_length));
         delete(ptr, None, key, expiration)
     })
 }
@@ -33,10 +32,7 @@ pub unsafe extern "C" fn memcached_delete_by_key(
     expiration: i64,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        // SAFETY: the caller's promise.
-        let group = unsafe { bytes(group_key, group_key_length) };
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
         delete(ptr, Some(group), key, expiration)
     })
 }
@@ -50,7 +46,7 @@ fn delete(
     let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
     let done = try_delete(memc, group, key, expiration).map_or_else(|code| code, |()| MEMCACHED_SUCCESS);
     if let Some(trigger) = memc.delete_trigger.get().filter(|_| done == MEMCACHED_SUCCESS) {
-        // SAFETY: the caller's function for this, with the caller's key.
+        // SAFETY: the caller set the function for this; handle and key are valid until it returns.
         unsafe { trigger(memc, key.as_ptr().cast(), key.len()) };
     }
     done

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_void};
 
 use super::constants::*;
-use super::ffi;
+use super::ffi::arguments;
 use super::report::ErrorContext;
 use super::stats::connect_all;
 use super::types::{memcached_dump_fn, memcached_st};
@@ -23,8 +23,7 @@ pub unsafe extern "C" fn memcached_dump(
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-        // SAFETY: as our caller promises.
-        let functions = unsafe { ffi::array(function, number_of_callbacks as usize) };
+        arguments!(functions: array(function, number_of_callbacks as usize));
         dump(memc, functions, context).err().unwrap_or(MEMCACHED_SUCCESS)
     })
 }
@@ -56,7 +55,7 @@ fn dump(
                 let Ok(key) = CString::new(key) else { continue };
                 let call = |function: &memcached_dump_fn| {
                     let Some(function) = function else { return MEMCACHED_SUCCESS };
-                    // SAFETY: the caller's function for this; the key lives until it returns.
+                    // SAFETY: the caller passed the function for this call, with its `context`; the key lives until it returns.
                     unsafe { function(memc, key.as_ptr(), key.as_bytes().len(), context) }
                 };
                 if let Some(rc) = functions.iter().map(call).find(|rc| *rc != MEMCACHED_SUCCESS) {

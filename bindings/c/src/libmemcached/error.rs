@@ -115,19 +115,19 @@ fn last_words(ptr: Option<&memcached_st>) -> *const c_char {
 
 /// The last error in words.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_error(ptr: Option<&memcached_st>) -> *const c_char {
+pub extern "C" fn memcached_error(ptr: Option<&memcached_st>) -> *const c_char {
     guarded(c"".as_ptr(), || last_words(ptr))
 }
 
 /// The last error in words.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_last_error_message(ptr: Option<&memcached_st>) -> *const c_char {
+pub extern "C" fn memcached_last_error_message(ptr: Option<&memcached_st>) -> *const c_char {
     guarded(c"".as_ptr(), || last_words(ptr))
 }
 
 /// The last error.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_last_error(ptr: Option<&memcached_st>) -> memcached_return_t {
+pub extern "C" fn memcached_last_error(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
         last(memc).map_or(MEMCACHED_SUCCESS, |report| report.code)
@@ -136,13 +136,13 @@ pub unsafe extern "C" fn memcached_last_error(ptr: Option<&memcached_st>) -> mem
 
 /// The system's number of the last error, or 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_last_error_errno(ptr: Option<&memcached_st>) -> c_int {
+pub extern "C" fn memcached_last_error_errno(ptr: Option<&memcached_st>) -> c_int {
     guarded(0, || ptr.and_then(last).map_or(0, |report| report.errno))
 }
 
 /// Prints all errors of the last query, the newest first, to the standard error output.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_error_print(ptr: Option<&memcached_st>) {
+pub extern "C" fn memcached_error_print(ptr: Option<&memcached_st>) {
     guarded((), || {
         let Some(inner) = ptr.and_then(memcached_st::inner) else { return };
         let mut printed = Vec::new();
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn memcached_error_print(ptr: Option<&memcached_st>) {
 
 /// The last error of a server in words; null for none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_error(ptr: Option<&memcached_instance_st>) -> *const c_char {
+pub extern "C" fn memcached_server_error(ptr: Option<&memcached_instance_st>) -> *const c_char {
     guarded(std::ptr::null(), || {
         let Some(server) = ptr else { return std::ptr::null() };
         let errors = server.errors.borrow();
@@ -174,9 +174,7 @@ pub unsafe extern "C" fn memcached_server_error(ptr: Option<&memcached_instance_
 
 /// The last error of a server.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_error_return(
-    ptr: Option<&memcached_instance_st>,
-) -> memcached_return_t {
+pub extern "C" fn memcached_server_error_return(ptr: Option<&memcached_instance_st>) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
         let Some(server) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
         server.errors.borrow().last().map_or(MEMCACHED_SUCCESS, |report| report.code)

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use super::constants::*;
-use super::ffi::bytes;
+use super::ffi::arguments;
 use super::report::ErrorContext;
 use super::types::memcached_st;
 use crate::guarded;
@@ -16,8 +16,7 @@ pub unsafe extern "C" fn memcached_exist(
     key_length: usize,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(key: bytes(key, key_length));
         exist(memc, None, key)
     })
 }
@@ -32,10 +31,7 @@ pub unsafe extern "C" fn memcached_exist_by_key(
     key_length: usize,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        // SAFETY: the caller's promise.
-        let group = unsafe { bytes(group_key, group_key_length) };
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
         exist(memc, Some(group), key)
     })
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use fabcache_client::{CompletedRequest, Outcome};
 
 use super::constants::*;
-use super::ffi::{Out, array, put};
+use super::ffi::{Out, arguments, put};
 use super::handle::State;
 use super::instance::{RequestedKey, memcached_instance_st};
 use super::result::memcached_result_create;
@@ -40,13 +40,13 @@ pub unsafe extern "C" fn memcached_fetch(
         let result = &memc.result;
         let len = result.key_length.get();
         if !key.is_null() {
-            // SAFETY: the caller promises room for the longest key and its end.
-            unsafe { std::ptr::copy_nonoverlapping(result.item_key.as_ptr().cast(), key, len) };
-            if len < MEMCACHED_MAX_KEY {
-                // SAFETY: as said.
-                let end = unsafe { key.add(len) };
-                // SAFETY: as said.
-                unsafe { end.write(0) };
+            // SAFETY: libmemcached requires MEMCACHED_MAX_KEY writable bytes at `key`; a key is no longer, and the NUL
+            // is written only if it fits.
+            unsafe {
+                std::ptr::copy_nonoverlapping(result.item_key.as_ptr().cast(), key, len);
+                if len < MEMCACHED_MAX_KEY {
+                    key.add(len).write(0);
+                }
             }
         }
         put(key_length, len);
@@ -69,12 +69,12 @@ pub unsafe extern "C" fn memcached_fetch_result(
             return null_mut();
         };
         let at = if result.is_null() {
-            // SAFETY: a handle, and memory of its own.
+            // SAFETY: NULL, so the result gets memory of its own.
             unsafe { memcached_result_create(Some(memc), null_mut()) }
         } else {
             result
         };
-        // SAFETY: it was just made, or the caller promises that it is a result.
+        // SAFETY: it was just created, or is the caller's initialized result.
         let Some(into) = (unsafe { at.as_ref() }) else {
             put(error, MEMCACHED_MEMORY_ALLOCATION_FAILURE);
             return null_mut();
@@ -103,8 +103,7 @@ pub unsafe extern "C" fn memcached_fetch_execute(
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-        // SAFETY: the caller's promise.
-        let callbacks = unsafe { array(callback.cast_const(), number_of_callbacks as usize) };
+        arguments!(callbacks: array(callback.cast_const(), number_of_callbacks as usize));
         let (mut any, mut failed) = (false, false);
         loop {
             match fetch_into(memc, &memc.result) {
@@ -114,7 +113,7 @@ pub unsafe extern "C" fn memcached_fetch_execute(
                 code => return code,
             }
             for callback in callbacks.iter().flatten() {
-                // SAFETY: the caller's function for this; handle and result live on.
+                // SAFETY: the caller passed the function for this call, with its `context`; handle and result outlive it.
                 let said = unsafe { callback(memc, (&raw const memc.result).cast_mut(), context) };
                 if !super::result::is_kept(said) {
                     memc.fail(said);

@@ -36,7 +36,7 @@ fn each<T>(
 
 /// All servers forget everything, after so many seconds.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_flush(ptr: Option<&memcached_st>, expiration: i64) -> memcached_return_t {
+pub extern "C" fn memcached_flush(ptr: Option<&memcached_st>, expiration: i64) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let delay = u32::try_from(expiration.max(0)).unwrap_or(u32::MAX);
         let flush = |server: &memcached_instance_st, memc: &memcached_st| {
@@ -48,10 +48,7 @@ pub unsafe extern "C" fn memcached_flush(ptr: Option<&memcached_st>, expiration:
 
 /// Sets how much all servers log.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_verbosity(
-    ptr: Option<&memcached_st>,
-    verbosity: u32,
-) -> memcached_return_t {
+pub extern "C" fn memcached_verbosity(ptr: Option<&memcached_st>, verbosity: u32) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let set = |server: &memcached_instance_st, memc: &memcached_st| {
             server.call_by_text(memc, |client| client.verbosity(verbosity).remove(0))
@@ -67,7 +64,7 @@ pub unsafe extern "C" fn memcached_verbosity(
 
 /// Asks all servers for their versions.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_version(ptr: Option<&memcached_st>) -> memcached_return_t {
+pub extern "C" fn memcached_version(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let learn = |server: &memcached_instance_st, version: String| server.learn_version(&version);
         let ask = |server: &memcached_instance_st, memc: &memcached_st| {
@@ -82,13 +79,13 @@ pub unsafe extern "C" fn memcached_version(ptr: Option<&memcached_st>) -> memcac
 
 /// The version of libmemcached that this library stands in for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_lib_version() -> *const c_char {
+pub extern "C" fn memcached_lib_version() -> *const c_char {
     c"1.1.4".as_ptr()
 }
 
 /// Waits for all that was stored without waiting.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_flush_buffers(ptr: Option<&memcached_st>) -> memcached_return_t {
+pub extern "C" fn memcached_flush_buffers(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let Some((memc, inner)) = ptr.and_then(|memc| Some((memc, memc.inner()?))) else {
             return MEMCACHED_INVALID_ARGUMENTS;

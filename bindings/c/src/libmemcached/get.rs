@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use std::rc::Rc;
 
 use super::constants::*;
-use super::ffi::{Out, array, bytes, put};
+use super::ffi::{Out, arguments, put};
 use super::handle::State;
 use super::instance::{RequestedKey, memcached_instance_st};
 use super::result::is_kept;
@@ -34,8 +34,7 @@ pub unsafe extern "C" fn memcached_get(
     error: Out<'_, memcached_return_t>,
 ) -> *mut c_char {
     guarded(null_mut(), || {
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(key: bytes(key, key_length));
         get(ptr, None, key, Wanted { value_length, flags, error })
     })
 }
@@ -53,10 +52,7 @@ pub unsafe extern "C" fn memcached_get_by_key(
     error: Out<'_, memcached_return_t>,
 ) -> *mut c_char {
     guarded(null_mut(), || {
-        // SAFETY: the caller's promise.
-        let group = unsafe { bytes(group_key, group_key_length) };
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
         let group = Some(group).filter(|group| !group.is_empty());
         get(ptr, group, key, Wanted { value_length, flags, error })
     })
@@ -157,7 +153,7 @@ fn not_found(memc: &memcached_st, key: &[u8], wanted: Wanted<'_>) -> *mut c_char
     };
     let Some(failure) = memc.get_key_failure.get() else { return miss() };
     let made = memcached_result_st::new(memc, false);
-    // SAFETY: the caller's function for this, with a key and an empty result.
+    // SAFETY: the caller set the function for this; handle, key and result are valid until it returns.
     let said = unsafe { failure(memc, key.as_ptr().cast(), key.len(), (&raw const made).cast_mut()) };
     if !is_kept(said) {
         made.clear();
@@ -166,7 +162,7 @@ fn not_found(memc: &memcached_st, key: &[u8], wanted: Wanted<'_>) -> *mut c_char
     let was_buffered = memc.has(flags::BUFFER_REQUESTS);
     memc.set_flag(flags::BUFFER_REQUESTS, said == MEMCACHED_BUFFERED);
     let value = made.as_bytes();
-    // SAFETY: key and value are valid, and so is the handle.
+    // SAFETY: the pointers and lengths are those of slices that live until it returns.
     let stored = unsafe {
         super::storage::memcached_set(
             Some(memc),
@@ -202,9 +198,8 @@ pub unsafe extern "C" fn memcached_mget(
     number_of_keys: usize,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        // SAFETY: the caller's promise.
-        let keys = unsafe { Keys::new(keys, key_length, number_of_keys) };
-        mget(ptr, None, &keys)
+        arguments!(keys: keys(keys, key_length, number_of_keys));
+        mget(ptr, None, keys)
     })
 }
 
@@ -219,11 +214,11 @@ pub unsafe extern "C" fn memcached_mget_by_key(
     number_of_keys: usize,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        // SAFETY: the caller's promise.
-        let group = unsafe { bytes(group_key, group_key_length) };
-        // SAFETY: the caller's promise.
-        let keys = unsafe { Keys::new(keys, key_length, number_of_keys) };
-        mget(ptr, Some(group).filter(|group| !group.is_empty()), &keys)
+        arguments!(
+            group: bytes(group_key, group_key_length),
+            keys: keys(keys, key_length, number_of_keys),
+        );
+        mget(ptr, Some(group).filter(|group| !group.is_empty()), keys)
     })
 }
 
@@ -238,7 +233,7 @@ pub unsafe extern "C" fn memcached_mget_execute(
     context: *mut c_void,
     number_of_callbacks: u32,
 ) -> memcached_return_t {
-    // SAFETY: the same promise.
+    // SAFETY: the arguments are passed on, to a function with the same contract; the group's key is NULL.
     unsafe {
         memcached_mget_execute_by_key(
             ptr,
@@ -278,64 +273,40 @@ pub unsafe extern "C" fn memcached_mget_execute_by_key(
                 "ASCII protocol is not supported for memcached_mget_execute_by_key()",
             );
         }
-        // SAFETY: the caller's promise.
-        let group = unsafe { bytes(group_key, group_key_length) };
-        // SAFETY: the caller's promise.
-        let keys = unsafe { Keys::new(keys, key_length, number_of_keys) };
-        mget(ptr, Some(group).filter(|group| !group.is_empty()), &keys)
+        arguments!(
+            group: bytes(group_key, group_key_length),
+            keys: keys(keys, key_length, number_of_keys),
+        );
+        mget(ptr, Some(group).filter(|group| !group.is_empty()), keys)
     })
 }
 
-/// The caller's keys.
-struct Keys<'a> {
-    count: usize,
-    starts: &'a [*const c_char],
-    lengths: &'a [usize],
-}
-
-impl<'a> Keys<'a> {
-    /// # Safety
-    /// Each of the two is null or has so many of them, each a key of its length.
-    unsafe fn new(starts: *const *const c_char, lengths: *const usize, count: usize) -> Keys<'a> {
-        // SAFETY: the caller's promise.
-        let starts = unsafe { array(starts, count) };
-        // SAFETY: the caller's promise.
-        let lengths = unsafe { array(lengths, count) };
-        Keys { count, starts, lengths }
-    }
-
-    fn is_missing(&self) -> bool {
-        self.starts.len() < self.count || self.lengths.len() < self.count
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &'a [u8]> {
-        let pairs = self.starts.iter().zip(self.lengths);
-        // SAFETY: `new` was promised that each is a key of its length.
-        pairs.map(|(start, len)| unsafe { bytes(*start, *len) })
-    }
-}
-
-fn mget(ptr: Option<&memcached_st>, group: Option<&[u8]>, keys: &Keys<'_>) -> memcached_return_t {
+fn mget(ptr: Option<&memcached_st>, group: Option<&[u8]>, keys: Option<Vec<&[u8]>>) -> memcached_return_t {
     let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-    try_mget(memc, group, keys).map_or_else(|code| code, |()| MEMCACHED_SUCCESS)
+    try_mget(memc, group, keys.as_deref()).map_or_else(|code| code, |()| MEMCACHED_SUCCESS)
 }
 
-fn try_mget(memc: &memcached_st, group: Option<&[u8]>, keys: &Keys<'_>) -> Result<(), memcached_return_t> {
+/// `keys` is `None` if pointers to keys or their lengths are missing.
+fn try_mget(
+    memc: &memcached_st,
+    group: Option<&[u8]>,
+    keys: Option<&[&[u8]]>,
+) -> Result<(), memcached_return_t> {
     let inner = memc.begin()?;
     memc.result.reset();
-    if keys.count == 0 {
+    if keys.is_some_and(<[_]>::is_empty) {
         return Err(memc.fail_with(MEMCACHED_INVALID_ARGUMENTS, "Numbers of keys provided was zero"));
     }
-    if keys.is_missing() {
+    let Some(keys) = keys else {
         let message = "Key was NULL or length of key was zero.";
         return Err(memc.fail_with(MEMCACHED_BAD_KEY_PROVIDED, message));
-    }
-    for key in keys.iter() {
+    };
+    for key in keys {
         memc.check_key(inner, key)?;
     }
     memc.forget_asked(inner);
     let (mut asked, mut failed) = (0, None);
-    for key in keys.iter() {
+    for key in keys {
         let own = memc.server_of(inner, group, key)?;
         let copies = if memc.is_replicated() { memc.replicas(inner, group, key) } else { Vec::new() };
         // Of the first that can be asked.

@@ -51,8 +51,8 @@ impl memcached_st {
     /// Returns the private part; `None` before `memcached_create` and after `memcached_free`.
     #[inline]
     pub(crate) fn inner(&self) -> Option<&State> {
-        // SAFETY: it is null, or points to what `memcached_create` made, which only `memcached_free` takes away; the caller
-        // promises not to use a handle once that was called, nor from two threads at a time.
+        // SAFETY: NULL, or the state from `memcached_create`, which only `memcached_free` takes away. By the manual a
+        // program does not use a freed handle, nor one handle from two threads at a time.
         unsafe { self.servers.get().cast::<State>().as_ref() }
     }
 

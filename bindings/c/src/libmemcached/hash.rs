@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_void};
 use fabcache_client::distribution::Hash;
 
 use super::constants::*;
-use super::ffi::bytes;
+use super::ffi::arguments;
 use super::types::{hashkit_function_st, hashkit_hash_fn, hashkit_st, memcached_st};
 use crate::guarded;
 
@@ -18,8 +18,10 @@ macro_rules! functions {
         $(
             /// A hash as a function of libhashkit.
             unsafe extern "C" fn $name(key: *const c_char, len: usize, _: *mut c_void) -> u32 {
-                // SAFETY: the caller's promise.
-                guarded(0, || Hash::$hash.of(unsafe { bytes(key, len) }))
+                guarded(0, || {
+                    arguments!(key: bytes(key, len));
+                    Hash::$hash.of(key)
+                })
             }
         )*
 
@@ -104,7 +106,8 @@ impl hashkit_function_st {
 
     fn of(&self, key: &[u8]) -> u32 {
         match self.function.get() {
-            // SAFETY: one of ours, or one that the caller gave for this, with the key and the context that it asks for.
+            // SAFETY: this file's function, or the caller's for this purpose with the context set with it; the key is valid
+            // until it returns.
             Some(function) => unsafe { function(key.as_ptr().cast(), key.len(), self.context.get()) },
             None => 1,
         }
@@ -140,8 +143,7 @@ pub unsafe extern "C" fn memcached_generate_hash(
 ) -> u32 {
     guarded(u32::MAX, || {
         let Some(memc) = ptr else { return u32::MAX };
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(key: bytes(key, key_length));
         memc.position_of(key).unwrap_or(u32::MAX as usize) as u32
     })
 }
@@ -154,21 +156,20 @@ pub unsafe extern "C" fn memcached_generate_hash_value(
     hash_algorithm: memcached_hash_t,
 ) -> u32 {
     guarded(1, || {
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(key: bytes(key, key_length));
         of_number(hash_algorithm).map_or(1, |hash| hash.of(key))
     })
 }
 
 /// A handle's hash functions.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_get_hashkit(ptr: Option<&memcached_st>) -> *const hashkit_st {
+pub extern "C" fn memcached_get_hashkit(ptr: Option<&memcached_st>) -> *const hashkit_st {
     ptr.map_or(std::ptr::null(), |memc| &raw const memc.hashkit)
 }
 
 /// Sets a handle's hash functions.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_set_hashkit(
+pub extern "C" fn memcached_set_hashkit(
     ptr: Option<&memcached_st>,
     hashk: Option<&hashkit_st>,
 ) -> memcached_return_t {
@@ -182,7 +183,7 @@ pub unsafe extern "C" fn memcached_set_hashkit(
 
 /// Looks again which servers are left out.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_autoeject(ptr: Option<&memcached_st>) {
+pub extern "C" fn memcached_autoeject(ptr: Option<&memcached_st>) {
     guarded((), || {
         if let Some(memc) = ptr {
             memc.redistribute_if_due();

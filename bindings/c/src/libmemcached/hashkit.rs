@@ -9,7 +9,7 @@ use fabcache_client::distribution::Hash;
 use md5::{Digest, Md5};
 
 use super::constants::*;
-use super::ffi;
+use super::ffi::arguments;
 use super::hash::of_number;
 use super::types::{IS_ALLOCATED, hashkit_function_st, hashkit_hash_fn, hashkit_st};
 use crate::guarded;
@@ -27,8 +27,7 @@ macro_rules! hashes {
             #[doc = concat!("The hash `", stringify!($hash), "` of a key.")]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(key: *const c_char, key_length: usize) -> u32 {
-                // SAFETY: as our caller promises.
-                let key = unsafe { ffi::bytes(key, key_length) };
+                arguments!(key: bytes(key, key_length));
                 guarded(DIGEST_OF_NOTHING, || Hash::$hash.of(key))
             }
         )*
@@ -60,10 +59,10 @@ pub unsafe extern "C" fn libhashkit_md5_signature(key: *const u8, length: usize,
     if result.is_null() {
         return;
     }
-    // SAFETY: as our caller promises.
-    let key = unsafe { ffi::bytes(key.cast(), length) };
+    arguments!(key: bytes(key.cast(), length));
     let Some(signature) = guarded(None, || Some(<[u8; 16]>::from(Md5::digest(key)))) else { return };
-    // SAFETY: the caller has room for 16 bytes there, and it is not in our array.
+    // SAFETY: `result` is not NULL; libhashkit requires 16 writable bytes there. They do not overlap `signature`, which
+    // is a local array.
     unsafe { ptr::copy_nonoverlapping(signature.as_ptr(), result, signature.len()) };
 }
 
@@ -74,8 +73,7 @@ pub unsafe extern "C" fn libhashkit_digest(
     key_length: usize,
     algorithm: hashkit_hash_algorithm_t,
 ) -> u32 {
-    // SAFETY: as our caller promises.
-    let key = unsafe { ffi::bytes(key, key_length) };
+    arguments!(key: bytes(key, key_length));
     guarded(DIGEST_OF_NOTHING, || of_number(algorithm).map_or(DIGEST_OF_NOTHING, |hash| hash.of(key)))
 }
 
@@ -91,7 +89,8 @@ pub unsafe extern "C" fn hashkit_digest(
     else {
         return DIGEST_OF_NOTHING;
     };
-    // SAFETY: it is one of ours, or was given by the caller for this; the key is as our caller promises.
+    // SAFETY: the function is one of this file's or the caller's, of this type; it gets the context it was set with, and
+    // this function's own arguments, whose validity the caller guarantees.
     unsafe { function(key, key_length, context) }
 }
 
@@ -101,15 +100,15 @@ pub extern "C" fn libhashkit_has_algorithm(algorithm: hashkit_hash_algorithm_t) 
     of_number(algorithm).is_some() || algorithm == HASHKIT_HASH_CUSTOM
 }
 
-/// Puts a copy of `kit` where the caller wants it, or where there is room.
+/// Writes `kit` to the caller's memory, or to new memory if `to` is NULL.
 ///
 /// # Safety
-/// `to` is null, or a `hashkit_st` can be written there.
+/// `to` is NULL or points to writable memory for a `hashkit_st`.
 unsafe fn place(to: *mut hashkit_st, kit: hashkit_st) -> *mut hashkit_st {
     match NonNull::new(to) {
         Some(to) => {
             kit.options.set(0);
-            // SAFETY: the caller promises it.
+            // SAFETY: not NULL, so writable by this function's contract; a former value is not dropped.
             unsafe { to.write(kit) };
             to.as_ptr()
         }
@@ -123,7 +122,7 @@ unsafe fn place(to: *mut hashkit_st, kit: hashkit_st) -> *mut hashkit_st {
 /// Begins with the default hash for both; in the caller's memory, if it gives any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hashkit_create(kit: *mut hashkit_st) -> *mut hashkit_st {
-    // SAFETY: as our caller promises.
+    // SAFETY: libhashkit requires NULL or memory for a `hashkit_st`.
     unsafe { place(kit, hashkit_st::new()) }
 }
 
@@ -134,7 +133,7 @@ pub unsafe extern "C" fn hashkit_clone(
     source: Option<&hashkit_st>,
 ) -> *mut hashkit_st {
     let copy = source.map_or_else(hashkit_st::new, Clone::clone);
-    // SAFETY: as our caller promises.
+    // SAFETY: libhashkit requires NULL or memory for a `hashkit_st`.
     unsafe { place(destination, copy) }
 }
 
@@ -142,10 +141,10 @@ pub unsafe extern "C" fn hashkit_clone(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hashkit_free(kit: *mut hashkit_st) {
     let Some(kit) = NonNull::new(kit) else { return };
-    // SAFETY: the caller promises that it is one.
+    // SAFETY: not NULL, so `hashkit_create` or `hashkit_clone` initialized it.
     let options = unsafe { kit.as_ref() }.options.get();
     if options & IS_ALLOCATED != 0 {
-        // SAFETY: `place` made it in a box and marked it so; the caller gives it back once.
+        // SAFETY: only `place` sets this flag, on what it took from a box; the caller frees it once.
         drop(unsafe { Box::from_raw(kit.as_ptr()) });
     }
 }

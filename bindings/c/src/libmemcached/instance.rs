@@ -125,7 +125,7 @@ impl memcached_instance_st {
 
     /// Its name: host, or path of a Unix socket.
     pub(crate) fn name(&self) -> &CStr {
-        // SAFETY: it has an end, which `new` left, and nobody writes it.
+        // SAFETY: `new` left a NUL at the end of the array, and nothing writes to it afterwards.
         unsafe { CStr::from_ptr(self.host.as_ptr()) }
     }
 

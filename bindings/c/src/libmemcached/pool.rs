@@ -46,17 +46,17 @@ unsafe impl Send for Handle {}
 
 impl Handle {
     fn as_ref(&self) -> &memcached_st {
-        // SAFETY: the pool made it, or was given it for this, and has not freed it.
+        // SAFETY: a handle that the pool created, or was given to keep, and has not freed.
         unsafe { self.0.as_ref() }
     }
 
     fn copy(&self) -> Option<Handle> {
-        // SAFETY: with null the copy has memory of its own; the source is a handle.
+        // SAFETY: NULL, so the copy gets memory of its own.
         NonNull::new(unsafe { memcached_clone(ptr::null_mut(), Some(self.as_ref())) }).map(Handle)
     }
 
     fn free(self) {
-        // SAFETY: it is a handle, and is not used any more.
+        // SAFETY: a handle of the pool, which `self` owns and gives up here.
         unsafe { memcached_free(self.0.as_ptr()) };
     }
 
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn memcached_pool(
     option_string_length: usize,
 ) -> *mut memcached_pool_st {
     guarded(ptr::null_mut(), || {
-        // SAFETY: as our caller promises.
+        // SAFETY: the arguments are passed on, to a function with the same contract.
         let model = NonNull::new(unsafe { memcached(option_string, option_string_length) });
         let Some(handle) = model.map(Handle) else { return ptr::null_mut() };
         let sizes = &handle.as_ref().configure;
@@ -215,7 +215,7 @@ fn take_out(
 
 /// Takes a handle out; null if all are taken, and it is not to be waited for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_pool_pop(
+pub extern "C" fn memcached_pool_pop(
     pool: Option<&memcached_pool_st>,
     block: bool,
     rc: Out<'_, memcached_return_t>,
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn memcached_pool_pop(
 
 /// Takes a handle out; null if all are taken for as long. Without a time, or with none, it is not waited for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_pool_fetch(
+pub extern "C" fn memcached_pool_fetch(
     pool: Option<&memcached_pool_st>,
     relative_time: Option<&libc::timespec>,
     rc: Out<'_, memcached_return_t>,
@@ -277,13 +277,13 @@ pub unsafe extern "C" fn memcached_pool_push(
     pool: Option<&memcached_pool_st>,
     mmc: *mut memcached_st,
 ) -> memcached_return_t {
-    // SAFETY: as our caller promises.
+    // SAFETY: the arguments are passed on, to a function with the same contract.
     unsafe { memcached_pool_release(pool, mmc) }
 }
 
 /// Sets a behavior of all handles: of those that are taken, once they are given back.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_pool_behavior_set(
+pub extern "C" fn memcached_pool_behavior_set(
     pool: Option<&memcached_pool_st>,
     flag: memcached_behavior_t,
     data: u64,
@@ -292,16 +292,14 @@ pub unsafe extern "C" fn memcached_pool_behavior_set(
         let Some(pool) = pool else { return MEMCACHED_INVALID_ARGUMENTS };
         let mut handles = pool.lock();
         let model = handles.model;
-        // SAFETY: it is a handle.
-        let rc = unsafe { memcached_behavior_set(Some(model.as_ref()), flag, data) };
+        let rc = memcached_behavior_set(Some(model.as_ref()), flag, data);
         if rc != MEMCACHED_SUCCESS {
             return rc;
         }
         let version = model.as_ref().configure.version.get().wrapping_add(1);
         model.as_ref().configure.version.set(version);
         for handle in std::mem::take(&mut handles.idle) {
-            // SAFETY: it is a handle.
-            let rc = unsafe { memcached_behavior_set(Some(handle.as_ref()), flag, data) };
+            let rc = memcached_behavior_set(Some(handle.as_ref()), flag, data);
             if rc == MEMCACHED_SUCCESS {
                 handle.as_ref().configure.version.set(version);
             }
@@ -313,7 +311,7 @@ pub unsafe extern "C" fn memcached_pool_behavior_set(
 
 /// A behavior of the handles.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_pool_behavior_get(
+pub extern "C" fn memcached_pool_behavior_get(
     pool: Option<&memcached_pool_st>,
     flag: memcached_behavior_t,
     value: Out<'_, u64>,
@@ -321,8 +319,7 @@ pub unsafe extern "C" fn memcached_pool_behavior_get(
     guarded(MEMCACHED_FAILURE, || {
         let (Some(pool), Some(_)) = (pool, value) else { return MEMCACHED_INVALID_ARGUMENTS };
         let handles = pool.lock();
-        // SAFETY: it is a handle.
-        put(value, unsafe { memcached_behavior_get(Some(handles.model.as_ref()), flag) });
+        put(value, memcached_behavior_get(Some(handles.model.as_ref()), flag));
         MEMCACHED_SUCCESS
     })
 }

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use fabcache_client::{Error, Outcome, Request, Ttl};
 
 use super::constants::*;
-use super::ffi;
+use super::ffi::arguments;
 use super::instance::memcached_instance_st;
 use super::types::memcached_st;
 use crate::guarded;
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn memcached_request_free(
 ) {
     guarded((), || {
         if let Some(request) = NonNull::new(request) {
-            // SAFETY: it came from a box in `memcached_request_create`; the caller gives it back once.
+            // SAFETY: `memcached_request_create` took it from a box; the caller frees it once.
             drop(unsafe { Box::from_raw(request.as_ptr()) });
         }
     });
@@ -154,27 +154,21 @@ impl<'a> RequestedKey<'a> {
     }
 }
 
-/// # Safety
-/// That of the functions below.
-unsafe fn set(
+/// Starts to store a request's value.
+fn set(
     memc: Option<&memcached_st>,
-    key: *const c_char,
-    key_length: usize,
+    key: &[u8],
     request: Option<&memcached_request_st>,
     expiration: libc::time_t,
     flags: u32,
 ) -> memcached_return_t {
-    // SAFETY: as our caller promises.
-    let key = unsafe { ffi::bytes(key, key_length) };
-    let asked = match RequestedKey::new(memc, request, key) {
-        Ok(asked) => asked,
+    let requested = match RequestedKey::new(memc, request, key) {
+        Ok(requested) => requested,
         Err(rc) => return rc,
     };
-    let (value, length) = (asked.request.value.get(), asked.request.value_length.get());
-    // SAFETY: as our caller promises.
-    let value = unsafe { ffi::bytes(value, length) }.to_vec();
-    asked.request.flags.set(flags);
-    asked.begin(|client, key| client.iset_with_flags(key, value, Ttl::exact(expiration), flags))
+    let value = requested.request.copy_value();
+    requested.request.flags.set(flags);
+    requested.begin(|client, key| client.iset_with_flags(key, value, Ttl::exact(expiration), flags))
 }
 
 /// Begins to store a request's value. Key and value must stay as they are until it is over.
@@ -187,8 +181,10 @@ pub unsafe extern "C" fn memcached_iset(
     expiration: libc::time_t,
     flags: u32,
 ) -> memcached_return_t {
-    // SAFETY: as our caller promises.
-    guarded(MEMCACHED_FAILURE, || unsafe { set(ptr, key, key_length, request, expiration, flags) })
+    guarded(MEMCACHED_FAILURE, || {
+        arguments!(key: bytes(key, key_length));
+        set(ptr, key, request, expiration, flags)
+    })
 }
 
 /// Begins to store a request's value. Key and value are the caller's again when it returns.
@@ -201,29 +197,34 @@ pub unsafe extern "C" fn memcached_bset(
     expiration: libc::time_t,
     flags: u32,
 ) -> memcached_return_t {
-    // SAFETY: as our caller promises.
-    guarded(MEMCACHED_FAILURE, || unsafe { set(ptr, key, key_length, request, expiration, flags) })
+    guarded(MEMCACHED_FAILURE, || {
+        arguments!(key: bytes(key, key_length));
+        set(ptr, key, request, expiration, flags)
+    })
 }
 
-/// # Safety
-/// That of the functions below.
-unsafe fn get(
+/// Starts to read a value.
+fn get(
     memc: Option<&memcached_st>,
-    key: *const c_char,
-    key_length: usize,
+    key: &[u8],
     request: Option<&memcached_request_st>,
 ) -> memcached_return_t {
-    // SAFETY: as our caller promises.
-    let key = unsafe { ffi::bytes(key, key_length) };
-    let asked = match RequestedKey::new(memc, request, key) {
-        Ok(asked) => asked,
+    let requested = match RequestedKey::new(memc, request, key) {
+        Ok(requested) => requested,
         Err(rc) => return rc,
     };
-    asked.request.take_room();
-    asked.begin(|client, key| client.iget(key, Vec::new()))
+    requested.request.take_room();
+    requested.begin(|client, key| client.iget(key, Vec::new()))
 }
 
 impl memcached_request_st {
+    /// Returns a copy of the value to be stored.
+    fn copy_value(&self) -> Vec<u8> {
+        // The value is an argument of `memcached_iset` or `memcached_bset`, like the request that has it.
+        arguments!(value: bytes(self.value.get(), self.value_length.get()));
+        value.to_vec()
+    }
+
     /// Where the next value goes.
     fn take_room(&self) {
         let (value, length) = (self.value.get(), self.value_length.get());
@@ -249,8 +250,10 @@ pub unsafe extern "C" fn memcached_iget(
     key_length: usize,
     request: Option<&memcached_request_st>,
 ) -> memcached_return_t {
-    // SAFETY: as our caller promises.
-    guarded(MEMCACHED_FAILURE, || unsafe { get(ptr, key, key_length, request) })
+    guarded(MEMCACHED_FAILURE, || {
+        arguments!(key: bytes(key, key_length));
+        get(ptr, key, request)
+    })
 }
 
 /// Begins to ask for a value. The key is the caller's again when it returns; the room for the value when it is over.
@@ -261,13 +264,15 @@ pub unsafe extern "C" fn memcached_bget(
     key_length: usize,
     request: Option<&memcached_request_st>,
 ) -> memcached_return_t {
-    // SAFETY: as our caller promises.
-    guarded(MEMCACHED_FAILURE, || unsafe { get(ptr, key, key_length, request) })
+    guarded(MEMCACHED_FAILURE, || {
+        arguments!(key: bytes(key, key_length));
+        get(ptr, key, request)
+    })
 }
 
 /// What a request came to, or that it is in progress.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_test(
+pub extern "C" fn memcached_test(
     ptr: Option<&memcached_st>,
     request: Option<&memcached_request_st>,
 ) -> memcached_return_t {
@@ -281,7 +286,7 @@ pub unsafe extern "C" fn memcached_test(
 
 /// Waits until a request is over: what it came to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_wait(
+pub extern "C" fn memcached_wait(
     ptr: Option<&memcached_st>,
     request: Option<&memcached_request_st>,
 ) -> memcached_return_t {
@@ -326,13 +331,13 @@ fn found(memc: &memcached_st, request: &memcached_request_st, value: &[u8]) -> m
     if room > 0 && value.len() > room {
         return memc.fail_with(MEMCACHED_E2BIG, "The value is longer than the room that was given for it.");
     }
-    // SAFETY: there is room for it, as was just seen, or as the caller promises who gave no length.
-    unsafe { ptr::copy_nonoverlapping(value.as_ptr().cast(), to, value.len()) };
-    if room == 0 || room > value.len() {
-        // SAFETY: there is room for one more, by the same.
-        let end = unsafe { to.add(value.len()) };
-        // SAFETY: as above.
-        unsafe { end.write(0) };
+    // SAFETY: the value fits, as checked above, or the caller gave no length and thereby states that it fits with a NUL.
+    // The caller leaves the memory to the request until it ends, and it is apart from the library's `value`.
+    unsafe {
+        ptr::copy_nonoverlapping(value.as_ptr().cast(), to, value.len());
+        if room == 0 || room > value.len() {
+            to.add(value.len()).write(0);
+        }
     }
     MEMCACHED_SUCCESS
 }

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 use super::constants::*;
-use super::ffi::bytes;
+use super::ffi::arguments;
 use super::types::*;
 use crate::guarded;
 
@@ -35,7 +35,7 @@ impl memcached_result_st {
     }
 
     fn handle(&self) -> Option<&memcached_st> {
-        // SAFETY: it is null or the handle the result was made for, which the caller keeps at least as long.
+        // SAFETY: NULL, or the handle of the result, which by the manual must not be freed before the result.
         unsafe { self.root.get().as_ref() }
     }
 
@@ -46,8 +46,13 @@ impl memcached_result_st {
 
     /// The value.
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the memory from `string` to `end` is the result's own, and filled.
-        unsafe { bytes(self.value.string.get(), self.len()) }
+        let start = self.value.string.get();
+        if start.is_null() {
+            return &[];
+        }
+        // SAFETY: the bytes from `string` to `end` belong to the result and are initialized; a method that changes them
+        // is not called while the slice lives.
+        unsafe { std::slice::from_raw_parts(start.cast(), self.len()) }
     }
 
     /// Holds nothing any more, but keeps its memory.
@@ -86,19 +91,19 @@ impl memcached_result_st {
             if memory.is_null() {
                 return false;
             }
-            // SAFETY: the former value has so many bytes, and there is room for them and more.
+            // SAFETY: `len` is the length of the value, and the new memory is longer and separate.
             unsafe { std::ptr::copy_nonoverlapping(self.as_bytes().as_ptr().cast(), memory, len) };
             memc.release(self.value.string.replace(memory).cast());
             self.value.current_size.set(size);
         }
-        // SAFETY: the value's memory is at least as long.
-        let from = unsafe { self.value.string.get().add(len) };
-        // SAFETY: so many bytes and one more are there, apart from the caller's.
-        unsafe { std::ptr::copy_nonoverlapping(more.as_ptr().cast(), from, more.len()) };
-        // SAFETY: one more is there.
-        let end = unsafe { from.add(more.len()) };
-        // SAFETY: as said.
-        unsafe { end.write(0) };
+        // SAFETY: the memory has room for `len` bytes, `more` and a NUL, as ensured above, and does not overlap `more`.
+        let end = unsafe {
+            let from = self.value.string.get().add(len);
+            std::ptr::copy_nonoverlapping(more.as_ptr().cast(), from, more.len());
+            let end = from.add(more.len());
+            end.write(0);
+            end
+        };
         self.value.end.set(end);
         true
     }
@@ -143,7 +148,7 @@ pub unsafe extern "C" fn memcached_result_create(
         let at =
             if ptr.is_null() { Box::into_raw(Box::<memcached_result_st>::new_uninit()).cast() } else { ptr };
         let root = memc.map_or(null(), std::ptr::from_ref);
-        // SAFETY: it is the caller's memory for a result, or was just allocated for one.
+        // SAFETY: the caller's memory for a result, or memory just allocated for one; it is written without reading it.
         unsafe { at.write(memcached_result_st::new(root, ptr.is_null())) };
         at
     })
@@ -153,21 +158,21 @@ pub unsafe extern "C" fn memcached_result_create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_result_free(ptr: *mut memcached_result_st) {
     guarded((), || {
-        // SAFETY: null or a result, the caller promises.
+        // SAFETY: NULL, or a result that `memcached_result_create` initialized.
         let Some(result) = (unsafe { ptr.as_ref() }) else { return };
         result.clear();
         if result.options.get() & IS_ALLOCATED == 0 {
             result.options.set(result.options.get() & !IS_INITIALIZED);
             return;
         }
-        // SAFETY: it came from a box in `memcached_result_create`, and owns nothing any more.
+        // SAFETY: `memcached_result_create` took it from a box and set IS_ALLOCATED; its value is freed above.
         drop(unsafe { Box::from_raw(ptr.cast::<MaybeUninit<memcached_result_st>>()) });
     });
 }
 
 /// Empties a result.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_result_reset(ptr: Option<&memcached_result_st>) {
+pub extern "C" fn memcached_result_reset(ptr: Option<&memcached_result_st>) {
     if let Some(result) = ptr {
         result.reset();
     }
@@ -175,7 +180,7 @@ pub unsafe extern "C" fn memcached_result_reset(ptr: Option<&memcached_result_st
 
 /// Its key, with a zero behind it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_result_key_value(ptr: Option<&memcached_result_st>) -> *const c_char {
+pub extern "C" fn memcached_result_key_value(ptr: Option<&memcached_result_st>) -> *const c_char {
     match ptr {
         Some(result) if result.key_length.get() > 0 => result.item_key.as_ptr().cast(),
         _ => null(),
@@ -184,37 +189,37 @@ pub unsafe extern "C" fn memcached_result_key_value(ptr: Option<&memcached_resul
 
 /// Bytes of its key.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_result_key_length(ptr: Option<&memcached_result_st>) -> usize {
+pub extern "C" fn memcached_result_key_length(ptr: Option<&memcached_result_st>) -> usize {
     ptr.map_or(0, |result| result.key_length.get())
 }
 
 /// Its value, as long as it holds one; a zero is behind it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_result_value(ptr: Option<&memcached_result_st>) -> *const c_char {
+pub extern "C" fn memcached_result_value(ptr: Option<&memcached_result_st>) -> *const c_char {
     ptr.map_or(null(), |result| result.value.string.get())
 }
 
 /// Its value, which is the caller's to free from now on.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_result_take_value(ptr: Option<&memcached_result_st>) -> *mut c_char {
+pub extern "C" fn memcached_result_take_value(ptr: Option<&memcached_result_st>) -> *mut c_char {
     guarded(null_mut(), || ptr.map_or(null_mut(), memcached_result_st::take_value))
 }
 
 /// Bytes of its value.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_result_length(ptr: Option<&memcached_result_st>) -> usize {
+pub extern "C" fn memcached_result_length(ptr: Option<&memcached_result_st>) -> usize {
     ptr.map_or(0, memcached_result_st::len)
 }
 
 /// Client flags it was stored with.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_result_flags(ptr: Option<&memcached_result_st>) -> u32 {
+pub extern "C" fn memcached_result_flags(ptr: Option<&memcached_result_st>) -> u32 {
     ptr.map_or(0, |result| result.item_flags.get())
 }
 
 /// Its CAS, where they are asked for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_result_cas(ptr: Option<&memcached_result_st>) -> u64 {
+pub extern "C" fn memcached_result_cas(ptr: Option<&memcached_result_st>) -> u64 {
     ptr.map_or(0, |result| result.item_cas.get())
 }
 
@@ -227,15 +232,14 @@ pub unsafe extern "C" fn memcached_result_set_value(
 ) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
         let Some(result) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-        // SAFETY: the caller's promise.
-        let value = unsafe { bytes(value, length) };
+        arguments!(value: bytes(value, length));
         if result.append(value) { MEMCACHED_SUCCESS } else { MEMCACHED_MEMORY_ALLOCATION_FAILURE }
     })
 }
 
 /// Sets its client flags.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_result_set_flags(ptr: Option<&memcached_result_st>, flags: u32) {
+pub extern "C" fn memcached_result_set_flags(ptr: Option<&memcached_result_st>, flags: u32) {
     if let Some(result) = ptr {
         result.item_flags.set(flags);
     }
@@ -243,7 +247,7 @@ pub unsafe extern "C" fn memcached_result_set_flags(ptr: Option<&memcached_resul
 
 /// Sets when it expires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_result_set_expiration(ptr: Option<&memcached_result_st>, expiration: i64) {
+pub extern "C" fn memcached_result_set_expiration(ptr: Option<&memcached_result_st>, expiration: i64) {
     if let Some(result) = ptr {
         result.item_expiration.set(expiration);
     }

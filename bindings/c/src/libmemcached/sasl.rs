@@ -3,7 +3,7 @@
 //! The state is an array of `sasl_callback_t` (sasl.h), as programs pass and get it: this library's own if they gave
 //! a name and a password, else theirs. The callbacks are called for each new connection.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use fabcache_client::Credentials;
 
 use super::behavior::memcached_behavior_set;
 use super::constants::*;
-use super::ffi;
+use super::ffi::arguments;
 use super::sasl_data::*;
 use super::types::memcached_st;
 use crate::guarded;
@@ -26,17 +26,16 @@ impl memcached_st {
         }
         let (mut name, mut password) = (None, None);
         for at in 0..CALLBACKS_MAX {
-            // SAFETY: the array is of the caller's, or ours, and has an end that was not reached yet.
-            let callback = unsafe { first.add(at) };
-            // SAFETY: as above.
-            let callback = unsafe { *callback };
+            // SAFETY: an array of callbacks ends with LIST_END, by sasl.h for the caller's and by construction for
+            // this library's; the loop has not reached it yet.
+            let callback = unsafe { *first.add(at) };
             let Some(ask) = callback.proc.filter(|_| callback.id != LIST_END) else { break };
             match callback.id {
-                // SAFETY: a callback with this id is this function.
+                // SAFETY: by sasl.h, the id states the function's type.
                 AUTHNAME => name = unsafe { ask_name(ask, callback) },
-                // SAFETY: a callback with this id is this function.
+                // SAFETY: by sasl.h, the id states the function's type.
                 USER if name.is_none() => name = unsafe { ask_name(ask, callback) },
-                // SAFETY: a callback with this id is this function.
+                // SAFETY: by sasl.h, the id states the function's type.
                 PASS => password = unsafe { ask_secret(ask, callback) },
                 _ => {}
             }
@@ -62,7 +61,7 @@ impl memcached_st {
             given.as_ref().map(|given| (given.name.clone(), password_of(given)))
         });
         match given {
-            Some((name, password)) => self.give(name.as_bytes(), &password),
+            Some((name, password)) => self.install_sasl(name.as_bytes(), &password),
             None => {
                 self.set_callbacks(from.sasl.callbacks.get(), None);
                 MEMCACHED_SUCCESS
@@ -70,7 +69,14 @@ impl memcached_st {
         }
     }
 
-    fn give(&self, name: &[u8], password: &[u8]) -> memcached_return_t {
+    /// Sets a name and password, and the binary protocol, which SASL needs.
+    pub(crate) fn set_credentials(&self, name: &[u8], password: &[u8]) -> memcached_return_t {
+        let rc = memcached_behavior_set(Some(self), MEMCACHED_BEHAVIOR_BINARY_PROTOCOL, 1);
+        if rc == MEMCACHED_SUCCESS { self.install_sasl(name, password) } else { rc }
+    }
+
+    /// Sets callbacks that return this name and password.
+    fn install_sasl(&self, name: &[u8], password: &[u8]) -> memcached_return_t {
         let Some(given) = SaslData::new(name, password) else {
             return self.fail(MEMCACHED_INVALID_ARGUMENTS);
         };
@@ -85,35 +91,41 @@ fn password_of(given: &SaslData) -> Vec<u8> {
     bytes.take(given.secret[0] as usize).collect()
 }
 
+/// Asks a callback for a name.
+///
 /// # Safety
 /// `ask` is a `sasl_getsimple_t`.
 unsafe fn ask_name(ask: unsafe extern "C" fn() -> c_int, callback: sasl_callback_t) -> Option<Vec<u8>> {
-    // SAFETY: as our caller promises.
-    let ask = unsafe { std::mem::transmute::<unsafe extern "C" fn() -> c_int, GetSimple>(ask) };
-    let (mut name, mut len) = (ptr::null(), 0);
-    // SAFETY: it is called as sasl.h says, with its own context.
-    let rc = unsafe { ask(callback.context, callback.id as c_int, &mut name, &mut len) };
-    // SAFETY: it says that a string lies there.
-    (rc == OK).then(|| unsafe { ffi::text(name) }.map(<[u8]>::to_vec)).flatten()
+    let (mut name, mut len): (*const c_char, _) = (ptr::null(), 0);
+    // SAFETY: the function has this type, by this function's contract, and gets its own context and id. If it returns
+    // OK, `name` is NULL or a string with a final NUL, by sasl.h.
+    unsafe {
+        let ask = std::mem::transmute::<unsafe extern "C" fn() -> c_int, GetSimple>(ask);
+        if ask(callback.context, callback.id as c_int, &mut name, &mut len) != OK || name.is_null() {
+            return None;
+        }
+        Some(CStr::from_ptr(name).to_bytes().to_vec())
+    }
 }
 
+/// Asks a callback for a password.
+///
 /// # Safety
 /// `ask` is a `sasl_getsecret_t`.
 unsafe fn ask_secret(ask: unsafe extern "C" fn() -> c_int, callback: sasl_callback_t) -> Option<Vec<u8>> {
-    // SAFETY: as our caller promises.
-    let ask = unsafe { std::mem::transmute::<unsafe extern "C" fn() -> c_int, GetSecret>(ask) };
     let mut secret: *mut Secret = ptr::null_mut();
-    // SAFETY: it is called as sasl.h says, with its own context; there is no connection of that library.
-    let rc = unsafe { ask(ptr::null_mut(), callback.context, callback.id as c_int, &mut secret) };
-    if rc != OK || secret.is_null() {
-        return None;
+    // SAFETY: the function has this type, by this function's contract, and gets its own context and id, and NULL for
+    // the connection, as libmemcached passes. If it returns OK, `secret` is NULL or a secret with `len` bytes of data,
+    // by sasl.h; the pointer to the data is derived from the whole secret, not from its first byte.
+    unsafe {
+        let ask = std::mem::transmute::<unsafe extern "C" fn() -> c_int, GetSecret>(ask);
+        let rc = ask(ptr::null_mut(), callback.context, callback.id as c_int, &mut secret);
+        if rc != OK || secret.is_null() {
+            return None;
+        }
+        let (len, data) = ((*secret).len, &raw const (*secret).data);
+        Some(std::slice::from_raw_parts(data.cast(), usize::try_from(len).ok()?).to_vec())
     }
-    // SAFETY: it says that a secret lies there.
-    let len = unsafe { (*secret).len };
-    // SAFETY: as above; no reference to its first byte alone is made.
-    let data = unsafe { &raw const (*secret).data };
-    // SAFETY: a secret has so many bytes.
-    Some(unsafe { std::slice::from_raw_parts(data.cast(), usize::try_from(len).ok()?) }.to_vec())
 }
 
 /// A name and a password for all servers. From now on they are asked by the binary protocol, which libmemcached needs for
@@ -125,22 +137,17 @@ pub unsafe extern "C" fn memcached_set_sasl_auth_data(
     password: *const c_char,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        // SAFETY: as our caller promises.
-        let name = unsafe { ffi::text(username) };
-        // SAFETY: as our caller promises.
-        let password = unsafe { ffi::text(password) };
+        arguments!(name: text(username), password: text(password));
         let (Some(memc), Some(name), Some(password)) = (ptr, name, password) else {
             return MEMCACHED_INVALID_ARGUMENTS;
         };
-        // SAFETY: it is a handle.
-        let rc = unsafe { memcached_behavior_set(Some(memc), MEMCACHED_BEHAVIOR_BINARY_PROTOCOL, 1) };
-        if rc == MEMCACHED_SUCCESS { memc.give(name, password) } else { rc }
+        memc.set_credentials(name, password)
     })
 }
 
 /// Forgets the name and the password that were given. Callbacks of the caller's stay.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_destroy_sasl_auth_data(ptr: Option<&memcached_st>) -> memcached_return_t {
+pub extern "C" fn memcached_destroy_sasl_auth_data(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
         if memc.sasl.is_allocated.get() != 0 {
@@ -165,6 +172,6 @@ pub unsafe extern "C" fn memcached_set_sasl_callbacks(
 
 /// The callbacks that are asked; null for none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_get_sasl_callbacks(ptr: Option<&memcached_st>) -> *mut sasl_callback_t {
+pub extern "C" fn memcached_get_sasl_callbacks(ptr: Option<&memcached_st>) -> *mut sasl_callback_t {
     ptr.map_or(ptr::null_mut(), |memc| memc.sasl.callbacks.get().cast())
 }

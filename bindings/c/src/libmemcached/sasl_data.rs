@@ -59,11 +59,14 @@ impl SaslData {
             *word = c_ulong::from_ne_bytes(padded);
         }
         let name = CString::new(name).ok()?;
-        // SAFETY: only the type of the pointer changes; callers cast it back to the type that the callback's id names.
-        let name_of = unsafe { std::mem::transmute::<GetSimple, unsafe extern "C" fn() -> c_int>(name_of) };
-        // SAFETY: as for `name_of`: only the type of the pointer changes, and the callback is called by its id.
-        let secret_of =
-            unsafe { std::mem::transmute::<GetSecret, unsafe extern "C" fn() -> c_int>(secret_of) };
+        // SAFETY: only the pointers' types change, to the one in sasl.h's table; callers cast a pointer back to the type that
+        // the callback's id names before they call it.
+        let (name_of, secret_of) = unsafe {
+            (
+                std::mem::transmute::<GetSimple, unsafe extern "C" fn() -> c_int>(name_of),
+                std::mem::transmute::<GetSecret, unsafe extern "C" fn() -> c_int>(secret_of),
+            )
+        };
         // Not in a box: moving one ends the validity of pointers into it.
         Some(Rc::new_cyclic(|given: &Weak<SaslData>| {
             let context: *mut c_void = given.as_ptr().cast_mut().cast();
@@ -86,17 +89,18 @@ unsafe extern "C" fn name_of(
     result: *mut *const c_char,
     len: *mut c_uint,
 ) -> c_int {
-    // SAFETY: the context of our callbacks, which lives as long as they do.
+    // SAFETY: callers pass the context from the table of callbacks, which is in the same `SaslData`.
     let given = unsafe { context.cast::<SaslData>().as_ref() };
     let (Some(given), false) = (given, result.is_null()) else { return BAD_PARAM };
     if ![USER, AUTHNAME].contains(&(id as c_ulong)) {
         return BAD_PARAM;
     }
-    // SAFETY: where the caller wants the name; it is not null.
-    unsafe { result.write(given.name.as_ptr()) };
-    if !len.is_null() {
-        // SAFETY: where the caller wants its length; it is not null.
-        unsafe { len.write(c_uint::try_from(given.name.as_bytes().len()).unwrap_or(c_uint::MAX)) };
+    // SAFETY: neither is NULL when written; by sasl.h they point to writable memory for the name's address and length.
+    unsafe {
+        result.write(given.name.as_ptr());
+        if !len.is_null() {
+            len.write(c_uint::try_from(given.name.as_bytes().len()).unwrap_or(c_uint::MAX));
+        }
     }
     OK
 }
@@ -108,13 +112,13 @@ unsafe extern "C" fn secret_of(
     id: c_int,
     secret: *mut *mut Secret,
 ) -> c_int {
-    // SAFETY: the context of our callbacks, which lives as long as they do.
+    // SAFETY: callers pass the context from the table of callbacks, which is in the same `SaslData`.
     let given = unsafe { context.cast::<SaslData>().as_ref() };
     let (Some(given), false) = (given, secret.is_null()) else { return BAD_PARAM };
     if id as c_ulong != PASS {
         return BAD_PARAM;
     }
-    // SAFETY: where the caller wants it; it is not null. Callers read it only.
+    // SAFETY: not NULL, and by sasl.h writable memory for the secret's address. Callers only read the secret.
     unsafe { secret.write(given.secret.as_ptr().cast_mut().cast()) };
     OK
 }

@@ -5,7 +5,7 @@ use std::ptr::null;
 use std::rc::Rc;
 
 use super::constants::*;
-use super::ffi::{Out, array, bytes, put, text};
+use super::ffi::{Out, arguments, put};
 use super::instance::memcached_instance_st;
 use super::types::*;
 use crate::guarded;
@@ -59,7 +59,8 @@ impl memcached_st {
         )
     }
 
-    fn add_host(&self, host: Option<&[u8]>, port: u16, weight: u32) -> memcached_return_t {
+    /// Adds a server by TCP, or by a Unix socket if `host` is a path.
+    pub(crate) fn add_host(&self, host: Option<&[u8]>, port: u16, weight: u32) -> memcached_return_t {
         let port = if port == 0 { MEMCACHED_DEFAULT_PORT } else { port };
         let host = host.filter(|host| !host.is_empty()).unwrap_or(b"localhost");
         if host.len() >= MEMCACHED_NI_MAXHOST {
@@ -70,7 +71,7 @@ impl memcached_st {
         self.add_server(host, port, kind, weight)
     }
 
-    fn add_socket(&self, path: Option<&[u8]>, weight: u32) -> memcached_return_t {
+    pub(crate) fn add_socket(&self, path: Option<&[u8]>, weight: u32) -> memcached_return_t {
         match path {
             Some(path) if !path.is_empty() && path.len() < MEMCACHED_NI_MAXHOST => {
                 self.add_server(path, 0, MEMCACHED_CONNECTION_UNIX_SOCKET, weight)
@@ -90,8 +91,7 @@ pub unsafe extern "C" fn memcached_server_add_with_weight(
 ) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-        // SAFETY: the caller's promise.
-        let host = unsafe { text(hostname) };
+        arguments!(host: text(hostname));
         memc.add_host(host, port, weight)
     })
 }
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn memcached_server_add(
     hostname: *const c_char,
     port: u16,
 ) -> memcached_return_t {
-    // SAFETY: the same promise.
+    // SAFETY: the arguments are passed on, to a function with the same contract.
     unsafe { memcached_server_add_with_weight(ptr, hostname, port, 1) }
 }
 
@@ -116,8 +116,7 @@ pub unsafe extern "C" fn memcached_server_add_unix_socket_with_weight(
 ) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
         let Some(memc) = ptr else { return MEMCACHED_FAILURE };
-        // SAFETY: the caller's promise.
-        let path = unsafe { text(filename) };
+        arguments!(path: text(filename));
         memc.add_socket(path, weight)
     })
 }
@@ -128,7 +127,7 @@ pub unsafe extern "C" fn memcached_server_add_unix_socket(
     ptr: Option<&memcached_st>,
     filename: *const c_char,
 ) -> memcached_return_t {
-    // SAFETY: the same promise.
+    // SAFETY: the arguments are passed on, to a function with the same contract.
     unsafe { memcached_server_add_unix_socket_with_weight(ptr, filename, 1) }
 }
 
@@ -152,7 +151,7 @@ pub unsafe extern "C" fn memcached_server_add_udp(
     hostname: *const c_char,
     port: u16,
 ) -> memcached_return_t {
-    // SAFETY: the same promise.
+    // SAFETY: the arguments are passed on, to a function with the same contract.
     unsafe { memcached_server_add_udp_with_weight(ptr, hostname, port, 1) }
 }
 
@@ -171,12 +170,11 @@ pub unsafe extern "C" fn memcached_server_cursor(
         if servers.is_empty() {
             return MEMCACHED_NO_SERVERS;
         }
-        // SAFETY: the caller's promise.
-        let callbacks = unsafe { array(callback, number_of_callbacks as usize) };
+        arguments!(callbacks: array(callback, number_of_callbacks as usize));
         let mut told = MEMCACHED_SUCCESS;
         for server in servers {
             for callback in callbacks.iter().flatten() {
-                // SAFETY: the caller's function for this; the server lives as long as this loop.
+                // SAFETY: the caller passed the function for this call, with its `context`; the server outlives it.
                 let said = unsafe { callback(memc, Rc::as_ptr(&server), context) };
                 if said != MEMCACHED_SUCCESS {
                     told = MEMCACHED_SOME_ERRORS;
@@ -201,8 +199,7 @@ pub unsafe extern "C" fn memcached_server_by_key(
             put(error, MEMCACHED_INVALID_ARGUMENTS);
             return null();
         };
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(key: bytes(key, key_length));
         let found = if inner.instances.borrow().is_empty() {
             Err(MEMCACHED_NO_SERVERS)
         } else {
@@ -218,7 +215,7 @@ pub unsafe extern "C" fn memcached_server_by_key(
 
 /// The server at a position.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_instance_by_position(
+pub extern "C" fn memcached_server_instance_by_position(
     ptr: Option<&memcached_st>,
     server_key: u32,
 ) -> *const memcached_instance_st {
@@ -230,7 +227,7 @@ pub unsafe extern "C" fn memcached_server_instance_by_position(
 
 /// The server that was lost last; null for none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_get_last_disconnect(
+pub extern "C" fn memcached_server_get_last_disconnect(
     ptr: Option<&memcached_st>,
 ) -> *const memcached_instance_st {
     guarded(null(), || {
@@ -241,41 +238,38 @@ pub unsafe extern "C" fn memcached_server_get_last_disconnect(
 
 /// How many servers there are.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_count(ptr: Option<&memcached_st>) -> u32 {
+pub extern "C" fn memcached_server_count(ptr: Option<&memcached_st>) -> u32 {
     ptr.map_or(0, |memc| memc.number_of_hosts.get())
 }
 
 /// Answers that are still to be fetched from a server, and stores that wait to be sent.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_response_count(ptr: Option<&memcached_instance_st>) -> u32 {
+pub extern "C" fn memcached_server_response_count(ptr: Option<&memcached_instance_st>) -> u32 {
     guarded(0, || ptr.map_or(0, |server| u32::from(!server.asked.borrow().is_empty())))
 }
 
 /// A server's name: host, or path of a Unix socket.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_name(ptr: Option<&memcached_instance_st>) -> *const c_char {
+pub extern "C" fn memcached_server_name(ptr: Option<&memcached_instance_st>) -> *const c_char {
     ptr.map_or(null(), |server| server.name().as_ptr())
 }
 
 /// A server's port.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_port(ptr: Option<&memcached_instance_st>) -> u16 {
+pub extern "C" fn memcached_server_port(ptr: Option<&memcached_instance_st>) -> u16 {
     ptr.map_or(0, |server| server.port)
 }
 
 /// The port of this end: it is not told, as libmemcached does not while there is no connection, for here a server may have
 /// several.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_srcport(_ptr: Option<&memcached_instance_st>) -> u16 {
+pub extern "C" fn memcached_server_srcport(_ptr: Option<&memcached_instance_st>) -> u16 {
     0
 }
 
 /// Sets when a server is asked again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_instance_next_retry(
-    ptr: Option<&memcached_instance_st>,
-    absolute_time: i64,
-) {
+pub extern "C" fn memcached_instance_next_retry(ptr: Option<&memcached_instance_st>, absolute_time: i64) {
     if let Some(server) = ptr {
         server.next_retry.set(absolute_time);
     }
@@ -283,7 +277,7 @@ pub unsafe extern "C" fn memcached_instance_next_retry(
 
 /// How a server is reached, in a word.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_type(ptr: Option<&memcached_instance_st>) -> *const c_char {
+pub extern "C" fn memcached_server_type(ptr: Option<&memcached_instance_st>) -> *const c_char {
     let word = match ptr.map(|server| server.kind) {
         Some(MEMCACHED_CONNECTION_TCP) => c"TCP",
         Some(MEMCACHED_CONNECTION_UDP) => c"UDP",
@@ -295,18 +289,18 @@ pub unsafe extern "C" fn memcached_server_type(ptr: Option<&memcached_instance_s
 
 /// A server's version, the first part; 255 while it is not known.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_major_version(ptr: Option<&memcached_instance_st>) -> u8 {
+pub extern "C" fn memcached_server_major_version(ptr: Option<&memcached_instance_st>) -> u8 {
     ptr.map_or(u8::MAX, |server| server.version.get()[0])
 }
 
 /// The second part.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_minor_version(ptr: Option<&memcached_instance_st>) -> u8 {
+pub extern "C" fn memcached_server_minor_version(ptr: Option<&memcached_instance_st>) -> u8 {
     ptr.map_or(u8::MAX, |server| server.version.get()[1])
 }
 
 /// The third part.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_server_micro_version(ptr: Option<&memcached_instance_st>) -> u8 {
+pub extern "C" fn memcached_server_micro_version(ptr: Option<&memcached_instance_st>) -> u8 {
     ptr.map_or(u8::MAX, |server| server.version.get()[2])
 }

@@ -1,25 +1,25 @@
-//! Lists of servers that a program makes, and hands over: arrays of the C library's memory, whose length is in the first.
+//! Server lists: arrays in memory of malloc(3), whose first element has their length.
 
 use std::ffi::c_char;
 use std::ptr::null_mut;
 
 use super::constants::*;
-use super::ffi::{Out, put, text};
+use super::ffi::{Out, arguments, put};
 use super::instance::{FABRIC, behind_fabric};
 use super::types::*;
 use crate::guarded;
 
-/// Servers in one list: what a text of a few megabytes can name.
+/// The most servers in a list: as many as a text of a few megabytes can name.
 const SERVERS_MAX: usize = 1 << 20;
 
-/// How many servers are in a list.
+/// Returns the number of servers in a list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_server_list_count(ptr: memcached_server_list_st) -> u32 {
-    // SAFETY: null or a list, whose first is always there; the caller promises.
+    // SAFETY: NULL or a list, which has at least one element.
     unsafe { ptr.as_ref() }.map_or(0, |first| first.number_of_hosts)
 }
 
-/// Adds a server of a weight to a list. The list may lie elsewhere then.
+/// Appends a server with a weight. Returns the list, which may have moved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_server_list_append_with_weight(
     ptr: memcached_server_list_st,
@@ -29,16 +29,15 @@ pub unsafe extern "C" fn memcached_server_list_append_with_weight(
     error: Out<'_, memcached_return_t>,
 ) -> memcached_server_list_st {
     guarded(null_mut(), || {
-        // SAFETY: the caller's promise.
-        let host = unsafe { text(hostname) }.unwrap_or(b"localhost");
-        // SAFETY: the caller's promise.
-        let appended = unsafe { append(ptr, host, port, weight) };
+        arguments!(host: text(hostname));
+        // SAFETY: libmemcached requires NULL or a list of its own, which the caller gives up for the result.
+        let appended = unsafe { append(ptr, host.unwrap_or(b"localhost"), port, weight) };
         put(error, appended.as_ref().err().copied().unwrap_or(MEMCACHED_SUCCESS));
         appended.unwrap_or(null_mut())
     })
 }
 
-/// Adds a server to a list. The list may lie elsewhere then.
+/// Appends a server. Returns the list, which may have moved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_server_list_append(
     ptr: memcached_server_list_st,
@@ -46,12 +45,14 @@ pub unsafe extern "C" fn memcached_server_list_append(
     port: u16,
     error: Out<'_, memcached_return_t>,
 ) -> memcached_server_list_st {
-    // SAFETY: the same promise.
+    // SAFETY: the arguments are passed on, to a function with the same contract.
     unsafe { memcached_server_list_append_with_weight(ptr, hostname, port, 1, error) }
 }
 
+/// Appends a server to a list and returns the list, which may have moved.
+///
 /// # Safety
-/// `list` is null or a list that nobody else uses.
+/// `list` is NULL or a list that nothing else uses: memory of malloc(3) with `number_of_hosts` elements.
 unsafe fn append(
     list: memcached_server_list_st,
     host: &[u8],
@@ -61,26 +62,25 @@ unsafe fn append(
     if host.len() >= MEMCACHED_NI_MAXHOST {
         return Err(MEMCACHED_INVALID_ARGUMENTS);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: NULL or a list, by this function's contract.
     let count = unsafe { memcached_server_list_count(list) };
     if count as usize >= SERVERS_MAX {
         return Err(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
     }
-    // Before the list moves: the name may lie in it.
+    // Copied before the list moves, because the name may be in the list.
     let added = entry(host, port, weight);
     let size = (count as usize + 1) * size_of::<memcached_server_st>();
-    // SAFETY: the list is null or the C library's memory, and nobody else uses it.
-    let grown: memcached_server_list_st = unsafe { libc::realloc(list.cast(), size) }.cast();
-    if grown.is_null() {
-        return Err(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
+    // SAFETY: the list is NULL or malloc(3)'s, and this function has it alone, so realloc may move it. The result has
+    // room for count + 1 elements: the last is written without reading it, and the first exists then.
+    unsafe {
+        let grown: memcached_server_list_st = libc::realloc(list.cast(), size).cast();
+        if grown.is_null() {
+            return Err(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
+        }
+        grown.add(count as usize).write(added);
+        (*grown).number_of_hosts = count + 1;
+        Ok(grown)
     }
-    // SAFETY: there is room for one more than there were.
-    let last = unsafe { grown.add(count as usize) };
-    // SAFETY: as said; nothing that is there is looked at.
-    unsafe { last.write(added) };
-    // SAFETY: the first was there, or was just written.
-    unsafe { (*grown).number_of_hosts = count + 1 };
-    Ok(grown)
 }
 
 fn entry(host: &[u8], port: u16, weight: u32) -> memcached_server_st {
@@ -120,14 +120,14 @@ fn entry(host: &[u8], port: u16, weight: u32) -> memcached_server_st {
     }
 }
 
-/// Lets a list go.
+/// Frees a list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_server_list_free(ptr: memcached_server_list_st) {
-    // SAFETY: null or the C library's memory, which the caller uses no more; nothing hangs on a list.
+    // SAFETY: NULL or malloc(3)'s memory, which the caller gives up; elements own no other memory.
     unsafe { libc::free(ptr.cast()) };
 }
 
-/// Lets one server of a list go: a list goes as a whole, so there is nothing to do.
+/// Does nothing: a list is freed as a whole.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_server_free(_ptr: *mut memcached_server_st) {}
 
@@ -138,10 +138,9 @@ pub unsafe extern "C" fn memcached_server_push(
     list: memcached_server_list_st,
 ) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
-        // SAFETY: the caller's promise.
+        // SAFETY: libmemcached requires NULL or a list.
         let count = unsafe { memcached_server_list_count(list) };
-        // SAFETY: the caller's promise.
-        let servers = unsafe { super::ffi::array(list.cast_const(), count as usize) };
+        arguments!(servers: array(list.cast_const(), count as usize));
         if servers.is_empty() {
             return MEMCACHED_SUCCESS;
         }
@@ -158,19 +157,19 @@ pub unsafe extern "C" fn memcached_server_push(
     })
 }
 
-/// Makes a list of `host:port` or `host:port weight`, divided by commas; null for an empty text.
+/// Parses a comma-separated list of `host:port` or `host:port weight`; NULL for an empty text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_servers_parse(server_strings: *const c_char) -> memcached_server_list_st {
     guarded(null_mut(), || {
-        // SAFETY: the caller's promise.
-        let Some(servers) = (unsafe { text(server_strings) }) else { return null_mut() };
+        arguments!(servers: text(server_strings));
+        let Some(servers) = servers else { return null_mut() };
         let mut list = null_mut();
         for Named { host, port, weight } in parse(servers) {
-            // SAFETY: the list was made here.
+            // SAFETY: NULL or a list that this loop made, and has alone.
             match unsafe { append(list, host, port, weight) } {
                 Ok(grown) => list = grown,
                 Err(_) => {
-                    // SAFETY: as said.
+                    // SAFETY: as for `append`, which left the list unchanged.
                     unsafe { memcached_server_list_free(list) };
                     return null_mut();
                 }
@@ -205,7 +204,7 @@ fn parse(servers: &[u8]) -> impl Iterator<Item = Named<'_>> {
 
 fn named(server: &[u8]) -> Named<'_> {
     let start = if behind_fabric(server).is_some() { FABRIC.len() } else { 0 };
-    // An IPv6 address stands in brackets.
+    // An IPv6 address is in brackets.
     let bracket = server[start..].iter().position(|byte| *byte == b']');
     let from = start + bracket.filter(|_| server[start..].starts_with(b"[")).unwrap_or(0);
     let Some(colon) = server[from..].iter().position(|byte| *byte == b':').map(|at| from + at) else {
@@ -220,7 +219,7 @@ fn named(server: &[u8]) -> Named<'_> {
     Named { host, port: number(numbers) as u16, weight }
 }
 
-/// As strtoul: spaces and a sign may stand before it, anything behind.
+/// Parses a number as strtoul(3) does: spaces and a sign may precede it, anything may follow.
 fn number(text: &[u8]) -> u64 {
     let text = text.trim_ascii_start();
     let (is_negative, digits) = match text {

@@ -1,5 +1,6 @@
 //! Statistics of servers: as libmemcached's structure has room for, or all of them to a function.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_ulonglong, c_void};
 use std::mem::MaybeUninit;
@@ -9,7 +10,7 @@ use std::rc::Rc;
 use fabcache_client::{Client, Error, Failure};
 
 use super::constants::*;
-use super::ffi::{self, Out, put};
+use super::ffi::{Out, arguments, put};
 use super::instance::memcached_instance_st;
 use super::temporary_handle::TemporaryHandle;
 use super::types::{flags, memcached_st, memcached_stat_st};
@@ -194,20 +195,14 @@ impl memcached_instance_st {
     }
 }
 
-/// Parses the topic of a statistics query; `None` without a topic.
-///
-/// # Safety
-/// `args` is null, or ends with a zero.
-unsafe fn begin<'a>(
-    memc: &'a memcached_st,
-    args: *const c_char,
-) -> Result<(Vec<Rc<memcached_instance_st>>, std::borrow::Cow<'a, str>), memcached_return_t> {
-    let inner = memc.begin()?;
-    // SAFETY: as our caller promises.
-    let topic = unsafe { ffi::text(args) }.unwrap_or_default();
-    let servers = inner.instances.borrow().clone();
-    // SAFETY: as above; what is made of it is a copy.
-    Ok((servers, String::from_utf8_lossy(topic).into_owned().into()))
+/// Starts a statistics query; returns the servers to ask.
+fn begin(memc: &memcached_st) -> Result<Vec<Rc<memcached_instance_st>>, memcached_return_t> {
+    Ok(memc.begin()?.instances.borrow().clone())
+}
+
+/// Returns the topic of a query; empty for the general statistics.
+fn topic_of(args: Option<&[u8]>) -> Cow<'_, str> {
+    String::from_utf8_lossy(args.unwrap_or_default())
 }
 
 /// Sees to it that all answer.
@@ -233,25 +228,20 @@ pub unsafe extern "C" fn memcached_stat(
     error: Out<'_, memcached_return_t>,
 ) -> *mut memcached_stat_st {
     guarded(ptr::null_mut(), || {
-        // SAFETY: as our caller promises.
-        let (stats, rc) = match ptr.ok_or(MEMCACHED_INVALID_ARGUMENTS).map(|memc| unsafe { all(memc, args) })
-        {
-            Ok(Ok(found)) => found,
-            Ok(Err(rc)) | Err(rc) => (ptr::null_mut(), rc),
-        };
+        arguments!(args: text(args));
+        let found = ptr.ok_or(MEMCACHED_INVALID_ARGUMENTS).and_then(|memc| all(memc, &topic_of(args)));
+        let (stats, rc) = found.unwrap_or_else(|rc| (ptr::null_mut(), rc));
         put(error, rc);
         stats
     })
 }
 
-/// # Safety
-/// `args` is null, or ends with a zero.
-unsafe fn all(
+/// Returns the statistics of all servers, in memory of the handle's allocator, and whether all answered.
+fn all(
     memc: &memcached_st,
-    args: *const c_char,
+    topic: &str,
 ) -> Result<(*mut memcached_stat_st, memcached_return_t), memcached_return_t> {
-    // SAFETY: as our caller promises.
-    let (servers, topic) = unsafe { begin(memc, args) }?;
+    let servers = begin(memc)?;
     if memc.has(flags::USE_UDP) {
         return Err(memc.fail(MEMCACHED_NOT_SUPPORTED));
     }
@@ -265,15 +255,13 @@ unsafe fn all(
     let mut rc = MEMCACHED_SUCCESS;
     for (at, server) in servers.iter().enumerate() {
         let mut stat = memcached_stat_st::new(memc);
-        match server.stats(memc, &topic) {
+        match server.stats(memc, topic) {
             Ok(found) => found.iter().for_each(|(key, value)| stat.note(key, value)),
             Err(MEMCACHED_INVALID_ARGUMENTS) => rc = MEMCACHED_INVALID_ARGUMENTS,
             Err(_) => rc = MEMCACHED_SOME_ERRORS,
         }
-        // SAFETY: there is room for as many as there are servers.
-        let to = unsafe { memory.add(at) };
-        // SAFETY: it lies in the memory that was allocated for it, which has the allocator's alignment.
-        unsafe { to.write(stat) };
+        // SAFETY: the memory is not NULL, has room for an element for each server, and malloc(3)'s alignment.
+        unsafe { memory.add(at).write(stat) };
     }
     Ok((memory, rc))
 }
@@ -282,13 +270,11 @@ unsafe fn all(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_stat_free(ptr: Option<&memcached_st>, stat: *mut memcached_stat_st) {
     guarded((), || {
-        // SAFETY: null, or statistics that the caller has of us.
-        let Some(first) = (unsafe { stat.as_ref() }) else { return };
-        // SAFETY: the handle that they came from, which lives as long.
-        let root = unsafe { first.root.as_ref() };
+        // SAFETY: NULL, or statistics of `memcached_stat`, whose `root` is a handle that must not be freed before them.
+        let Some(root) = (unsafe { stat.as_ref().map(|first| first.root.as_ref()) }) else { return };
         match root.or(ptr) {
             Some(memc) => memc.release(stat.cast()),
-            // SAFETY: what has no handle was allocated by C's own.
+            // SAFETY: statistics without a handle are in memory of malloc(3).
             None => unsafe { libc::free(stat.cast()) },
         }
     });
@@ -312,7 +298,7 @@ pub unsafe extern "C" fn memcached_stat_get_keys(
             put(error, memc.fail(MEMCACHED_MEMORY_ALLOCATION_FAILURE));
             return memory;
         }
-        // SAFETY: so much was just allocated, apart from all others.
+        // SAFETY: the memory is not NULL and was just allocated with this size, so it does not overlap `names`.
         unsafe { ptr::copy_nonoverlapping(names.as_ptr(), memory, names.len()) };
         put(error, MEMCACHED_SUCCESS);
         memory
@@ -328,10 +314,10 @@ pub unsafe extern "C" fn memcached_stat_get_value(
     error: Out<'_, memcached_return_t>,
 ) -> *mut c_char {
     guarded(ptr::null_mut(), || {
-        // SAFETY: null, or statistics that the caller has of us and nobody changes meanwhile.
+        // SAFETY: NULL, or statistics of this library that nothing else uses until the function returns.
         let stat = unsafe { stat.as_mut() };
-        // SAFETY: as our caller promises.
-        let key = unsafe { ffi::text(key) }.and_then(|key| str::from_utf8(key).ok());
+        arguments!(key: text(key));
+        let key = key.and_then(|key| str::from_utf8(key).ok());
         let words = stat.zip(key).and_then(|(stat, key)| stat.in_words(key));
         let (value, rc) = match (ptr, words) {
             (Some(memc), Some(words)) => match memc.copy_out(words.as_bytes()) {
@@ -358,9 +344,10 @@ pub unsafe extern "C" fn memcached_stat_execute(
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let Some(memc) = memc else { return MEMCACHED_INVALID_ARGUMENTS };
-        // SAFETY: as our caller promises.
-        let (servers, topic) = match unsafe { begin(memc, args) } {
-            Ok(begun) => begun,
+        arguments!(args: text(args));
+        let topic = topic_of(args);
+        let servers = match begin(memc) {
+            Ok(servers) => servers,
             Err(rc) => return rc,
         };
         // Nothing is reported before all servers answer.
@@ -380,7 +367,8 @@ pub unsafe extern "C" fn memcached_stat_execute(
                     let (Ok(key), Ok(value)) = (CString::new(key), CString::new(value)) else { return };
                     let (key_length, value_length) = (key.as_bytes().len(), value.as_bytes().len());
                     if let Some(func) = func {
-                        // SAFETY: the caller's function for this; the server and the strings live until it returns.
+                        // SAFETY: the caller passed the function for this call, with its `context`; server and strings are
+                        // valid until it returns.
                         unsafe {
                             func(&*server, key.as_ptr(), key_length, value.as_ptr(), value_length, context)
                         };
@@ -402,23 +390,18 @@ pub unsafe extern "C" fn memcached_stat_servername(
     port: u16,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        // SAFETY: as our caller promises.
-        if unsafe { ffi::text(args) }
-            .is_some_and(|topic| topic.is_empty() || topic.len() >= MEMCACHED_MAX_KEY)
-        {
+        arguments!(args: text(args), host: text(hostname));
+        if args.is_some_and(|topic| topic.is_empty() || topic.len() >= MEMCACHED_MAX_KEY) {
             return MEMCACHED_BAD_KEY_PROVIDED;
         }
         if memc_stat.is_none() {
             return MEMCACHED_INVALID_ARGUMENTS;
         }
         let ask = || {
-            // SAFETY: as our caller promises.
-            let asker = unsafe { TemporaryHandle::new(hostname, port, None) }?;
+            let asker = TemporaryHandle::new(host, port, None)?;
             let memc = asker.handle().ok_or(MEMCACHED_MEMORY_ALLOCATION_FAILURE)?;
-            // SAFETY: as our caller promises.
-            let (servers, topic) = unsafe { begin(memc, args) }?;
-            let found = servers[0].stats(memc, &topic)?;
-            // The handle is gone when the caller looks at it.
+            let found = begin(memc)?[0].stats(memc, &topic_of(args))?;
+            // The handle is freed before the caller reads the result.
             let mut stat = memcached_stat_st::new(ptr::null());
             found.iter().for_each(|(key, value)| stat.note(key, value));
             Ok(stat)

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use fabcache_client::{Mode, Stored};
 
 use super::constants::*;
-use super::ffi::bytes;
+use super::ffi::arguments;
 use super::types::{flags, memcached_st};
 use crate::guarded;
 
@@ -89,10 +89,7 @@ macro_rules! stores {
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
                     let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-                    // SAFETY: the caller's promise.
-                    let key = unsafe { bytes(key, key_length) };
-                    // SAFETY: the caller's promise.
-                    let value = unsafe { bytes(value, value_length) };
+                    arguments!(key: bytes(key, key_length), value: bytes(value, value_length));
                     store(memc, None, Item { key, value, expiration, flags, mode: $mode })
                 })
             }
@@ -114,12 +111,7 @@ macro_rules! stores {
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
                     let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-                    // SAFETY: the caller's promise.
-                    let group = unsafe { bytes(group_key, group_key_length) };
-                    // SAFETY: the caller's promise.
-                    let key = unsafe { bytes(key, key_length) };
-                    // SAFETY: the caller's promise.
-                    let value = unsafe { bytes(value, value_length) };
+                    arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length), value: bytes(value, value_length));
                     store(memc, Some(group), Item { key, value, expiration, flags, mode: $mode })
                 })
             }
@@ -154,10 +146,7 @@ pub unsafe extern "C" fn memcached_cas(
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
-        // SAFETY: the caller's promise.
-        let value = unsafe { bytes(value, value_length) };
+        arguments!(key: bytes(key, key_length), value: bytes(value, value_length));
         store(memc, None, Item { key, value, expiration, flags, mode: Mode::Compare(cas) })
     })
 }
@@ -178,12 +167,7 @@ pub unsafe extern "C" fn memcached_cas_by_key(
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-        // SAFETY: the caller's promise.
-        let group = unsafe { bytes(group_key, group_key_length) };
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
-        // SAFETY: the caller's promise.
-        let value = unsafe { bytes(value, value_length) };
+        arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length), value: bytes(value, value_length));
         store(memc, Some(group), Item { key, value, expiration, flags, mode: Mode::Compare(cas) })
     })
 }

@@ -7,7 +7,7 @@ use super::types::memcached_st;
 
 /// A code in words.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcached_strerror(
+pub extern "C" fn memcached_strerror(
     _handle: Option<&memcached_st>,
     rc: memcached_return_t,
 ) -> *const c_char {

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use super::constants::*;
-use super::ffi::bytes;
+use super::ffi::arguments;
 use super::report::ErrorContext;
 use super::types::memcached_st;
 use crate::guarded;
@@ -17,8 +17,7 @@ pub unsafe extern "C" fn memcached_touch(
     expiration: i64,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(key: bytes(key, key_length));
         touch(ptr, None, key, expiration)
     })
 }
@@ -34,10 +33,7 @@ pub unsafe extern "C" fn memcached_touch_by_key(
     expiration: i64,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        // SAFETY: the caller's promise.
-        let group = unsafe { bytes(group_key, group_key_length) };
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) };
+        arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
         touch(ptr, Some(group), key, expiration)
     })
 }

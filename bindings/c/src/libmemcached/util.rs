@@ -5,26 +5,22 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use super::constants::*;
-use super::ffi::{Out, put};
+use super::ffi::{Out, arguments, put};
 use super::flush::{memcached_flush, memcached_version};
 use super::stats::{memcached_stat, memcached_stat_free};
 use super::temporary_handle::TemporaryHandle;
 use super::types::memcached_st;
 use crate::guarded;
 
-/// Whether the server answers: it is asked for its version.
-///
-/// # Safety
-/// The strings are null, or end with a zero.
-unsafe fn ping(
-    hostname: *const c_char,
-    port: u16,
-    user: Option<(*const c_char, *const c_char)>,
-) -> memcached_return_t {
-    // SAFETY: as our caller promises.
-    match unsafe { TemporaryHandle::new(hostname, port, user) } {
-        // SAFETY: it is a handle.
-        Ok(asker) => asker.cause(unsafe { memcached_version(asker.handle()) }),
+/// A user's name and password; `None` if either is NULL.
+fn user_of<'a>(name: Option<&'a [u8]>, password: Option<&'a [u8]>) -> Option<(&'a [u8], &'a [u8])> {
+    name.zip(password)
+}
+
+/// Asks the server for its version; returns whether it answers.
+fn ping(host: Option<&[u8]>, port: u16, user: Option<(&[u8], &[u8])>) -> memcached_return_t {
+    match TemporaryHandle::new(host, port, user) {
+        Ok(asker) => asker.cause(memcached_version(asker.handle())),
         Err(rc) => rc,
     }
 }
@@ -37,8 +33,8 @@ pub unsafe extern "C" fn libmemcached_util_ping(
     ret: Out<'_, memcached_return_t>,
 ) -> bool {
     guarded(false, || {
-        // SAFETY: as our caller promises.
-        let rc = unsafe { ping(hostname, port, None) };
+        arguments!(host: text(hostname));
+        let rc = ping(host, port, None);
         put(ret, rc);
         rc == MEMCACHED_SUCCESS
     })
@@ -54,39 +50,37 @@ pub unsafe extern "C" fn libmemcached_util_ping2(
     ret: Out<'_, memcached_return_t>,
 ) -> bool {
     guarded(false, || {
-        // SAFETY: as our caller promises.
-        let rc = unsafe { ping(hostname, port, Some((username, password))) };
+        arguments!(host: text(hostname), name: text(username), password: text(password));
+        let rc = ping(host, port, user_of(name, password));
         put(ret, rc);
         rc == MEMCACHED_SUCCESS
     })
 }
 
-/// # Safety
-/// The strings are null, or end with a zero.
-unsafe fn process_id(
-    hostname: *const c_char,
+/// Asks the server for its process id.
+fn process_id(
+    host: Option<&[u8]>,
     port: u16,
-    user: Option<(*const c_char, *const c_char)>,
+    user: Option<(&[u8], &[u8])>,
 ) -> Result<libc::pid_t, memcached_return_t> {
-    // SAFETY: as our caller promises.
-    let asker = unsafe { TemporaryHandle::new(hostname, port, user) }?;
+    let asker = TemporaryHandle::new(host, port, user)?;
     let mut rc = MaybeUninit::new(MEMCACHED_FAILURE);
-    // SAFETY: it is a handle, and nothing is asked about.
-    let stat =
-        unsafe { memcached_stat(asker.handle(), ptr::null(), Some(std::cell::Cell::from_mut(&mut rc))) };
-    // SAFETY: it was initialized above, and `memcached_stat` writes nothing but codes.
-    let rc = unsafe { rc.assume_init() };
-    // SAFETY: null, or the statistics of one server.
-    let found = unsafe { stat.as_ref() }.map(|stat| stat.pid);
-    // SAFETY: they came from there, with this handle.
-    unsafe { memcached_stat_free(asker.handle(), stat) };
+    // SAFETY: the topic is NULL. `rc` stays initialized: `memcached_stat` writes only valid codes. The statistics are
+    // NULL or those of the handle's one server, and are freed once, with the handle that they came from.
+    let (found, rc) = unsafe {
+        let stat = memcached_stat(asker.handle(), ptr::null(), Some(std::cell::Cell::from_mut(&mut rc)));
+        let found = stat.as_ref().map(|stat| stat.pid);
+        memcached_stat_free(asker.handle(), stat);
+        (found, rc.assume_init())
+    };
     match found {
         Some(pid) if rc == MEMCACHED_SUCCESS => Ok(pid),
         _ => Err(asker.cause(rc)),
     }
 }
 
-fn tell(found: Result<libc::pid_t, memcached_return_t>, ret: Out<'_, memcached_return_t>) -> libc::pid_t {
+/// Stores the code of a result, and returns the process id or -1.
+fn report(found: Result<libc::pid_t, memcached_return_t>, ret: Out<'_, memcached_return_t>) -> libc::pid_t {
     put(ret, found.err().unwrap_or(MEMCACHED_SUCCESS));
     found.unwrap_or(-1)
 }
@@ -98,8 +92,10 @@ pub unsafe extern "C" fn libmemcached_util_getpid(
     port: u16,
     ret: Out<'_, memcached_return_t>,
 ) -> libc::pid_t {
-    // SAFETY: as our caller promises.
-    guarded(-1, || tell(unsafe { process_id(hostname, port, None) }, ret))
+    guarded(-1, || {
+        arguments!(host: text(hostname));
+        report(process_id(host, port, None), ret)
+    })
 }
 
 /// The same, with a name and a password; null for none.
@@ -111,8 +107,10 @@ pub unsafe extern "C" fn libmemcached_util_getpid2(
     password: *const c_char,
     ret: Out<'_, memcached_return_t>,
 ) -> libc::pid_t {
-    // SAFETY: as our caller promises.
-    guarded(-1, || tell(unsafe { process_id(hostname, port, Some((username, password))) }, ret))
+    guarded(-1, || {
+        arguments!(host: text(hostname), name: text(username), password: text(password));
+        report(process_id(host, port, user_of(name, password)), ret)
+    })
 }
 
 /// Empties a server.
@@ -123,10 +121,9 @@ pub unsafe extern "C" fn libmemcached_util_flush(
     ret: Out<'_, memcached_return_t>,
 ) -> bool {
     guarded(false, || {
-        // SAFETY: as our caller promises.
-        let rc = match unsafe { TemporaryHandle::new(hostname, port, None) } {
-            // SAFETY: it is a handle.
-            Ok(asker) => unsafe { memcached_flush(asker.handle(), 0) },
+        arguments!(host: text(hostname));
+        let rc = match TemporaryHandle::new(host, port, None) {
+            Ok(asker) => memcached_flush(asker.handle(), 0),
             Err(rc) => rc,
         };
         put(ret, rc);
@@ -136,15 +133,14 @@ pub unsafe extern "C" fn libmemcached_util_flush(
 
 /// Whether all servers are of a release or of a later one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn libmemcached_util_version_check(
+pub extern "C" fn libmemcached_util_version_check(
     memc: Option<&memcached_st>,
     major_version: u8,
     minor_version: u8,
     micro_version: u8,
 ) -> bool {
     guarded(false, || {
-        // SAFETY: null or a handle, the caller promises.
-        if unsafe { memcached_version(memc) } != MEMCACHED_SUCCESS {
+        if memcached_version(memc) != MEMCACHED_SUCCESS {
             return false;
         }
         let Some(inner) = memc.and_then(memcached_st::inner) else { return false };

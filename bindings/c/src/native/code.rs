@@ -179,7 +179,8 @@ thread_local! {
 pub(super) fn answer(body: impl FnOnce() -> Result<Code, Fault>) -> Code {
     let done = guarded(Err(None), || body().map_err(Some));
     done.unwrap_or_else(|fault| {
-        let panicked = || Fault::new(Code::Internal, "internal error: the library panicked; stderr has the details");
+        let panicked =
+            || Fault::new(Code::Internal, "internal error: the library panicked; stderr has the details");
         guarded(Code::Internal, || fault.unwrap_or_else(panicked).report())
     })
 }

@@ -4,7 +4,7 @@
 //!
 //! # Preconditions of every function
 //!
-//! The header states them for callers, and the one conversion of arguments ([`ffi`]) relies on them. A pointer is NULL, or
+//! The header states them for callers, and the one conversion of arguments (`ffi.rs`) relies on them. A pointer is NULL, or
 //!
 //! - points to what its type says (a handle: one from `fabcache_open` and the like that was not freed), or to as many
 //!   bytes or elements as the argument beside it says;

@@ -21,12 +21,15 @@ use fabcache::libmemcached::storage::memcached_set;
 use fabcache::libmemcached::*;
 use fabcache_testbed::local::LocalServer;
 
-/// Calls a function of libmemcached's.
+/// Calls one of libmemcached's functions.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: what the tests pass is null or lives until the call is over, lengths are those of what they are given
-        // with, and each handle is used by the thread that made it.
-        unsafe { $name($($argument),*) }
+        // SAFETY: the tests pass NULL or pointers that are valid until the call returns, with their lengths, and use
+        // each handle on the thread that created it.
+        #[allow(unused_unsafe, reason = "functions whose arguments are all typed are safe")]
+        unsafe {
+            $name($($argument),*)
+        }
     }};
 }
 pub(crate) use call;

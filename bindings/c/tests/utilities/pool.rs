@@ -32,16 +32,14 @@ impl Pool {
 
     fn pop(&self, block: bool) -> Result<*mut memcached_st, memcached_return_t> {
         let code = Code::new();
-        // SAFETY: it is a pool.
-        let handle = unsafe { memcached_pool_pop(self.some(), block, code.out()) };
+        let handle = memcached_pool_pop(self.some(), block, code.out());
         assert_eq!(handle.is_null(), code.get() != MEMCACHED_SUCCESS);
         if handle.is_null() { Err(code.get()) } else { Ok(handle) }
     }
 
     fn fetch(&self, seconds: i64, nanoseconds: i64) -> Result<*mut memcached_st, memcached_return_t> {
         let (code, time) = (Code::new(), libc::timespec { tv_sec: seconds, tv_nsec: nanoseconds });
-        // SAFETY: it is a pool.
-        let handle = unsafe { memcached_pool_fetch(self.some(), Some(&time), code.out()) };
+        let handle = memcached_pool_fetch(self.some(), Some(&time), code.out());
         if handle.is_null() { Err(code.get()) } else { Ok(handle) }
     }
 
@@ -98,13 +96,11 @@ fn pools_that_cannot_be_are_none() {
     // SAFETY: as above.
     assert!(unsafe { memcached_pool_destroy(ptr::null_mut()) }.is_null());
     let code = Code::new();
-    // SAFETY: as above.
-    assert!(unsafe { memcached_pool_pop(None, true, code.out()) }.is_null());
+    assert!(memcached_pool_pop(None, true, code.out()).is_null());
     assert_eq!(code.get(), MEMCACHED_INVALID_ARGUMENTS);
     // SAFETY: as above.
     assert_eq!(unsafe { memcached_pool_release(None, handle.0) }, MEMCACHED_INVALID_ARGUMENTS);
-    // SAFETY: as above.
-    assert_eq!(unsafe { memcached_pool_behavior_set(None, 0, 1) }, MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(memcached_pool_behavior_set(None, 0, 1), MEMCACHED_INVALID_ARGUMENTS);
 }
 
 #[test]
@@ -127,13 +123,11 @@ fn a_behavior_takes_hold_of_all_handles_at_last() {
     let is_verifying = |handle: *mut memcached_st| {
         // SAFETY: it is a handle of the pool, which we have taken.
         let handle = unsafe { handle.as_ref() };
-        // SAFETY: as above.
-        unsafe { memcached_behavior_get(handle, MEMCACHED_BEHAVIOR_VERIFY_KEY) }
+        memcached_behavior_get(handle, MEMCACHED_BEHAVIOR_VERIFY_KEY)
     };
     let (taken, idle) = (pool.pop(false).unwrap(), pool.pop(false).unwrap());
     assert_eq!(pool.push(idle), MEMCACHED_SUCCESS);
-    // SAFETY: it is a pool.
-    let rc = unsafe { memcached_pool_behavior_set(pool.some(), MEMCACHED_BEHAVIOR_VERIFY_KEY, 1) };
+    let rc = memcached_pool_behavior_set(pool.some(), MEMCACHED_BEHAVIOR_VERIFY_KEY, 1);
     assert_eq!(rc, MEMCACHED_SUCCESS);
     assert_eq!(is_verifying(taken), 0);
     let idle = pool.pop(false).expect("it is there");
@@ -145,8 +139,7 @@ fn a_behavior_takes_hold_of_all_handles_at_last() {
         assert_eq!(pool.push(handle), MEMCACHED_SUCCESS);
     }
     let value = std::cell::Cell::new(std::mem::MaybeUninit::new(7));
-    // SAFETY: it is a pool.
-    let rc = unsafe { memcached_pool_behavior_get(pool.some(), MEMCACHED_BEHAVIOR_VERIFY_KEY, Some(&value)) };
+    let rc = memcached_pool_behavior_get(pool.some(), MEMCACHED_BEHAVIOR_VERIFY_KEY, Some(&value));
     // SAFETY: it was initialized.
     assert_eq!((rc, unsafe { value.into_inner().assume_init() }), (MEMCACHED_SUCCESS, 1));
 }

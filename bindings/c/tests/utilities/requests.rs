@@ -44,13 +44,11 @@ impl<'a> Request<'a> {
     }
 
     fn wait(&self) -> memcached_return_t {
-        // SAFETY: a handle and a request of it.
-        unsafe { memcached_wait(self.handle.some(), self.some()) }
+        memcached_wait(self.handle.some(), self.some())
     }
 
     fn test(&self) -> memcached_return_t {
-        // SAFETY: a handle and a request of it.
-        unsafe { memcached_test(self.handle.some(), self.some()) }
+        memcached_test(self.handle.some(), self.some())
     }
 
     fn seen(&self) -> &memcached_request_st {
@@ -200,10 +198,8 @@ fn bad_requests_are_told_so() {
 
     // SAFETY: here and below, something is missing.
     assert!(unsafe { memcached_request_create(None, ptr::null_mut(), 0, 0) }.is_null());
-    // SAFETY: as above.
-    assert_eq!(unsafe { memcached_wait(handle.some(), None) }, MEMCACHED_INVALID_ARGUMENTS);
-    // SAFETY: as above.
-    assert_eq!(unsafe { memcached_test(None, request.some()) }, MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(memcached_wait(handle.some(), None), MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(memcached_test(None, request.some()), MEMCACHED_INVALID_ARGUMENTS);
     // SAFETY: as above.
     let rc = unsafe { memcached_iget(handle.some(), c"key".as_ptr(), 3, None) };
     assert_eq!(rc, MEMCACHED_INVALID_ARGUMENTS);

@@ -24,8 +24,7 @@ struct Callback {
 
 /// The name and the password that a handle's callbacks tell.
 fn told(handle: &Handle) -> Option<(String, String)> {
-    // SAFETY: it is a handle.
-    let first: *const Callback = unsafe { memcached_get_sasl_callbacks(handle.some()) }.cast();
+    let first: *const Callback = memcached_get_sasl_callbacks(handle.some()).cast();
     if first.is_null() {
         return None;
     }
@@ -86,12 +85,10 @@ fn a_name_and_a_password_are_told_by_callbacks_and_copied_with_the_handle() {
         assert_eq!(rc, MEMCACHED_SUCCESS);
         assert_eq!(told(&handle), Some(("somebody".into(), password.into())));
     }
-    // SAFETY: it is a handle.
-    assert_eq!(unsafe { memcached_behavior_get(handle.some(), MEMCACHED_BEHAVIOR_BINARY_PROTOCOL) }, 1);
+    assert_eq!(memcached_behavior_get(handle.some(), MEMCACHED_BEHAVIOR_BINARY_PROTOCOL), 1);
     // SAFETY: the copy has memory of its own.
     let copy = Handle(unsafe { memcached_clone(ptr::null_mut(), handle.some()) });
-    // SAFETY: it is a handle.
-    assert_eq!(unsafe { memcached_destroy_sasl_auth_data(handle.some()) }, MEMCACHED_SUCCESS);
+    assert_eq!(memcached_destroy_sasl_auth_data(handle.some()), MEMCACHED_SUCCESS);
     assert_eq!(told(&handle), None);
     assert_eq!(told(&copy).expect("its own").0, "somebody");
     // SAFETY: here and below, something is missing.
@@ -100,8 +97,7 @@ fn a_name_and_a_password_are_told_by_callbacks_and_copied_with_the_handle() {
     // SAFETY: as above.
     let rc = unsafe { memcached_set_sasl_auth_data(handle.some(), ptr::null(), c"b".as_ptr()) };
     assert_eq!(rc, MEMCACHED_INVALID_ARGUMENTS);
-    // SAFETY: as above.
-    assert_eq!(unsafe { memcached_destroy_sasl_auth_data(None) }, MEMCACHED_INVALID_ARGUMENTS);
+    assert_eq!(memcached_destroy_sasl_auth_data(None), MEMCACHED_INVALID_ARGUMENTS);
 }
 
 #[test]
@@ -110,15 +106,12 @@ fn callbacks_of_the_caller_stay_the_callers() {
     // SAFETY: both end with a zero.
     let rc = unsafe { memcached_set_sasl_auth_data(first.some(), c"somebody".as_ptr(), c"secret".as_ptr()) };
     assert_eq!(rc, MEMCACHED_SUCCESS);
-    // SAFETY: it is a handle.
-    let callbacks = unsafe { memcached_get_sasl_callbacks(first.some()) };
+    let callbacks = memcached_get_sasl_callbacks(first.some());
     // SAFETY: the array lives as long as the first handle.
     unsafe { memcached_set_sasl_callbacks(second.some(), callbacks) };
     assert_eq!(told(&second), Some(("somebody".into(), "secret".into())));
-    // SAFETY: it is a handle.
-    assert_eq!(unsafe { memcached_destroy_sasl_auth_data(second.some()) }, MEMCACHED_SUCCESS);
-    // SAFETY: it is a handle.
-    assert_eq!(unsafe { memcached_get_sasl_callbacks(second.some()) }, callbacks);
+    assert_eq!(memcached_destroy_sasl_auth_data(second.some()), MEMCACHED_SUCCESS);
+    assert_eq!(memcached_get_sasl_callbacks(second.some()), callbacks);
     drop(second);
     assert_eq!(told(&first), Some(("somebody".into(), "secret".into())));
 }

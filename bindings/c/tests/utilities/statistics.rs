@@ -223,8 +223,7 @@ fn a_dump_tells_every_key_to_every_function() {
     // SAFETY: there is one function.
     let rc = unsafe { memcached_dump(binary.some(), functions.as_ptr(), ptr::null_mut(), 1) };
     assert_eq!(rc, MEMCACHED_NOT_SUPPORTED);
-    // SAFETY: it is a handle.
-    let words = text(unsafe { memcached_last_error_message(binary.some()) });
+    let words = text(memcached_last_error_message(binary.some()));
     assert!(words.contains("Binary protocol is not supported for memcached_dump()"), "{words}");
 }
 
@@ -257,10 +256,7 @@ fn a_server_is_pinged_and_emptied_and_tells_its_process_and_release() {
     assert!(!unsafe { libmemcached_util_flush(host, NOBODY, code.out()) });
     assert_eq!(code.get(), MEMCACHED_SOME_ERRORS);
 
-    // SAFETY: it is a handle.
-    assert!(unsafe { libmemcached_util_version_check(handle.some(), 1, 4, 99) });
-    // SAFETY: it is a handle.
-    assert!(!unsafe { libmemcached_util_version_check(handle.some(), 200, 0, 0) });
-    // SAFETY: none is given.
-    assert!(!unsafe { libmemcached_util_version_check(None, 0, 0, 0) });
+    assert!(libmemcached_util_version_check(handle.some(), 1, 4, 99));
+    assert!(!libmemcached_util_version_check(handle.some(), 200, 0, 0));
+    assert!(!libmemcached_util_version_check(None, 0, 0, 0));
 }

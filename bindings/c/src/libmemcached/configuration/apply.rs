@@ -16,11 +16,8 @@ use crate::libmemcached::callback::memcached_callback_set;
 use crate::libmemcached::constants::*;
 use crate::libmemcached::create::{memcached_create, memcached_free};
 use crate::libmemcached::error::memcached_last_error_message;
-use crate::libmemcached::ffi;
+use crate::libmemcached::ffi::arguments;
 use crate::libmemcached::report::ErrorContext;
-use crate::libmemcached::server::{
-    memcached_server_add_unix_socket_with_weight, memcached_server_add_with_weight,
-};
 use crate::libmemcached::types::{flags, memcached_st};
 
 /// Where a configuration string lies if a program gives none.
@@ -87,9 +84,8 @@ impl<'a> Setter<'a> {
 
     /// Notes what was wrong with a setting: what the call that makes it noted.
     fn refused(&self) -> memcached_return_t {
-        // SAFETY: it is a handle.
-        let words = unsafe { memcached_last_error_message(Some(self.memc)) };
-        // SAFETY: it lies in the handle's errors, or is for ever; it is copied before another error is noted.
+        let words = memcached_last_error_message(Some(self.memc));
+        // SAFETY: a constant, or a text in the handle's errors; it is copied before another error is added.
         let words = unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned();
         self.error(&words)
     }
@@ -133,10 +129,7 @@ impl<'a> Setter<'a> {
     fn server(&self, host: &[u8], port: Option<u16>, weight: Option<u32>) -> Result<(), memcached_return_t> {
         let Ok(name) = CString::new(host) else { return Err(self.error("Failed to add server")) };
         let port = port.filter(|&port| port != 0).unwrap_or(MEMCACHED_DEFAULT_PORT);
-        let rc = unsafe {
-            // SAFETY: it is a handle, and the name ends with a zero.
-            memcached_server_add_with_weight(Some(self.memc), name.as_ptr(), port, weight.unwrap_or(1))
-        };
+        let rc = self.memc.add_host(Some(name.as_bytes()), port, weight.unwrap_or(1));
         let words = || match port {
             MEMCACHED_DEFAULT_PORT => format!("Failed to add server: {}", name.to_string_lossy()),
             port => format!("Failed to add server: {}:{port}", name.to_string_lossy()),
@@ -149,10 +142,7 @@ impl<'a> Setter<'a> {
         let Some(path) = CString::new(path).ok().filter(|path| !path.is_empty()) else {
             return Err(self.error(&words()));
         };
-        let rc = unsafe {
-            // SAFETY: it is a handle, and the path ends with a zero.
-            memcached_server_add_unix_socket_with_weight(Some(self.memc), path.as_ptr(), weight.unwrap_or(1))
-        };
+        let rc = self.memc.add_socket(Some(path.as_bytes()), weight.unwrap_or(1));
         if rc == MEMCACHED_SUCCESS { Ok(()) } else { Err(self.error(&words())) }
     }
 
@@ -166,7 +156,7 @@ impl<'a> Setter<'a> {
                 .error("INVALID ARGUMENTS, Invalid namespace, namespace string had value but length was 0"));
         }
         let Ok(name) = CString::new(name) else { return Err(self.error("A namespace has a zero in it")) };
-        // SAFETY: it is a handle, and for this callback the value is a string.
+        // SAFETY: for this flag the value is a string with a final NUL, which is copied.
         let rc = unsafe {
             memcached_callback_set(
                 Some(self.memc),
@@ -183,24 +173,19 @@ impl<'a> Setter<'a> {
             Token::Random => MEMCACHED_DISTRIBUTION_RANDOM,
             _ => MEMCACHED_DISTRIBUTION_MODULA,
         };
-        let rc = unsafe {
-            // SAFETY: it is a handle.
-            memcached_behavior_set(Some(self.memc), MEMCACHED_BEHAVIOR_DISTRIBUTION, u64::from(number))
-        };
+        let rc = memcached_behavior_set(Some(self.memc), MEMCACHED_BEHAVIOR_DISTRIBUTION, u64::from(number));
         if rc != MEMCACHED_SUCCESS {
             return Err(self.refused());
         }
         let Some(hash) = hash else { return Ok(()) };
-        // SAFETY: it is a handle.
-        match unsafe { memcached_behavior_set_distribution_hash(Some(self.memc), hash_number(hash)) } {
+        match memcached_behavior_set_distribution_hash(Some(self.memc), hash_number(hash)) {
             MEMCACHED_SUCCESS => Ok(()),
             _ => Err(self.error("Unable to set the hash for the DISTRIBUTION requested")),
         }
     }
 
     fn hash(&self, hash: Token) -> Result<(), memcached_return_t> {
-        // SAFETY: it is a handle.
-        match unsafe { memcached_behavior_set_key_hash(Some(self.memc), hash_number(hash)) } {
+        match memcached_behavior_set_key_hash(Some(self.memc), hash_number(hash)) {
             MEMCACHED_SUCCESS => Ok(()),
             // libmemcached's error for an unsupported hash.
             _ => Err(self.error("--HASH can only be set once")),
@@ -211,12 +196,11 @@ impl<'a> Setter<'a> {
         let Some(behavior) = behavior_of(token) else {
             return Err(self.error("an option without a behavior"));
         };
-        // SAFETY: it is a handle.
-        if unsafe { memcached_behavior_set(Some(self.memc), behavior, value) } == MEMCACHED_SUCCESS {
+        if memcached_behavior_set(Some(self.memc), behavior, value) == MEMCACHED_SUCCESS {
             return Ok(());
         }
         let name = crate::libmemcached::names::libmemcached_string_behavior(behavior);
-        // SAFETY: names are for ever, and end with a zero.
+        // SAFETY: names are constants with a final NUL.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
         Err(self.error(&format!("Could not set: {name}")))
     }
@@ -318,13 +302,13 @@ struct Made(*mut memcached_st);
 
 impl Made {
     fn new() -> Made {
-        // SAFETY: null, so that it has memory of its own.
+        // SAFETY: NULL, so the handle gets memory of its own.
         Made(unsafe { memcached_create(ptr::null_mut()) })
     }
 
     /// Set to what a string asks for, and the file that it names.
     fn configure(&self, string: &[u8]) -> Result<(), memcached_return_t> {
-        // SAFETY: null, or a handle of ours.
+        // SAFETY: NULL, or the handle that `self` owns.
         let memc = unsafe { self.0.as_ref() }.ok_or(MEMCACHED_MEMORY_ALLOCATION_FAILURE)?;
         let mut setter = Setter::new(memc);
         setter.read(string)?;
@@ -357,8 +341,8 @@ pub unsafe extern "C" fn memcached(string: *const c_char, length: usize) -> *mut
         } else if length == 0 {
             return ptr::null_mut();
         } else {
-            // SAFETY: as our caller promises.
-            unsafe { ffi::bytes(string, length) }.to_vec()
+            arguments!(string: bytes(string, length));
+            string.to_vec()
         };
         let made = Made::new();
         if !string.is_empty() && made.configure(&string).is_err() {
@@ -381,26 +365,20 @@ pub unsafe extern "C" fn libmemcached_check_configuration(
             return MEMCACHED_INVALID_ARGUMENTS;
         }
         let made = Made::new();
-        // SAFETY: as our caller promises.
-        let string = unsafe { ffi::bytes(option_string, length) };
+        arguments!(string: bytes(option_string, length));
         let rc = made.configure(string).err().unwrap_or(MEMCACHED_SUCCESS);
         if error_buffer.is_null() || error_buffer_size == 0 {
             return rc;
         }
-        // SAFETY: null, or a handle of ours.
-        let memc = unsafe { made.0.as_ref() };
-        // SAFETY: as above.
-        let words = unsafe { memcached_last_error_message(memc) };
-        // SAFETY: it lives as long as the handle, or for ever.
-        let words = unsafe { CStr::from_ptr(words) }.to_bytes();
-        let words = if rc == MEMCACHED_SUCCESS { b"" } else { words };
-        let length = words.len().min(error_buffer_size - 1);
-        // SAFETY: there is room for one more than that, and it is not in the handle's own memory.
-        unsafe { ptr::copy_nonoverlapping(words.as_ptr().cast(), error_buffer, length) };
-        // SAFETY: the length is less than the size.
-        let end = unsafe { error_buffer.add(length) };
-        // SAFETY: as above.
-        unsafe { end.write(0) };
+        // SAFETY: NULL, or the handle that `made` owns. The text is a constant, or lives as long as the handle. The
+        // caller's buffer is not NULL and has room for `length` bytes and a NUL; the handle's memory is separate.
+        unsafe {
+            let words = CStr::from_ptr(memcached_last_error_message(made.0.as_ref())).to_bytes();
+            let words = if rc == MEMCACHED_SUCCESS { b"" } else { words };
+            let length = words.len().min(error_buffer_size - 1);
+            ptr::copy_nonoverlapping(words.as_ptr().cast(), error_buffer, length);
+            error_buffer.add(length).write(0);
+        }
         rc
     })
 }
