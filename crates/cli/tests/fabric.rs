@@ -46,7 +46,7 @@ fn without_libfabric_it_says_what_to_install() {
 }
 
 #[test]
-fn a_library_that_is_another_is_told() {
+fn a_file_that_is_no_library_is_reported() {
     let file = std::env::temp_dir().join(format!("fabcache-no-library-{}", std::process::id()));
     std::fs::write(&file, "not a library").expect("a file");
     let output = fabric(&[], Some(&file));
@@ -58,14 +58,16 @@ fn a_library_that_is_another_is_told() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn what_there_is_is_listed_and_opened() {
+fn providers_are_listed_and_opened() {
     let (provider, requirements) = (provider(), with_interface());
     // Of a machine that has much else to do.
     let patiently = ["--patience", "60"];
     let output = fabric(&[&[&*requirements], &patiently[..]].concat(), None);
     let (listed, error) = told(&output);
     assert!(output.status.success(), "{listed}\n{error}");
-    for part in ["libfabric 1.", "Best first: cxi", &format!("takes {provider},"), "is taken", "one-sided"] {
+    for part in
+        ["libfabric 1.", "Order of preference: cxi", &format!("uses {provider},"), "used", "one-sided"]
+    {
         assert!(listed.contains(part), "{part}: {listed}");
     }
     let output = fabric(&[&[&*requirements, "--json"], &patiently[..]].concat(), None);
@@ -107,7 +109,7 @@ fn a_provider_is_measured_by_itself() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn what_there_is_not_is_told() {
+fn requirements_that_nothing_meets_are_reported() {
     for (requirements, culprits) in [
         ("nothing-of-the-kind", ["nothing-of-the-kind", "there are"]),
         ("udp", ["\"udp\"", "only datagrams"]),
@@ -116,7 +118,7 @@ fn what_there_is_not_is_told() {
         let output = fabric(&[requirements], None);
         let (listed, error) = told(&output);
         assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(listed.contains("takes nothing"), "{listed}");
+        assert!(listed.contains("uses nothing"), "{listed}");
         assert!(culprits.iter().all(|culprit| error.contains(culprit)), "{error}");
     }
 }

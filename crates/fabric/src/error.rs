@@ -1,21 +1,21 @@
-//! What can go wrong with the fabric.
+//! Errors of the fabric.
 
 use crate::sys;
 
-/// Why memory is often refused.
+/// The usual reason why memory cannot be registered.
 pub(crate) const MAY_BE_LIMIT: &str =
     ". The limit of locked memory may be too low (`ulimit -l`, LimitMEMLOCK= of systemd)";
 
-/// Why something on the fabric cannot be done.
+/// An error of the fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no libfabric that can be used.
-    #[error("libfabric cannot be used: {0}. Debian's package is libfabric1; versions from 1.17 on will do")]
+    /// No usable libfabric is installed.
+    #[error("libfabric cannot be used: {0}; install version 1.17 or later (Debian: libfabric1)")]
     Library(String),
-    /// No provider is what was wished for.
-    #[error("no fabric {requirements}: {why}. `fabcache fabric` tells what this machine has")]
+    /// No provider meets the requirements.
+    #[error("no usable fabric {requirements}: {why}; `fabcache fabric` lists this machine's providers")]
     NoProvider {
-        /// What was wished for, as `from provider x`.
+        /// The requirements, such as `from provider x`.
         requirements: String,
         /// The available alternatives.
         why: String,
@@ -23,51 +23,51 @@ pub enum Error {
     /// A call of libfabric failed.
     #[error("cannot {what} ({provider}): {text}")]
     Call {
-        /// What was to be done, as `open an endpoint`.
+        /// The attempted action, such as `open an endpoint`.
         what: &'static str,
-        /// By which provider.
+        /// The provider.
         provider: String,
-        /// libfabric's number, positive.
+        /// libfabric's error number, positive.
         code: i32,
-        /// libfabric's text.
+        /// libfabric's error text.
         text: String,
     },
     /// Memory cannot be registered.
     #[error("cannot register {bytes} bytes of memory ({provider}): {text}")]
     Register {
-        /// How much.
+        /// The size of the memory.
         bytes: usize,
-        /// By which provider.
+        /// The provider.
         provider: String,
-        /// libfabric's number, positive.
+        /// libfabric's error number, positive.
         code: i32,
-        /// libfabric's text.
+        /// libfabric's error text.
         text: String,
     },
-    /// The provider lacks something without which it is of no use here.
+    /// The provider lacks a required feature.
     #[error("the provider {provider} {why}")]
     Unfit {
-        /// Which.
+        /// The provider.
         provider: String,
-        /// What it lacks.
+        /// The missing feature.
         why: &'static str,
     },
-    /// As many operations as the port allows are under way.
-    #[error("as many operations as allowed are under way")]
+    /// As many operations as the endpoint allows are in flight.
+    #[error("too many operations are in flight")]
     Full,
     /// The peer is not connected, or was disconnected.
-    #[error("there is no such peer any more")]
+    #[error("the peer is not connected")]
     NoPeer,
-    /// More bytes, or a longer name, than can be.
+    /// Too many bytes, or too long a name.
     #[error("{0}")]
     Size(&'static str),
-    /// The system has no memory or no randomness to give.
+    /// The system cannot provide memory or random numbers.
     #[error("{0}")]
     System(String),
 }
 
 impl Error {
-    /// Memory was refused, to this process or to the provider in it.
+    /// Returns whether memory could not be allocated or registered.
     pub fn is_memory(&self) -> bool {
         match self {
             Error::Register { .. } => true,
@@ -76,7 +76,7 @@ impl Error {
         }
     }
 
-    /// The same may succeed once completions were polled for.
+    /// Returns whether the operation may succeed after polling for completions.
     pub fn is_again(&self) -> bool {
         match self {
             Error::Full => true,

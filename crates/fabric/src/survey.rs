@@ -130,7 +130,7 @@ impl Survey {
         self.pick(requirements).ok_or_else(|| self.refusal(requirements))
     }
 
-    /// Why it is not the one that is picked; none if it is.
+    /// Returns why another provider is picked; `None` if this one is.
     pub fn why_not(&self, provider: &Provider, requirements: &ProviderRequirements) -> Option<String> {
         if let Some(why) = self.excludes(provider, requirements) {
             return Some(why.into());
@@ -141,7 +141,7 @@ impl Survey {
         }
         Some(if provider.name != picked.name {
             let is_known = ORDER.contains(&&*provider.name);
-            let which = if is_known { "" } else { "is not known here: " };
+            let which = if is_known { "" } else { "has no known rank: " };
             format!("{which}comes after {}", picked.name)
         } else if provider.is_only_this_host() && !picked.is_only_this_host() {
             "only this host reaches it".into()
@@ -167,18 +167,18 @@ impl Survey {
             requirements.interface.as_ref().is_none_or(|interface| *interface == other.interface)
         };
         let rejected = self.rejected.iter().filter(|other| named(&other.name)).filter(at);
-        // Named in full first.
+        // Prefer the one that is named in full.
         let rejected = rejected.min_by_key(|other| Some(&*other.name) != provider);
         let is_there = self.providers.iter().any(|fit| provider.is_some() && named(&fit.name));
         let why = match rejected {
             _ if is_elsewhere => {
-                "other hosts reach what there is; name its interface, or the networks that may come".into()
+                "other hosts reach every usable interface; name its interface, or the peer networks (--fabric-peers)".into()
             }
             Some(RejectedProvider { name, interface, why }) if provider.is_some() && !is_there => {
                 let at = if interface.is_empty() { "" } else { " at " };
                 format!("{name}{at}{interface} {why}")
             }
-            _ if self.providers.is_empty() => "libfabric has no provider that can be used".into(),
+            _ if self.providers.is_empty() => "libfabric has no usable provider".into(),
             _ => {
                 let mut names: Vec<String> =
                     self.providers.iter().map(|fit| format!("{},{}", fit.name, fit.interface)).collect();
@@ -189,10 +189,10 @@ impl Survey {
         Error::NoProvider { requirements: text.trim_end().into(), why }
     }
 
-    /// Why a provider is not as wished for; none if it is.
+    /// Returns the requirement that a provider does not meet; `None` if it meets all.
     fn excludes(&self, provider: &Provider, requirements: &ProviderRequirements) -> Option<&'static str> {
         if let Some(wished) = &requirements.provider {
-            // `net` is one by itself, and names `net;ofi_rxm` only where it is not there.
+            // `net` is a provider of its own, and names `net;ofi_rxm` only if that provider is absent.
             let is_whole = self.providers.iter().any(|other| other.name == *wished);
             if provider.name != *wished && (is_whole || !is_named(&provider.name, wished)) {
                 return Some("another provider is named");
@@ -204,9 +204,9 @@ impl Survey {
         if requirements.interface.as_ref().is_some_and(|wished| !is_interface(wished)) {
             return Some("another interface is named");
         }
-        // What lies in one host's memory is no fabric for who did not ask for it.
+        // Memory of one host is a fabric only if it is requested by name.
         if provider.name == "shm" && requirements.provider.is_none() {
-            return Some("is memory of this host, which any process of its user can write: only if named");
+            return Some("is memory of this host that any process of the user can write; used only if named");
         }
         let is_elsewhere = requirements.stays_here() && !provider.is_only_this_host();
         is_elsewhere.then_some("other hosts reach it as well")
@@ -219,7 +219,7 @@ impl ProviderRequirements {
     }
 }
 
-/// `verbs` names `verbs;ofi_rxm` as well.
+/// Returns whether `wished` names this provider: `verbs` also names `verbs;ofi_rxm`.
 fn is_named(name: &str, wished: &str) -> bool {
     name == wished || name.split(';').next() == Some(wished)
 }
@@ -255,11 +255,11 @@ mod tests {
     }
 
     fn picked(survey: &Survey, requirements: &ProviderRequirements) -> String {
-        survey.pick(requirements).expect("one is as wished for").identity()
+        survey.pick(requirements).expect("one meets the requirements").identity()
     }
 
     #[test]
-    fn the_best_as_wished_for_is_picked() {
+    fn the_best_provider_that_meets_the_requirements_is_picked() {
         let survey = survey();
         assert_eq!(survey.providers.len(), 8, "each once");
         for (provider, interface, only_this_host, expected) in [
@@ -285,13 +285,13 @@ mod tests {
         let survey = Survey { providers: hardware, rejected: Vec::new() };
         assert_eq!(picked(&survey, &ProviderRequirements::default()), "efa,rdmap0,,");
         assert_eq!(picked(&survey, &requirements("verbs", "", false)), "verbs;ofi_rxm,mlx5_0,,198.51.100.2");
-        // None of these says whom it reaches; all but memory are networks.
+        // These do not report whom they reach; all but memory are networks.
         for (name, interface) in [("efa", "rdmap0"), ("cxi", "cxi0"), ("psm3", "mlx5_0"), ("opx", "hfi1_0")] {
             let only = |providers| Survey { providers, rejected: Vec::new() };
             let alone = only(vec![provider(name, interface, None)]);
             assert_eq!(alone.pick(&requirements("", "", true)).map(Provider::identity), None, "{name}");
             let error = alone.choose(&requirements(name, "", true)).expect_err(name).to_string();
-            assert!(error.contains("the networks that may come"), "{error}");
+            assert!(error.contains("the peer networks (--fabric-peers)"), "{error}");
             assert_eq!(picked(&alone, &requirements(name, interface, true)), format!("{name},{interface},,"));
             let both = [provider(name, interface, None), provider("tcp;ofi_rxm", "lo", Some("127.0.0.1"))];
             let both = only(in_order(both.into()));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_a_kind_are_picked_where_these_are_asked_for() {
+    fn a_provider_of_the_requested_address_format_is_picked() {
         let of = |address_format, provider| Provider { address_format, ..provider };
         let providers = in_order(vec![
             of(2, provider("tcp;ofi_rxm", "eth0", Some("192.0.2.2"))),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn all_others_are_told_why_not() {
+    fn every_other_provider_has_a_reason() {
         let survey = survey();
         let whys = |requirements: ProviderRequirements| -> Vec<Option<String>> {
             survey.providers.iter().map(|provider| survey.why_not(provider, &requirements)).collect()
@@ -333,8 +333,8 @@ mod tests {
             "only this host reaches it",
             "comes after tcp;ofi_rxm",
             "comes after tcp;ofi_rxm",
-            "is not known here: comes after tcp;ofi_rxm",
-            "is memory of this host, which any process of its user can write: only if named",
+            "has no known rank: comes after tcp;ofi_rxm",
+            "is memory of this host that any process of the user can write; used only if named",
         ];
         for (provider, expected) in survey.providers.iter().zip(expected) {
             let why = survey.why_not(provider, &ProviderRequirements::default()).unwrap_or_default();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wishes_for_what_is_not_there_is_told_what_is() {
+    fn the_refusal_lists_the_alternatives() {
         for (requirements, culprits) in [
             (requirements("nothing", "", false), ["\"nothing\"", "there are tcp;ofi_rxm,eth0"]),
             (requirements("udp", "", false), ["\"udp\"", "only datagrams"]),
@@ -365,6 +365,6 @@ mod tests {
             .choose(&ProviderRequirements::default())
             .expect_err("nothing is there")
             .to_string();
-        assert!(error.contains("no provider that can be used"), "{error}");
+        assert!(error.contains("no usable provider"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The tests that need a fabric: which they are, where cargo put them, and whether they were run.
+//! The tests that need a fabric: their list, their executables, and whether all ran.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::process::{Guarded, Interrupt, Scratch, describe, read};
 use crate::workspace;
 
-/// The programs, of which the ignored tests are run.
+/// The test programs, whose ignored tests are run.
 const TESTS: &[Test] = &[
     Test { package: "fabcache-fabric", name: "providers", parts: &[("looped", Part::None(ONCE))] },
     Test {
@@ -44,26 +44,29 @@ const TESTS: &[Test] = &[
     Test {
         package: "fabcache-cli",
         name: "fabric",
-        parts: &[("looped", Part::Without(&["what_there_is"], LISTED)), ("crossing", Part::None(ONCE))],
+        parts: &[
+            ("looped", Part::Without(&["providers_are_listed", "requirements_that_nothing_meets"], LISTED)),
+            ("crossing", Part::None(ONCE)),
+        ],
     },
 ];
 
-/// Of programs that are about what comes of much of something, or of something wrong.
+/// For programs that test large amounts and hostile peers.
 const MUCH: &[(&str, Part)] = &[
     (
         "shm",
         Part::None(
-            "two ends in one process write to what was the other's memory, and who is killed may hold locks",
+            "two ends in one process write to each other's former memory, and a killed process may hold locks",
         ),
     ),
     ("looped", Part::None(SLOW)),
     ("crossing", Part::None(SLOW)),
 ];
 
-const LISTED: &str = "each listing opens all that there is, each in a process, which takes the emulator half a minute; that \
-                      verbs opens, is waited on and needs no help to be read is seen in fabcache-fabric's";
-const SLOW: &str = "it takes the emulator minutes";
-const ONCE: &str = "it is run the other way";
+const LISTED: &str = "a listing opens every provider in a process of its own, which takes the emulator half a minute; the tests \
+                      of fabcache-fabric show that verbs opens, signals completions and reads one-sided";
+const SLOW: &str = "takes minutes in the emulator";
+const ONCE: &str = "runs in the other arrangement";
 const OF_SHM: &str = "a client that is killed or stopped while it sends, reads or receives may hold a lock of libfabric 1.17 \
                       that the server waits for, whose calls then never return";
 
@@ -71,18 +74,18 @@ const OF_SHM: &str = "a client that is killed or stopped while it sends, reads o
 struct Test {
     package: &'static str,
     name: &'static str,
-    /// The tests to run with a provider of this machine, or in one way of the other machine; empty for all.
+    /// The tests to run with a provider of this machine, or in one arrangement of the virtual machine; empty for all.
     parts: &'static [(&'static str, Part)],
 }
 
-/// Which tests of a program, told by what their names contain.
+/// A selection of a program's tests, by parts of their names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     All,
     Only(&'static [&'static str]),
-    /// All but these, and why.
+    /// All but these, with the reason.
     Without(&'static [&'static str], &'static str),
-    /// And why.
+    /// No test, with the reason.
     None(&'static str),
 }
 
@@ -92,21 +95,21 @@ impl Test {
     }
 }
 
-/// What is not run, and why.
+/// Tests that are not run, with the reason.
 pub struct LeftOut {
-    /// By what their names contain; none: all.
+    /// Parts of their names; empty for all.
     pub tests: &'static [&'static str],
     pub why: &'static str,
 }
 
-/// For a build from nothing.
+/// Time limit of a build from scratch.
 const BUILD_TIME_MAX: Duration = Duration::from_secs(1800);
 
-/// A program of tests.
+/// A test program.
 pub struct Program {
     test: Test,
     path: PathBuf,
-    /// Where cargo would run it.
+    /// The folder in which cargo would run it.
     folder: PathBuf,
 }
 

@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use super::trial::{Opened, Trial};
 
-/// All of it.
+/// The survey of this machine's providers.
 #[derive(Debug, Serialize)]
 pub struct Listing {
     libfabric: String,
     #[serde(rename = "wish")]
     requirements: String,
-    /// The providers that a server picks for clients of this host only, and for others.
+    /// The providers that a server picks.
     picked: Picked,
     order: Vec<&'static str>,
     usable: Vec<Usable>,
@@ -38,12 +38,12 @@ struct Usable {
     inject_bytes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     opened: Option<Opened>,
-    /// Why it cannot be opened.
+    /// Why opening it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     fails: Option<String>,
-    /// Why another is picked, by a server whose clients are all of this host.
+    /// Why a server for clients of this host picks another.
     why_not_this_host: Option<String>,
-    /// The same where others may come.
+    /// Why a server for other hosts picks another.
     why_not_networks: Option<String>,
 }
 
@@ -54,15 +54,15 @@ struct Unusable {
     why: &'static str,
 }
 
-/// As `--fabric` names it.
+/// Returns its name for `--fabric`.
 fn named(provider: &Provider) -> String {
-    // Of an interface with several addresses one is named by its address.
+    // The address selects one of an interface's several.
     let at = provider.address.filter(|at| at.is_ipv6()).map(|at| at.to_string());
     format!("{},{}", provider.name, at.unwrap_or_else(|| provider.interface.clone()))
 }
 
 impl Listing {
-    /// Of a survey, and what came of opening each.
+    /// Returns the listing of a survey and of the trial of each provider.
     pub fn new(
         libfabric: String,
         survey: &Survey,
@@ -103,38 +103,38 @@ impl Listing {
         }
     }
 
-    /// For programs.
+    /// Returns the listing as JSON.
     ///
     /// # Errors
-    /// None that is known.
+    /// It cannot be serialized.
     pub fn json(&self) -> Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// For people.
+    /// Returns the listing as text.
     pub fn text(&self) -> String {
         let mut text = format!("libfabric {}\n", self.libfabric);
         let Picked { this_host, networks } = &self.picked;
         let requirements =
             if self.requirements == "auto" { String::new() } else { format!(" '{}'", self.requirements) };
-        let told = |picked: &Option<String>| picked.clone().unwrap_or_else(|| "nothing".into());
+        let name_or_none = |picked: &Option<String>| picked.clone().unwrap_or_else(|| "nothing".into());
         let _ = writeln!(
             text,
             "fabcached --fabric{requirements} uses {} for clients of this host",
-            told(this_host)
+            name_or_none(this_host)
         );
-        let _ = writeln!(text, "and with networks that may come (--fabric-peers) {}", told(networks));
-        let _ = writeln!(text, "Best first: {}", self.order.join(" "));
+        let _ = writeln!(text, "and {} with peer networks (--fabric-peers)", name_or_none(networks));
+        let _ = writeln!(text, "Order of preference: {}", self.order.join(" "));
         if !self.usable.is_empty() {
             let _ = writeln!(text, "\n{}", self.table());
             text.push_str(
-                "one-sided: reads are served without the server's help; in order: reads are carried out one after the \
-                 other\nwaits: nobody need poll while nothing comes; inject: messages of so many bytes need no buffer\n",
+                "one-sided: reads need no CPU of the server; in order: reads are carried out one after the other\n\
+                 waits: a thread can sleep until a completion; inject: messages up to this size need no buffer\n",
             );
             self.reasons(&mut text);
         }
         if !self.unusable.is_empty() {
-            text.push_str("\nCannot be used:\n");
+            text.push_str("\nUnusable:\n");
             let rows = self.unusable.iter().map(|other| [&*other.provider, &*other.interface, other.why]);
             text.push_str(&aligned(&rows.map(|row| row.map(str::to_owned)).collect::<Vec<_>>()));
         }
@@ -172,22 +172,22 @@ impl Listing {
         aligned(&rows)
     }
 
-    /// Why not: for a server of this host's clients, and for others where that is another reason.
+    /// Appends why each provider is not used, for clients of this host and for peer networks.
     fn reasons(&self, text: &mut String) {
-        text.push_str("\nWhy not:\n");
+        text.push_str("\nUse:\n");
         let mut rows = Vec::new();
         for usable in &self.usable {
             let name =
                 format!("{},{}", usable.provider, usable.address.as_ref().unwrap_or(&usable.interface));
             let (here, networks) = (&usable.why_not_this_host, &usable.why_not_networks);
             let why = match (here, networks) {
-                (None, None) => "is taken".into(),
+                (None, None) => "used".into(),
                 (Some(here), Some(networks)) if here == networks => here.clone(),
                 (None, Some(networks)) => {
-                    format!("is taken for this host's clients; with networks: {networks}")
+                    format!("used for this host's clients; with peer networks: {networks}")
                 }
-                (Some(here), None) => format!("is taken with networks; for this host's clients: {here}"),
-                (Some(here), Some(networks)) => format!("{here}; with networks: {networks}"),
+                (Some(here), None) => format!("used with peer networks; for this host's clients: {here}"),
+                (Some(here), Some(networks)) => format!("{here}; with peer networks: {networks}"),
             };
             let fails = usable.fails.as_ref().map_or(String::new(), |fails| format!("; {fails}"));
             rows.push([name, why + &fails]);
@@ -196,7 +196,7 @@ impl Listing {
     }
 }
 
-/// Columns as wide as what is in them.
+/// Aligns the columns of a table.
 fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
     let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
     let width = |column: usize| {
@@ -223,14 +223,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
+    fn columns_are_aligned() {
         let rows = [["a", "bcd"], ["efg", "h"]].map(|row| row.map(str::to_owned));
         assert_eq!(aligned(&rows), "a    bcd\nefg  h\n");
         assert_eq!(aligned::<Vec<String>>(&[]), "");
     }
 
     #[test]
-    fn a_machine_with_nothing_is_listed() {
+    fn a_machine_without_providers_is_listed() {
         let listing = Listing::new("1.17".into(), &Survey::default(), &ProviderRequirements::default(), &[]);
         assert!(listing.text().contains("uses nothing"), "{}", listing.text());
         assert!(listing.json().expect("JSON").contains("\"libfabric\": \"1.17\""));

@@ -1,7 +1,7 @@
-//! `fabcache fabric`: what of fabrics this machine has, what a server would take, and why not the rest.
+//! `fabcache fabric`: lists the machine's fabric providers, which one a server would use, and why not the others.
 //!
-//! - `trial.rs`: each is opened in a process of its own, which may fail or hang without harm.
-//! - `listing.rs`: what comes of it, as tables and as JSON.
+//! - `trial.rs`: opens each in a child process, which may fail or hang without harm.
+//! - `listing.rs`: the result as tables and as JSON.
 
 mod listing;
 mod trial;
@@ -15,24 +15,24 @@ use listing::Listing;
 
 use crate::bench::output;
 
-/// What is looked for.
+/// Arguments of `fabcache fabric`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Tell what a server with `--fabric PROVIDER,INTERFACE` would take; the best if it is left out, or `auto`
+    /// Show what a server with `--fabric PROVIDER,INTERFACE` would use; default `auto`: the best
     #[arg(value_name = "PROVIDER[,INTERFACE]")]
     requirements: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Seconds that opening one may take
+    /// Time limit for opening a provider, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     patience: u64,
-    /// Open this one and say how it went: what this program starts for each
+    /// Open this provider and print the result; the program starts itself with this option for each provider
     #[arg(long, hide = true, conflicts_with_all = ["requirements", "json"])]
     open: Option<String>,
 }
 
-/// What is wished for by the text of `--fabric`.
+/// Parses the text of `--fabric`.
 pub fn requirements(text: &str) -> ProviderRequirements {
     let (provider, interface) =
         text.split_once(',').map_or((text, None), |(provider, interface)| (provider, Some(interface)));
@@ -44,10 +44,10 @@ pub fn requirements(text: &str) -> ProviderRequirements {
     }
 }
 
-/// Lists them.
+/// Lists the providers.
 ///
 /// # Errors
-/// There is no libfabric, nothing in it that is as wished for, or it cannot be opened.
+/// There is no libfabric, no provider meets the requirements, or the picked one cannot be opened.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let library = Library::open()?;
     if let Some(identity) = &arguments.open {
@@ -55,17 +55,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let survey = library.survey()?;
     let wanted = requirements(arguments.requirements.as_deref().unwrap_or_default());
-    let program = std::env::current_exe().context("cannot tell which program this is")?;
+    let program = std::env::current_exe().context("cannot find this program's own path")?;
     let patience = Duration::from_secs(arguments.patience);
     let trials = trial::all(&program, &survey.providers, patience);
     let listing = Listing::new(library.version(), &survey, &wanted, &trials);
     output::print(&if arguments.json { listing.json()? } else { listing.text() })?;
     let picked = survey.choose(&wanted)?;
-    // A server takes it all the same, and fails.
+    // A server would pick it nevertheless, and fail.
     let trial =
         survey.providers.iter().zip(trials).find(|(provider, _)| provider.identity() == picked.identity());
     match trial {
-        Some((provider, Err(why))) => bail!("{provider} is taken, and cannot be opened: {why}"),
+        Some((provider, Err(why))) => bail!("a server would use {provider}, which cannot be opened: {why}"),
         _ => Ok(()),
     }
 }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_are_read_as_the_server_reads_them() {
+    fn requirements_are_parsed_as_by_the_server() {
         for (text, provider, interface) in [
             ("", None, None),
             ("auto", None, None),

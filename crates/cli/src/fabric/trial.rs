@@ -1,4 +1,4 @@
-//! A provider opened for a try: a provider may take its time, wait for ever or end the process, so another process does.
+//! Opens a provider in a child process, because a provider may be slow, hang or end the process.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,52 +11,52 @@ use fabcache_fabric::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Processes at once: an endpoint can take a hundred megabytes.
+/// Child processes at once: an endpoint can take a hundred megabytes.
 const AT_ONCE: usize = 4;
-/// How often it is looked at whether they have ended.
+/// Interval between checks whether a child has ended.
 const STEP: Duration = Duration::from_millis(5);
-/// Operations of the endpoint that is tried, as many as those of a client.
+/// Operations of the endpoint, as many as a client has.
 const OPERATIONS: usize = 64;
 
-/// What an endpoint turned out to be.
+/// The properties of an opened endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
     /// The endpoint's name.
     pub name: String,
-    /// Completions are signalled by a descriptor, so no thread need poll.
+    /// A descriptor signals completions, so a thread can sleep.
     pub waits: bool,
-    /// Its reads take nothing of the peer's process.
+    /// Its reads need no CPU of the peer.
     pub one_sided: bool,
-    /// What the process grew by.
+    /// Growth of the process, in KiB.
     pub memory_kib: u64,
 }
 
-/// How it went, or why not.
+/// The opened endpoint, or why it cannot be opened.
 pub type Trial = std::result::Result<Opened, String>;
 
-/// Opens the provider with this identity, in this process; what is printed is read by [`all`].
+/// Opens the provider with this identity in this process; returns the trial as JSON for [`all`].
 ///
 /// # Errors
-/// What has it cannot be written.
+/// It cannot be serialized.
 pub fn open(library: &'static Library, identity: &str) -> Result<String> {
     let found = library.find(identity).map_err(|error| error.to_string());
-    let trial = found.and_then(|found| try_open(&found.ok_or("it is gone")?));
+    let trial = found.and_then(|found| try_open(&found.ok_or("the provider is no longer there")?));
     Ok(serde_json::to_string(&trial)?)
 }
 
 fn try_open(provider: &Provider) -> Trial {
-    let told = |error: fabcache_fabric::Error| error.to_string();
+    let text = |error: fabcache_fabric::Error| error.to_string();
     let before = resident_kib();
-    let domain = Domain::open(provider).map_err(told)?;
+    let domain = Domain::open(provider).map_err(text)?;
     let options = EndpointOptions { operations: OPERATIONS, peers: 1, waits: true };
-    let mut port = Endpoint::open(&domain, options).map_err(told)?;
+    let mut endpoint = Endpoint::open(&domain, options).map_err(text)?;
     let memory_kib = resident_kib().saturating_sub(before);
-    // The first step of a server that shares its items.
-    let area = SharedArea::new(&mut port, 4096, PeerAccess::Read).map_err(told)?;
+    // As a server does that shares its items.
+    let area = SharedArea::new(&mut endpoint, 4096, PeerAccess::Read).map_err(text)?;
     area.copy_in(0, &[1]);
-    port.poll(&mut Vec::new()).map_err(told)?;
-    let (waits, one_sided) = (port.wait_fd().is_some(), port.is_one_sided());
-    Ok(Opened { name: name_text(port.name()), waits, one_sided, memory_kib })
+    endpoint.poll(&mut Vec::new()).map_err(text)?;
+    let (waits, one_sided) = (endpoint.wait_fd().is_some(), endpoint.is_one_sided());
+    Ok(Opened { name: name_text(endpoint.name()), waits, one_sided, memory_kib })
 }
 
 fn resident_kib() -> u64 {
@@ -65,7 +65,7 @@ fn resident_kib() -> u64 {
     line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
 }
 
-/// Tries each of them by `program`, which is this one.
+/// Opens each provider in a child process that runs `program`, which is this one.
 pub fn all(program: &Path, providers: &[Provider], patience: Duration) -> Vec<Trial> {
     let mut trials = Vec::new();
     for some in providers.chunks(AT_ONCE) {
@@ -80,7 +80,7 @@ pub fn all(program: &Path, providers: &[Provider], patience: Duration) -> Vec<Tr
     trials
 }
 
-/// A process that tries; killed if it is not waited for.
+/// A child process that opens a provider; killed on drop.
 struct Trying(Child);
 
 fn start(program: &Path, provider: &Provider) -> Result<Trying> {
@@ -96,17 +96,17 @@ impl Trying {
                 Ok(Some(status)) => break status,
                 Ok(None) if Instant::now() < end => std::thread::sleep(STEP),
                 Ok(None) => {
-                    return Err(format!("does not open within {} s (--patience)", patience.as_secs()));
+                    return Err(format!("did not open within {} s (--patience)", patience.as_secs()));
                 }
                 Err(error) => return Err(error.to_string()),
             }
         };
-        let mut told = String::new();
-        // It has ended, and a pipe holds more than the line that it wrote.
-        let read = self.0.stdout.take().map(|mut output| output.read_to_string(&mut told));
-        match serde_json::from_str(&told) {
+        let mut line = String::new();
+        // The child has ended, and its one line fits the pipe.
+        let read = self.0.stdout.take().map(|mut output| output.read_to_string(&mut line));
+        match serde_json::from_str(&line) {
             Ok(trial) if status.success() && read.is_some() => trial,
-            _ => Err(format!("the process that opens it ends with {status}")),
+            _ => Err(format!("the process that opened it ended with {status}")),
         }
     }
 }

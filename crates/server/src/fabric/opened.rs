@@ -51,7 +51,7 @@ impl Fabric {
         match OpenFabric::open(settings, store, workers, clients) {
             Ok((fabric, ports)) => (Fabric::Open(Box::new(fabric)), ports),
             Err(error) => {
-                tracing::error!("there is no fabric for clients to come by (--fabric): {error:#}");
+                tracing::error!("cannot start the fabric listener (--fabric): {error:#}");
                 // Clients are told as long as the server lives, which starts once.
                 (Fabric::Failed(format!("there is no fabric: {error:#}").leak()), Vec::new())
             }
