@@ -125,15 +125,15 @@ impl Client {
         value: &'a mut Vec<u8>,
     ) -> Result<Option<Found<'a>>, Error> {
         let server = self.server_of(checked(key)?)?;
-        let mut timed = None;
+        let mut sample = None;
         if ttl.is_none() {
-            timed = match server.read(key, value) {
+            sample = match server.read(key, value) {
                 (ReadResult::Hit { flags, cas }, _) => return Ok(Some(Found { value, flags, cas })),
                 (ReadResult::Miss, _) => return Ok(None),
-                (ReadResult::Ask | ReadResult::Gone, timed) => timed,
+                (ReadResult::Ask | ReadResult::Gone, sample) => sample,
             };
         }
-        let asked = server.get(key, ttl, timed, value)?;
+        let asked = server.get(key, ttl, sample, value)?;
         Ok(asked.map(|Flags { flags, cas, .. }| Found { value, flags, cas }))
     }
 
@@ -191,10 +191,10 @@ impl Client {
             let server = mapping.server_of(checked(key.as_ref())?).ok_or(Error::AllDown)?;
             wanted[server].push(i);
         }
-        let mut timed = Vec::new();
+        let mut sample = Vec::new();
         for (server, wanted) in self.shared.servers.iter().zip(&mut wanted) {
             let mut unread = Vec::new();
-            timed.push(server.read_many(
+            sample.push(server.read_many(
                 wanted.len(),
                 |at| keys[wanted[at]].as_ref(),
                 |at, read, value| match read {
@@ -206,7 +206,7 @@ impl Client {
             *wanted = unread;
         }
         let mut asked = Vec::new();
-        for ((server, wanted), timed) in self.shared.servers.iter().zip(&wanted).zip(timed) {
+        for ((server, wanted), sample) in self.shared.servers.iter().zip(&wanted).zip(sample) {
             if wanted.is_empty() {
                 continue;
             }
@@ -221,18 +221,18 @@ impl Client {
                 }
             });
             match sent {
-                Ok(connection) => asked.push((server, connection, wanted, timed)),
+                Ok(connection) => asked.push((server, connection, wanted, sample)),
                 Err(failure) => failed.push(server.error(failure)),
             }
         }
-        for (server, mut connection, wanted, timed) in asked {
+        for (server, mut connection, wanted, sample) in asked {
             let mut value_bytes = None;
             let done = multiget::read(&mut connection, keys, wanted, |number, found| {
                 value_bytes = Some(found.value.len());
                 take(number, found);
             });
-            if let (Some(timed), Ok(())) = (timed, &done) {
-                server.note_time(timed, Instant::now(), value_bytes);
+            if let (Some(sample), Ok(())) = (sample, &done) {
+                server.note_time(sample, Instant::now(), value_bytes);
             }
             server.give_back(connection, &done);
             failed.extend(done.err().map(|failure| server.error(failure)));

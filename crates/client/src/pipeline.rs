@@ -27,10 +27,10 @@ use crate::bounds::{
 };
 use crate::connection::is_quiet;
 use crate::error::{Error, Failure};
-use crate::fabric::LatencySample;
 use crate::input::{Input, Received};
 use crate::message::Encoding;
 use crate::operation::{Operation, OperationSlot, Payload};
+use crate::path_selector::LatencySample;
 use crate::stream::{Lending, Stream, Until, Waiter};
 use crate::text::ExpectedAnswer;
 use crate::waking;
@@ -41,7 +41,7 @@ pub trait Observer: Send + Sync + Debug {
     fn note(&self, outcome: Result<(), &Failure>);
 
     /// Records when a timed request was answered, and the length of the value found.
-    fn note_time(&self, timed: LatencySample, ended: Instant, value_bytes: Option<usize>);
+    fn note_time(&self, sample: LatencySample, ended: Instant, value_bytes: Option<usize>);
 }
 
 /// A connection with many operations in flight.
@@ -150,9 +150,9 @@ impl Pipeline {
     }
 
     /// The server answered then what was asked for as the faster way; the value has so many bytes if there is one.
-    pub fn note_time(&self, timed: LatencySample, ended: Instant, value_bytes: Option<usize>) {
+    pub fn note_time(&self, sample: LatencySample, ended: Instant, value_bytes: Option<usize>) {
         if let Some(server) = self.server.upgrade() {
-            server.note_time(timed, ended, value_bytes);
+            server.note_time(sample, ended, value_bytes);
         }
     }
 

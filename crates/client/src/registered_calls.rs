@@ -22,15 +22,15 @@ impl Client {
     pub fn get_registered(&self, key: &[u8], buffer: &mut RegisteredBuffer) -> Result<Outcome, Error> {
         buffer.clear();
         let server = self.server_of(checked(key)?)?;
-        let timed = match server.read_registered(key, buffer) {
+        let sample = match server.read_registered(key, buffer) {
             (ReadResult::Hit { flags, cas }, _) => return Ok(Outcome::Found { flags, cas }),
             (ReadResult::Miss, _) => {
                 buffer.clear();
                 return Ok(Outcome::NotFound);
             }
-            (ReadResult::Ask | ReadResult::Gone, timed) => timed,
+            (ReadResult::Ask | ReadResult::Gone, sample) => sample,
         };
-        let asked = server.get(key, None, timed, buffer.other());
+        let asked = server.get(key, None, sample, buffer.other());
         match asked {
             Ok(Some(Flags { flags, cas, .. })) => Ok(Outcome::Found { flags, cas }),
             other => {

@@ -9,10 +9,11 @@ use crate::bounds::VALUE_BYTES_MAX;
 use crate::client::Client;
 use crate::command::{Action, Command, Mode};
 use crate::error::{Error, Failure};
-use crate::fabric::{LatencySample, LentBuffer, ServerFallback, Target};
+use crate::fabric::{LentBuffer, ServerFallback, Target};
 use crate::item::Outcome;
 use crate::item::{Item, Ttl, checked};
 use crate::operation::{CompletedOperation, Operation, OperationSlot, OwnedPayload, Payload};
+use crate::path_selector::LatencySample;
 use crate::pipeline::Pipeline;
 use crate::registered::{RegisteredBuffer, ValuePlacement};
 use crate::server::{ReadTicket, Server};
@@ -34,7 +35,7 @@ pub struct Request {
     slot: Arc<OperationSlot>,
     stage: Stage,
     /// The operation in flight is a get by request whose time is measured.
-    timed: Option<LatencySample>,
+    sample: Option<LatencySample>,
     /// Memory for a copy of the next key.
     spare_key: Vec<u8>,
     /// The registered buffer of a get or a set.
@@ -97,7 +98,7 @@ impl Client {
     /// A request object with which nothing is asked for yet.
     pub fn request(&self) -> Request {
         let (client, slot) = (self.clone(), Arc::default());
-        Request { client, slot, stage: Stage::Idle, timed: None, spare_key: Vec::new(), registered: None }
+        Request { client, slot, stage: Stage::Idle, sample: None, spare_key: Vec::new(), registered: None }
     }
 
     /// [`Request::iset`] with an object of its own.
@@ -333,7 +334,7 @@ impl Request {
         let prefetched = checked(&key)
             .and_then(|key| self.client.server_of(key))
             .map(|server| server.prefetch(&key, &mut target).map(|ticket| (Arc::clone(server), ticket)));
-        self.timed = None;
+        self.sample = None;
         if !matches!(prefetched, Ok(Ok((_, ReadTicket::Remote(_))))) {
             // It is not used.
             match &mut self.registered {
@@ -346,8 +347,8 @@ impl Request {
             Ok(Ok((server, ticket))) => {
                 self.stage = Stage::Prefetch(PrefetchHint { server, ticket, key, is_given, value });
             }
-            Ok(Err(ServerFallback { timed })) => {
-                self.timed = timed;
+            Ok(Err(ServerFallback { sample })) => {
+                self.sample = sample;
                 self.ask(key, is_given, value);
             }
             Err(_) => self.ask(key, is_given, value),
@@ -380,7 +381,7 @@ impl Request {
         }
         let asked = self.checked(&key, 0);
         let mut operation = self.operation(Vec::new(), value, Payload::None);
-        operation.is_timed = self.timed.is_some();
+        operation.is_timed = self.sample.is_some();
         if let Ok(pipeline) = &asked {
             operation.message.write(&Command { key: &key, action: GET }, pipeline.form());
         }
@@ -463,9 +464,9 @@ impl Request {
         let over = self.slot.lock().over.take();
         let CompletedOperation { key, mut value, lent, result, at } =
             over.expect("it is taken only when it is over");
-        if let (Some(timed), Some(at), Ok(answer)) = (self.timed.take(), at, &result) {
+        if let (Some(sample), Some(at), Ok(answer)) = (self.sample.take(), at, &result) {
             let is_hit = matches!(answer, Answer::Value(_));
-            pipeline.note_time(timed, at, is_hit.then_some(value.len()));
+            pipeline.note_time(sample, at, is_hit.then_some(value.len()));
         }
         let outcome = result.and_then(|answer| match (kind, answer) {
             (Kind::Get, Answer::Value(flags)) => Ok(Outcome::Found { flags: flags.flags, cas: flags.cas }),

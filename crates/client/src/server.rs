@@ -20,10 +20,10 @@ use crate::command::Action;
 use crate::command::Command;
 use crate::connection::Connection;
 use crate::error::{Error, Failure};
-use crate::fabric::LatencySample;
 use crate::fabric::RemoteReader;
 use crate::item::{Transport, Ttl};
 use crate::options::{Credentials, Protocol, SharedMemory};
+use crate::path_selector::LatencySample;
 use crate::pipeline::{Observer, Pipeline};
 use crate::stream::Stream;
 
@@ -210,7 +210,7 @@ impl Server {
         &self,
         key: &[u8],
         ttl: Option<Ttl>,
-        timed: Option<LatencySample>,
+        sample: Option<LatencySample>,
         value: &mut Vec<u8>,
     ) -> Result<Option<Flags>, Error> {
         let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
@@ -219,8 +219,8 @@ impl Server {
             Answer::Miss => Ok(None),
             other => Err(Failure::unexpected(&other)),
         })?;
-        if let Some(timed) = timed {
-            self.note_time(timed, Instant::now(), asked.as_ref().map(|_| value.len()));
+        if let Some(sample) = sample {
+            self.note_time(sample, Instant::now(), asked.as_ref().map(|_| value.len()));
         }
         Ok(asked)
     }
@@ -231,8 +231,8 @@ impl Observer for Server {
         Server::note(self, outcome);
     }
 
-    fn note_time(&self, timed: LatencySample, ended: Instant, value_bytes: Option<usize>) {
-        Server::note_time(self, timed, ended, value_bytes);
+    fn note_time(&self, sample: LatencySample, ended: Instant, value_bytes: Option<usize>) {
+        Server::note_time(self, sample, ended, value_bytes);
     }
 }
 
@@ -270,7 +270,7 @@ mod tests {
         drop(listener.accept().expect("it came"));
         std::thread::sleep(2 * TRUSTED_IDLE);
         listener.set_nonblocking(true).expect("it can");
-        server.tell(&[(KeyHash(1), 1)]);
+        server.report_accesses(&[(KeyHash(1), 1)]);
         assert!(listener.accept().is_ok(), "it was told over another");
         std::fs::remove_file(path).expect("its own");
     }

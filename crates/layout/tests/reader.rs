@@ -35,6 +35,7 @@ fn inputs_reach_every_end() {
                 ReadOutcome::Miss(_) => 2,
                 ReadOutcome::Stale(_) => 3,
                 ReadOutcome::AskServer(_) => 4,
+                ReadOutcome::Gone => unreachable!("only Remote returns it"),
             };
             ends[end] += 1;
         }

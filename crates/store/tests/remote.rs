@@ -15,8 +15,8 @@ use common::fabric::Fabric;
 use common::outside::map_all;
 use common::{SetClock, delete, set, set_with, store};
 use fabcache_layout::header;
-use fabcache_layout::reader::remote::{Arrival, Done, Found, Now, RemoteOptions};
-use fabcache_layout::reader::{FallbackReason, Location, Miss, Rejection, Remote, Value};
+use fabcache_layout::reader::remote::{Arrival, CompletedGet, Now, RemoteOptions};
+use fabcache_layout::reader::{FallbackReason, Location, Miss, ReadOutcome, Rejection, Remote, Value};
 use fabcache_store::liveness::Liveness;
 use fabcache_store::{Expiry, Handle, Store, StoreOptions};
 use fabcache_testbed::bytes::pattern;
@@ -45,9 +45,9 @@ fn all_ways() -> [RemoteOptions; 3] {
 }
 
 /// The value of a hit.
-fn value_of(done: &Done<Vec<u8>>, fabric: &mut Fabric) -> Option<Vec<u8>> {
-    match &done.found {
-        Found::Hit(hit, bytes) => Some(match (hit.value, bytes) {
+fn value_of(done: &CompletedGet<Vec<u8>>, fabric: &mut Fabric) -> Option<Vec<u8>> {
+    match &done.outcome {
+        ReadOutcome::Hit(hit) => Some(match (hit.value, &done.buffer) {
             (Value::Fetched { at, len }, Some(bytes)) => bytes[at..at + len].to_vec(),
             (Value::Placed, None) => fabric.take_value(done.token),
             other => panic!("{other:?}"),
@@ -86,9 +86,9 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
                 });
                 fabric.run(&mut remote, now(&handle));
                 let mut seen = 0;
-                while let Some(done) = remote.next_done() {
+                while let Some(done) = remote.next_completed() {
                     assert_eq!(value_of(&done, &mut fabric), Some(content(done.token)), "key {}", done.token);
-                    let Found::Hit(hit, _) = done.found else { unreachable!("it has a value") };
+                    let ReadOutcome::Hit(hit) = done.outcome else { unreachable!("it has a value") };
                     assert_eq!(
                         (hit.flags, hit.frequency.is_none()),
                         (done.token as u32 % 3, done.was_cached)
@@ -97,7 +97,7 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
                     forgotten += u64::from(round == 2 && !done.was_cached);
                     seen += 1;
                 }
-                assert_eq!((seen, remote.gets_under_way(), remote.fetches_under_way()), (32, 0, 0));
+                assert_eq!((seen, remote.gets_in_flight(), remote.fetches_in_flight()), (32, 0, 0));
             }
             let (all, lines) = (fabric.posted.0 - before.0, fabric.posted.1 - before.1);
             assert_eq!(lines, count / 32, "one for each window");
@@ -111,8 +111,8 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
             remote.get(&key(count + i), i, at(&handle));
         }
         fabric.run(&mut remote, now(&handle));
-        while let Some(done) = remote.next_done() {
-            assert!(matches!(done.found, Found::Miss(Miss::Absent)), "{:?}", done.found);
+        while let Some(done) = remote.next_completed() {
+            assert!(matches!(done.outcome, ReadOutcome::Miss(Miss::Absent)), "{:?}", done.outcome);
         }
     }
 }
@@ -127,7 +127,10 @@ fn a_lone_get_at_a_kept_location_asks_for_its_line_when_that_is_of_use() {
         for _ in 0..3 {
             remote.get(b"key", 0, at(&handle));
             fabric.run(&mut remote, now(&handle));
-            assert_eq!(value_of(&remote.next_done().expect("over"), &mut fabric), Some(b"value".to_vec()));
+            assert_eq!(
+                value_of(&remote.next_completed().expect("over"), &mut fabric),
+                Some(b"value".to_vec())
+            );
         }
         let before = fabric.posted.0;
         remote.get(b"key", 0, at(&handle));
@@ -135,7 +138,7 @@ fn a_lone_get_at_a_kept_location_asks_for_its_line_when_that_is_of_use() {
         assert_eq!(fabric.posted.0 - before, at_once, "{options:?}");
         fabric.run(&mut remote, now(&handle));
         assert_eq!(fabric.posted.0 - before, 2, "item and line");
-        assert!(matches!(remote.next_done().expect("over").found, Found::Hit(..)));
+        assert!(matches!(remote.next_completed().expect("over").outcome, ReadOutcome::Hit(..)));
     }
 }
 
@@ -150,8 +153,8 @@ fn long_values_are_put_together_from_chunks() {
             for kept in [false, true] {
                 remote.get(b"long", 9, at(&handle));
                 fabric.run(&mut remote, now(&handle));
-                let done = remote.next_done().expect("over");
-                assert!(value_of(&done, &mut fabric).as_ref() == Some(&content), "{len}: {:?}", done.found);
+                let done = remote.next_completed().expect("over");
+                assert!(value_of(&done, &mut fabric).as_ref() == Some(&content), "{len}: {:?}", done.outcome);
                 assert_eq!(done.was_cached, kept);
             }
         }
@@ -170,19 +173,19 @@ fn a_kept_location(expires: bool, happens: impl Fn(&Handle, &SetClock), expected
         for _ in 0..3 {
             remote.get(b"key", 0, at(&handle));
             fabric.run(&mut remote, now(&handle));
-            assert!(matches!(remote.next_done().expect("over").found, Found::Hit(..)));
+            assert!(matches!(remote.next_completed().expect("over").outcome, ReadOutcome::Hit(..)));
         }
         happens(&handle, &clock);
         remote.get(b"key", 1, at(&handle));
         fabric.run(&mut remote, now(&handle));
-        let done = remote.next_done().expect("over");
-        assert_eq!(value_of(&done, &mut fabric).as_deref(), expected, "{:?}", done.found);
+        let done = remote.next_completed().expect("over");
+        assert_eq!(value_of(&done, &mut fabric).as_deref(), expected, "{:?}", done.outcome);
         assert!(
-            !done.was_cached && matches!(done.found, Found::Hit(..) | Found::Miss(_)),
+            !done.was_cached && matches!(done.outcome, ReadOutcome::Hit(..) | ReadOutcome::Miss(_)),
             "{:?}",
-            done.found
+            done.outcome
         );
-        assert!(remote.is_kept(b"key") == expected.is_some(), "a stale location is dropped");
+        assert!(remote.has_location(b"key") == expected.is_some(), "a stale location is dropped");
     }
 }
 
@@ -223,7 +226,9 @@ fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>>, &m
     for _ in 0..3 {
         remote.get(b"key", 0, at(&handle));
         fabric.run(&mut remote, now(&handle));
-        let Some(Done { found: Found::Hit(hit, _), .. }) = remote.next_done() else { panic!("it is there") };
+        let Some(CompletedGet { outcome: ReadOutcome::Hit(hit), .. }) = remote.next_completed() else {
+            panic!("it is there")
+        };
         location = Some(hit.location);
     }
     let Location { offset, .. } = location.expect("it was found");
@@ -238,8 +243,8 @@ fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>>, &m
     recycle(&handle);
     assert!(fabric.replace(offset, &item));
     fabric.run(&mut remote, now(&handle));
-    while let Some(done) = remote.next_done() {
-        assert!(done.token != 1 || matches!(done.found, Found::Miss(_)), "{:?}", done.found);
+    while let Some(done) = remote.next_completed() {
+        assert!(done.token != 1 || matches!(done.outcome, ReadOutcome::Miss(_)), "{:?}", done.outcome);
         assert!(done.token != 1 || done.rejections.of(Rejection::Recycled) == 1);
     }
 }
@@ -263,7 +268,7 @@ fn a_state_that_was_written_over_does_not_unflush_an_item() {
         for _ in 0..2 {
             remote.get_by_key(b"key", 0, at(&handle));
             fabric.run(&mut remote, now(&handle));
-            let Some(Done { found: Found::Hit(hit, _), .. }) = remote.next_done() else {
+            let Some(CompletedGet { outcome: ReadOutcome::Hit(hit), .. }) = remote.next_completed() else {
                 panic!("it is there")
             };
             location = Some(hit.location);
@@ -291,8 +296,8 @@ fn a_state_that_was_written_over_does_not_unflush_an_item() {
         assert!(fabric.replace(offset, &item));
         fabric.ns = GRACE_NS / 10 * 9;
         fabric.run(&mut remote, now(&handle));
-        let done = remote.next_done().expect("over");
-        assert!(matches!(done.found, Found::Miss(_)), "{options:?}: {:?}", done.found);
+        let done = remote.next_completed().expect("over");
+        assert!(matches!(done.outcome, ReadOutcome::Miss(_)), "{options:?}: {:?}", done.outcome);
         assert_eq!(done.rejections.of(Rejection::Recycled), 1);
     }
 }
@@ -331,7 +336,7 @@ fn timed(remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, second: u32, began: 
     let before = fabric.posted.1;
     remote.get(b"key", 0, Now { second, ns: fabric.ns });
     fabric.run(remote, second);
-    let done = remote.next_done().expect("over");
+    let done = remote.next_completed().expect("over");
     (value_of(&done, fabric).is_some(), fabric.posted.1 - before)
 }
 
@@ -402,25 +407,25 @@ fn what_has_expired_is_not_read_by_an_older_line() {
         let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
         let (mut remote, mut fabric) = remote(&handle, options);
         let second = now(&handle);
-        let mut get = |ns: u64, is_kept: bool| {
+        let mut get = |ns: u64, has_location: bool| {
             fabric.ns = ns;
             let now = Now { second, ns };
-            if is_kept {
+            if has_location {
                 remote.get(b"key", 0, now)
             } else {
                 remote.get_by_key(b"key", 0, now)
             }
             fabric.run(&mut remote, second);
-            let done = remote.next_done().expect("over");
-            assert!(done.was_cached == is_kept || !matches!(done.found, Found::Hit(..)));
+            let done = remote.next_completed().expect("over");
+            assert!(done.was_cached == has_location || !matches!(done.outcome, ReadOutcome::Hit(..)));
             value_of(&done, &mut fabric).map(|value| value.len())
         };
         for expires_at in 1..4 {
             let expiry = Expiry::from_client(1, now(&handle), handle.store().clock_origin());
             set_with(&handle, b"key", &pattern(1, len), 0, expiry).expect("memory is free");
             let ns = expires_at * 1_000_000_000;
-            for (after, is_kept) in [(0, false), (1, true), (2, false), (3, true)] {
-                assert_eq!(get(ns + after, is_kept), Some(len), "{options:?}");
+            for (after, has_location) in [(0, false), (1, true), (2, false), (3, true)] {
+                assert_eq!(get(ns + after, has_location), Some(len), "{options:?}");
             }
             clock.advance(1);
             handle.store().tick();
@@ -445,7 +450,7 @@ fn a_lease_saves_the_line_of_every_get_but_the_first() {
             let before = fabric.posted;
             remote.get(b"key", 0, Now { second: now(&handle), ns });
             fabric.run(remote, now(&handle));
-            let done = remote.next_done().expect("over");
+            let done = remote.next_completed().expect("over");
             assert_eq!(value_of(&done, fabric), Some(b"value".to_vec()), "{options:?}");
             (fabric.posted.0 - before.0, fabric.posted.1 - before.1)
         };
@@ -477,12 +482,12 @@ fn a_line_that_failed_is_not_waited_for() {
         let mut get = |began: u64, came: u64, fails: bool| {
             remote.get(b"key", 0, Now { second, ns: began });
             fabric.ns = came;
-            while remote.wants_fetch() || remote.fetches_under_way() > 0 {
+            while remote.wants_fetch() || remote.fetches_in_flight() > 0 {
                 fabric.post(&mut remote, &mut |_| 0);
                 fabric.go_on(usize::MAX, &mut |_| 0);
                 fabric.hand_in(&mut remote, second, fails && fabric.has_lines(), &mut |_| 0);
             }
-            let done = remote.next_done().expect("what it waits for is asked for");
+            let done = remote.next_completed().expect("what it waits for is asked for");
             value_of(&done, &mut fabric).is_some()
         };
         for ns in 0..3 {
@@ -507,29 +512,29 @@ fn a_get_whose_fetch_fails_is_for_the_server() {
             let key: &[u8] = if failing % 2 == 0 { b"short" } else { b"long" };
             remote.get(key, failing, at(&handle));
             let mut fetched = 0;
-            while remote.gets_under_way() > 0 {
+            while remote.gets_in_flight() > 0 {
                 fabric.post(&mut remote, &mut first);
                 fabric.go_on(usize::MAX, &mut first);
                 if fabric.hand_in(&mut remote, now(&handle), fetched == failing / 2, &mut first) {
                     fetched += 1;
                 }
             }
-            let done = remote.next_done().expect("over");
+            let done = remote.next_completed().expect("over");
             let is_hit = value_of(&done, &mut fabric).is_some();
             let has_failed = fetched > failing / 2;
-            let is_asking = matches!(done.found, Found::AskServer(FallbackReason::NotFetched));
-            assert!(if has_failed { is_asking || is_hit } else { is_hit }, "{failing}: {:?}", done.found);
+            let is_asking = matches!(done.outcome, ReadOutcome::AskServer(FallbackReason::NotFetched));
+            assert!(if has_failed { is_asking || is_hit } else { is_hit }, "{failing}: {:?}", done.outcome);
             fabric.run(&mut remote, now(&handle));
-            assert_eq!(remote.fetches_under_way(), 0);
+            assert_eq!(remote.fetches_in_flight(), 0);
         }
         remote.get(b"long", 0, at(&handle));
         fabric.post(&mut remote, &mut first);
         remote.abandon();
         assert!(matches!(
-            remote.next_done().expect("over").found,
-            Found::AskServer(FallbackReason::NotFetched)
+            remote.next_completed().expect("over").outcome,
+            ReadOutcome::AskServer(FallbackReason::NotFetched)
         ));
-        assert_eq!((remote.gets_under_way(), remote.fetches_under_way()), (0, 0));
+        assert_eq!((remote.gets_in_flight(), remote.fetches_in_flight()), (0, 0));
     }
 }
 
@@ -564,14 +569,16 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
         memory.copy_out(line.offset, &mut bytes);
         bytes[16..24].fill(0);
         remote.take(line.id, Arrival::Buffer(bytes), at(&handle));
-        assert!(remote.is_gone() && matches!(remote.next_done().expect("over").found, Found::Gone));
-        assert!(remote.next_done().is_none(), "the value of the other is still being written to");
+        assert!(
+            remote.is_gone() && matches!(remote.next_completed().expect("over").outcome, ReadOutcome::Gone)
+        );
+        assert!(remote.next_completed().is_none(), "the value of the other is still being written to");
         fabric.run(&mut remote, now(&handle));
-        let done = remote.next_done().expect("over");
-        assert!(done.token == 0 && matches!(done.found, Found::Gone), "{:?}", done.found);
+        let done = remote.next_completed().expect("over");
+        assert!(done.token == 0 && matches!(done.outcome, ReadOutcome::Gone), "{:?}", done.outcome);
         remote.get(b"key", 2, at(&handle));
-        assert!(matches!(remote.next_done().expect("at once").found, Found::Gone));
-        assert_eq!((remote.gets_under_way(), remote.fetches_under_way()), (0, 0));
+        assert!(matches!(remote.next_completed().expect("at once").outcome, ReadOutcome::Gone));
+        assert_eq!((remote.gets_in_flight(), remote.fetches_in_flight()), (0, 0));
     }
 }
 
@@ -685,11 +692,11 @@ impl Run<'_> {
         }
     }
 
-    fn check(&mut self, done: &Done<Vec<u8>>, fabric: &mut Fabric) {
+    fn check(&mut self, done: &CompletedGet<Vec<u8>>, fabric: &mut Fabric) {
         let (number, from) = self.begun[done.token as usize];
         let past = &self.past[number];
-        match &done.found {
-            Found::Hit(..) => {
+        match &done.outcome {
+            ReadOutcome::Hit(..) => {
                 let found = value_of(done, fabric).expect("a hit has a value");
                 let version = found.first_chunk().map(|version| u64::from_le_bytes(*version));
                 let version = version.expect("every value tells its version");
@@ -701,12 +708,12 @@ impl Run<'_> {
                 self.kept += u64::from(done.was_cached);
                 self.hits += 1;
             }
-            Found::Miss(miss) => {
+            ReadOutcome::Miss(miss) => {
                 let may_be = self.evicts || past.had(from, |was| !matches!(was, Was::Version(_)));
                 assert!(may_be, "key {number}: {miss:?}, but it was there all the time");
                 self.misses += 1;
             }
-            Found::AskServer(reason) => {
+            ReadOutcome::AskServer(reason) => {
                 assert!(self.fails || *reason != FallbackReason::NotFetched, "no fetch failed");
                 assert!(
                     matches!(
@@ -723,7 +730,7 @@ impl Run<'_> {
 
     fn go(&mut self, remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, gets: usize) {
         let mut held = 0;
-        while self.begun.len() < gets || remote.gets_under_way() > 0 {
+        while self.begun.len() < gets || remote.gets_in_flight() > 0 {
             // Fetches take long or not, as it goes.
             fabric.ns = match self.began {
                 Some(began) => began.elapsed().as_nanos() as u64,
@@ -732,7 +739,7 @@ impl Run<'_> {
             match self.random.below(12) {
                 0 if self.random.once_in(self.pace) => self.write(),
                 0 => {}
-                1..4 if self.begun.len() < gets && remote.room() > 0 => {
+                1..4 if self.begun.len() < gets && remote.free_slots() > 0 => {
                     let number = self.random.below(KEYS);
                     let now = Now { second: self.handle.store().now(), ns: fabric.ns };
                     remote.get(&Run::key(number), self.begun.len() as u64, now);
@@ -755,7 +762,7 @@ impl Run<'_> {
                     fabric.hand_in(remote, self.handle.store().now(), fails, &mut |n| random.below(n));
                 }
             }
-            while let Some(done) = remote.next_done() {
+            while let Some(done) = remote.next_completed() {
                 self.check(&done, fabric);
             }
         }

@@ -67,7 +67,7 @@ pub fn attach(
     let Some(offer) = Offer::of(&line) else { return Err(AttachError::Refused(no_offer(line))) };
     let host = socket.socket.peer_addr()?.as_socket().map(|address| address.ip());
     let began = Instant::now();
-    let end = match domain(&offer, &remote.wanted, host).and_then(|domain| new_end(&domain)) {
+    let end = match domain(&offer, &remote.options, host).and_then(|domain| new_end(&domain)) {
         Ok(end) => end,
         Err(UnsupportedHere(why)) => return Err(AttachError::Refused(why)),
     };
@@ -97,7 +97,7 @@ pub fn attach(
         let zero_ns = (requested_ns as i64).saturating_sub_unsigned(clock_ns);
         let sockets = Sockets::new(&socket.socket, &name, memory);
         let region = Region { domain, bytes: memory.bytes, secret, zero_ns, grace_ns, sockets };
-        remote.know(region);
+        remote.set_region(region);
     }
     let stream = FabricStream::new(end, &name, terms, Arc::clone(&socket.socket));
     let stream = stream.map_err(|error| Failure::Broken(std::io::Error::other(error)))?;
@@ -166,11 +166,11 @@ impl From<fabcache_fabric::Error> for UnsupportedHere {
 /// The interface through which the server is reached as it offers.
 fn domain(
     offer: &Offer,
-    wanted: &crate::Fabric,
+    options: &crate::Fabric,
     host: Option<IpAddr>,
 ) -> Result<Arc<Domain>, UnsupportedHere> {
     let Offer { provider, protocol, address_format, .. } = offer;
-    if let Some(name) = wanted.provider.as_deref()
+    if let Some(name) = options.provider.as_deref()
         && name != provider
         && provider.split(';').next() != Some(name)
     {
@@ -178,7 +178,7 @@ fn domain(
     }
     let requirements = ProviderRequirements {
         provider: Some(provider.clone()),
-        interface: wanted.interface.clone(),
+        interface: options.interface.clone(),
         only_this_host: false,
     };
     let domain = domains::domain(host, *address_format, &requirements)?;

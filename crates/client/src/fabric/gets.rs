@@ -1,14 +1,12 @@
-//! GETs of one server's region, over a port of their own: it drives [`fabcache_layout::reader::Remote`]. Nothing here blocks
-//! but the making of it.
+//! The GETs in flight on one endpoint: posts the reads that [`Remote`] asks for, and passes it their completions.
 //!
 //! ```text
-//!   get ──> Remote ──next_fetch──> port.read ──completion──> Remote ──next_done──> Slot
+//!   begin ──> Remote ──next_fetch──> Endpoint::read ──completion──> Remote ──next_completed──> GetSlot
 //! ```
-//! A thread that waits for a [`GetSlot`] polls for all. A read that fails or never completes ends all GETs: everything
-//! is then asked for by requests, until another of these is opened.
+//! Nothing blocks except opening the endpoint; a thread that waits for a [`GetSlot`] polls for all. A read that fails, or
+//! does not complete in time, fails all GETs in flight: requests to the server replace them until a new endpoint is opened.
 
-use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -16,13 +14,14 @@ use fabcache_fabric::channel::doorbell::ClientDoorbells;
 use fabcache_fabric::{Buffer, Completion, Endpoint, Peer, Pool, RejectedOperation, RemoteAddress};
 use fabcache_layout::KeyHash;
 use fabcache_layout::header;
-use fabcache_layout::reader::remote::{Arrival, Done, Fetch, Found, Now, RemoteOptions, To};
-use fabcache_layout::reader::{Remote, Value};
+use fabcache_layout::reader::remote::{Arrival, CompletedGet, Fetch, Now, RemoteOptions, To};
+use fabcache_layout::reader::{ReadOutcome, Remote, Value};
 
 use rustix::time::{ClockId, clock_gettime};
 use slab::Slab;
 
 use super::fork_guard::ForkGuard;
+use super::get_slot::{GetCompletion, GetSlot};
 use super::region::Region;
 use super::sockets::ServerEnd;
 use super::target::{BufferGuard, ReturnSlot, Target, ValueLocation};
@@ -35,165 +34,76 @@ use crate::shm::{ReadResult, monotonic_ns, next_random};
 
 const NS_PER_SECOND: i64 = 1_000_000_000;
 
-/// Where a GET that was begun leaves what it came to. Its lock is held for a moment only, and no other is taken meanwhile.
-#[derive(Debug)]
-pub struct GetSlot {
-    state: Mutex<State>,
-    /// So long it may take.
-    spin: Duration,
-}
-
-#[derive(Debug)]
-struct State {
-    over: Option<GetCompletion>,
-    /// Told when it is over.
-    waker: Option<Waker>,
-    /// Until then it may take.
-    deadline: Instant,
-    /// Somebody has found that it is late.
-    was_late: bool,
-}
-
-/// What a GET came to.
-#[derive(Debug)]
-pub struct GetCompletion {
-    /// It …
-    pub read: ReadResult,
-    /// … the value, or memory that was given for it …
-    pub value: Vec<u8>,
-    /// … which lies in registered memory of the caller's if this says where …
-    pub within: Option<Range<usize>>,
-    /// … and when that was there.
-    pub at: Instant,
-}
-
-impl GetSlot {
-    fn new(now: Instant, spin: Duration) -> GetSlot {
-        let state = State { over: None, waker: None, deadline: now + spin, was_late: false };
-        GetSlot { state: Mutex::new(state), spin }
-    }
-
-    /// When it is to be given up, told to who waits from now on.
-    pub fn awaited_from(&self, now: Instant) -> Instant {
-        self.is_late(now);
-        self.lock().deadline
-    }
-
-    /// Returns whether the GET has exceeded its time. The thread that finds out may itself be late, since nothing is
-    /// read while no thread polls; so the GET then gets its time a second time.
-    pub fn is_late(&self, now: Instant) -> bool {
-        let mut state = self.lock();
-        if now >= state.deadline && !std::mem::replace(&mut state.was_late, true) {
-            state.deadline = now + self.spin;
-        }
-        now >= state.deadline
-    }
-
-    /// What it came to, once.
-    pub fn take(&self) -> Option<GetCompletion> {
-        self.lock().over.take()
-    }
-
-    /// It is over, and was not taken.
-    pub fn is_over(&self) -> bool {
-        self.lock().over.is_some()
-    }
-
-    /// If it is not over, this one is told when it is, and handed back is whom it takes the place of.
-    pub fn watch(&self, waker: Waker) -> Option<Waker> {
-        let mut state = self.lock();
-        if state.over.is_some() { Some(waker) } else { state.waker.replace(waker) }
-    }
-
-    /// When the GET is given up, if a thread waits for it.
-    fn awaited_until(&self) -> Option<Instant> {
-        let state = self.lock();
-        state.waker.as_ref().map(|_| state.deadline)
-    }
-
-    fn put(&self, read: ReadResult, value: Vec<u8>, within: Option<Range<usize>>) -> Option<Waker> {
-        let at = Instant::now();
-        let mut state = self.lock();
-        state.over = Some(GetCompletion { read, value, within, at });
-        state.waker.take()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect(NO_PANIC)
-    }
-}
-
-const NO_PANIC: &str = "no thread panics while it holds what a get came to";
-
-/// A GET under way.
+/// A GET in flight.
 #[derive(Debug)]
 struct StartedGet {
     slot: Arc<GetSlot>,
     target: Target,
 }
 
-/// A read under way, or that is to be.
+/// A read that is posted or about to be.
 #[derive(Clone, Debug)]
 struct PendingRead {
     fetch: Fetch,
-    /// What is fetched by the same operation, behind it in its buffer.
+    /// A second fetch of the same operation, whose bytes follow in the buffer.
     behind: Option<Fetch>,
-    /// Whence its buffer is, if it is a caller's.
+    /// Where the buffer is returned to, if it is the caller's.
     return_slot: Option<ReturnSlot>,
-    /// It is read where it belongs.
+    /// The bytes are read directly into the value.
     is_in_place: bool,
 }
 
-/// GETs of one region.
+/// The GETs in flight on one endpoint.
 #[derive(Debug)]
 pub struct RemoteGets {
-    // Before the memory that its operations use.
-    port: Endpoint,
+    // Declared, and so dropped, before the memory that its operations use.
+    endpoint: Endpoint,
     peer: Peer,
     short: Pool,
     long: Pool,
-    /// Buffers for what is longer still, kept for the next.
+    /// Longer buffers, kept for reuse.
     spare: Vec<Buffer>,
     remote: Remote<BufferGuard>,
-    /// By their tokens.
-    begun: Slab<StartedGet>,
-    /// What is being fetched, by its number.
-    fetching: Vec<Option<PendingRead>>,
-    /// The provider did not take this one yet.
+    /// The GETs, by their tokens.
+    started: Slab<StartedGet>,
+    /// The posted reads, by the ids of their fetches.
+    posted: Vec<Option<PendingRead>>,
+    /// A read that the provider did not accept yet.
     refused: Option<(PendingRead, BufferGuard)>,
-    /// To be fetched next.
+    /// The next fetch to post.
     next: Option<Fetch>,
-    /// One operation reads two places for the price of one.
+    /// The provider reads two places in one operation.
     joins: bool,
-    /// The end of the server that is read from.
+    /// The server's endpoint.
     end: ServerEnd,
-    /// For a server that may sleep while its queue is full.
+    /// Wakes a server that may sleep while its queue is full.
     doorbells: ClientDoorbells,
-    /// Reads since it was rung for.
-    unrung: u32,
-    ended: Vec<Completion>,
-    /// Reads of which the server is to be told.
+    /// Reads since the server was last notified.
+    reads_since_notify: u32,
+    completions: Vec<Completion>,
+    /// Reads to report to the server.
     accesses: Vec<(KeyHash, u8)>,
     random: u32,
-    /// To be woken once nothing is locked.
+    /// To be woken when no lock is held.
     wakers: Vec<Waker>,
-    /// Reads have failed: nothing more is read here.
+    /// A read failed; the endpoint is not used any more.
     is_broken: bool,
     region: Arc<ForkGuard<Region>>,
 }
 
 impl RemoteGets {
-    /// Connects to the region, and reads what it is like. The server is rung for meanwhile.
+    /// Opens an endpoint and reads the region's header, waking the server meanwhile.
     ///
     /// # Errors
-    /// The fabric fails, it takes too long, or there is no region that this version reads.
+    /// The fabric fails, the deadline passes, or the region has a format that this version does not read.
     pub fn new(
         region: &Arc<ForkGuard<Region>>,
         end: &ServerEnd,
         deadline: Instant,
     ) -> Result<RemoteGets, String> {
         let domain = &region.domain;
-        let (ConfirmedEndpoint { port, peer, short }, first) = unconfirmed::open(region, end, deadline)?;
+        let (ConfirmedEndpoint { port: endpoint, peer, short }, first) =
+            unconfirmed::open(region, end, deadline)?;
         let long =
             Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES).map_err(|error| error.to_string())?;
         let bytes = first.first_chunk().ok_or("its header is cut short")?;
@@ -208,21 +118,21 @@ impl RemoteGets {
         let remote =
             Remote::new(&birth, region.secret.clone(), options).map_err(|error| format!("{error:?}"))?;
         Ok(RemoteGets {
-            port,
+            endpoint,
             peer,
             short,
             long,
             spare: Vec::new(),
             remote,
-            begun: Slab::with_capacity(READS_AT_ONCE),
-            fetching: Vec::new(),
+            started: Slab::with_capacity(READS_AT_ONCE),
+            posted: Vec::new(),
             refused: None,
             next: None,
             joins: domain.provider().places_at_once >= 2,
             end: end.clone(),
             doorbells: ClientDoorbells::default(),
-            unrung: 0,
-            ended: Vec::new(),
+            reads_since_notify: 0,
+            completions: Vec::new(),
             accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
             random: monotonic_ns() as u32 | 1,
             wakers: Vec::new(),
@@ -231,135 +141,135 @@ impl RemoteGets {
         })
     }
 
-    /// Its port.
-    pub fn port(&mut self) -> &mut Endpoint {
-        &mut self.port
+    /// Returns the endpoint.
+    pub fn endpoint(&mut self) -> &mut Endpoint {
+        &mut self.endpoint
     }
 
-    /// It is of no use any more: reads fail, or no server keeps the region.
-    pub fn is_over(&self) -> bool {
+    /// Returns whether the endpoint is unusable: reads fail, or no server maintains the region.
+    pub fn is_broken(&self) -> bool {
         self.is_broken || self.remote.is_gone()
     }
 
-    /// Where the key's item was found is known.
-    pub fn is_kept(&mut self, key: &[u8]) -> bool {
-        self.remote.is_kept(key)
+    /// Returns whether the location of the key's item is cached.
+    pub fn has_location(&mut self, key: &[u8]) -> bool {
+        self.remote.has_location(key)
     }
 
-    /// Whether there is room for one more GET.
+    /// Returns whether another GET can start.
     pub fn has_room(&self) -> bool {
-        self.remote.room() > 0
+        self.remote.free_slots() > 0
     }
 
     /// Returns whether a GET has exceeded its time: no thread waits for it any more, or the waiting thread is about
     /// to give up.
     pub fn is_late(&self, now: Instant) -> bool {
-        // All are told what time it is.
-        self.begun.iter().filter(|(_, begun)| begun.slot.is_late(now)).count() > 0
+        // Each must see the time, so this does not stop at the first.
+        self.started.iter().filter(|(_, get)| get.slot.is_late(now)).count() > 0
     }
 
-    /// Begins a GET if there is a free slot, and posts its first read. It takes in no completions: with many GETs
-    /// begun one after the other, each would poll for the one before. Returns whether any GET has ended meanwhile.
+    /// Starts a GET if there is a free slot, and posts its first read. It does not poll: of many GETs started one after
+    /// the other, each would poll for the one before. Also returns whether any GET has completed meanwhile.
     ///
-    /// The GET may take so long. The value buffer is taken if the GET begins.
+    /// `time_limit` counts from `began`. The target is taken if the GET starts.
     pub fn begin(
         &mut self,
         key: &[u8],
-        (began, spin): (Instant, Duration),
+        (began, time_limit): (Instant, Duration),
         target: &mut Target,
-    ) -> Option<(Arc<GetSlot>, bool)> {
-        if self.is_over() || !self.has_room() {
-            return None;
+    ) -> (Option<Arc<GetSlot>>, bool) {
+        if self.is_broken() || !self.has_room() {
+            return (None, false);
         }
-        let slot = Arc::new(GetSlot::new(began, spin));
-        let begun = StartedGet { slot: Arc::clone(&slot), target: std::mem::take(target) };
-        let token = self.begun.insert(begun) as u64;
+        let slot = Arc::new(GetSlot::new(began, time_limit));
+        let get = StartedGet { slot: Arc::clone(&slot), target: std::mem::take(target) };
+        let token = self.started.insert(get) as u64;
         let now = self.now();
         self.remote.get(key, token, now);
-        Some((slot, self.go_on(Some(now.ns))))
+        (Some(slot), self.advance(Some(now.ns)))
     }
 
-    /// Takes in what was read, and posts what is to be read. Whether any GET is over since.
-    pub fn drive(&mut self) -> bool {
-        let mut ended = std::mem::take(&mut self.ended);
-        let polled = self.port.poll(&mut ended);
+    /// Polls completions and posts the next reads. Returns whether any GET has completed.
+    pub fn poll(&mut self) -> bool {
+        let mut completions = std::mem::take(&mut self.completions);
+        let polled = self.endpoint.poll(&mut completions);
         let mut ns = None;
-        if !ended.is_empty() {
+        if !completions.is_empty() {
             let now = self.now();
             ns = Some(now.ns);
-            for completion in ended.drain(..) {
-                self.take_in(completion, now);
+            for completion in completions.drain(..) {
+                self.handle(completion, now);
             }
         }
-        self.ended = ended;
+        self.completions = completions;
         self.is_broken |= polled.is_err();
-        self.go_on(ns)
+        self.advance(ns)
     }
 
-    /// Posts the next reads and returns ended GETs to their slots. `ns` is a recent time.
-    fn go_on(&mut self, ns: Option<u64>) -> bool {
+    /// Posts the next reads and delivers completed GETs to their slots. `ns` is a recent time.
+    fn advance(&mut self, ns: Option<u64>) -> bool {
         self.post(ns);
         if self.is_broken {
             self.give_up();
         }
-        self.settle()
+        self.deliver()
     }
 
-    /// Ends all that is under way: everything is to be asked for.
+    /// Fails all GETs in flight: the server must be asked for each.
     pub fn give_up(&mut self) {
         self.is_broken = true;
         (self.refused, self.next) = (None, None);
         self.remote.abandon();
-        self.settle();
-        for mut begun in self.begun.drain() {
-            begun.target.collect();
-            self.wakers.extend(begun.slot.put(ReadResult::Ask, begun.target.value, None));
+        self.deliver();
+        for mut get in self.started.drain() {
+            get.target.collect();
+            self.wakers.extend(get.slot.complete(GetCompletion::ask(get.target.value)));
         }
     }
 
-    /// Who is to be woken, by a caller that has locked nothing any more.
+    /// Takes the wakers of completed GETs. The caller wakes them when it holds no lock.
     pub fn take_wakers(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.wakers)
     }
 
-    /// When the first of the awaited GETs is given up; None if none is awaited.
+    /// Returns the earliest deadline of the GETs that tasks await; `None` if there are none.
     pub fn awaited_until(&self) -> Option<Instant> {
-        self.begun.iter().filter_map(|(_, begun)| begun.slot.awaited_until()).min()
+        self.started.iter().filter_map(|(_, get)| get.slot.awaited_until()).min()
     }
 
-    /// A read waits for the provider to take it.
+    /// Returns whether a read waits for the provider to accept it.
     pub fn is_refused(&self) -> bool {
         self.refused.is_some()
     }
 
-    fn take_in(&mut self, Completion { token, result, buffer, .. }: Completion, now: Now) {
-        let posted = self.fetching.get_mut(token as usize).and_then(Option::take);
+    fn handle(&mut self, Completion { token, result, buffer, .. }: Completion, now: Now) {
+        let posted = self.posted.get_mut(token as usize).and_then(Option::take);
         let Some(PendingRead { fetch, behind, return_slot, is_in_place }) = posted else { return };
         let Fetch { id, len, to, .. } = fetch;
         let held = BufferGuard::new(buffer, return_slot);
-        // The connection of the two ends is broken with one that fails.
+        // A failed read breaks the connection between the two endpoints.
         self.is_broken |= result.is_err();
-        let came = result.ok().map(|_| &held[..]);
+        let arrived = result.ok().map(|_| &held[..]);
         if let Some(behind) = behind {
-            let bytes = came.and_then(|bytes| bytes.get(len..len + behind.len));
+            let bytes = arrived.and_then(|bytes| bytes.get(len..len + behind.len));
             self.remote.take(behind.id, bytes.map_or(Arrival::Failed, Arrival::Placed), now);
         }
-        let Some(came) = came else { return self.remote.take(id, Arrival::Failed, now) };
+        let Some(bytes) = arrived else { return self.remote.take(id, Arrival::Failed, now) };
         match to {
             To::Buffer | To::Item { .. } => return self.remote.take(id, Arrival::Buffer(held), now),
-            To::Probe => return self.remote.take(id, Arrival::Placed(&came[..len]), now),
+            To::Probe => return self.remote.take(id, Arrival::Placed(&bytes[..len]), now),
             To::Value { .. } if is_in_place => {
-                return self.remote.take(id, Arrival::Placed(&came[..len]), now);
+                return self.remote.take(id, Arrival::Placed(&bytes[..len]), now);
             }
             To::Value { whole, .. } if whole > VALUE_BYTES_MAX => {
                 return self.remote.take(id, Arrival::Failed, now);
             }
             To::Value { token, at, whole } => {
-                let target = self.begun.get_mut(token as usize).map(|begun| &mut begun.target);
+                let target = self.started.get_mut(token as usize).map(|get| &mut get.target);
                 if let Some(place) = target.and_then(|target| target.place(at..at + len, whole)) {
-                    place.copy_from_slice(&came[..len]);
+                    place.copy_from_slice(&bytes[..len]);
                 }
-                self.remote.take(id, Arrival::Placed(&came[..len]), now);
+                self.remote.take(id, Arrival::Placed(&bytes[..len]), now);
             }
         }
         self.keep(held);
@@ -372,7 +282,7 @@ impl RemoteGets {
                 None => {
                     let Some(mut posted) = self.next_read(&mut ns) else { return };
                     let Some(held) = self.memory_for(&mut posted) else {
-                        // It may be too much for the limit of locked memory: others go on.
+                        // The limit of locked memory may be reached: only these fetches fail.
                         let now = self.now();
                         for fetch in [Some(posted.fetch), posted.behind].into_iter().flatten() {
                             self.remote.take(fetch.id, Arrival::Failed, now);
@@ -386,19 +296,19 @@ impl RemoteGets {
             let (buffer, return_slot) = held.take();
             let (place, token) = (self.place(fetch.offset), fetch.id.into());
             let read = match behind {
-                None => self.port.read(self.peer, place, buffer, 0..fetch.len, token),
+                None => self.endpoint.read(self.peer, place, buffer, 0..fetch.len, token),
                 Some(behind) => {
                     let places = [(place, fetch.len), (self.place(behind.offset), behind.len)];
-                    self.port.read_places(self.peer, &places, buffer, token)
+                    self.endpoint.read_places(self.peer, &places, buffer, token)
                 }
             };
             match read {
                 Ok(()) => {
                     let number = fetch.id as usize;
-                    if self.fetching.len() <= number {
-                        self.fetching.resize_with(number + 1, || None);
+                    if self.posted.len() <= number {
+                        self.posted.resize_with(number + 1, || None);
                     }
-                    self.fetching[number] = Some(PendingRead { return_slot, ..posted });
+                    self.posted[number] = Some(PendingRead { return_slot, ..posted });
                     self.count_read();
                 }
                 Err(RejectedOperation { buffer, error }) => {
@@ -408,7 +318,7 @@ impl RemoteGets {
                         return;
                     }
                     self.refused = Some((posted, held));
-                    if self.port.wait_fd().is_none() {
+                    if self.endpoint.wait_fd().is_none() {
                         self.doorbells.posted(Instant::now());
                         if self.doorbells.must_notify_awake(Instant::now) {
                             self.region.sockets.notify(&self.end.name);
@@ -420,15 +330,15 @@ impl RemoteGets {
         }
     }
 
-    /// Each read takes a place of the server's queue until that looks there, where there is no descriptor (shm). It is rung
-    /// for before the queue is full: what is sent to it by others has to have room there, too.
+    /// Notifies the server before its queue is full, where the provider has no descriptor (shm): each read occupies an
+    /// entry until the server polls, and other peers' messages need room as well.
     fn count_read(&mut self) {
-        if self.port.wait_fd().is_some() {
+        if self.endpoint.wait_fd().is_some() {
             return;
         }
-        self.unrung += 1;
-        if self.unrung >= READS_A_BELL {
-            self.unrung = 0;
+        self.reads_since_notify += 1;
+        if self.reads_since_notify >= READS_A_BELL {
+            self.reads_since_notify = 0;
             self.region.sockets.notify(&self.end.name);
         }
     }
@@ -437,17 +347,17 @@ impl RemoteGets {
     fn memory_for(&mut self, posted: &mut PendingRead) -> Option<BufferGuard> {
         let PendingRead { fetch, behind, .. } = *posted;
         let bytes = fetch.len + behind.map_or(0, |behind| behind.len);
-        let domain = self.port.domain();
+        let domain = self.endpoint.domain();
         match &fetch.to {
             To::Item { token } => {
-                let begun = self.begun.get(*token as usize);
-                if let Some(held) = begun.and_then(|begun| begun.target.whole(domain, bytes)) {
+                let get = self.started.get(*token as usize);
+                if let Some(held) = get.and_then(|get| get.target.whole(domain, bytes)) {
                     return Some(held);
                 }
             }
             To::Value { token, at, whole } => {
                 let range = *at..*at + fetch.len;
-                if let Some(StartedGet { target, .. }) = self.begun.get_mut(*token as usize)
+                if let Some(StartedGet { target, .. }) = self.started.get_mut(*token as usize)
                     && target.reads_in_place(domain, *whole)
                 {
                     posted.is_in_place = true;
@@ -477,12 +387,12 @@ impl RemoteGets {
         Some(PendingRead { fetch, behind, return_slot: None, is_in_place: false })
     }
 
-    /// What is to be fetched next, and can be.
+    /// Returns the next fetch that lies within the region.
     fn next_fetch(&mut self, ns: &mut Option<u64>) -> Option<Fetch> {
         while self.remote.wants_fetch() {
-            // Not later than it is; where many are posted, the time that this takes counts.
+            // A time that is not later than now; the time that posting many reads takes is significant.
             let fetch = self.remote.next_fetch(ns.take().unwrap_or_else(precise_ns))?;
-            // The region's own references may be nonsense.
+            // References in the region may be corrupt.
             let end = fetch.offset.checked_add(fetch.len as u64);
             if end.is_some_and(|end| end <= self.region.bytes) {
                 return Some(fetch);
@@ -498,28 +408,30 @@ impl RemoteGets {
         RemoteAddress { address: memory.address.wrapping_add(offset), key: memory.key }
     }
 
-    fn settle(&mut self) -> bool {
+    /// Delivers completed GETs to their slots. Returns whether there were any.
+    fn deliver(&mut self) -> bool {
         let mut any = false;
-        while let Some(done) = self.remote.next_done() {
+        while let Some(completed) = self.remote.next_completed() {
             any = true;
             let random = next_random(&mut self.random);
-            let reads = done.reads_to_report(random);
-            let Done { token, hash, found, .. } = done;
-            let Some(StartedGet { slot, mut target }) = self.begun.try_remove(token as usize) else {
+            let reads = completed.reads_to_report(random);
+            let CompletedGet { token, hash, outcome, buffer, .. } = completed;
+            let Some(StartedGet { slot, mut target }) = self.started.try_remove(token as usize) else {
                 continue;
             };
-            let collected = target.collect();
+            let assembled = target.collect();
             let (mut read, mut within) = (ReadResult::Ask, None);
-            let buffer = match found {
-                Found::Hit(hit, buffer) if hit.stale || hit.token_sent => buffer,
-                Found::Hit(hit, buffer) => {
+            match outcome {
+                // Only the server handles these items.
+                ReadOutcome::Hit(hit) if hit.stale || hit.token_sent => {}
+                ReadOutcome::Hit(hit) => {
                     let is_there = match (hit.value, &buffer) {
                         (Value::Fetched { at, len }, Some(buffer)) if buffer.is_callers() => {
                             within = Some(at..at + len);
                             true
                         }
                         (Value::Fetched { at, len }, Some(buffer)) => {
-                            // The chunks may belong to a value that was replaced meanwhile.
+                            // Chunks of a value that was replaced meanwhile may be there.
                             target.value.clear();
                             let bytes = buffer.get(at..at + len);
                             bytes.is_some_and(|bytes| {
@@ -528,10 +440,10 @@ impl RemoteGets {
                             })
                         }
                         (Value::Placed, _) => {
-                            if let ValueLocation::OnDesk(whole) = collected {
+                            if let ValueLocation::Registered(whole) = assembled {
                                 within = Some(0..whole);
                             }
-                            collected != ValueLocation::Nowhere
+                            assembled != ValueLocation::Nowhere
                         }
                         _ => false,
                     };
@@ -541,28 +453,22 @@ impl RemoteGets {
                     if reads > 0 && self.accesses.len() < 2 * ACCESSES_TOLD_AT_ONCE {
                         self.accesses.push((hash, reads));
                     }
-                    buffer
                 }
-                Found::Miss(_) => {
-                    read = ReadResult::Miss;
-                    None
-                }
-                Found::Stale(_) | Found::AskServer(_) => None,
-                Found::Gone => {
-                    read = ReadResult::Gone;
-                    None
-                }
-            };
+                ReadOutcome::Miss(_) => read = ReadResult::Miss,
+                ReadOutcome::Stale(_) | ReadOutcome::AskServer(_) => {}
+                ReadOutcome::Gone => read = ReadResult::Gone,
+            }
             if let Some(buffer) = buffer {
                 self.keep(buffer);
             }
             let value = std::mem::take(&mut target.value);
-            self.wakers.extend(slot.put(read, value, within));
+            let completion = GetCompletion { read, within, ..GetCompletion::ask(value) };
+            self.wakers.extend(slot.complete(completion));
         }
         any
     }
 
-    /// Reads of which the server is to be told now, if there are enough of them.
+    /// Takes the reads to report to the server, if there are enough of them.
     pub fn take_accesses(&mut self) -> Option<Vec<(KeyHash, u8)>> {
         let next = || Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
         let must_report = self.accesses.len() >= ACCESSES_TOLD_AT_ONCE;
@@ -583,10 +489,10 @@ impl RemoteGets {
         if let Some(at) = self.spare.iter().position(|buffer| buffer.len() >= len) {
             return Some(self.spare.swap_remove(at));
         }
-        Buffer::own(self.port.domain(), vec![0; len.next_power_of_two()]).ok()
+        Buffer::own(self.endpoint.domain(), vec![0; len.next_power_of_two()]).ok()
     }
 
-    /// Long buffers are registered at some cost.
+    /// Keeps a long buffer for reuse, because registering one is expensive.
     fn keep(&mut self, held: BufferGuard) {
         if held.is_callers() {
             return;
@@ -604,32 +510,8 @@ impl RemoteGets {
     }
 }
 
-/// Nanoseconds of a clock that goes on while the system is suspended.
+/// Returns nanoseconds of a clock that continues while the system is suspended.
 fn precise_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * NS_PER_SECOND as u64 + now.tv_nsec as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_get_that_nobody_looked_at_in_its_time_has_it_once_more() {
-        const PATIENCE: Duration = Duration::from_secs(10);
-        let began = Instant::now();
-        let after = |seconds| began + Duration::from_secs(seconds);
-        let slot = GetSlot::new(began, PATIENCE);
-        assert!(!slot.is_late(after(9)));
-        assert_eq!(slot.awaited_from(after(9)), after(10), "who waits in its time has no more");
-        assert!(!slot.is_late(after(30)), "it was left alone");
-        assert_eq!(slot.awaited_from(after(31)), after(40));
-        assert!(!slot.is_late(after(39)));
-        assert!(slot.is_late(after(40)) && slot.is_late(after(90)), "once");
-        let slot = GetSlot::new(began, PATIENCE);
-        assert_eq!(slot.awaited_from(after(30)), after(40));
-        slot.watch(Waker::noop().clone());
-        assert_eq!(slot.awaited_until(), Some(after(40)), "so it is for who is told");
-        assert!(slot.is_late(after(41)));
-    }
 }

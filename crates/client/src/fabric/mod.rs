@@ -1,26 +1,34 @@
-//! Servers on the fabric: items are read from their memory by libfabric, and all else goes through messages.
+//! Servers on the fabric: libfabric reads items from their memory, and messages carry everything else.
 //!
 //! ```text
-//!   attach ──> FabricStream ──> Link: port, messages          requests, as over a socket
-//!         └──> Remote ──> Gets: port, reads of the region   gets, without the server
+//!   attach ──> FabricStream ──> Link ──> Endpoint (messages)                    requests, as over a socket
+//!         └──> RemoteReader ──> SharedGets ──> RemoteGets ──> Endpoint (reads)    GETs, without the server's CPU
 //! ```
-//! The TCP connection on which that was agreed stays: it rings, and its end is the server's.
+//! A one-sided GET passes two state machines: [`fabcache_layout::reader::Remote`] decides what to fetch, and `SharedGets`
+//! decides which thread polls for it. `GetCompletion` is its result.
+//!
+//! The TCP connection over which the endpoints were exchanged stays open: it wakes the server, and its end means that the
+//! server is gone.
 
 mod attach;
 mod domains;
 mod fork_guard;
+mod get_slot;
 mod gets;
 mod lent_buffer;
 mod lingering_links;
 mod link;
 mod region;
 mod remote;
+mod shared_gets;
 mod sockets;
 mod stream;
 mod target;
 mod unconfirmed;
 
 pub use attach::{attach, prove};
+pub use get_slot::GetCompletion;
 pub use lent_buffer::{CallerMemory, LentBuffer};
-pub use remote::{Batch, GetHandle, GetResult, LatencySample, RemoteReader, ServerFallback};
+pub use remote::{RemoteReader, ServerFallback};
+pub use shared_gets::GetHandle;
 pub use target::{ReturnSlot, Target};

@@ -1,7 +1,7 @@
-//! The TCP connections to a server whose items are read from afar: they ring for it, and their end is the server's.
+//! The TCP connections to a server that is read over the fabric. They wake the server, and their end means it is gone.
 //!
-//! A server has an end on the fabric for each of its workers, and a connection is one worker's: a bell on it wakes that one
-//! and no other. So it is known of each connection which end of the server its bells are for.
+//! A server has an endpoint for each worker, and a connection belongs to one worker: a doorbell on it wakes only that
+//! worker. So each connection is stored with the endpoint that it wakes.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -14,63 +14,63 @@ use crate::socket;
 /// The poll event of a socket whose peer is gone, however much unread data it holds.
 pub const HAS_ENDED: PollFlags = PollFlags::RDHUP;
 
-/// Those that there are of the connections of one server.
+/// The connections to one server.
 #[derive(Debug)]
-pub struct Sockets(Mutex<Vec<MetadataCache>>);
+pub struct Sockets(Mutex<Vec<KnownSocket>>);
 
 #[derive(Debug)]
-struct MetadataCache {
+struct KnownSocket {
     socket: Weak<Socket>,
-    /// The server's end that it rings for.
+    /// The server's endpoint that it wakes.
     end: ServerEnd,
 }
 
-/// An end of a server.
+/// An endpoint of a server.
 #[derive(Clone, Debug)]
 pub struct ServerEnd {
-    /// How it is reached.
+    /// Its fabric address.
     pub name: Arc<[u8]>,
-    /// The region, by this end: others may have other keys for it.
+    /// The region as registered with this endpoint; other endpoints may have other keys for it.
     pub memory: RemoteMemory,
 }
 
 impl Sockets {
-    /// The first, which rings for the server's end of this name, by which the region is this.
+    /// Returns a set with one connection, which wakes the endpoint of this name.
     pub fn new(socket: &Arc<Socket>, name: &[u8], memory: RemoteMemory) -> Sockets {
         let end = ServerEnd { name: name.into(), memory };
-        Sockets(Mutex::new(vec![MetadataCache { socket: Arc::downgrade(socket), end }]))
+        Sockets(Mutex::new(vec![KnownSocket { socket: Arc::downgrade(socket), end }]))
     }
 
-    /// Those of the other are connections of the same server.
+    /// Adds the connections of another set to the same server.
     pub fn add(&self, other: &Sockets) {
         let mut sockets = self.lock();
         sockets.retain(|known| known.socket.strong_count() > 0);
         sockets.append(&mut other.lock());
     }
 
-    /// The newest.
+    /// Returns the newest connection.
     pub fn newest(&self) -> Option<Arc<Socket>> {
         self.lock().iter().rev().find_map(|known| known.socket.upgrade())
     }
 
-    /// The server's end that the newest rings for.
+    /// Returns the endpoint that the newest connection wakes.
     pub fn newest_end(&self) -> Option<ServerEnd> {
         let sockets = self.lock();
         let newest = sockets.iter().rev().find(|known| known.socket.strong_count() > 0);
         newest.map(|known| known.end.clone())
     }
 
-    /// Wakes this end of the server; false if there is nothing to ring with.
+    /// Wakes the worker of this endpoint; false if no connection to it is open.
     pub fn notify(&self, end: &[u8]) -> bool {
         let sockets = self.lock();
-        let mut ringing = sockets.iter().rev().filter(|known| *known.end.name == *end);
-        let Some(socket) = ringing.find_map(|known| known.socket.upgrade()) else { return false };
+        let mut waking = sockets.iter().rev().filter(|known| *known.end.name == *end);
+        let Some(socket) = waking.find_map(|known| known.socket.upgrade()) else { return false };
         drop(sockets);
         socket::notify(&socket);
         true
     }
 
-    /// The server has ended all that there were. Where this client has closed them itself nothing is known.
+    /// Returns whether the server has closed all connections. Those that this client closed do not count.
     pub fn have_ended(&self) -> bool {
         let mut sockets = self.lock();
         let mut any = false;
@@ -83,8 +83,8 @@ impl Sockets {
         any && sockets.is_empty()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<MetadataCache>> {
-        self.0.lock().expect("no thread panics while it looks at a server's sockets")
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<KnownSocket>> {
+        self.0.lock().expect("no thread panics while it holds a server's sockets")
     }
 }
 
@@ -110,11 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_left_when_it_has_ended_them_all() {
+    fn a_server_that_closed_all_connections_has_left() {
         let ((first, mut one), (second, two)) = (pair(), pair());
         let sockets = Sockets::new(&first, b"0", memory(1));
         sockets.add(&Sockets::new(&second, b"1", memory(1)));
-        // Bells that nobody took.
+        // Unread doorbells.
         one.write_all(b"!!").expect("room");
         assert!(!sockets.have_ended());
         drop(two);
@@ -123,10 +123,10 @@ mod tests {
         assert!(sockets.have_ended());
         drop((first, second));
         assert!(sockets.newest().is_none() && sockets.newest_end().is_none());
-        assert!(!sockets.have_ended(), "of those that were closed here nothing is known");
+        assert!(!sockets.have_ended(), "connections closed here do not count");
     }
 
-    /// Bells that came.
+    /// Counts the doorbells received.
     fn heard(mut other: &UnixStream) -> usize {
         other.set_nonblocking(true).expect("it can");
         let mut doorbells = [0; 64];
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn bells_are_for_the_end_that_is_read_from() {
+    fn doorbells_go_to_the_endpoint_that_is_read_from() {
         let ((first, one), (second, two), (third, three)) = (pair(), pair(), pair());
         let sockets = Sockets::new(&first, b"worker 0", memory(1));
         sockets.add(&Sockets::new(&second, b"worker 0", memory(1)));
@@ -146,7 +146,7 @@ mod tests {
         let all = || [&one, &two, &three].map(heard);
         assert!(sockets.notify(b"worker 0") && all() == [0, 1, 0], "the newest of that worker's");
         assert!(sockets.notify(b"worker 1") && all() == [0, 0, 1]);
-        assert!(!sockets.notify(b"worker 2") && all() == [0; 3], "nobody else is woken instead");
+        assert!(!sockets.notify(b"worker 2") && all() == [0; 3], "no other worker is woken instead");
         let newest = || sockets.newest_end().map(|end| (end.name.to_vec(), end.memory.key));
         assert_eq!(newest(), Some((b"worker 1".to_vec(), 2)), "with the key of that end");
         drop((second, third));

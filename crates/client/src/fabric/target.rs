@@ -1,10 +1,10 @@
-//! Where the values of GETs go: memory of the caller's, if that can be, without a copy.
+//! The memory into which a GET's value is read: the caller's if possible, without a copy.
 //!
 //! ```text
-//!   Registered ──desk──> Lasting ──lend──> Buffer ──> a read ──> Held ──(dropped)──> desk ──> Registered
+//!   RegisteredBuffer ──> ReturnSlot ──lend──> Buffer ──> a read ──> BufferGuard ──(dropped)──> ReturnSlot
 //! ```
-//! While a read is under way it has the memory. One that is given up keeps it until the provider has let go of it, and the
-//! caller has other memory by then: what comes late is written to nobody's.
+//! A read in flight owns the memory. An abandoned read keeps it until the provider has released it; the caller gets other
+//! memory, so that late bytes are written to no memory in use.
 
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
@@ -13,29 +13,29 @@ use fabcache_fabric::{Buffer, Domain, RegisteredMemory, SplitBuffer};
 
 use crate::bounds::{COPIED_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// Where a caller's registered memory lies while a GET may use it, but for when a read has it.
+/// Holds the caller's registered memory during a GET, except while a read owns it.
 #[derive(Clone, Debug, Default)]
 pub struct ReturnSlot(Arc<Mutex<Option<RegisteredMemory>>>);
 
 impl ReturnSlot {
-    /// Takes what lies there.
+    /// Takes the memory.
     pub fn take(&self) -> Option<RegisteredMemory> {
         self.0.lock().expect(NO_PANIC).take()
     }
 
-    /// Puts it there.
+    /// Returns the memory.
     pub fn put(&self, memory: Option<RegisteredMemory>) {
         *self.0.lock().expect(NO_PANIC) = memory;
     }
 
-    /// What lies there, for a read of so many bytes.
+    /// Lends the memory to a read, if it has enough bytes.
     fn lend(&self, domain: &Arc<Domain>, bytes: usize) -> Option<Buffer> {
         let mut return_slot = self.0.lock().expect(NO_PANIC);
         let memory = return_slot.take_if(|memory| memory.len() >= bytes)?;
         match memory.lend(domain) {
             Ok(buffer) => Some(buffer),
             Err((memory, _)) => {
-                // Then it is read elsewhere, and copied.
+                // The value is then read into another buffer and copied.
                 *return_slot = Some(memory);
                 None
             }
@@ -45,7 +45,7 @@ impl ReturnSlot {
 
 const NO_PANIC: &str = "no thread panics while it moves memory";
 
-/// What was read into; a caller's memory goes back to where it came from.
+/// A buffer with read bytes. The caller's memory returns to its slot on drop.
 #[derive(Debug)]
 pub struct BufferGuard {
     buffer: Option<Buffer>,
@@ -53,29 +53,29 @@ pub struct BufferGuard {
 }
 
 impl BufferGuard {
-    /// A buffer, and whence it is if it is a caller's.
+    /// Returns a guard; `return_slot` is set if the buffer is the caller's memory.
     pub fn new(buffer: Buffer, return_slot: Option<ReturnSlot>) -> BufferGuard {
         BufferGuard { buffer: Some(buffer), return_slot }
     }
 
-    /// For an operation.
+    /// Takes the buffer for another operation.
     pub fn take(mut self) -> (Buffer, Option<ReturnSlot>) {
-        (self.buffer.take().expect(THERE), self.return_slot.take())
+        (self.buffer.take().expect(PRESENT), self.return_slot.take())
     }
 
-    /// It is a caller's.
+    /// Returns whether the buffer is the caller's memory.
     pub fn is_callers(&self) -> bool {
         self.return_slot.is_some()
     }
 }
 
-const THERE: &str = "it is there until this is taken or dropped";
+const PRESENT: &str = "the buffer is present until this is taken or dropped";
 
 impl Deref for BufferGuard {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.buffer.as_ref().expect(THERE)
+        self.buffer.as_ref().expect(PRESENT)
     }
 }
 
@@ -87,55 +87,55 @@ impl Drop for BufferGuard {
     }
 }
 
-/// What a GET may put its value into.
+/// The memory for a GET's value.
 #[derive(Debug, Default)]
 pub struct Target {
-    /// Its memory is used again. What is in it, until the GET is over, is of no use.
+    /// Reused memory; its content is unspecified until the GET completes.
     pub value: Vec<u8>,
-    /// Memory that is registered, for those that fit.
+    /// Registered memory, for values that fit.
     pub return_slot: Option<ReturnSlot>,
     assembly: Option<Assembly>,
 }
 
-/// A long value, which is read in parts.
+/// A long value that is read in parts.
 #[derive(Debug)]
 struct Assembly {
     whole: usize,
-    /// Where it belongs, if its parts are read there: all of them, or none.
+    /// The value's memory, if its parts are read directly into it: all of them, or none.
     room: Option<TargetSpace>,
 }
 
 #[derive(Debug)]
 struct TargetSpace {
     parts: SplitBuffer,
-    /// In what lay on the desk.
+    /// It is the caller's registered memory.
     is_lent: bool,
 }
 
 /// Where a value is that was read in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueLocation {
-    /// There was none, or a read still has its memory.
+    /// There is none, or a read still owns its memory.
     Nowhere,
     /// In [`Target::value`].
     InValue,
-    /// At the front of what lies on the desk: so many bytes.
-    OnDesk(usize),
+    /// In the first bytes of the registered memory; the number of bytes.
+    Registered(usize),
 }
 
 impl Target {
-    /// With memory that is to be used again.
+    /// Returns a target with memory to reuse.
     pub fn new(value: Vec<u8>, return_slot: Option<ReturnSlot>) -> Target {
         Target { value, return_slot, assembly: None }
     }
 
-    /// Registered memory for an item of so many bytes with what is fetched behind it.
+    /// Lends registered memory for an item of so many bytes, including what is fetched behind it.
     pub fn whole(&self, domain: &Arc<Domain>, bytes: usize) -> Option<BufferGuard> {
         let return_slot = self.return_slot.as_ref().filter(|_| bytes > COPIED_BYTES_MAX)?;
         Some(BufferGuard::new(return_slot.lend(domain, bytes)?, Some(return_slot.clone())))
     }
 
-    /// Whether the parts of a value of so many bytes are read where they belong.
+    /// Returns whether the parts of a value of `whole` bytes are read directly into it.
     pub fn reads_in_place(&mut self, domain: &Arc<Domain>, whole: usize) -> bool {
         self.reads_in(whole, |target, whole| target.room(domain, whole))
     }
@@ -151,7 +151,7 @@ impl Target {
         let is_same = |assembly: &Assembly| assembly.whole == whole;
         if !self.assembly.as_ref().is_some_and(is_same) {
             self.collect();
-            // Asked for once: if there is memory only later, the first parts are elsewhere.
+            // Decided once: the first parts are already elsewhere if memory becomes available later.
             let room = room(self, whole)
                 .map(|(buffer, is_lent)| TargetSpace { parts: SplitBuffer::new(buffer), is_lent });
             self.assembly = Some(Assembly { whole, room });
@@ -159,12 +159,12 @@ impl Target {
         self.assembly.as_ref().is_some_and(|assembly| assembly.room.is_some())
     }
 
-    /// Memory for such a part.
+    /// Returns the memory for a part.
     pub fn part(&self, range: Range<usize>) -> Option<Buffer> {
         self.assembly.as_ref()?.room.as_ref()?.parts.take(range)
     }
 
-    /// A place for a part that was read elsewhere.
+    /// Returns the place to which a part is copied that was read elsewhere.
     pub fn place(&mut self, range: Range<usize>, whole: usize) -> Option<&mut [u8]> {
         if self.value.len() != whole {
             self.value = vec![0; whole];
@@ -179,12 +179,12 @@ impl Target {
             return Some((buffer, true));
         }
         if domain.provider().pins_memory {
-            // To pin memory for one value takes longer than to copy it.
+            // Pinning memory for one value takes longer than copying it.
             return None;
         }
         let mut value = std::mem::take(&mut self.value);
         if value.capacity() < whole {
-            // From the system, which has it zeroed.
+            // Zeroed by the system.
             value = vec![0; whole];
         }
         value.resize(whole, 0);
@@ -197,7 +197,7 @@ impl Target {
         }
     }
 
-    /// Nothing is read in parts any more. Where what was is. Memory that a read still has is left to it.
+    /// Ends reading in parts, and returns where the value is. A read that still owns memory keeps it.
     pub fn collect(&mut self) -> ValueLocation {
         let Some(Assembly { whole, room }) = self.assembly.take() else { return ValueLocation::Nowhere };
         let in_value = |value: &[u8]| match value.len() == whole {
@@ -208,7 +208,7 @@ impl Target {
         match parts.join() {
             Ok(buffer) if is_lent => {
                 drop(BufferGuard::new(buffer, self.return_slot.clone()));
-                ValueLocation::OnDesk(whole)
+                ValueLocation::Registered(whole)
             }
             Ok(buffer) => {
                 self.value = buffer.into_own().unwrap_or_default();
@@ -224,18 +224,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_parts_of_a_value_are_read_where_it_belongs_or_none() {
+    fn either_all_parts_are_read_in_place_or_none() {
         const WHOLE: usize = 100;
         let mut target = Target::new(b"of another".to_vec(), None);
         assert!(!target.reads_in(WHOLE, |_, _| None), "there is no memory");
         target.place(0..60, WHOLE).expect("within it").fill(1);
-        // Somebody has given memory back meanwhile, but a part is elsewhere.
-        assert!(!target.reads_in(WHOLE, |_, _| unreachable!("what was said holds for all parts")));
+        // Memory is available by now, but a part is elsewhere.
+        assert!(!target.reads_in(WHOLE, |_, _| unreachable!("the decision holds for all parts")));
         assert!(target.part(60..100).is_none());
         target.place(60..100, WHOLE).expect("within it").fill(2);
         assert_eq!(target.collect(), ValueLocation::InValue);
         assert_eq!(target.value, [&[1; 60][..], &[2; 40]].concat());
-        // Another value may find some.
+        // Another value may get memory.
         let mut is_asked = false;
         assert!(!target.reads_in(WHOLE + 1, |_, _| {
             is_asked = true;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_was_not_read_is_nowhere() {
+    fn an_incomplete_value_is_nowhere() {
         let mut target = Target::new(b"of another".to_vec(), None);
         assert_eq!(target.collect(), ValueLocation::Nowhere, "it has no parts");
         assert!(!target.reads_in(3, |_, _| None));

@@ -127,7 +127,7 @@ impl Server {
     /// The socket alone will not do.
     fn needs_other_way(&self) -> bool {
         match &self.remote {
-            Some(remote) => !remote.wanted.or_tcp,
+            Some(remote) => !remote.options.or_tcp,
             None => self.must_share_memory(),
         }
     }
@@ -164,7 +164,7 @@ impl Server {
         is_other: bool,
         deadline: Instant,
     ) -> Result<Upgrade, Failure> {
-        let unreached = remote.unreached().filter(|_| remote.wanted.or_tcp);
+        let unreached = remote.unreached().filter(|_| remote.options.or_tcp);
         let attached = if is_other {
             Err(AttachError::Refused("it speaks the text protocol only".into()))
         } else if let Some(why) = unreached {
@@ -177,7 +177,7 @@ impl Server {
                 Ok(()) => Ok(Upgrade::Other(transport, Box::new(stream))),
                 Err(why) => self.instead_of_fabric(remote, socket.form, why),
             },
-            Err(AttachError::Refused(why)) if remote.wanted.or_tcp => {
+            Err(AttachError::Refused(why)) if remote.options.or_tcp => {
                 Ok(Upgrade::Socket(Transport::InsteadOfFabric { why }))
             }
             Err(AttachError::Refused(why)) => Err(Failure::Refused(format!("not over the fabric: {why}"))),
@@ -193,7 +193,7 @@ impl Server {
         why: String,
     ) -> Result<Upgrade, Failure> {
         let why = format!("the fabric was agreed on, but not reached: {why}");
-        if !remote.wanted.or_tcp {
+        if !remote.options.or_tcp {
             remote.forget();
             return Err(Failure::Connect(io::Error::new(io::ErrorKind::TimedOut, why)));
         }

@@ -1,7 +1,6 @@
-//! Reading a server's items without asking for them: from memory that it shares, or over the fabric.
+//! Reads a server's items without a request: from shared memory, or one-sided over the fabric.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -10,13 +9,13 @@ use fabcache_layout::KeyHash;
 
 use super::Server;
 use crate::bounds::KEYS_READ_AT_ONCE;
-use crate::fabric::{Batch, GetHandle, GetResult, LatencySample, ServerFallback, Target};
+use crate::fabric::{GetCompletion, GetHandle, ServerFallback, Target};
 use crate::message::Encoding;
-use crate::path_selector;
+use crate::path_selector::{Batch, LatencySample, ReadPath};
 use crate::registered::{RegisteredBuffer, ValuePlacement};
 use crate::shm::{self, Items, ReadResult, Reader, Readers, accesses_lines};
 
-/// What is known of a server's memory.
+/// A server's shared memory.
 #[derive(Debug, Default)]
 pub struct ServerMemory {
     /// Idle readers.
@@ -24,18 +23,18 @@ pub struct ServerMemory {
     items: Mutex<Option<Arc<Items>>>,
 }
 
-/// A key that is to be read from a server's memory soon.
+/// A key that will be read from a server's memory soon.
 #[derive(Debug)]
 pub enum ReadTicket {
-    /// It is read when it is asked for.
+    /// In shared memory: prefetched, and read later.
     Shared(shm::ReadTicket),
-    /// It is being read.
+    /// Over the fabric: the read is in flight.
     Remote(GetHandle),
 }
 
 impl Server {
-    /// Reads a key from the server's memory, if it is to be read; a value replaces what is in `value`. Where the server is to be
-    /// asked, with what [`Server::note_time`] is to be told then.
+    /// Reads a key from the server's memory into `value`. If the server must be asked, also returns the sample to pass to
+    /// [`Server::note_time`] afterwards, if any.
     pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> (ReadResult, Option<LatencySample>) {
         match self.reader() {
             Some(reader) => (self.read_by(reader, |reader| reader.get(key, value)), None),
@@ -46,16 +45,16 @@ impl Server {
     #[cold]
     fn read_remote(&self, key: &[u8], value: &mut Vec<u8>) -> (ReadResult, Option<LatencySample>) {
         let mut target = Target::new(std::mem::take(value), None);
-        match self.begin_remote(key, Batch::None, &mut target) {
+        match self.begin_remote(key, Batch::Single, &mut target) {
             Ok(begun) => (self.end_remote_into(begun, value), None),
-            Err(ServerFallback { timed }) => {
+            Err(ServerFallback { sample }) => {
                 *value = target.value;
-                (ReadResult::Ask, timed)
+                (ReadResult::Ask, sample)
             }
         }
     }
 
-    /// The same into registered memory.
+    /// As [`Server::read`], into registered memory.
     pub fn read_registered(
         &self,
         key: &[u8],
@@ -65,17 +64,17 @@ impl Server {
             return (self.read_by(reader, |reader| reader.get(key, buffer.other())), None);
         }
         let mut target = buffer.target();
-        match self.begin_remote(key, Batch::None, &mut target) {
+        match self.begin_remote(key, Batch::Single, &mut target) {
             Ok(begun) => (self.end_registered(begun, buffer), None),
-            Err(ServerFallback { timed }) => {
+            Err(ServerFallback { sample }) => {
                 buffer.take_back(target.value, ValuePlacement::Nothing);
-                (ReadResult::Ask, timed)
+                (ReadResult::Ask, sample)
             }
         }
     }
 
     fn end_registered(&self, begun: GetHandle, buffer: &mut RegisteredBuffer) -> ReadResult {
-        let (read, value, within) = self.end_remote(begun);
+        let GetCompletion { read, value, within, .. } = self.end_remote(begun);
         let found = match read {
             ReadResult::Hit { .. } => within.map_or(ValuePlacement::Other, ValuePlacement::Within),
             _ => ValuePlacement::Nothing,
@@ -89,35 +88,35 @@ impl Server {
         batch: Batch,
         target: &mut Target,
     ) -> Result<GetHandle, ServerFallback> {
-        self.remote.as_ref().ok_or(ServerFallback { timed: None })?.begin(key, batch, target)
+        self.remote.as_ref().ok_or(ServerFallback { sample: None })?.begin(key, batch, target)
     }
 
-    /// The server was asked until then, and a value has so many bytes if there is one.
-    pub fn note_time(&self, timed: LatencySample, ended: Instant, value_bytes: Option<usize>) {
+    /// Records the latency of a read or request that ended at `ended`, and the length of the value found.
+    pub fn note_time(&self, sample: LatencySample, ended: Instant, value_bytes: Option<usize>) {
         if let Some(remote) = &self.remote {
-            remote.note_time(timed, ended, value_bytes);
+            remote.note_time(sample, ended, value_bytes);
         }
     }
 
-    /// What it came to, where no registered memory was given.
+    /// Waits for a GET without registered memory.
     fn end_remote_into(&self, begun: GetHandle, value: &mut Vec<u8>) -> ReadResult {
-        let (read, found, _) = self.end_remote(begun);
-        *value = found;
-        read
+        let completion = self.end_remote(begun);
+        *value = completion.value;
+        completion.read
     }
 
-    /// What it came to, with the value, or where it lies in registered memory.
-    fn end_remote(&self, begun: GetHandle) -> (ReadResult, Vec<u8>, Option<Range<usize>>) {
-        let Some(remote) = &self.remote else { return (ReadResult::Ask, Vec::new(), None) };
-        let GetResult { read, mut value, within, accesses } = remote.end(begun);
-        if !matches!(read, ReadResult::Hit { .. }) {
-            // It may have been read in part.
-            value.clear();
+    /// Waits for a GET, and reports collected reads to the server.
+    fn end_remote(&self, begun: GetHandle) -> GetCompletion {
+        let Some(remote) = &self.remote else { return GetCompletion::ask(Vec::new()) };
+        let mut completion = remote.complete(begun);
+        if !matches!(completion.read, ReadResult::Hit { .. }) {
+            // It may hold a part of a value.
+            completion.value.clear();
         }
-        if let Some(accesses) = accesses {
-            self.tell(&accesses);
+        if let Some(accesses) = completion.accesses.take() {
+            self.report_accesses(&accesses);
         }
-        (read, value, within)
+        completion
     }
 
     #[inline]
@@ -127,7 +126,7 @@ impl Server {
         read
     }
 
-    /// The same, where nothing is waited for: not even to tell the server of reads, which is left to [`Server::read`].
+    /// As [`Server::read`], but never waits: it leaves reporting reads to the server to [`Server::read`].
     pub fn try_fast(&self, key: &[u8], value: &mut Vec<u8>) -> ReadResult {
         let Some(mut reader) = self.reader() else { return ReadResult::Ask };
         let read = if reader.must_report() { ReadResult::Ask } else { reader.get(key, value) };
@@ -139,14 +138,14 @@ impl Server {
         read
     }
 
-    /// A key that is to be read from the server's memory soon.
+    /// Prefetches a key, or starts its read over the fabric.
     ///
     /// # Errors
-    /// The server is to be asked: its memory is not shared, that is faster, or a value is on its way to be stored, and a get
-    /// sees what was to be stored before it.
+    /// The server must be asked: its memory is not shared, a request is faster, or a store is in flight, whose value a
+    /// later GET must see.
     pub fn prefetch(&self, key: &[u8], target: &mut Target) -> Result<ReadTicket, ServerFallback> {
         if self.storing.load(Ordering::Acquire) > 0 {
-            return Err(ServerFallback { timed: None });
+            return Err(ServerFallback { sample: None });
         }
         let Some(mut reader) = self.reader() else {
             return self.begin_remote(key, Batch::Window, target).map(ReadTicket::Remote);
@@ -156,7 +155,7 @@ impl Server {
         Ok(ReadTicket::Shared(ticket))
     }
 
-    /// Reads a key that was foreseen; a value replaces what is in `value`, or is in the registered memory that was given.
+    /// Reads a prefetched key into `value`, or into the registered memory.
     pub fn read_prefetched(
         &self,
         key: &[u8],
@@ -189,7 +188,7 @@ impl Server {
         key: impl Fn(usize) -> &'k [u8],
         mut take: impl FnMut(usize, ReadResult, &mut Vec<u8>),
     ) -> Option<LatencySample> {
-        let Some(mut reader) = self.reader() else { return self.read_many_afar(count, key, take) };
+        let Some(mut reader) = self.reader() else { return self.read_many_remote(count, key, take) };
         for from in (0..count).step_by(KEYS_READ_AT_ONCE) {
             let mut is_gone = false;
             reader.get_many(
@@ -212,16 +211,16 @@ impl Server {
         None
     }
 
-    fn read_many_afar<'k>(
+    fn read_many_remote<'k>(
         &self,
         count: usize,
         key: impl Fn(usize) -> &'k [u8],
         mut take: impl FnMut(usize, ReadResult, &mut Vec<u8>),
     ) -> Option<LatencySample> {
-        let timed = self.remote.as_ref().and_then(|remote| remote.choose_many(count, &key));
-        if timed.is_some_and(|timed| timed.way == path_selector::ReadPath::Request) {
+        let sample = self.remote.as_ref().and_then(|remote| remote.choose_many(count, &key));
+        if sample.is_some_and(|sample| sample.path == ReadPath::Request) {
             (0..count).for_each(|number| take(number, ReadResult::Ask, &mut Vec::new()));
-            return timed;
+            return sample;
         }
         let (mut in_flight, mut value_bytes) = (VecDeque::new(), None);
         let mut end = |number, begun: Option<GetHandle>| {
@@ -234,8 +233,8 @@ impl Server {
         };
         for number in 0..count {
             let begun = loop {
-                let begun = self.begin_remote(key(number), Batch::Chosen, &mut Target::default()).ok();
-                // Where there is no room for more, one that is over makes some.
+                let begun = self.begin_remote(key(number), Batch::Decided, &mut Target::default()).ok();
+                // If all slots are in use, completing the first frees one.
                 match (begun, in_flight.pop_front()) {
                     (None, Some((first, begun))) => end(first, begun),
                     (begun, first) => {
@@ -247,13 +246,13 @@ impl Server {
             in_flight.push_back((number, begun));
         }
         in_flight.into_iter().for_each(|(number, begun)| end(number, begun));
-        if let Some(timed) = timed {
-            self.note_time(timed, Instant::now(), value_bytes);
+        if let Some(sample) = sample {
+            self.note_time(sample, Instant::now(), value_bytes);
         }
         None
     }
 
-    /// Gives a reader back, after it found the server there or gone.
+    /// Returns a reader to the pool, or drops all of a server that is gone.
     #[inline]
     pub(super) fn keep(&self, mut reader: Box<Reader>, is_gone: bool) {
         if is_gone {
@@ -265,7 +264,7 @@ impl Server {
 
     #[cold]
     fn forget_dead(&self) {
-        // Those that others use find out themselves; and another server's memory may be there already.
+        // Readers in use find out themselves; a new server's memory may be there already.
         self.memory.readers.retain(Reader::is_alive);
         self.memory.items().take_if(|items| !items.is_alive());
     }
@@ -277,36 +276,36 @@ impl Server {
 
     #[cold]
     pub(super) fn new_reader(&self) -> Option<Box<Reader>> {
-        // Before the items are looked up: at worst it is taken for one of the former.
+        // Read before the items: in a race the reader is taken for one of the former region.
         let region = self.memory.readers.region();
         let items = self.memory.items().clone()?;
         items.reader(region).ok()
     }
 
-    /// Tells the server of what was read, if that is enough to be told.
+    /// Reports reads to the server, if there are enough.
     #[inline]
     fn report(&self, reader: &mut Reader) {
         if let Some(accesses) = reader.take_accesses() {
-            self.tell(&accesses);
+            self.report_accesses(&accesses);
         }
     }
 
-    /// Tells the server of reads. Where that fails nothing is lost but what it would have known.
+    /// Reports reads to the server; a failure loses only this information.
     #[cold]
-    pub(super) fn tell(&self, accesses: &[(KeyHash, u8)]) {
+    pub(super) fn report_accesses(&self, accesses: &[(KeyHash, u8)]) {
         let Ok(mut connection) = self.take() else { return };
         if connection.form() != Encoding::Mixed {
-            // It shares no memory any more.
+            // The server does not share memory any more.
             return self.give_back(connection, &Ok(()));
         }
         let lines = accesses_lines(accesses);
-        let told = connection.send([lines.as_bytes()]);
-        self.give_back(connection, &told);
+        let sent = connection.send([lines.as_bytes()]);
+        self.give_back(connection, &sent);
     }
 }
 
 impl ServerMemory {
     pub(super) fn items(&self) -> MutexGuard<'_, Option<Arc<Items>>> {
-        self.items.lock().expect("no thread panics while it holds what is known of memory")
+        self.items.lock().expect("no thread panics while it holds a server's memory")
     }
 }

@@ -227,6 +227,7 @@ fn found(
         }
         ReadOutcome::Miss(_) => ReadResult::Miss,
         ReadOutcome::Stale(_) | ReadOutcome::AskServer(_) => ReadResult::Ask,
+        ReadOutcome::Gone => ReadResult::Gone,
     }
 }
 

@@ -171,8 +171,10 @@ pub enum ReadOutcome {
     Miss(Miss),
     /// Nothing valid is at the location any more; a GET by key tells.
     Stale(Rejection),
-    /// It cannot be told from here.
+    /// The region does not tell: ask the server.
     AskServer(FallbackReason),
+    /// No server maintains the region any more; nothing read from it counts. Only [`Remote`] returns this.
+    Gone,
 }
 
 /// An item that was read.

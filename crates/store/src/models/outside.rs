@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use fabcache_layout::header;
-use fabcache_layout::reader::remote::{Arrival, Found, Now, RemoteOptions};
+use fabcache_layout::reader::remote::{Arrival, Now, RemoteOptions};
 use fabcache_layout::reader::{Hit, Location, Mapped, ReadOutcome, Remote, Validation, Value};
 use fabcache_layout::sync::{AtomicU64, Ordering, fence};
 use loom::thread;
@@ -79,7 +79,7 @@ fn seen(outcome: &ReadOutcome, version: impl FnOnce(&Hit) -> u64) -> Option<u64>
         ReadOutcome::Hit(hit) => Some(version(hit)),
         ReadOutcome::Miss(_) => Some(REMOVED),
         ReadOutcome::AskServer(_) => None,
-        ReadOutcome::Stale(_) => unreachable!("a GET by key is not stale"),
+        ReadOutcome::Stale(_) | ReadOutcome::Gone => unreachable!("a GET by key in shared memory is neither"),
     }
 }
 
@@ -215,12 +215,13 @@ fn fetched(remote: &mut Remote<Vec<u8>>, store: &Store) -> Option<u64> {
         fence(Ordering::Acquire);
         remote.take(fetch.id, Arrival::Buffer(bytes), now());
     }
-    match remote.next_done().expect("nothing is left to be fetched").found {
-        Found::Hit(Hit { value: Value::Fetched { at, len }, .. }, Some(bytes)) => {
+    let completed = remote.next_completed().expect("nothing is left to be fetched");
+    match (completed.outcome, completed.buffer) {
+        (ReadOutcome::Hit(Hit { value: Value::Fetched { at, len }, .. }), Some(bytes)) => {
             Some(version_of(&bytes[at..at + len]))
         }
-        Found::Miss(_) => Some(REMOVED),
-        Found::AskServer(_) => None,
+        (ReadOutcome::Miss(_), _) => Some(REMOVED),
+        (ReadOutcome::AskServer(_), _) => None,
         other => unreachable!("{other:?}"),
     }
 }

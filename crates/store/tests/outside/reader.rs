@@ -269,7 +269,7 @@ impl Outsider {
                 counts.misses += 1;
             }
             ReadOutcome::AskServer(_) => counts.asked += 1,
-            ReadOutcome::Stale(_) => unreachable!("a GET by key is not stale"),
+            ReadOutcome::Stale(_) | ReadOutcome::Gone => unreachable!("a GET by key is neither"),
         }
     }
 

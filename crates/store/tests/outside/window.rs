@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use fabcache_layout::reader::remote::{Done, Found, Now, RemoteOptions};
-use fabcache_layout::reader::{Miss, Remote, Value};
+use fabcache_layout::reader::remote::{CompletedGet, Now, RemoteOptions};
+use fabcache_layout::reader::{Miss, ReadOutcome, Remote, Value};
 use fabcache_layout::{Memory, header};
 use fabcache_testbed::random::SplitMix64;
 use rustix::time::{ClockId, clock_gettime};
@@ -76,7 +76,7 @@ pub fn run(scenario: Scenario, way: Way, region: &Memory, ledger: &Ledger, gets:
         asked: 0,
     };
     let mut begun = 0;
-    while begun < gets || window.remote.gets_under_way() > 0 {
+    while begun < gets || window.remote.gets_in_flight() > 0 {
         begun += window.begin((gets - begun) as usize);
         window.go_on();
     }
@@ -99,7 +99,7 @@ impl Window<'_> {
 
     /// Begins GETs, as many as there is room for: those of them.
     fn begin(&mut self, most: usize) -> u64 {
-        let count = self.random.below(4).min(most).min(self.remote.room());
+        let count = self.random.below(4).min(most).min(self.remote.free_slots());
         for _ in 0..count {
             // Few of them often, so that they are found where they were.
             let keys = [1, 300, self.scenario.keys()][self.random.below(10).min(2)];
@@ -135,18 +135,18 @@ impl Window<'_> {
             self.fabric.ns = Window::ns();
             self.fabric.hand_in(&mut self.remote, second, false, &mut below);
         }
-        while let Some(done) = self.remote.next_done() {
+        while let Some(done) = self.remote.next_completed() {
             self.check(&done);
         }
     }
 
-    fn check(&mut self, done: &Done<Vec<u8>>) {
+    fn check(&mut self, done: &CompletedGet<Vec<u8>>) {
         let begun = self.begun[done.token as usize].take().expect("it was begun");
         let Begun { key: number, answered, flushes } = begun;
-        match &done.found {
-            Found::Hit(hit, bytes) => {
+        match &done.outcome {
+            ReadOutcome::Hit(hit) => {
                 let placed;
-                let value = match (hit.value, bytes) {
+                let value = match (hit.value, &done.buffer) {
                     (Value::Fetched { at, len }, Some(bytes)) => &bytes[at..at + len],
                     _ => {
                         placed = self.fabric.take_value(done.token);
@@ -162,13 +162,13 @@ impl Window<'_> {
                 self.hits += 1;
                 self.kept += u64::from(done.was_cached);
             }
-            Found::Miss(miss) => {
+            ReadOutcome::Miss(miss) => {
                 assert!(self.scenario == Scenario::Short || *miss != Miss::Flushed, "nothing is flushed");
                 assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missed");
                 self.misses += 1;
             }
-            Found::AskServer(_) => self.asked += 1,
-            Found::Stale(_) | Found::Gone => panic!("key {number}: {:?}", done.found),
+            ReadOutcome::AskServer(_) => self.asked += 1,
+            ReadOutcome::Stale(_) | ReadOutcome::Gone => panic!("key {number}: {:?}", done.outcome),
         }
     }
 }

@@ -77,7 +77,7 @@ impl ChunkProgress {
     }
 
     /// One is right, or does not count.
-    pub(super) fn end_one(&mut self, end: Result<(), ChunkError>) {
+    pub(super) fn finish_one(&mut self, end: Result<(), ChunkError>) {
         self.in_flight -= 1;
         if let Err(why) = end {
             self.failed = self.failed.or(Some(why));
@@ -97,7 +97,7 @@ impl ChunkProgress {
 }
 
 /// Looks at the part of the value that should be in this chunk.
-pub(super) fn look(
+pub(super) fn check(
     reader: &Reader,
     secret: &Secret,
     metadata: &MetadataCache,
@@ -120,7 +120,7 @@ pub(super) fn look(
 }
 
 /// The same with the segment's generation.
-pub(super) fn look_again(
+pub(super) fn check_generation(
     owner: KeyHash,
     chunk: ChunkEntry,
     sum: u64,

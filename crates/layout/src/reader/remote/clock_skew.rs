@@ -46,32 +46,35 @@ mod tests {
     use super::*;
 
     /// Fetches a line each second of so many, of a region whose clock is behind by so much.
-    fn go_on(ahead: &mut ClockSkew, from: u32, seconds: u32, behind: impl Fn(u32) -> u32) -> u32 {
-        (from..from + seconds).map(|own| ahead.second(own, own - behind(own))).last().expect("some seconds")
+    fn resume(clock_skew: &mut ClockSkew, from: u32, seconds: u32, behind: impl Fn(u32) -> u32) -> u32 {
+        (from..from + seconds)
+            .map(|own| clock_skew.second(own, own - behind(own)))
+            .last()
+            .expect("some seconds")
     }
 
     #[test]
     fn a_clock_that_is_behind_for_good_is_followed() {
-        let mut ahead = ClockSkew::default();
-        assert_eq!(go_on(&mut ahead, 100, 200, |_| 0), 299);
-        assert_eq!(go_on(&mut ahead, 300, 30, |_| 5), 329, "it may only be late");
-        assert_eq!(go_on(&mut ahead, 330, 100, |_| 5), 424);
-        assert_eq!(go_on(&mut ahead, 430, 200, |_| 7), 622);
+        let mut clock_skew = ClockSkew::default();
+        assert_eq!(resume(&mut clock_skew, 100, 200, |_| 0), 299);
+        assert_eq!(resume(&mut clock_skew, 300, 30, |_| 5), 329, "it may only be late");
+        assert_eq!(resume(&mut clock_skew, 330, 100, |_| 5), 424);
+        assert_eq!(resume(&mut clock_skew, 430, 200, |_| 7), 622);
     }
 
     #[test]
     fn one_that_is_late_at_times_is_not() {
-        let mut ahead = ClockSkew::default();
-        assert_eq!(go_on(&mut ahead, 100, 1_000, |own| own % 4), 1_099);
+        let mut clock_skew = ClockSkew::default();
+        assert_eq!(resume(&mut clock_skew, 100, 1_000, |own| own % 4), 1_099);
     }
 
     #[test]
     fn one_that_stands_is_not() {
-        let mut ahead = ClockSkew::default();
-        assert_eq!(go_on(&mut ahead, 100, 10, |_| 0), 109);
-        assert_eq!(go_on(&mut ahead, 110, 1_000, |own| own - 109), 1_109);
-        assert_eq!(go_on(&mut ahead, 1_110, 10, |_| 0), 1_119);
+        let mut clock_skew = ClockSkew::default();
+        assert_eq!(resume(&mut clock_skew, 100, 10, |_| 0), 109);
+        assert_eq!(resume(&mut clock_skew, 110, 1_000, |own| own - 109), 1_109);
+        assert_eq!(resume(&mut clock_skew, 1_110, 10, |_| 0), 1_119);
         // Nor if nobody looked while it went on.
-        assert_eq!(go_on(&mut ahead, 2_000, 1_000, |own| own - 1_500), 2_999);
+        assert_eq!(resume(&mut clock_skew, 2_000, 1_000, |own| own - 1_500), 2_999);
     }
 }

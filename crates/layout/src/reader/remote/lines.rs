@@ -178,9 +178,9 @@ mod tests {
         let first = ask(&mut lines, 1_000);
         let second = ask(&mut lines, 1_500);
         assert!(lines.take(first, 1_000));
-        let begun = lines.leased(1_899).expect("for nine tenths of it");
-        assert!(lines.covers(begun) && lines.leased(1_900).is_none());
-        lines.need(begun, true);
+        let started = lines.leased(1_899).expect("for nine tenths of it");
+        assert!(lines.covers(started) && lines.leased(1_900).is_none());
+        lines.need(started, true);
         assert!(!lines.is_wanted(), "it is known");
         // The newest says what is so, whatever one before it has promised.
         assert!(lines.take(second, 0) && lines.leased(1_600).is_none());

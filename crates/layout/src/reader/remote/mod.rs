@@ -1,7 +1,7 @@
 //! Many GETs at a time over fetches that complete later: what a client on a fabric does. It does no I/O.
 //!
 //! [`Remote`] says which bytes of the region to fetch ([`Remote::next_fetch`]); whoever drives it has them fetched, hands in
-//! what came, in any order ([`Remote::take`]), and is told which GETs are over ([`Remote::next_done`]).
+//! what came, in any order ([`Remote::take`]), and is told which GETs are over ([`Remote::next_completed`]).
 //!
 //! ```text
 //!   get ──► Running ──► next_fetch ──► (the transport) ──► take ──► Running ──► … ──► next_done
@@ -49,8 +49,7 @@ use self::lines::{Lines, SequenceNumber, is_within};
 use self::location_cache::LocationCache;
 use self::running_get::{ArrivedFetch, Behind, Key, RunningGet, Source, StepInput};
 use super::{
-    FallbackReason, Fetched, Hit, Location, MetadataCache, Miss, ReadOutcome, Reader, Rejection, Rejections,
-    Step, Validation,
+    FallbackReason, Fetched, Location, MetadataCache, ReadOutcome, Reader, Rejections, Step, Validation,
 };
 use super::{Value, reads_to_report};
 
@@ -166,52 +165,40 @@ impl<B: Deref<Target = [u8]>> Arrival<'_, B> {
     }
 }
 
-/// A GET that is over.
+/// A completed GET.
 #[derive(Debug)]
-pub struct Done<B> {
-    /// The caller's.
+pub struct CompletedGet<B> {
+    /// The caller's token.
     pub token: u64,
-    /// Of the key.
+    /// The hash of the key.
     pub hash: KeyHash,
-    /// What it came to.
-    pub found: Found<B>,
-    /// It was answered where the item had been found before.
+    /// The result. The value of a hit is in `buffer` if it is [`Value::Fetched`], or where the fetches placed it.
+    pub outcome: ReadOutcome,
+    /// The buffer that holds the value.
+    pub buffer: Option<B>,
+    /// The GET used a cached location.
     pub was_cached: bool,
-    /// What did not count on the way, and why.
+    /// Rejected attempts, by reason.
     pub rejections: Rejections,
 }
 
-/// What a GET came to.
-#[derive(Debug)]
-pub enum Found<B> {
-    /// The item. A value that is [`Value::Fetched`] lies in the buffer; one that is [`Value::Placed`] where it was wanted.
-    Hit(Hit, Option<B>),
-    /// The key is not stored.
-    Miss(Miss),
-    /// Nothing valid is at the location that was named ([`Remote::get_at`]).
-    Stale(Rejection),
-    /// It cannot be told from here.
-    AskServer(FallbackReason),
-    /// No server keeps the region any more: nothing that was read of it counts.
-    Gone,
-}
-
-impl<B> Done<B> {
-    /// Returns how many reads to report to the server for this one; 0 for none. `random` is any number drawn for
-    /// this.
+impl<B> CompletedGet<B> {
+    /// Returns how many reads to report to the server for this GET, 0 for none. `random` is a random number.
     pub fn reads_to_report(&self, random: u32) -> u8 {
-        match &self.found {
-            Found::Hit(hit, _) => reads_to_report(hit, random),
+        match &self.outcome {
+            ReadOutcome::Hit(hit) => reads_to_report(hit, random),
             _ => 0,
         }
     }
 }
 
-/// A fetch under way, or wanted.
+/// A fetch that is queued or in flight.
 #[derive(Clone, Copy, Debug)]
-struct FetchState {
+struct FetchRequest {
     purpose: FetchPurpose,
+    offset: u64,
     len: usize,
+    to: To,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -235,13 +222,6 @@ struct Owner {
     serial: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct QueuedFetch {
-    fetching: FetchState,
-    offset: u64,
-    to: To,
-}
-
 /// GETs of one region, many at a time.
 #[derive(Debug)]
 pub struct Remote<B> {
@@ -252,16 +232,16 @@ pub struct Remote<B> {
     options: RemoteOptions,
     now: SequenceNumber,
     lines: Lines,
-    ahead: ClockSkew,
+    clock_skew: ClockSkew,
     gets: Box<[Option<RunningGet<B>>]>,
     free: Vec<usize>,
     serial: u32,
-    wanted: VecDeque<QueuedFetch>,
-    fetches: Vec<Option<FetchState>>,
+    queue: VecDeque<FetchRequest>,
+    fetches: Vec<Option<FetchRequest>>,
     free_fetches: Vec<u32>,
     in_flight: usize,
     bytes_in_flight: usize,
-    done: VecDeque<Done<B>>,
+    completed: VecDeque<CompletedGet<B>>,
     is_gone: bool,
 }
 
@@ -280,16 +260,16 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             locations: LocationCache::new(options.locations),
             now: SequenceNumber::default(),
             lines: Lines::new(options.gets_per_line),
-            ahead: ClockSkew::default(),
+            clock_skew: ClockSkew::default(),
             gets: (0..count).map(|_| None).collect(),
             free: (0..count).rev().collect(),
             serial: 0,
-            wanted: VecDeque::new(),
+            queue: VecDeque::new(),
             fetches: Vec::new(),
             free_fetches: Vec::new(),
             in_flight: 0,
             bytes_in_flight: 0,
-            done: VecDeque::new(),
+            completed: VecDeque::new(),
             is_gone: false,
             options,
         })
@@ -301,17 +281,17 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     /// GETs that may be begun now.
-    pub fn room(&self) -> usize {
+    pub fn free_slots(&self) -> usize {
         self.free.len()
     }
 
     /// GETs that are begun and not over.
-    pub fn gets_under_way(&self) -> usize {
+    pub fn gets_in_flight(&self) -> usize {
         self.gets.len() - self.free.len()
     }
 
     /// Fetches that were asked for and did not come in, those of lines included.
-    pub fn fetches_under_way(&self) -> usize {
+    pub fn fetches_in_flight(&self) -> usize {
         self.fetches.len() - self.free_fetches.len()
     }
 
@@ -353,27 +333,34 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     /// Whether it is known where the key's item was found.
-    pub fn is_kept(&mut self, key: &[u8]) -> bool {
+    pub fn has_location(&mut self, key: &[u8]) -> bool {
         self.locations.get(self.reader.hash(key)).is_some()
     }
 
-    fn begin(&mut self, key: &[u8], hash: KeyHash, look: Source, token: u64, now: Now) {
-        let over = |found| Done { token, hash, found, was_cached: false, rejections: Rejections::default() };
+    fn begin(&mut self, key: &[u8], hash: KeyHash, source: Source, token: u64, now: Now) {
+        let completed = |outcome| CompletedGet {
+            token,
+            hash,
+            outcome,
+            buffer: None,
+            was_cached: false,
+            rejections: Rejections::default(),
+        };
         if self.is_gone {
-            return self.done.push_back(over(Found::Gone));
+            return self.completed.push_back(completed(ReadOutcome::Gone));
         }
         let Some(key) = Key::of(key) else {
-            return self.done.push_back(over(Found::AskServer(FallbackReason::Damaged)));
+            return self.completed.push_back(completed(ReadOutcome::AskServer(FallbackReason::Damaged)));
         };
         let at = self.free.pop().expect("room for a GET");
         let serial = self.next_serial();
         let leased = self.lines.leased(now.ns);
         if leased.is_some() {
             // The line's is older.
-            self.metadata.go_to(self.ahead.second_of(now.second));
+            self.metadata.go_to(self.clock_skew.second_of(now.second));
         }
-        let begun = (leased.unwrap_or_else(|| self.now.next()), leased.is_some());
-        self.gets[at] = Some(RunningGet::new(&self.reader, key, hash, look, (token, serial), begun));
+        let started = (leased.unwrap_or_else(|| self.now.next()), leased.is_some());
+        self.gets[at] = Some(RunningGet::new(&self.reader, key, hash, source, (token, serial), started));
         self.start(at);
     }
 
@@ -384,46 +371,52 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
 
     /// Whether there may be a next fetch to be posted now.
     pub fn wants_fetch(&self) -> bool {
-        !self.wanted.is_empty() || self.lines.is_wanted()
+        !self.queue.is_empty() || self.lines.is_wanted()
     }
 
     /// The next fetch to be posted, in this order, if one is to be posted now. One that cannot be posted yet is to be posted
     /// before others, or handed in as failed.
     /// `ns` is what [`Now`] has, read before this, and not after the fetch is posted.
     pub fn next_fetch(&mut self, ns: u64) -> Option<Fetch> {
-        while let Some(QueuedFetch { fetching, offset, to }) = self.wanted.front().copied() {
-            if !self.is_wanted(fetching.purpose) {
-                self.wanted.pop_front();
+        while let Some(request) = self.queue.front().copied() {
+            if !self.is_wanted(request.purpose) {
+                self.queue.pop_front();
                 continue;
             }
             let is_full = self.in_flight >= self.options.fetches.max(1)
-                || self.bytes_in_flight + fetching.len > self.options.fetched_bytes;
+                || self.bytes_in_flight + request.len > self.options.fetched_bytes;
             if is_full && self.in_flight > 0 {
                 break;
             }
-            self.wanted.pop_front();
+            self.queue.pop_front();
             self.in_flight += 1;
-            self.bytes_in_flight += fetching.len;
+            self.bytes_in_flight += request.len;
             let moment = self.now.next();
-            self.note_requested(fetching.purpose, moment, ns);
-            return Some(Fetch { id: self.id_of(fetching), offset, len: fetching.len, to });
+            self.note_requested(request.purpose, moment, ns);
+            return Some(self.fetch(request));
         }
         if !self.lines.is_wanted() {
             return None;
         }
         let moment = self.now.next();
         self.lines.ask(moment, ns);
-        let fetching = FetchState { purpose: FetchPurpose::Line(moment, ns), len: STATUS_AND_COUNTS_BYTES };
-        Some(Fetch { id: self.id_of(fetching), offset: STATUS_AT, len: fetching.len, to: To::Probe })
+        Some(self.fetch(FetchRequest {
+            purpose: FetchPurpose::Line(moment, ns),
+            offset: STATUS_AT,
+            len: STATUS_AND_COUNTS_BYTES,
+            to: To::Probe,
+        }))
     }
 
-    fn id_of(&mut self, fetching: FetchState) -> u32 {
+    /// Gives a request an id and returns the fetch to post.
+    fn fetch(&mut self, request: FetchRequest) -> Fetch {
         let id = self.free_fetches.pop().unwrap_or_else(|| {
             self.fetches.push(None);
             self.fetches.len() as u32 - 1
         });
-        self.fetches[id as usize] = Some(fetching);
-        id
+        self.fetches[id as usize] = Some(request);
+        let FetchRequest { offset, len, to, .. } = request;
+        Fetch { id, offset, len, to }
     }
 
     /// Whether the look for which a fetch is wanted is still under way.
@@ -467,20 +460,20 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
 
     /// Hands in what came of a fetch. `now` was read after it was over.
     pub fn take(&mut self, id: u32, arrival: Arrival<'_, B>, now: Now) {
-        let Some(fetching) = self.fetches.get_mut(id as usize).and_then(Option::take) else { return };
+        let Some(request) = self.fetches.get_mut(id as usize).and_then(Option::take) else { return };
         self.free_fetches.push(id);
-        if !matches!(fetching.purpose, FetchPurpose::Line(..)) {
+        if !matches!(request.purpose, FetchPurpose::Line(..)) {
             self.in_flight -= 1;
-            self.bytes_in_flight -= fetching.len;
+            self.bytes_in_flight -= request.len;
         }
-        match fetching.purpose {
+        match request.purpose {
             FetchPurpose::Line(moment, ns) => self.take_line((moment, ns), arrival, now.second),
             FetchPurpose::Step(owner) if self.is_running(owner) => {
-                self.take_step(owner.at, arrival, fetching.len, now.ns);
+                self.take_step(owner.at, arrival, request.len, now.ns);
             }
             FetchPurpose::Behind(owner) if self.is_running(owner) => self.take_behind(owner.at, arrival),
             FetchPurpose::Chunk(owner, number) if self.is_running(owner) => {
-                self.take_chunk(owner.at, number, arrival, fetching.len);
+                self.take_chunk(owner.at, number, arrival, request.len);
             }
             FetchPurpose::ChunkGeneration(owner, number, sum) if self.is_running(owner) => {
                 self.take_chunk_generation(owner.at, number, sum, arrival);
@@ -490,19 +483,19 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         }
     }
 
-    /// The next GET that is over.
-    pub fn next_done(&mut self) -> Option<Done<B>> {
-        self.done.pop_front()
+    /// Returns the next completed GET.
+    pub fn next_completed(&mut self) -> Option<CompletedGet<B>> {
+        self.completed.pop_front()
     }
 
     /// Ends all GETs: nothing can be fetched any more, and nothing is being fetched.
     pub fn abandon(&mut self) {
-        self.wanted.clear();
+        self.queue.clear();
         self.lines = Lines::new(self.options.gets_per_line);
         (self.fetches, self.free_fetches) = (Vec::new(), Vec::new());
         (self.in_flight, self.bytes_in_flight) = (0, 0);
         for at in 0..self.gets.len() {
-            self.end(at, Found::AskServer(FallbackReason::NotFetched));
+            self.complete(at, ReadOutcome::AskServer(FallbackReason::NotFetched));
         }
     }
 
@@ -514,7 +507,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             self.lines.fail(asked.0);
             for at in 0..self.gets.len() {
                 // Later GETs wait for another line.
-                if self.gets[at].as_ref().is_some_and(|running| running.begun < asked.0) {
+                if self.gets[at].as_ref().is_some_and(|running| running.started < asked.0) {
                     self.fail(at, FallbackReason::NotFetched);
                 }
             }
@@ -524,56 +517,56 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             return;
         }
         let clock = header::clock_of(line);
-        self.metadata.begin_counted(line, self.ahead.second(second, clock));
+        self.metadata.begin_counted(line, self.clock_skew.second(second, clock));
         if !self.metadata.is_alive() {
-            return self.lose();
+            return self.end_all_gone();
         }
         // Those that are under way stand first, mostly: to look at all takes as long as all else.
-        let mut left = self.gets_under_way();
+        let mut left = self.gets_in_flight();
         for at in 0..self.gets.len() {
             if left == 0 {
                 break;
             }
             if self.gets[at].is_some() {
                 left -= 1;
-                self.go_on(at);
+                self.resume(at);
             }
         }
     }
 
     /// No server keeps the region any more.
-    fn lose(&mut self) {
+    fn end_all_gone(&mut self) {
         self.is_gone = true;
         for at in 0..self.gets.len() {
             // Chunks that are on their way are written to its value.
-            self.drop_unasked_chunks(at);
+            self.drop_queued_chunks(at);
             if self.gets[at].as_ref().is_some_and(|running| !running.chunks.are_in_flight()) {
-                self.end(at, Found::Gone);
+                self.complete(at, ReadOutcome::Gone);
             }
         }
-        self.wanted.clear();
+        self.queue.clear();
     }
 
     /// Goes on with a GET that waited for the line, if it is there.
-    fn go_on(&mut self, at: usize) {
+    fn resume(&mut self, at: usize) {
         let Some(running) = &mut self.gets[at] else { return };
         let by_grace = running.by_counts
-            && self.lines.covers(running.begun)
-            && self.lines.is_known_within(running.came_ns, self.options.grace_ns);
-        let needed = if cfg!(fabcache_without = "behind") { running.begun } else { running.needs_line };
+            && self.lines.covers(running.started)
+            && self.lines.is_known_within(running.arrived_ns, self.options.grace_ns);
+        let needed = if cfg!(fabcache_without = "behind") { running.started } else { running.needs_line };
         let is_covered = by_grace || self.lines.covers(needed);
-        if running.came.is_none() || (running.get.awaits_line() && !is_covered) {
+        if running.arrived.is_none() || (running.get.awaits_line() && !is_covered) {
             return;
         }
-        let Some(came) = running.came.take() else { return };
-        match came {
-            ArrivedFetch::Word(word) => self.hand_in(at, StepInput::Word(word)),
+        let Some(arrived) = running.arrived.take() else { return };
+        match arrived {
+            ArrivedFetch::Word(word) => self.advance(at, StepInput::Word(word)),
             ArrivedFetch::Bytes(bytes, len) => {
                 let by_slot = running.get.is_at_slots_item()
-                    && is_within(running.get.slot_asked_ns(), running.came_ns, self.options.grace_ns);
+                    && is_within(running.get.slot_asked_ns(), running.arrived_ns, self.options.grace_ns);
                 let settled = by_slot || running.by_counts && running.get.is_at_item();
                 running.bytes = Some(bytes);
-                self.hand_in(at, if settled { StepInput::Settled(len) } else { StepInput::Bytes(len) });
+                self.advance(at, if settled { StepInput::Settled(len) } else { StepInput::Bytes(len) });
             }
         }
     }
@@ -583,10 +576,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// Begins a look.
     fn start(&mut self, at: usize) {
         let Some(running) = &mut self.gets[at] else { return };
-        if running.look == Source::ByKey {
+        if running.source == Source::ByKey {
             self.lines.need(running.needs_line, false);
         }
-        self.hand_in(at, StepInput::Nothing);
+        self.advance(at, StepInput::Nothing);
         let Some(running) = &mut self.gets[at] else { return };
         if !running.get.is_at_item() {
             return;
@@ -596,7 +589,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         if !running.by_counts {
             self.lines.need(running.needs_line, false);
             if self.options.in_order {
-                self.want_behind(at);
+                self.queue_behind(at);
             }
         } else if !self.options.in_order || running.is_leased {
             // Not before the item is there.
@@ -608,21 +601,21 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         Owner { at, serial: self.gets[at].as_ref().map_or(0, |running| running.serial) }
     }
 
-    fn want(&mut self, purpose: FetchPurpose, offset: u64, len: usize, to: To) {
-        self.wanted.push_back(QueuedFetch { fetching: FetchState { purpose, len }, offset, to });
+    fn queue_fetch(&mut self, purpose: FetchPurpose, offset: u64, len: usize, to: To) {
+        self.queue.push_back(FetchRequest { purpose, offset, len, to });
     }
 
     /// Wants the generation of the segment in which an item is looked at, behind it.
-    fn want_behind(&mut self, at: usize) {
+    fn queue_behind(&mut self, at: usize) {
         let Some(running) = &self.gets[at] else { return };
         let offset = generation_offset(&self.reader.geometry, running.get.place().0);
-        self.want(FetchPurpose::Behind(self.owner(at)), offset, 8, To::Probe);
+        self.queue_fetch(FetchPurpose::Behind(self.owner(at)), offset, 8, To::Probe);
     }
 
     fn take_step(&mut self, at: usize, arrival: Arrival<'_, B>, len: usize, ns: u64) {
         let Some(running) = &mut self.gets[at] else { return };
-        running.came_ns = ns;
-        running.came = Some(match (running.asked_word, arrival) {
+        running.arrived_ns = ns;
+        running.arrived = Some(match (running.wants_word, arrival) {
             (true, arrival) => match arrival.word() {
                 Some(word) => ArrivedFetch::Word(word),
                 None => return self.fail(at, FallbackReason::NotFetched),
@@ -638,7 +631,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             if running.by_counts {
                 running.needs_line = self.now.next();
                 // Unless the one that was asked for is good enough.
-                if !self.lines.is_asked_within(running.begun, ns, self.options.grace_ns) {
+                if !self.lines.is_asked_within(running.started, ns, self.options.grace_ns) {
                     self.lines.need(running.needs_line, true);
                 }
             } else {
@@ -646,10 +639,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
                     running.needs_line = self.now.next();
                     self.lines.need(running.needs_line, false);
                 }
-                self.want_behind(at);
+                self.queue_behind(at);
             }
         }
-        self.go_on(at);
+        self.resume(at);
     }
 
     fn take_behind(&mut self, at: usize, arrival: Arrival<'_, B>) {
@@ -659,20 +652,20 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         };
         behind.word = Some(word);
         if running.wants_behind {
-            self.hand_in_behind(at, word);
+            self.advance_behind(at, word);
         }
     }
 
-    fn hand_in_behind(&mut self, at: usize, word: u64) {
+    fn advance_behind(&mut self, at: usize, word: u64) {
         let Some(running) = &mut self.gets[at] else { return };
         running.wants_behind = false;
         let count = running.behind.take().and_then(|behind| behind.count);
         running.get.set_asked_count(count);
-        self.hand_in(at, StepInput::Word(word));
+        self.advance(at, StepInput::Word(word));
     }
 
     /// Hands in what a GET asked for, and does what it says then.
-    fn hand_in(&mut self, at: usize, handed: StepInput) {
+    fn advance(&mut self, at: usize, handed: StepInput) {
         let Some(running) = &mut self.gets[at] else { return };
         let bytes = running.bytes.as_deref().unwrap_or_default();
         let front = |len: usize| bytes.get(..len).unwrap_or_default();
@@ -683,48 +676,48 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             StepInput::Settled(len) => Fetched::Settled(front(len)),
         };
         let step = running.get.next(&self.reader, &mut self.metadata, fetched);
-        self.take_order(at, step);
+        self.apply_step(at, step);
     }
 
-    fn take_order(&mut self, at: usize, step: Step) {
+    fn apply_step(&mut self, at: usize, step: Step) {
         let owner = self.owner(at);
         let Some(running) = &mut self.gets[at] else { return };
         match step {
             Step::Word(offset) => {
-                running.asked_word = true;
+                running.wants_word = true;
                 match running.behind {
                     // The same word is on its way, or there.
                     Some(Behind { word, .. }) if running.get.asks_still() => match word {
-                        Some(word) => self.hand_in_behind(at, word),
+                        Some(word) => self.advance_behind(at, word),
                         None => running.wants_behind = true,
                     },
-                    _ => self.want(FetchPurpose::Step(owner), offset, 8, To::Probe),
+                    _ => self.queue_fetch(FetchPurpose::Step(owner), offset, 8, To::Probe),
                 }
             }
             Step::Bytes { offset, len } => {
-                running.asked_word = false;
+                running.wants_word = false;
                 let is_item = running.get.is_at_item() || running.get.is_at_slots_item();
                 let to = if is_item { To::Item { token: running.token } } else { To::Buffer };
-                self.want(FetchPurpose::Step(owner), offset, len, to);
+                self.queue_fetch(FetchPurpose::Step(owner), offset, len, to);
             }
             Step::Chunks { whole } => {
                 // Its table is kept: what it was fetched into may be where the value is to be.
                 running.bytes = None;
                 running.chunks = ChunkProgress::of(whole);
-                self.want_chunks(at);
+                self.queue_chunks(at);
             }
-            Step::Value { .. } => self.end(at, Found::AskServer(FallbackReason::Damaged)),
-            Step::Done(outcome) => self.conclude(at, outcome),
+            Step::Value { .. } => self.complete(at, ReadOutcome::AskServer(FallbackReason::Damaged)),
+            Step::Done(outcome) => self.finish_get(at, outcome),
         }
     }
 
     // ---- ends ----
 
-    fn conclude(&mut self, at: usize, outcome: ReadOutcome) {
+    fn finish_get(&mut self, at: usize, outcome: ReadOutcome) {
         let Some(running) = &mut self.gets[at] else { return };
         let hash = running.get.hash();
-        let found = match outcome {
-            // The region's second may have changed since that line, and the client's clock be behind.
+        match outcome {
+            // The region's second may have changed since that line, and the client's clock may be late.
             ReadOutcome::Hit(hit)
                 if running.is_leased && hit.is_expired(self.metadata.now().saturating_add(1)) =>
             {
@@ -732,22 +725,22 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             }
             ReadOutcome::Hit(hit) => {
                 self.locations.put(hash, hit.location);
-                let is_in_bytes = matches!(hit.value, Value::Fetched { .. });
-                Found::Hit(hit, running.bytes.take().filter(|_| is_in_bytes))
+                if !matches!(hit.value, Value::Fetched { .. }) {
+                    running.bytes = None;
+                }
+                return self.complete(at, outcome);
             }
-            ReadOutcome::Miss(miss) => Found::Miss(miss),
-            ReadOutcome::AskServer(reason) => Found::AskServer(reason),
-            ReadOutcome::Stale(why) => {
-                if let Source::Kept(location) | Source::At(location) = running.look {
+            ReadOutcome::Stale(_) => {
+                if let Source::Kept(location) | Source::At(location) = running.source {
                     self.locations.remove(hash, location);
                 }
-                if matches!(running.look, Source::Kept(_)) {
+                if matches!(running.source, Source::Kept(_)) {
                     return self.begin_by_key(at);
                 }
-                Found::Stale(why)
             }
-        };
-        self.end(at, found);
+            ReadOutcome::Miss(_) | ReadOutcome::AskServer(_) | ReadOutcome::Gone => {}
+        }
+        self.complete(at, outcome);
     }
 
     /// Looks by key where nothing was at the kept location.
@@ -761,10 +754,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
 
     /// Looks there again, by a line that is still to be fetched.
     fn begin_without_lease(&mut self, at: usize) {
-        let (serial, begun) = (self.next_serial(), self.now.next());
+        let (serial, started) = (self.next_serial(), self.now.next());
         let Some(running) = &mut self.gets[at] else { return };
         running.serial = serial;
-        running.begin_without_lease(&self.reader, begun);
+        running.begin_without_lease(&self.reader, started);
         self.start(at);
     }
 
@@ -772,21 +765,23 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let Some(running) = &mut self.gets[at] else { return };
         if running.chunks.are_in_flight() {
             running.failed = Some(reason);
-            self.drop_unasked_chunks(at);
-            return self.want_chunks(at);
+            self.drop_queued_chunks(at);
+            return self.queue_chunks(at);
         }
-        self.end(at, Found::AskServer(reason));
+        self.complete(at, ReadOutcome::AskServer(reason));
     }
 
-    fn end(&mut self, at: usize, found: Found<B>) {
+    fn complete(&mut self, at: usize, outcome: ReadOutcome) {
         let Some(mut running) = self.gets[at].take() else { return };
         self.free.push(at);
         running.rejections.add(&running.get.rejections());
-        self.done.push_back(Done {
+        let is_hit = matches!(outcome, ReadOutcome::Hit(_));
+        self.completed.push_back(CompletedGet {
             token: running.token,
             hash: running.get.hash(),
-            was_cached: running.look != Source::ByKey,
-            found,
+            was_cached: running.source != Source::ByKey,
+            outcome,
+            buffer: running.bytes.filter(|_| is_hit),
             rejections: running.rejections,
         });
     }

@@ -72,10 +72,10 @@ pub(super) struct RunningGet<B> {
     pub(super) token: u64,
     /// Tells fetches of this look from those of an earlier one.
     pub(super) serial: u32,
-    pub(super) look: Source,
+    pub(super) source: Source,
     pub(super) get: Get<Key>,
     /// When it was begun, or a moment of which that is as good …
-    pub(super) begun: SequenceNumber,
+    pub(super) started: SequenceNumber,
     /// … as the line that was asked for after that had a lease.
     pub(super) is_leased: bool,
     /// It needs a line that was asked for after this moment.
@@ -85,11 +85,11 @@ pub(super) struct RunningGet<B> {
     pub(super) behind: Option<Behind>,
     /// It has asked for the generation that is on its way.
     pub(super) wants_behind: bool,
-    pub(super) came: Option<ArrivedFetch<B>>,
+    pub(super) arrived: Option<ArrivedFetch<B>>,
     /// When that came.
-    pub(super) came_ns: u64,
+    pub(super) arrived_ns: u64,
     /// The requested data is a word.
-    pub(super) asked_word: bool,
+    pub(super) wants_word: bool,
     /// The bytes handed in last: the value of a hit is in them.
     pub(super) bytes: Option<B>,
     pub(super) chunks: ChunkProgress,
@@ -104,24 +104,24 @@ impl<B> RunningGet<B> {
         reader: &Reader,
         key: Key,
         hash: KeyHash,
-        look: Source,
+        source: Source,
         (token, serial): (u64, u32),
-        (begun, is_leased): (SequenceNumber, bool),
+        (started, is_leased): (SequenceNumber, bool),
     ) -> RunningGet<B> {
         RunningGet {
             token,
             serial,
-            begun,
+            started,
             is_leased,
-            look,
-            get: look.get(reader, key, hash),
-            needs_line: begun,
+            source,
+            get: source.get(reader, key, hash),
+            needs_line: started,
             by_counts: false,
             behind: None,
             wants_behind: false,
-            came: None,
-            came_ns: 0,
-            asked_word: false,
+            arrived: None,
+            arrived_ns: 0,
+            wants_word: false,
             bytes: None,
             chunks: ChunkProgress::default(),
             failed: None,
@@ -131,23 +131,23 @@ impl<B> RunningGet<B> {
 
     /// Begins again, by key.
     pub(super) fn begin_by_key(&mut self, reader: &Reader) {
-        self.look = Source::ByKey;
+        self.source = Source::ByKey;
         self.begin_again(reader);
     }
 
     /// Begins again where it looks, at a moment of which no line is known.
-    pub(super) fn begin_without_lease(&mut self, reader: &Reader, begun: SequenceNumber) {
-        (self.begun, self.is_leased) = (begun, false);
+    pub(super) fn begin_without_lease(&mut self, reader: &Reader, started: SequenceNumber) {
+        (self.started, self.is_leased) = (started, false);
         self.begin_again(reader);
     }
 
     fn begin_again(&mut self, reader: &Reader) {
         self.rejections.add(&self.get.rejections());
         let (key, hash) = (*self.get.key(), self.get.hash());
-        self.get = self.look.get(reader, key, hash);
-        self.needs_line = self.begun;
+        self.get = self.source.get(reader, key, hash);
+        self.needs_line = self.started;
         (self.by_counts, self.wants_behind) = (false, false);
-        (self.behind, self.came) = (None, None);
+        (self.behind, self.arrived) = (None, None);
     }
 }
 
