@@ -11,10 +11,10 @@ use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyMemoryView, PyString};
 
-use crate::errors::{client_error, forked, is_refusal, raised};
+use crate::errors::{NO_COMMAND, client_error, forked, is_refusal, raised};
 use crate::fork::{Current, ForkGuarded};
 use crate::multiget::{self, Keys};
-use crate::numbers::{Expire, NO_COMMAND, NO_DELTA, NO_EXPTIME, cas_number, integer};
+use crate::numbers::{Expire, NO_DELTA, NO_EXPTIME, cas_number, integer};
 use crate::options::{FabricGiven, options};
 use crate::request::{Request, Shown};
 use crate::settings::{KEY_BYTES_MAX, Serde, Settings, with_cas};

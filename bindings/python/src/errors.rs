@@ -93,7 +93,10 @@ fn server_error(py: Python<'_>, said: &str) -> PyErr {
     python::MemcacheServerError::new_err((PyBytes::new(py, said.as_bytes()).unbind(),))
 }
 
-/// What a server would refuse, in its words.
+/// The servers' text for a number that is out of range.
+pub const NO_COMMAND: &str = "bad command line format";
+
+/// Returns the error for an argument that servers refuse, with their text.
 pub fn client_error(py: Python<'_>, said: &str) -> PyErr {
     python::MemcacheClientError::new_err((PyBytes::new(py, said.as_bytes()).unbind(),))
 }

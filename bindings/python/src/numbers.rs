@@ -6,12 +6,11 @@ use fabcache_client::Ttl;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString};
 
-use crate::errors::{client_error, illegal};
+use crate::errors::{NO_COMMAND, client_error, illegal};
 use crate::settings::Settings;
 
 /// What servers say to times and numbers that they cannot take.
 pub const NO_EXPTIME: &str = "invalid exptime argument";
-pub const NO_COMMAND: &str = "bad command line format";
 pub const NO_DELTA: &str = "invalid numeric delta argument";
 
 /// When an item expires, as the protocol has it; none if servers cannot take the number.

@@ -4,8 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
-use crate::errors::{client_error, illegal};
-use crate::numbers::NO_COMMAND;
+use crate::errors::{NO_COMMAND, client_error, illegal};
 
 /// Bytes of a key: memcached's limit.
 pub const KEY_BYTES_MAX: usize = 250;

@@ -9,7 +9,7 @@ use memchr::memchr;
 
 use crate::bounds::WORDS_MAX;
 use crate::encoding::Encoding;
-use crate::fabric::FabricAttach;
+use crate::fabric_attach::FabricAttach;
 use crate::refusal::Refusal;
 
 /// A decoded request: what to do, and how to write the answer.

@@ -1,70 +1,9 @@
 //! fabcache's own commands for clients that connect through the fabric: `fabric hello` and `fabric attach`. The words
 //! are the same in a text line and in a packet.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-
-use crate::bounds::FABRIC_NAME_MAX;
 use crate::command::{Command, Words};
+use crate::fabric_attach::{FabricAttach, FabricMemory};
 use crate::number::parse_digits;
-
-/// Memory of a client that the server may use from afar.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FabricMemory {
-    /// Where it begins, as operations of the fabric name it.
-    pub address: u64,
-    /// What lets one use it.
-    pub key: u64,
-    /// Its length in bytes; 0 if unused.
-    pub bytes: u64,
-}
-
-/// `fabric attach`: what the server is to know of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FabricAttach<'a> {
-    /// Name of its endpoint, in base64 that is right.
-    name: &'a [u8],
-    /// The token that every message to the client must carry.
-    pub token: u64,
-    /// Messages that it has room for.
-    pub credits: u16,
-    /// Where it lays what is too long for messages: the server reads it.
-    pub staging: FabricMemory,
-    /// Where it takes what is too long for messages: the server writes it.
-    pub landing: FabricMemory,
-}
-
-impl<'a> FabricAttach<'a> {
-    /// If all that is said makes sense. `name` is in base64.
-    pub fn new(
-        name: &'a [u8],
-        token: u64,
-        credits: u16,
-        staging: FabricMemory,
-        landing: FabricMemory,
-    ) -> Option<FabricAttach<'a>> {
-        let attach = FabricAttach { name, token, credits, staging, landing };
-        let is_sound = |memory: FabricMemory| memory.address.checked_add(memory.bytes).is_some();
-        let has_name = !name.is_empty() && name.len() <= encoded_len(FABRIC_NAME_MAX) && attach.is_named();
-        (has_name && credits > 0 && is_sound(staging) && is_sound(landing)).then_some(attach)
-    }
-
-    /// Name of its endpoint, as the provider made it: 1 to [`FABRIC_NAME_MAX`] bytes.
-    pub fn name(&self) -> Vec<u8> {
-        STANDARD.decode(self.name).unwrap_or_default()
-    }
-
-    fn is_named(&self) -> bool {
-        // More than the longest name takes, as decoding asks for whole groups.
-        let mut name = [0; FABRIC_NAME_MAX + 3];
-        STANDARD.decode_slice(self.name, &mut name).is_ok_and(|len| len <= FABRIC_NAME_MAX)
-    }
-}
-
-/// Characters of so many bytes in base64.
-const fn encoded_len(bytes: usize) -> usize {
-    bytes.div_ceil(3) * 4
-}
 
 /// `<channel version> <region version>`: later versions may say more behind these, and are to be told that they are others.
 pub(crate) fn hello<'a>(mut words: Words<'a>) -> Option<Command<'a>> {

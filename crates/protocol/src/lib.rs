@@ -15,6 +15,7 @@ pub mod command;
 pub mod decoder;
 pub mod encoding;
 pub mod fabric;
+mod fabric_attach;
 mod meta;
 pub mod number;
 pub mod refusal;
@@ -29,6 +30,6 @@ pub use decoder::{Decoded, Decoder, Limits, PipelinedKeys, Protocol};
 pub use encoding::{
     BinaryEncoding, Encoding, MetaCommand, MetaEncoding, SavedEncoding, TextCommand, TextEncoding,
 };
-pub use fabric::{FabricAttach, FabricMemory};
+pub use fabric_attach::{FabricAttach, FabricMemory};
 pub use refusal::Refusal;
 pub use reply::{Item, Reply};

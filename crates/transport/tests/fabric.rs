@@ -19,7 +19,7 @@ use fabcache_transport::conformance::{self, TransportUnderTest, run};
 use fabcache_transport::fabric::bounds::{
     BOUNCES, ENDING_TIME_MAX, GROWTH, LEAST_CREDITS, OWN_BYTES, OWN_GROWTH, RETRY_MAX, SENDS,
 };
-use fabcache_transport::fabric::{AttachError, FabricEndpoint, FabricLink, FabricOptions, Rest};
+use fabcache_transport::fabric::{AttachError, FabricEndpoint, FabricLink, FabricOptions, SleepTime};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::{Kind, Link, Listener, Peer, PolledLink, Received};
 
@@ -413,7 +413,7 @@ fn more_clients_than_there_are_buffers_for_are_refused() {
     let (refused, error) = attach();
     assert_eq!(
         error.expect_err("it is one too many").to_string(),
-        "there are 40 links already, for which there are buffers"
+        "the endpoint has its maximum of 40 links"
     );
     drop(refused);
     for (client, link) in &mut pairs {
@@ -474,8 +474,8 @@ fn who_takes_no_messages_keeps_no_buffers_from_others() {
     if server.port().wait_fd().is_some() {
         wait_until(|| {
             server.progress();
-            let rest = server.port().rest();
-            (rest != Rest::No).then_some(rest)
+            let sleep = server.port().arm_wakeup();
+            (sleep != SleepTime::Zero).then_some(sleep)
         });
     }
     client.is_polite = false;
@@ -483,7 +483,7 @@ fn who_takes_no_messages_keeps_no_buffers_from_others() {
     wait_until(|| {
         server.progress();
         assert!(server.port().links() > greedy.len(), "it stays for its last bytes");
-        matches!(server.port().rest(), Rest::For(time) if time <= RETRY_MAX).then_some(())
+        matches!(server.port().arm_wakeup(), SleepTime::AtMost(time) if time <= RETRY_MAX).then_some(())
     });
 }
 
@@ -628,7 +628,7 @@ fn who_sleeps_is_told_of_what_comes() {
         assert!(wait_until(|| link.arm_wakeup().then_some(true)));
         wait_until(|| {
             assert_eq!(server.progress(), [], "nothing has come");
-            (server.port().rest() == Rest::Long).then_some(())
+            (server.port().arm_wakeup() == SleepTime::UntilSignalled).then_some(())
         });
         let fd = server.port().wait_fd().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
         let told = || match &fd {

@@ -6,6 +6,7 @@
 //! - `timing.rs`: percentiles of single calls, and calls a second.
 //! - `report.rs`: what came of it.
 
+pub mod connect;
 pub mod names;
 pub mod paths;
 pub mod peer;

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use fabcache_client::{Client, Outcome, Request, Ttl};
 use fabcache_store::{Expiry, Handle};
 
+use super::connect::{Connect, keys_of, sized_key};
 use super::names::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, STORE};
 use super::report::{Figure, What};
-use super::servers::{Connect, keys_of, sized_key};
 use super::timing::{Times, limited_times, times};
 use super::{HOT_KEYS, Plan};
 use crate::process::Process;

@@ -2,23 +2,19 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, ensure};
-use fabcache_client::{Client, Fabric, FabricMode, Options, Protocol, Request, Transport, Ttl};
+use anyhow::Result;
+use fabcache_client::{Client, FabricMode, Request, Ttl};
 use fabcache_fabric::Provider;
 
+use super::connect::{Connect, keys_of, sized_key, tcp};
 use super::names::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST};
 use super::paths::PathClient;
-use super::{HOT_KEYS, Plan, SERVER_CPU};
+use super::{Plan, SERVER_CPU};
 use crate::process::Process;
 use crate::server::{Candidate, Server};
 use crate::shm::servers::value;
-use crate::store::keys::{KEY_BYTES, key};
-use crate::target::PATIENCE;
+use crate::store::keys::KEY_BYTES;
 
-/// Values of each size hold so many bytes at most, so that all sizes fit a small server.
-const BYTES_OF_A_SIZE: usize = 32 << 20;
-/// Keys of each size: as many GETs by key can be timed in a round.
-const KEYS_MAX: u64 = 4096;
 /// Bytes that an item takes beside key and value, with much to spare.
 const OVERHEAD_BYTES: u64 = 100;
 /// At least so much memory has a server: in smaller ones values of 64 KiB are in several pieces, which takes a read more. In
@@ -26,16 +22,6 @@ const OVERHEAD_BYTES: u64 = 100;
 const SERVER_MEGABYTES_MIN: u64 = 600;
 /// Requests under way while servers are filled.
 const FILL_WINDOW: usize = 32;
-
-/// Keys whose values have so many bytes.
-pub fn keys_of(bytes: usize) -> u64 {
-    (BYTES_OF_A_SIZE as u64 / bytes.max(1) as u64).clamp(HOT_KEYS / 2, KEYS_MAX)
-}
-
-/// The key with this number, of values of this size: others have other keys.
-pub fn sized_key(number: u64, bytes: usize) -> [u8; KEY_BYTES] {
-    key((bytes as u64) << 32 | number)
-}
 
 /// Ours with a fabric, and the one it is compared with.
 #[derive(Debug)]
@@ -120,44 +106,6 @@ impl Servers {
     }
 }
 
-/// How a server is reached.
-#[derive(Clone, Debug)]
-pub struct Connect {
-    address: SocketAddr,
-    mode: Option<FabricMode>,
-    provider: Option<Provider>,
-}
-
-impl Connect {
-    /// A client, connected.
-    ///
-    /// # Errors
-    /// It cannot be reached, or not in this way.
-    pub fn client(&self) -> Result<Client> {
-        let Connect { address, mode, provider } = self;
-        let Some(mode) = *mode else { return tcp(*address) };
-        let provider = provider.as_ref().context("it has a provider")?;
-        let at = provider.address.map_or(provider.interface.clone(), |at| at.to_string());
-        let fabric =
-            Fabric { mode, provider: Some(provider.name.clone()), interface: Some(at), ..Fabric::default() };
-        let options = Options { fabric, timeout: PATIENCE, connect_timeout: PATIENCE, ..Options::default() };
-        let client = Client::new([format!("fab://{address}")], options)?;
-        client.set(b"connected", b"", Ttl::seconds(1))?;
-        let ways = client.transports();
-        let is_so = matches!(&ways[..], [Some(Transport::Fabric { .. })]);
-        ensure!(is_so, "the client took another way: {ways:?}");
-        Ok(client)
-    }
-}
-
-fn tcp(address: SocketAddr) -> Result<Client> {
-    let protocol = Protocol::Meta;
-    let options = Options { protocol, timeout: PATIENCE, connect_timeout: PATIENCE, ..Options::default() };
-    let client = Client::new([format!("tcp://{address}")], options)?;
-    client.set(b"connected", b"", Ttl::seconds(1))?;
-    Ok(client)
-}
-
 /// Stores the values of every size.
 fn fill(client: &Client, sizes: &[usize]) -> Result<()> {
     for &bytes in sizes {
@@ -176,16 +124,4 @@ fn fill(client: &Client, sizes: &[usize]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn large_values_are_fewer_and_no_key_is_of_two_sizes() {
-        assert_eq!((keys_of(4), keys_of(1 << 20), keys_of(64 << 20)), (KEYS_MAX, 32, HOT_KEYS / 2));
-        assert_ne!(sized_key(7, 64), sized_key(7, 65));
-        assert_ne!(sized_key(7, 64), sized_key(8, 64));
-    }
 }

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use fabcache_layout::channel::SpinPolicy;
-use fabcache_transport::fabric::{FabricEndpoint, Rest};
+use fabcache_transport::fabric::{FabricEndpoint, SleepTime};
 
 use super::Worker;
 use super::connection::EndReason;
@@ -168,7 +168,7 @@ impl Worker {
             if !self.fabric.is_looking() {
                 return;
             }
-            if self.ctx.port.as_ref().is_some_and(FabricEndpoint::has_told) {
+            if self.ctx.port.as_ref().is_some_and(FabricEndpoint::is_signalled) {
                 (self.fabric.is_ready, self.fabric.has_come) = (true, true);
                 self.serve_fabric();
             }
@@ -176,22 +176,22 @@ impl Worker {
     }
 
     /// How long the fabric need not be looked at, unless a descriptor tells.
-    pub(super) fn fabric_rest(&mut self) -> Rest {
-        let Some(port) = &mut self.ctx.port else { return Rest::Long };
+    pub(super) fn fabric_sleep_time(&mut self) -> SleepTime {
+        let Some(port) = &mut self.ctx.port else { return SleepTime::UntilSignalled };
         if port.links() == 0 && !self.fabric.is_ready {
-            return Rest::Long;
+            return SleepTime::UntilSignalled;
         }
         let now = Instant::now();
         let keeps_polling = self.fabric.keeps_polling(now);
         if keeps_polling && !self.fabric.is_ready {
-            return Rest::No;
+            return SleepTime::Zero;
         }
         // Also, the descriptor that has told falls silent by that.
-        let rest = port.rest();
-        self.fabric.is_ready &= rest == Rest::No;
-        let rest = if keeps_polling { Rest::No } else { rest };
-        self.fabric.slept_at = (rest != Rest::No).then_some(now);
-        rest
+        let sleep = port.arm_wakeup();
+        self.fabric.is_ready &= sleep == SleepTime::Zero;
+        let sleep = if keeps_polling { SleepTime::Zero } else { sleep };
+        self.fabric.slept_at = (sleep != SleepTime::Zero).then_some(now);
+        sleep
     }
 
     /// Opens an end that has failed again, when it is time.

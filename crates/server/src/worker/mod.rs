@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fabcache_store::Handle;
-use fabcache_transport::fabric::{FabricEndpoint, Rest};
+use fabcache_transport::fabric::{FabricEndpoint, SleepTime};
 
 use crate::bounds::{
     DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLING_TIME_MAX, POLLS_PER_TURN, RECEIVE_BYTES,
@@ -122,10 +122,10 @@ impl Worker {
         while !self.is_done() {
             let mut timeout = self.timeout();
             if timeout != Some(Duration::ZERO) {
-                timeout = match self.fabric_rest() {
-                    Rest::Long => timeout,
-                    Rest::For(time) => Some(timeout.map_or(time, |timeout| timeout.min(time))),
-                    Rest::No => Some(Duration::ZERO),
+                timeout = match self.fabric_sleep_time() {
+                    SleepTime::UntilSignalled => timeout,
+                    SleepTime::AtMost(time) => Some(timeout.map_or(time, |timeout| timeout.min(time))),
+                    SleepTime::Zero => Some(Duration::ZERO),
                 };
             }
             if let Err(error) = self.poll.wait(&mut ready, timeout) {

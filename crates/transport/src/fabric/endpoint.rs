@@ -1,109 +1,26 @@
-//! A worker's end of the fabric, and the table of its links.
+//! A worker's endpoint on the fabric.
 
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use fabcache_fabric::channel::{ServerEnd, Terms, TermsError, token_of};
-use fabcache_fabric::{Buffer, Completion, Domain, Error, ExposedMemory, Kind, Peer, RemoteMemory};
+use fabcache_fabric::{Domain, Error, ExposedMemory, RemoteMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
-use socket2::Socket;
 
-use super::bounds::{
-    BLOCKED_TIME_MAX, CLIENTS_MAX, ENDING_TIME_MAX, FULL_BATCH, HELD_TIME_MAX, LEFT_OVER_MAX,
-    LINGER_TIME_MAX, LINKS_MAX, POLLS_PER_TURN, PROOF_TIME_MAX, RETRY_MAX, RETRY_MIN, RETRY_PART,
-    STUCK_TIME_MAX,
-};
+use super::bounds::{CLIENTS_MAX, PROOF_TIME_MAX};
 use super::link::FabricLink;
-use super::link_state::{Failure, LinkState, operation_of};
+use super::link_table::{AttachError, Client, Grant, LinkTable, SleepTime, lock};
 use super::resources::Resources;
 use crate::contract::{self, StreamLink};
 
-/// A client's description of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Client {
-    /// Its endpoint.
-    pub name: Vec<u8>,
-    /// What messages to it begin with.
-    pub token: u64,
-    /// Messages that it has receive buffers for.
-    pub credits: u16,
-    /// The memory that the server reads; 0 bytes if unused.
-    pub staging: RemoteMemory,
-    /// The memory that the server writes; 0 bytes if unused.
-    pub landing: RemoteMemory,
-}
-
-/// The server's answer to an accepted client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// What its messages begin with.
-    pub token: u64,
-    /// Messages that it may have sent and that were not received.
-    pub credits: u16,
-}
-
-/// Why a client gets no link.
-#[derive(Debug)]
-pub enum AttachError {
-    /// It asks for what cannot be.
-    TermsError(TermsError),
-    /// Its memory goes beyond the last address.
-    Range,
-    /// A client of another host has the same endpoint.
-    Taken,
-    /// Operations of an earlier link of the same endpoint are still in flight.
-    Busy,
-    /// A port has no more places than this.
-    Links(usize),
-    /// The fabric does not know its endpoint, or there is no memory left.
-    Fabric(Error),
-    /// The system has no randomness.
-    Random(getrandom::Error),
-}
-
-impl std::fmt::Display for AttachError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            AttachError::TermsError(unsound) => unsound.fmt(f),
-            AttachError::Range => f.write_str("the client's memory goes beyond the last address"),
-            AttachError::Taken => f.write_str("a client of another host has the same endpoint"),
-            AttachError::Busy => {
-                f.write_str("the client's endpoint does not end what a former link of it began")
-            }
-            AttachError::Links(most) => {
-                write!(f, "there are {most} links already, for which there are buffers")
-            }
-            AttachError::Fabric(error) => error.fmt(f),
-            AttachError::Random(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for AttachError {}
-
-/// How long [progress](FabricEndpoint::progress) need not be made, unless a descriptor tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
-    /// Not at all.
-    No,
-    /// So long: of something that is waited for no descriptor tells.
-    For(Duration),
-    /// Until it does.
-    Long,
-}
-
-/// How a port is to be.
+/// Options of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct FabricOptions {
     /// Receive buffers.
     pub receives: u32,
     /// Clients at once, at most [`CLIENTS_MAX`].
     pub clients: usize,
-    /// A client that was asked to prove its endpoint has so long.
+    /// How long a client has to prove its endpoint.
     pub proof_time: Duration,
 }
 
@@ -113,65 +30,15 @@ impl Default for FabricOptions {
     }
 }
 
-/// A worker's end of the fabric.
+/// A worker's endpoint on the fabric.
 #[derive(Debug)]
 pub struct FabricEndpoint {
     name: Vec<u8>,
-    inner: Arc<Mutex<Inner>>,
-    /// Another name of the port's own.
+    inner: Arc<Mutex<LinkTable>>,
+    /// A duplicate of the endpoint's descriptor.
     wait_fd: Option<OwnedFd>,
     region: Option<RemoteMemory>,
     is_one_sided: bool,
-}
-
-/// What a port and its links share.
-#[derive(Debug)]
-pub(super) struct Inner {
-    pub shared: Resources,
-    link_states: Vec<Option<Box<LinkState>>>,
-    /// For each index, the operations in flight of a link that had it. The index is free when they have completed.
-    orphaned: Vec<Option<OrphanedOperations>>,
-    /// Places where there is such.
-    orphans: usize,
-    free: Vec<u32>,
-    endpoints: Vec<ClientEndpoint>,
-    /// Links that the next poll reports.
-    listed: Vec<u32>,
-    /// Links to which the fabric said to try again.
-    blocked: Vec<u32>,
-    /// Links whose clients were asked for a proof.
-    unproven: Vec<u32>,
-    /// These have so long.
-    proof_time: Duration,
-    /// Links that were dropped and stay for their last bytes.
-    lingering: Vec<u32>,
-    completions: Vec<Completion>,
-    /// The last poll found all that there was.
-    is_drained: bool,
-    dropped: u64,
-    failed: Option<Error>,
-}
-
-/// Operations of a link that has ended.
-#[derive(Clone, Copy, Debug)]
-struct OrphanedOperations {
-    operations: usize,
-    peer: Peer,
-    since: Instant,
-}
-
-/// A client's endpoint, of one or more links.
-#[derive(Debug)]
-struct ClientEndpoint {
-    name: Vec<u8>,
-    /// Where the TCP connections of its links come from.
-    from: IpAddr,
-    peer: Peer,
-    links: usize,
-}
-
-pub(super) fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
-    inner.lock().expect("no thread panics while it holds a port")
 }
 
 impl FabricEndpoint {
@@ -184,121 +51,92 @@ impl FabricEndpoint {
         let wait_fd = shared.port.wait_fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let wait_fd = wait_fd.map_err(|error| Error::System(error.to_string()))?;
         let name = shared.port.name().to_vec();
-        let inner = Inner {
-            shared,
-            link_states: Vec::new(),
-            orphaned: Vec::new(),
-            orphans: 0,
-            free: Vec::new(),
-            endpoints: Vec::new(),
-            listed: Vec::new(),
-            blocked: Vec::new(),
-            unproven: Vec::new(),
-            proof_time: options.proof_time,
-            lingering: Vec::new(),
-            completions: Vec::new(),
-            is_drained: true,
-            dropped: 0,
-            failed: None,
-        };
+        let inner = LinkTable::new(shared, options.proof_time);
         let is_one_sided = inner.shared.port.is_one_sided();
         Ok(FabricEndpoint { name, inner: Arc::new(Mutex::new(inner)), wait_fd, region: None, is_one_sided })
     }
 
-    /// Lets clients read memory by this port.
+    /// Lets clients read memory through this endpoint.
     ///
     /// # Errors
-    /// It cannot be registered for it.
+    /// It cannot be registered.
     pub fn expose(&mut self, region: &ExposedMemory) -> Result<(), Error> {
         self.region = Some(region.by(&mut lock(&self.inner).shared.port)?);
         Ok(())
     }
 
-    /// What clients need to read it, if there is any.
+    /// Returns the exposed memory, if any.
     pub fn region(&self) -> Option<RemoteMemory> {
         self.region
     }
 
-    /// Reads of clients' memory need nothing of their processes, nor do those of such clients of this one.
+    /// Returns whether reads need no CPU of the peer, in both directions.
     pub fn is_one_sided(&self) -> bool {
         self.is_one_sided
     }
 
-    /// By which clients find it.
+    /// Returns its fabric address.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Bytes of its buffers, which are registered.
+    /// Returns the bytes of its registered buffers.
     pub fn registered_bytes(&self) -> u64 {
         lock(&self.inner).shared.registered_bytes()
     }
 
-    /// Messages for no link, since it was opened.
+    /// Returns the number of messages received for no link.
     pub fn dropped_messages(&self) -> u64 {
-        lock(&self.inner).dropped
+        lock(&self.inner).dropped_messages()
     }
 
-    /// Operations under way of links that have ended.
+    /// Returns the number of operations in flight of links that have ended.
     pub fn orphaned(&self) -> usize {
-        lock(&self.inner).orphaned.iter().flatten().map(|left| left.operations).sum()
+        lock(&self.inner).orphaned_operations()
     }
 
-    /// Links, also those that were dropped and stay for their last bytes.
+    /// Returns the number of links, including dropped ones that still send their last bytes.
     pub fn links(&self) -> usize {
         lock(&self.inner).shared.links
     }
 
-    /// Gets on with what is under way, and adds the tag of each link to which something has come, which can send again
-    /// after it could not, or which broke. Never blocks. As long as there are [links](FabricEndpoint::links), also such as were
-    /// dropped and stay for their last bytes, it is to be called often, or when the descriptor tells.
+    /// Makes progress with all operations, and appends the tag of each link that has received something, can send again,
+    /// or broke. Never blocks. While there are [links](FabricEndpoint::links), it must be called often, or when the descriptor
+    /// is signalled.
     ///
     /// # Errors
-    /// The port is of no use any more, nor are its links.
+    /// The endpoint has failed, and its links with it.
     pub fn progress(&mut self, ready: &mut Vec<u64>) -> Result<(), Error> {
         let mut inner = lock(&self.inner);
         let progress = inner.progress();
-        let listed = std::mem::take(&mut inner.listed);
-        for index in &listed {
-            if let Some(link_state) = inner.link_state(*index) {
-                link_state.is_listed = false;
-                if link_state.is_ready() && link_state.lingering.is_none() {
-                    ready.push(link_state.tag);
-                }
-            }
-        }
-        // Its room is kept.
-        if inner.listed.is_empty() {
-            inner.listed = listed;
-            inner.listed.clear();
-        }
+        inner.take_ready(ready);
         progress
     }
 
-    /// Becomes readable when [`FabricEndpoint::progress`] is worth it, if [`FabricEndpoint::rest`] said so just before; none
-    /// if the provider has no such thing: then clients that wait ring.
+    /// Becomes readable when [`FabricEndpoint::progress`] has work, if [`FabricEndpoint::arm_wakeup`] was just called. `None` if
+    /// the provider has no descriptor: then waiting clients send doorbells.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.wait_fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether the descriptor tells at this moment: what a read of memory needs of this end is told so, and by nothing else.
-    pub fn has_told(&self) -> bool {
+    /// Returns whether the descriptor is signalled now. Work for remote reads of this memory is signalled in no other way.
+    pub fn is_signalled(&self) -> bool {
         let Some(fd) = &self.wait_fd else { return false };
-        let mut what = [PollFd::new(fd, PollFlags::IN)];
+        let mut events = [PollFd::new(fd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(poll(&mut what, Some(&now)), Ok(1..))
+        matches!(poll(&mut events, Some(&now)), Ok(1..))
     }
 
     /// Returns whether a descriptor, the endpoint's or a link's, will report what comes from now on.
-    pub fn rest(&mut self) -> Rest {
-        lock(&self.inner).rest(self.wait_fd.is_some())
+    pub fn arm_wakeup(&mut self) -> SleepTime {
+        lock(&self.inner).arm_wakeup(self.wait_fd.is_some())
     }
 
-    /// Makes a link of a TCP connection whose client has named its endpoint. `tag` stands for it in
-    /// [`FabricEndpoint::progress`].
+    /// Turns a TCP connection whose client has named its endpoint into a link. [`FabricEndpoint::progress`] reports it as
+    /// `tag`.
     ///
     /// # Errors
-    /// The client's endpoint or its memory cannot be, or there is no memory left; with the connection as it was.
+    /// The client's endpoint or memory is invalid, or memory is exhausted. Returns the unchanged connection.
     pub fn attach(
         &mut self,
         link: StreamLink,
@@ -316,459 +154,7 @@ impl FabricEndpoint {
             (Err(error), Ok(socket)) => {
                 Err((StreamLink { socket, peer: contract::Peer::Socket(peer) }, error))
             }
-            _ => unreachable!("a link keeps its socket, and a client that got none does not"),
+            _ => unreachable!("only a link keeps its socket"),
         }
-    }
-}
-
-impl Inner {
-    pub fn link_state(&mut self, index: u32) -> Option<&mut LinkState> {
-        self.link_states.get_mut(index as usize)?.as_deref_mut()
-    }
-
-    /// A link, beside what it shares with others.
-    pub fn parts(&mut self, index: u32) -> Option<(&mut LinkState, &mut Resources)> {
-        Some((self.link_states.get_mut(index as usize)?.as_deref_mut()?, &mut self.shared))
-    }
-
-    // ---- links come and go ----
-
-    fn attach(
-        &mut self,
-        tag: u64,
-        client: &Client,
-        socket: &Arc<Socket>,
-        from: IpAddr,
-    ) -> Result<(u32, Grant), AttachError> {
-        let Client { name, token: peer_token, credits: peer_credits, staging, landing } = client;
-        let ends = |memory: &RemoteMemory| memory.address.checked_add(memory.bytes);
-        if ends(staging).is_none() || ends(landing).is_none() {
-            return Err(AttachError::Range);
-        }
-        let random = getrandom::u64().map_err(AttachError::Random)?;
-        let number = getrandom::u64().map_err(AttachError::Random)?;
-        let index = self.free.last().copied().unwrap_or(self.link_states.len() as u32);
-        let most = self.shared.links_max.min(LINKS_MAX);
-        if index as usize >= LINKS_MAX || self.shared.links >= most {
-            return Err(AttachError::Links(most));
-        }
-        let token = random & !(LINKS_MAX as u64 - 1) | u64::from(index);
-        let mut terms = Terms {
-            own_token: token,
-            peer_token: *peer_token,
-            own_credits: *peer_credits,
-            peer_credits: *peer_credits,
-            staging_bytes: staging.bytes,
-            landing_bytes: landing.bytes,
-        };
-        terms.check().map_err(AttachError::TermsError)?;
-        let peer = self.connect(name, from)?;
-        let credits = match self.shared.grant() {
-            Ok(credits) => credits,
-            Err(error) => {
-                self.disconnect(peer);
-                return Err(AttachError::Fabric(error));
-            }
-        };
-        terms.own_credits = credits;
-        let mut link_state =
-            LinkState::new(index, tag, peer, ServerEnd::new(terms, number), Arc::clone(socket));
-        (link_state.token, link_state.credits, link_state.staging, link_state.landing) =
-            (token, credits, *staging, *landing);
-        if self.free.pop().is_none() {
-            self.link_states.push(None);
-            self.orphaned.push(None);
-        }
-        self.link_states[index as usize] = Some(Box::new(link_state));
-        Ok((index, Grant { token, credits }))
-    }
-
-    /// Knows an endpoint, for one more link.
-    fn connect(&mut self, name: &[u8], from: IpAddr) -> Result<Peer, AttachError> {
-        if let Some(endpoint) = self.endpoints.iter_mut().find(|endpoint| endpoint.name == name) {
-            // An error of one link may break the others of its endpoint, so all must be of one host.
-            if endpoint.from != from {
-                return Err(AttachError::Taken);
-            }
-            let (peer, now) = (endpoint.peer, Instant::now());
-            let is_stuck =
-                |left: &OrphanedOperations| left.peer == peer && now - left.since >= ENDING_TIME_MAX;
-            if self.orphaned.iter().flatten().any(is_stuck) {
-                return Err(AttachError::Busy);
-            }
-            endpoint.links += 1;
-            return Ok(endpoint.peer);
-        }
-        let peer = self.shared.port.connect(name).map_err(AttachError::Fabric)?;
-        self.endpoints.push(ClientEndpoint { name: name.to_vec(), from, peer, links: 1 });
-        Ok(peer)
-    }
-
-    fn disconnect(&mut self, peer: Peer) {
-        let Some(at) = self.endpoints.iter().position(|endpoint| endpoint.peer == peer) else { return };
-        self.endpoints[at].links -= 1;
-        if self.endpoints[at].links == 0 {
-            self.endpoints.swap_remove(at);
-            self.shared.port.disconnect(peer);
-            // Now that ends.
-            for left in self.orphaned.iter_mut().flatten().filter(|left| left.peer == peer) {
-                left.since = Instant::now();
-            }
-        }
-    }
-
-    /// A link ends: all it has is given back, but for what operations under way have.
-    pub fn end(&mut self, index: u32) {
-        let Some(mut link_state) = self.link_states.get_mut(index as usize).and_then(Option::take) else {
-            return;
-        };
-        self.disconnect(link_state.peer);
-        for buffer in link_state.end.drain() {
-            self.shared.repost(buffer);
-        }
-        self.shared.take_back(link_state.credits);
-        self.shared.bounce_queue.retain(|waits| *waits != index);
-        self.shared.send_queue.retain(|waits| *waits != index);
-        self.blocked.retain(|blocked| *blocked != index);
-        self.unproven.retain(|unproven| *unproven != index);
-        self.lingering.retain(|lingers| *lingers != index);
-        self.listed.retain(|listed| *listed != index);
-        match link_state.operations {
-            0 => self.free.push(index),
-            operations => {
-                let left = OrphanedOperations { operations, peer: link_state.peer, since: Instant::now() };
-                self.orphaned[index as usize] = Some(left);
-                self.orphans += 1;
-            }
-        }
-        drop(link_state);
-        self.hand_out();
-    }
-
-    /// A link was dropped: what it took is still sent, and it ends when its client has it.
-    pub fn leave(&mut self, index: u32, until: Instant) {
-        let Some((link_state, shared)) = self.parts(index) else { return };
-        link_state.end.leave();
-        link_state.handed = None;
-        link_state.lingering = Some(until);
-        link_state.settle(shared);
-        self.lingering.push(index);
-        self.note(index);
-    }
-
-    fn finish_lingering(&mut self) {
-        if self.lingering.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        for index in self.lingering.clone() {
-            let Some((link_state, _)) = self.parts(index) else { continue };
-            // The client's bytes have no meaning any more.
-            let mut doorbells = [0; 64];
-            let heard = rustix::net::recv(&*link_state.socket, &mut doorbells[..], RecvFlags::DONTWAIT);
-            let is_there = matches!(heard, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR));
-            let is_over = link_state.lingering.is_none_or(|until| now >= until)
-                || link_state.end.has_peer_left()
-                    && !link_state.is_on_memory()
-                    && !link_state.end.has_unsent();
-            if is_over || !is_there || link_state.failure.is_some() {
-                self.end(index);
-            }
-        }
-    }
-
-    // ---- getting on ----
-
-    /// Polls, and does what needs no application.
-    pub fn progress(&mut self) -> Result<(), Error> {
-        if let Some(failed) = &self.failed {
-            return Err(failed.clone());
-        }
-        for _ in 0..POLLS_PER_TURN {
-            let mut completions = std::mem::take(&mut self.completions);
-            let polled = self.shared.port.poll(&mut completions);
-            // Another poll would only say that there is no more, and takes as long as an answer.
-            self.is_drained = completions.len() < FULL_BATCH;
-            for completion in completions.drain(..) {
-                self.complete(completion);
-            }
-            self.completions = completions;
-            if let Err(error) = polled {
-                self.fail(&error);
-                return Err(error);
-            }
-            if self.is_drained {
-                break;
-            }
-        }
-        self.shared.post_receives();
-        self.retry_blocked();
-        self.hand_out();
-        self.take_from_idle();
-        self.finish_lingering();
-        self.cut_off_unproven();
-        self.cut_off_left_over()
-    }
-
-    fn fail(&mut self, error: &Error) {
-        self.failed = Some(error.clone());
-        for link_state in self.link_states.iter_mut().flatten() {
-            link_state.failure.get_or_insert(Failure::Fabric(error.clone()));
-        }
-    }
-
-    fn complete(&mut self, completion: Completion) {
-        let Completion { token, kind, result, buffer } = completion;
-        if kind == Kind::Received {
-            self.received(result, buffer);
-            return;
-        }
-        let (index, ticket) = operation_of(token);
-        let Some((link_state, shared)) = self.parts(index) else {
-            drop(buffer);
-            let place = &mut self.orphaned[index as usize];
-            let Some(left) = place else { return };
-            left.operations -= 1;
-            if left.operations == 0 {
-                *place = None;
-                self.orphans -= 1;
-                self.free.push(index);
-            }
-            return;
-        };
-        link_state.operations -= 1;
-        link_state.sends -= usize::from(kind == Kind::Sent);
-        if let Err(error) = result {
-            link_state.failure.get_or_insert(Failure::Fabric(error));
-            drop(buffer);
-        } else {
-            match kind {
-                Kind::Read => link_state.end.read_ended(ticket, buffer),
-                Kind::Written => {
-                    drop(buffer);
-                    link_state.end.put_ended(ticket);
-                }
-                Kind::Sent | Kind::Received => drop(buffer),
-            }
-            if kind != Kind::Sent {
-                link_state.moved = Instant::now();
-                link_state.settle(shared);
-            }
-        }
-        self.note(index);
-    }
-
-    fn received(&mut self, result: Result<usize, Error>, buffer: Buffer) {
-        let known = result.ok().and_then(|len| {
-            let token = token_of(buffer.get(..len)?)?;
-            let index = (token & (LINKS_MAX as u64 - 1)) as u32;
-            let is_its = self.link_state(index).is_some_and(|link_state| link_state.token == token);
-            is_its.then_some((index, len))
-        });
-        let Some((index, len)) = known else {
-            self.dropped += 1;
-            self.shared.repost(buffer);
-            return;
-        };
-        let Some((link_state, shared)) = self.parts(index) else { return };
-        if let Err(broken) = link_state.end.arrived(buffer, len) {
-            link_state.failure.get_or_insert(Failure::Protocol(broken));
-            shared.note_dropped();
-        }
-        link_state.settle(shared);
-        self.note(index);
-    }
-
-    /// Something has changed with a link.
-    pub fn note(&mut self, index: u32) {
-        let proof_time = self.proof_time;
-        let Some(link_state) = self.link_state(index) else { return };
-        link_state.notify();
-        let (is_new, is_blocked) = (!link_state.is_listed && link_state.is_ready(), link_state.is_blocked);
-        link_state.is_listed |= is_new;
-        let lacks_proof = link_state.end.lacks_proof() && link_state.prove_until.is_none();
-        if lacks_proof {
-            link_state.prove_until = Some(Instant::now() + proof_time);
-        }
-        if is_new {
-            self.listed.push(index);
-        }
-        if lacks_proof {
-            self.unproven.push(index);
-        }
-        if is_blocked && !self.blocked.contains(&index) {
-            self.blocked.push(index);
-        }
-    }
-
-    /// Links that the fabric took no more of try again.
-    fn retry_blocked(&mut self) {
-        if self.blocked.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        for index in std::mem::take(&mut self.blocked) {
-            let Some((link_state, shared)) = self.parts(index) else { continue };
-            link_state.is_blocked = false;
-            if link_state.blocked_since.is_some_and(|since| now - since >= BLOCKED_TIME_MAX) {
-                link_state.failure.get_or_insert(Failure::Stuck);
-            }
-            link_state.settle(shared);
-            self.note(index);
-        }
-    }
-
-    /// Buffers that are free go to those that wait for them.
-    pub fn hand_out(&mut self) {
-        while let Some(index) = self.shared.bounce_queue.front().copied() {
-            let Some(buffer) = self.shared.bounces.take() else { break };
-            self.shared.bounce_queue.pop_front();
-            let Some((link_state, shared)) = self.parts(index) else { continue };
-            (link_state.waits_for_bounce, link_state.is_starved) = (false, false);
-            link_state.handed = Some(buffer);
-            link_state.moved = Instant::now();
-            link_state.settle(shared);
-            if link_state.unsent == 0 || link_state.failure.is_some() {
-                // The operation it was reserved for has failed, or is in flight.
-                link_state.handed = None;
-            }
-            self.note(index);
-        }
-        if self.shared.send_queue.is_empty() {
-            return;
-        }
-        let mut free = self.shared.free_sends();
-        while free > 0
-            && let Some(index) = self.shared.send_queue.pop_front()
-        {
-            free -= 1;
-            let Some((link_state, shared)) = self.parts(index) else { continue };
-            link_state.waits_for_send = false;
-            link_state.settle(shared);
-            self.note(index);
-        }
-    }
-
-    /// While links wait for bounce buffers, links that hold filled ones without receiving lose them. A link that
-    /// waits for long gets a small one of its own.
-    fn take_from_idle(&mut self) {
-        if self.shared.bounce_queue.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        for index in 0..self.link_states.len() as u32 {
-            let Some(link_state) = self.link_state(index) else { continue };
-            let still = now.saturating_duration_since(link_state.moved);
-            if still >= HELD_TIME_MAX {
-                link_state.handed = None;
-                while let Some(buffer) = link_state.end.unread() {
-                    drop(buffer);
-                }
-            }
-            if still >= STUCK_TIME_MAX
-                && link_state.end.reads_under_way() + link_state.end.puts_in_flight() > 0
-            {
-                link_state.failure.get_or_insert(Failure::Stuck);
-                self.note(index);
-            }
-        }
-        self.hand_out();
-        for index in self.shared.bounce_queue.clone() {
-            let Some((link_state, shared)) = self.parts(index) else { continue };
-            if !link_state.is_starved
-                && now.saturating_duration_since(link_state.waits_since) >= HELD_TIME_MAX
-            {
-                link_state.is_starved = true;
-                link_state.settle(shared);
-                self.note(index);
-            }
-        }
-    }
-
-    /// Closes links whose clients did not prove their endpoint in time.
-    fn cut_off_unproven(&mut self) {
-        if self.unproven.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        for index in std::mem::take(&mut self.unproven) {
-            let Some(link_state) = self.link_state(index).filter(|link_state| link_state.end.lacks_proof())
-            else {
-                continue;
-            };
-            if link_state.prove_until.is_none_or(|until| now < until) {
-                self.unproven.push(index);
-            } else {
-                link_state.failure.get_or_insert(Failure::Unproven);
-                self.note(index);
-            }
-        }
-    }
-
-    /// Operations end with their peer, which is there as long as it has links: these are cut off, if what another began does
-    /// not end.
-    fn cut_off_left_over(&mut self) -> Result<(), Error> {
-        if self.orphans == 0 {
-            return Ok(());
-        }
-        let (now, mut lost) = (Instant::now(), 0);
-        for at in 0..self.orphaned.len() {
-            let left = self.orphaned[at].filter(|left| now - left.since >= STUCK_TIME_MAX);
-            let Some(OrphanedOperations { operations, peer, .. }) = left else { continue };
-            if !self.endpoints.iter().any(|endpoint| endpoint.peer == peer) {
-                lost += operations;
-                continue;
-            }
-            for index in 0..self.link_states.len() as u32 {
-                if let Some(link_state) = self.link_state(index).filter(|link_state| link_state.peer == peer)
-                {
-                    link_state.failure.get_or_insert(Failure::Stuck);
-                    self.note(index);
-                }
-            }
-        }
-        if lost <= LEFT_OVER_MAX {
-            return Ok(());
-        }
-        let provider = self.shared.port.domain().provider().to_string();
-        let why = "does not end what is under way with clients that are gone";
-        let error = Error::Unfit { provider, why };
-        self.fail(&error);
-        Err(error)
-    }
-
-    fn rest(&mut self, has_wait_fd: bool) -> Rest {
-        if !self.listed.is_empty() || self.failed.is_some() {
-            return Rest::No;
-        }
-        let may = if has_wait_fd {
-            self.shared.port.may_wait()
-        } else {
-            // No event reports unreceived bytes or completions; some operations complete only while polled.
-            self.is_drained && self.link_states.iter().flatten().all(|link_state| link_state.operations == 0)
-        };
-        match self.next_look() {
-            _ if !may => Rest::No,
-            Some(time) => Rest::For(time),
-            None => Rest::Long,
-        }
-    }
-
-    /// Returns the time of the next poll for progress that no descriptor reports.
-    fn next_look(&mut self) -> Option<Duration> {
-        let queued = (!self.shared.bounce_queue.is_empty()).then_some(RETRY_MAX);
-        let orphaned = (self.orphans > 0 || !self.unproven.is_empty()).then_some(ENDING_TIME_MAX);
-        if self.blocked.is_empty() && self.lingering.is_empty() {
-            return queued.or(orphaned);
-        }
-        let now = Instant::now();
-        let of = |index: &u32| self.link_states.get(*index as usize)?.as_deref();
-        let blocked = self.blocked.iter().filter_map(|index| of(index)?.blocked_since);
-        let lingering =
-            self.lingering.iter().filter_map(|index| of(index)?.lingering?.checked_sub(LINGER_TIME_MAX));
-        // The youngest is the most impatient.
-        let youngest = blocked.chain(lingering).max().unwrap_or(now);
-        let retry = (now.saturating_duration_since(youngest) / RETRY_PART).clamp(RETRY_MIN, RETRY_MAX);
-        Some(queued.map_or(retry, |queued| queued.min(retry)))
     }
 }

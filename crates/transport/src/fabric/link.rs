@@ -12,8 +12,8 @@ use rustix::net::{RecvFlags, SendFlags};
 use socket2::Socket;
 
 use super::bounds::LINGER_TIME_MAX;
-use super::endpoint::{Inner, lock};
 use super::link_state::LinkState;
+use super::link_table::{LinkTable, lock};
 use crate::contract::{Kind, Link, Peer, PolledLink, Received, StreamLink};
 
 /// More bells at once than a client has reason to ring: it rings once for each time that it waits.
@@ -22,7 +22,7 @@ const BELLS_MAX: usize = 4 << 10;
 /// One client's link.
 #[derive(Debug)]
 pub struct FabricLink {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<LinkTable>>,
     index: u32,
     socket: Arc<Socket>,
     peer: SocketAddr,
@@ -36,7 +36,7 @@ pub struct FabricLink {
 
 impl FabricLink {
     pub(super) fn new(
-        inner: Arc<Mutex<Inner>>,
+        inner: Arc<Mutex<LinkTable>>,
         index: u32,
         socket: Arc<Socket>,
         peer: SocketAddr,
@@ -53,7 +53,7 @@ impl FabricLink {
         if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    fn check(&self, inner: &mut Inner) -> io::Result<()> {
+    fn check(&self, inner: &mut LinkTable) -> io::Result<()> {
         if self.is_flooded {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the client rings without end"));
         }
@@ -62,7 +62,7 @@ impl FabricLink {
     }
 
     /// Answers the client's bells, if it rang: at once, if it was sent something that it may not have seen.
-    fn take_notification(&self, inner: &mut Inner, rang: bool) {
+    fn take_notification(&self, inner: &mut LinkTable, rang: bool) {
         if let Some(link_state) = inner.link_state(self.index).filter(|_| rang) {
             link_state.doorbells.heard();
         }
@@ -96,7 +96,7 @@ impl Link for FabricLink {
             let len = link_state.receive(shared, into);
             if len > 0 {
                 inner.note(self.index);
-                inner.hand_out();
+                inner.distribute_buffers();
                 return Ok(Received::Bytes(len));
             }
             let (has_incoming, has_left) = (link_state.end.has_incoming(), link_state.end.has_peer_left());
@@ -224,7 +224,7 @@ impl Drop for FabricLink {
         if is_over {
             inner.end(self.index);
         } else {
-            inner.leave(self.index, Instant::now() + LINGER_TIME_MAX);
+            inner.linger(self.index, Instant::now() + LINGER_TIME_MAX);
         }
     }
 }

@@ -38,7 +38,9 @@ pub mod bounds;
 mod endpoint;
 mod link;
 mod link_state;
+mod link_table;
 mod resources;
 
-pub use endpoint::{AttachError, Client, FabricEndpoint, FabricOptions, Grant, Rest};
+pub use endpoint::{FabricEndpoint, FabricOptions};
 pub use link::FabricLink;
+pub use link_table::{AttachError, Client, Grant, SleepTime};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fabcache_fabric::channel::{LentMemory, MESSAGE_BYTES};
 use fabcache_fabric::{RegisteredMemory, RegistrationCache, RemoteMemory};
-use fabcache_transport::fabric::{AttachError, FabricOptions, Rest};
+use fabcache_transport::fabric::{AttachError, FabricOptions, SleepTime};
 use fabcache_transport::{Link, Received};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -287,7 +287,7 @@ fn who_never_proves_its_endpoint_is_cut_off_in_time() {
         let mut has_slept = false;
         let error = wait_until(|| {
             server.progress();
-            has_slept |= matches!(server.port().rest(), Rest::For(time) if time <= Duration::from_secs(1));
+            has_slept |= matches!(server.port().arm_wakeup(), SleepTime::AtMost(time) if time <= Duration::from_secs(1));
             foreign.inner.lock().expect("no panic").poll();
             link.flush().err()
         });
