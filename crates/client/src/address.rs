@@ -13,13 +13,13 @@ pub const DEFAULT_PORT: u16 = 11211;
 
 /// Where a server is, and the part of the keys it gets.
 ///
-/// Written `tcp://HOST:PORT`, `HOST:PORT`, `HOST`, `fab://HOST:PORT` or `unix:///PATH`; with `?weight=N` behind it. What stands
-/// before `://` may be of capital letters as well (RFC 3986, 3.1).
+/// Written `tcp://HOST:PORT`, `HOST:PORT`, `HOST`, `fab://HOST:PORT` or `unix:///PATH`, optionally followed by
+/// `?weight=N`. The scheme is case-insensitive (RFC 3986, 3.1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// How it is reached.
     pub place: ServerEndpoint,
-    /// Its part of the keys beside other servers', where the distribution knows weights; 1 if not given.
+    /// Its share of the keys relative to other servers, where the distribution uses weights; default 1.
     pub weight: u32,
 }
 
@@ -89,7 +89,7 @@ impl FromStr for Address {
         if host.contains('/') {
             return Err(wrong("a host's name has no slash; a Unix socket is unix:///run/fabcached.sock"));
         }
-        // The name of an interface may stand behind a %.
+        // An interface name may follow a %.
         let address = host.split_once('%').map_or(host, |(address, _)| address);
         if host.contains(':') && address.parse::<Ipv6Addr>().is_err() {
             return Err(wrong(
@@ -106,7 +106,7 @@ impl FromStr for Address {
     }
 }
 
-/// What stands behind a scheme, in letters of either case.
+/// Returns what follows a scheme, which is case-insensitive.
 fn behind<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
     let (before, behind) = text.split_at_checked(scheme.len())?;
     before.eq_ignore_ascii_case(scheme).then_some(behind)

@@ -1,4 +1,4 @@
-//! Requests that are not about a key: lines, the same in the meta and the text protocol.
+//! Requests without a key: lines that are the same in the meta and the text protocol.
 
 use crate::connection::Connection;
 use crate::error::Failure;
@@ -12,7 +12,7 @@ pub type Stats = Vec<(String, String)>;
 /// Forgets everything, after `delay` seconds.
 ///
 /// # Errors
-/// The server fails or refuses. So it is for the others.
+/// The server fails or refuses, as for the other functions.
 pub fn flush(connection: &mut Connection, delay: u32) -> Result<(), Failure> {
     if connection.form() == Encoding::Binary {
         connection.send([&packet::order(AdminCommand::Flush(delay))])?;
@@ -21,10 +21,10 @@ pub fn flush(connection: &mut Connection, delay: u32) -> Result<(), Failure> {
     done(connection, &format!("flush_all {delay}"))
 }
 
-/// Logs so much from now on.
+/// Sets the server's log verbosity.
 pub fn verbosity(connection: &mut Connection, level: u32) -> Result<(), Failure> {
     if connection.form() == Encoding::Binary {
-        // memcached does not know the packet that others have for it, and then waits for more bytes.
+        // memcached does not know this packet, which others have, and waits for more bytes.
         return Err(Failure::Refused("memcached knows no packet that asks for it".into()));
     }
     done(connection, &format!("verbosity {level}"))
@@ -62,10 +62,10 @@ pub fn stats(connection: &mut Connection, topic: &str) -> Result<Stats, Failure>
     Ok(stats)
 }
 
-/// The keys of a size class, as far as a server tells them.
+/// Returns the keys of a size class, as far as the server lists them.
 ///
 /// # Errors
-/// The server refuses, as to whoever speaks the binary protocol, or the connection broke or takes too long.
+/// The server refuses, as over the binary protocol, the connection breaks, or it takes too long.
 pub fn keys(connection: &mut Connection, class: u32) -> Result<Vec<Vec<u8>>, Failure> {
     if connection.form() == Encoding::Binary {
         return Err(Failure::Refused("keys are not told of in the binary protocol".into()));
@@ -75,7 +75,7 @@ pub fn keys(connection: &mut Connection, class: u32) -> Result<Vec<Vec<u8>>, Fai
     Ok(keys)
 }
 
-/// Asks for statistics by text, and takes what comes before the first space of each line apart from the rest.
+/// Requests statistics by text, and splits each line at its first space.
 fn stat_lines(
     connection: &mut Connection,
     topic: &str,

@@ -13,7 +13,7 @@ pub enum Answer {
     Miss,
     /// Not stored.
     NotStored,
-    /// Another has changed it.
+    /// Another client has changed the item.
     Exists,
     /// Not found.
     NotFound,
@@ -49,6 +49,6 @@ pub struct Flags {
 pub enum Head {
     /// That is all.
     Whole(Answer),
-    /// A value of so many bytes follows.
+    /// A value of this many bytes follows.
     Value(Flags, usize),
 }

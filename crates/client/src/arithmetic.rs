@@ -10,8 +10,8 @@ use crate::message::Encoding;
 /// Adds `delta` to a number or subtracts it. Returns the new number, or None if the key is not stored and no initial
 /// number is given.
 ///
-/// The text protocol has no initial numbers: there the number is added where none is found, and everything is tried
-/// again if another client was faster.
+/// The text protocol has no initial values: if the key is absent the number is added, and everything is retried if
+/// another client was faster.
 ///
 /// # Errors
 /// As [`Connection::ask`]; the value is not a number.

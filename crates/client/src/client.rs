@@ -92,8 +92,8 @@ impl Client {
 
     /// Returns the item of a key if that takes no waiting: the server shares its memory and is connected.
     ///
-    /// A value replaces the contents of `value`. For callers that hold a lock which others wait for, such as an
-    /// interpreter's.
+    /// A value replaces the contents of `value`. Use this while holding a lock that other threads wait for, such as
+    /// an interpreter's.
     ///
     /// # Errors
     /// The key is invalid.
@@ -105,7 +105,7 @@ impl Client {
         })
     }
 
-    /// The same as [`Client::get`], and from now on it lives for `ttl`.
+    /// As [`Client::get`], and sets the item's time to live to `ttl`.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -113,8 +113,8 @@ impl Client {
         self.read(key, Some(ttl))
     }
 
-    /// [`Client::get`], or with a time to live [`Client::get_and_touch`], into memory that is used again: what is found takes
-    /// the place of what is in `value`.
+    /// As [`Client::get`], or with a time to live as [`Client::get_and_touch`], into memory that is reused: the value
+    /// found replaces the contents of `value`.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -162,10 +162,10 @@ impl Client {
         })
     }
 
-    /// Returns the items of many keys. All servers are asked at the same time.
+    /// Returns the items of many keys. All servers are asked concurrently.
     ///
     /// # Errors
-    /// A key is invalid. Servers that fail are reported beside the answers of the others.
+    /// A key is invalid. Servers that fail are reported with the answers of the others.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<MultigetOutcome, Error> {
         let mut items: Vec<Option<Item>> = keys.iter().map(|_| None).collect();
         let failed = self.get_each(keys, |number, Found { value, flags, cas }| {
@@ -251,7 +251,7 @@ impl Client {
         self.set_with_flags(key, value, ttl, 0)
     }
 
-    /// The same, with flags for the client's own use.
+    /// As above, with flags for the client's own use.
     ///
     /// # Errors
     /// As for [`Client::set`].
@@ -395,7 +395,7 @@ impl Client {
     /// Forgets everything on all servers, after `delay` seconds.
     ///
     /// # Errors
-    /// The first server that fails or refuses; the others were asked all the same.
+    /// The first server that fails or refuses; the others are asked nevertheless.
     pub fn flush(&self, delay: u32) -> Result<(), Error> {
         let flush = |server: &Arc<Server>| server.call(|connection| admin::flush(connection, delay));
         let done: Vec<_> = self.shared.servers.iter().map(flush).collect();
@@ -435,16 +435,17 @@ impl Client {
         self.shared.servers.iter().map(stats).collect()
     }
 
-    /// Keys of all servers, in their order: of one of memcached's size classes, as far as `stats cachedump` tells them.
+    /// Returns the keys of all servers, in their order: those of one of memcached's size classes, as far as `stats
+    /// cachedump` lists them.
     ///
     /// # Errors
-    /// Of each server, that it fails or refuses; so does one that is asked by the binary protocol.
+    /// For each server: it fails or refuses, as over the binary protocol.
     pub fn keys(&self, class: u32) -> Vec<Result<Vec<Vec<u8>>, Error>> {
         let keys = |server: &Arc<Server>| server.call(|connection| admin::keys(connection, class));
         self.shared.servers.iter().map(keys).collect()
     }
 
-    /// How the servers are reached, in their order: as each was last connected to, none of those that were not yet.
+    /// Returns the transport of each server's last connection, in their order; `None` if it was not connected yet.
     pub fn transports(&self) -> Vec<Option<Transport>> {
         self.shared.servers.iter().map(|server| server.transport()).collect()
     }

@@ -5,15 +5,14 @@
 pub struct Command<'a> {
     /// The key, which a server takes.
     pub key: &'a [u8],
-    /// What is to be done with it.
+    /// The operation.
     pub action: Action,
 }
 
-/// What is to be done with a key. Times are as the protocols have them: 0 is never, beyond thirty days they are Unix
-/// times.
+/// An operation on a key. Times are as in the protocols: 0 means never, and beyond thirty days they are Unix times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Read what is stored.
+    /// Read the item.
     Get {
         /// From now on it expires then.
         touch: Option<u64>,
@@ -29,9 +28,9 @@ pub enum Action {
         /// Client flags.
         flags: u32,
     },
-    /// Let what is stored expire then.
+    /// Set the item's expiration.
     Touch(u64),
-    /// Remove what is stored.
+    /// Delete the item.
     Delete,
     /// Add to a number, or subtract from it.
     Arithmetic {
@@ -64,7 +63,7 @@ pub enum Mode {
     Add,
     /// It is stored if something is there.
     Replace,
-    /// It goes behind it.
+    /// Append to the value.
     Append,
     /// It goes before it.
     Prepend,

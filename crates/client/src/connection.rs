@@ -20,7 +20,7 @@ pub struct Connection {
     input: Input,
     /// The last request: its memory is used again.
     message: Message,
-    /// When the last call with it began, and when it is to be over.
+    /// When its last call began, and the deadline of that call.
     begun: Instant,
     deadline: Instant,
     /// More may have arrived than was received.
@@ -31,14 +31,15 @@ pub struct Connection {
     is_unsure: bool,
 }
 
-/// The server has neither closed the stream nor said anything that was not asked for, which would go to `unasked`.
+/// Returns whether the server has neither closed the stream nor sent anything unrequested, which would go to
+/// `unasked`.
 pub fn is_quiet(stream: &mut dyn Stream, unasked: &mut Vec<u8>) -> bool {
     unasked.reserve(1);
     matches!(stream.receive(unasked), Ok(Some(0)))
 }
 
 impl Connection {
-    /// Over a stream to a server of which nothing was asked yet.
+    /// Returns a connection over a stream on which nothing was sent yet.
     pub fn new(stream: Box<dyn Stream>) -> Connection {
         let now = Instant::now();
         Connection {
@@ -68,14 +69,14 @@ impl Connection {
         self.begun.elapsed()
     }
 
-    /// As if its last call had begun so much earlier.
+    /// Backdates the start of its last call.
     #[cfg(test)]
     pub fn age(&mut self, time: Duration) {
         self.begun -= time;
     }
 
-    /// Begins a call that is to be over within `spin`: if the server has neither closed the connection nor said
-    /// anything that was not asked for. Calls one behind the other are spared that look.
+    /// Starts a call that must end within `spin`. Returns false if the server has closed the connection or sent
+    /// something unrequested. Consecutive calls skip this check.
     pub fn begin(&mut self, spin: Duration) -> bool {
         let now = Instant::now();
         let is_trusted = now.saturating_duration_since(self.begun) < TRUSTED_IDLE;
@@ -85,7 +86,7 @@ impl Connection {
         self.input.is_empty() && (is_trusted || is_quiet(&mut *self.stream, &mut Vec::new()))
     }
 
-    /// Asks for one thing, with the value to be stored, if that is what it is. A value that is found replaces what is in
+    /// Sends one request, with the value to be stored if there is one. A value found replaces the contents of
     /// `found`.
     ///
     /// # Errors
@@ -157,7 +158,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends all of `before`, and lends a value. False if that is to be sent as any other, and nothing was.
+    /// Sends all of `before`, and lends a value. False if nothing was sent and the value must be sent normally.
     fn lend(&mut self, before: &[u8], value: &mut LentBuffer) -> Result<bool, Failure> {
         loop {
             match self.stream.lend(before, value)? {
@@ -172,7 +173,7 @@ impl Connection {
 
     fn wait_to_send(&mut self) -> Result<(), Failure> {
         self.wait(Until::Either)?;
-        // A server whose answers nobody takes does not take what is sent either.
+        // A server whose answers are not read may stop reading requests.
         self.input.receive(&mut *self.stream, &mut Vec::new())?;
         Ok(())
     }
@@ -203,10 +204,10 @@ impl Connection {
         }
     }
 
-    /// The next answer to what is not about a key, in a packet: what stands in a key's place, and a value.
+    /// Returns the next answer to a request without a key, in a packet: its key field and its value.
     ///
     /// # Errors
-    /// The server refuses, what comes is no such answer, or the connection broke or takes too long.
+    /// The server refuses, the answer is invalid, the connection breaks, or it takes too long.
     pub fn packet(&mut self) -> Result<(Vec<u8>, Vec<u8>), Failure> {
         loop {
             if let Some(said) = self.input.packet()? {
@@ -216,11 +217,11 @@ impl Connection {
         }
     }
 
-    /// The next answer; its value, if it has one, replaces what is in `value`. What was `asked` is to be said where answers do
-    /// not tell by themselves.
+    /// Returns the next answer; its value, if any, replaces the contents of `value`. `asked` is required in protocols
+    /// whose answers do not identify themselves.
     ///
     /// # Errors
-    /// The server refuses, what comes is no answer, or the connection broke or takes too long.
+    /// The server refuses, the answer is invalid, the connection breaks, or it takes too long.
     pub fn answer(
         &mut self,
         asked: Option<ExpectedAnswer<'_>>,
@@ -231,7 +232,7 @@ impl Connection {
                 Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => self.receive(value)?,
                 Err(failure) => {
-                    // There may be an end behind it, as behind the values, or none.
+                    // An END may follow, as after values, or not.
                     self.is_unsure |= asked == Some(ExpectedAnswer::Values);
                     return Err(failure);
                 }

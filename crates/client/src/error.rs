@@ -1,11 +1,11 @@
-//! What can go wrong, told by whose fault it is.
+//! Errors, grouped by their cause.
 
 use std::io;
 
 use crate::answer::Answer;
 use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// Why a call did not do what was asked.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The caller's: an invalid address.

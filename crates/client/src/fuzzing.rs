@@ -9,12 +9,12 @@ use crate::message::Encoding;
 use crate::stream::{Stream, Until, Waiter};
 use crate::text::ExpectedAnswer;
 
-/// The key whose value is asked for.
+/// The key that is requested.
 pub const KEY: &[u8] = b"key";
 
-/// All answers in the pieces, printed, up to the end or an error that ends a connection. Each byte of `asked` says what was
-/// asked of a server that speaks text; when they are used up the rest is what a server says that speaks in packets or by the
-/// meta protocol.
+/// Returns all answers in the pieces, printed, up to the end or an error that breaks a connection. Each byte of
+/// `asked` selects the request to a text server; the rest is the answer of a server that uses packets or the meta
+/// protocol.
 pub fn answers(pieces: impl IntoIterator<Item = Vec<u8>>, asked: &[u8]) -> Vec<String> {
     let (mut stream, mut input) = (Pieces(pieces.into_iter().collect()), Input::default());
     let (mut answers, mut value) = (Vec::new(), Vec::new());

@@ -26,7 +26,7 @@ pub struct Input {
     bytes: Vec<u8>,
     /// Read up to here.
     at: usize,
-    /// No line ends in so many unread bytes.
+    /// The number of unread bytes that contain no end of a line.
     looked: usize,
     /// The value that comes next, its head being read.
     value: Option<IncomingValue>,
@@ -57,7 +57,7 @@ pub enum Received {
     Nothing,
     /// Something, and there is no more now.
     All,
-    /// As much as was asked for, and there may be more.
+    /// As much as was requested; there may be more.
     Part,
 }
 
@@ -104,10 +104,10 @@ impl Input {
         Ok(Some(line))
     }
 
-    /// The next answer to what is not about a key, in a packet, if all of it is there.
+    /// Returns the next answer to a request without a key, in a packet, if it is complete.
     ///
     /// # Errors
-    /// The server refuses, or what came is no such answer.
+    /// The server refuses, or the answer is invalid.
     pub fn packet(&mut self) -> Result<Option<AdminAnswer<'_>>, Failure> {
         let Some((said, len)) = packet::said(&self.bytes[self.at..]) else { return Ok(None) };
         self.at += len;
@@ -119,11 +119,11 @@ impl Input {
         &self.key
     }
 
-    /// The next answer, if all of it is there. Its value, if it has one, replaces what is in `value`; until then that is
-    /// to be the same at each call, and so is what was `asked`, where answers do not tell by themselves.
+    /// Returns the next answer, if it is complete. Its value, if any, replaces the contents of `value`; until then
+    /// `value` must be the same at each call, and so must `asked`, where answers do not identify themselves.
     ///
     /// # Errors
-    /// The server refuses, or what came is no answer.
+    /// The server refuses, or the answer is invalid.
     pub fn answer(
         &mut self,
         asked: Option<ExpectedAnswer<'_>>,
@@ -161,7 +161,7 @@ impl Input {
         Some((line.and_then(meta::head), LINE_END))
     }
 
-    /// The same, in the text protocol.
+    /// The head of an answer in the text protocol.
     fn text_head(&mut self, asked: ExpectedAnswer<'_>) -> Option<(Result<Head, Failure>, &'static [u8])> {
         let line = match self.next_line() {
             Ok(line) => &self.bytes[line?],
@@ -195,8 +195,8 @@ impl Input {
         Ok(Some(Answer::Value(coming.flags)))
     }
 
-    /// Receives what has arrived: into `value` where that is what comes next. To be called when nothing that is there
-    /// is a line or an answer.
+    /// Receives what has arrived, directly into `value` if a value comes next. Call it when the buffered bytes hold
+    /// no complete line or answer.
     ///
     /// # Errors
     /// The stream is broken, or the server sends no more.
@@ -295,7 +295,7 @@ mod tests {
 
     const KEY: &[u8] = b"key\xff";
 
-    /// What each of these answers.
+    /// Returns what each of these answers replies to.
     fn asked(said: &[AdminAnswer], form: Encoding) -> Vec<Option<ExpectedAnswer<'static>>> {
         let asked = |said: &AdminAnswer| match said {
             // Alone, or one of many.
@@ -306,8 +306,7 @@ mod tests {
         said.iter().map(|said| (form == Encoding::Text).then(|| asked(said))).collect()
     }
 
-    /// All that is said in the pieces, to the end, to what was asked; each value goes to a buffer that has room for `room`
-    /// bytes.
+    /// Returns all answers in the pieces to what was asked; each value goes to a buffer with room for `room` bytes.
     fn read(
         pieces: impl IntoIterator<Item = Vec<u8>>,
         asked: &[Option<ExpectedAnswer<'_>>],
@@ -420,8 +419,8 @@ mod tests {
         }
     }
 
-    /// What is read of that: a packet has a mark always, and client flags only with a value; text has no marks, and says
-    /// nothing of what is done.
+    /// Returns what is decoded from that: a packet always has a mark, and client flags only with a value; text has no
+    /// marks, and does not name the operation.
     fn as_told(said: Vec<AdminAnswer>, form: Encoding) -> Vec<AdminAnswer> {
         let told = |answer| match answer {
             Answer::Done(_) if form == Encoding::Text => Answer::Done(Flags::default()),

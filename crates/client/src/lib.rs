@@ -12,21 +12,21 @@
 //! connection or opens one. Keys map to servers as in libmemcached ([`Distribution`]), so programs in any language
 //! agree on where a key is.
 //!
-//! [`Options::protocol`] chooses the protocol over sockets. By default it is the meta protocol (memcached's
-//! doc/protocol.txt), which memcached speaks from 1.6 on, or the classic text protocol with servers and proxies that
-//! do not know it. The first connection to a server finds that out with one question, and with one or two more
-//! connections where a proxy hangs up. A program that names the protocol saves this. Through the memory of a
-//! fabcached most requests are packets of the binary protocol, the rest those of the meta protocol.
+//! [`Options::protocol`] selects the protocol over sockets. The default is the meta protocol (memcached's
+//! doc/protocol.txt, 1.6 and later), or the classic text protocol with servers and proxies that do not support it.
+//! The first connection to a server finds out with one question, and with one or two more connections if a proxy
+//! closes it. Naming the protocol saves this. Through the memory of a fabcached most requests are packets of the
+//! binary protocol, the rest those of the meta protocol.
 //!
-//! A key has 1 to 250 bytes. By the meta protocol one with others than printable ASCII goes in base64, of which servers take
-//! as many: they refuse such keys of more than 186 bytes. By the text protocol a key with a space or a control character
-//! cannot be asked for ([`Failure::Key`]); by the binary one any can.
+//! A key has 1 to 250 bytes. The meta protocol encodes keys with bytes other than printable ASCII in base64, which
+//! servers limit to 250 characters: keys of more than 186 bytes are then refused. The text protocol cannot carry a
+//! key with a space or a control character ([`Failure::Key`]); the binary protocol carries any.
 //!
 //! # Calls that do not wait
 //!
-//! Those of RDMA-Memcached (D. Shankar et al., High-Performance Hybrid Key-Value Store on Modern Clusters with RDMA
-//! Interconnects and SSDs: Non-blocking Extensions, Designs, and Benefits, IPDPS 2016), with their promise about
-//! buffers, which nobody can break here: what the library still needs, it owns.
+//! The non-blocking calls of RDMA-Memcached (D. Shankar et al., High-Performance Hybrid Key-Value Store on Modern
+//! Clusters with RDMA Interconnects and SSDs: Non-blocking Extensions, Designs, and Benefits, IPDPS 2016), with their
+//! guarantee about buffers. Here no caller can violate it: the library owns what it still needs.
 //!
 //! | | returns | key and value meanwhile |
 //! | --- | --- | --- |
@@ -35,8 +35,8 @@
 //!
 //! [`Request::iset_from`] takes a value in anything at all, and drops it when the operation is over.
 //!
-//! Each is known by a [`Request`], which tells whether it is over ([`Request::test`]), waits for that
-//! ([`Request::wait`]), or is awaited. Then it can be used again without an allocation.
+//! Each has a [`Request`], which can be tested ([`Request::test`]), waited for ([`Request::wait`]) or awaited. It can
+//! then be reused without an allocation.
 //!
 //! ```no_run
 //! # use fabcache_client::{Client, Options, Outcome, Request, Ttl};
@@ -85,11 +85,12 @@
 //! or waits makes progress for all requests of that connection; without any of these nothing moves, but while a future
 //! is pending: then a thread of the connection's own sees to it, and ends soon after the last.
 //!
-//! A child of fork(2) has connections of its own: there, what was in flight has failed, and the next is sent on a new
-//! connection. That holds if no other thread was in a call meanwhile, whose locks the child would find locked.
+//! A child process of fork(2) uses its own connections: operations in flight have failed in it, and the next is sent
+//! on a new connection. This requires that no other thread was in a call during the fork, whose locks the child would
+//! find locked.
 //!
-//! When a connection breaks, or its server leaves what is first unanswered for [`Options::timeout`], all requests in
-//! flight on it fail with that error, and the next is sent on a new connection.
+//! When a connection breaks, or its server leaves the oldest request unanswered for [`Options::timeout`], all
+//! requests in flight on it fail with that error, and the next is sent on a new connection.
 //!
 //! # Errors
 //!

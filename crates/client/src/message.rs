@@ -13,7 +13,7 @@ pub enum Encoding {
     Meta,
     /// Lines of the classic text protocol.
     Text,
-    /// Packets, and nothing else.
+    /// Packets only.
     Binary,
     /// Packets, and lines of the meta protocol for what these cannot say: through memory.
     Mixed,
@@ -38,7 +38,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Another request takes the place of the last. Its key is one that the form takes.
+    /// Replaces the last request. The encoding must support its key.
     #[inline]
     pub fn write(&mut self, command: &Command<'_>, form: Encoding) {
         self.bytes.clear();
@@ -92,7 +92,7 @@ impl Message {
         if self.stores && !self.is_packet { b"\r\n" } else { b"" }
     }
 
-    /// What its answer answers, where that does not tell by itself.
+    /// Returns what its answer replies to, where the answer does not identify itself.
     #[inline]
     pub fn asked(&self) -> Option<ExpectedAnswer<'_>> {
         let (action, key) = self.text.as_ref()?;

@@ -10,7 +10,7 @@ use crate::bounds::VALUE_BYTES_MAX;
 use crate::command::{Action, Command, Initial, Mode};
 use crate::error::Failure;
 
-/// Adds the line of a request to `out`, but for its end.
+/// Appends the line of a request to `out`, without its end.
 pub fn write(command: &Command<'_>, out: &mut Vec<u8>) {
     let name = match command.action {
         Action::Get { .. } | Action::Touch(_) | Action::Look => "mg",
@@ -67,12 +67,12 @@ pub fn write(command: &Command<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Adds a flag and what it is given.
+/// Appends a flag and its argument.
 pub fn word(out: &mut Vec<u8>, flag: &str, given: impl std::fmt::Display) {
     write!(out, " {flag}{given}").expect("memory takes all");
 }
 
-/// Nothing in the key could be taken for the end of it: it need not go in base64.
+/// Returns whether the key can be sent as it is, without base64: no byte could end it.
 #[inline]
 pub fn is_plain(key: &[u8]) -> bool {
     key.iter().fold(true, |all, byte| all & (0x21..0x7f).contains(byte))

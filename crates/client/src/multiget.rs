@@ -20,10 +20,10 @@ pub fn ask<K: AsRef<[u8]>>(connection: &mut Connection, keys: &[K], wanted: &[us
     connection.send([&request])
 }
 
-/// Reads what was asked for first, then asks for the rest.
+/// Reads the answers to the first keys, then requests the rest.
 ///
 /// # Errors
-/// A key was refused, or is one that the server's protocol cannot carry, and all others were read; or as for
+/// A key was refused, or the server's protocol cannot carry it, and all others were read; or as for
 /// [`Connection::answer`].
 pub fn read<K: AsRef<[u8]>>(
     connection: &mut Connection,
@@ -45,7 +45,7 @@ pub fn read<K: AsRef<[u8]>>(
             read_marked(connection, numbers, &mut value, &mut take)
         };
         match read {
-            // Others are answered behind it.
+            // The answers to other keys follow.
             Err(failure) if !failure.breaks() && !connection.is_unsure() => refused = Err(failure),
             read => read?,
         }
@@ -93,7 +93,7 @@ fn read_marked(
     loop {
         match connection.answer(None, value) {
             Ok(Answer::NoOp) => return refused,
-            // Others are answered behind it.
+            // The answers to other keys follow.
             Err(Failure::Refused(why)) => refused = Err(Failure::Refused(why)),
             Err(failure) => return Err(failure),
             Ok(Answer::Value(flags)) => {
@@ -106,7 +106,7 @@ fn read_marked(
     }
 }
 
-/// Values come with their keys, in the order in which they were asked for, or any other.
+/// Values come with their keys, in the order requested or any other.
 fn read_text<K: AsRef<[u8]>>(
     connection: &mut Connection,
     keys: &[K],

@@ -1,4 +1,4 @@
-//! One operation in flight, and where its request object finds what it came to.
+//! One operation in flight, and the slot of its request object that receives the result.
 //!
 //! ```text
 //!   idle --issue--> in flight --answer or failure--> over --taken--> idle
@@ -27,17 +27,17 @@ pub struct Operation {
     pub value: Vec<u8>,
     /// A copy of a value that stayed with the caller.
     pub copy: Vec<u8>,
-    /// A value that is in something else than a `Vec`.
+    /// A value that is not in a `Vec`.
     pub held: Option<OwnedPayload>,
     /// A value in registered memory.
     pub lent: Option<LentBuffer>,
     /// What follows the request.
     pub payload: Payload,
-    /// Who asked.
+    /// Receives the result.
     pub slot: Arc<OperationSlot>,
     /// The mark of its answer.
     pub opaque: u32,
-    /// It is to be known when it is over.
+    /// The time of its completion is to be recorded.
     pub is_timed: bool,
 }
 
@@ -50,9 +50,9 @@ pub enum Payload {
     Value,
     /// The copy.
     Copy,
-    /// What is held.
+    /// The owned value.
     Owned,
-    /// What is lent, if the stream takes it so.
+    /// The lent value, if the stream accepts it so.
     Lent,
     /// Nothing any more: all was sent at once.
     Sent,
@@ -74,7 +74,7 @@ impl OwnedPayload {
 }
 
 impl Operation {
-    /// What is sent, in order.
+    /// Returns the parts to send, in order.
     pub fn parts(&self) -> [&[u8]; 3] {
         match self.payload {
             Payload::None | Payload::Sent => [self.message.as_bytes(), b"", b""],
@@ -105,11 +105,11 @@ pub struct OperationSlot(Mutex<State>);
 /// The state of a slot.
 #[derive(Debug, Default)]
 pub struct State {
-    /// What the operation came to, until it is taken.
+    /// The result, until it is taken.
     pub over: Option<CompletedOperation>,
     /// The memory of the last operation's request and copy, for the next.
     pub spare: (Message, Vec<u8>),
-    /// Told when it is over.
+    /// Woken at completion.
     pub waker: Option<Waker>,
     /// The connection counts it among those for which it is driven.
     pub is_awaited: bool,
@@ -122,11 +122,11 @@ pub struct CompletedOperation {
     pub key: Vec<u8>,
     /// The caller's value, or the one that was found.
     pub value: Vec<u8>,
-    /// What was lent.
+    /// The value that was lent.
     pub lent: Option<LentBuffer>,
     /// The answer.
     pub result: Result<Answer, Failure>,
-    /// When it was over, if that is to be known.
+    /// When it completed, if that is recorded.
     pub at: Option<Instant>,
 }
 
@@ -143,10 +143,10 @@ impl OperationSlot {
 }
 
 impl Operation {
-    /// It has come to this. Returns whom to tell, and whether the connection was driven for it.
+    /// Stores the result. Returns the waker to wake, and whether the connection was driven for it.
     pub fn end(mut self, result: Result<Answer, Failure>) -> (Option<Waker>, bool) {
         if self.payload == Payload::None && !matches!(result, Ok(Answer::Value(_))) {
-            // What has come of a value that never came to its end.
+            // The received part of an incomplete value.
             self.value.clear();
         }
         self.copy.clear();

@@ -10,18 +10,19 @@ use crate::distribution::Distribution;
 pub struct Options {
     /// How keys are mapped to servers.
     pub distribution: Distribution,
-    /// How long connecting may take. Over the fabric, where threads wait for a connection that another makes, as long again.
+    /// The connect timeout. Over the fabric, threads that wait for another thread's connection wait up to twice as
+    /// long.
     pub connect_timeout: Duration,
-    /// How long a call may take, for each server that it asks. A get over the fabric that nobody answers takes half as long
-    /// again: it tries to read first.
+    /// The timeout of a call for each server that it asks. An unanswered GET over the fabric takes up to half as long
+    /// again, because it first tries to read.
     pub timeout: Duration,
-    /// After so many failures one after the other a server is down …
+    /// After this many consecutive failures a server counts as down …
     pub failures_max: u32,
-    /// … for so long.
+    /// … for this long.
     pub retry_after: Duration,
-    /// Keys of a server that is down belong to the others meanwhile. Otherwise calls for them fail at once.
+    /// The other servers take over the keys of a server that is down. Otherwise calls for its keys fail at once.
     pub auto_eject: bool,
-    /// What is spoken over sockets.
+    /// The protocol over sockets.
     pub protocol: Protocol,
     /// The user name and password, for servers whose clients authenticate: by the text protocol (`-Y`), or with
     /// [`Protocol::Binary`] by SASL PLAIN (`-S`).
@@ -48,12 +49,12 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// What is spoken with servers over sockets. Through shared memory it makes no difference.
+/// The protocol over sockets. It does not concern shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// The meta protocol, or the text protocol with servers that do not know it: old servers answer the first
-    /// question with an error, and proxies close the connection. The first connection to a server asks, and again
-    /// after the server failed.
+    /// The meta protocol, or the text protocol with servers that do not support it: old servers answer the first
+    /// question with an error, and proxies close the connection. The first connection to a server asks, and the first
+    /// after a failure asks again.
     #[default]
     Auto,
     /// The meta protocol, which any memcached from 1.6 on takes.
@@ -61,16 +62,16 @@ pub enum Protocol {
     /// The binary protocol. A time beyond the year 2106 is that year's, [`crate::Client::contains`] moves the value all the
     /// same, and [`crate::Client::verbosity`] is refused.
     Binary,
-    /// The text protocol. It takes no key with spaces or control characters ([`crate::Failure::Key`]), and times beyond
-    /// January 2038 are then. [`crate::Client::contains`] moves the value all the same, and [`crate::Client::incr_or_set`]
-    /// takes more than one request.
+    /// The text protocol. It cannot carry keys with spaces or control characters ([`crate::Failure::Key`]), and
+    /// limits times to January 2038. [`crate::Client::contains`] transfers the value, and
+    /// [`crate::Client::incr_or_set`] takes more than one request.
     Text,
 }
 
 /// Whether to ask servers of this host for their memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SharedMemory {
-    /// Where they share it; else the socket does.
+    /// Use it if the server offers it; else the socket.
     #[default]
     Offered,
     /// It must be shared: otherwise calls fail, and say why.
@@ -79,36 +80,38 @@ pub enum SharedMemory {
     Never,
 }
 
-/// The fabric: what of it is used with servers whose addresses begin with `fab://`. Others are never asked for it.
+/// How the client uses servers whose addresses begin with `fab://`. Others are never asked for the fabric.
 ///
-/// Each connection has an endpoint: over `tcp;ofi_rxm` libfabric takes some 90 MB for each, and the system about 60 ms to give that
-/// memory. They are opened one after the other, and calls take those that others have done with meanwhile, so there are fewer
-/// than threads unless calls take long. Reads have one more, which the first get opens. Less than half of the memory will do where the program's environment has
-/// `FI_OFI_RXM_USE_SRX=1`, `FI_OFI_RXM_MSG_TX_SIZE=64` and `FI_OFI_RXM_MSG_RX_SIZE=64`; calls that do not wait share one connection.
+/// Each connection has an endpoint. Over `tcp;ofi_rxm` libfabric takes some 90 MB for each, and the system about 60
+/// ms to provide that memory. Endpoints are opened one after the other, and calls reuse idle ones, so there are fewer
+/// than threads unless calls take long. Reads have one more, which the first GET opens. With `FI_OFI_RXM_USE_SRX=1`,
+/// `FI_OFI_RXM_MSG_TX_SIZE=64` and `FI_OFI_RXM_MSG_RX_SIZE=64` in the environment an endpoint takes less than half
+/// the memory. Non-blocking calls share one connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fabric {
     /// How values are got.
     pub mode: FabricMode,
-    /// Only this provider of libfabric, as `verbs;ofi_rxm`. Otherwise the server's; a server that has another one is told as
-    /// an error.
+    /// The provider of libfabric, such as `verbs;ofi_rxm`; default: the server's. A server with another provider is
+    /// reported as an error.
     pub provider: Option<String>,
     /// Only this device or network interface, as `mlx5_0` or `eth0`, or an address of it.
     pub interface: Option<String>,
-    /// Where the fabric is not to be had, or nothing gets through within [`Options::timeout`], TCP serves instead, and
-    /// [`crate::Transport::InsteadOfFabric`] says why. A connection stays what it was made. Otherwise calls fail, and say so.
+    /// If the fabric is not available, or no message gets through within [`Options::timeout`], use TCP instead;
+    /// [`crate::Transport::InsteadOfFabric`] says why. A connection keeps its transport. Otherwise calls fail with
+    /// that reason.
     pub or_tcp: bool,
 }
 
 /// How values are got over the fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FabricMode {
-    /// As has taken less time lately, which is found out apart for gets one by one, for windows of those that do not wait, and
-    /// for many keys in a call; by requests, where the provider needs the server's help with reads.
+    /// Whichever was faster recently, measured separately for single GETs, for windows of non-blocking GETs and for
+    /// multigets; requests if the provider needs the server's help with reads.
     #[default]
     Auto,
-    /// They are read from the server's memory, without the server. It is asked for what cannot be told so.
+    /// Reads from the server's memory, without its CPU. Requests only for what reads cannot decide.
     OneSided,
-    /// The server is asked.
+    /// Requests to the server.
     Request,
 }
 

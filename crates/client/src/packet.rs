@@ -1,5 +1,5 @@
-//! Requests and answers as packets of the binary protocol ([`fabcache_protocol::binary`]): through memory, where neither
-//! end need make or read a line, and over sockets to servers that are to be spoken to so.
+//! Requests and answers as packets of the binary protocol ([`fabcache_protocol::binary`]): through shared memory,
+//! where neither end has to format or parse text, and over sockets to servers for which this protocol is selected.
 
 use fabcache_protocol::binary::{HEADER, REQUEST, RESPONSE, opcode, status};
 
@@ -8,7 +8,7 @@ use crate::bounds::{LINE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::command::{Action, Command, Initial, Mode};
 use crate::error::Failure;
 
-/// Bytes of the longest extras, but for those of [`arithmetic`].
+/// Bytes of the longest extras, except those of [`arithmetic`].
 const EXTRAS_BYTES_MAX: usize = 8;
 /// Reads a key, and answers only if it is there.
 const GET_QUIETLY: u8 = 0x09;
@@ -66,7 +66,7 @@ impl Shape {
                 };
                 Some(Shape { value_len: len, ..shape })
             }
-            // Their answers are others, and they need not be fast.
+            // Their answers differ, and they need not be fast.
             Action::Arithmetic { .. } | Action::Look => None,
         }
     }
@@ -97,7 +97,7 @@ fn put(code: u8, extras: &[u8], key: &[u8], value_len: usize, cas: u64, out: &mu
     out.extend_from_slice(key);
 }
 
-/// Adds the packet of any request to `out`, up to its value: what a packet cannot say is said as nearly as it can.
+/// Appends the packet of any request to `out`, up to its value; an approximation where packets lack a feature.
 pub fn write_any(command: &Command<'_>, out: &mut Vec<u8>) {
     let action = match command.action {
         Action::Arithmetic { decrement, delta, initial } => {
@@ -147,7 +147,7 @@ pub fn no_op(out: &mut Vec<u8>) {
     put(opcode::NOOP, b"", b"", 0, 0, out);
 }
 
-/// A request that is not about a key: with what stands in a key's place, and a value.
+/// Returns a request without a key, with the contents of the key field and a value.
 pub fn order(order: AdminCommand<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     match order {
@@ -179,7 +179,7 @@ pub fn order(order: AdminCommand<'_>) -> Vec<u8> {
 /// A request that is not about a key.
 #[derive(Clone, Copy, Debug)]
 pub enum AdminCommand<'a> {
-    /// Forget everything, after so many seconds.
+    /// Invalidate all items after this many seconds.
     Flush(u32),
     /// Say its version.
     Version,
@@ -205,9 +205,9 @@ pub enum AdminCommand<'a> {
 /// The answer to an [`AdminCommand`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct AdminAnswer<'a> {
-    /// What stands in a key's place.
+    /// The key field.
     pub key: &'a [u8],
-    /// What is said.
+    /// The value.
     pub value: &'a [u8],
 }
 
@@ -337,7 +337,7 @@ mod tests {
         ]
     }
 
-    /// What only lines say, or say in other words.
+    /// Replaces what only lines express, or express differently.
     fn in_a_packets_words(command: fabcache_protocol::Command<'_>) -> fabcache_protocol::Command<'_> {
         use fabcache_protocol::{Command::*, Exptime, Get, Store, StoreMode, Touch};
         match command {
@@ -409,7 +409,7 @@ mod tests {
             (Action::Touch(far), HEADER..HEADER + 4),
             (Action::Get { touch: Some(far) }, HEADER..HEADER + 4),
             (Action::Store { mode: Mode::Set, len: 0, exptime: far, flags: 0 }, HEADER + 4..HEADER + 8),
-            // The largest time of all would say that nothing is to be stored.
+            // The largest time would mean that nothing is stored.
             (
                 Action::Arithmetic {
                     decrement: false,

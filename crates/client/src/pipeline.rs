@@ -1,13 +1,13 @@
 //! One connection with many operations in flight, shared by all threads that ask without waiting.
 //!
-//! Its state is behind one lock, held to send and to receive what is possible at once, never while a thread waits.
-//! Whoever issues, tests or waits makes progress for all. Threads that wait: the first is the leader, which waits for
-//! the stream without the lock, and from then on is the only one to receive, so that it never waits for what another
-//! took. The others wait for the leader, which tells them after each of its turns, and when it leaves one of them takes
-//! its place. Where futures wait, a thread of the connection's own does as one that waits: the driver.
+//! Its state is behind one lock, held to send and to receive what is possible without waiting. A thread that issues,
+//! tests or waits makes progress for all. The first waiting thread is the leader: it waits for the stream without the
+//! lock, and only it receives from then on, so that it never waits for bytes that another thread took. The other
+//! threads wait for the leader, which notifies them after each turn; when it leaves, one of them takes its place. For
+//! futures, a thread of the connection waits: the driver.
 //!
-//! Answers come in the order of the requests, as the protocols promise, and are marked with the request's number, or in the
-//! text protocol name the key of a value: one that is not the next is a broken connection, and that ends all operations in
+//! Answers arrive in the order of the requests, as the protocols promise, and carry the request's number, or in the
+//! text protocol the key of a value. An answer out of order means a broken connection, and ends all operations in
 //! flight with the same failure.
 
 use std::collections::VecDeque;
@@ -50,7 +50,7 @@ pub struct Pipeline {
     server: Weak<dyn Observer>,
     /// The server's address.
     name: String,
-    /// How long the server may leave what is asked for first unanswered.
+    /// How long the server may leave the oldest request unanswered.
     timeout: Duration,
     /// The encoding that the server accepts.
     form: Encoding,
@@ -79,23 +79,23 @@ struct State {
     /// The condition that the leader waits for, while there is a leader.
     leader: Option<Until>,
     followers: usize,
-    /// Operations in flight for which futures wait.
+    /// Operations in flight that futures await.
     awaited: usize,
     has_driver: bool,
     /// To be woken once the lock is free.
     wakers: Vec<Waker>,
-    /// What it came to: nothing is in flight any more, and nothing will be.
+    /// The failure of the connection: nothing is or will be in flight.
     broken: Option<Failure>,
     /// An answer has arrived since the server was last notified of one.
     was_answered: bool,
     /// See [`Server::storing`].
     storing: Arc<AtomicUsize>,
-    /// Where a value would go that nobody asked for.
+    /// Receives an unrequested value.
     unasked: Vec<u8>,
 }
 
 impl Pipeline {
-    /// Over a stream to a server of which nothing was asked yet.
+    /// Returns a pipeline over a stream on which nothing was sent yet.
     ///
     /// # Errors
     /// The system's.
@@ -144,12 +144,12 @@ impl Pipeline {
         self.form
     }
 
-    /// The failure, told with the server's name.
+    /// Returns the failure with the server's name.
     pub fn error(&self, failure: Failure) -> Error {
         Error::Server { server: self.name.clone(), failure }
     }
 
-    /// The server answered then what was asked for as the faster way; the value has so many bytes if there is one.
+    /// Records the latency of a request that was chosen as the faster path, and the length of the value found.
     pub fn note_time(&self, sample: LatencySample, ended: Instant, value_bytes: Option<usize>) {
         if let Some(server) = self.server.upgrade() {
             server.note_time(sample, ended, value_bytes);
@@ -166,9 +166,9 @@ impl Pipeline {
         state.input.is_empty() && (is_trusted || is_quiet(&mut *state.stream, &mut state.unasked))
     }
 
-    /// Puts an operation in flight, and sends what can be sent at once; of a stream that gathers, once there are some, or
-    /// somebody wants to know what one came to. `borrowed` is a value that is copied as far as need be. Where too many are
-    /// in flight, waits until one is over.
+    /// Adds an operation, and sends what can be sent without waiting; a stream that gathers sends once there are
+    /// several, or a caller asks for a result. `borrowed` is a value that is copied only as far as necessary. Waits
+    /// if too many operations are in flight.
     pub fn issue(&self, mut operation: Operation, borrowed: Option<&[u8]>) {
         let mut state = self.wait_until(|state| state.operations.len() < REQUESTS_IN_FLIGHT_MAX);
         if let Some(failure) = &state.broken {
@@ -196,7 +196,7 @@ impl Pipeline {
         self.leave(state);
     }
 
-    /// Sends what was gathered: nobody will ask for it.
+    /// Sends gathered requests whose results will not be asked for.
     pub fn send_gathered(&self) {
         if !self.gathers {
             return;
@@ -223,10 +223,11 @@ impl Pipeline {
         self.leave(state);
     }
 
-    /// Makes progress without waiting; if the operation is not over then, the waker is told when it is. Returns whether
-    /// it is over.
+    /// Makes progress without waiting. If the operation has not completed then, the waker is woken when it does.
+    /// Returns whether it has completed.
     pub fn watch(self: &Arc<Self>, slot: &OperationSlot, waker: &Waker) -> bool {
-        // Cloned before the locks are taken, and what it replaces is dropped behind them: both may be anybody's code.
+        // The waker is cloned before the locks are taken, and a replaced one dropped after they are released: both
+        // may run the caller's code.
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         self.advance(&mut state);
@@ -280,7 +281,7 @@ impl Pipeline {
         }
     }
 
-    /// Makes progress, and waits where none is to be had, until it is broken or `done`.
+    /// Makes progress, waiting if necessary, until the connection is broken or `done` holds.
     fn wait_until(&self, done: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         if state.broken.is_some() || done(&state) {
@@ -322,7 +323,7 @@ impl Pipeline {
         state
     }
 
-    /// Sends and receives what is possible now.
+    /// Sends and receives what is possible without waiting.
     fn advance(&self, state: &mut State) {
         if state.broken.is_some() {
             return;
@@ -343,7 +344,7 @@ impl Pipeline {
         self.notify_server(state);
     }
 
-    /// The leader is to wait for something else, or no more.
+    /// Wakes the leader, because it must wait for something else or not at all.
     fn wake_leader(&self, state: &State) {
         let is_wrong = |until: Until| state.broken.is_some() || !until.covers(state.until());
         if state.leader.is_some_and(is_wrong) {
@@ -368,7 +369,7 @@ impl Pipeline {
         state
     }
 
-    /// Lets go of the lock, and another thread lead.
+    /// Releases the lock, and lets another thread lead.
     fn leave(&self, mut state: MutexGuard<'_, State>) {
         self.notify_server(&mut state);
         let state = self.wake(state);
@@ -399,32 +400,32 @@ impl Drop for State {
         if self.broken.is_none() && self.process.is_current() && self.unsent < self.operations.len() {
             let _ = self.send();
         }
-        // Nobody waits for these any more, nor will they be known to have been done.
+        // No caller waits for these, and their results will never be known.
         let storing = self.operations.iter().filter(|operation| operation.payload != Payload::None).count();
         self.storing.fetch_sub(storing, Ordering::Release);
     }
 }
 
 impl State {
-    /// What is to be waited for.
+    /// Returns what to wait for.
     fn until(&self) -> Until {
         if self.unsent == self.operations.len() {
             Until::Arrived
         } else if self.unsent == 0 {
-            // A refusal may come before all was sent, but is read behind it.
+            // A refusal may arrive before everything is sent, but is read afterwards.
             Until::CanSend
         } else {
             Until::Either
         }
     }
 
-    /// Threads or futures wait for what it has in flight.
+    /// Returns whether threads or futures wait for operations in flight.
     fn is_waited_for(&self) -> bool {
         self.leader.is_some() || self.followers > 0 || self.awaited > 0
     }
 
-    /// An operation of so many bytes, and a value beside, can wait for others before it is sent: an answer is on its way, and
-    /// they are few.
+    /// Returns whether an operation of so many bytes, and a value, can wait for others before it is sent: an answer
+    /// is outstanding, and little is gathered.
     fn holds(&self, bytes: usize, borrowed: Option<&[u8]>) -> bool {
         let held = self.operations.range(self.unsent..);
         let bytes = bytes + borrowed.map_or(0, <[u8]>::len);
@@ -433,7 +434,7 @@ impl State {
             && held.map(Operation::len).sum::<usize>() + bytes <= BYTES_GATHERED_MAX
     }
 
-    /// Queues an operation that is sent with others.
+    /// Queues an operation to be sent with others.
     fn hold(&mut self, mut operation: Operation, borrowed: Option<&[u8]>) {
         if let Some(value) = borrowed {
             operation.payload = Payload::Copy;
@@ -449,7 +450,7 @@ impl State {
         self.operations.push_back(operation);
     }
 
-    /// Queues an operation. Of a borrowed value what can be sent at once is not copied.
+    /// Queues an operation. Of a borrowed value, the part that can be sent without waiting is not copied.
     fn push(&mut self, mut operation: Operation, borrowed: Option<&[u8]>) -> Result<(), Failure> {
         let mut sent = Ok(0);
         if let Some(value) = borrowed {
@@ -472,7 +473,7 @@ impl State {
         Ok(())
     }
 
-    /// Sends what can be sent now.
+    /// Sends what is possible now.
     fn send(&mut self) -> Result<(), Failure> {
         for _ in 0..TURNS_AT_ONCE {
             if self.unsent == self.operations.len() {
@@ -510,7 +511,8 @@ impl State {
         })
     }
 
-    /// Sends what can be sent now of the next operations, up to one that may have something to lend: how many bytes.
+    /// Sends what is possible now of the next operations, up to one with a value to lend. Returns the number of
+    /// bytes.
     fn send_parts(&mut self) -> Result<usize, Failure> {
         let mut parts = [IoSlice::new(&[]); 3 * OPERATIONS_SENT_AT_ONCE];
         let (mut count, mut before) = (0, self.sent);
@@ -528,7 +530,7 @@ impl State {
         Ok(self.stream.send(&parts[..count])?)
     }
 
-    /// Receives what has arrived, and ends the operations that it answers. Whether there may be more.
+    /// Receives what has arrived, and completes the operations that it answers. Returns whether there may be more.
     fn receive(&mut self) -> Result<bool, Failure> {
         self.take_answers()?;
         for _ in 0..TURNS_AT_ONCE {
@@ -579,8 +581,7 @@ impl State {
         self.wakers.extend(waker);
     }
 
-    /// Ends with their answers the operations whose answers have come before sending failed, and all others with this
-    /// failure.
+    /// After a failed send: completes the operations whose answers have arrived, and all others with this failure.
     fn fail_to_send(&mut self, failure: Failure) {
         while let Ok(true) = self.receive() {}
         self.fail(failure);
@@ -595,8 +596,8 @@ impl State {
     }
 }
 
-/// What an operation's answer answers, where that does not tell by itself, and where its value goes: what the caller wants
-/// stored is not written over.
+/// Returns what an operation's answer replies to, where it does not identify itself, and where its value goes: the
+/// value that the caller wants stored is not overwritten.
 fn awaited<'a>(
     operation: &'a mut Operation,
     unasked: &'a mut Vec<u8>,

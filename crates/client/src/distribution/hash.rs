@@ -1,12 +1,12 @@
 //! Hashes of keys and of servers' names.
 //!
-//! Each is the published one but for how libmemcached starts it, shortens it, or takes bytes beyond ASCII.
+//! Each is the published hash except for how libmemcached seeds or truncates it, or handles bytes beyond ASCII.
 
 use md5::{Digest, Md5};
 
-/// The hash of a key, and of the names of servers on a ring: `MEMCACHED_BEHAVIOR_HASH`.
+/// The hash of keys, and of server names on a ring: `MEMCACHED_BEHAVIOR_HASH`.
 ///
-/// libmemcached has two more, which Debian's refuses: `MEMCACHED_HASH_HSIEH`, compiled only if that is asked for, and
+/// libmemcached has two more, which Debian's package refuses: `MEMCACHED_HASH_HSIEH`, compiled only on request, and
 /// `MEMCACHED_HASH_CUSTOM`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Hash {

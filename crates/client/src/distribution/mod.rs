@@ -16,8 +16,8 @@
 //! | [`Placement::Random`] | `RANDOM` |
 //! | [`Placement::Buckets`] | `VIRTUAL_BUCKET`, `memcached_bucket_set` |
 //!
-//! `KETAMA_HASH` is not among them: libmemcached stores it, and makes a ring's points with `HASH`, or with MD5 where weights
-//! count.
+//! `KETAMA_HASH` is not in the table: libmemcached stores it, but computes a ring's points with `HASH`, or with MD5
+//! if weights apply.
 //!
 //! tests/distribution.rs compares all of it but chance with libmemcached, key by key.
 
@@ -36,14 +36,14 @@ use ring::Ring;
 /// How keys are mapped to servers.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Distribution {
-    /// The hash modulo the number of servers: another server, and nearly all keys move.
+    /// The hash modulo the number of servers: adding a server moves nearly all keys.
     #[default]
     Modula,
-    /// Consistent hashing: another server takes over its share alone. Weights count as soon as one is not 1.
+    /// Consistent hashing: a new server takes over only its share. Weights apply as soon as one differs from 1.
     Ketama,
-    /// The same with weights, and with MD5 for the keys, as other ketama clients have it.
+    /// Consistent hashing with weights, and with MD5 for the keys, as other ketama clients use.
     KetamaWeighted,
-    /// Any other way that libmemcached knows.
+    /// Any other distribution of libmemcached.
     Custom(Hashing),
 }
 
@@ -63,11 +63,11 @@ pub struct Hashing {
     pub hash: Hash,
     /// What the hash means.
     pub placement: Placement,
-    /// So many bytes at a key's start are not hashed. libmemcached hashes its namespace, which it puts before each key,
-    /// with `MEMCACHED_BEHAVIOR_HASH_WITH_PREFIX_KEY` only.
+    /// The number of bytes at a key's start that are not hashed. libmemcached hashes its namespace, a prefix of each
+    /// key, only with `MEMCACHED_BEHAVIOR_HASH_WITH_PREFIX_KEY`.
     pub namespace_bytes: usize,
-    /// Servers are taken in the order of host and port rather than as they are given: `MEMCACHED_BEHAVIOR_SORT_HOSTS`.
-    /// [`Placement::Buckets`] numbers them in that order, all else as they are given.
+    /// Servers are sorted by host and port: `MEMCACHED_BEHAVIOR_SORT_HOSTS`. [`Placement::Buckets`] numbers them in
+    /// that order, everything else in the order given.
     pub sort_hosts: bool,
 }
 
@@ -77,7 +77,7 @@ pub enum Placement {
     /// Modulo the number of servers, it is a server's number.
     #[default]
     Modula,
-    /// It belongs to the next point of a server on a ring: consistent hashing.
+    /// The key belongs to the next server point on a ring: consistent hashing.
     Ring {
         /// The servers' names on it.
         names: Names,
@@ -123,7 +123,7 @@ impl From<&Distribution> for Hashing {
 }
 
 impl Distribution {
-    /// The first number in [`Placement::Buckets`] that is not one of so many servers'.
+    /// Returns the first number in [`Placement::Buckets`] that does not name one of `servers` servers.
     pub(crate) fn unknown_server(&self, servers: usize) -> Option<u32> {
         let Distribution::Custom(Hashing { placement: Placement::Buckets(buckets), .. }) = self else {
             return None;
@@ -163,8 +163,8 @@ impl Mapping {
         Mapping::with_points(distribution, servers, includes, |name| hash.of(name))
     }
 
-    /// The same where a hash that this library does not have gives servers of one weight their places on a ring. Keys are to be
-    /// hashed by the caller ([`Mapping::server_at`]).
+    /// As above, for a hash that this library does not have, and servers of equal weight. The caller hashes keys
+    /// ([`Mapping::server_at`]).
     pub fn with_points(
         distribution: &Distribution,
         servers: &[Address],
@@ -184,7 +184,7 @@ impl Mapping {
             Placement::Random => Table::Random,
             Placement::Ring { names, weights } => {
                 let by_weight = match weights {
-                    // Also of those left out: otherwise all keys would move as such a one leaves.
+                    // Servers that are left out count as well: otherwise all keys would move when one leaves.
                     Weights::Heard => servers.iter().any(|server| server.weight != 1),
                     Weights::Always => true,
                     Weights::Never => false,
@@ -221,7 +221,7 @@ impl Mapping {
             }
             Table::Ring(ring) => ring.server_at(hash),
             Table::Random => {
-                // Each state's keys differ from all others'.
+                // Each state hashes differently.
                 let any = RandomState::new().hash_one(hash) as usize;
                 Some(self.servers[any.checked_rem(self.servers.len())?])
             }

@@ -3,14 +3,14 @@
 use super::hash;
 use crate::address::{Address, DEFAULT_PORT};
 
-/// Points of each server where all weigh the same.
+/// Points of each server if all weights are equal.
 const POINTS_OF_EQUALS: u32 = 100;
 /// Points of a server of mean weight.
 const POINTS_BY_WEIGHT: f32 = 160.0;
 /// Points that one digest makes.
 const POINTS_OF_DIGEST: f32 = 4.0;
 
-/// The names of servers on a ring.
+/// The naming scheme of servers on a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Names {
     /// The host, and its port if that is not memcached's.
@@ -38,7 +38,7 @@ impl Names {
 }
 
 impl Ring {
-    /// Servers of the same weight, each with its number, with points by this hash.
+    /// Returns the ring of servers with equal weights, each with its number, with points by this hash.
     pub fn of_equals(servers: &[(&Address, usize)], names: Names, hash: impl Fn(&[u8]) -> u32) -> Ring {
         let points = servers.iter().flat_map(|(address, server)| {
             let name = names.of(address);
@@ -49,7 +49,8 @@ impl Ring {
         Ring::of(points.collect())
     }
 
-    /// Servers with as many points as they weigh. These are made with MD5, whatever hashes the keys.
+    /// Returns the ring of servers with points in proportion to their weights. The points are computed with MD5,
+    /// whatever hashes the keys.
     pub fn by_weight(servers: &[(&Address, usize)], names: Names) -> Ring {
         let total: u64 = servers.iter().map(|(address, _)| u64::from(address.weight)).sum();
         let mut points = Vec::new();
@@ -75,8 +76,8 @@ impl Ring {
     }
 }
 
-/// How many digests a server's points take. libmemcached computes it in single precision and in this order, which
-/// decides whether 25 servers of the same weight have 40 each, or 39.
+/// Returns the number of digests of a server's points. libmemcached computes it in single precision and in this
+/// order, which decides whether 25 servers of equal weight have 40 or 39 each.
 fn digests_of(weight: u32, total: u64, servers: usize) -> u32 {
     let part = weight as f32 / total as f32;
     (part * POINTS_BY_WEIGHT / POINTS_OF_DIGEST * servers as f32 + 1e-10).floor() as u32

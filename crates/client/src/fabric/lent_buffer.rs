@@ -62,13 +62,13 @@ pub struct LentBuffer {
 }
 
 impl LentBuffer {
-    /// A part of registered memory; none: what is in `other`.
+    /// Returns a buffer whose value is a range of registered memory, or else in `other`.
     pub fn new(within: Option<(CallerMemory, Range<usize>)>, other: Vec<u8>) -> LentBuffer {
         let (memory, value) = within.map_or((None, 0..0), |(memory, value)| (Some(memory), value));
         LentBuffer { memory, value, other, is_refused: false }
     }
 
-    /// What is sent.
+    /// Returns the value.
     pub fn bytes(&self) -> &[u8] {
         match &self.memory {
             Some(memory) => memory.get(self.value.clone()).unwrap_or_default(),
@@ -76,7 +76,7 @@ impl LentBuffer {
         }
     }
 
-    /// For servers to read that are reached by this domain; none if it is to be copied.
+    /// Makes the value readable for servers that this domain reaches; `None` if it must be copied.
     pub fn show(&mut self, domain: &Arc<Domain>) -> Option<(LentMemory, Arc<ReadableMemory>)> {
         let shown = match self.memory.take()? {
             CallerMemory::Readable(shown) => shown,
@@ -87,7 +87,7 @@ impl LentBuffer {
             CallerMemory::Exclusive(memory) => match memory.show(domain) {
                 Ok(shown) => Arc::new(shown),
                 Err((memory, _)) => {
-                    // It is asked for once: if there were room only later, a part would have been copied.
+                    // Decided once: if memory becomes available later, a part would already have been copied.
                     (self.memory, self.is_refused) = (Some(CallerMemory::Exclusive(memory)), true);
                     return None;
                 }

@@ -1,4 +1,4 @@
-//! Links that have ended at this end, while their servers may not know.
+//! Links that this client has closed but whose servers may not know it.
 //!
 //! With some providers a server writes to this process's memory by address, whatever lies there now: with shm the
 //! kernel copies without a check. So a link's memory must not go back to the program before the server has stopped
@@ -45,7 +45,7 @@ pub fn keep(link: ForkGuard<Link>, socket: Arc<socket2::Socket>) {
     }
 }
 
-/// Lets go of those whose servers have ended them. Whether there may be one more.
+/// Drops the links that their servers have closed. Returns whether another link may linger.
 pub fn has_room() -> bool {
     let mut kept = kept();
     let ended: Vec<Kept> = kept.extract_if(.., |kept| has_ended(&kept.socket)).collect();
@@ -55,7 +55,7 @@ pub fn has_room() -> bool {
     has_room
 }
 
-/// The server has closed its end, or is gone.
+/// The server has closed its socket or exited.
 fn has_ended(socket: &socket2::Socket) -> bool {
     let mut doorbells = [0; 64];
     loop {

@@ -23,7 +23,7 @@ use crate::bounds::{
 };
 use crate::stream::{Lending, Until};
 
-/// An end that no server knows yet.
+/// An endpoint that no server knows yet.
 #[derive(Debug)]
 pub struct End {
     /// What messages to it begin with.
@@ -103,16 +103,17 @@ pub struct Link {
     unposted: Option<Buffer>,
     /// Where a message is made that need not be kept until it is sent.
     scratch: Box<[u8]>,
-    /// The provider takes nothing more since this moment, as long as it does not know the server's end; and how often.
+    /// Since when, and how often, the provider has refused operations; it does so until it knows the server's
+    /// endpoint.
     refused: Option<(Instant, u32)>,
     /// Bytes that [`Link::send`] did not take.
     unsent: usize,
     pub doorbells: ClientDoorbells,
-    /// Nothing has come in so many short sleeps.
+    /// Short sleeps without a completion.
     pub naps: u32,
     /// The last that went was sent, not received: the server may owe an answer.
     is_owed: bool,
-    /// Somebody sleeps, and is to be woken when something has come.
+    /// A thread sleeps and must be woken when something arrives.
     pub is_asleep: bool,
     broken: Option<(ErrorKind, String)>,
 }
@@ -162,7 +163,7 @@ impl Link {
 
     // ---- getting on ----
 
-    /// Takes in what has come, and sends what is to be told.
+    /// Handles what has arrived, and sends credits and acknowledgements.
     ///
     /// # Errors
     /// The link is broken.
@@ -183,7 +184,7 @@ impl Link {
                 (Kind::Received, Ok(len)) => self.end.arrived(buffer, len).map_err(Fault::from),
                 _ => Ok(()),
             };
-            // The others give their buffers back all the same.
+            // The others return their buffers nevertheless.
             taken = taken.and(done);
         }
         self.ended = ended;
@@ -197,7 +198,7 @@ impl Link {
         self.tell()
     }
 
-    /// Sends what the server is to be told, as far as that can be.
+    /// Sends credits and acknowledgements, as far as possible.
     fn tell(&mut self) -> Result<(), Fault> {
         if !self.repost()? {
             return Ok(());
@@ -248,7 +249,7 @@ impl Link {
                 let times = self.refused.map_or(0, |(_, times)| times + 1);
                 let now = Instant::now();
                 self.refused = Some((now, times));
-                // The two ends may have to get to know each other.
+                // The two endpoints may still have to connect.
                 self.doorbells.posted(now);
                 Ok(false)
             }
@@ -256,13 +257,13 @@ impl Link {
         }
     }
 
-    /// Whether the server is to be rung for, when nothing has come and this end does not sleep.
+    /// Returns whether the server must be notified although this end does not sleep: nothing has arrived for a while.
     pub fn must_notify_awake(&mut self) -> bool {
         self.port.wait_fd().is_none() && self.doorbells.must_notify_awake(Instant::now)
     }
 
-    /// How long it is until the provider is to be tried again, which has refused. It sets the connection up meanwhile, or its
-    /// queue is full.
+    /// Returns the time until the provider must be tried again after a refusal: it is setting up the connection, or
+    /// its queue is full.
     pub fn refused_for(&self) -> Option<Duration> {
         let (since, times) = self.refused?;
         let pause = (REFUSED_RETRY_MIN * (1 << times.min(10))).min(REFUSED_RETRY_MAX);
@@ -278,8 +279,8 @@ impl Link {
         arrived || until.covers(Until::CanSend) && self.can_send()
     }
 
-    /// Returns whether a send can proceed: exactly the condition of [`Link::send`], because a caller that is told so
-    /// neither sleeps nor notifies.
+    /// Returns whether a send can proceed: exactly the condition of [`Link::send`], because the caller then neither
+    /// sleeps nor notifies.
     fn can_send(&self) -> bool {
         let next = self.end.next(self.unsent.max(1));
         let has_buffer = next != SendMode::Data || self.pool.free() > 0;
@@ -314,7 +315,7 @@ impl Link {
             let taken = self.send_some(left, whole - sent).map_err(|fault| self.fail(fault))?;
             sent += taken;
             if taken == 0 {
-                // Credits and buffers may have come back.
+                // Credits and buffers may have been returned.
                 if std::mem::replace(&mut has_looked, true) {
                     break;
                 }
@@ -350,8 +351,8 @@ impl Link {
         Ok(sent.unwrap_or(0))
     }
 
-    /// Sends a message of so many bytes, or more than there is room for: how many of the stream are in it; none if it cannot be
-    /// sent now.
+    /// Sends a message of up to so many bytes of the stream; returns the number of bytes in it, or `None` if nothing
+    /// can be sent now.
     fn send_made(
         &mut self,
         bytes: usize,
@@ -377,7 +378,7 @@ impl Link {
         Ok(Some(taken))
     }
 
-    /// Sends all of `before`, and lends the server a value that comes behind it.
+    /// Sends all of `before`, and lends the server the value that follows it.
     ///
     /// # Errors
     /// The link is broken.
@@ -389,7 +390,7 @@ impl Link {
         let Some((lent, shown)) = value.show(self.port.domain()) else { return Ok(Lending::Never) };
         let mut has_looked = false;
         while !self.try_lend(before, &lent).map_err(|fault| self.fail(fault))? {
-            // Credits and buffers may have come back.
+            // Credits and buffers may have been returned.
             if std::mem::replace(&mut has_looked, true) {
                 // It takes no more than any message.
                 self.unsent = 1;
@@ -424,7 +425,7 @@ impl Link {
         debug_assert_eq!(left, 0);
     }
 
-    /// Adds what has come to `into`, as far as its spare capacity goes.
+    /// Appends received bytes to `into`, up to its spare capacity.
     ///
     /// # Errors
     /// The link is broken.
@@ -453,7 +454,7 @@ impl Link {
         if received == 0 {
             self.check()?;
         } else if self.broken.is_none() {
-            // Room and buffers go back. If that fails, what was received is told all the same.
+            // Return room and buffers. What was received is delivered even if that fails.
             let told = self.tell();
             let _ = told.map_err(|fault| self.fail(fault));
         }

@@ -1,4 +1,4 @@
-//! A server's region as remote readers know it.
+//! A server's region, as remote readers use it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Region {
             && Arc::ptr_eq(&self.domain, &other.domain)
     }
 
-    /// Notifies an endpoint of the server now and then, and sleeps in between.
+    /// Notifies an endpoint of the server repeatedly, sleeping between notifications.
     pub fn notify_repeatedly(&self, end: &[u8], tries: u32) {
         if tries % 64 == 63 {
             self.sockets.notify(end);

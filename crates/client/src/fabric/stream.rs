@@ -1,7 +1,7 @@
 //! A link over the fabric, as a stream of bytes.
 //!
-//! A waiting thread spins as long as its [`SpinPolicy`] says, then sleeps: on the provider's descriptor if there is
-//! one, else in naps. The end of the TCP connection wakes it as well.
+//! A waiting thread spins according to its [`SpinPolicy`], then sleeps: on the provider's descriptor if there is one,
+//! else in short naps. The end of the TCP connection wakes it as well.
 //!
 //! ```text
 //! spin ──(unsuccessful)──> notify, if the server may not know ──> sleep: descriptor or nap, socket, own doorbell ──>
@@ -41,17 +41,17 @@ pub struct FabricStream(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     link: Mutex<ForkGuard<Link>>,
-    /// Tells that something has come.
+    /// Signals that something has arrived.
     descriptor: Option<OwnedFd>,
-    /// Rings, and tells that the server is gone.
+    /// Carries doorbells, and signals that the server is gone.
     socket: Arc<socket2::Socket>,
     /// The server has closed the socket.
     left: AtomicBool,
-    /// When the socket was last looked at.
+    /// When the socket was last checked.
     looked_ns: AtomicU64,
-    /// How long to look before sleeping. Of two threads that learn at once one is not heard.
+    /// The spin policy. Of two concurrent updates one is lost.
     spin: AtomicCell<SpinPolicy>,
-    /// That of who waits while others send.
+    /// Wakes a thread that waits while others send.
     doorbell: OnceLock<Arc<Doorbell>>,
 }
 
@@ -85,8 +85,8 @@ impl Drop for Shared {
         if !self.link.get_mut().is_ok_and(|link| link.is_current()) {
             return;
         }
-        // Nothing is said to a server that is gone: where it was in this process, as tests have it, providers write to what
-        // was its memory.
+        // Nothing is sent to a server that is gone: if it was in this process, as in tests, providers would write to
+        // its former memory.
         self.drain_wakeups();
         if self.left.load(Ordering::Relaxed) {
             return;
@@ -102,7 +102,7 @@ impl Drop for Shared {
 }
 
 impl Shared {
-    /// Waits for a while until the server has taken what was sent: it closes the socket then.
+    /// Waits briefly until the server has received everything and closes the socket.
     fn wait_until_taken(&self) {
         let end = Instant::now() + LEAVE_MAX;
         self.notify();
@@ -138,7 +138,8 @@ impl Shared {
         }
     }
 
-    /// Takes in the server's bells, or that it is gone. If it is so, what is there is to be looked for afterwards.
+    /// Consumes the server's doorbells, or notes that it is gone. If true, the caller must check for what it waits
+    /// for.
     fn drain_wakeups(&self) -> bool {
         self.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
         let mut doorbells = [0; 64];
@@ -150,14 +151,14 @@ impl Shared {
         true
     }
 
-    /// The server has rung or left, as far as can be found out at little cost.
+    /// Returns whether the server has notified this end or left, if that is cheap to find out.
     fn was_notified_or_left(&self) -> bool {
         let unlooked_ns = monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Relaxed));
         let is_new = u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() && self.drain_wakeups();
         is_new || self.left.load(Ordering::Relaxed)
     }
 
-    /// Looks for what is waited for, as long as has been of use lately.
+    /// Polls for as long as the spin policy says.
     fn look(&self, spin: SpinPolicy, until: Until, deadline: Instant) -> bool {
         let Some(time) = spin.spin_time() else { return false };
         let end = deadline.min(Instant::now() + time);
@@ -179,7 +180,7 @@ impl Shared {
         is_there
     }
 
-    /// Waits, also for the bell of the waiter, if there is one.
+    /// Waits for the stream, and for the waiter's doorbell if it has one.
     fn wait(&self, until: Until, deadline: Instant, own: Option<&Doorbell>) -> io::Result<()> {
         let spin = self.spin.load();
         if self.look(spin, until, deadline) {
@@ -199,7 +200,7 @@ impl Shared {
         what[0] = Some(PollFd::new(&*self.socket, PollFlags::IN));
         what[1] = own.map(|own| PollFd::new(&own.0, PollFlags::IN));
         what[2] = self.descriptor.as_ref().map(|descriptor| PollFd::new(descriptor, PollFlags::IN));
-        // Those that there are stand first.
+        // Existing entries first.
         what.sort_by_key(Option::is_none);
         let mut what: Vec<PollFd<'_>> = what.into_iter().flatten().collect();
         let waited = wait_for_any(&mut what, deadline);
@@ -214,7 +215,8 @@ impl Shared {
         waited
     }
 
-    /// How long to sleep at most; none if there is no need to. The server is rung for where it may not know what it was sent.
+    /// Returns how long to sleep at most; `None` if no sleep is needed. Notifies the server if it may not know what
+    /// was sent.
     fn prepare_sleep(&self, until: Until) -> Option<Duration> {
         let mut link = self.link();
         if link.is_ready(until) || self.descriptor.is_some() && !link.may_wait() {
@@ -232,7 +234,7 @@ impl Shared {
         let must_notify = match &self.descriptor {
             // The server's end has one as well, but before the first message it may rest.
             Some(_) => refused.is_some() && link.doorbells.must_notify_before_sleep(),
-            // No bell is lost, but some providers get on only while both ends poll.
+            // No doorbell is lost, but some providers make progress only while both ends poll.
             None => link.doorbells.must_notify_before_sleep() || link.naps.is_multiple_of(NAPS_A_BELL),
         };
         drop(link);

@@ -1,8 +1,8 @@
-//! Making a port for reads known to the server.
+//! Opens an endpoint for reads and waits until the server knows it.
 //!
-//! The two ends get to know each other when the server's worker next looks at its end. By shm of libfabric 1.17 an endpoint
-//! must not be closed before: the worker would look for memory of its that is gone, and the server crash of that. So a port
-//! that did not get so far in its time is kept, also behind its client, and used by who next wants to read there.
+//! The endpoints connect when the server's worker next polls its own. With shm of libfabric 1.17 an endpoint must not
+//! be closed before that: the worker would access memory that is gone, and crash. So an endpoint that did not connect
+//! in time is kept, even beyond its client, and reused for the next reads from there.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -21,7 +21,7 @@ use super::region::Region;
 use super::sockets::ServerEnd;
 use crate::bounds::{SHORT_READ_BUFFERS, SHORT_READ_BYTES, UNKNOWN_PORTS_MAX};
 
-/// A port that the server knows.
+/// An endpoint that the server knows.
 #[derive(Debug)]
 pub struct ConfirmedEndpoint {
     // Before the memory that its operations use.
@@ -30,7 +30,7 @@ pub struct ConfirmedEndpoint {
     pub short: Pool,
 }
 
-/// One that it may not know yet.
+/// An endpoint that the server may not know yet.
 #[derive(Debug)]
 struct UnconfirmedEndpoint {
     opened: ConfirmedEndpoint,
@@ -39,7 +39,8 @@ struct UnconfirmedEndpoint {
     unposted: Option<Buffer>,
 }
 
-/// Ports that their servers may not know yet, where these must not be closed: at most [`UNKNOWN_PORTS_MAX`] of this process.
+/// Endpoints that their servers may not know yet and that must not be closed: at most [`UNKNOWN_PORTS_MAX`] in this
+/// process.
 struct UnconfirmedEndpoints<O> {
     /// Those that were given up for now.
     kept: Vec<ForkGuard<O>>,
@@ -134,8 +135,8 @@ impl UnconfirmedEndpoint {
         })
     }
 
-    /// One that was given up before, to this end, and room for it or another, where there is only so much. Those to servers
-    /// that are gone are let go.
+    /// Returns an abandoned endpoint to this server, or a permit for a new one where their number is limited. Those
+    /// to servers that are gone are dropped.
     fn again(
         region: &Region,
         end: &Arc<[u8]>,
@@ -160,7 +161,7 @@ impl UnconfirmedEndpoint {
         Ok((Some(UnconfirmedPermit(&UNKNOWN)), found.and_then(ForkGuard::into_inner)))
     }
 
-    /// The provider has taken nothing, so the server may not know it, and crash if it was closed.
+    /// The provider has accepted nothing, so the server may not know the endpoint, and would crash if it were closed.
     fn must_be_kept(&self) -> bool {
         self.unposted.is_some() && must_be_known(self.opened.port.domain())
     }
@@ -195,19 +196,19 @@ impl UnconfirmedEndpoint {
             if tries % CONNECTING_LOOKS == CONNECTING_LOOKS - 1 && region.sockets.have_ended() {
                 return Err("the server has ended its connections".into());
             }
-            // The server may rest, and has to look at its end before the two know each other.
+            // The server may be asleep, and must poll its endpoint before the two are connected.
             region.notify_repeatedly(&self.end, tries);
             tries += 1;
         }
     }
 }
 
-/// Servers crash if a port is closed before they know it.
+/// Returns whether servers crash if an endpoint is closed before they know it.
 fn must_be_known(domain: &Domain) -> bool {
     domain.provider().trusts_peers()
 }
 
-/// The process whose end this is has ended, as far as the end's name tells.
+/// Returns whether the process of this endpoint has ended, as far as its address says.
 fn is_gone(end: &[u8]) -> bool {
     let process = process_of(end);
     process.is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH))

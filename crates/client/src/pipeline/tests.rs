@@ -25,7 +25,7 @@ struct Model {
     /// How many bytes are taken or given at each call, over and over.
     lens: Vec<usize>,
     calls: usize,
-    /// After so many bytes of answers there are no more.
+    /// The number of answer bytes until the stream ends.
     answers_left: usize,
     gathers: bool,
     /// It reads values from where they lie.
@@ -57,7 +57,7 @@ impl Model {
         self.lens[self.calls % self.lens.len()]
     }
 
-    /// Answers what has wholly come.
+    /// Answers the complete requests.
     fn answer(&mut self) {
         loop {
             let unwanted = self.unwanted.min(self.asked.len());
@@ -265,7 +265,7 @@ fn steps() -> impl Strategy<Value = Vec<(Call, u8, usize, Then)>> {
     vec((calls, 0..4u8, prop_oneof![9 => 0..20usize, 9 => 0..3000usize, 1 => Just(100_000)], then), 0..60)
 }
 
-/// The request that was asked for, and what it is to come to.
+/// A request and its expected result.
 #[derive(Debug)]
 struct ExpectedAnswer {
     request: Request,
@@ -281,7 +281,7 @@ enum Expected {
     Found(Option<Vec<u8>>),
 }
 
-/// Whether the request did what it was to do; otherwise it has failed.
+/// Returns whether the request did what was expected; otherwise it has failed.
 fn is_done(ExpectedAnswer { mut request, expected, lent }: ExpectedAnswer) -> bool {
     let completed = request.wait();
     let buffer = request.take_buffer();
@@ -352,7 +352,7 @@ proptest! {
                 }
             }
         }
-        // Asked for in this order, so answered up to one of them and not from there on.
+        // They were requested in this order, so they are answered up to one of them, and not from there on.
         let done: Vec<bool> = kept.into_iter().map(is_done).collect();
         prop_assert!(done.is_sorted_by(|before, after| *before || !*after), "{:?}", done);
         prop_assert!(answers_len < usize::MAX || (!has_failed && done.iter().all(|is_done| *is_done)));
