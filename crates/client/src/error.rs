@@ -11,16 +11,16 @@ pub enum Error {
     /// The caller's: an invalid address.
     #[error("invalid server address {address:?}: {why}")]
     Address {
-        /// What was given.
+        /// The given text.
         address: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         why: &'static str,
     },
-    /// The caller's: no server was named.
-    #[error("no server is named; give at least one address")]
+    /// The caller's: no server was passed.
+    #[error("no servers; pass at least one address")]
     NoServers,
     /// The caller's: a bucket of a server that was not named ([`crate::distribution::Placement::Buckets`]).
-    #[error("a bucket is given to server {server} of {servers}, the first of which is 0")]
+    #[error("a bucket names server {server}, but there are {servers}, numbered from 0")]
     Bucket {
         /// The server's number.
         server: u32,
@@ -34,22 +34,22 @@ pub enum Error {
     #[error("a value has at most {VALUE_BYTES_MAX} bytes, not {0}")]
     Value(usize),
     /// The caller's: a topic of statistics that a request cannot name.
-    #[error("{0:?} is no topic of statistics: those are words of printable ASCII")]
+    #[error("invalid topic of statistics {0:?}: a topic consists of words of printable ASCII")]
     Topic(String),
     /// One server's.
     #[error("{server}: {failure}")]
     Server {
         /// Its address.
         server: String,
-        /// What it came to.
+        /// The failure.
         #[source]
         failure: Failure,
     },
-    /// The caller's: a request object with which nothing was asked for.
-    #[error("nothing was asked for with this request object since it was last waited for")]
+    /// The caller's: no operation was started with the request object.
+    #[error("no operation was started with this request object since its last result")]
     NothingAsked,
     /// All servers are down.
-    #[error("no server is left: all have failed of late")]
+    #[error("all servers are down after recent failures")]
     AllDown,
 }
 
@@ -59,23 +59,24 @@ pub enum Failure {
     /// It cannot be reached.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
-    /// It refuses the connection as this client wants it: a password is wrong or missing, or no memory is shared where it must be.
+    /// The server rejects the connection as this client requires it: the password is wrong or missing, or memory is
+    /// not shared although that is required.
     #[error("cannot connect: {0}")]
     Rejected(String),
-    /// The connection broke, or no answer came in time. Whether a change was made is not known.
+    /// The connection broke, or no answer came in time. The change may or may not have been made.
     #[error("no answer: {0}")]
     Broken(io::Error),
-    /// It answered what the protocol does not know. Whether a change was made is not known.
+    /// The server's answer violates the protocol. The change may or may not have been made.
     #[error("invalid answer: {0:?}")]
     Protocol(String),
-    /// It has failed of late, and is not asked again until [`crate::Options::retry_after`] is over.
-    #[error("it has failed of late and is not asked again yet")]
+    /// The server failed recently, and is not asked until [`crate::Options::retry_after`] has passed.
+    #[error("the server is down after recent failures; it is retried later")]
     Down,
     /// The caller's: a key that the text protocol, which is spoken with this server, cannot carry.
-    #[error("its protocol is the text one, which takes no key with spaces or control characters")]
+    #[error("the text protocol cannot carry a key with spaces or control characters")]
     Key,
     /// The server refused: its memory is full, the value is too large, the value is not a number, or as it says.
-    #[error("it refuses: {0}")]
+    #[error("refused: {0}")]
     Refused(String),
 }
 
@@ -101,7 +102,7 @@ impl Failure {
         matches!(self, Failure::Broken(error) if matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe))
     }
 
-    /// The same, for another operation that it ends.
+    /// Returns the same failure for another operation that it ends.
     pub(crate) fn copy(&self) -> Failure {
         let same = |error: &io::Error| match error.raw_os_error() {
             Some(number) => io::Error::from_raw_os_error(number),

@@ -30,8 +30,8 @@
 //!
 //! | | returns | key and value meanwhile |
 //! | --- | --- | --- |
-//! | [`Client::iset`], [`Client::iget`] | once the operation is asked for | belong to it, and are given back; no copy of the value |
-//! | [`Client::bset`], [`Client::bget`] | once the caller's may be used again | are the caller's: sent, or copied |
+//! | [`Client::iset`], [`Client::iget`] | when the request is queued | belong to the operation, and are returned; no copy of the value |
+//! | [`Client::bset`], [`Client::bget`] | when the caller may reuse them | stay the caller's: sent, or copied |
 //!
 //! [`Request::iset_from`] takes a value in anything at all, and drops it when the operation is over.
 //!
@@ -94,8 +94,8 @@
 //!
 //! # Errors
 //!
-//! A request is never sent twice: when a connection breaks it is not known whether the server did what was asked, and
-//! that is what the error says.
+//! A request is never sent twice. When a connection breaks, the error says that the request may or may not have taken
+//! effect.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -447,9 +447,9 @@ mod tests {
         assert_eq!(len, stat.len());
         let failure = |packet: &[u8]| said(packet).expect("enough of it").0.expect_err("none");
         let refusal = failure(&packet(RESPONSE, b"", b"", b"Auth failure.", status::AUTH));
-        assert_eq!(refusal.to_string(), "it refuses: Auth failure.");
+        assert_eq!(refusal.to_string(), "refused: Auth failure.");
         let silent = failure(&packet(RESPONSE, b"", b"", b"", status::UNKNOWN));
-        assert_eq!(silent.to_string(), "it refuses: status 0x81");
+        assert_eq!(silent.to_string(), "refused: status 0x81");
         let mut long = packet(RESPONSE, b"", b"", b"", status::OK);
         long[8] = 1;
         let mut short = packet(RESPONSE, b"key", b"", b"", status::OK);

@@ -12,21 +12,22 @@ use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use crate::fabric::{CallerMemory, LentBuffer, ReturnSlot, Target};
 
-/// Memory for values, made by [`crate::Client::register`] and used again and again: over a fabric they are read into it as they
-/// come, without a copy ([`crate::Client::get_registered`], [`crate::Request::iget_registered`]), and servers read from it what they
-/// are to store ([`crate::Client::set_registered`], [`crate::Request::iset_registered`]).
+/// Memory for values, made by [`crate::Client::register`] and reused: over a fabric, values are read into it without
+/// a copy ([`crate::Client::get_registered`], [`crate::Request::iget_registered`]), and servers read from it the
+/// values to store ([`crate::Client::set_registered`], [`crate::Request::iset_registered`]).
 ///
-/// Where a provider needs that, the memory is registered with it when it is first used, and stays so: at most
-/// 1024 buffers of a client, of 1 GiB together, of which those that were used longest ago give way, and fewer where the
-/// system's limit of locked memory (`ulimit -l`) is lower, which the client's own memory goes before. In a buffer that is not registered values are copied.
+/// If the provider requires it, the memory is registered on first use and stays registered: at most 1024 buffers of a
+/// client, of 1 GiB together, of which the least recently used are deregistered first; fewer if the system's limit of
+/// locked memory (`ulimit -l`) is lower, which covers the client's own memory first. Values in an unregistered buffer
+/// are copied.
 ///
-/// Its bytes are the value found last, or what was [put there](RegisteredBuffer::resize) to be stored.
+/// Its contents are the value found last, or the value [written to it](RegisteredBuffer::resize) to be stored.
 ///
-/// A server that was sent a value out of a buffer is told where all of it lies, and could read it as long as it stays
-/// registered, whatever is in it then; it cannot write it. Where the provider would let it (over verbs, unless the environment
-/// says FI_MR_CACHE_MAX_COUNT=0), or binds memory to endpoints (cxi), what is sent is copied. If a server may still read a value
-/// when a set is over, as it may after a timeout, the buffer keeps the value, and what is written next goes to other
-/// memory: no server ever reads half of one value and half of another.
+/// A server that was sent a value from a buffer knows the address of the whole buffer, and could read it, not write
+/// it, as long as it stays registered, whatever it then contains. Values are copied instead if the provider would
+/// also allow writes (verbs, unless FI_MR_CACHE_MAX_COUNT=0 is in the environment), or binds memory to endpoints
+/// (cxi). If a server may still read a value after a set has ended, as after a timeout, the buffer keeps the value,
+/// and the next is written to other memory: no server ever reads parts of two values.
 pub struct RegisteredBuffer {
     /// None while a call may use it.
     memory: Option<CallerMemory>,
@@ -80,7 +81,7 @@ impl RegisteredBuffer {
         }
     }
 
-    /// From now on it has a value of so many bytes, to be written: what is in them is not said.
+    /// Makes room for a value of this many bytes and returns it to be written; its contents are unspecified.
     pub fn resize(&mut self, bytes: usize) -> &mut [u8] {
         if bytes <= self.room {
             self.found = ValuePlacement::Nothing;
@@ -123,7 +124,7 @@ impl RegisteredBuffer {
         let is_there = memory.is_some();
         self.memory = memory.map(CallerMemory::Exclusive);
         if !is_there {
-            // A read that was given up has it still; what is read into it late comes to nobody.
+            // An abandoned read still owns the memory; late bytes are written there and reach no one.
             self.return_slot = ReturnSlot::default();
         }
         let is_lost = matches!(found, ValuePlacement::Within(_)) && !is_there;
@@ -131,7 +132,7 @@ impl RegisteredBuffer {
         !is_lost
     }
 
-    /// Memory for a value that comes in another way: what is put there is found here.
+    /// Returns memory for a value that arrives over another path; it becomes the buffer's value.
     pub(crate) fn other(&mut self) -> &mut Vec<u8> {
         self.found = ValuePlacement::Other;
         &mut self.other
@@ -142,7 +143,7 @@ impl RegisteredBuffer {
         self.found = ValuePlacement::Nothing;
     }
 
-    /// The value, to be sent. It is to be given back.
+    /// Lends the value for sending; [`RegisteredBuffer::end_lending`] returns it.
     pub(crate) fn lend(&mut self) -> LentBuffer {
         match self.found.clone() {
             ValuePlacement::Within(range) => {
@@ -164,7 +165,7 @@ impl RegisteredBuffer {
         }
     }
 
-    /// Its memory, which nobody else has; with its value, if it has one.
+    /// Returns memory that no server reads, with the value if there is one.
     fn own(&mut self) -> &mut RegisteredMemory {
         let memory = match self.memory.take().map(CallerMemory::reclaim) {
             Some(Ok(memory)) => memory,
@@ -184,7 +185,7 @@ impl RegisteredBuffer {
     }
 }
 
-/// Memory for an item whose value has so many bytes, as it is fetched where only its size class is known, and what is fetched
+/// Returns memory for an item whose value has so many bytes, with the rounding of its size class and what is fetched
 /// behind it.
 fn memory(room: usize, registrations: &RegistrationCache) -> RegisteredMemory {
     let item = (HEADER_BYTES_MAX + KEY_BYTES_MAX + room) as u64;

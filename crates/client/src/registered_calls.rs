@@ -9,7 +9,7 @@ use crate::registered::RegisteredBuffer;
 use crate::shm::ReadResult;
 
 impl Client {
-    /// Memory for values of up to so many bytes, for the calls whose names end in `_registered`.
+    /// Returns a buffer for values of up to so many bytes, for the calls whose names end in `_registered`.
     pub fn register(&self, bytes: usize) -> RegisteredBuffer {
         RegisteredBuffer::new(bytes, self.registrations())
     }
@@ -55,7 +55,7 @@ impl Client {
         self.store_registered(key, buffer, Mode::Set, ttl, flags).map(|_| ())
     }
 
-    /// The same in any way, as [`Client::store`].
+    /// As [`Client::store`], from registered memory.
     ///
     /// # Errors
     /// As for [`Client::set`].

@@ -1,4 +1,4 @@
-//! Calls that do not wait, and the object that each is known by.
+//! Non-blocking calls and their request objects.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::registered::{RegisteredBuffer, ValuePlacement};
 use crate::server::{ReadTicket, Server};
 use crate::shm::ReadResult;
 
-/// One operation at a time that nobody need wait for: asked for with [`Request::iset`], [`Request::iget`],
-/// [`Request::bset`] or [`Request::bget`] (or those of [`Client`], which make the object), looked at with
-/// [`Request::test`], and over with what [`Request::wait`] returns. Then it can be used again, and costs no allocation
-/// then but for what it is given.
+/// One non-blocking operation at a time: started with [`Request::iset`], [`Request::iget`], [`Request::bset`] or
+/// [`Request::bget`] (or those of [`Client`], which make the object), polled with [`Request::test`], and completed by
+/// [`Request::wait`], which returns its result. The object can then be reused without an allocation, except for its
+/// arguments.
 ///
 /// It is a future as well, which needs no runtime: while any is awaited, a thread of the connection's own waits for the
 /// server, and ends soon after. `(&mut request).await` leaves it to be used again.
 ///
-/// Dropped, or used again before its operation is over, it does not take that back: what was asked for is done or not,
-/// its answer is thrown away, and the connection goes on.
+/// Dropping or reusing it before its operation completes does not cancel the operation: it may or may not take
+/// effect, and its answer is discarded.
 #[derive(Debug)]
 pub struct Request {
     client: Client,
@@ -44,11 +44,11 @@ pub struct Request {
 
 #[derive(Debug)]
 enum Stage {
-    /// Nothing was asked for.
+    /// No operation.
     Idle,
     /// It is over: it failed before anything was sent, or nothing need be.
     Complete(CompletedRequest),
-    /// It is read from the server's memory when somebody wants to know what it came to, or is being read.
+    /// Prefetched, or being read from the server's memory. Shared memory is read when the caller asks for the result.
     Prefetch(PrefetchHint),
     InFlight(Arc<Pipeline>, Kind),
 }
@@ -76,7 +76,7 @@ pub struct CompletedRequest {
     pub key: Vec<u8>,
     /// The value of `iset`, given back; of `iget` and `bget` the buffer they were given, with the value that was found.
     pub value: Vec<u8>,
-    /// What it came to.
+    /// The result.
     pub result: Result<Outcome, Error>,
 }
 
@@ -95,7 +95,7 @@ impl CompletedRequest {
 
 /// Calls that do not wait. Errors are found in what [`Request::wait`] returns.
 impl Client {
-    /// A request object with which nothing is asked for yet.
+    /// Returns a request object without an operation.
     pub fn request(&self) -> Request {
         let (client, slot) = (self.clone(), Arc::default());
         Request { client, slot, stage: Stage::Idle, sample: None, spare_key: Vec::new(), registered: None }
@@ -151,8 +151,8 @@ impl Client {
 }
 
 impl Request {
-    /// Stores a value; returns once that is asked for. Key and value belong to the operation until it is over, and are
-    /// given back then. The value is not copied.
+    /// Starts to store a value. Key and value belong to the operation until it completes, and are returned then. The
+    /// value is not copied.
     ///
     /// It waits only where there is no connection to the server yet, or 1024 requests are in flight on it. So do the
     /// other three. Over a fabric a few short requests are gathered while an answer is awaited, and sent with the next that
@@ -161,7 +161,7 @@ impl Request {
         self.iset_with_flags(key, value, ttl, 0);
     }
 
-    /// The same, with flags for the client's own use.
+    /// As [`Request::iset`], with flags for the client's own use.
     pub fn iset_with_flags(
         &mut self,
         key: impl Into<Vec<u8>>,
@@ -180,10 +180,10 @@ impl Request {
         self.issue(asked, operation, None, Kind::Set);
     }
 
-    /// Stores a value that is in anything at all, such as a part of something shared; returns once that is asked for. The
-    /// value belongs to the operation until it is over, and is dropped then, by whichever thread ends it; it is not copied. It
-    /// must be the same bytes all the while, and neither telling nor dropping them may use the client. The key may be used
-    /// again.
+    /// Starts to store a value held by any owner, such as a part of something shared. The value belongs to the
+    /// operation until it completes, and is then dropped by the thread that completes it; it is not copied. It must
+    /// return the same bytes each time, and neither reading nor dropping it may use the client. The key may be
+    /// reused.
     pub fn iset_from(&mut self, key: &[u8], value: impl AsRef<[u8]> + Send + 'static, ttl: Ttl, flags: u32) {
         let len = value.as_ref().len();
         let asked = self.checked(key, len);
@@ -196,18 +196,19 @@ impl Request {
         self.issue(asked, operation, None, Kind::Set);
     }
 
-    /// Asks for a value; returns once that is done. Key and buffer belong to the operation until it is over, and are
-    /// given back then; the value replaces what is in the buffer, whose memory is used.
+    /// Starts to read a value. Key and buffer belong to the operation until it completes, and are returned then; the
+    /// value replaces the contents of the buffer.
     ///
-    /// Where the server's memory is shared it is read when the request is tested, waited for or awaited, together with what
-    /// others take that were asked for meanwhile.
+    /// Shared memory is read when the request is tested, waited for or awaited, together with the reads of other
+    /// requests that were started meanwhile.
     pub fn iget(&mut self, key: impl Into<Vec<u8>>, buffer: Vec<u8>) {
         self.leave_last();
         self.get(key.into(), true, buffer);
     }
 
-    /// The same into registered memory, without a copy where the server's memory is read over a fabric. The buffer belongs to
-    /// the operation until it is over: then [`Request::take_buffer`] gives it back, and [`CompletedRequest::value`] is empty.
+    /// As [`Request::iget`], into registered memory, without a copy over a fabric. The buffer belongs to the
+    /// operation until it completes: then [`Request::take_buffer`] returns it, and [`CompletedRequest::value`] is
+    /// empty.
     pub fn iget_registered(&mut self, key: impl Into<Vec<u8>>, mut buffer: RegisteredBuffer) {
         self.leave_last();
         buffer.clear();
@@ -250,7 +251,7 @@ impl Request {
         self.bset_with_flags(key, value, ttl, 0);
     }
 
-    /// The same, with flags for the client's own use.
+    /// As [`Request::bset`], with flags for the client's own use.
     pub fn bset_with_flags(&mut self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) {
         let asked = self.checked(key, value.len());
         self.leave_last();
@@ -287,9 +288,9 @@ impl Request {
         self.slot.is_over()
     }
 
-    /// Waits until the operation is over. It is at the latest when the server has left unanswered for
-    /// [`crate::Options::timeout`] what stands before all else: then the connection is given up, and all that is in
-    /// flight on it has failed.
+    /// Waits until the operation completes. It does so at the latest when the server has left the oldest request of
+    /// the connection unanswered for [`crate::Options::timeout`]: then the connection is closed, and all operations
+    /// in flight on it fail.
     pub fn wait(&mut self) -> CompletedRequest {
         self.read();
         if let Stage::InFlight(pipeline, _) = &self.stage
@@ -300,7 +301,7 @@ impl Request {
         self.take()
     }
 
-    /// Reads that nobody need wait for are not over.
+    /// Returns whether a read is in flight.
     fn is_being_read(&self) -> bool {
         matches!(&self.stage, Stage::Prefetch(PrefetchHint { ticket: ReadTicket::Remote(begun), .. }) if !begun.test())
     }
@@ -355,7 +356,7 @@ impl Request {
         }
     }
 
-    /// Reads what was to be read from memory, or asks the server for it.
+    /// Reads the key from memory, or sends a request to the server.
     fn read(&mut self) {
         if !matches!(self.stage, Stage::Prefetch(_)) {
             return;
@@ -447,7 +448,7 @@ impl Request {
         }
     }
 
-    /// What the operation came to, it being over.
+    /// Takes the result of a completed operation.
     fn take(&mut self) -> CompletedRequest {
         let (pipeline, kind) = match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Idle => {

@@ -278,8 +278,8 @@ mod tests {
         // Some decrement a number in its place, which leaves spaces behind it.
         assert_eq!(of(b"18446744073709551615  ", Change), whole(Answer::Number(u64::MAX)));
         for (said, asked, told) in [
-            (&b"SERVER_ERROR out of memory"[..], Value(b"key"), "it refuses: out of memory"),
-            (b"CLIENT_ERROR bad", Change, "it refuses: bad"),
+            (&b"SERVER_ERROR out of memory"[..], Value(b"key"), "refused: out of memory"),
+            (b"CLIENT_ERROR bad", Change, "refused: bad"),
             (b"ERROR", Touch, "does not know"),
             (b"VALUE other 7 5 99", Value(b"key"), "invalid answer: "),
             (b"VALUE key 7 5 99", Change, "invalid answer: "),

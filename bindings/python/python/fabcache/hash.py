@@ -198,7 +198,7 @@ class HashClient:
         return name
 
     def _ask(self, name: Optional[str], default: Any, call: Callable[[Client], Any]) -> Any:
-        """Asks a server, unless it has failed of late."""
+        """Calls a server, unless it is down after recent failures."""
         if name is None:
             return default
         failing = self._failing.get(name)

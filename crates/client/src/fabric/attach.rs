@@ -39,7 +39,7 @@ struct Offer {
     is_one_sided: bool,
 }
 
-/// What it grants to a client.
+/// The server's grant to a client.
 struct Granted {
     name: Vec<u8>,
     token: u64,
@@ -73,7 +73,7 @@ pub fn attach(
     };
     // This time is not the server's: the first use of libfabric searches the whole machine for devices.
     let deadline = deadline + began.elapsed();
-    // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
+    // Taken before the request, so that the clock derived from the answer is early by the round trip, never late.
     let requested_ns = monotonic_ns();
     let line = request_words(socket, "attach", &words(&end), deadline)?;
     if !line.starts_with("FABRIC ") {
@@ -130,15 +130,16 @@ pub fn prove(stream: &mut FabricStream, deadline: Instant) -> Result<(), String>
             return Err(UNREACHED.into());
         }
     }
-    if answer == ANSWER { Ok(()) } else { Err(format!("an answer that is none: {}", answer.escape_ascii())) }
+    if answer == ANSWER { Ok(()) } else { Err(format!("invalid answer: {}", answer.escape_ascii())) }
 }
 
 /// The error for an unreachable endpoint, with the one cause that libfabric does not report.
 const UNREACHED: &str = "nothing gets through to the server's end, and its answers do not come \
                          (over ofi_rxm, FI_OFI_RXM_BUFFER_SIZE has to be the same at both ends)";
 
-/// What is said of an answer that makes no sense. Not the answer itself: what is in it opens the server's memory.
-const UNSOUND: &str = "an answer to fabric attach that makes no sense";
+/// The error for an invalid answer. It does not contain the answer, whose contents give access to the server's
+/// memory.
+const UNSOUND: &str = "invalid answer to fabric attach";
 
 /// Returns why there is no fabric, from the server's answer to the question which fabric it has.
 fn no_offer(line: String) -> String {
@@ -146,7 +147,8 @@ fn no_offer(line: String) -> String {
     if is_said { line } else { format!("it is no server that has one, for it answers {line:?}") }
 }
 
-/// Why a server does not take the end of that name: where it lies may be why, and a machine has many places.
+/// Returns why a server rejects the endpoint, with its address: the address may be the reason, and a machine has
+/// several.
 fn not_attached(line: String, name: &[u8]) -> String {
     match ip_of(name) {
         Some(address) => format!("{line}; this endpoint is at {address}"),
@@ -189,7 +191,7 @@ fn domain(
     Ok(domain)
 }
 
-/// An end that no server knows yet.
+/// Opens an endpoint that no server knows yet.
 fn new_end(domain: &Arc<Domain>) -> Result<End, UnsupportedHere> {
     if !lingering_links::has_room() {
         return Err(UnsupportedHere(format!(
@@ -337,7 +339,7 @@ mod tests {
         }
     }
 
-    /// What is used of it without a further look.
+    /// Returns whether the fields that are used without further checks are valid.
     fn is_kept_to(Granted { name, credits, memory, .. }: &Granted) -> bool {
         let ends = memory.address.checked_add(memory.bytes).is_some();
         (1..=NAME_BYTES_MAX).contains(&name.len()) && *credits <= CREDITS_MAX && ends
