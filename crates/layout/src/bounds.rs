@@ -4,8 +4,8 @@
 /// key is written faster than it can be read, or the region is damaged.
 pub const READ_ATTEMPTS_MAX: u32 = if cfg!(loom) { 2 } else { 8 };
 
-/// Fetches that one GET may ask for, apart from those for the chunks of a long value. A sound region never needs nearly
-/// as many; with any bytes at all a GET ends.
+/// The most fetches of one GET, not counting those for the chunks of a long value. A sound region needs far fewer;
+/// the limit ends a GET in a corrupt region.
 pub const READ_FETCHES_MAX: u32 = if cfg!(loom) { 64 } else { 256 };
 
 /// Items that may be longer than this are fetched up to the value first, when values are read into place: one more
@@ -19,8 +19,8 @@ pub const LINKS_READ_MAX: u32 = 32;
 /// clock advances each second and delayed flushes take effect with it, so a stopped clock may hide them.
 pub const CLOCK_LAG_SECONDS_MAX: u32 = 3;
 
-/// After the first two reads of an item, which are always reported, one read of so many is reported, and counts as so
-/// many. Measured: docs/decisions/0002-read-reports.md.
+/// After the first two reads of an item, which are always reported, one read in this many is reported and counts as
+/// this many. Measured: docs/decisions/0002-read-reports.md.
 pub const TOLD_ONE_IN: u8 = 8;
 
 /// Maximum number of segments of a region that is read remotely: a reader keeps 24 bytes for each, and the server

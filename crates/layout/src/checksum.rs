@@ -20,8 +20,8 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The checksum of an item at `offset`, written in `generation` of its segment. `kind` is the half word of options
-/// and key length that lies before the checksum, `bytes` everything behind it.
+/// Returns the checksum of an item at `offset`, written in `generation` of its segment. `kind` is the half word of
+/// options and key length before the checksum, `bytes` everything after it.
 #[inline]
 pub fn checksum(secret: &Secret, generation: u64, offset: u64, kind: u16, bytes: &[u8]) -> u32 {
     finish(xxh3_64_with_secret(bytes, &secret.0), generation, offset, kind)
@@ -35,7 +35,7 @@ pub(crate) fn sum_of_parts(secret: &Secret, (first, second): (&[u8], &[u8])) -> 
     sum.digest()
 }
 
-/// The checksum of bytes of which this is known.
+/// Combines the sum of the bytes with the rest of the checksum's input.
 #[inline]
 pub(crate) fn finish(sum: u64, generation: u64, offset: u64, kind: u16) -> u32 {
     // Odd constants of xxh64's finalisation; any odd numbers with mixed bits would do.

@@ -1,4 +1,4 @@
-//! Sizes and offsets of the region's format, which all modules share. docs/region.md describes the same.
+//! Sizes and offsets of the region's format, shared by all modules. docs/region.md describes the format.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub const STATUS_BYTES: usize = 24;
 pub const RECYCLED_COUNTS: usize = if cfg!(loom) { 1 } else { 32 };
 /// Offset of these counters: on cache lines of their own, which readers of the same host never load.
 pub const RECYCLED_AT: u64 = if cfg!(loom) { CLOCK_AT + 32 } else { CLOCK_AT + 64 };
-/// Bytes of the status line and the counters behind it, which a remote reader fetches at once.
+/// Bytes of the status line and the counters after it, which a remote reader fetches together.
 pub const STATUS_AND_COUNTS_BYTES: usize = (RECYCLED_AT - STATUS_AT) as usize + 8 * RECYCLED_COUNTS;
 /// End of the header's used part.
 pub const USED_BYTES: u64 = (STATUS_AT + STATUS_AND_COUNTS_BYTES as u64).next_multiple_of(64);

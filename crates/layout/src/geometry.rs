@@ -1,4 +1,4 @@
-//! Where everything lies in a region of a given size.
+//! Offsets and sizes of all parts of a region of a given size.
 
 use crate::format::{
     BLOCKS_PER_TABLE_MAX, BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, HEADER_BYTES, PARTITION_BYTES,
@@ -15,7 +15,7 @@ const SEGMENTS_OF_SMALL_MEMORY_MIN: u64 = 256;
 const SEGMENT_BYTES_WANTED: u64 = 16 << 10;
 /// No smaller segments: an item's header and key must fit many times.
 const SEGMENT_BYTES_MIN: u64 = 8 << 10;
-/// No larger segments: one huge page, and what the largest size class can tell.
+/// The largest segment: one huge page, and the most that the largest size class can express.
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 2 << 20;
 /// Memory for each partition until there are [`PARTITIONS_WANTED`]: a table of several groups, so that one group more or
 /// less matters little, where items have a kilobyte.
@@ -34,7 +34,7 @@ const PARTITION_BITS_MAX: u32 = 20;
 /// And at least: a segment holds an item.
 const SEGMENT_SHIFT_MIN: u32 = 9;
 
-/// Where everything lies. Written to the header, so that readers need not compute it.
+/// Offsets and sizes of all parts. The header contains them, so that readers need not compute them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of the whole region.
@@ -97,8 +97,8 @@ impl Geometry {
         })
     }
 
-    /// Whether everything lies where it can: in the region, aligned, the parts in their order. A geometry from outside
-    /// is asked before it is used.
+    /// Returns whether all parts are within the region, aligned and in order. Check a geometry from outside before
+    /// using it.
     pub fn is_sound(&self) -> bool {
         let fields = self.partition_bits <= PARTITION_BITS_MAX
             && self.block_shift <= BLOCK_SHIFT_MAX
@@ -203,7 +203,7 @@ impl BucketOffsets {
     }
 }
 
-/// A group is nine of these, so that block offsets are multiples of it.
+/// A group consists of nine of these, so block offsets are multiples of it.
 const BLOCK_UNIT_BYTES: u64 = if cfg!(loom) { BUCKET_BYTES } else { 256 };
 const _: () = assert!(GROUP_BYTES.is_multiple_of(BLOCK_UNIT_BYTES));
 

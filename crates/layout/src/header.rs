@@ -1,8 +1,8 @@
 //! The header: the region's first page.
 //!
-//! The first line tells what this is and where everything lies; it is written once, the magic last. The published
-//! line changes while the server runs: readers fetch it once a batch, no earlier than the batch's first operation. Behind it
-//! are counts of emptied segments.
+//! The first line identifies the format and the geometry; it is written once, with the magic last. The status line
+//! changes while the server runs: readers fetch it once a batch, no earlier than the batch's first operation. The
+//! counters of emptied segments follow it.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub enum HeaderError {
 /// The properties of a new region.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth {
-    /// Where everything lies.
+    /// Offsets and sizes of all parts.
     pub geometry: Geometry,
     /// Seed of the key hash.
     pub hash_seed: u64,
@@ -118,7 +118,7 @@ impl StatusLine {
     }
 }
 
-/// The published clock, from the same bytes as the counts.
+/// Returns the status line's clock from the same bytes as the counters.
 pub fn clock_of(bytes: &[u8; STATUS_AND_COUNTS_BYTES]) -> u32 {
     word_at(bytes, 0) as u32
 }
@@ -175,7 +175,7 @@ pub fn flush_epoch(memory: &Memory) -> u64 {
     memory.load(FLUSH_EPOCH_AT, Ordering::Acquire)
 }
 
-/// Starts another flush epoch. One thread at a time.
+/// Starts the next flush epoch. One thread at a time.
 pub fn advance_flush_epoch(memory: &Memory) {
     memory.store(FLUSH_EPOCH_AT, flush_epoch(memory) + 1, Ordering::Release);
 }
@@ -192,7 +192,7 @@ pub fn grants_leases(memory: &Memory) -> bool {
     memory.load(LEASE_AT, Ordering::Relaxed) & LEASE_MASK != 0
 }
 
-/// Lines that are fetched from now on are good for no more than what they were fetched for.
+/// Ends leases: status lines fetched from now on are valid only for the GETs that fetched them.
 pub fn end_leases(memory: &Memory) {
     memory.store(LEASE_AT, 0, Ordering::SeqCst);
 }
@@ -208,7 +208,7 @@ mod tests {
         #[repr(align(4096))]
         struct Page([u8; HEADER_BYTES as usize]);
         let page = Box::leak(Box::new(Page([0; HEADER_BYTES as usize])));
-        // SAFETY: aligned, never freed, and nobody else has it.
+        // SAFETY: aligned, never freed, and used by nothing else.
         let memory = unsafe { Memory::new(NonNull::from(&mut page.0).cast(), HEADER_BYTES) };
         let line = || {
             let mut bytes = [0; STATUS_AND_COUNTS_BYTES];
@@ -226,7 +226,7 @@ mod tests {
         advance_flush_epoch(&memory);
         grant_leases(&memory, Duration::from_secs(1));
         assert_eq!(lease_of(&line()), LEASE_MAX);
-        // The epoch as it was before, all else as it is.
+        // The previous epoch with the rest unchanged.
         let mut torn = line();
         let at = (FLUSH_EPOCH_AT - STATUS_AT) as usize;
         torn[at..at + 8].copy_from_slice(&before[at..at + 8]);

@@ -51,7 +51,7 @@ const KEY_LENGTH_BYTES: usize = 1;
 const CHECKSUM_BYTES: usize = 4;
 const FIXED_BYTES: usize = STATE_BYTES + OPTIONS_BYTES + KEY_LENGTH_BYTES + CHECKSUM_BYTES;
 const CHECKSUM_AT: usize = STATE_BYTES + OPTIONS_BYTES + KEY_LENGTH_BYTES;
-/// Where the bytes under the checksum start, but for options and key length.
+/// Offset of the first byte under the checksum, except options and key length.
 pub const SUMMED_AT: usize = CHECKSUM_AT + CHECKSUM_BYTES;
 /// Bytes of the CAS field, by what the options say.
 const CAS_BYTES: [usize; 4] = [0, 4, 5, 8];
@@ -110,7 +110,7 @@ impl State {
         self.0 & bits == bits
     }
 
-    /// The same with `bits` set.
+    /// Returns the state with `bits` set.
     #[inline]
     pub fn with(self, bits: u16) -> State {
         State(self.0 | bits)
@@ -128,7 +128,7 @@ impl State {
         (self.0 & State::WINDOW_MASK) as u8 >> State::WINDOW_SHIFT
     }
 
-    /// The same with another window.
+    /// Returns the state with another window.
     #[inline]
     pub fn with_window(self, window: u8) -> State {
         debug_assert!(window < 16);
@@ -136,9 +136,9 @@ impl State {
     }
 }
 
-/// The window of an access (writing included) `age` seconds after the segment was opened: window `w` starts at
-/// `2^(w-1) - 1` seconds. So sixteen values tell the last access to within half the segment's age, and reading
-/// changes a state word at most fifteen times.
+/// Returns the window of an access (or write) `age` seconds after the segment was opened: window `w` starts at
+/// `2^(w-1) - 1` seconds. Sixteen values tell the last access to within half the segment's age, and reading changes a
+/// state word at most fifteen times.
 #[inline]
 pub fn access_window(age: u32) -> u8 {
     ((age + 1).ilog2() + 1).min(15) as u8
@@ -154,7 +154,7 @@ pub fn window_start(window: u8) -> u32 {
 /// segment (see [`Item::bytes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// The state word, as it was when the header was read.
+    /// The state word at the time when the header was read.
     pub state: State,
     options: u8,
     /// Bytes of the key; 0 for a chunk.
@@ -249,7 +249,7 @@ impl NewItem<'_> {
         (4 - self.value_len.leading_zeros() as usize / 8).max(1)
     }
 
-    /// The header, but for the checksum.
+    /// Returns the header without the checksum.
     #[inline]
     pub fn encode(&self) -> Encoded {
         debug_assert!(self.key.len() <= KEY_BYTES_MAX);
@@ -332,7 +332,7 @@ impl Item {
         Some(Item::parse(&head))
     }
 
-    /// The value lies in chunks.
+    /// Returns whether the value is in chunks.
     #[inline]
     pub fn is_chained(&self) -> bool {
         self.options & CHAINED != 0
@@ -404,7 +404,7 @@ pub unsafe fn seal(memory: &Memory, secret: &Secret, generation: u64, offset: u6
     memory.store_u32(offset + CHECKSUM_AT as u64, sum, Ordering::Relaxed);
 }
 
-/// The same over model words.
+/// The same functions over model words.
 ///
 /// # Safety
 /// As above; nothing in the model depends on it.
@@ -422,7 +422,7 @@ pub fn load_state(memory: &Memory, offset: u64) -> State {
     State(memory.load_u16(offset, Ordering::Acquire))
 }
 
-/// Sets bits of the state word; returns the former word.
+/// Sets bits of the state word; returns the previous word.
 #[inline]
 pub fn set_state(memory: &Memory, offset: u64, bits: u16) -> State {
     State(memory.fetch_or_u16(offset, bits, Ordering::AcqRel))

@@ -1,4 +1,4 @@
-//! The byte layout of fabcache's region: everything that a reader whom the server cannot see may read.
+//! The byte layout of fabcache's region: everything that a client may read without the server.
 //!
 //! ```text
 //!  0              header        magic, geometry, published clock, flush epoch      header.rs
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! All references are offsets from the start of the region, so it may be mapped anywhere. Numbers are little endian.
-//! Only the server writes. Besides, a client of the same host has a channel for its requests (channel/), used by one
-//! process (process.rs). The crate depends on no other crate of fabcache, so clients may link it alone;
-//! docs/region.md describes the same in prose.
+//! Only the server writes. In addition, a client of the same host has a channel for its requests (channel/), used by
+//! one process (process.rs). The crate depends on no other crate of fabcache, so that clients link only this one;
+//! docs/region.md describes the format in prose.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the region is little endian and is read in place");

@@ -13,7 +13,7 @@ use crate::memory::Memory;
 pub struct Mapping {
     base: NonNull<u8>,
     len: u64,
-    /// The same in whole pages of the file, as [munmap(2)] wants it of huge pages.
+    /// Length rounded up to whole pages of the file, as [munmap(2)] requires for huge pages.
     ///
     /// [munmap(2)]: https://man7.org/linux/man-pages/man2/mmap.2.html
     mapped: usize,

@@ -132,7 +132,7 @@ mod real {
             self.u64(offset).store(value, order);
         }
 
-        /// Adds to the word at `offset`; returns the former value.
+        /// Adds to the word at `offset`; returns the previous word.
         #[inline]
         pub fn fetch_add(&self, offset: u64, value: u64, order: Ordering) -> u64 {
             self.u64(offset).fetch_add(value, order)
@@ -169,7 +169,7 @@ mod real {
             self.u16(offset).load(order)
         }
 
-        /// Sets bits of the 2-byte word at `offset`; returns the former word.
+        /// Sets bits of the 2-byte word at `offset`; returns the previous word.
         #[inline]
         pub fn fetch_or_u16(&self, offset: u64, bits: u16, order: Ordering) -> u16 {
             self.u16(offset).fetch_or(bits, order)
@@ -202,7 +202,7 @@ mod real {
             let _ = offset;
         }
 
-        /// The same of all lines of `len` bytes at `offset`.
+        /// Prefetches all cache lines of `len` bytes at `offset`.
         #[inline]
         pub fn prefetch_range(&self, offset: u64, len: u64) {
             let mut line = offset / LINE_BYTES * LINE_BYTES;
@@ -234,7 +234,7 @@ mod real {
                 compare(8 * i, word);
             }
             match bytes.last_chunk() {
-                // The last eight, of which some may have been compared.
+                // The last eight bytes, some of which may already have been compared.
                 Some(last) => compare(bytes.len() - 8, last),
                 None => {
                     let mut there = [0; 8];
@@ -307,7 +307,7 @@ mod real {
         }
     }
 
-    /// Copies with the processor's own rules for memory that others write or read.
+    /// Copies that use the processor's ordering rules for memory that others write or read.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     mod copy {
         use std::arch::asm;
@@ -539,8 +539,8 @@ mod model {
             Memory::sparse(len, |_| true)
         }
 
-        /// The same without the words that the model never uses, for each one costs time in every execution:
-        /// `is_used` is asked with their offsets.
+        /// As [`Memory::zeroed`], without the words that the model never uses, because each word costs time in every
+        /// execution: `is_used` is called with their offsets.
         pub fn sparse(len: u64, is_used: impl Fn(u64) -> bool) -> Memory {
             let word = |i| is_used(i * 8).then(|| AtomicU64::new(0));
             Memory { words: Arc::new((0..len / 8).map(word).collect()) }
@@ -731,7 +731,7 @@ mod tests {
         ) {
             let mut page = Box::new(Page([0xee; 8192]));
             let base = NonNull::new(page.0.as_mut_ptr()).expect("boxed");
-            // SAFETY: the page outlives the memory, and nothing else touches it.
+            // SAFETY: the page outlives the memory, and nothing else accesses it.
             let memory = unsafe { Memory::new(base, 8192) };
             memory.copy_in(offset, &data);
             let mut back = vec![0; data.len()];

@@ -39,7 +39,7 @@ fn entry(geometry: &Geometry, segment: u32) -> u64 {
     geometry.segment_table + u64::from(segment) * SEGMENT_ENTRY_BYTES
 }
 
-/// Where the generation of a segment stands.
+/// Returns the offset of a segment's generation.
 #[inline]
 pub fn generation_offset(geometry: &Geometry, segment: u32) -> u64 {
     entry(geometry, segment) + GENERATION_AT
@@ -51,7 +51,7 @@ pub fn generation(memory: &Memory, geometry: &Geometry, segment: u32) -> u64 {
     memory.load(entry(geometry, segment) + GENERATION_AT, Ordering::Acquire)
 }
 
-/// Whether the generation is still the same, after what was copied out of the segment.
+/// Returns whether the generation is unchanged after bytes were copied out of the segment.
 #[inline]
 pub fn still(memory: &Memory, geometry: &Geometry, segment: u32, generation: u64) -> bool {
     fence(Ordering::Acquire);

@@ -124,7 +124,7 @@ impl Slot {
         self.may_match(tag) && !self.is_empty()
     }
 
-    /// An item with this tag, or nothing: for a first look at many slots.
+    /// Returns whether the slot is an item with this tag or empty: a first test of many slots.
     #[inline]
     pub fn may_match(self, tag: u16) -> bool {
         const SEEN: u64 = ((1 << TAG_BITS) - 1) | 1 << SPECIAL_SHIFT;
@@ -149,7 +149,7 @@ impl Slot {
         (self.0 >> FREQUENCY_SHIFT) as u8 & FREQUENCY_MAX
     }
 
-    /// The same with another frequency.
+    /// Returns the slot with another frequency.
     #[inline]
     pub fn with_frequency(self, frequency: u8) -> Slot {
         debug_assert!(frequency <= FREQUENCY_MAX);
@@ -164,13 +164,13 @@ impl Slot {
         self.0 >> OVERFLOWED_SHIFT == 1
     }
 
-    /// The same with the mark of overflow taken from `other`.
+    /// Returns the slot with the overflow mark of `other`.
     #[inline]
     pub fn with_overflowed_of(self, other: Slot) -> Slot {
         Slot(self.without_overflowed().0 | other.0 & 1 << OVERFLOWED_SHIFT)
     }
 
-    /// The same with the mark of overflow.
+    /// Returns the slot with the overflow mark.
     #[inline]
     pub fn with_overflowed(self) -> Slot {
         Slot(self.0 | 1 << OVERFLOWED_SHIFT)
@@ -181,7 +181,7 @@ impl Slot {
         Slot(self.0 & !(1 << OVERFLOWED_SHIFT))
     }
 
-    /// Points to the same item, whatever frequency and overflow mark say.
+    /// Returns whether both point to the same item, whatever their frequencies and overflow marks.
     #[inline]
     pub fn same_item(self, other: Slot) -> bool {
         let ignored = u64::from(FREQUENCY_MAX) << FREQUENCY_SHIFT | 1 << OVERFLOWED_SHIFT;

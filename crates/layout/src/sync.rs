@@ -1,4 +1,4 @@
-//! Atomics, fences and locks, from one place, so that loom can stand in for them (`--cfg loom`).
+//! Atomics, fences and locks, in one place, so that loom can replace them (`--cfg loom`).
 
 #[cfg(not(loom))]
 pub use std::sync::{
@@ -17,13 +17,14 @@ pub use model::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 /// loom's atomics, made up for two things that loom 0.7 lacks.
 ///
-/// - It remembers one last access of an atomic. A thread that loads and then stores hides another thread's earlier
-///   load behind its own, and the executions in which the store comes first are never tried. So each access is led by
-///   one of a second atomic that depends on all before it: a compare-exchange that fails, which neither stores
+/// - It remembers only the last access of an atomic. A thread that loads and then stores hides another thread's
+///   earlier load, and the executions in which the store comes first are never tried. So each access is preceded by
+///   one of a second atomic that depends on all accesses before it: a compare-exchange that fails, which neither
+///   stores nor synchronizes.
 ///   anything nor synchronizes with anybody.
-/// - It does not know that nothing comes between the two halves of a read-modify-write when the other access is a
-///   plain store, and lets a store be overwritten by an exchange that came before it. So a store is a swap. What that
-///   hides is little: a relaxed store would carry on the release of the store before it.
+/// - It does not exclude another thread's plain store between the two halves of a read-modify-write, and lets an
+///   earlier exchange overwrite the store. So a store is a swap. This hides little: a relaxed store would continue
+///   the release sequence of the store before it.
 #[cfg(loom)]
 #[allow(missing_docs, reason = "the interface is the standard library's")]
 mod model {

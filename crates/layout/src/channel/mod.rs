@@ -1,9 +1,9 @@
 //! A channel: memory that a server shares with one client of its host, for requests and answers.
 //!
 //! Two rings in one memory file, one for each direction, after SHMemCache (OpenSHMEM 2016): a ring has slots, and
-//! longer data lies in the staging area beside it. The published protocol left gaps that are closed here: a slot says
-//! whether it is full and in which round, so nothing need be cleared; a receiver copies only full slots; and every
-//! field has one writer and a stated order.
+//! longer data is in the staging area beside it. The published protocol has gaps that are closed here: a slot states
+//! whether it is full and in which round, so nothing needs clearing; a receiver copies only full slots; and every
+//! field has one writer and a stated memory order.
 //!
 //! | field | written by | read by | order |
 //! | --- | --- | --- | --- |
@@ -66,7 +66,7 @@ const _: () = assert!(HEADER_BYTES + 2 * CONTROL_BYTES <= SLOTS_START);
 /// Bytes of a slot before its payload.
 const WORD_BYTES: u64 = 8;
 
-/// Slots of a ring: at least …
+/// The fewest slots of a ring …
 pub const SLOTS_MIN: u32 = 2;
 /// … and at most, a power of two.
 pub const SLOTS_MAX: u32 = 1 << 16;
@@ -164,7 +164,7 @@ impl Shape {
         (shape.is_sound() && shape.channel_bytes() <= memory.len()).then_some(shape)
     }
 
-    /// One side's ends of the rings of a channel in zeroed memory: what comes and what goes.
+    /// Returns one side's ends of the rings of a channel in zeroed memory: the consumer and the producer.
     pub fn ends(&self, memory: &Memory, side: Side) -> (Consumer, Producer) {
         let other = match side {
             Side::Server => Side::Client,

@@ -71,16 +71,16 @@ impl Ring {
     /// Announces that this end sleeps: the end that resets the word notifies.
     fn want(&self, word: u64) {
         self.memory.store(word, 1, Ordering::Relaxed);
-        // Before this end looks again: the other end's change is seen, or this word is.
+        // Before the next poll: either it sees the other end's change, or the other end sees this word.
         wake_fence();
     }
 
-    /// This end is awake; whether the other has rung meanwhile, or is about to.
+    /// Marks this end awake. Returns whether the other end has notified it meanwhile, or is about to.
     fn unwant(&self, word: u64) -> bool {
         self.memory.compare_exchange(word, 1, 0, Ordering::Relaxed, Ordering::Relaxed).is_err()
     }
 
-    /// After a change: whether the other end sleeps and is to be rung for.
+    /// After a change: returns whether the other end sleeps and must be notified.
     #[inline]
     fn is_wanted(&self, word: u64) -> bool {
         // Behind the change: that is seen, or the word is.
@@ -94,7 +94,7 @@ impl Ring {
     }
 }
 
-/// Between what an end has written and its look at what the other has: one of the two sees the other's.
+/// Orders what an end has written before its read of what the other has written: one of the two sees the other's.
 #[inline]
 fn wake_fence() {
     if !cfg!(fabcache_without = "wake_fence") {
@@ -108,9 +108,9 @@ pub struct Producer {
     ring: Ring,
     /// Slots filled so far.
     filled: u64,
-    /// Slots consumed, as last looked at.
+    /// Slots consumed, as last read.
     consumed: u64,
-    /// Bytes of staging handed out so far, gaps at its end included …
+    /// Bytes of staging allocated so far, including gaps at its end …
     staged: u64,
     /// … and given back.
     unstaged: u64,
@@ -213,13 +213,13 @@ impl Producer {
         self.filled += 1;
     }
 
-    /// After sending: the consumer sleeps, and is to be rung for.
+    /// After sending: returns whether the consumer sleeps and must be notified.
     #[inline]
     pub fn must_notify(&self) -> bool {
         self.ring.is_wanted(self.ring.at.data_wanted)
     }
 
-    /// Says that this end sleeps until there is room; look again behind it.
+    /// Marks this end asleep until there is room. Check for room again afterwards.
     pub fn want_room(&self) {
         self.ring.want(self.ring.at.room_wanted);
     }
@@ -258,7 +258,7 @@ struct Remainder<'a> {
 }
 
 impl Remainder<'_> {
-    /// Copies the next `len` bytes; there are as many.
+    /// Copies the next `len` bytes, which must be there.
     #[inline]
     fn copy_to(&mut self, memory: &Memory, mut offset: u64, mut len: u64) {
         while len > 0 {
@@ -280,7 +280,7 @@ pub struct Consumer {
     ring: Ring,
     /// Slots emptied so far.
     consumed: u64,
-    /// Where the rest of the slot at hand lies, and how long it is.
+    /// Offset and length of the rest of the current slot's data.
     rest: Option<(u64, u64)>,
 }
 
@@ -302,7 +302,7 @@ impl Consumer {
         self.rest.is_some() || self.next().is_some()
     }
 
-    /// Adds what has come to `into`, at most `most` bytes; how many.
+    /// Appends received bytes to `into`, at most `most`. Returns their number.
     ///
     /// # Errors
     /// The other end broke the channel.
@@ -310,7 +310,7 @@ impl Consumer {
         self.take(most, |memory, at, len, _| memory.append_to(at, len, into))
     }
 
-    /// Fills `into` from the front with what has come; how many bytes.
+    /// Fills `into` from the front with received bytes. Returns their number.
     ///
     /// # Errors
     /// The other end broke the channel.
@@ -362,18 +362,18 @@ impl Consumer {
         if fits { Ok((ring.at.staging + offset, len)) } else { Err(ProtocolError) }
     }
 
-    /// After receiving: the producer sleeps for room, and is to be rung for.
+    /// After receiving: returns whether the producer sleeps for room and must be notified.
     #[inline]
     pub fn must_notify(&self) -> bool {
         self.ring.is_wanted(self.ring.at.room_wanted)
     }
 
-    /// Says that this end sleeps until something comes; look again behind it.
+    /// Marks this end asleep until data arrives. Check for data again afterwards.
     pub fn want_data(&self) {
         self.ring.want(self.ring.at.data_wanted);
     }
 
-    /// This end is awake; whether the other has rung meanwhile, or is about to.
+    /// Marks this end awake. Returns whether the other end has notified it meanwhile, or is about to.
     pub fn unwant_data(&self) -> bool {
         self.ring.unwant(self.ring.at.data_wanted)
     }
@@ -381,7 +381,7 @@ impl Consumer {
 
 #[cfg(all(test, not(loom)))]
 impl Producer {
-    /// As if so many slots had been filled and emptied.
+    /// Sets the ring's state as after so many slots were filled and emptied.
     pub(super) fn skip_to(&mut self, number: u64) {
         (self.filled, self.consumed) = (number, number);
     }
@@ -389,7 +389,7 @@ impl Producer {
 
 #[cfg(all(test, not(loom)))]
 impl Consumer {
-    /// As if so many slots had been filled and emptied.
+    /// Sets the ring's state as after so many slots were filled and emptied.
     pub(super) fn skip_to(&mut self, number: u64) {
         self.consumed = number;
         self.ring.memory.store(self.ring.at.consumed, number, Ordering::Release);

@@ -59,13 +59,13 @@ impl Channel {
         Ok(Channel { incoming, outgoing, _mapping: mapping })
     }
 
-    /// Something has come.
+    /// Returns whether data has arrived.
     #[inline]
     pub fn has_incoming(&self) -> bool {
         self.incoming.is_ready()
     }
 
-    /// What comes.
+    /// Returns the receiving end.
     pub fn incoming(&mut self) -> &mut Consumer {
         &mut self.incoming
     }

@@ -16,9 +16,9 @@
 
 use std::time::Duration;
 
-/// A look is usually this long at most: as ringing and waking take, on most virtual machines too …
+/// Usual upper bound of a spin: as long as notifying and waking take, also on most virtual machines …
 const LOOK_NS_USUAL: u32 = 200_000;
-/// … but where sleeps were longer, they are looked for so long, at most …
+/// … but if sleeps took longer, spins last as long, up to this bound.
 const LOOK_NS_MAX: u32 = 1_000_000;
 /// … and a shorter one than this finds nothing that sleeping would miss.
 const LOOK_NS_MIN: u32 = 3_000;
@@ -33,13 +33,13 @@ const SLEEPS_MAX: u16 = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct SpinPolicy {
-    /// How long the next look is; none at 0.
+    /// Duration of the next spin; 0 for none.
     look_ns: u32,
     /// Sleeps since the last try.
     sleeps: u16,
     /// Unsuccessful tries, minus the successful ones.
     failures: u8,
-    /// The next look is a try.
+    /// The next spin is a trial.
     is_trying: bool,
 }
 
@@ -50,7 +50,7 @@ impl Default for SpinPolicy {
 }
 
 impl SpinPolicy {
-    /// How long to look before sleeping; not at all if none.
+    /// Returns how long to spin before sleeping; `None` for not at all.
     #[inline]
     pub fn spin_time(self) -> Option<Duration> {
         (self.look_ns > 0).then(|| Duration::from_nanos(self.look_ns.into()))
@@ -68,7 +68,7 @@ impl SpinPolicy {
         }
     }
 
-    /// It did not, or was not looked for: this end slept, for so long if that was because of the other.
+    /// The poll was unsuccessful or skipped, and this end slept for `slept`, if that was because of the other end.
     #[must_use]
     pub fn after_sleep(self, slept: Duration) -> SpinPolicy {
         if self.look_ns > 0 {
@@ -82,8 +82,8 @@ impl SpinPolicy {
         if sleeps < SLEEPS_MIN << self.failures {
             return SpinPolicy { sleeps, ..self };
         }
-        // For as long as another end that sleeps takes to wake up: while this one sleeps, it has no reason to begin. Half of
-        // what this one slept is its own waking.
+        // At least as long as a sleeping peer takes to wake up: while this end sleeps, the peer has no reason to
+        // start. Half of the time that this end slept is its own wakeup.
         let slept_ns = u32::try_from(slept.as_nanos()).unwrap_or(u32::MAX);
         SpinPolicy { look_ns: slept_ns.clamp(LOOK_NS_USUAL, LOOK_NS_MAX), sleeps: 0, is_trying: true, ..self }
     }
@@ -96,7 +96,7 @@ mod tests {
     const USUAL: Option<Duration> = Some(Duration::from_nanos(LOOK_NS_USUAL as u64));
     const SHORT: Duration = Duration::from_micros(20);
 
-    /// Sleeps until it looks, and how many times that is.
+    /// Sleeps until the next trial; returns the number of sleeps.
     fn sleep_until_try(spin: &mut SpinPolicy) -> u32 {
         let mut sleeps = 0;
         while spin.spin_time().is_none() {

@@ -1,8 +1,8 @@
-//! The plain GET in one go: of a mapped region, by a key whose slots' place is known.
+//! GET fast path: a GET by key in a mapped region, without a step for each fetch.
 //!
-//! It fetches what [`Get`](super::Get) would, in the same order, and judges it by the same rules, without a step for each
-//! fetch. Nothing it sees is an answer unless it is plain: a whole item that lives, or no item where nothing is moved or
-//! overflowed. All else is for [`Get`](super::Get), from the start.
+//! It fetches what [`Get`](super::Get) would, in the same order and with the same checks. It answers only in simple
+//! cases: a complete live item, or no item in a bucket without moved or overflowed slots. In all others
+//! [`Get`](super::Get) starts anew.
 
 use crate::directory::head_offset;
 use crate::format::SLOTS_PER_BUCKET;
@@ -53,7 +53,7 @@ impl Bucket {
     }
 }
 
-/// What came of looking at one slot's item.
+/// The result of probing one slot's item.
 enum Probe {
     Hit(Hit),
     OtherKey,
@@ -79,7 +79,7 @@ impl Reader {
         let mut is_overflowed = false;
         for at in [places.home, places.neighbour] {
             let bucket = Bucket::at(memory, at);
-            // Of these only moved ones are: links are elsewhere.
+            // Of these marks only moved slots matter here: links are elsewhere.
             if bucket.has_special() && !cfg!(fabcache_without = "moved") {
                 return None;
             }
@@ -97,7 +97,7 @@ impl Reader {
         (!is_overflowed && is_still()).then_some(ReadOutcome::Miss(Miss::Absent))
     }
 
-    /// The same for the item of this slot, which was fetched after the batch had begun, when the metadata had this
+    /// As above, for the item of this slot, which was fetched after the batch had started, when the metadata had this
     /// stamp.
     #[inline]
     pub(super) fn try_fast_at(

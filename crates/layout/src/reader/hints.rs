@@ -1,8 +1,8 @@
 //! Chooses the reads to report to the server, so that items read from outside are not evicted as unread.
 //!
-//! Eviction needs to know above all whether an item was read once or twice since it was last passed over, and the
-//! slot that a reader has just fetched has that count. So the first two reads are always reported, later ones by
-//! sampling, and none once the count is saturated: the more an item is read, the less is reported.
+//! Eviction mainly needs to know whether an item was read once or twice since the last scan, and the slot that a
+//! reader has just fetched contains that count. So the first two reads are always reported, later ones by sampling,
+//! and none when the count is saturated: the more an item is read, the less is reported.
 
 use crate::bounds::TOLD_ONE_IN;
 use crate::slot::FREQUENCY_MAX;

@@ -10,8 +10,8 @@ use super::{Reader, Validation};
 pub(super) struct NoItem;
 
 impl Reader {
-    /// The item whose bytes start with these, fetched from `offset`. In [`Validation::SameHost`] it is for the caller to look
-    /// at the generation, before and after; the bytes may be anything until then.
+    /// Parses the item whose bytes start with these, fetched from `offset`. With [`Validation::SameHost`] the caller
+    /// checks the generation before and after; the bytes may be anything until then.
     pub(super) fn item_in(&self, bytes: &[u8], offset: u64, generation: u64) -> Result<Item, NoItem> {
         let mut head = [0; HEADER_BYTES_MAX];
         let len = bytes.len().min(HEADER_BYTES_MAX);
@@ -33,8 +33,8 @@ impl Reader {
 }
 
 impl Reader {
-    /// The item of at most `bytes_max` bytes that starts with these, which are its header and key at least. It is for the
-    /// caller to look at the generation, before and after; the bytes may be anything until then.
+    /// Parses the head of an item of at most `bytes_max` bytes: at least its header and key. The caller checks the
+    /// generation before and after; the bytes may be anything until then.
     pub(super) fn head_in(&self, bytes: &[u8], bytes_max: u64) -> Result<Item, NoItem> {
         debug_assert!(matches!(self.mode, Validation::SameHost));
         let head = bytes.first_chunk().ok_or(NoItem)?;

@@ -12,7 +12,7 @@ use crate::segment::generation_offset;
 use super::{Candidate, Get, HEAD_BYTES_MAX, Stage, ValidatedItem};
 
 impl<K: AsRef<[u8]>> Get<K> {
-    /// Fetches the candidate's bytes if its slot was fetched after the generation that is known.
+    /// Fetches the candidate's bytes if its slot was fetched after the known generation.
     pub(super) fn check_candidate(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         match metadata.generation(self.candidate.segment, self.candidate.stamp) {
             CachedGeneration::Before(generation) => {
@@ -109,14 +109,14 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.refetch_generation(reader, metadata)
     }
 
-    /// Whether the state can be judged without looking at the generation behind it. It is under no checksum, so it may be
-    /// what has been written over it since, of which nothing else need have been seen.
+    /// Returns whether the state can be trusted without fetching the generation after it. No checksum covers the
+    /// state, so it may come from a later item even if everything else is from this one.
     pub(super) fn is_state_sure(&self, metadata: &MetadataCache, settled: bool) -> bool {
         if self.by_location {
-            // The generation was the same behind the bytes if no segment that is counted with this was emptied since.
+            // The generation was the same after the bytes if no counted segment was emptied since.
             return settled && metadata.stood(self.candidate.segment, self.candidate.location.generation);
         }
-        // The state says nothing of another key's item; and one that is dead is only looked for again.
+        // The state of another key's item does not matter; a dead item only causes another search.
         settled || self.judged.as_ref().is_some_and(|it| !it.same_key || it.item.state.has(State::DEAD))
     }
 

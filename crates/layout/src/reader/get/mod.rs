@@ -43,7 +43,7 @@ pub struct Get<K> {
     attempts: u32,
     fetches: u32,
     rejections: Rejections,
-    /// Looked for at a known location, not by key.
+    /// The GET uses a known location instead of the key's slots.
     by_location: bool,
     /// Long values are put where they are wanted.
     places: bool,
@@ -125,7 +125,7 @@ enum Rest {
     Nothing,
 }
 
-/// An item being looked at.
+/// An item that is being checked.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     slot_at: u64,
@@ -170,7 +170,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         Get::by_hash(reader, key, hash)
     }
 
-    /// The same of a key whose hash is known.
+    /// Returns the GET of a key whose hash is known.
     #[inline]
     pub(super) fn by_hash(reader: &Reader, key: K, hash: KeyHash) -> Get<K> {
         let location = Location { offset: 0, generation: 0, bytes: 0 };
@@ -235,14 +235,15 @@ impl<K: AsRef<[u8]>> Get<K> {
         self
     }
 
-    /// It is run by [`Remote`](super::Remote): the published line is known by the time that what [`Get::awaits_line`] is
-    /// handed in, not when it begins, and of a long value it says only which chunks it has ([`Step::Chunks`]).
+    /// Prepares the GET for [`Remote`](super::Remote): the status line is known when the input that
+    /// [`Get::awaits_line`] concerns is supplied, not when the GET starts, and for a long value the GET only returns
+    /// its chunks ([`Step::Chunks`]).
     pub(super) fn apart(mut self) -> Get<K> {
         self.is_apart = true;
         self
     }
 
-    /// Returns whether the status line decides on what was requested last.
+    /// Returns whether the status line decides about the last request.
     pub(super) fn awaits_line(&self) -> bool {
         matches!(self.stage, Stage::Item | Stage::HeadStill)
     }
@@ -271,12 +272,12 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.candidate.requested_ns
     }
 
-    /// It asked whether the generation is still the same behind its item.
+    /// Returns whether the last request was for the generation after its item.
     pub(super) fn asks_still(&self) -> bool {
         self.stage == Stage::Still
     }
 
-    /// The segment where it looks, and the generation that this has if its item counts.
+    /// Returns the segment of its item, and the generation that the segment must have.
     pub(super) fn place(&self) -> (u32, u64) {
         (self.candidate.segment, self.candidate.location.generation)
     }
@@ -439,7 +440,7 @@ impl<K: AsRef<[u8]>> Get<K> {
 
     fn ask(&mut self, stage: Stage, step: Step) -> Step {
         self.stage = stage;
-        // How many of the others there are is bounded by the table of chunks.
+        // The table of chunks bounds the number of others.
         let is_counted =
             !matches!(stage, Stage::ChunkGeneration | Stage::Chunk | Stage::ChunkValue | Stage::ChunkStill);
         self.fetches += u32::from(is_counted);

@@ -95,7 +95,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         true
     }
 
-    /// Looks at the next slot with the key's tag, or fetches the next of the key's places.
+    /// Checks the next slot with the key's tag, or fetches the next of the key's buckets.
     pub(super) fn next_candidate(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         let search = &mut self.search;
         if search.slots_done < search.slots_len {

@@ -119,7 +119,7 @@ pub(super) fn check(
     ChunkCheck::Ask(sum)
 }
 
-/// The same with the segment's generation.
+/// As [`check`], with the segment's generation.
 pub(super) fn check_generation(
     owner: KeyHash,
     chunk: ChunkEntry,
@@ -141,7 +141,7 @@ fn is_whole(sum: u64, generation: u64, chunk: ChunkEntry, kind: u16) -> bool {
     is_whole || cfg!(fabcache_without = "checksum")
 }
 
-/// The header of a chunk, as it was written but for its state and checksum.
+/// Returns the header of a chunk as it was written, without its state and checksum.
 fn encode(owner: KeyHash, len: u32) -> crate::item::Encoded {
     NewItem { cas: owner.0, value_len: len, ..NewItem::default() }.encode()
 }

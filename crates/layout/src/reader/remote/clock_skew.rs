@@ -4,19 +4,19 @@
 //! client that is ahead would find items expired too early, and in time the region's clock stopped. A region's clock
 //! that advances, and whose lines never show the client's second over a while, is permanently behind.
 
-/// Seconds of the region's clock that are to be seen one after the other: it goes on, and is not only late now and then.
+/// Consecutive seconds of the region's clock to observe: the clock must advance, and not only be late now and then.
 const SECONDS: u32 = 60;
 
-/// What was seen of the two clocks.
+/// Observations of the two clocks.
 #[derive(Debug, Default)]
 pub(super) struct ClockSkew {
-    /// The client's is ahead by so much.
+    /// Seconds by which the client's clock is ahead.
     by: u32,
     /// The region's clock showed this last, …
     last: u32,
-    /// … and so many seconds before …
+    /// … the number of seconds observed before …
     seen: u32,
-    /// … at each of which the client's was by so much at least beyond that.
+    /// … and the least further lead of the client's clock in each of them.
     least: u32,
 }
 
@@ -25,7 +25,7 @@ impl ClockSkew {
     pub(super) fn second(&mut self, own: u32, region: u32) -> u32 {
         let beyond = own.saturating_sub(self.by).saturating_sub(region);
         self.least = self.least.min(beyond);
-        // One that stands shows no second but that at which it does.
+        // A stopped clock shows no second but the one at which it stopped.
         self.seen += u32::from(region > self.last);
         self.last = self.last.max(region);
         if self.least == 0 || self.seen >= SECONDS {
@@ -45,7 +45,7 @@ impl ClockSkew {
 mod tests {
     use super::*;
 
-    /// Fetches a line each second of so many, of a region whose clock is behind by so much.
+    /// Fetches a line each second, of a region whose clock is behind by this much.
     fn resume(clock_skew: &mut ClockSkew, from: u32, seconds: u32, behind: impl Fn(u32) -> u32) -> u32 {
         (from..from + seconds)
             .map(|own| clock_skew.second(own, own - behind(own)))
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(resume(&mut clock_skew, 100, 10, |_| 0), 109);
         assert_eq!(resume(&mut clock_skew, 110, 1_000, |own| own - 109), 1_109);
         assert_eq!(resume(&mut clock_skew, 1_110, 10, |_| 0), 1_119);
-        // Nor if nobody looked while it went on.
+        // Nor if no line was fetched while it advanced.
         assert_eq!(resume(&mut clock_skew, 2_000, 1_000, |own| own - 1_500), 2_999);
     }
 }

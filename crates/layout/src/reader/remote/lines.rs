@@ -1,11 +1,11 @@
-//! When the published line is fetched, with the counts of emptied segments behind it: one fetch for many GETs.
+//! Decides when to fetch the status line with the counters of emptied segments: one fetch for many GETs.
 //!
-//! Each GET needs a line that was asked for after it began. One at a known location is settled by it if it was asked for
-//! behind its item: then, where the segment's count is the same as before, so is the generation. A lone GET is not to wait
-//! for a line, and a full window is not to fetch one for each GET. So a line is asked for when somebody needs one and none
-//! is on its way, or when enough wait for the next.
+//! Each GET needs a line that was requested after the GET started. A GET at a cached location is settled by a line
+//! requested after its item: if the segment's counter is unchanged, so is its generation. A single GET must not wait
+//! for a line, and a full window must not fetch one for each GET. So a line is requested when a GET needs one and
+//! none is in flight, or when enough GETs wait for the next.
 //!
-//! A line may carry a lease: for so long after its fetch was posted it is as good as one that is fetched now.
+//! A line may carry a lease: within that time after its fetch was posted it is as good as a new one.
 
 /// Lines on their way at once at most: with more the last would only be there sooner by part of a fetch's time.
 const LINES_MAX: u32 = 4;
@@ -30,27 +30,28 @@ impl SequenceNumber {
     }
 }
 
-/// Lines asked for.
+/// The requested lines.
 #[derive(Debug)]
 pub(super) struct Lines {
     every: u32,
-    /// When the newest was asked for …
+    /// When the newest was requested …
     asked: (SequenceNumber, u64),
     /// … which has failed.
     has_failed: bool,
-    /// When the newest was asked for of which is known what it says.
+    /// When the newest received line was requested.
     metadata: (SequenceNumber, u64),
     /// Until when that may be taken to be so.
     leased_until: u64,
     on_their_way: u32,
-    /// Somebody needs one that is asked for after this.
+    /// The latest moment after which a line must be requested for some GET.
     needed: SequenceNumber,
-    /// GETs at known locations that do, since the newest was asked for.
+    /// GETs at cached locations that need it, since the newest was requested.
     waiting: u32,
 }
 
 impl Lines {
-    /// None yet; while some are on their way, one for so many GETs at known locations.
+    /// Returns the state without a line; while lines are in flight, one is fetched for `every` GETs at cached
+    /// locations.
     pub(super) fn new(every: u32) -> Lines {
         Lines {
             every: every.max(1),
@@ -64,48 +65,50 @@ impl Lines {
         }
     }
 
-    /// A GET needs one that is asked for after `moment`; at a known location it does nothing but wait for it.
+    /// Notes that a GET needs a line requested after `moment`; `waits` if the GET, at a cached location, only waits
+    /// for it.
     pub(super) fn need(&mut self, moment: SequenceNumber, waits: bool) {
         self.needed = self.needed.max(moment);
         self.waiting += u32::from(waits);
     }
 
-    /// For a GET that begins at `ns`: as if it had begun before the line that is known, if that has a lease by then.
+    /// For a GET that starts at `ns`: if the received line's lease is valid then, returns the moment that the line
+    /// covers.
     pub(super) fn leased(&self, ns: u64) -> Option<SequenceNumber> {
         (ns < self.leased_until).then(|| self.metadata.0.before())
     }
 
-    /// Whether one asked for after `moment` is known.
+    /// Returns whether a line requested after `moment` was received.
     pub(super) fn covers(&self, moment: SequenceNumber) -> bool {
         self.metadata.0 > moment
     }
 
-    /// Whether one that is asked for after `moment` settles what came in at `ns`, as the server writes over nothing for so
-    /// long: it is still to be asked for, or was soon enough before.
+    /// Returns whether a line requested after `moment` settles what arrived at `ns`, given the server's grace: it is
+    /// still to be requested, or was requested early enough.
     pub(super) fn is_asked_within(&self, moment: SequenceNumber, ns: u64, grace_ns: u64) -> bool {
         let is_to_come = self.asked.0 <= moment;
         grace_ns > 0 && (is_to_come || !self.has_failed && is_within(self.asked.1, ns, grace_ns))
     }
 
-    /// Whether the newest that is known settles what came in at `ns`, though it was not fetched behind it.
+    /// Returns whether the newest received line settles what arrived at `ns`, although it was not fetched after it.
     pub(super) fn is_known_within(&self, ns: u64, grace_ns: u64) -> bool {
         is_within(self.metadata.1, ns, grace_ns)
     }
 
-    /// Whether one is to be asked for now.
+    /// Returns whether a line must be requested now.
     pub(super) fn is_wanted(&self) -> bool {
         let is_due = self.waiting >= self.every && self.on_their_way < LINES_MAX;
         self.needed > self.asked.0 && (self.on_their_way == 0 || is_due)
     }
 
-    /// One was asked for.
+    /// Notes that a line was requested.
     pub(super) fn ask(&mut self, moment: SequenceNumber, ns: u64) {
         (self.asked, self.has_failed) = ((moment, ns), false);
         self.on_their_way += 1;
         self.waiting = 0;
     }
 
-    /// One came in that was asked for at this moment, with a lease of so many nanoseconds. Whether it is the newest.
+    /// Notes a received line, its request and its lease in nanoseconds. Returns whether it is the newest.
     pub(super) fn take(&mut self, asked: (SequenceNumber, u64), lease_ns: u64) -> bool {
         self.on_their_way -= 1;
         let is_newest = asked.0 > self.metadata.0;
@@ -116,19 +119,19 @@ impl Lines {
         is_newest
     }
 
-    /// One failed that was asked for at this moment.
+    /// Notes the failure of a line.
     pub(super) fn fail(&mut self, asked: SequenceNumber) {
         self.on_their_way -= 1;
         self.has_failed |= asked == self.asked.0;
     }
 }
 
-/// Whether what was over at `to` was within the grace that began at `from`, or later.
+/// Returns whether `to` is within the grace that began at `from`, or earlier.
 pub(super) fn is_within(from: u64, to: u64, grace_ns: u64) -> bool {
     grace_ns > 0 && to < end_of(from, grace_ns)
 }
 
-/// When what a server leaves as it is for so long may be otherwise. Clocks do not differ by a tenth.
+/// Returns when a guarantee of this length ends for certain. Clocks do not differ by a tenth.
 fn end_of(from: u64, length_ns: u64) -> u64 {
     from.saturating_add(length_ns / 10 * 9)
 }
@@ -182,7 +185,7 @@ mod tests {
         assert!(lines.covers(started) && lines.leased(1_900).is_none());
         lines.need(started, true);
         assert!(!lines.is_wanted(), "it is known");
-        // The newest says what is so, whatever one before it has promised.
+        // The newest line is valid, whatever an earlier one promised.
         assert!(lines.take(second, 0) && lines.leased(1_600).is_none());
         let (older, newer) = (ask(&mut lines, 2_000), ask(&mut lines, 2_001));
         assert!(lines.take(newer, 0) && !lines.take(older, 1_000) && lines.leased(2_002).is_none());

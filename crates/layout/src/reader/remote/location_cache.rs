@@ -1,4 +1,4 @@
-//! Where items were found last, so that a GET looks there at once: bounded, and nothing hangs on its being right.
+//! Locations of items found before, so that a GET reads there first: bounded, and only a hint.
 //!
 //! Sets of four, the one used last first; a fifth takes the place of the last. An entry has 24 bytes: the key's hash, the
 //! generation, and offset and length in a word. Two keys of one hash, and what changed meanwhile, are found out by
@@ -10,7 +10,7 @@ use crate::item::ALIGN_BYTES;
 
 use super::super::Location;
 
-/// Locations that are looked through for a key.
+/// Locations that are searched for a key.
 const WAYS: usize = 4;
 
 /// An entry; its word is 0 where it is empty.
@@ -39,7 +39,7 @@ pub(super) struct LocationCache {
 }
 
 impl LocationCache {
-    /// Room for so many, rounded up to four times a power of two; none at all for 0.
+    /// Returns a cache of so many locations, rounded up to four times a power of two; 0 disables it.
     pub(super) fn new(count: usize) -> LocationCache {
         let sets = if count == 0 { 0 } else { count.div_ceil(WAYS).next_power_of_two() };
         LocationCache { sets: vec![[NONE; WAYS]; sets].into() }
@@ -67,7 +67,7 @@ impl LocationCache {
         set[0] = Entry { hash: hash.0, generation, place: ((offset / ALIGN_BYTES) << LENGTH_BITS) | units };
     }
 
-    /// Forgets it, unless something else was noted since.
+    /// Removes a location, unless it was replaced.
     pub(super) fn remove(&mut self, hash: KeyHash, location: Location) {
         let Some(set) = self.set(hash) else { return };
         let Some(at) = LocationCache::position(set, hash) else { return };

@@ -1,7 +1,7 @@
-//! Many GETs at a time over fetches that complete later: what a client on a fabric does. It does no I/O.
+//! Many GETs in flight over fetches that complete later: what a client on a fabric does. It performs no I/O.
 //!
-//! [`Remote`] says which bytes of the region to fetch ([`Remote::next_fetch`]); whoever drives it has them fetched, hands in
-//! what came, in any order ([`Remote::take`]), and is told which GETs are over ([`Remote::next_completed`]).
+//! [`Remote`] returns the bytes of the region to fetch ([`Remote::next_fetch`]). Its driver fetches them, passes in
+//! the arrivals in any order ([`Remote::take`]), and takes the completed GETs ([`Remote::next_completed`]).
 //!
 //! ```text
 //!   get ──► Running ──► next_fetch ──► (the transport) ──► take ──► Running ──► … ──► next_done
@@ -15,17 +15,17 @@
 //! first wait for their line. Where the server grants leases, one line serves all GETs that begin within the lease.
 //!
 //!
-//! Why a GET at a kept location is right without a look at its segment's generation: the generation was fetched at a time
-//! when its segment's count was known already, and behind the item the count is the same. The server changes the count
-//! behind the generation and before it writes over the segment's items. So if anything had been written over the item by
-//! the time it was fetched, the count would have changed since it was first fetched: either before the generation was
-//! fetched, which then would be another one, or after, and then the counts differ. Where a count has changed, or none was
-//! known, the generation itself is fetched behind the item.
+//! Why a GET at a cached location needs no fetch of its segment's generation: the generation was fetched when its
+//! segment's counter was known already, and the counter is the same after the item was fetched. The server changes
+//! the counter after the generation, and before it overwrites the segment's items. If the item had been overwritten
+//! by the time it was fetched, the counter would have changed since it was first fetched: either before the
+//! generation was fetched, which would then differ, or after it, and then the counters differ. If a counter has
+//! changed, or was not known, the generation itself is fetched after the item.
 //!
-//! *Behind* means: asked for when the item had come in; where the transport reads in order, when it had been asked for; and
-//! where the server promises to leave alone for a while what it emptied ([`RemoteOptions::grace_ns`]), at any moment after
-//! the GET began, if the item came in before that while was over, counted from when the line was asked for.
-//! docs/region.md tells why.
+//! *After the item* means: requested when the item had arrived. If the transport reads in order, requested after the
+//! item was requested. If the server guarantees a grace for emptied segments ([`RemoteOptions::grace_ns`]), requested
+//! at any time after the GET started, if the item arrived within the grace, counted from the request of the line.
+//! docs/region.md has the proof.
 
 mod chunks;
 mod clock_skew;
@@ -55,26 +55,27 @@ use super::{Value, reads_to_report};
 
 pub use self::location_cache::LOCATION_BYTES;
 
-/// How a [`Remote`] goes about it.
+/// Options of a [`Remote`].
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteOptions {
-    /// GETs under way at most.
+    /// Maximum number of GETs in flight.
     pub gets: usize,
     /// Maximum number of fetches in flight, not counting up to four fetches of the status line.
     pub fetches: usize,
-    /// Bytes that these may have together; one alone may have more (a segment, 2 MiB at most).
+    /// Their total bytes; a single fetch may have more (a segment, 2 MiB at most).
     pub fetched_bytes: usize,
-    /// Reads are carried out in the order in which they were asked for, memory included: each has read its last byte before the
-    /// next reads its first. That they are sent in order (FI_ORDER_RAR) is not enough: hardware may read memory for two of
-    /// them in any order. Where the target's processor carries them out it is.
+    /// Reads are executed in the order in which they were posted, including their memory accesses: each has read its
+    /// last byte before the next reads its first. Ordered transmission (FI_ORDER_RAR) is not enough, because hardware
+    /// may read memory for two of them in any order. Execution by the target's CPU is.
     pub in_order: bool,
-    /// The server's grace: it writes nothing over a segment for so many nanoseconds after its count has changed; 0
-    /// for none. With it the line need not be fetched behind the item, if the item arrived soon after the line's
-    /// fetch was posted.
+    /// The server's grace: it does not overwrite a segment within this time after its counter has changed; 0 for
+    /// none. With it the line need not be fetched after the item, if the item arrived soon after the line's fetch was
+    /// posted.
     pub grace_ns: u64,
-    /// The published line is fetched for so many GETs at kept locations together, while others of it are under way.
+    /// The status line is fetched once for this many GETs at cached locations while other fetches of it are in
+    /// flight.
     pub gets_per_line: u32,
-    /// Locations kept: [`LOCATION_BYTES`] each, rounded up to a power of two.
+    /// The number of cached locations: [`LOCATION_BYTES`] each, rounded up to a power of two.
     pub locations: usize,
 }
 
@@ -101,10 +102,10 @@ pub struct Now {
     pub ns: u64,
 }
 
-/// What is to be fetched.
+/// A fetch to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetch {
-    /// To be given back with what came.
+    /// Identifies the fetch when its bytes arrive.
     pub id: u32,
     /// Offset in the region.
     pub offset: u64,
@@ -117,37 +118,37 @@ pub struct Fetch {
 /// Where fetched bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// Into a buffer that is handed in.
+    /// Into a buffer that is passed in.
     Buffer,
-    /// The same: an item of the GET with this token. If it is what the GET comes to, its value stays where it lies.
+    /// Into such a buffer: an item of the GET with this token. The value of a hit stays in it.
     Item {
-        /// Whose.
+        /// The token.
         token: u64,
     },
-    /// Anywhere, behind other bytes perhaps: they are looked at as they are handed in, and not again. So they may be fetched by
-    /// one operation with what is asked for before them.
+    /// Anywhere, for instance after other bytes: they are read when passed in, and not again. So one operation may
+    /// fetch them with the bytes requested before.
     Probe,
-    /// To `at` of the value of the GET with this token, which has `whole` bytes. If that was said to have another number of
-    /// bytes before, it is made anew: nothing is being fetched into it then. Other parts are fetched at the same time.
+    /// To `at` of the value of the GET with this token, which has `whole` bytes. If a different length was stated
+    /// before, the value is reallocated: no fetch into it is in flight then. Other parts are fetched concurrently.
     Value {
-        /// Whose.
+        /// The token.
         token: u64,
-        /// Where in the value.
+        /// The offset in the value.
         at: usize,
         /// Bytes of the whole value.
         whole: usize,
     },
 }
 
-/// What came of a fetch.
+/// The result of a fetch.
 #[derive(Debug)]
 pub enum Arrival<'a, B> {
     /// The bytes, at the front of a buffer: for [`To::Buffer`] and [`To::Item`], and for [`To::Probe`] if that is
-    /// easier.
+    /// simpler.
     Buffer(B),
-    /// The bytes, where they belong or on their way there: for [`To::Probe`] and [`To::Value`].
+    /// The bytes, in their place or on their way there: for [`To::Probe`] and [`To::Value`].
     Placed(&'a [u8]),
-    /// Nothing.
+    /// No bytes.
     Failed,
 }
 
@@ -203,19 +204,19 @@ struct FetchRequest {
 
 #[derive(Clone, Copy, Debug)]
 enum FetchPurpose {
-    /// The published line, asked for at this moment and time.
+    /// The status line, requested at this moment and time.
     Line(SequenceNumber, u64),
-    /// What a GET asked for.
+    /// The request of a GET's step.
     Step(Owner),
-    /// The generation behind its item.
+    /// The generation after its item.
     Behind(Owner),
     /// A chunk of its value.
     Chunk(Owner, usize),
-    /// The generation of such a chunk, the sum of whose bytes is this.
+    /// The generation of such a chunk, whose bytes have this sum.
     ChunkGeneration(Owner, usize, u64),
 }
 
-/// A look of a GET.
+/// One attempt of a GET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     at: usize,
@@ -280,28 +281,28 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         &self.reader
     }
 
-    /// GETs that may be begun now.
+    /// Returns the number of GETs that can start now.
     pub fn free_slots(&self) -> usize {
         self.free.len()
     }
 
-    /// GETs that are begun and not over.
+    /// Returns the number of GETs that have started and not completed.
     pub fn gets_in_flight(&self) -> usize {
         self.gets.len() - self.free.len()
     }
 
-    /// Fetches that were asked for and did not come in, those of lines included.
+    /// Returns the number of posted fetches that have not arrived, including those of lines.
     pub fn fetches_in_flight(&self) -> usize {
         self.fetches.len() - self.free_fetches.len()
     }
 
-    /// Whether it turned out that no server keeps the region.
+    /// Returns whether no server maintains the region any more.
     pub fn is_gone(&self) -> bool {
         self.is_gone
     }
 
-    /// Begins a GET: where the key's item was found before, if that is known, and else by key. The token is told with what
-    /// it comes to. `now` was read after the GET was asked for.
+    /// Starts a GET: at the cached location of the key's item, if there is one, else by key. `token` identifies it in
+    /// its result. `now` was read after the caller's request.
     ///
     /// # Panics
     /// There is no room.
@@ -313,10 +314,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             let metadata = segment.and_then(|segment| self.metadata.last_generation(segment));
             metadata.is_none_or(|metadata| metadata <= location.generation)
         });
-        self.begin(key, hash, kept.map_or(Source::ByKey, Source::Kept), token, now);
+        self.begin(key, hash, kept.map_or(Source::ByKey, Source::Cached), token, now);
     }
 
-    /// The same by key, whatever is known.
+    /// As [`Remote::get`], by key even if a location is cached.
     ///
     /// # Panics
     /// There is no room.
@@ -324,7 +325,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.begin(key, self.reader.hash(key), Source::ByKey, token, now);
     }
 
-    /// The same at this location only.
+    /// As [`Remote::get`], at this location only.
     ///
     /// # Panics
     /// There is no room.
@@ -332,7 +333,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.begin(key, self.reader.hash(key), Source::At(location), token, now);
     }
 
-    /// Whether it is known where the key's item was found.
+    /// Returns whether the location of the key's item is cached.
     pub fn has_location(&mut self, key: &[u8]) -> bool {
         self.locations.get(self.reader.hash(key)).is_some()
     }
@@ -374,9 +375,9 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         !self.queue.is_empty() || self.lines.is_wanted()
     }
 
-    /// The next fetch to be posted, in this order, if one is to be posted now. One that cannot be posted yet is to be posted
-    /// before others, or handed in as failed.
-    /// `ns` is what [`Now`] has, read before this, and not after the fetch is posted.
+    /// Returns the next fetch to post, in this order, if one is due. A fetch that cannot be posted yet must be posted
+    /// before others, or passed in as failed. `ns` is the clock of [`Now`], read before this call and not after the
+    /// fetch is posted.
     pub fn next_fetch(&mut self, ns: u64) -> Option<Fetch> {
         while let Some(request) = self.queue.front().copied() {
             if !self.is_wanted(request.purpose) {
@@ -419,7 +420,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         Fetch { id, offset, len, to }
     }
 
-    /// Whether the look for which a fetch is wanted is still under way.
+    /// Returns whether the attempt that needs a fetch is still in progress.
     fn is_wanted(&self, purpose: FetchPurpose) -> bool {
         match purpose {
             FetchPurpose::Line(..) => true,
@@ -458,7 +459,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         }
     }
 
-    /// Hands in what came of a fetch. `now` was read after it was over.
+    /// Passes in the result of a fetch. `now` was read after its completion.
     pub fn take(&mut self, id: u32, arrival: Arrival<'_, B>, now: Now) {
         let Some(request) = self.fetches.get_mut(id as usize).and_then(Option::take) else { return };
         self.free_fetches.push(id);
@@ -478,7 +479,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             FetchPurpose::ChunkGeneration(owner, number, sum) if self.is_running(owner) => {
                 self.take_chunk_generation(owner.at, number, sum, arrival);
             }
-            // Of a GET that is over, or looks elsewhere by now.
+            // The GET has completed, or started another attempt.
             _ => {}
         }
     }
@@ -521,7 +522,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         if !self.metadata.is_alive() {
             return self.end_all_gone();
         }
-        // Those that are under way stand first, mostly: to look at all takes as long as all else.
+        // GETs in flight are mostly at the front: scanning all slots would take as long as everything else.
         let mut left = self.gets_in_flight();
         for at in 0..self.gets.len() {
             if left == 0 {
@@ -573,7 +574,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
 
     // ---- steps ----
 
-    /// Begins a look.
+    /// Starts an attempt.
     fn start(&mut self, at: usize) {
         let Some(running) = &mut self.gets[at] else { return };
         if running.source == Source::ByKey {
@@ -605,7 +606,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.queue.push_back(FetchRequest { purpose, offset, len, to });
     }
 
-    /// Wants the generation of the segment in which an item is looked at, behind it.
+    /// Queues the generation of the item's segment, to be fetched after the item.
     fn queue_behind(&mut self, at: usize) {
         let Some(running) = &self.gets[at] else { return };
         let offset = generation_offset(&self.reader.geometry, running.get.place().0);
@@ -626,11 +627,11 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         if running.get.is_at_item() && (!self.options.in_order || running.needs_line == SequenceNumber::NEVER)
         {
             let (segment, generation) = running.get.place();
-            // Its count may have changed since it was asked for.
+            // The counter may have changed since the request.
             running.by_counts = running.by_counts && self.metadata.stood(segment, generation);
             if running.by_counts {
                 running.needs_line = self.now.next();
-                // Unless the one that was asked for is good enough.
+                // Unless the line in flight is recent enough.
                 if !self.lines.is_asked_within(running.started, ns, self.options.grace_ns) {
                     self.lines.need(running.needs_line, true);
                 }
@@ -664,7 +665,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.advance(at, StepInput::Word(word));
     }
 
-    /// Hands in what a GET asked for, and does what it says then.
+    /// Passes the requested input to a GET, and executes its next step.
     fn advance(&mut self, at: usize, handed: StepInput) {
         let Some(running) = &mut self.gets[at] else { return };
         let bytes = running.bytes.as_deref().unwrap_or_default();
@@ -686,7 +687,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             Step::Word(offset) => {
                 running.wants_word = true;
                 match running.behind {
-                    // The same word is on its way, or there.
+                    // The same word is in flight, or has arrived.
                     Some(Behind { word, .. }) if running.get.asks_still() => match word {
                         Some(word) => self.advance_behind(at, word),
                         None => running.wants_behind = true,
@@ -701,7 +702,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
                 self.queue_fetch(FetchPurpose::Step(owner), offset, len, to);
             }
             Step::Chunks { whole } => {
-                // Its table is kept: what it was fetched into may be where the value is to be.
+                // The table of chunks is kept separately: the value may be placed where the table was fetched to.
                 running.bytes = None;
                 running.chunks = ChunkProgress::of(whole);
                 self.queue_chunks(at);
@@ -731,10 +732,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
                 return self.complete(at, outcome);
             }
             ReadOutcome::Stale(_) => {
-                if let Source::Kept(location) | Source::At(location) = running.source {
+                if let Source::Cached(location) | Source::At(location) = running.source {
                     self.locations.remove(hash, location);
                 }
-                if matches!(running.source, Source::Kept(_)) {
+                if matches!(running.source, Source::Cached(_)) {
                     return self.begin_by_key(at);
                 }
             }
@@ -743,7 +744,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.complete(at, outcome);
     }
 
-    /// Looks by key where nothing was at the kept location.
+    /// Starts again by key, because the cached location is stale.
     fn begin_by_key(&mut self, at: usize) {
         let serial = self.next_serial();
         let Some(running) = &mut self.gets[at] else { return };
@@ -752,7 +753,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.start(at);
     }
 
-    /// Looks there again, by a line that is still to be fetched.
+    /// Starts again at the same place, with a line that is still to be fetched.
     fn begin_without_lease(&mut self, at: usize) {
         let (serial, started) = (self.next_serial(), self.now.next());
         let Some(running) = &mut self.gets[at] else { return };

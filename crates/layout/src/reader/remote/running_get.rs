@@ -1,4 +1,4 @@
-//! One GET under way: what it waits for, and what of it has come.
+//! One GET in flight: what it waits for, and what has arrived.
 
 use crate::hash::KeyHash;
 use crate::item::KEY_BYTES_MAX;
@@ -7,7 +7,7 @@ use super::super::{FallbackReason, Get, Location, Reader, Rejections};
 use super::chunks::ChunkProgress;
 use super::lines::SequenceNumber;
 
-/// A key of its own.
+/// An owned key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key {
     len: u8,
@@ -15,7 +15,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// None if it is longer than keys are.
+    /// Returns `None` if the key is too long.
     pub(super) fn of(key: &[u8]) -> Option<Key> {
         let mut bytes = [0; KEY_BYTES_MAX];
         bytes.get_mut(..key.len())?.copy_from_slice(key);
@@ -29,12 +29,12 @@ impl AsRef<[u8]> for Key {
     }
 }
 
-/// Where a GET looks.
+/// Where a GET reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// Where the item was found before, and by key if it is not there any more.
-    Kept(Location),
-    /// There only.
+    /// At the cached location, then by key.
+    Cached(Location),
+    /// At this location only.
     At(Location),
     /// By key.
     ByKey,
@@ -43,17 +43,17 @@ pub(super) enum Source {
 impl Source {
     fn get(self, reader: &Reader, key: Key, hash: KeyHash) -> Get<Key> {
         let get = match self {
-            Source::Kept(location) | Source::At(location) => Get::at(reader, key, location),
+            Source::Cached(location) | Source::At(location) => Get::at(reader, key, location),
             Source::ByKey => Get::by_hash(reader, key, hash),
         };
         get.apart()
     }
 }
 
-/// A generation that was asked for behind the item, before the GET asks.
+/// A generation that was requested after the item, before the GET requests it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behind {
-    /// The segment's count, as it was known when it was asked for.
+    /// The segment's counter at the time of the request.
     pub(super) count: Option<u64>,
     pub(super) word: Option<u64>,
 }
@@ -61,36 +61,36 @@ pub(super) struct Behind {
 /// A completed fetch that waits for the status line.
 #[derive(Debug)]
 pub(super) enum ArrivedFetch<B> {
-    /// The bytes that were asked for, so many of these.
+    /// The requested bytes, and their number.
     Bytes(B, usize),
     Word(u64),
 }
 
-/// A GET under way.
+/// A GET in flight.
 #[derive(Debug)]
 pub(super) struct RunningGet<B> {
     pub(super) token: u64,
-    /// Tells fetches of this look from those of an earlier one.
+    /// Distinguishes fetches of this attempt from those of earlier ones.
     pub(super) serial: u32,
     pub(super) source: Source,
     pub(super) get: Get<Key>,
-    /// When it was begun, or a moment of which that is as good …
+    /// When it started, or an equivalent moment …
     pub(super) started: SequenceNumber,
-    /// … as the line that was asked for after that had a lease.
+    /// … because the line requested after that moment has a lease.
     pub(super) is_leased: bool,
-    /// It needs a line that was asked for after this moment.
+    /// It needs a line that was requested after this moment.
     pub(super) needs_line: SequenceNumber,
-    /// Its item is to be settled by the counts behind that line, not by a generation of its own.
+    /// The counters of that line settle its item, not a generation of its own.
     pub(super) by_counts: bool,
     pub(super) behind: Option<Behind>,
-    /// It has asked for the generation that is on its way.
+    /// It has requested the generation that is in flight.
     pub(super) wants_behind: bool,
     pub(super) arrived: Option<ArrivedFetch<B>>,
     /// When that came.
     pub(super) arrived_ns: u64,
     /// The requested data is a word.
     pub(super) wants_word: bool,
-    /// The bytes handed in last: the value of a hit is in them.
+    /// The bytes passed in last, which contain the value of a hit.
     pub(super) bytes: Option<B>,
     pub(super) chunks: ChunkProgress,
     /// A fetch failed while others write to its value.
@@ -135,7 +135,7 @@ impl<B> RunningGet<B> {
         self.begin_again(reader);
     }
 
-    /// Begins again where it looks, at a moment of which no line is known.
+    /// Starts again from the same source, at a moment after which no line is known.
     pub(super) fn begin_without_lease(&mut self, reader: &Reader, started: SequenceNumber) {
         (self.started, self.is_leased) = (started, false);
         self.begin_again(reader);
@@ -158,6 +158,6 @@ pub(super) enum StepInput {
     Word(u64),
     /// That many of the fetched bytes.
     Bytes(usize),
-    /// The same, followed by the counters of emptied segments.
+    /// The same bytes, followed by the counters of emptied segments.
     Settled(usize),
 }
