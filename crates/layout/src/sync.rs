@@ -21,7 +21,6 @@ pub use model::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 ///   earlier load, and the executions in which the store comes first are never tried. So each access is preceded by
 ///   one of a second atomic that depends on all accesses before it: a compare-exchange that fails, which neither
 ///   stores nor synchronizes.
-///   anything nor synchronizes with anybody.
 /// - It does not exclude another thread's plain store between the two halves of a read-modify-write, and lets an
 ///   earlier exchange overwrite the store. So a store is a swap. This hides little: a relaxed store would continue
 ///   the release sequence of the store before it.

@@ -165,7 +165,7 @@ pub fn mask(text: &str) -> Result<u32> {
     parsed.with_context(|| format!("{text:?} are no permissions; give them in octal, as 700"))
 }
 
-/// The loopback addresses, on which the server listens unless told otherwise.
+/// The loopback addresses, on which the server listens by default.
 pub fn loopback(port: u16) -> [SocketAddr; 2] {
     [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]
 }
@@ -220,7 +220,7 @@ mod tests {
         assert!(mask("9").is_err() && mask("1777").is_err());
     }
 
-    /// Words of the grammar and others, so that what is generated is often nearly right.
+    /// Words of the grammar and others, so that generated addresses are often nearly valid.
     fn nearly_an_address() -> impl Strategy<Value = String> {
         let word = prop_oneof![
             Just("notls:"),

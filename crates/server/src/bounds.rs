@@ -6,8 +6,8 @@ use std::time::Duration;
 /// twice this is no longer measurably better.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
-/// Part of a request up to which what follows is received right behind it in the worker's buffer, so that the rest of
-/// the buffer is worth a system call.
+/// An incomplete request up to this size is continued in the worker's buffer, so that the rest of the buffer is worth
+/// a system call.
 pub const JOINED_BYTES_MAX: usize = RECEIVE_BYTES / 2;
 
 /// Values up to this many bytes are stored from the receive buffer; longer ones are received piece by piece.
@@ -16,24 +16,24 @@ pub const INLINE_VALUE_BYTES_MAX: usize = 16 << 10;
 /// Answers gathered before they are sent, though more requests are waiting: bounds what a worker holds.
 pub const GATHERED_BYTES_MAX: usize = 32 << 10;
 
-/// The same where sending is no system call: a few short answers, so that the client has the first while the others are
-/// made.
+/// As above, where sending needs no system call: a few short answers, so that the client has the first while the
+/// others are computed.
 pub const GATHERED_IN_MEMORY_BYTES_MAX: usize = 48;
 
-/// Groups of buckets that a list of keys looks at before other connections get their turn, though few keys are in them.
+/// Index groups that a list of keys scans before other connections get their turn, even if they hold few keys.
 pub const DUMPED_GROUPS_MAX: u32 = 16;
 
 /// Unsent answers of one connection beyond which its requests wait. One answer more may come on top.
 pub const QUEUED_BYTES_MAX: u64 = 256 << 10;
 
-/// Answer to one datagram beyond which it is dropped: no client puts so many datagrams together again, and the sender
-/// may be forged.
+/// Longer answers to one datagram are dropped: no client reassembles that many datagrams, and the sender may be
+/// forged.
 pub const DATAGRAM_ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// Capacity of a connection's own buffers that is kept while it is idle.
 pub const IDLE_BUFFER_BYTES_MAX: usize = 4 << 10;
 
-/// Parts handed to one send; the system takes 1024, and more than these are not worth gathering.
+/// Parts passed to one send call; the system accepts 1024, but gathering more than this is not worthwhile.
 pub const SEND_PARTS_MAX: usize = 64;
 
 /// Links taken from one listener before connections get their turn.
@@ -45,22 +45,22 @@ pub const DATAGRAMS_PER_TURN_MAX: usize = 64;
 /// Events taken from the system at once.
 pub const EVENTS_PER_TURN_MAX: usize = 256;
 
-/// Times that a worker looks at its polled channels before it asks the system for other events: a microsecond or two.
+/// Polls of its polled channels before a worker asks the system for other events: a microsecond or two.
 pub const POLLS_PER_TURN: u32 = 64;
 
-/// The same time where the fabric is among what it looks at, and takes microseconds for each look.
+/// As a time, for when the fabric is among them, whose poll takes microseconds.
 pub const POLLING_TIME_MAX: Duration = Duration::from_micros(30);
 
-/// Times that it looks at the fabric's descriptor, at half a microsecond each.
+/// Polls of the fabric's descriptor, at half a microsecond each.
 pub const FABRIC_LOOKS_PER_TURN: u32 = 8;
 
-/// When the system has no descriptor left, accepting rests for so long instead of spinning.
+/// How long accepting pauses when the system has no descriptor left.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// The log says that so often at most, of each worker.
+/// The minimum interval between log messages about that, for each worker.
 pub const ACCEPT_SAID_AGAIN: Duration = Duration::from_secs(60);
 
-/// A stop waits so long for answers under way.
+/// How long a stop waits for answers in flight.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A worker's end of the fabric that has failed is opened again this long after it was opened, or at once if that is longer
@@ -70,19 +70,19 @@ pub const FABRIC_REOPEN_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// … up to this.
 pub const FABRIC_REOPEN_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Who has worked for so long begins with the shortest pause again.
+/// After this long without a failure the next pause is the shortest again.
 pub const FABRIC_STEADY: Duration = Duration::from_secs(60);
 
-/// A stop waits so long for the last bytes of links over the fabric, whose clients close their sockets then …
+/// How long a stop waits for the last bytes of fabric links, whose clients then close their sockets …
 pub const FABRIC_DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// … and looks so often.
+/// … and the interval of its checks.
 pub const FABRIC_DRAIN_PAUSE: Duration = Duration::from_micros(200);
 
-/// A graceful stop (SIGUSR1, `shutdown graceful`) waits so long for clients to leave.
+/// How long a graceful stop (SIGUSR1, `shutdown graceful`) waits for clients to disconnect.
 pub const GRACEFUL_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// A connection that pins memory and has not moved for so long may be dropped when others need to pin.
+/// A connection that pins memory without progress for this long may be closed when others need to pin.
 pub const PINNING_STILL_MAX: Duration = Duration::from_millis(200);
 
 /// Watchers at once (memcached's limit).
@@ -111,10 +111,11 @@ pub const ITEM_BYTES_MAX_MAX: u64 = 1 << 30;
 /// Smallest value size that can be configured (memcached's limit).
 pub const ITEM_BYTES_MAX_MIN: u64 = 1 << 10;
 
-/// With the fabric, memory that was freed is not written over for so long: several times what a read of it takes on a busy
-/// network, and little memory at any rate of writing.
+/// With the fabric, freed memory is not overwritten for this long: several times the duration of a read on a busy
+/// network, and little memory at any write rate.
 pub const FABRIC_GRACE: Duration = Duration::from_millis(2);
 
-/// For so long readers over the fabric may take it that the server lives and that nothing was flushed, since they last looked: many
-/// times what a read takes, so that hardly any looks, and little for what has to wait for it, flushes and starts.
+/// How long readers over the fabric may rely on a fetched status line, that is, on the server's being alive and on
+/// nothing being flushed: many times the duration of a read, so that few reads fetch the line, and a short wait for
+/// flushes and starts.
 pub const FABRIC_LEASE: Duration = Duration::from_millis(1);

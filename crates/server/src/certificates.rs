@@ -1,4 +1,4 @@
-//! The server's certificate, and what is asked of clients.
+//! The server's certificate, and the requirements for client certificates.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -46,7 +46,7 @@ pub struct ConnectionInfo {
     pub fd: i32,
     /// How it came in.
     pub kind: Kind,
-    /// Who is at the other end, or for a listener where it listens.
+    /// The peer's address, or for a listener its own.
     pub address: String,
     /// Where it came in; none for a listener.
     pub listener: Option<String>,
@@ -73,7 +73,7 @@ impl ConnectionInfo {
         }
     }
 
-    /// Notes what it is doing.
+    /// Sets its state.
     #[inline]
     pub fn set_state(&self, state: State) {
         self.state.store(state as u8, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl ConnectionInfo {
         State::name(self.state.load(Ordering::Relaxed))
     }
 
-    /// When it last asked for something.
+    /// Returns when its last request arrived.
     pub fn last_command(&self) -> u32 {
         self.last_command.load(Ordering::Relaxed)
     }

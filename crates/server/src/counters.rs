@@ -1,15 +1,15 @@
 //! What each worker counts of requests and connections. The store counts its own (`fabcache_store::counters`).
 
 fabcache_store::counter_set! {
-    /// What one worker served.
+    /// Counters of one worker.
     ServerCounters, ServerSums {
-        /// Keys asked for.
+        /// Requested keys.
         cmd_get,
         /// Values offered.
         cmd_set,
-        /// Flushes asked for.
+        /// Flush requests.
         cmd_flush,
-        /// Touches asked for, with `gat`.
+        /// Touch requests, including `gat`.
         cmd_touch,
         /// Meta commands.
         cmd_meta,
@@ -37,7 +37,7 @@ fabcache_store::counter_set! {
         cas_misses,
         /// CAS stores done.
         cas_hits,
-        /// CAS stores that found another value.
+        /// CAS stores that found another CAS.
         cas_badval,
         /// Touches done.
         touch_hits,
@@ -45,7 +45,7 @@ fabcache_store::counter_set! {
         touch_misses,
         /// Values too large to store.
         store_too_large,
-        /// Values refused for want of memory.
+        /// Values refused because memory was full.
         store_no_memory,
         /// Authentications tried.
         auth_cmds,
@@ -55,7 +55,7 @@ fabcache_store::counter_set! {
         bytes_read,
         /// Bytes sent.
         bytes_written,
-        /// Times a connection gave way to others.
+        /// Times a connection yielded to others.
         conn_yields,
         /// Connections taken.
         total_connections,
@@ -65,19 +65,19 @@ fabcache_store::counter_set! {
         idle_kicks,
         /// Connections dropped for stopping in the middle of a request or an answer.
         stalled_kicks,
-        /// Connections dropped because they pinned long values while others waited for memory.
+        /// Connections closed because they pinned long values while others waited for memory.
         pinning_kicks,
         /// Times that accepting rested because the system had no descriptor left.
         accept_pauses,
-        /// Clients with whom memory was shared.
+        /// Clients that share memory.
         shm_attached,
-        /// Clients with whom it was not, though they asked.
+        /// Clients that requested shared memory and were refused.
         shm_refused,
         /// Clients that broke the protocol of a channel.
         shm_broken,
         /// Clients that go on over the fabric.
         fabric_attached,
-        /// Clients that do not, though they asked.
+        /// Clients that requested the fabric and were refused.
         fabric_refused,
         /// Clients that broke the protocol of their link over the fabric.
         fabric_broken,

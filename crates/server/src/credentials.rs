@@ -33,7 +33,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Whether these are a user and the right password. The time it takes does not tell how much of them was right.
+    /// Returns whether user and password are right. The duration does not reveal how much of them was right.
     pub fn admit(&self, user: &[u8], password: &[u8]) -> bool {
         let users = self.users.read().expect("no thread panics while it holds the users");
         users.iter().fold(false, |found, (known_user, known_password)| {

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 /// The effect of a `-o` option here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OptionEffect {
-    /// The same as in memcached.
+    /// As in memcached.
     Works,
     /// Nothing; the text says why.
     Nothing(&'static str),
@@ -20,14 +20,14 @@ enum OptionEffect {
     Refused(&'static str),
 }
 
-/// The argument that a `-o` option takes, as memcached checks it, or else as it makes sense.
+/// The argument of a `-o` option, with memcached's checks or sensible ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ArgumentKind {
     /// No value; one that says yes is taken too.
     Nothing,
     /// A number from the first to the second.
     Number(u32, u32),
-    /// The same, or no value.
+    /// A number in this range, or no value.
     NumberOrNothing(u32, u32),
     /// A number from 0 up, with a point or without.
     Fraction,
@@ -52,7 +52,7 @@ const FLASH: OptionEffect = OptionEffect::Refused("there is no flash tier");
 const PROXY: OptionEffect = OptionEffect::Refused("there is no proxy");
 const BUFFERS: OptionEffect = OptionEffect::Nothing("buffers are bounded for each connection");
 
-/// Every suboption, what it takes, and what it does here.
+/// Every suboption, its argument, and its effect here.
 const KNOWN: &[(&str, ArgumentKind, OptionEffect)] = &[
     ("maxconns_fast", ArgumentKind::Nothing, OptionEffect::Works),
     ("no_maxconns_fast", ArgumentKind::Nothing, OptionEffect::Works),
@@ -131,7 +131,7 @@ const KNOWN: &[(&str, ArgumentKind, OptionEffect)] = &[
     ("proxy_memprofile", ArgumentKind::Anything, PROXY),
 ];
 
-/// What the extended options came to.
+/// The parsed extended options.
 #[derive(Clone, Debug, Default)]
 pub struct ExtendedOptions {
     /// Refuse connections beyond the limit at once, instead of letting them wait.
@@ -150,7 +150,7 @@ pub struct ExtendedOptions {
     pub ssl_key: Option<PathBuf>,
     /// Authorities for client certificates, PEM.
     pub ssl_ca_cert: Option<PathBuf>,
-    /// 0 none, 1 asked for, 2 and 3 required.
+    /// 0 none, 1 requested, 2 and 3 required.
     pub ssl_verify_mode: u8,
     /// 0 to 3 for TLS 1.0 to 1.3.
     pub ssl_min_version: Option<u8>,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fabcache_store::Handle;
 use fabcache_store::dump::Cursor;
 
-/// Between parts of the work, so that a worker on the same processor is never kept from it for long.
+/// Pause between parts of the work, so that a worker on the same processor is not delayed for long.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Requests to the housekeeping thread, and its progress.
@@ -23,13 +23,13 @@ pub struct Housekeeping {
 
 #[derive(Debug, Default)]
 struct PendingWork {
-    /// Where the crawl under way goes on.
+    /// The position of the crawl in progress.
     crawl: Option<Cursor>,
     stop: bool,
 }
 
 impl Housekeeping {
-    /// Asks for a look at every item; false if one is under way.
+    /// Requests a scan of all items; false if one is in progress.
     pub fn start_crawl(&self) -> bool {
         let mut wanted = self.wanted();
         if wanted.crawl.is_some() {
@@ -41,17 +41,17 @@ impl Housekeeping {
         true
     }
 
-    /// A crawl is under way.
+    /// Returns whether a crawl is in progress.
     pub fn is_crawling(&self) -> bool {
         self.wanted().crawl.is_some()
     }
 
-    /// Crawls that were asked for.
+    /// Returns the number of requested crawls.
     pub fn crawls(&self) -> u64 {
         self.crawls.load(Ordering::Relaxed)
     }
 
-    /// Items they looked at.
+    /// Returns the number of items they scanned.
     pub fn crawled(&self) -> u64 {
         self.crawled.load(Ordering::Relaxed)
     }

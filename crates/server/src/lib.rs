@@ -1,13 +1,13 @@
 //! fabcached: the server.
 //!
-//! - `options.rs`, `extended.rs`, `addresses.rs`, `settings/`: what it is told to do.
-//! - `server.rs`: starting and stopping; `shared.rs`: what its workers share.
-//! - `housekeeping.rs`: what the clock brings about, and crawls.
+//! - `options.rs`, `extended_options.rs`, `addresses.rs`, `settings/`: configuration.
+//! - `server.rs`: starting and stopping; `shared.rs`: state that the workers share.
+//! - `housekeeping.rs`: periodic maintenance, and crawls.
 //! - `worker/`: the event loop and its connections.
 //! - `commands/`: what each command does.
-//! - `watch.rs`, `prefixes.rs`, `sizes.rs`, `counters.rs`, `connections.rs`: what it can tell.
-//! - `credentials.rs`, `certificates.rs`, `networks.rs`: who may use it; `shm.rs`, `fabric.rs`: who may read the memory.
-//! - `process/`: the process around it.
+//! - `watch.rs`, `prefixes.rs`, `sizes.rs`, `counters.rs`, `connections.rs`: statistics and logs for clients.
+//! - `credentials.rs`, `certificates.rs`, `networks.rs`: access control; `shm.rs`, `fabric/`: access to the memory.
+//! - `process/`: the process around the server.
 
 pub mod addresses;
 pub mod bounds;

@@ -9,7 +9,7 @@ use crate::bounds::PREFIXES_MAX;
 /// Counts of one prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixCounts {
-    /// Keys asked for.
+    /// Requested keys.
     pub gets: u64,
     /// Keys found.
     pub hits: u64,
@@ -19,7 +19,7 @@ pub struct PrefixCounts {
     pub deletes: u64,
 }
 
-/// What is counted.
+/// The counted operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A get, and whether it hit.
@@ -39,7 +39,7 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    /// Counts by what comes before `delimiter`.
+    /// Counts by the part of the key before `delimiter`.
     pub fn new(delimiter: u8, on: bool) -> Prefixes {
         Prefixes { on: AtomicBool::new(on), delimiter, counts: Mutex::default() }
     }

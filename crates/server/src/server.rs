@@ -52,7 +52,7 @@ pub struct Server {
     local: Vec<Peer>,
     /// While memory is shared.
     life: Option<Liveness>,
-    /// Held until the sign of life is gone: only then may another server take these places.
+    /// Held until the liveness word is released: only then may another server use these addresses.
     listeners: Arc<[ListenerEntry]>,
 }
 
@@ -91,7 +91,7 @@ impl Server {
         write_port_file(&shared.settings, &listeners)?;
         register(&shared, &listeners);
         let listeners: Arc<[ListenerEntry]> = listeners.into();
-        // Readers of a server that was killed here a moment ago may go by its memory for so long.
+        // Readers of a server that was just killed here may rely on its lease this long.
         std::thread::sleep(FABRIC_LEASE);
         let workers = start_workers(&shared, Arc::clone(&listeners), ports)?;
         let housekeeper = start_housekeeper(&shared)?;
@@ -113,7 +113,7 @@ impl Server {
         self.order_sender.clone()
     }
 
-    /// Carries out orders until one to stop has come and is done.
+    /// Processes orders until a stop is complete.
     pub fn run_until_stopped(self, mut reloading: impl FnMut(bool), stopping: impl FnOnce()) -> Result<()> {
         while let Ok(order) = self.orders.recv() {
             match order {
@@ -150,7 +150,7 @@ impl Server {
         }
     }
 
-    /// Answers what is under way, and stops.
+    /// Completes the requests in flight, and stops.
     ///
     /// # Errors
     /// A worker had failed.
@@ -169,7 +169,7 @@ impl Server {
     }
 }
 
-/// Tells watchers of evictions.
+/// Reports evictions to watchers.
 #[derive(Debug)]
 struct EvictionReporter(std::sync::Weak<Shared>);
 
@@ -213,7 +213,7 @@ fn make_store(settings: &Settings) -> Result<Store> {
     Ok(store)
 }
 
-/// Lets those who read the memory see that its server lives.
+/// Takes the liveness word, which shows readers of the memory that its server is alive.
 fn start_liveness(store: &Arc<Store>) -> Result<Liveness> {
     Liveness::keep(store).context(
         "cannot give a sign of life that the system takes away when this process ends (--shm, --fabric); it takes robust \
@@ -230,7 +230,7 @@ fn tls_contexts(settings: &Settings) -> Result<Option<TlsContexts>> {
     Ok(Some(TlsContexts { settings: tls.clone(), usual, mutual, read_at: Instant::now().into() }))
 }
 
-/// Opens what the settings name, or takes over what was inherited.
+/// Opens the listeners of the settings, or adopts inherited sockets.
 fn listeners(
     settings: &Settings,
     inherited: Vec<OwnedFd>,
@@ -251,7 +251,7 @@ fn listeners(
         for worker in workers {
             match open(settings, &place, wanted, local) {
                 Ok(listener) => {
-                    // Of a free port all workers listen at the same.
+                    // All workers listen on the same free port.
                     if let (ListenAddress::Tcp(address), Peer::Socket(real)) = (&mut place, listener.local())
                     {
                         address.set_port(real.port());
@@ -303,7 +303,7 @@ fn entry(
     ListenerEntry { listener, protocol: wanted.protocol, auth: wanted.auth, worker }
 }
 
-/// Takes over a socket by trying what it may be.
+/// Adopts a socket, by trying the possible kinds.
 fn adopt(fd: OwnedFd) -> Result<Box<dyn Listener>> {
     let again = || fd.try_clone().context("cannot take over an inherited socket");
     if let Ok(listener) = UnixListener::adopt(again()?) {

@@ -23,7 +23,7 @@ use crate::worker::inbox::Inbox;
 /// Requests to the process from signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessRequest {
-    /// Answer what is under way, and stop.
+    /// Complete requests in flight, and stop.
     Stop,
     /// Let clients leave, then stop.
     StopGracefully,
@@ -39,7 +39,7 @@ pub enum Phase {
     Running = 0,
     /// It takes no more connections, and serves those it has.
     Leaving = 1,
-    /// It answers what is under way.
+    /// It completes requests in flight.
     Draining = 2,
     /// It stops now.
     Stopped = 3,
@@ -90,7 +90,7 @@ pub struct Shared {
     pub connections: Connections,
     /// How many there are, listeners not counted.
     pub connections_now: AtomicU32,
-    /// Those who watch.
+    /// The clients that watch.
     pub watchers: Arc<Watchers>,
     /// Counts by prefix.
     pub prefixes: Prefixes,
@@ -116,9 +116,9 @@ pub struct Shared {
     pub listen_disabled_now: AtomicBool,
     /// Calls of workers that found too much memory pinned.
     pub pins_wanted: AtomicU64,
-    /// What `stats reset` found; subtracted from what is shown.
+    /// The values at the last `stats reset`; subtracted from those shown.
     pub baseline: Mutex<(ServerSums, StoreSums)>,
-    /// Goes to whoever runs the process.
+    /// To the code that runs the process.
     pub orders: Mutex<Sender<ProcessRequest>>,
     phase: AtomicU8,
 }
@@ -201,9 +201,9 @@ impl Shared {
         }
     }
 
-    /// Asks whoever runs the process to do something.
+    /// Sends an order to the code that runs the process.
     pub fn order(&self, order: ProcessRequest) {
-        // When nobody listens any more the process is stopping already.
+        // If the receiver is gone the process is stopping already.
         let _ = self.orders.lock().expect("no thread panics while it sends an order").send(order);
     }
 
@@ -229,7 +229,7 @@ impl Shared {
         self.prefixes.clear();
     }
 
-    /// Tells watchers of a topic; the line is made only if somebody wants it.
+    /// Sends a line to the watchers of a topic; the line is formatted only if there are any.
     #[inline]
     pub fn notify_watchers(&self, topic: u32, line: impl FnOnce() -> String) {
         if self.watchers.wants(topic) {
@@ -244,10 +244,10 @@ impl Shared {
         }
     }
 
-    /// Reads users and certificates again, each whatever becomes of the others.
+    /// Reloads users and certificates, independently of each other.
     ///
     /// # Errors
-    /// Something cannot be read; what it was to replace stays.
+    /// Something cannot be read; its previous version stays in use.
     pub fn reload(&self) -> anyhow::Result<()> {
         let users = [&self.users, &self.sasl_users].into_iter().flatten().map(Credentials::reload);
         users.fold(Ok(()), Result::and).and(self.reload_certificates())

@@ -1,4 +1,4 @@
-//! Who may share memory with the server, and how much.
+//! Access to shared memory, and its limits.
 
 use std::sync::Once;
 
@@ -12,7 +12,7 @@ use nix::unistd::{Group, Uid, User};
 use crate::options::{Options, size};
 use crate::process::peer;
 
-/// Slots of each of a client's rings.
+/// Default number of slots of each of a client's rings.
 const DEFAULT_SLOTS: u32 = 64;
 /// Bytes of a slot: a request or an answer with a value of some hundred bytes.
 const DEFAULT_SLOT_SIZE: &str = "1k";
@@ -24,7 +24,7 @@ const DEFAULT_STAGING: &str = "1m";
 pub struct ShmSettings {
     /// The channel that each client gets.
     pub shape: Shape,
-    /// Users who may.
+    /// Users that may share memory.
     pub users: Vec<u32>,
     /// Groups whose processes may.
     pub groups: Vec<u32>,
@@ -87,7 +87,7 @@ impl ShmSettings {
         self.users.contains(&who.user) || is_named(&who.group) || groups.iter().any(is_named)
     }
 
-    /// The supplementary groups of who is at the other end, if groups are named; none if the system does not tell.
+    /// Returns the peer's supplementary groups, if groups are configured; none if the system does not report them.
     pub fn groups_of(&self, link: &dyn Link) -> Vec<u32> {
         let (Some(socket), false, Kind::Unix) = (link.descriptor(), self.groups.is_empty(), link.kind())
         else {
@@ -108,7 +108,7 @@ fn lines(option: &str, text: &str) -> Result<u64> {
     Ok(size(option, text, 1)?.next_multiple_of(64))
 }
 
-/// Whom the server runs as.
+/// Returns the user that the server runs as.
 fn own_user(options: &Options) -> Result<u32> {
     match &options.user {
         Some(name) if Uid::effective().is_root() => user_of(name),

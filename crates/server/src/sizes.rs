@@ -8,7 +8,7 @@ use fabcache_store::dump::Cursor;
 /// Items are counted in steps of this.
 const STEP_BYTES: u64 = 32;
 
-/// The histogram is made when it is asked for, by looking at every item: keeping it costs requests nothing.
+/// The histogram is computed on request by a scan of all items, so that it costs other requests nothing.
 #[derive(Debug, Default)]
 pub struct Sizes;
 

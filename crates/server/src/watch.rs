@@ -1,7 +1,7 @@
-//! `watch`: clients that are told what happens, as lines of memcached's log format.
+//! `watch`: sends events to clients as lines of memcached's log format.
 //!
-//! A worker that has something to tell looks at one word first: the union of what all watchers want. Lines wait in a
-//! bounded queue for each watcher; one that is too slow misses lines and is told how many.
+//! Before a worker formats an event it checks one word: the union of all watchers' topics. Lines wait in a bounded
+//! queue for each watcher; a slow watcher misses lines and is told how many.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -57,7 +57,7 @@ pub struct Watchers {
     next_id: AtomicU64,
     next_line: AtomicU64,
     watchers: Mutex<Vec<Watcher>>,
-    /// Lines told to some watcher.
+    /// Lines sent to any watcher.
     written: AtomicU64,
     /// Lines sent.
     sent: AtomicU64,
@@ -70,7 +70,7 @@ pub struct Watchers {
 pub struct WatchCounts {
     /// Lines made.
     pub written: u64,
-    /// Lines handed to watchers.
+    /// Lines queued for watchers.
     pub sent: u64,
     /// Lines that slow watchers missed.
     pub skipped: u64,
@@ -103,13 +103,13 @@ impl Watchers {
         self.wanted.store(wanted, Ordering::Release);
     }
 
-    /// Somebody wants to know.
+    /// Returns whether any watcher has this topic.
     #[inline]
     pub fn wants(&self, topic: u32) -> bool {
         self.wanted.load(Ordering::Relaxed) & topic != 0
     }
 
-    /// Tells those who want to know. `what` follows time and number on the line. Returns the workers to wake.
+    /// Sends an event to its watchers. `what` follows time and number on the line. Returns the workers to wake.
     pub fn publish(&self, topic: u32, what: &str) -> Vec<usize> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let number = self.next_line.fetch_add(1, Ordering::Relaxed) + 1;

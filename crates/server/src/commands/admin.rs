@@ -17,11 +17,11 @@ use crate::watch::topic;
 /// Megabytes that `cache_memlimit` takes.
 const MEMLIMIT_MEGABYTES_MIN: u64 = 8;
 const MEMLIMIT_MEGABYTES_MAX: u64 = 1_000_000_000;
-/// memcached's clock starts so much earlier than ours.
+/// memcached's clock starts this much earlier than ours.
 const MEMCACHED_CLOCK_LEAD_SECONDS: i64 = 60;
 /// Slab classes that memcached has names for.
 const CLASSES: u32 = 63;
-/// Words of a `slabs` command that are looked at.
+/// Words of a `slabs` command that are parsed.
 const SLABS_WORDS_MAX: usize = 5;
 
 /// Carries an order out.
@@ -204,7 +204,7 @@ fn extstore(words: Words<'_>) -> &'static [u8] {
     }
 }
 
-/// `lru_crawler …`: switches, a look at every item, and the two dumps.
+/// `lru_crawler …`: switches, a scan of all items, and the two dumps.
 pub fn lru_crawler(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, form: &Encoding<'_>) {
     let switches = &ctx.shared.switches;
     let reply = match words.next() {
@@ -298,7 +298,7 @@ fn dump(ctx: &mut Context, session: &mut Session, kind: DumpKind, words: Words<'
     form.reply(&reply, &mut ctx.out);
 }
 
-/// `watch …`: from now on the connection is told what happens.
+/// `watch …`: sends log lines to the connection from now on.
 pub fn watch(ctx: &mut Context, session: &mut Session, words: Words<'_>, form: &Encoding<'_>) {
     let mut topics = 0;
     let mut any = false;

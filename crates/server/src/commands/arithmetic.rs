@@ -5,11 +5,11 @@ use fabcache_store::{Change, Expiry, ItemInfo, NewValue, Write};
 
 use super::{Context, expiry_at, item, unchanged};
 
-/// The longest value that is looked at as a number: beyond twenty digits there can only be zeros before them.
+/// The longest value that is parsed as a number: beyond twenty digits only zeros can precede them.
 const NUMBER_BYTES_MAX: u32 = 4096;
 
 enum Outcome {
-    /// The new number, and the item as it was before, unless it was created.
+    /// The new number, and the previous item, unless it was created.
     Done(u64, Option<ItemInfo>, Expiry),
     Exists,
     NotFound,
@@ -81,7 +81,7 @@ fn write(arithmetic: &Arithmetic<'_>, before: &ItemInfo, number: u64, expiry: Ex
     let write = Write {
         expiry,
         cas: arithmetic.new_cas,
-        // As memcached writes in place: what is shorter is filled up with spaces.
+        // As memcached does, which writes in place: a shorter number is padded with spaces.
         value: NewValue::Number { number, width },
         ..unchanged(before)
     };

@@ -1,4 +1,4 @@
-//! Who may do what: text authentication (-Y) and SASL PLAIN for binary (-S).
+//! Authentication and authorization: text (-Y) and SASL PLAIN for binary (-S).
 
 use fabcache_protocol::{Command, Encoding, Item, Protocol, Refusal, Reply};
 

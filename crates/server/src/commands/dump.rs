@@ -75,12 +75,12 @@ fn metadump_line(visited: &VisitedItem<'_>, origin: u64, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Nothing in the key would end the word or the line it stands in.
+/// Returns whether no byte of the key would end its word or line.
 fn is_plain(key: &[u8]) -> bool {
     key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
 }
 
-/// A key that does not fit a line as it is goes in base64.
+/// Appends a line; a key that does not fit a line is encoded in base64.
 fn mgdump_line(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"mg ");
     if is_plain(key) {

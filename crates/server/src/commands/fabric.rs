@@ -35,7 +35,7 @@ static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Tells which fabric there is, if the client may come by it and knows these versions of what goes over it.
+/// Returns the fabric's address, if the client may use it and supports these versions.
 pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Encoding<'_>) {
     let versions = (channel, region);
     let told = match open_to(ctx, session) {
@@ -63,7 +63,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_
     let refusal = match open_to(ctx, session) {
         Err(refusal) => refusal,
         Ok(_) if !session.knows_fabric => Refusal::Client("fabric hello comes before fabric attach"),
-        // Else clients would have the server send to whom they like.
+        // Otherwise a client could make the server send to an address of its choice.
         Ok((_, settings)) if !ip_of(&name).is_none_or(|address| settings.peers.admit(address)) => {
             Refusal::Client("the fabric is not for this endpoint's address; see --fabric-peers")
         }

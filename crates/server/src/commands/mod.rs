@@ -65,7 +65,7 @@ pub enum Role {
     Receiving(Box<Receiving>),
     /// A long answer is being made, as the client takes it.
     Dumping(Box<Dump>),
-    /// It is told what happens, under this number.
+    /// It receives log lines, under this number.
     Watching(u64),
 }
 
@@ -89,19 +89,19 @@ pub struct Session {
     pub info: Arc<ConnectionInfo>,
     /// The rights.
     pub access: Access,
-    /// Whose process the client is, where the system tells.
+    /// The client's process, as the system reports it.
     pub credentials: Option<Credentials>,
     /// And its supplementary groups, where `--shm-groups` makes them matter.
     pub groups: Vec<u32>,
-    /// Others can read what it says on its way.
+    /// The connection is not encrypted.
     pub is_plain: bool,
-    /// It knows which fabric there is.
+    /// The client was told about the fabric.
     pub knows_fabric: bool,
-    /// It goes on in this, once what was answered before is sent.
+    /// The transport to switch to when all earlier answers are sent.
     pub offer: Option<UpgradeOffer>,
 }
 
-/// The other transport that a client asked for, ready to be handed over.
+/// The transport that a client requested, ready for the switch.
 #[derive(Debug)]
 pub struct UpgradeOffer {
     /// How it is answered.
@@ -110,7 +110,7 @@ pub struct UpgradeOffer {
     pub way: Upgrade,
 }
 
-/// Another way for a connection to go on.
+/// The transport that a connection switches to.
 #[derive(Debug)]
 pub enum Upgrade {
     /// A channel in memory.
@@ -124,11 +124,11 @@ pub enum Upgrade {
 pub enum Flow {
     /// The next one.
     Next,
-    /// The rest of the value is of no use.
+    /// Discard the rest of the value.
     DiscardValue,
     /// The text client is let in.
     Admit,
-    /// Nothing more: what was answered is sent, and the connection closed.
+    /// Send the answers, and close the connection.
     Close,
 }
 
@@ -178,7 +178,7 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
     Flow::Next
 }
 
-/// A connection that stops in the middle of a value: what it is at.
+/// Returns the state of a connection for `stats conns`.
 pub fn state_of(role: &Role, has_input: bool, has_output: bool) -> State {
     match role {
         Role::Watching(_) => State::Watch,
@@ -206,7 +206,7 @@ fn item(info: &ItemInfo) -> Item {
     }
 }
 
-/// An item that goes on as it is, but for what a caller changes.
+/// Returns a write that keeps the item, for a caller to change a part of it.
 fn unchanged(info: &ItemInfo) -> Write<'static> {
     Write {
         flags: info.flags,

@@ -30,7 +30,7 @@ pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Encoding<'_>) {
         let write = Write {
             flags: if delete.drop_value { delete.flags } else { info.flags },
             expiry: touch.unwrap_or(kept),
-            // Stale is a new state of the item, of which writers that saw the old one must hear.
+            // Marking an item stale changes it, so that writers with the old CAS fail.
             cas: delete.new_cas.or((!delete.stale).then_some(info.cas)),
             stale: delete.stale || info.stale,
             token_sent: info.token_sent && !delete.stale,

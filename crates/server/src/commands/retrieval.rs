@@ -43,7 +43,7 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encod
     }
 }
 
-/// Completes the answer to what was read.
+/// Completes the answer for a read item.
 #[inline]
 fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encoding<'_>, read: Read) {
     match read {
@@ -73,11 +73,11 @@ fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encodi
     }
 }
 
-/// Removes the item that was read; false if it is no longer there, or another is.
+/// Removes the item that was read; false if it was removed or replaced.
 fn remove_read(ctx: &Context, get: &Get<'_>, seen: &ItemInfo, payload: &Payload) -> bool {
     let done = ctx.handle.mutate(get.key, |existing| {
         let same = existing.info.is_ok_and(|info| looks_same(&info, seen))
-            // Without CAS only the value tells one item from the next.
+            // Without a CAS only the value distinguishes two items.
             && (seen.cas != 0 || !get.value || has_value(existing, payload, &ctx.out));
         (if same { Change::Remove } else { Change::Keep }, same)
     });
@@ -112,14 +112,14 @@ fn is_plain(get: &Get<'_>) -> bool {
 struct Touched {
     /// This client won.
     won: bool,
-    /// The item as it was before.
+    /// The previous item.
     before: Option<ItemInfo>,
     /// It was not there, and has been created.
     created: Option<ItemInfo>,
     out_of_memory: bool,
 }
 
-/// Reads the item and answers it, but for a long value and the tail.
+/// Reads the item and writes its answer, except for a long value and the tail.
 fn read(ctx: &mut Context, get: &Get<'_>, now: u32, form: &Encoding<'_>, touched: &mut Touched) -> Read {
     let detail = match form {
         Encoding::Meta(MetaEncoding { flags, .. }) if flags.contains(&b'l') => Detail::Full,
@@ -140,7 +140,7 @@ fn read(ctx: &mut Context, get: &Get<'_>, now: u32, form: &Encoding<'_>, touched
                 Err(miss) => Read::Miss(miss),
             }
         };
-        // The first meta reader of a stale item wins; that must be settled before it is told.
+        // The first meta reader of a stale item wins; this must be settled before the answer.
         if let (Read::Hit(info, _), Encoding::Meta(_)) = (&read, form)
             && info.stale
             && !info.token_sent
@@ -169,7 +169,7 @@ fn shown(get: &Get<'_>, info: &ItemInfo, now: u32, touched: &Touched) -> Item {
     shown
 }
 
-/// Gives the token to this client, unless another has it.
+/// Gives the token to this client, unless another client has it.
 fn take_token(ctx: &Context, key: &[u8]) -> bool {
     let taken = ctx.handle.mutate(key, |existing| match existing.info {
         Ok(info) if !info.token_sent => (Change::Mark { token_sent: true, fetched: false }, true),
@@ -211,7 +211,7 @@ fn prepare(
         Err(_) => match vivify {
             Some(expiry) => {
                 let info = ItemInfo { expiry, ttl: expiry.ttl(now), ..ItemInfo::EMPTY };
-                // The client that is told that it won has, in effect, read it.
+                // The client that is told that it won has, in effect, read the item.
                 let write = Write {
                     cas: get.new_cas,
                     token_sent: true,
@@ -256,8 +256,8 @@ fn count(
     len: u64,
 ) {
     let counters = ctx.counters();
-    // As memcached counts: who touches does not get as well, but for a meta client that finds nothing to touch; and
-    // what was created was a hit.
+    // As memcached counts: a touch is not a get as well, except for a meta client that finds nothing to touch;
+    // creating an item counts as a hit.
     let is_meta = matches!(form, Encoding::Meta(_));
     let created = result.is_err() && get.vivify.is_some();
     match result {

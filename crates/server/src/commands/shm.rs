@@ -13,7 +13,7 @@ use fabcache_transport::shm::NewChannel;
 
 use super::{Context, Session, Upgrade, UpgradeOffer, refused, saved};
 
-/// Most likely others of the server's user have sent descriptors to processes that do not take them.
+/// Usually other processes of the server's user have sent descriptors to processes that do not receive them.
 pub const NOT_HANDED_OVER: Refusal =
     Refusal::Server("memory cannot be handed over now; too many descriptors may be on their way");
 
@@ -24,7 +24,7 @@ static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Memory is to be shared with the client, if it may have it and knows these versions of what lies in it.
+/// Shares memory with the client, if it may use it and supports these versions of its format.
 pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Encoding<'_>) {
     let refusal = match &ctx.shared.settings.shm {
         None => Refusal::Client("shared memory is off; start the server with --shm"),

@@ -14,7 +14,7 @@ use crate::watch::{encoded, topic};
 pub struct Receiving {
     form: SavedEncoding,
     key: Vec<u8>,
-    /// The request, but for its key and value.
+    /// The request without its key and value.
     store: Store<'static>,
     upload: Upload,
     cfd: i32,
@@ -81,7 +81,8 @@ fn refuse_no_memory(
     form.reply(&Reply::OutOfMemory, &mut ctx.out);
 }
 
-/// When a value cannot be stored, what it was to replace goes as well, so that nobody takes the old value for it.
+/// If a value cannot be stored, removes the value that it should replace, so that no client reads the old value as
+/// current.
 fn remove_replaced(ctx: &Context, key: &[u8], store: &Store<'_>, form: &Encoding<'_>) {
     let replaces =
         store.mode == StoreMode::Set && store.compare.is_none() || matches!(form, Encoding::Meta(_));

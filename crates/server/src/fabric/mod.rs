@@ -1,4 +1,4 @@
-//! Who may come by the fabric, and by which; `opened.rs`: the fabric itself.
+//! The fabric's options: provider, peers and buffers. `opened.rs` opens it.
 
 mod opened;
 
@@ -12,11 +12,11 @@ use crate::options::Options;
 
 pub use opened::{Fabric, OpenFabric};
 
-/// What stands for this host among networks.
+/// The word for this host among networks.
 const THIS_HOST: &str = "local";
-/// What stands for the best provider.
+/// The word for the best provider.
 const BEST: &str = "auto";
-/// What stands for none, such as where the configuration file names one.
+/// The word for no provider, for instance to override the configuration file.
 const NONE: &str = "off";
 /// Receive buffers of a worker: of a client that waits for each answer one or two are in use.
 const DEFAULT_RECEIVES: u32 = 1024;
@@ -30,7 +30,7 @@ pub struct FabricSettings {
     pub provider: Option<String>,
     /// Its interface; the best if none.
     pub interface: Option<String>,
-    /// Who may.
+    /// The clients that may use it.
     pub peers: Peers,
     /// Messages that each worker has room for.
     pub receives: u32,
@@ -41,7 +41,7 @@ pub struct FabricSettings {
 pub struct Peers {
     /// Those of this host.
     pub own: bool,
-    /// Those of these networks.
+    /// Clients of these networks.
     pub networks: Vec<Network>,
 }
 
@@ -57,7 +57,7 @@ impl FabricSettings {
                 ("--fabric-peers", !options.fabric_peers.is_empty()),
                 ("--fabric-receives", options.fabric_receives.is_some()),
             ];
-            // Where it is turned off, the rest may stand in a file.
+            // If it is turned off, the other options may still be in a file.
             if let (Some((option, _)), None) = (lone.iter().find(|(_, given)| *given), &options.fabric) {
                 bail!("{option} says something about --fabric, which is not given");
             }
@@ -87,7 +87,7 @@ impl FabricSettings {
 }
 
 impl FabricSettings {
-    /// What is wished for, as the option has it.
+    /// Returns the requirements in the option's syntax.
     pub fn requirements(&self) -> String {
         let provider = self.provider.as_deref().unwrap_or(BEST);
         self.interface.as_ref().map_or(provider.to_owned(), |interface| format!("{provider},{interface}"))
@@ -109,12 +109,12 @@ impl Peers {
         Ok(peers)
     }
 
-    /// Nobody on another host may.
+    /// Returns whether only clients of this host may use it.
     pub fn are_local(&self) -> bool {
         self.networks.iter().all(Network::is_loopback)
     }
 
-    /// The networks whose clients may come, and reach none of these addresses.
+    /// Returns the networks whose clients may use the fabric but cannot reach any of these TCP addresses.
     pub fn unheard<'a>(&'a self, listening: &'a [SocketAddr]) -> impl Iterator<Item = &'a Network> {
         let is_heard = |network: &&Network| listening.iter().any(|address| network.reaches(address.ip()));
         self.networks.iter().filter(move |network| !is_heard(network))
@@ -134,7 +134,7 @@ impl std::fmt::Display for Peers {
     }
 }
 
-/// If the system does not tell, loopback is.
+/// Returns whether an address is this host's; only loopback if the system does not report them.
 fn is_own(address: IpAddr) -> bool {
     static TOLD: Once = Once::new();
     networks::is_own(address).unwrap_or_else(|error| {

@@ -15,9 +15,9 @@ use super::FabricSettings;
 /// Whether clients can come by a fabric.
 #[derive(Debug)]
 pub enum Fabric {
-    /// Nobody asked for it.
+    /// It was not requested.
     Off,
-    /// It cannot be had; clients are told why.
+    /// It failed; clients are told why.
     Failed(&'static str),
     /// They can.
     Open(Box<OpenFabric>),
@@ -27,7 +27,7 @@ pub enum Fabric {
 #[derive(Debug)]
 pub struct OpenFabric {
     provider: Provider,
-    // What workers' ends are opened with, and opened anew.
+    // For opening the workers' endpoints, and reopening them.
     domain: Arc<Domain>,
     options: FabricOptions,
     is_one_sided: bool,
@@ -39,8 +39,8 @@ pub struct OpenFabric {
 }
 
 impl Fabric {
-    /// Opens it, if it was asked for, and a port for each worker, which may have so many clients. If that fails the log says
-    /// why: the other ways in are open nevertheless.
+    /// Opens the fabric, if it was requested, and an endpoint for each worker, for so many clients. A failure is
+    /// logged; the other listeners work nevertheless.
     pub fn open(
         settings: Option<&FabricSettings>,
         store: &Arc<Store>,
@@ -52,7 +52,7 @@ impl Fabric {
             Ok((fabric, ports)) => (Fabric::Open(Box::new(fabric)), ports),
             Err(error) => {
                 tracing::error!("cannot start the fabric listener (--fabric): {error:#}");
-                // Clients are told as long as the server lives, which starts once.
+                // Leaked: clients are told while the server lives, and a process starts one server.
                 (Fabric::Failed(format!("there is no fabric: {error:#}").leak()), Vec::new())
             }
         }
@@ -83,7 +83,7 @@ impl Fabric {
         workers.map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Nobody can read the region any more.
+    /// Ends remote access to the region.
     pub fn close(&self) {
         if let Fabric::Open(fabric) = self {
             fabric.exposed().take();
@@ -106,7 +106,7 @@ impl OpenFabric {
         let library = Library::open()?;
         let provider = library.pick(&requirements).map_err(|error| {
             let elsewhere = ProviderRequirements { only_this_host: false, ..requirements.clone() };
-            // It would be of no use to name networks where they do not have it either.
+            // Naming networks would not help if they do not have it either.
             if requirements.only_this_host && library.pick(&elsewhere).is_ok() {
                 let who = "only clients of this host may, unless --fabric-peers names others";
                 return Error::new(error).context(who);
@@ -162,7 +162,7 @@ impl OpenFabric {
         ))
     }
 
-    /// Opens a worker's port anew.
+    /// Reopens a worker's endpoint.
     ///
     /// # Errors
     /// The provider cannot, or there is no memory that can be registered.
@@ -203,7 +203,7 @@ fn expose(domain: &Arc<Domain>, store: &Arc<Store>) -> Result<ExposedMemory, fab
     unsafe { ExposedMemory::new(domain, store.region_base(), bytes, Arc::clone(store) as _) }
 }
 
-/// With the limit that it is about, and what has to fit.
+/// Adds the limit to an error about locked memory, and the memory required.
 fn explained(error: fabcache_fabric::Error, provider: &Provider, items: u64, workers: usize) -> Error {
     let is_memory = error.is_memory() && provider.pins_memory;
     let error = Error::new(error);

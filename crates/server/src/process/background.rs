@@ -10,15 +10,15 @@ use std::os::fd::OwnedFd;
 use anyhow::{Context, Result};
 use nix::unistd::{ForkResult, fork, setsid};
 
-/// The way to tell the foreground process.
+/// The pipe to the foreground process.
 #[derive(Debug)]
 pub struct Foreground(File);
 
 /// The word that reports success to the foreground process.
 const READY: &str = "ready";
 
-/// Goes on in a child process, in a session of its own. The parent does not return: it exits when the child has told
-/// how it went.
+/// Continues in a child process with a session of its own. The parent does not return: it exits with the status that
+/// the child reports.
 ///
 /// # Errors
 /// The system refuses.
@@ -60,7 +60,7 @@ fn wait_for_word(reader: OwnedFd) -> i32 {
 }
 
 impl Foreground {
-    /// The server is up: lets the foreground process exit, and the terminal go.
+    /// Reports that the server is up: the foreground process exits, and the terminal is released.
     ///
     /// # Errors
     /// The system refuses.

@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// CPUs that the process may use.
 ///
 /// # Errors
-/// The system does not tell.
+/// The system does not report them.
 pub fn usable() -> Result<Vec<usize>> {
     let set = sched_getaffinity(None).context("cannot ask which CPUs may be used")?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())

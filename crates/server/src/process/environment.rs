@@ -14,12 +14,12 @@ const NEEDED: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// What becomes a server, unless the user has set it. Queues toward peers hold what is under way between two looks at
-/// them; with libfabric's own sizes an endpoint takes tens of megabytes. The size of messages (FI_OFI_RXM_BUFFER_SIZE) is
-/// not among these: where it is not the client's as well, they do not even connect.
+/// Settings suitable for a server, unless the user has set them. Queues toward peers hold the operations between two
+/// polls; with libfabric's defaults an endpoint takes tens of megabytes. The size of messages
+/// (FI_OFI_RXM_BUFFER_SIZE) is not included: peers with different sizes cannot connect.
 const USUAL: [(&str, &str); 2] = [("FI_OFI_RXM_MSG_TX_SIZE", "64"), ("FI_OFI_RXM_MSG_RX_SIZE", "64")];
 
-/// Sets it all; what was set otherwise by the user is told.
+/// Sets the variables. Returns those that the user has set to other values.
 ///
 /// # Safety
 /// No other thread is there.

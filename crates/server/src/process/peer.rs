@@ -11,7 +11,7 @@ const USUAL_GROUPS: usize = 32;
 /// The supplementary groups of the process that connected, as they were then (SO_PEERGROUPS, since Linux 4.13).
 ///
 /// # Errors
-/// It is no Unix socket that is connected, or the system does not tell.
+/// The socket is not a connected Unix socket, or the system does not report them.
 pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups: Vec<libc::gid_t> = vec![0; USUAL_GROUPS];
     loop {

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 pub struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Writes it. One that is left over from a process that is gone is replaced; that of a living one is replaced as
-    /// well, with a warning, as memcached does.
+    /// Writes the file. A stale file is replaced; the file of a running process is replaced with a warning, as
+    /// memcached does.
     ///
     /// # Errors
     /// It cannot be written.

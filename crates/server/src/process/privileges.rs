@@ -1,11 +1,11 @@
-//! Becoming another user.
+//! Switching to another user.
 
 use std::ffi::CString;
 
 use anyhow::{Context, Result, bail};
 use nix::unistd::{Uid, User, initgroups, setgid, setuid};
 
-/// Gives up root for `name`, for good. Does nothing if the process is not root's, as memcached.
+/// Gives up root permanently for `name`. Does nothing if the process is not root's, as memcached.
 ///
 /// # Errors
 /// There is no such user, or the system refuses.
@@ -25,7 +25,7 @@ pub fn become_user(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The process is root's, and nobody asked for that.
+/// Returns whether the process is root's although that was not requested.
 pub fn is_needlessly_root(user: Option<&str>) -> bool {
     Uid::effective().is_root() && user.is_none()
 }

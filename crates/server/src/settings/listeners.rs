@@ -1,4 +1,4 @@
-//! Where the server listens, for whom, and under which certificates.
+//! Listeners: addresses, access and certificates.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -23,17 +23,17 @@ pub struct ListenerSettings {
     pub protocol: Option<Protocol>,
     /// TLS.
     pub tls: Tls,
-    /// Clients authenticate, where that is asked for at all.
+    /// Clients must authenticate, if authentication is enabled.
     pub auth: bool,
     /// Permissions of a Unix socket.
     pub mask: u32,
     /// A name.
     pub tag: Option<String>,
-    /// Nobody asked for this one: it may be missing on a host without that family.
+    /// The listener is implied by a default: it may fail on a host without that address family.
     pub implied: bool,
 }
 
-/// Certificates and what is asked of clients.
+/// Certificates, and the requirements for client certificates.
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
     /// Certificate chain, PEM.
@@ -42,7 +42,7 @@ pub struct TlsSettings {
     pub key: PathBuf,
     /// Authorities for client certificates, PEM.
     pub authorities: Option<PathBuf>,
-    /// 0 none, 1 asked for, 2 and 3 required.
+    /// 0 none, 1 requested, 2 and 3 required.
     pub verify_mode: u8,
     /// Nothing below TLS 1.3.
     pub only_1_3: bool,
@@ -120,7 +120,7 @@ impl Settings {
         // An address that names a port has it even where -p is 0.
         for address in addresses::resolve(rest, tcp.unwrap_or(0))? {
             let named = address.port() != tcp.unwrap_or(0);
-            // Nobody can be meant by both families of a wildcard or a name on a host that has only one.
+            // A wildcard or a name may fail in one address family on a host that has only the other.
             let implied = rest.starts_with('*') || rest.starts_with("localhost");
             if tcp.is_some() || named {
                 self.listeners.push(ListenerSettings {
@@ -165,7 +165,7 @@ impl Settings {
         for place in addresses::url(&table.address, port)? {
             let tls = match place {
                 ListenAddress::Udp(_) => Tls::Off,
-                // TLS on a Unix socket only where it is asked for.
+                // TLS on a Unix socket only on request.
                 ListenAddress::Unix(_) if table.tls.is_none() => Tls::Off,
                 _ => listener.tls,
             };

@@ -32,11 +32,11 @@ pub enum AcceptMode {
 pub struct Settings {
     /// Places to listen.
     pub listeners: Vec<ListenerSettings>,
-    /// The TCP port asked for, for `stats settings`.
+    /// The requested TCP port, for `stats settings`.
     pub port: u16,
-    /// The UDP port asked for.
+    /// The requested UDP port.
     pub udp_port: u16,
-    /// The addresses asked for, as they were given.
+    /// The requested addresses, as given.
     pub listen: Vec<String>,
     /// Memory, whole region.
     pub memory_bytes: u64,
@@ -64,7 +64,7 @@ pub struct Settings {
     pub refuse_fast: bool,
     /// Connections that may wait to be accepted.
     pub backlog: u32,
-    /// Who serves a new connection.
+    /// How workers accept new connections.
     pub accept: AcceptMode,
     /// Idle connections are dropped after this.
     pub idle_timeout: Option<Duration>,
@@ -110,9 +110,9 @@ pub struct Settings {
     pub port_file: Option<PathBuf>,
     /// The extended options.
     pub extended: ExtendedOptions,
-    /// Things that were asked for and have no effect, and why.
+    /// Options that have no effect, and why.
     pub without_effect: Vec<String>,
-    /// What else to tell at start.
+    /// Warnings to log at start.
     pub warnings: Vec<String>,
     /// `-f`, for `stats settings`.
     pub slab_growth_factor: f64,
@@ -121,7 +121,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Checks the options and fills in the defaults. `environment` looks a variable up.
+    /// Checks the options and fills in defaults. `environment` returns the value of a variable.
     ///
     /// # Errors
     /// Something given does not make sense; the error names it and says what would.
@@ -192,10 +192,10 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Makes every path absolute, so that they mean the same in another directory.
+    /// Makes every path absolute, so that it stays valid in another directory.
     ///
     /// # Errors
-    /// The system does not tell the directory of now.
+    /// The current directory is unknown.
     pub fn make_paths_absolute(&mut self) -> Result<()> {
         let sockets = self.listeners.iter_mut().filter_map(|listener| match &mut listener.place {
             ListenAddress::Unix(path) => Some(path),
@@ -217,7 +217,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Who shares memory must come by a Unix socket: only there the system says who it is, and takes descriptors.
+    /// Shared memory requires a Unix socket: only there does the system report the peer's user, and pass descriptors.
     fn check_shm(&self) -> Result<()> {
         let has_unix = self.listeners.iter().any(|listener| matches!(listener.place, ListenAddress::Unix(_)));
         if self.shm.is_some() && !has_unix {
@@ -329,7 +329,7 @@ fn item_bytes_max(options: &Options, memory_bytes: u64) -> Result<u64> {
     if bytes > memory_bytes / 2 {
         match given {
             Some(text) => bail!("-I {text} is more than half the memory; give more (-m) or a smaller item"),
-            // Nobody asked for the default.
+            // The default was not requested.
             None => return Ok(memory_bytes / 2),
         }
     }

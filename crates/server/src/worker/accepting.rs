@@ -30,7 +30,7 @@ pub struct Accepting {
 enum Pause {
     /// The system has no descriptor left.
     NoDescriptor,
-    /// There are as many connections as there may be. The worker that noticed first measures for how long.
+    /// The maximum number of connections is reached. The worker that noticed first measures how long.
     Limit(Option<Instant>),
 }
 
@@ -113,7 +113,7 @@ impl Accepting {
         }
     }
 
-    /// Takes what has arrived; the links that this worker keeps.
+    /// Accepts new connections; returns the links that this worker keeps.
     pub fn accept(&mut self, ctx: &Context, index: usize, poll: &Poll, now: Instant) -> Vec<Box<dyn Link>> {
         let listeners = Arc::clone(&self.listeners);
         let entry = &listeners[index];

@@ -1,7 +1,7 @@
-//! A connection that goes on another way: in memory shared with its client, or over the fabric.
+//! Switches a connection to another transport: shared memory with its client, or the fabric.
 //!
-//! It begins once all that was answered before is sent, and nothing more has come: what the client sent behind its request
-//! has no place. The socket stays, as the sign that the other end lives.
+//! The switch happens when all earlier answers are sent and no further bytes have arrived; bytes that the client sent
+//! after its request are an error. The socket stays open as the sign of life of the other end.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use super::token::ConnectionToken;
 use crate::commands::fabric;
 use crate::commands::{Context, Upgrade, UpgradeOffer, shm};
 
-/// Why a connection does not go on another way.
+/// Why a connection does not switch.
 enum UpgradeFailure {
-    /// It goes on as it was, with this answer.
+    /// It continues unchanged, with this answer.
     Refused(Box<dyn Link>, Refusal),
     /// A part of the answer was sent: nothing can go on.
     Torn,
@@ -26,7 +26,7 @@ enum UpgradeFailure {
 impl Connection {
     /// Takes up the offer, or answers why not.
     pub(super) fn attach(&mut self, ctx: &mut Context) -> Result<(), EndReason> {
-        // Stands in until there is another, and has ended: so does the connection if that does not come.
+        // A placeholder until the new link is there; it has ended, so the connection ends if that fails.
         let link = std::mem::replace(&mut self.link, Box::new(memory::ended()));
         let (Some(UpgradeOffer { form, way }), Ok(stream), true) =
             (self.session.offer.take(), link.into_stream(), self.input.is_empty())
@@ -56,7 +56,7 @@ impl Connection {
         ctx.shared.connections.add(&info);
         self.session.info = info;
         self.session.access.granted = true;
-        // Packets for what must be fast, lines for all else.
+        // Packets for fast requests, lines for all others.
         self.decoder = Decoder::mixed(LIMITS);
         self.link = link;
         self.starved = true;

@@ -1,4 +1,4 @@
-//! One connection: what came in, what goes out, and whose turn it is.
+//! One connection: its input, its output, and its turns.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -29,7 +29,7 @@ pub(super) const LIMITS: Limits = Limits { inline_value_max: INLINE_VALUE_BYTES_
 pub enum Turn {
     /// It is waited for.
     Wait,
-    /// It has more to do, after others had their turn.
+    /// It has more work, after others had their turn.
     Yield,
     /// It is over.
     End(EndReason),
@@ -38,13 +38,13 @@ pub enum Turn {
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// The client left, or asked for it.
+    /// The client closed the connection, or requested that.
     Normal,
     /// The link broke, or the client broke the protocol.
     Error,
     /// It was idle for too long.
     Idle,
-    /// It stopped in the middle for too long, or pinned memory that others needed.
+    /// It stalled within a request for too long, or pinned memory that others needed.
     Slow,
     /// The server stops.
     Shutdown,
@@ -66,7 +66,7 @@ pub struct Connection {
     /// After the answers are sent it ends.
     closing: Option<EndReason>,
     waited_for: Interest,
-    /// Something was asked for or sent since it was last asked whether more may come.
+    /// It has received or sent something since the spin policy was last updated.
     pub(super) is_active: bool,
     /// When bytes last moved in either direction.
     last_progress: Instant,
@@ -128,7 +128,7 @@ impl Connection {
         self.link.kind() == Kind::Fabric
     }
 
-    /// The readiness that epoll was last asked for.
+    /// The readiness that epoll was last configured for.
     pub fn interest(&self) -> Interest {
         self.waited_for
     }
@@ -193,7 +193,7 @@ impl Connection {
         !self.client_done && self.closing.is_none() && !self.is_backlogged()
     }
 
-    /// It is told what happens.
+    /// Returns whether it watches events.
     pub fn is_watching(&self) -> bool {
         matches!(self.session.role, Role::Watching(_))
     }
@@ -208,7 +208,7 @@ impl Connection {
         self.last_progress
     }
 
-    /// Nothing is under way: it may be closed without anybody missing an answer.
+    /// Returns whether it is idle: closing it loses no answer.
     pub fn is_quiet(&self) -> bool {
         self.session.queue.is_empty()
             && !self.link.has_unsent()
@@ -249,7 +249,7 @@ impl Connection {
 
     // ---- serving ----
 
-    /// One turn: at most as many requests, parts of long values, or buffers with neither, as `-R` says.
+    /// Runs one turn: at most as many requests, parts of long values, or buffers with neither, as `-R` says.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
         let mut left = ctx.shared.settings.requests_per_turn;
         let turn = loop {
@@ -343,7 +343,7 @@ impl Connection {
         has_input && !self.starved || matches!(self.session.role, Role::Dumping(_))
     }
 
-    /// Receives once, and works on it; false when nothing is to be had now.
+    /// Receives once and processes the input; false if nothing is available now.
     fn receive(
         &mut self,
         ctx: &mut Context,
@@ -355,8 +355,8 @@ impl Connection {
             self.closing = Some(EndReason::Normal);
             return Ok(false);
         }
-        // Everything is received into the worker's buffer: a short part of a request that waits goes before it, and
-        // behind a long one what came is added.
+        // All input is received into the worker's buffer: a short incomplete request is placed before it, and to a
+        // long one the new bytes are appended.
         let waiting = self.input.waiting();
         let joined = if waiting.len() <= JOINED_BYTES_MAX { waiting.len() } else { 0 };
         buffer[..joined].copy_from_slice(&waiting[..joined]);
@@ -425,7 +425,7 @@ impl Connection {
                     self.session.role = Role::Serving;
                     continue;
                 }
-                // A part of a list is a turn: however fast its client reads, others come between.
+                // Part of a list is a turn: however fast its client reads, others get their turns in between.
                 *left = 0;
                 break;
             }
@@ -476,7 +476,7 @@ impl Connection {
         used
     }
 
-    /// Sends what there is, as far as the client takes it.
+    /// Sends pending output, as far as the client accepts it.
     fn send(&mut self, ctx: &mut Context, now: Instant) -> Result<(), EndReason> {
         let sent = self.try_send(ctx);
         match sent {

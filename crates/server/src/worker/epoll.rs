@@ -91,7 +91,7 @@ impl Poll {
         Ok(epoll::add(&self.epoll, fd, token(connection), flags(connection.interest()))?)
     }
 
-    /// Waits for what the connection wants now, if that has changed.
+    /// Configures epoll for the connection's interest, if that has changed.
     pub fn update(&self, connection: &mut Connection) -> io::Result<()> {
         let Some(interest) = connection.changed_interest() else { return Ok(()) };
         let Some(fd) = connection.descriptor() else { return Ok(()) };

@@ -44,7 +44,7 @@ impl ReopenTimer {
         self.pause = (2 * self.pause).min(FABRIC_REOPEN_PAUSE_MAX);
     }
 
-    /// It is to be opened now.
+    /// Returns whether it must be reopened now.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.at.is_some_and(|at| now >= at);
         if is_due {
@@ -54,14 +54,14 @@ impl ReopenTimer {
     }
 }
 
-/// What a worker knows of its end.
+/// A worker's state of its endpoint.
 #[derive(Debug)]
 pub struct WorkerFabric {
     reopening: ReopenTimer,
-    /// The descriptor became ready, and no poll has come back empty since.
+    /// The descriptor became ready, and no poll has been empty since.
     pub is_ready: bool,
     spin: SpinPolicy,
-    /// It looks until then, instead of sleeping.
+    /// Until when it polls instead of sleeping.
     polls_until: Option<Instant>,
     /// Something came while it did.
     has_come: bool,
@@ -69,7 +69,7 @@ pub struct WorkerFabric {
     slept_at: Option<Instant>,
     /// Connections to be served; kept for its room.
     ready: Vec<u64>,
-    /// Messages of nobody that are counted already.
+    /// Dropped messages that are counted already.
     dropped: u64,
 }
 
@@ -88,12 +88,12 @@ impl WorkerFabric {
         }
     }
 
-    /// When it is to be opened again, if it has failed.
+    /// Returns when a failed endpoint is to be reopened.
     pub fn reopens_at(&self) -> Option<Instant> {
         self.reopening.at
     }
 
-    /// The descriptor has told, at `now`.
+    /// Notes that the descriptor was signalled at `now`.
     pub fn set_ready(&mut self, now: Instant) {
         self.is_ready = true;
         if self.polls_until.is_some() {
@@ -107,7 +107,7 @@ impl WorkerFabric {
         self.polls_until = self.spin.spin_time().map(|time| now + time);
     }
 
-    /// Whether it looks for more, and does not sleep.
+    /// Returns whether it polls instead of sleeping.
     fn is_looking(&self) -> bool {
         self.polls_until.is_some()
     }
@@ -130,7 +130,7 @@ impl WorkerFabric {
 }
 
 impl Worker {
-    /// Takes in what has come over the fabric, and serves whom it is for; whether it was for anybody.
+    /// Receives from the fabric, and serves the connections concerned; returns whether there were any.
     pub(super) fn serve_fabric(&mut self) -> bool {
         let Some(port) = &mut self.ctx.port else { return false };
         if port.links() == 0 && !self.fabric.is_ready {
@@ -161,8 +161,8 @@ impl Worker {
         is_for_some
     }
 
-    /// Polls the fabric for a while, as long as that is worthwhile. The descriptor is polled, because nothing else
-    /// signals reads of the region, and because that is cheaper than epoll or the completion queue.
+    /// Polls the fabric for as long as the spin policy says. It polls the descriptor, because nothing else signals
+    /// reads of the region, and because that is cheaper than epoll or the completion queue.
     pub(super) fn poll_fabric(&mut self) {
         for _ in 0..FABRIC_LOOKS_PER_TURN {
             if !self.fabric.is_looking() {
@@ -175,7 +175,7 @@ impl Worker {
         }
     }
 
-    /// How long the fabric need not be looked at, unless a descriptor tells.
+    /// Returns how long the fabric need not be polled unless a descriptor is signalled.
     pub(super) fn fabric_sleep_time(&mut self) -> SleepTime {
         let Some(port) = &mut self.ctx.port else { return SleepTime::UntilSignalled };
         if port.links() == 0 && !self.fabric.is_ready {
@@ -186,7 +186,7 @@ impl Worker {
         if keeps_polling && !self.fabric.is_ready {
             return SleepTime::Zero;
         }
-        // Also, the descriptor that has told falls silent by that.
+        // This also clears a signalled descriptor.
         let sleep = port.arm_wakeup();
         self.fabric.is_ready &= sleep == SleepTime::Zero;
         let sleep = if keeps_polling { SleepTime::Zero } else { sleep };
@@ -287,7 +287,7 @@ mod tests {
             now += Duration::from_micros(100);
             fabric.set_ready(now);
         }
-        // Nothing comes while it looks, however soon it is woken.
+        // Nothing arrives during a poll, however soon the peer is woken.
         let mut looks = 0;
         for _ in 0..1000 {
             fabric.slept_at = Some(now);

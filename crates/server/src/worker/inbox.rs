@@ -39,16 +39,16 @@ impl Inbox {
         self.wake();
     }
 
-    /// Takes what is there.
+    /// Takes the new links.
     pub fn take(&self) -> Vec<NewLink> {
-        // Before the links are taken: a later bell is then for later links.
+        // Before the links are taken: a later doorbell then concerns later links.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         std::mem::take(&mut self.links.lock().expect("no thread panics while it holds an inbox"))
     }
 
     /// Wakes the worker.
     pub fn wake(&self) {
-        // A full counter rings as well.
+        // A full counter wakes the worker as well.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 

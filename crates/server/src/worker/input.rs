@@ -12,7 +12,7 @@ const SPARSE_DIVISOR: usize = 4;
 #[derive(Debug, Default)]
 pub struct Input {
     bytes: Vec<u8>,
-    /// Of these, consumed.
+    /// Of these, the number consumed.
     used: usize,
 }
 

@@ -40,7 +40,7 @@ pub use listener::ListenerEntry;
 use polled::PolledConnections;
 use token::ConnectionToken;
 
-/// How often connections are looked at for timeouts, while there is one that may time out.
+/// How often connections are checked for timeouts, while any timeout applies.
 const TIMEOUT_TICK: Duration = Duration::from_secs(1);
 
 /// One worker's state.
@@ -48,17 +48,17 @@ pub struct Worker {
     ctx: Context,
     poll: Poll,
     accepting: Accepting,
-    /// By token; a token's upper half tells apart the connections that had the same place.
+    /// By token; the token's upper half distinguishes connections that had the same index.
     connections: Vec<Slot>,
     free: Vec<usize>,
     /// Connections that have something to do without being ready again.
     runnable: VecDeque<usize>,
-    /// Connections that are looked at without waiting for them.
+    /// The connections that are polled.
     polled: PolledConnections,
     fabric: WorkerFabric,
     buffer: Box<[u8]>,
     now: Instant,
-    /// When connections are looked at for timeouts; none while no timeout can strike any.
+    /// When connections are next checked for timeouts; none if no timeout applies.
     next_tick: Option<Instant>,
     /// The last call for pinned memory that was answered.
     pins_wanted: u64,
@@ -197,7 +197,7 @@ impl Worker {
         for new in self.ctx.shared.inboxes[self.ctx.worker].take() {
             self.add(Connection::new(&self.ctx, new.link, self.accepting.entry(new.listener), self.now));
         }
-        // The bell also rings for lines to watch.
+        // The doorbell also announces lines for watchers.
         for index in 0..self.connections.len() {
             let watches = self.connections[index].connection.as_ref().is_some_and(|c| c.is_watching());
             if watches {
@@ -215,7 +215,7 @@ impl Worker {
 
     fn add(&mut self, mut connection: Connection) {
         if connection.is_one_shot() {
-            // A datagram: answered here and now, and gone.
+            // A datagram is answered at once, and has no further state.
             connection.serve_whole(&mut self.ctx, &mut self.buffer);
             return;
         }
@@ -227,7 +227,7 @@ impl Worker {
         match self.poll.add_connection(&connection) {
             Ok(()) => {
                 self.connections[index].connection = Some(Box::new(connection));
-                // What came with the handshake, or before we waited.
+                // Input that arrived with the handshake, or before epoll was configured.
                 self.serve(index);
             }
             Err(error) => {
@@ -238,7 +238,7 @@ impl Worker {
         }
     }
 
-    /// Gives a connection its turn, unless the run queue will: no connection has two turns where others have one.
+    /// Gives a connection its turn, unless it is in the run queue: no connection gets two turns at once.
     fn serve_unless_queued(&mut self, index: usize) {
         if !self.connections[index].queued {
             self.serve(index);
@@ -278,15 +278,14 @@ impl Worker {
         }
     }
 
-    /// It has a turn when others have had theirs.
+    /// Queues it for a turn after the others.
     fn queue(&mut self, index: usize) {
         if !std::mem::replace(&mut self.connections[index].queued, true) {
             self.runnable.push_back(index);
         }
     }
 
-    /// Looks at those that need not be waited for, for some time at once: where something comes often, it is there before
-    /// a system call would be over.
+    /// Polls the polled connections for a while: where input is frequent, it arrives before a system call would end.
     fn serve_polled(&mut self) {
         if self.polled.is_empty() {
             return;
@@ -343,8 +342,8 @@ impl Worker {
         self.free.push(index);
     }
 
-    /// Some long value found too much pinned: of the connections that pin memory and do not get on with it, the one
-    /// that has stood longest is dropped.
+    /// Too much memory is pinned for a long value: closes the connection that has pinned memory without progress for
+    /// longest.
     fn shed_pins(&mut self) {
         let wanted = self.ctx.shared.pins_wanted.load(Ordering::Relaxed);
         if std::mem::replace(&mut self.pins_wanted, wanted) == wanted {

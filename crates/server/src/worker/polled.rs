@@ -1,7 +1,7 @@
-//! The connections that a worker looks at without being told, and for how long.
+//! The connections that a worker polls, and for how long.
 //!
-//! Being told costs both ends system calls and the client a wait. So a connection is looked at for a while after something
-//! came, as long as the worker's [`SpinPolicy`] says.
+//! A notification costs both ends system calls and the client a wait. So after input has arrived a connection is
+//! polled for as long as the worker's [`SpinPolicy`] says.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,17 @@ use fabcache_layout::channel::SpinPolicy;
 #[derive(Debug)]
 struct Entry {
     index: usize,
-    /// Something came since it was last looked through.
+    /// Input has arrived since the last check.
     came: bool,
-    /// It is looked at until then.
+    /// It is polled until then.
     until: Instant,
 }
 
-/// Connections being looked at.
+/// The polled connections.
 #[derive(Debug, Default)]
 pub struct PolledConnections {
     entries: Vec<Entry>,
-    /// How long one is looked at for nothing.
+    /// How long a connection is polled without input.
     spin: SpinPolicy,
 }
 
@@ -51,12 +51,12 @@ impl PolledConnections {
         }
     }
 
-    /// It is looked at.
+    /// Returns whether it is polled.
     pub fn contains(&self, index: usize) -> bool {
         self.entries.iter().any(|entry| entry.index == index)
     }
 
-    /// Something came to it, if it is looked at.
+    /// Notes that input has arrived for a polled connection.
     pub fn note(&mut self, index: usize) {
         if let Some(entry) = self.entry(index) {
             entry.came = true;
@@ -72,7 +72,8 @@ impl PolledConnections {
         self.entries.retain(|entry| entry.index != index);
     }
 
-    /// Those to which nothing came for long are told to rest; `rest` says whether one does.
+    /// Removes connections that have been idle for long; `rest` arms a connection's wakeup and returns whether it can
+    /// sleep.
     pub fn retire(&mut self, now: Instant, mut rest: impl FnMut(usize) -> bool) {
         let (mut came, mut in_vain) = (false, false);
         let time = self.spin.spin_time().unwrap_or_default();

@@ -50,7 +50,7 @@ impl ChunkProgress {
         ChunkProgress { whole, ..ChunkProgress::default() }
     }
 
-    /// Any are under way.
+    /// Returns whether any are in flight.
     pub(super) fn are_in_flight(&self) -> bool {
         self.in_flight > 0
     }
@@ -84,7 +84,7 @@ impl ChunkProgress {
         }
     }
 
-    /// What all came to, when none is under way any more.
+    /// Returns the result of all chunks when none is in flight; `None` before.
     pub(super) fn end(&self, table: &[ChunkEntry]) -> Option<Result<(), ChunkError>> {
         if self.in_flight > 0 {
             return None;
@@ -96,7 +96,7 @@ impl ChunkProgress {
     }
 }
 
-/// Looks at the part of the value that should be in this chunk.
+/// Checks the part of the value that should be in this chunk.
 pub(super) fn check(
     reader: &Reader,
     secret: &Secret,

@@ -8,7 +8,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use super::{Context, Report};
 use crate::options::MEMCACHED_VERSION;
 
-/// Fields that stay 0 because what they count does not happen here, by where they stand in memcached's order.
+/// Fields that are always 0, because fabcache has no such events, by their position in memcached's order.
 const NO_SLAB_MOVES: [&str; 6] = [
     "slab_reassign_rescues",
     "slab_reassign_chunk_rescues",

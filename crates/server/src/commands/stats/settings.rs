@@ -29,7 +29,7 @@ pub fn report(ctx: &Context, mut report: Report<'_>) {
     report.end();
 }
 
-/// What was given with `-o`, or memcached's default.
+/// Returns the argument of `-o`, or memcached's default.
 fn given(settings: &Settings, name: &str, default: &str) -> String {
     settings.extended.given.get(name).cloned().unwrap_or_else(|| default.to_owned())
 }
