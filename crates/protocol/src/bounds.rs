@@ -1,7 +1,7 @@
 //! Every bound of the protocols, with its reason.
 
-/// Longest key, in bytes. memcached's limit, which clients check before they send. A meta key in base64 is
-/// counted as it stands on the line.
+/// Longest key, in bytes. memcached's limit, which clients check before they send. A meta key in base64 counts with
+/// its encoded length.
 pub const KEY_MAX: usize = 250;
 
 /// Longest command line without its newline, in bytes, multigets apart. memcached drops a connection that sent more
@@ -9,15 +9,15 @@ pub const KEY_MAX: usize = 250;
 /// is already there, so that the outcome does not depend on how the network cut the stream.
 pub const LINE_MAX: usize = 2048;
 
-/// Longest multiget line, in bytes. memcached has no bound here and grows the buffer until it runs out of memory;
-/// 8 MiB holds over 30 000 keys of the greatest length and keeps what one connection can pin finite.
+/// Longest multiget line, in bytes. memcached has no limit here and grows the buffer until it runs out of memory; 8
+/// MiB holds over 30 000 keys of the greatest length and bounds what one connection can pin.
 pub const MULTIGET_LINE_MAX: usize = 8 << 20;
 
 /// Spaces that may precede the command of a multiget longer than [`LINE_MAX`], as in memcached.
 pub const MULTIGET_INDENT_MAX: usize = 100;
 
-/// Words of a text line that are looked at, the command included; what follows them is ignored, as in memcached.
-/// The keys of a multiget are not bound by it.
+/// Words of a text line that are parsed, including the command; the rest is ignored, as in memcached. The limit does
+/// not apply to the keys of a multiget.
 pub const WORDS_MAX: usize = 255;
 
 /// Words of a meta command, the command and the key included, as in memcached.
@@ -29,8 +29,8 @@ pub const OPAQUE_MAX: usize = 32;
 /// Largest length on a text storage line: what, with its line end, still fits memcached's signed 32 bits.
 pub const VALUE_MAX: u64 = i32::MAX as u64 - 2;
 
-/// Largest `user password` block of text authentication, in bytes, as in memcached: a client that is not yet
-/// known must not make the server hold more.
+/// Largest `user password` block of text authentication, in bytes, as in memcached: an unauthenticated client must
+/// not make the server hold more.
 pub const AUTH_TOKEN_MAX: u64 = 16384;
 
 /// Longest name of a SASL mechanism, in bytes, as in memcached.

@@ -1,7 +1,7 @@
 //! The one command type that every protocol decodes to.
 //!
-//! A [`Request`] is what a client asked ([`Command`]) and how it wants to be answered ([`Encoding`]). Keys and
-//! inline values borrow from the input buffer. Nothing here knows a socket, a clock or the store.
+//! A [`Request`] consists of a [`Command`] and the [`Encoding`] of its answer. Keys and inline values borrow from the
+//! input buffer. Nothing here depends on a socket, a clock or the store.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -74,7 +74,7 @@ pub enum Command<'a> {
     Extstore(Words<'a>),
     /// `watch …`: the words after it.
     Watch(Words<'a>),
-    /// `shm attach`: hand over the region and a channel, in these versions of their formats.
+    /// `shm attach`: pass the region and a channel, in these versions of their formats.
     ShmAttach {
         /// Version of the channel's.
         channel: u64,
@@ -83,7 +83,7 @@ pub enum Command<'a> {
     },
     /// `shm accessed`: reads that the server did not see, whatever way. Not answered.
     ShmAccessed(Accesses<'a>),
-    /// `fabric hello`: which provider there is, for clients that know these versions.
+    /// `fabric hello`: report the provider, for clients that support these versions.
     FabricHello {
         /// Version of the messages.
         channel: u64,
@@ -125,21 +125,20 @@ pub enum Command<'a> {
 pub struct Get<'a> {
     /// 1 to 250 bytes.
     pub key: &'a [u8],
-    /// The client wants the value, not only metadata.
+    /// The client requests the value, not only metadata.
     pub value: bool,
     /// Set a new expiry time on a hit (`gat`, meta `T`, binary GAT).
     pub touch: Option<Exptime>,
-    /// The answer carries the time to live from before `touch` took effect (meta `t` stands before `T`).
+    /// The answer contains the time to live before `touch` took effect (meta `t` precedes `T`).
     pub ttl_before_touch: bool,
     /// The time to live that the answer reports for an item just created: that of the last `T` or `N` before `t`.
     pub created_ttl: Option<Exptime>,
-    /// On a miss create an empty item with this expiry time and tell the client that it won (meta `N`, or the
-    /// `T` that stands after it).
+    /// On a miss create an empty item with this expiry time and tell the client that it won (meta `N`, or a later
+    /// `T`).
     pub vivify: Option<Exptime>,
-    /// Tell one client that it won when the item expires, but before this time (meta `R`). 0 and negative never
-    /// win.
+    /// Tell one client that it won when the item expires within this time (meta `R`). 0 and negative never win.
     pub recache: Option<Exptime>,
-    /// `recache` looks at the expiry time from before `touch` (meta `R` stands before `T`).
+    /// `recache` uses the expiry time before `touch` (meta `R` precedes `T`).
     pub recache_before_touch: bool,
     /// The CAS value to give an item that is created (meta `E`); one that is only touched keeps its own.
     pub new_cas: Option<u64>,
@@ -147,7 +146,7 @@ pub struct Get<'a> {
     pub no_bump: bool,
 }
 
-/// How a [`Store`] treats what is there.
+/// How a [`Store`] treats an existing item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreMode {
     /// Store whatever is there.
@@ -201,11 +200,11 @@ impl Default for Value<'_> {
 pub struct Store<'a> {
     /// 1 to 250 bytes.
     pub key: &'a [u8],
-    /// How what is there is treated. With `compare` it is `Set`, `Append` or `Prepend`.
+    /// How an existing item is treated. With `compare` it is `Set`, `Append` or `Prepend`.
     pub mode: StoreMode,
     /// Opaque to the server. Ignored by append and prepend.
     pub flags: u32,
-    /// Ignored by append and prepend, but for `vivify`.
+    /// Ignored by append and prepend, except for `vivify`.
     pub exptime: Exptime,
     /// The data.
     pub value: Value<'a>,
@@ -237,7 +236,7 @@ pub struct Delete<'a> {
     pub touch: Option<Exptime>,
     /// Keep the item, without its value (meta `x`).
     pub drop_value: bool,
-    /// With `drop_value`: the client flags of what stays (meta `F`, else 0).
+    /// With `drop_value`: the client flags that remain (meta `F`, else 0).
     pub flags: u32,
 }
 
@@ -308,7 +307,7 @@ impl<'a> Words<'a> {
         Words(line)
     }
 
-    /// The words that are left, as they stand on the line.
+    /// Returns the remaining words, unparsed.
     pub fn text(&self) -> &'a [u8] {
         // Spaces only: other white space is part of a word.
         let start = self.0.iter().position(|byte| *byte != b' ').unwrap_or(self.0.len());
@@ -321,7 +320,7 @@ impl<'a> Words<'a> {
         self.0.len()
     }
 
-    /// The same, but no more than may follow a command.
+    /// Returns at most as many words as may follow a command.
     pub(crate) fn bounded(self) -> Words<'a> {
         let mut rest = self.clone();
         rest.by_ref().take(WORDS_MAX - 1).for_each(drop);

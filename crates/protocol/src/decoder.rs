@@ -44,10 +44,10 @@ pub struct Limits {
     pub inline_value_max: usize,
 }
 
-/// What came out of the input.
+/// One step of decoding.
 #[derive(Debug, PartialEq)]
 pub enum Decoded<'a> {
-    /// Nothing yet: at least `more` further bytes are needed (1 when not known better).
+    /// Incomplete: at least `more` further bytes are needed (1 if the number is unknown).
     Incomplete {
         /// Bytes missing.
         more: usize,
@@ -70,7 +70,7 @@ pub enum Decoded<'a> {
     ValueEnd {
         /// Bytes of the input that belong to it.
         consumed: usize,
-        /// The terminator was right; if not the value must not be stored and the client is told
+        /// The terminator was right. If not, the value must not be stored, and the client gets an error
         /// (`Refusal::Client("bad data chunk")`).
         intact: bool,
     },
@@ -79,8 +79,8 @@ pub enum Decoded<'a> {
         /// Bytes of the input to drop.
         consumed: usize,
     },
-    /// The connection cannot go on: send what was answered so far, and close. Where the client is to be told why,
-    /// a `Command::Refused` came before.
+    /// The connection cannot continue: send the answers so far, and close. If the client gets a reason, a
+    /// `Command::Refused` precedes this.
     Fatal,
 }
 
@@ -110,19 +110,18 @@ impl Decoder {
         Decoder { is_mixed: true, ..Decoder::new(None, limits) }
     }
 
-    /// The protocol, once known; of a mixed connection, that of the last request.
+    /// Returns the protocol, once known; of a mixed connection, that of the last request.
     pub fn protocol(&self) -> Option<Protocol> {
         self.protocol
     }
 
-    /// While true, text takes nothing but `Command::Authenticate` and refuses all else; where there is only text a packet is
-    /// refused as one, and is the last. Binary is not touched by it: which of its commands need SASL first is the server's
-    /// to say.
+    /// While set, text accepts only `Command::Authenticate` and refuses everything else; on a text-only connection a
+    /// packet is refused and ends it. Binary is unaffected: the server decides which of its commands need SASL first.
     pub fn require_auth(&mut self, required: bool) {
         self.auth_required = required;
     }
 
-    /// Decodes one thing from the front of `input`: what the last calls did not consume, and what came after it.
+    /// Decodes one step from the front of `input`: the bytes that earlier calls did not consume, and newer ones.
     #[inline]
     pub fn decode<'a>(&'a mut self, input: &'a [u8]) -> Decoded<'a> {
         if input.len() < self.progress.needed {
@@ -157,7 +156,7 @@ impl Decoder {
         }
     }
 
-    /// A streamed value, or one that is dropped, has not come to its end.
+    /// Returns whether a streamed or discarded value is incomplete.
     pub fn is_in_value(&self) -> bool {
         !matches!(self.progress.state, DecoderState::Request)
     }
@@ -210,7 +209,7 @@ impl Decoder {
         if self.auth_required {
             self.progress.line(input, line, consumed, text::auth_line(line), 0)
         } else if consumed < 4 && line != b"mn" {
-            // 1.6.45 tells lines too short for any command apart from unknown commands.
+            // 1.6.45 distinguishes lines too short for any command from unknown commands.
             refused(consumed, BAD_FORMAT)
         } else {
             let parsed = text::line(line, &mut self.key);
@@ -269,7 +268,7 @@ impl Decoder {
 pub struct PipelinedKeys<'a> {
     /// Keys of a multiget.
     words: Words<'a>,
-    /// Lines of which the second word is a key.
+    /// Lines whose second word is a key.
     lines: &'a [u8],
     /// Packets.
     packets: &'a [u8],
@@ -310,7 +309,7 @@ struct Progress {
     state: DecoderState,
     /// Bytes at the front of the input that hold no newline, from the last call.
     scanned: usize,
-    /// Bytes that the input needs before it is worth another look, from the last call.
+    /// Bytes that the input needs before decoding can continue, from the last call.
     needed: usize,
 }
 
@@ -397,7 +396,8 @@ impl Progress {
         }
     }
 
-    /// The first key of `text`, which reaches to the end of its line and stands `before` bytes into the input.
+    /// Returns the first key of `text`, which extends to the end of its line and starts `before` bytes into the
+    /// input.
     #[inline]
     fn next_key<'a>(&mut self, text: &'a [u8], before: usize, multiget: Multiget, end: usize) -> Decoded<'a> {
         let mut words = Words::new(text);
@@ -446,8 +446,8 @@ impl Progress {
         self.state = if left == 0 { DecoderState::Request } else { DecoderState::Skip { left } };
     }
 
-    /// Nothing more to be done until `total` bytes are here.
-    /// A packet where clients authenticate by text: it has no line's end, and who sent it would wait for an answer for ever.
+    /// Waits until `total` bytes have arrived. A packet on a connection that authenticates by text contains no line
+    /// end, and its sender would wait for an answer for ever.
     #[cold]
     fn packet_before_text<'a>(&mut self, input: &[u8]) -> Decoded<'a> {
         let Some(header) = input.first_chunk().map(Header::parse) else { return self.wait(input, HEADER) };
@@ -485,7 +485,7 @@ fn block(input: &[u8], line: usize, len: u64) -> Option<(&[u8], bool)> {
     Some((value, end == b"\r\n"))
 }
 
-/// What is here of `left` bytes, and how many are left after it; none when nothing is here.
+/// Returns the available part of `left` bytes, and the number that remains; `None` if there is none.
 fn front(input: &[u8], left: u64) -> Option<(&[u8], u64)> {
     let here = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
     (here > 0).then(|| (&input[..here], left - here as u64))

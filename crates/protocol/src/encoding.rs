@@ -1,7 +1,7 @@
-//! How a request wants to be answered.
+//! How the answer to a request is encoded.
 //!
-//! The form is decided by the decoder and carried beside the command; [`Encoding::reply`] and its siblings turn the
-//! server's [`Reply`] into bytes, or into none where this client asked for silence.
+//! The decoder selects the encoding; [`Encoding::reply`] and its siblings turn the server's [`Reply`] into bytes, or
+//! into none if the client requested silence.
 
 use crate::reply::{Item, Reply};
 use crate::{binary, meta, text};
@@ -37,7 +37,7 @@ impl Encoding<'_> {
         }
     }
 
-    /// Appends the answer, or nothing where this client does not want to hear it.
+    /// Appends the answer, or nothing if the client requested silence.
     pub fn reply(&self, reply: &Reply<'_>, out: &mut Vec<u8>) {
         match self {
             Encoding::Text(form) => text::encode::reply(form, reply, out),
@@ -54,7 +54,7 @@ pub struct TextEncoding<'a> {
     pub command: TextCommand,
     /// The key, for `VALUE` lines; else empty.
     pub key: &'a [u8],
-    /// The client asked for no answer; errors are hidden too, as memcached hides them.
+    /// The client requested no answer; errors are hidden too, as in memcached.
     pub noreply: bool,
     /// `VALUE` lines carry the CAS value (`gets`, `gats`).
     pub cas: bool,
@@ -106,7 +106,7 @@ pub struct MetaEncoding<'a> {
     pub value: bool,
     /// `b`: the key is base64; the answer says so too.
     pub binary_key: bool,
-    /// The key as the store knows it, for the answers that show it as it was stored.
+    /// The decoded key, for answers that show it as it was stored.
     pub plain_key: &'a [u8],
     /// `ms`: the length on the line, which the `s` flag answers when nothing was stored.
     pub value_len: u64,
@@ -119,7 +119,7 @@ pub struct BinaryEncoding<'a> {
     pub opcode: u8,
     /// Sent back unchanged.
     pub opaque: u32,
-    /// The key, for GetK and its like; else empty.
+    /// The key, for GetK and its variants; else empty.
     pub key: &'a [u8],
 }
 

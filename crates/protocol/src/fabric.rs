@@ -1,11 +1,11 @@
-//! fabcache's own commands for clients that connect through the fabric: `fabric hello` and `fabric attach`. The words
-//! are the same in a text line and in a packet.
+//! fabcache's own commands for clients that connect through the fabric: `fabric hello` and `fabric attach`. Their
+//! arguments are the same in a text line and in a packet.
 
 use crate::command::{Command, Words};
 use crate::fabric_attach::{FabricAttach, FabricMemory};
 use crate::number::parse_digits;
 
-/// `<channel version> <region version>`: later versions may say more behind these, and are to be told that they are others.
+/// `<channel version> <region version>`: later versions may add arguments, and are told that their version differs.
 pub(crate) fn hello<'a>(mut words: Words<'a>) -> Option<Command<'a>> {
     let (channel, region) = (number(words.next())?, number(words.next())?);
     Some(Command::FabricHello { channel, region })

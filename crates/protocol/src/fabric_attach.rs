@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::bounds::FABRIC_NAME_MAX;
 
-/// Memory of a client that the server may use from afar.
+/// Memory of a client that the server accesses remotely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FabricMemory {
     /// Where it begins, as operations of the fabric name it.
@@ -16,7 +16,7 @@ pub struct FabricMemory {
     pub bytes: u64,
 }
 
-/// `fabric attach`: what the server is to know of a client.
+/// The arguments of `fabric attach`: a client's endpoint and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FabricAttach<'a> {
     /// Name of its endpoint, in base64 that is right.
@@ -25,14 +25,14 @@ pub struct FabricAttach<'a> {
     pub token: u64,
     /// Messages that it has room for.
     pub credits: u16,
-    /// Where it lays what is too long for messages: the server reads it.
+    /// Where the client puts data too long for messages: the server reads it.
     pub staging: FabricMemory,
-    /// Where it takes what is too long for messages: the server writes it.
+    /// Where the client receives data too long for messages: the server writes it.
     pub landing: FabricMemory,
 }
 
 impl<'a> FabricAttach<'a> {
-    /// If all that is said makes sense. `name` is in base64.
+    /// Checks the arguments; `None` if they are invalid. `name` is in base64.
     pub fn new(
         name: &'a [u8],
         token: u64,
@@ -58,7 +58,7 @@ impl<'a> FabricAttach<'a> {
     }
 }
 
-/// Characters of so many bytes in base64.
+/// Returns the length of so many bytes in base64.
 const fn encoded_len(bytes: usize) -> usize {
     bytes.div_ceil(3) * 4
 }

@@ -1,12 +1,13 @@
 //! The memcached protocols, sans-IO: bytes to commands, replies to bytes.
 //!
 //! A [`Decoder`] turns the bytes of one connection into [`Request`]s: a [`Command`], the same type for every
-//! protocol, and a [`Encoding`], which says how this client wants its answer. The server runs the command and hands a
-//! [`Reply`] to the form, which appends the answer to a buffer. Values are never copied: small ones borrow from the
-//! input, large ones pass through in parts, and a hit is a head, the server's own value bytes, and a tail.
+//! protocol, and an [`Encoding`], which determines the format of the answer. The server executes the command and
+//! passes a [`Reply`] to the encoding, which appends the answer to a buffer. Values are never copied: small ones
+//! borrow from the input, large ones pass through in parts, and a hit is a head, the server's own value bytes, and a
+//! tail.
 //!
-//! Nothing here does I/O, reads a clock or knows the store, and nothing allocates for a request but the caller's
-//! output buffer.
+//! Nothing here does I/O, reads a clock or depends on the store, and nothing is allocated for a request except in the
+//! caller's output buffer.
 #![forbid(unsafe_code)]
 
 pub mod binary;

@@ -41,8 +41,8 @@ pub fn push_u64(out: &mut Vec<u8>, n: u64) {
     out.extend_from_slice(digits(n, &mut [0; DIGITS_MAX]));
 }
 
-/// Reads all of `word` as C's `strtoull` does, with memcached's refusal of negative numbers: an optional sign, then
-/// digits; `-` is let through only where the wrapped result does not look negative (`-0`).
+/// Parses all of `word` as C's `strtoull` does, with memcached's refusal of negative numbers: an optional sign, then
+/// digits; `-` is accepted only if the wrapped result does not look negative (`-0`).
 #[inline]
 pub fn parse_u64(word: &[u8]) -> Option<u64> {
     match word {

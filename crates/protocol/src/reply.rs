@@ -21,7 +21,7 @@ pub struct Item {
     pub stale: bool,
     /// This client won the right to recache it.
     pub won: bool,
-    /// Another client won before.
+    /// Another client has won.
     pub token_sent: bool,
 }
 

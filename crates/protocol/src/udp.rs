@@ -4,8 +4,8 @@
 //! 0 request id (2)   2 number of this datagram (2)   4 datagrams in all (2)   6 zero (2)
 //! ```
 //!
-//! A request is one datagram, and its protocol is told by its first byte as on a new connection. A reply is as many
-//! as it takes, each with the id of its request.
+//! A request is one datagram; its first byte selects the protocol, as on a new connection. A reply consists of as
+//! many datagrams as needed, each with the id of its request.
 
 use crate::bounds::DATAGRAM_MAX;
 

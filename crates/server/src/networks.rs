@@ -86,10 +86,10 @@ fn masked(address: IpAddr, prefix: u32) -> IpAddr {
     }
 }
 
-/// Whether the address is one that this host has at this moment: who connects from it is here.
+/// Returns whether the address currently belongs to this host: a connection from it is local.
 ///
 /// # Errors
-/// The system does not tell its addresses.
+/// The system does not report its addresses.
 pub fn is_own(address: IpAddr) -> io::Result<bool> {
     let address = address.to_canonical();
     if address.is_loopback() {

@@ -1,5 +1,5 @@
 //! The command line and the configuration file: one set of options, given in either place. The command line wins.
-// The comments on options are the text of -h, where addresses stand in plain brackets.
+// The comments on options are the text of -h, where addresses are in plain brackets.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::fmt::Formatter;
@@ -20,7 +20,7 @@ pub const MEMCACHED_VERSION: &str = "1.6.45";
     version,
     long_version = concat!(env!("CARGO_PKG_VERSION"), " (answers clients as memcached 1.6.45)"),
     disable_version_flag = true,
-    // As in memcached the last one counts, but for those that add up.
+    // As in memcached the last one counts, except for options that accumulate.
     args_override_self = true,
     max_term_width = 100,
     about = "A memcached-compatible cache server on one shareable region of memory.",
@@ -56,7 +56,7 @@ macro_rules! options {
         $(#[file($($file:tt)*)])*
         $name:ident: $kind:ty,
     )*) => {
-        /// Options that may stand on the command line or in the configuration file.
+        /// Options for the command line and the configuration file.
         #[derive(Clone, Debug, Default, Args, Deserialize)]
         #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
         pub struct Options {
@@ -122,8 +122,8 @@ options! {
     #[arg(short = 'b', long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Listening")]
     listen_backlog: Option<u32>,
 
-    /// Which worker a new connection stays with: balanced (the least loaded) or local (the one whose own listener
-    /// took it, as socket-bypass stacks want) [default: balanced]
+    /// Which worker serves a new connection: balanced (the least loaded) or local (the one whose own listener
+    /// accepted it, as for socket-bypass stacks) [default: balanced]
     #[arg(long, value_name = "WHICH", help_heading = "Listening")]
     accept: Option<String>,
 
@@ -170,8 +170,8 @@ options! {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Workers")]
     pin_workers: Option<bool>,
 
-    /// Drop a connection that does not take its answers, or leaves a request unfinished, for so many seconds; 0 is
-    /// never [default: 120]
+    /// Close a connection that does not read its answers, or leaves a request unfinished, for so many seconds; 0
+    /// disables this [default: 120]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "SECONDS", help_heading = "Workers")]
     stall_timeout: Option<u32>,
 
@@ -216,8 +216,8 @@ options! {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Shared memory")]
     shm: Option<bool>,
 
-    /// Users, by name or number, who may (--shm); with --shm-groups, those as well. May be repeated or a comma list
-    /// [default: the server's own]
+    /// Users, by name or number, that may share memory (--shm), in addition to --shm-groups. Repeat it, or use a
+    /// comma list [default: the server's own user]
     #[arg(long, value_name = "USER", value_delimiter = ',', help_heading = "Shared memory")]
     shm_users: Vec<String>,
 
@@ -229,7 +229,7 @@ options! {
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Shared memory")]
     shm_slots: Option<u32>,
 
-    /// Bytes of a slot, with a suffix k or m if one likes; what is longer goes through the staging area [default: 1k]
+    /// Bytes of a slot, optionally with a suffix k or m; longer data uses the staging area [default: 1k]
     #[arg(long, allow_negative_numbers = true, value_name = "SIZE", help_heading = "Shared memory")]
     #[file(deserialize_with = "size_text")]
     shm_slot_size: Option<String>,
@@ -239,14 +239,14 @@ options! {
     #[file(deserialize_with = "size_text")]
     shm_staging: Option<String>,
 
-    /// Let clients that come by TCP read the memory, and send the rest, over a fabric such as InfiniBand or RoCE, by
-    /// libfabric's PROVIDER (such as verbs, efa or tcp; auto or none for the best) at INTERFACE
+    /// Let TCP clients read the memory and send requests over a fabric such as InfiniBand or RoCE, by libfabric's
+    /// PROVIDER (such as verbs, efa or tcp; auto or none selects the best) at INTERFACE
     #[arg(long, num_args = 0..=1, default_missing_value = "auto", value_name = "PROVIDER[,INTERFACE]", help_heading = "Fabric")]
     #[file(deserialize_with = "switch_text")]
     fabric: Option<String>,
 
-    /// Networks, such as 10.1.0.0/16 or fd00::1, whose clients may (--fabric); local stands for this host. May be
-    /// repeated or a comma list [default: local]
+    /// Networks, such as 10.1.0.0/16 or fd00::1, whose clients may use the fabric (--fabric); local means this host.
+    /// Repeat it, or use a comma list [default: local]
     #[arg(long, value_name = "NETWORK", value_delimiter = ',', help_heading = "Fabric")]
     fabric_peers: Vec<String>,
 

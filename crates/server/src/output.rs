@@ -24,7 +24,7 @@ pub struct OutputQueue {
     pinned: u64,
 }
 
-/// What sending came to.
+/// The result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOutcome {
     /// All of it.
@@ -44,7 +44,7 @@ impl OutputQueue {
         self.bytes
     }
 
-    /// Bytes of these that pin memory.
+    /// Returns the bytes of these that pin memory.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned
     }

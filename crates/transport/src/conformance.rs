@@ -15,10 +15,10 @@ pub trait Client: Send {
     /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// The server's end is gone.
+    /// The server's end is closed.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Receives what comes next; empty at the end.
+    /// Receives the next bytes; empty at the end.
     ///
     /// # Errors
     /// The link is broken.
@@ -69,7 +69,7 @@ fn accept(way: &dyn TransportUnderTest) -> Box<dyn Link> {
     panic!("no link arrived");
 }
 
-/// Receives what comes next, waiting for it; none at the end.
+/// Waits for the next bytes; `None` at the end.
 fn receive(link: &mut dyn Link) -> io::Result<Option<Vec<u8>>> {
     let end = Instant::now() + PATIENCE;
     let mut buffer = vec![0; 10_000];
@@ -186,7 +186,7 @@ fn a_client_that_leaves_ends_its_link(way: &dyn TransportUnderTest) {
     with_client(way, client, || {
         let mut link = accept(way);
         let mut got = Vec::new();
-        // An error is an end as well, but not before what was sent has arrived.
+        // An error is an end as well, but not before everything sent has arrived.
         while let Ok(Some(bytes)) = receive(&mut *link) {
             got.extend(bytes);
         }

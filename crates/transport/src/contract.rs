@@ -106,7 +106,7 @@ pub trait Link: Send {
     /// The transport.
     fn kind(&self) -> Kind;
 
-    /// The peer process's credentials, if the kernel knows them.
+    /// Returns the peer process's credentials, if the kernel reports them.
     fn credentials(&self) -> Option<Credentials> {
         None
     }

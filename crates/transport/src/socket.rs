@@ -28,7 +28,7 @@ pub(crate) fn send(mut socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<usi
     }
 }
 
-/// A connection that is gone before it was taken is nobody's error.
+/// A connection that ended before it was accepted is not an error.
 pub(crate) fn accept(socket: &Socket) -> io::Result<Option<(Socket, socket2::SockAddr)>> {
     match socket.accept() {
         Ok((accepted, address)) => {

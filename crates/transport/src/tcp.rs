@@ -47,7 +47,7 @@ impl TcpListener {
         TcpListener::take_over(socket)
     }
 
-    /// Takes over a listening socket that another process opened (systemd's socket activation).
+    /// Adopts a listening socket that another process opened (systemd's socket activation).
     ///
     /// # Errors
     /// It is not a TCP socket.

@@ -11,7 +11,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::contract::{Kind, Link, Listener, Peer, StreamLink};
 use crate::socket;
 
-/// A listening Unix socket. Its file is removed when it is dropped, if it is still the same.
+/// A listening Unix socket. Its file is removed on drop, if it is still the same.
 #[derive(Debug)]
 pub struct UnixListener {
     socket: Socket,
@@ -20,8 +20,8 @@ pub struct UnixListener {
 }
 
 impl UnixListener {
-    /// Listens at `path`, with the file's permissions set to `mode`. A socket that nobody listens at any more is
-    /// replaced; a living one, or another kind of file, is not.
+    /// Listens at `path`, with the file's permissions set to `mode`. A stale socket is replaced; one that a server
+    /// listens on, or another kind of file, is not.
     ///
     /// # Errors
     /// The path is taken, or the system's.
@@ -29,7 +29,7 @@ impl UnixListener {
         remove_stale(path)?;
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
-        // Nobody may connect before the permissions are right.
+        // No client may connect before the permissions are right.
         let restrictive = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
         let bound = socket.bind(&SockAddr::unix(path)?);
         rustix::process::umask(restrictive);
@@ -40,7 +40,7 @@ impl UnixListener {
         Ok(UnixListener { socket, path: path.to_owned(), inode })
     }
 
-    /// Takes over a listening socket that another process opened, and whose file is not ours.
+    /// Adopts a listening socket that another process opened, and whose file is not ours.
     ///
     /// # Errors
     /// It is not a Unix socket.

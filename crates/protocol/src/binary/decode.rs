@@ -18,7 +18,7 @@ pub(crate) struct Header {
     cas: u64,
 }
 
-/// What is to be done with a packet, as far as its header tells.
+/// What to do with a packet, according to its header.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum PacketAction {
     /// All of it is needed: extras, key and, for SASL, a payload.
@@ -32,7 +32,7 @@ pub(crate) enum PacketAction {
 }
 
 impl Header {
-    /// Parses a header, whose first byte is known to be right.
+    /// Parses a header whose first byte was checked.
     #[inline]
     pub(crate) fn parse(bytes: &[u8; HEADER]) -> Header {
         Header {
@@ -51,7 +51,7 @@ impl Header {
         HEADER + self.extras + self.key
     }
 
-    /// Bytes of the value. Not to be asked of a packet that is to be closed on.
+    /// Returns the bytes of the value. Not for packets that close the connection.
     #[inline]
     pub(crate) fn value(&self) -> u64 {
         self.body - (self.extras + self.key) as u64
@@ -194,7 +194,7 @@ fn sound(command: Option<Command<'_>>) -> Command<'_> {
 pub(crate) fn key_ahead(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let header = Header::parse(input.first_chunk().filter(|bytes| bytes[0] == REQUEST)?);
     let (packet, behind) = input.split_at_checked(HEADER + usize::try_from(header.body).ok()?)?;
-    // Whoever looks at keys looks at no more bytes than came.
+    // A search for keys reads no more bytes than have arrived.
     Some((packet.get(HEADER + header.extras..header.head())?, behind))
 }
 

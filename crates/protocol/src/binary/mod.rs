@@ -5,7 +5,7 @@
 //! 8 length of extras, key and value (4)   12 opaque (4)   16 CAS value (8)
 //! ```
 //!
-//! Numbers are big-endian. The data type and the vbucket are not looked at.
+//! Numbers are big-endian. The data type and the vbucket are ignored.
 
 pub(crate) mod decode;
 pub(crate) mod encode;
@@ -69,7 +69,7 @@ pub mod opcode {
     pub const FABRIC_ATTACH: u8 = 0xa2;
 }
 
-/// The opcode that does the same and answers, and whether it is another one.
+/// Returns the answering opcode for the same operation, and whether it differs.
 #[inline]
 pub(crate) fn loud(code: u8) -> (u8, bool) {
     match code {

@@ -1,4 +1,4 @@
-//! Meta lines. Every command takes every known flag, and ignores those it has no use for, as memcached does.
+//! Meta lines. Every command accepts every known flag, and ignores those that do not concern it, as memcached does.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -69,7 +69,7 @@ fn inspect<'a>(mut words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut V
 fn set<'a>(mut words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
     let len = words.next().and_then(parse_i64).and_then(|len| u64::try_from(len).ok());
     let Some(len) = len.filter(|len| *len <= VALUE_MAX) else {
-        // Without a length there is no telling what is data: the next line is taken for a command.
+        // Without a length the data block cannot be recognized: the next line is parsed as a command.
         return refused(BAD_FORMAT, form);
     };
     form.flags = words.text();
@@ -98,8 +98,8 @@ fn set<'a>(mut words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u
     if flags.opaque_too_long {
         return swallow(OPAQUE_TOO_LONG);
     }
-    // Replacing what has a known CAS value is setting it; adding has nothing to compare with; 0 means no
-    // comparison where memcached keeps it beside the new item.
+    // Replacing an item with a known CAS value is a set; adding has nothing to compare with; 0 means no comparison
+    // where memcached stores it with the new item.
     let (mode, compare) = match mode {
         StoreMode::Set | StoreMode::Replace if flags.compare.is_some() => (StoreMode::Set, flags.compare),
         StoreMode::Append | StoreMode::Prepend => (mode, flags.compare.filter(|cas| *cas != 0)),
@@ -273,7 +273,7 @@ impl Flags {
         number
     }
 
-    /// The expiry time of an item that is created: that of `N`, unless a `T` behind it has the last word.
+    /// Returns the expiry time of a created item: that of `N`, unless a later `T` overrides it.
     fn created(&self) -> Option<Exptime> {
         if self.vivify_before_touch { self.touch } else { self.vivify }
     }
@@ -328,8 +328,8 @@ impl<'a> MetaEncoding<'a> {
     }
 }
 
-/// The key as the store knows it; none when it is not base64. Only its canonical form is taken, so that what the
-/// `k` flag repeats from the line is what the client would decode again.
+/// Returns the decoded key; `None` if it is not base64. Only canonical base64 is accepted, so that the key repeated
+/// for the `k` flag decodes to the same bytes.
 fn decoded_key<'a>(form: &MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if !form.binary_key {
         return Some(form.key);

@@ -1,4 +1,4 @@
-//! Meta answers: a code of two letters, then what the flags asked for, in their order.
+//! Meta answers: a code of two letters, then the requested flags, in their order.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -45,7 +45,7 @@ pub(crate) fn reply(form: &MetaEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8
     }
 }
 
-/// What `q` keeps silent: of a read the miss, of a change the success. Anything else is news.
+/// Returns whether `q` suppresses the answer: a miss of a read, the success of a change.
 fn expected(command: MetaCommand, reply: &Reply<'_>) -> bool {
     matches!(
         (command, reply),
@@ -83,7 +83,7 @@ fn push_flags(form: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the key as the request has it, or of a hit as it was stored; whether that is base64.
+/// Appends the key as in the request, or of a hit as stored; returns whether it is in base64.
 fn push_key(form: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8>) -> bool {
     let stored = match form.command {
         MetaCommand::Get | MetaCommand::Inspect => item.map(|item| item.binary_key),

@@ -1,5 +1,5 @@
-//! The meta text commands: two letters, a key, flags of one letter with an optional token behind it. Each flag may
-//! stand once, and the answer repeats those it has an answer to in the order of the request.
+//! The meta text commands: two letters, a key, flags of one letter with an optional token. Each flag may occur once,
+//! and the answer repeats those that have a value in the order of the request.
 
 pub(crate) mod decode;
 pub(crate) mod encode;

@@ -1,4 +1,4 @@
-//! Text lines, classic ones first; `m?` lines are handed to `meta`.
+//! Text lines: classic commands; `m?` lines are passed to `meta`.
 
 use memchr::memchr;
 
@@ -16,15 +16,15 @@ use crate::refusal::{BAD_EXPTIME, BAD_FORMAT, Refusal};
 pub(crate) enum Line<'a> {
     /// All of a request.
     Request(Request<'a>),
-    /// A request and a data block of so many bytes, which `store.value` is still to get.
+    /// A request followed by a data block of `len` bytes, for `store.value`.
     Store { store: Store<'a>, form: Encoding<'a>, len: u64 },
-    /// The keys of a multiget stand at `keys` on the line; there is at least one, and each is valid.
+    /// The keys of a multiget start at `keys` on the line; there is at least one, and each is valid.
     Keys { keys: usize, multiget: Multiget },
-    /// As `Refused`, but a data block of so many bytes follows and means nothing.
+    /// As `Refused`, but a data block of `len` bytes follows and is discarded.
     Swallow { refusal: Refusal, form: Encoding<'a>, len: u64 },
-    /// A `user password` block of so many bytes follows.
+    /// A `user password` block of `len` bytes follows.
     Token { len: u64 },
-    /// The connection is to be closed: after an answer, if there is one.
+    /// Close the connection, after an answer if there is one.
     Close(Option<Refusal>),
 }
 
@@ -60,13 +60,13 @@ pub(crate) fn line<'a>(line: &'a [u8], key: &'a mut Vec<u8>) -> Line<'a> {
     }
 }
 
-/// Parses a line of a connection that has yet to authenticate: `set <any> <any> <any> <length>` and nothing else.
+/// Parses a line of an unauthenticated connection: only `set <any> <any> <any> <length>`.
 pub(crate) fn auth_line(line: &[u8]) -> Line<'_> {
     let mut words = Words::new(line);
     let set = words.next() == Some(b"set");
     match words.nth(3).and_then(parse_u64) {
         Some(len) if set && len <= AUTH_TOKEN_MAX => Line::Token { len },
-        // A client that is not known yet does not get its bytes swallowed.
+        // The data of an unauthenticated client is not consumed.
         Some(len) if set && u32::try_from(len).is_ok() => {
             Line::Close(Some(Refusal::Client("auth token too long")))
         }
@@ -106,8 +106,8 @@ impl<'a> Arguments<'a> {
         arguments
     }
 
-    /// The last word is `noreply`, and is not one of the `taken` first. It may stand in the place of an argument
-    /// that is missing: the error is silent then.
+    /// Returns whether the last word is `noreply` and not one of the first `taken`. It may take the place of a
+    /// missing argument: the error is silent then.
     fn noreply(&self, taken: usize) -> bool {
         self.count > taken && self.last == b"noreply"
     }
@@ -140,7 +140,7 @@ fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
     };
     let Some(len) = parse_i64(len).and_then(|len| u64::try_from(len).ok()).filter(|len| *len <= VALUE_MAX)
     else {
-        // Without a length there is no telling what is data: the next line is taken for a command.
+        // Without a length the data block cannot be recognized: the next line is parsed as a command.
         return refused(BAD_FORMAT, form);
     };
     let compare = if compare { Some(parse_u64(cas)) } else { None };
@@ -162,8 +162,8 @@ fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
     }
 }
 
-/// `delete <key> [0] [noreply]`. 1.6.45 ignores what follows the key; memccapable wants it refused as a client's
-/// error, and a client that sends a time to wait ought to know that there is no waiting.
+/// `delete <key> [0] [noreply]`. 1.6.45 ignores what follows the key; memccapable expects a client error, and a
+/// client that sends a delay should learn that there is none.
 fn delete<'a>(words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
     let [key, second, ..] = arguments.first;

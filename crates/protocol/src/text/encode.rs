@@ -33,7 +33,7 @@ pub(crate) fn reply(form: &TextEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8
         Reply::NotFound => b"NOT_FOUND",
         Reply::Deleted => b"DELETED",
         Reply::OutOfMemory => match form.command {
-            // An error between values would end the answer for a client, and the rest be taken for the next one. A
+            // An error between values would end the answer, and the client would read the rest as the next answer. A
             // cache may miss.
             TextCommand::Get => return,
             TextCommand::Store => b"SERVER_ERROR out of memory storing object",

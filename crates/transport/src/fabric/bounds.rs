@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Credits of a client, usually: more requests than a client has under way in messages of their own.
+/// Usual credits of a client: more requests than a client has in flight in separate messages.
 pub const USUAL_CREDITS: u16 = 64;
 
 /// Credits of a client when there are many: three messages on their way, and one in reserve.
@@ -17,39 +17,39 @@ pub const GROWTH: usize = 64;
 /// Send buffers: 2 MiB.
 pub const SENDS: usize = 256;
 
-/// Send buffers that one link may have under way, while there are many; more do not make it faster.
+/// Send buffers that one link may use at once while there are many; more do not make it faster.
 pub const LINK_SENDS_MAX: usize = 16;
 
-/// Bounce buffers: 4 MiB. A few links with four pieces under way each keep any network busy.
+/// Bounce buffers: 4 MiB. A few links with four chunks in flight each keep any network busy.
 pub const BOUNCES: usize = 16;
 
-/// Size of the bounce buffer for a link that waited without success: it proceeds, if slower, whatever others do …
+/// Size of the bounce buffer for a link that waited without success: it proceeds more slowly, whatever others do …
 pub const OWN_BYTES: usize = 64 << 10;
 
-/// … and so many of these are made at once: 1 MiB.
+/// … and the number allocated together: 1 MiB.
 pub const OWN_GROWTH: usize = 16;
 
 /// Pieces of one link that are written at once.
 pub const PUTS_MAX: usize = 4;
 
-/// Clients of a port at once, at most; another is refused.
+/// Maximum number of clients of an endpoint; another is refused.
 pub const CLIENTS_MAX: usize = 1024;
 
-/// Operations that a port has for each client, beyond those of the pools that it opens with: eight receives, two sends, and
-/// one of either sort of buffer that a link gets when others hold all.
+/// Operations of an endpoint for each client, beyond those of its initial pools: eight receives, two sends, and one
+/// buffer of either kind that a link gets when others hold all.
 pub const CLIENT_OPERATIONS: usize = 12;
 
-/// Operations with clients that are gone, and that their provider has not ended in [`STUCK_TIME_MAX`]: with more of them the
-/// port is closed, which ends them all.
+/// Operations with departed clients that the provider has not ended within [`STUCK_TIME_MAX`]: with more of them the
+/// endpoint is closed, which ends them all.
 pub const LEFT_OVER_MAX: usize = 8;
 
-/// Peers that a provider is told to expect; more will do.
+/// Peers that a provider is told to expect; more are allowed.
 pub const PEERS: usize = 256;
 
 /// Batches of completions taken before links get their turn.
 pub const POLLS_PER_TURN: usize = 8;
 
-/// A batch of so many completions is full: there may be more.
+/// A batch of this many completions is full: there may be more.
 pub const FULL_BATCH: usize = 32;
 
 /// Time after which bounce buffers that were filled but not received are given to waiting links. An application
@@ -61,7 +61,7 @@ pub const HELD_TIME_MAX: Duration = Duration::from_millis(50);
 /// its endpoint, if its link has ended …
 pub const STUCK_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// … or if the fabric takes no more of it for so long: its client does not even let it connect.
+/// … or if the fabric accepts nothing for this long: its client does not even connect.
 pub const BLOCKED_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Without an event to wait for, the next attempt follows after this part (1/n) of the time spent waiting so far …
@@ -73,16 +73,16 @@ pub const RETRY_MIN: Duration = Duration::from_micros(50);
 /// … nor later.
 pub const RETRY_MAX: Duration = Duration::from_millis(10);
 
-/// Operations of a link that has ended are over within so long, or its endpoint gets no other link until they are.
+/// Operations of an ended link complete within this time; otherwise its endpoint gets no other link until they have.
 pub const ENDING_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// A client that was asked to prove that the endpoint it named is its own has so long. One that has sent a request need not
-/// look for the answer at once.
+/// How long a client has to prove that the endpoint it named is its own. A client that has sent a request need not
+/// read the answer at once.
 pub const PROOF_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// A link that was dropped stays so long at most for its last bytes to arrive: its client closes the socket then.
+/// How long a dropped link stays until its last bytes arrive: its client then closes the socket.
 pub const LINGER_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Places of links in a port, far more than there may be clients. A link's is in its token, of which nobody guesses the other 48
-/// bits.
+/// Indices of links in an endpoint, far more than clients. The index is part of a link's token, whose other 48 bits
+/// are random.
 pub const LINKS_MAX: usize = 1 << 16;

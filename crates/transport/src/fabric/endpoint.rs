@@ -127,7 +127,8 @@ impl FabricEndpoint {
         matches!(poll(&mut events, Some(&now)), Ok(1..))
     }
 
-    /// Returns whether a descriptor, the endpoint's or a link's, will report what comes from now on.
+    /// Prepares to sleep: returns whether a descriptor, the endpoint's or a link's, will signal everything from now
+    /// on.
     pub fn arm_wakeup(&mut self) -> SleepTime {
         lock(&self.inner).arm_wakeup(self.wait_fd.is_some())
     }

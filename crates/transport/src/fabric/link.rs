@@ -16,7 +16,7 @@ use super::link_state::LinkState;
 use super::link_table::{LinkTable, lock};
 use crate::contract::{Kind, Link, Peer, PolledLink, Received, StreamLink};
 
-/// More bells at once than a client has reason to ring: it rings once for each time that it waits.
+/// More doorbells than a client has reason to send: it sends one for each wait.
 const BELLS_MAX: usize = 4 << 10;
 
 /// One client's link.
@@ -26,9 +26,9 @@ pub struct FabricLink {
     index: u32,
     socket: Arc<Socket>,
     peer: SocketAddr,
-    /// This end looks by itself; the socket need not tell.
+    /// This end polls; the socket need not signal.
     polled: bool,
-    /// The client has closed the socket: what it sent before is still to be had.
+    /// The client has closed the socket: bytes it sent before can still be received.
     left: bool,
     /// It rang like mad.
     is_flooded: bool,
@@ -44,10 +44,10 @@ impl FabricLink {
         FabricLink { inner, index, socket, peer, polled: false, left: false, is_flooded: false }
     }
 
-    /// Sends the answer to the request for this link over the socket, before anything else is done with it.
+    /// Sends the answer to the attach request over the socket, before the link is used.
     ///
     /// # Errors
-    /// The client has left, or takes no more than a part: the link is of no use.
+    /// The client has disconnected, or accepts only a part: the link is unusable.
     pub fn answer(&mut self, bytes: &[u8]) -> io::Result<()> {
         let sent = rustix::net::send(&*self.socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
         if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
@@ -61,7 +61,7 @@ impl FabricLink {
         link_state.failure.as_ref().map_or(Ok(()), |failure| Err(failure.to_io()))
     }
 
-    /// Answers the client's bells, if it rang: at once, if it was sent something that it may not have seen.
+    /// Answers the client's doorbells: at once, if it was sent something that it may not have seen.
     fn take_notification(&self, inner: &mut LinkTable, rang: bool) {
         if let Some(link_state) = inner.link_state(self.index).filter(|_| rang) {
             link_state.doorbells.heard();
@@ -69,9 +69,9 @@ impl FabricLink {
         inner.note(self.index);
     }
 
-    /// Looks at the socket: the client's bells, or its end.
+    /// Reads the socket: the client's doorbells, or its end.
     fn hear(&mut self) -> bool {
-        // Once: whoever rings faster than this end looks does not keep it looking.
+        // Once: a client that sends doorbells faster than this end reads them must not keep it busy.
         let mut doorbells = [MaybeUninit::uninit(); BELLS_MAX];
         match rustix::net::recv(&*self.socket, &mut doorbells[..], RecvFlags::DONTWAIT) {
             Ok((_, BELLS_MAX..)) => self.is_flooded = true,
@@ -104,7 +104,7 @@ impl Link for FabricLink {
                 return Ok(Received::End);
             }
             if has_looked && self.left {
-                // It waits for the end of what it staged, if it goes on living.
+                // It waits for the end of the staged data, if it stays open.
                 return if has_incoming {
                     Err(io::ErrorKind::ConnectionReset.into())
                 } else {

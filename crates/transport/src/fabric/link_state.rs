@@ -49,7 +49,7 @@ impl Failure {
 /// Why something is not sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendBlocked {
-    /// Not before another operation completes.
+    /// Retry after another operation completes.
     Later,
     /// The link is broken.
     ProtocolError,
@@ -67,12 +67,12 @@ pub(super) struct LinkState {
     pub staging: RemoteMemory,
     pub landing: RemoteMemory,
     pub failure: Option<Failure>,
-    /// Operations under way, and sends among them.
+    /// Operations in flight, and the sends among them.
     pub operations: usize,
     pub sends: usize,
     /// Bytes that its application has left to send, and that `send` did not take.
     pub unsent: usize,
-    /// Its application waits for what was taken to be sent.
+    /// Its application waits until everything accepted is sent.
     pub is_flushing: bool,
     /// The fabric took no more, since then.
     pub blocked_since: Option<Instant>,
@@ -80,7 +80,7 @@ pub(super) struct LinkState {
     pub waits_for_bounce: bool,
     /// Since then.
     pub waits_since: Instant,
-    /// It waited without success: it has a buffer of its own until it is handed one.
+    /// It waited without success, and has a buffer of its own until it gets a shared one.
     pub is_starved: bool,
     pub waits_for_send: bool,
     /// A bounce buffer that it waited for.
@@ -92,7 +92,7 @@ pub(super) struct LinkState {
     pub doorbells: ServerDoorbells,
     /// The sign of life.
     pub socket: Arc<Socket>,
-    /// It lacks a proof, and has so long to give it.
+    /// It has not proved its endpoint, and has until then.
     pub prove_until: Option<Instant>,
     /// It was dropped, and stays until then.
     pub lingering: Option<Instant>,
@@ -161,7 +161,7 @@ impl LinkState {
             || self.is_flushing && !self.end.has_unsent()
     }
 
-    /// Reads or writes of its client's memory are under way.
+    /// Returns whether reads or writes of its client's memory are in flight.
     pub fn is_on_memory(&self) -> bool {
         self.operations > self.sends
     }
@@ -190,7 +190,7 @@ impl LinkState {
         self.blocked_since = None;
     }
 
-    /// All that needs nothing of the application: buffers posted again, reads begun, short messages sent.
+    /// Does everything that does not need the application: posts buffers, starts reads, sends short messages.
     pub fn settle(&mut self, shared: &mut Resources) {
         while let Some(buffer) = self.end.freed() {
             shared.repost(buffer);
@@ -200,10 +200,10 @@ impl LinkState {
         }
     }
 
-    /// Rings if its client is to be rung for.
+    /// Sends a doorbell if its client must be notified.
     pub fn notify(&mut self) {
         if self.doorbells.must_notify() {
-            // A socket full of bells rings as well, and one that is closed is noticed by its end.
+            // A full socket wakes the client as well, and a closed one is noticed by its end.
             let _ = rustix::net::send(&*self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
@@ -240,7 +240,7 @@ impl LinkState {
         Ok(())
     }
 
-    /// Takes a bounce buffer: the one handed to this link, or one that no link waits for. Otherwise it joins the
+    /// Takes a bounce buffer: the one assigned to this link, or one that no link waits for. Otherwise it joins the
     /// queue.
     fn take_bounce(&mut self, shared: &mut Resources) -> Option<Buffer> {
         if let Some(buffer) = self.handed.take() {
@@ -258,7 +258,7 @@ impl LinkState {
         if self.may_take_own() { shared.take_own_bounce() } else { None }
     }
 
-    /// Takes what has come; how much.
+    /// Copies received bytes; returns their number.
     pub fn receive(&mut self, shared: &mut Resources, into: &mut [u8]) -> usize {
         let mut received = 0;
         while received < into.len()
@@ -280,7 +280,7 @@ impl LinkState {
 
     // ---- sending ----
 
-    /// Sends what there is to tell, but for bytes of the stream.
+    /// Sends credits and acknowledgements, but no bytes of the stream.
     fn send_shorts(&mut self, shared: &mut Resources) -> Result<(), SendBlocked> {
         let mut message = [0; SHORT_BYTES];
         while let Some(draft) = self.end.short(&mut message) {
@@ -355,7 +355,7 @@ impl LinkState {
         }
         self.unsent = whole - taken;
         if self.unsent == 0 {
-            // It was handed for this, or for reads.
+            // It was assigned for this, or for reads.
             self.handed = None;
         }
         taken
@@ -368,8 +368,8 @@ impl LinkState {
         len: usize,
     ) -> Result<usize, SendBlocked> {
         let injected = shared.inject_bytes.min(MESSAGE_BYTES);
-        // Where as much is injected, nothing is sent otherwise: with shm the end of a send waits for its peer, and those of
-        // all others behind it.
+        // If this much can be injected, nothing is sent otherwise: with shm a send completes only when its peer
+        // polls, which delays all later sends.
         let draft = if HEADER_BYTES + len <= injected || injected >= MESSAGE_BYTES / 2 {
             let draft = self.end.data(parts, &mut shared.scratch[..injected]).ok_or(SendBlocked::Later)?;
             let message = &shared.scratch[..draft.bytes()];
@@ -386,7 +386,7 @@ impl LinkState {
         Ok(taken)
     }
 
-    /// Writes a piece of the parts, which have so many bytes, to the client's memory.
+    /// Writes a chunk of the parts, of so many bytes, to the client's memory.
     fn put(
         &mut self,
         shared: &mut Resources,

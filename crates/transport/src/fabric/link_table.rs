@@ -193,7 +193,7 @@ impl LinkTable {
         self.link_states.get_mut(index as usize)?.as_deref_mut()
     }
 
-    /// A link, beside what it shares with others.
+    /// Returns a link and the resources that it shares with others.
     pub fn parts(&mut self, index: u32) -> Option<(&mut LinkState, &mut Resources)> {
         Some((self.link_states.get_mut(index as usize)?.as_deref_mut()?, &mut self.shared))
     }
@@ -250,7 +250,7 @@ impl LinkTable {
         Ok((index, Grant { token, credits }))
     }
 
-    /// Knows an endpoint, for one more link.
+    /// Connects to an endpoint for one more link.
     fn connect(&mut self, name: &[u8], from: IpAddr) -> Result<Peer, AttachError> {
         if let Some(endpoint) = self.endpoints.iter_mut().find(|endpoint| endpoint.name == name) {
             // An error of one link may break the others of its endpoint, so all must be of one host.
@@ -284,7 +284,7 @@ impl LinkTable {
         }
     }
 
-    /// A link ends: all it has is given back, but for what operations under way have.
+    /// Ends a link: returns its resources, except those of operations in flight.
     pub fn end(&mut self, index: u32) {
         let Some(mut link_state) = self.link_states.get_mut(index as usize).and_then(Option::take) else {
             return;
@@ -312,7 +312,7 @@ impl LinkTable {
         self.distribute_buffers();
     }
 
-    /// A link was dropped: what it took is still sent, and it ends when its client has it.
+    /// Keeps a dropped link until its accepted bytes are sent and its client has them.
     pub fn linger(&mut self, index: u32, until: Instant) {
         let Some((link_state, shared)) = self.parts(index) else { return };
         link_state.end.leave();
@@ -354,7 +354,7 @@ impl LinkTable {
         for _ in 0..POLLS_PER_TURN {
             let mut completions = std::mem::take(&mut self.completions);
             let polled = self.shared.port.poll(&mut completions);
-            // Another poll would only say that there is no more, and takes as long as an answer.
+            // Another poll would only find nothing more, and takes as long as an answer.
             self.is_drained = completions.len() < FULL_BATCH;
             for completion in completions.drain(..) {
                 self.complete(completion);
@@ -572,8 +572,8 @@ impl LinkTable {
         }
     }
 
-    /// Operations end with their peer, which is there as long as it has links: these are cut off, if what another began does
-    /// not end.
+    /// Operations end with their peer, which exists while it has links: those are closed if another link's operations
+    /// do not end.
     fn close_orphaned_peers(&mut self) -> Result<(), Error> {
         if self.orphans == 0 {
             return Ok(());

@@ -14,7 +14,7 @@ use super::bounds::{
 /// A port and its buffers.
 #[derive(Debug)]
 pub(super) struct Resources {
-    // First: its operations end before their pools are gone.
+    // Declared first: its operations end before their pools are dropped.
     pub port: Endpoint,
     pub inject_bytes: usize,
     receives: Vec<Pool>,
@@ -78,7 +78,7 @@ impl Resources {
 
     // ---- receive buffers ----
 
-    /// Credits for one more link, for which there are buffers then.
+    /// Returns the credits for one more link, for which there are buffers.
     pub fn grant(&mut self) -> Result<u16, Error> {
         let domain = Arc::clone(self.port.domain());
         // Buffers that were allocated for many clients are not promised to few.
@@ -101,7 +101,7 @@ impl Resources {
         Ok(credits)
     }
 
-    /// A link with so many credits has ended.
+    /// Returns the credits of an ended link.
     pub fn take_back(&mut self, credits: u16) {
         self.ungranted += receives_for(credits);
         self.links -= 1;
@@ -118,7 +118,7 @@ impl Resources {
         self.is_short = true;
     }
 
-    /// Posts what is not.
+    /// Posts all receive buffers that are not posted.
     pub fn post_receives(&mut self) {
         while self.is_short {
             let Some(buffer) = self.receives.iter().find_map(Pool::take) else {
@@ -133,7 +133,7 @@ impl Resources {
 
     // ---- send buffers ----
 
-    /// A send buffer, for a link that has so many under way.
+    /// Takes a send buffer for a link that uses `in_flight` already.
     pub fn take_send(&mut self, in_flight: usize) -> Option<Buffer> {
         let whole: usize = self.sends.iter().map(|pool| pool.bytes() / MESSAGE_BYTES).sum();
         let most = (whole / self.links.max(1)).clamp(2, LINK_SENDS_MAX);
@@ -159,7 +159,7 @@ impl Resources {
     }
 }
 
-/// A buffer of pools that grow up to so many. If there is no memory for more, who asks goes on waiting.
+/// Takes a buffer of pools that grow up to `most`. Without memory for more, the link continues to wait.
 fn own(pools: &mut Vec<Pool>, domain: &Arc<Domain>, bytes: usize, most: usize) -> Option<Buffer> {
     let free = pools.iter().find_map(Pool::take);
     if free.is_some() || pools.len() * OWN_GROWTH >= most {

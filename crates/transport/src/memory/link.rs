@@ -29,7 +29,7 @@ fn lock(pipe: &Shared) -> std::sync::MutexGuard<'_, Pipe> {
 pub struct MemoryLink {
     inbound: Shared,
     outbound: Shared,
-    /// Always readable and writable: whoever waits for it looks again.
+    /// Always readable and writable, so that a waiting thread polls again.
     ready: Option<OwnedFd>,
 }
 
@@ -92,7 +92,7 @@ impl MemoryPeer {
     /// Sends to the server.
     ///
     /// # Errors
-    /// The server's end is gone.
+    /// The server's end is closed.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         send(&self.outbound, &[IoSlice::new(bytes)])
     }

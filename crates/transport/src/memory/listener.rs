@@ -44,7 +44,7 @@ impl Listener for MemoryListener {
         let mut waiting = self.waiting.lock().expect("no thread panics while it holds the queue");
         let link = waiting.pop_front();
         if waiting.is_empty() {
-            // Nothing to read is what is wanted.
+            // Clears it; there may be nothing to read.
             let _ = rustix::io::read(&self.ready, &mut [0; 8]);
         }
         Ok(link.map(|link| Box::new(link) as Box<dyn Link>))

@@ -11,10 +11,10 @@ use socket2::Socket;
 
 use crate::contract::{Kind, Link, Peer, PolledLink, Received, StreamLink};
 
-/// What rings: the byte has no meaning.
+/// A doorbell; the byte has no meaning.
 const BELL: [u8; 1] = [b'!'];
 
-/// More bells at once than a client has reason to ring: it rings once for each time that this end said it rests or waits.
+/// More doorbells than a client has reason to send: it sends one for each time that this end sleeps or waits.
 const BELLS_MAX: usize = 32 << 10;
 
 /// One client's channel.
@@ -23,9 +23,9 @@ pub struct ShmLink {
     channel: Channel,
     socket: Socket,
     peer: Peer,
-    /// This end looks by itself; the socket need not tell.
+    /// This end polls; the socket need not signal.
     polled: bool,
-    /// The client has closed the socket: what it sent before is still to be had.
+    /// The client has closed the socket: bytes it sent before can still be received.
     left: bool,
     broken: bool,
 }
@@ -51,9 +51,9 @@ impl NewChannel {
 /// Why a client has no channel.
 #[derive(Debug)]
 pub enum AttachError {
-    /// Nothing was sent: the socket is as it was.
+    /// Nothing was sent: the socket is unchanged.
     Unsent(StreamLink, io::Error),
-    /// A part of the answer was: the socket is of no use any more.
+    /// A part of the answer was sent: the socket is unusable.
     Torn,
 }
 
@@ -100,7 +100,7 @@ impl ShmLink {
     }
 
     fn notify(&self) {
-        // A socket full of bells rings as well, and one that is closed is noticed by its end.
+        // A full socket wakes the client as well, and a closed one is noticed by its end.
         let _ = rustix::net::send(&self.socket, &BELL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
@@ -211,7 +211,7 @@ impl Link for ShmLink {
 
 impl PolledLink for ShmLink {
     fn drain_wakeup(&mut self) {
-        // Once: whoever rings faster than this end looks does not keep it looking.
+        // Once: a client that sends doorbells faster than this end reads them must not keep it busy.
         let mut doorbells = [MaybeUninit::uninit(); BELLS_MAX];
         match rustix::net::recv(&self.socket, &mut doorbells[..], RecvFlags::DONTWAIT) {
             Ok((_, BELLS_MAX..)) => self.broken = true,

@@ -1,9 +1,9 @@
 //! Memory shared with a client of this host.
 //!
-//! A client asks for it over a Unix socket, and the server answers with two descriptors: the region, which the client
-//! can only read, and a channel ([`fabcache_layout::channel`]) for what it asks of the server. From then on bytes go
-//! through the channel; the socket carries none but bells. It is also the sign of life, in both directions: who sees its
-//! end knows that the other is gone.
+//! A client requests it over a Unix socket, and the server answers with two descriptors: the region, which the client
+//! can only read, and a channel ([`fabcache_layout::channel`]) for its requests. From then on bytes go through the
+//! channel; the socket carries only doorbells. It also serves as sign of life, in both directions: its end means that
+//! the peer is gone.
 
 mod link;
 

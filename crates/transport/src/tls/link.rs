@@ -26,7 +26,7 @@ impl TlsLink {
         TlsLink { inner, tls, unread: false, ended: false }
     }
 
-    /// Takes what has arrived into the TLS connection; true if anything did.
+    /// Passes received bytes to the TLS connection; true if there were any.
     fn pull(&mut self) -> io::Result<bool> {
         let mut wire = Wire { link: &mut *self.inner, nothing: false };
         match self.tls.read_tls(&mut wire) {
@@ -36,7 +36,7 @@ impl TlsLink {
             Err(error) => return Err(error),
         }
         if let Err(error) = self.tls.process_new_packets() {
-            // The alert tells the peer why.
+            // Sends the alert, which tells the peer why.
             let _ = self.flush();
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
@@ -123,7 +123,7 @@ impl Drop for TlsLink {
     }
 }
 
-/// The link below, as rustls wants to read and write it.
+/// The link below, with the interface that rustls reads and writes.
 struct Wire<'l> {
     link: &'l mut dyn Link,
     nothing: bool,

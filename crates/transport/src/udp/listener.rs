@@ -41,7 +41,7 @@ impl UdpListener {
         UdpListener::take_over(socket, framing)
     }
 
-    /// Takes over a bound socket that another process opened.
+    /// Adopts a bound socket that another process opened.
     ///
     /// # Errors
     /// It is not a UDP socket.
@@ -71,7 +71,7 @@ impl Listener for UdpListener {
             let mut datagram = [0; DATAGRAM_BYTES_MAX];
             let (len, peer) = match self.socket.recv_from(&mut datagram) {
                 Ok(received) => received,
-                // A port unreachable for an earlier answer is told here; it concerns nobody who is still there.
+                // The error of an earlier answer whose port was unreachable; it concerns no current client.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(error) if is_not_now(&error) => return Ok(None),
                 Err(error) => return Err(error),

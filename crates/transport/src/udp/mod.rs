@@ -1,9 +1,9 @@
 //! memcached over UDP: each datagram is a request of its own.
 //!
 //! A datagram becomes a link that has received all its input. Answers are kept until `flush` and go back to the
-//! sender in datagrams that fit a packet. The eight bytes in front of each (request id, sequence number, number of
+//! sender in datagrams that fit a packet. The eight bytes before each (request id, sequence number, number of
 //! datagrams, reserved) are those of memcached's protocol.txt, "UDP protocol"; the caller encodes them (`Framing`),
-//! as this crate knows no protocol.
+//! because this crate knows no protocol.
 
 mod link;
 mod listener;
