@@ -1,7 +1,7 @@
 //! What the region's memory is: an anonymous memory file, a file, either on huge pages.
 //!
-//! All are shared mappings of a file descriptor, because later readers are handed the descriptor. Pages come into
-//! being when they are first touched.
+//! All are shared mappings of a file descriptor, because readers receive the descriptor. Pages are allocated on first
+//! touch.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub struct Backing {
     kept: RwLock<bool>,
 }
 
-// SAFETY: the base is only handed out as a raw pointer; whoever uses it answers for what it does.
+// SAFETY: the base is only given out as a raw pointer, whose user is responsible for its accesses.
 unsafe impl Send for Backing {}
 // SAFETY: as for Send.
 unsafe impl Sync for Backing {}
@@ -112,7 +112,7 @@ impl Backing {
         *self.kept.write().expect("no thread panics while it releases pages") = true;
     }
 
-    /// From now on nobody else can write it, or change its size.
+    /// Seals the file: no other process can write it or change its size from now on.
     pub fn seal(&self) -> std::io::Result<()> {
         let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW;
         Ok(rustix::fs::fcntl_add_seals(&self.fd, seals)?)
@@ -147,7 +147,7 @@ mod tests {
     fn pages_that_are_kept_are_not_released() {
         let backing = Backing::create(&BackingOptions::default(), 8 << 12).expect("memory");
         let at = backing.base().as_ptr().wrapping_add(4 << 12);
-        // SAFETY: mapped, nobody else's, and written by nobody at the same time.
+        // SAFETY: mapped, owned by this test, and not written concurrently.
         let byte = || unsafe { at.read() };
         // SAFETY: as above.
         let write = || unsafe { at.write(7) };

@@ -1,14 +1,14 @@
 //! Every bound of the store, with its reason. Under loom some are smaller, so that a model is small and meets them.
 
-/// Mutexes that groups of the index share, for each thread that writes: so many that two rarely meet by chance.
+/// Mutexes that index groups share, for each writing thread: enough that two rarely collide.
 pub const GROUP_LOCKS_PER_THREAD: usize = 64;
-/// At least so many …
+/// At least this many …
 pub const GROUP_LOCKS_MIN: usize = if cfg!(loom) { 2 } else { 256 };
 /// … and at most, for each takes two cache lines.
 pub const GROUP_LOCKS_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
 
-/// A lock-free read starts again when what it read changed under it. After so many times it takes the group's lock,
-/// so that a read always ends.
+/// A lock-free read starts again when what it read changed. After this many attempts it takes the group's lock, so
+/// that every read ends.
 pub const READ_RETRIES_MAX: u32 = if cfg!(loom) { 1 } else { 16 };
 
 /// Buckets that a chain of one group may have. Far beyond what hashing yields; a longer chain is a damaged one, and
@@ -33,7 +33,7 @@ pub const CHAIN_BUCKETS_READY_MIN: u64 = if cfg!(loom) { 1 } else { 8 };
 /// Values up to this many bytes are copied into the answer; longer ones are pinned and sent from where they lie.
 pub const COPIED_VALUE_BYTES_MAX: u32 = if cfg!(loom) { 16 } else { 16 << 10 };
 
-/// An item takes at most this part of a segment (1/n), or is chained: bounds what is lost at a segment's end.
+/// An item takes at most this part of a segment (1/n), or is chained: bounds the waste at a segment's end.
 pub const CONTIGUOUS_ITEM_DIVISOR: u64 = if cfg!(loom) { 1 } else { 4 };
 
 /// An open segment that an item did not fit into goes on for smaller ones if more than this part of it (1/n) is left.
@@ -48,8 +48,8 @@ pub const CHUNK_BYTES_MIN: u64 = 4 << 10;
 /// Received bytes of a long value that wait on the heap before they become a chunk in the region.
 pub const UPLOAD_CHUNK_BYTES: usize = 128 << 10;
 
-/// Received bytes of a long value for which its writer does a share of reclaim: as much as one share can gain where items
-/// are small, so that others need not free what a long value takes.
+/// Received bytes of a long value after which its writer does a share of reclaim: as much as one share can gain with
+/// small items, so that other writers need not free what a long value takes.
 pub const UPLOAD_SHARE_BYTES: usize = 32 << 10;
 
 /// Free segments that only reclaim may take, so that it always has somewhere to move live items to.
@@ -65,48 +65,47 @@ pub const FREE_SEGMENTS_WANTED_DIVISOR: usize = 256;
 /// … and at least this many.
 pub const FREE_SEGMENTS_WANTED_MIN: usize = 2;
 
-/// Items that one step of reclaim passes over: tens of microseconds, so that no writer waits long for another …
+/// Items scanned by one step of reclaim: tens of microseconds, so that no writer waits long for another …
 pub const RECLAIM_STEP_ITEMS: u32 = 64;
 /// … and bytes, for chunks of long values are copied.
 pub const RECLAIM_STEP_BYTES: u64 = 256 << 10;
 
-/// Items that each write passes over for the first free segment that is missing, and four times as many for two: some
-/// of them move, in the main queue up to nine of ten, so that it takes more than ten to gain what one write took …
+/// Items that each write scans for the first missing free segment, and four times as many for two: some of them move,
+/// in the main queue up to nine of ten, so that it takes more than ten to gain what one write took …
 pub const RECLAIM_SHARE_ITEMS: u32 = 8;
-/// … and as many again for each so many bytes that it wrote.
+/// … and as many again for each this many bytes written.
 pub const RECLAIM_SHARE_BYTES: u64 = 1 << 10;
-/// Items that one thread may leave to pass over while others reclaim, and then passes over at once: half a
-/// millisecond if all move.
+/// Items that one thread may owe while others reclaim, and then scans at once: half a millisecond if all move.
 pub const RECLAIM_OWED_ITEMS_MAX: u32 = 512;
 
-/// A writer that waits for memory takes at most so many steps for others' sake: then what is being evicted goes whole.
+/// A writer that waits for memory makes at most this many steps before the current victim is evicted entirely.
 pub const MAKE_ROOM_STEPS_MAX: u32 = 64;
 
-/// Segments that one write may want at once: for a chunk made of two, its end, and the item.
+/// Segments that one write may need at once: for a chunk joined from two, its end, and the item.
 pub const SEGMENTS_FOR_ONE_WRITE_MAX: usize = 4;
-/// Segments for items that there must be: those kept back, and what one write may want.
+/// Segments for items that must exist: the reserve, and what one write may need.
 pub const SEGMENTS_FOR_ITEMS_MIN: u32 =
     if cfg!(loom) { 1 } else { (2 * RECLAIM_RESERVE_SEGMENTS + SEGMENTS_FOR_ONE_WRITE_MAX) as u32 };
-/// Times that a write starts again because memory was short. Others take what was freed for it at most a few times in a
-/// row; a write always ends.
+/// Attempts of a write that runs out of memory. Others take what was freed for it at most a few times in a row; every
+/// write ends.
 pub const WRITE_TRIES_MAX: usize = 256;
 
 /// A segment whose dead bytes exceed this part (1/n) of it is compacted before any live item is evicted.
 pub const COMPACTION_DEAD_DIVISOR: u64 = 6;
-/// … but the one that is next to be evicted only if so many items live in it.
+/// … but the next one to be evicted only if this many items live in it.
 pub const COMPACTED_ITEMS_MIN: u64 = if cfg!(loom) { 0 } else { 4 };
-/// Where nothing is evicted this part (1/n): what is written again may leave more dead before memory is short for it
-/// ([`REWRITE_RESERVE_DIVISOR`]), and a writer that waits for a segment does not wait for the moving of many more.
+/// Without eviction this part (1/n): rewritten items may leave more dead bytes before memory runs out
+/// ([`REWRITE_RESERVE_DIVISOR`]), and a writer that waits for a segment does not wait for many more to be moved.
 pub const COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION: u64 = 2 * REWRITE_RESERVE_DIVISOR as u64;
 
-/// Segments that one step of reclaim looks at to choose one: a tenth of a millisecond when none is in the cache.
+/// Segments that one step of reclaim examines to choose one: a tenth of a millisecond if none is cached.
 pub const SURVEY_STEP_SEGMENTS: u32 = 4096;
 
-/// The small queue has this part (1/n) of the segments that hold items: what is not read again is gone soon. Chosen by
+/// The small queue has this part (1/n) of the segments that hold items: what is not read again leaves soon. Chosen by
 /// miss ratios (`fabcache bench policies`): a tenth, as published, was worse on most traces.
 pub const SMALL_QUEUE_DIVISOR: u32 = 20;
 
-/// More reads than this count as so many: what was popular must not stay for long when it no longer is.
+/// Higher read counts are capped to this: a formerly popular item must not stay for long.
 pub const EVICTION_FREQUENCY_MAX: u8 = 3;
 
 /// An item wears by its size as a part of the mean, but by no more and no less than this many times.
@@ -123,8 +122,8 @@ pub const MAIN_KEPT_NUMERATOR: u64 = 9;
 /// See [`MAIN_KEPT_NUMERATOR`].
 pub const MAIN_KEPT_DIVISOR: u64 = 10;
 
-/// The unused part of the main segments' share adds up to at most so many segments: fewer than may be emptied without
-/// gain.
+/// The unused part of the main segments' share adds up to at most this many segments: fewer than may be emptied
+/// without gain.
 pub const MAIN_SPARE_SEGMENTS: u64 = EMPTIED_FOR_NOTHING_MAX as u64 * 3 / 4;
 
 /// Ghosts for each item, as a fraction: fewer than published, as these go by chance of their row.
@@ -146,22 +145,22 @@ pub const EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX: u32 =
 /// Readers may pin this part (1/n) of all segments.
 pub const PINNED_SEGMENTS_DIVISOR: u32 = 4;
 
-/// Times noted in a segment to tell when its items were written; beyond, neighbouring ones are merged.
+/// Time marks of a segment, which date its items; neighbouring marks are merged beyond this.
 pub const TIME_MARKS_MAX: usize = 64;
 
-/// Flush epochs that may pass before items of the first could be taken for current ones (8 bits, less a margin).
+/// Flush epochs that may pass before items of the first could be mistaken for current ones (8 bits, less a margin).
 pub const FLUSH_EPOCHS_UNSWEPT_MAX: u64 = 250;
 
-/// Open segments are at most this part (1/n) of all: less than 3%, as their free ends are idle memory. Tails, which are
-/// nearly full, may be as many again.
+/// Open segments are at most this part (1/n) of all: less than 3%, because their free ends are idle memory. Tails,
+/// which are nearly full, may be as many again.
 pub const OPEN_SEGMENTS_DIVISOR: usize = 34;
 
-/// Items without expiry may have this part (1/n) of them, so that threads do not write to the same one …
+/// Items without expiry may use this part (1/n) of them, so that threads do not write to the same one …
 pub const LASTING_LANES_DIVISOR: usize = 4;
-/// … and items that expire several for each class, once there are so many classes.
+/// … and expiring items several for each bucket, if there are at least this many buckets.
 pub const CLASSES_BEFORE_LANES: usize = 32;
 
-/// One item in so many is counted to tell which times to live are common …
+/// One item in this many is counted to find common times to live …
 pub const TTL_SAMPLE: u64 = if cfg!(loom) { 1 } else { 64 };
 /// … and nothing is concluded from fewer.
 pub const TTL_SAMPLES_MIN: u64 = 256;
@@ -174,12 +173,12 @@ pub const LATE_TTL_DIVISOR: u32 = 128;
 /// … but at least these seconds: with one more until the housekeeper comes it is two.
 pub const LATE_SECONDS_MIN: u32 = 1;
 
-/// Looks at a segment that others write, until none of them is in the middle of it. A reservation lasts less than a
-/// microsecond, unless its thread was interrupted: then the walk is put off.
+/// Polls of a segment that others write, until no writer is in the middle of it. A reservation lasts less than a
+/// microsecond, unless its thread was interrupted: then the walk is postponed.
 pub const STABLE_LOOKS_MAX: u32 = if cfg!(loom) { 1 } else { 200 };
 
-/// Items that housekeeping passes over in one go: less than a quarter of a millisecond even when all are expired.
-/// Then it pauses, as a worker may want its processor.
+/// Items that maintenance scans in one go: less than a quarter of a millisecond even if all are expired. Then it
+/// pauses, as a worker may need its processor.
 pub const UPKEEP_STEP_ITEMS: u32 = 512;
 /// Groups of the index that it moves in one go, of a few hundred items each.
 pub const UPKEEP_STEP_GROUPS: u32 = 4;

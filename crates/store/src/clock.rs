@@ -70,7 +70,7 @@ impl Clock {
         i128::from(s) * 1_000_000_000 + i128::from(ns) - self.zero_ns
     }
 
-    /// How long until it shows another second, and a little more: the clock is coarse.
+    /// Returns the time until the clock shows another second, and a little more: the clock is coarse.
     pub fn until_next_second(&self) -> std::time::Duration {
         let into = self.elapsed_ns().rem_euclid(1_000_000_000) as u64;
         std::time::Duration::from_nanos(1_005_000_000 - into)

@@ -44,7 +44,7 @@ macro_rules! counter_set {
                 $(self.$name += set.$name.read();)*
             }
 
-            /// What has come since `earlier`.
+            /// Returns the difference to `earlier`.
             pub fn since(&self, earlier: &$sums) -> $sums {
                 $sums { $($name: self.$name.wrapping_sub(earlier.$name)),* }
             }
@@ -61,7 +61,7 @@ counter_set! {
         evictions,
         /// Of these, never read.
         evicted_unfetched,
-        /// Of these, read again while they were old.
+        /// Of these, old ones that were read again.
         evicted_active,
         /// Of these, with an expiry time.
         evicted_nonzero,
@@ -71,11 +71,11 @@ counter_set! {
         reclaimed,
         /// Of these, expired and never read.
         expired_unfetched,
-        /// Items that reclaim looked at.
+        /// Items examined by reclaim.
         reclaim_items_checked,
         /// Items moved to another segment.
         items_moved,
-        /// Bytes of these.
+        /// Their bytes.
         bytes_moved,
         /// Segments emptied to make room for live ones by moving what lived in them.
         segments_compacted,
@@ -83,11 +83,11 @@ counter_set! {
         segments_evicted,
         /// Segments emptied because all in them was expired, flushed or dead.
         segments_expired,
-        /// Stores refused for want of memory.
+        /// Stores refused because memory was full.
         out_of_memory,
         /// Lock-free reads that started again because something changed under them.
         read_retries,
-        /// Of these, so often that they took the lock.
+        /// Of these, reads that took the lock after many attempts.
         locked_reads,
         /// Reads that followed an overflow area.
         overflow_reads,
@@ -99,7 +99,7 @@ counter_set! {
         pins_refused,
         /// Tables of the index that were rebuilt.
         tables_resized,
-        /// Groups of the index that were moved to another table.
+        /// Index groups moved to another table.
         groups_moved,
     }
 }

@@ -6,7 +6,7 @@ use crate::handle::Handle;
 pub use crate::index::walk::Cursor;
 use crate::info::{Detail, ItemInfo};
 
-/// An item that a walk came to.
+/// An item visited by a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct VisitedItem<'k> {
     /// Its key.
@@ -16,9 +16,9 @@ pub struct VisitedItem<'k> {
 }
 
 impl Handle {
-    /// Visits the valid items of the next group, and tells the keys of those that are expired or flushed, and returns
-    /// where to go on. Each key that is there from start to end is visited once. The visits are made under a lock:
-    /// copy what is needed.
+    /// Visits the valid items of the next group, and passes the keys of those that are expired or flushed; returns
+    /// where to continue. Each key that is present throughout is visited once. The visits are made under a lock: copy
+    /// what is needed.
     pub fn walk(
         &self,
         cursor: Cursor,

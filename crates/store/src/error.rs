@@ -1,20 +1,20 @@
-//! What can go wrong with a store, told by whose fault it is.
+//! Errors of a store, grouped by their cause.
 
 /// A region could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// The caller's: too little memory asked for.
+    /// The caller's: too little memory.
     #[error("{bytes} bytes of memory are too few for {}", region_and_advice(*bytes, *region_bytes))]
     TooSmall {
-        /// What was asked for.
+        /// The requested bytes.
         bytes: u64,
         /// The limit that it may be raised to.
         region_bytes: u64,
     },
-    /// The caller's: more than locations can tell.
+    /// The caller's: more memory than locations can address.
     #[error("{bytes} bytes of memory are more than a region can have ({max})")]
     TooLarge {
-        /// What was asked for.
+        /// The requested bytes.
         bytes: u64,
         /// The largest possible value.
         max: u64,
@@ -22,7 +22,7 @@ pub enum CreateError {
     /// The system's: memory could not be had.
     #[error("{what}")]
     System {
-        /// What was tried, and with what.
+        /// The attempted action.
         what: String,
         /// The system's error.
         source: std::io::Error,
@@ -50,13 +50,13 @@ pub enum MemoryLimitError {
     /// Address space was reserved for less.
     #[error("the region was reserved for at most {max} bytes; start with a higher --memory-max")]
     BeyondReserved {
-        /// What was reserved.
+        /// The reserved address space.
         max: u64,
     },
     /// The index and a few segments would not fit.
     #[error("less than {min} bytes would not hold the index")]
     TooSmall {
-        /// What is needed.
+        /// The required bytes.
         min: u64,
     },
     /// Nothing more may be evicted.

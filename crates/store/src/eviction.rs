@@ -60,7 +60,7 @@ impl Default for Eviction {
 const MEAN_ONE: u32 = 256;
 /// Unit of an item's part of the mean size: prime, so that any multiple is as good as random modulo it.
 const PART_ONE: u64 = 251;
-/// The mean size of what is evicted is over about so many items.
+/// The mean size of evicted items is over about this many items.
 const MEAN_OF: u64 = 1024;
 /// A new value counts for 1/n of the mean.
 const MEAN_WEIGHT_DIVISOR: u32 = 4;
@@ -82,7 +82,7 @@ impl Eviction {
         }
     }
 
-    /// At most so many bytes of a segment of `capacity` are kept.
+    /// Returns the most bytes of a segment of `capacity` that are kept.
     pub fn kept_bytes_max(&self, queue: Queue, capacity: u64) -> u64 {
         match queue {
             // The main queue's excess goes there.
@@ -91,7 +91,7 @@ impl Eviction {
         }
     }
 
-    /// What is left of the frequency of an item of so many bytes that is kept; `chance` rounds.
+    /// Returns the remaining frequency of a kept item of so many bytes; `chance` rounds.
     pub fn worn(&self, queue: Queue, frequency: u8, bytes: u64, chance: u64) -> u8 {
         match queue {
             Queue::Small if frequency == 0 && bytes > self.mean_bytes / UNREAD_CREDIT_DIVISOR => 0,
@@ -106,7 +106,7 @@ impl Eviction {
         }
     }
 
-    /// The frequency of an item, as it is compared with the least that is kept.
+    /// Returns the frequency of an item for the comparison with the least that is kept.
     pub fn credited(&self, queue: Queue, frequency: u8, bytes: u64) -> u8 {
         match queue {
             Queue::Small if frequency == 0 && bytes > self.mean_bytes / UNREAD_KEPT_DIVISOR => 0,
@@ -124,7 +124,7 @@ impl Eviction {
         }
     }
 
-    /// The small queue evicts an item of so many bytes.
+    /// Notes that the small queue evicts an item of so many bytes.
     pub fn see_evicted(&mut self, bytes: u64) {
         if self.evicted_bytes == 0 {
             self.evicted_bytes = bytes * MEAN_OF;
@@ -132,8 +132,8 @@ impl Eviction {
         self.evicted_bytes = self.evicted_bytes - self.evicted_bytes / MEAN_OF + bytes;
     }
 
-    /// Items that memory would be full of if they were like those that are evicted, or the items that live in it, if
-    /// these are more: as many may be asked for again and stay.
+    /// Returns how many items would fill memory if they were like the evicted ones, or the number of items that live
+    /// in it, if that is more: as many may be requested again and stay.
     pub fn items_wanted(&self, items: u64, live_bytes: u64) -> u64 {
         let like_evicted = (live_bytes * MEAN_OF).checked_div(self.evicted_bytes);
         items.max(like_evicted.unwrap_or(0))

@@ -1,12 +1,13 @@
-//! Ghosts: what is left of items that were evicted from the small queue, so that one that is asked for again soon after
-//! goes to the main queue when it is stored again.
+//! Ghosts: fingerprints of items that were evicted from the small queue, so that an item that is requested again soon
+//! after goes to the main queue when it is stored again.
 //!
-//! A table of rows, each a word of five fingerprints of 12 bits, the newest at the bottom: a new one pushes the oldest
-//! out. With hashes spread evenly over rows, that forgets items about in the order in which they were evicted, as the
-//! ghost queue of S3-FIFO does, at 1.6 bytes for each. One new item in about a thousand is taken for a ghost that it
-//! is not, and gets a better place than it would have had.
+//! A table of rows, each a word of five fingerprints of 12 bits, the newest at the bottom: a new one displaces the
+//! oldest. With hashes spread evenly over rows, items are forgotten in about the order in which they were evicted, as
+//! in the ghost queue of S3-FIFO, at 1.6 bytes each. About one new item in a thousand is mistaken for a ghost, and
+//! gets a better place than it should.
 //!
-//! Reclaim adds, under its lock; writers look, and take what they found. Any race loses or keeps a ghost, no more.
+//! Reclaim adds fingerprints under its lock; writers look them up and remove those found. A race at worst loses or
+//! keeps a ghost.
 
 use std::sync::OnceLock;
 
@@ -20,7 +21,7 @@ const FINGERPRINT_MASK: u64 = (1 << FINGERPRINT_BITS) - 1;
 const GHOSTS_PER_ROW: u32 = u64::BITS / FINGERPRINT_BITS;
 const ROW_MASK: u64 = (1 << (FINGERPRINT_BITS * GHOSTS_PER_ROW)) - 1;
 
-/// Items evicted of late.
+/// Recently evicted items.
 pub struct Ghosts {
     /// Made when a ghost is first put there.
     chunks: Box<[OnceLock<Box<[AtomicU64]>>]>,

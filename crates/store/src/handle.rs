@@ -19,7 +19,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle with counters of its own. At most as many as the store was made for.
+    /// Returns a handle with its own counters. There are at most as many as the store was created for.
     pub fn new(store: &Arc<Store>) -> Handle {
         Handle {
             thread: store.take_counters(),

@@ -11,21 +11,21 @@ use fabcache_layout::item::{access_window, load_state};
 use crate::handle::Handle;
 use crate::index::lookup::Search;
 
-/// Reads noted together: about as many lines as a core can wait for at once.
+/// Reads noted together: about as many cache lines as a core can wait for at once.
 const ACCESSES_AHEAD: usize = 16;
 
-/// Reads of one key, counted by who read.
+/// Reads of one key, reported by a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Hash of the key.
     pub hash: KeyHash,
-    /// The number of reads that it stands for: one of so many was sampled.
+    /// The number of reads that it represents: one of this many was sampled.
     pub reads: u8,
 }
 
 impl Handle {
-    /// Notes reads of which others tell, as if the server had done them. Each is one lookup of the index, whose misses are
-    /// overlapped with the next ones'; no lock is waited for.
+    /// Counts reported reads, as if the server had performed them. Each is one lookup of the index, whose cache
+    /// misses overlap those of the next; it waits for no lock.
     pub fn note_accesses(&self, accesses: impl IntoIterator<Item = Access>) {
         let mut accesses = accesses.into_iter().fuse();
         let mut batch = [Access { hash: KeyHash(0), reads: 0 }; ACCESSES_AHEAD];
@@ -55,7 +55,7 @@ impl Handle {
         let Some(segment) = store.geometry.segment_of(offset) else { return };
         let generation = store.segments.generation(segment);
         let window = access_window(store.now().saturating_sub(store.segments.opened(segment)));
-        // Read without asking whether it still is this item's: it decides only whether to look again, with the lock.
+        // Read without checking that it still is this item's: it only decides whether to look again, with the lock.
         if window > load_state(&store.memory, offset).window() {
             store.note_access(hash, at, segment, generation, window);
         }

@@ -86,7 +86,7 @@ pub struct ItemInfo {
     pub stale: bool,
     /// A client has won the right to recache it.
     pub token_sent: bool,
-    /// Bytes it takes in the region, chunks of its value included.
+    /// Its bytes in the region, including the chunks of its value.
     pub bytes: u64,
 }
 

@@ -18,7 +18,7 @@ impl Store {
         self.end_item(at.slot.offset(), item, || group.clear(at.at));
     }
 
-    /// Ends an item, but not the chunks of its value: its slot points to another version.
+    /// Marks an item dead, but not the chunks of its value: its slot points to another version.
     pub(crate) fn relink(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item, slot: Slot) {
         self.end_item(at.slot.offset(), item, || group.replace(at.at, slot));
     }

@@ -1,8 +1,8 @@
 //! The sign of life: a word of the region that the kernel takes away when this process ends, however it ends.
 //!
-//! It is a robust futex (get_robust_list(2)): of each thread that ends the kernel walks a list of such words, and marks
-//! those that the thread still holds. It does so before the process gives up its descriptors, and with them the places
-//! where it listens. glibc keeps such a list for its own mutexes, so a thread that does nothing else has the region's.
+//! It is a robust futex (get_robust_list(2)): when a thread ends, the kernel walks its list of such words and marks
+//! those that the thread still holds. It does so before the process closes its descriptors, and with them its
+//! listening sockets. glibc keeps such a list for its own mutexes, so a dedicated thread holds the region's word.
 
 use std::io;
 use std::sync::Arc;
@@ -81,8 +81,8 @@ fn hold(store: &Store, meanwhile: impl FnOnce(io::Result<()>)) {
     let mut former_len = 0usize;
     // SAFETY: get_robust_list(2) writes the two words that it is given.
     let got = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut former, &raw mut former_len) };
-    // SAFETY: the list is as the kernel walks it, its one link leads to a mapped word, and both stay where they are until
-    // the former list is put back, below.
+    // SAFETY: the list has the format that the kernel walks, its one link points to a mapped word, and both stay in
+    // place until the previous list is restored below.
     let set = unsafe { libc::syscall(libc::SYS_set_robust_list, &raw mut head, size_of::<RobustListHead>()) };
     if got != 0 || set != 0 {
         return meanwhile(Err(io::Error::last_os_error()));

@@ -102,13 +102,14 @@ impl Handle {
         store.start_flush_epoch();
     }
 
-    /// Regular work: publishes the clock, lets readers elsewhere go by what they know again after a flush, takes back
-    /// memory of expired and flushed items, goes on with growing the index. Returns when there is nothing left to do for now.
+    /// Regular work: publishes the clock, restores the validity of readers' leases after a flush, frees expired and
+    /// flushed items, continues growing the index. Returns when there is nothing to do for now.
     pub fn maintain(&self) {
         self.maintain_with(|| {});
     }
 
-    /// The same, with `pause` called between parts of it, each less than a quarter of a millisecond of work.
+    /// As [`Handle::maintain`], with `pause` called between parts of it, each less than a quarter of a millisecond of
+    /// work.
     pub fn maintain_with(&self, mut pause: impl FnMut()) {
         let store = &*self.store;
         store.tick();
@@ -139,7 +140,7 @@ impl Handle {
         }
     }
 
-    /// Looks at every item for expired ones, as a crawler does.
+    /// Scans all items for expired ones, as a crawler does.
     pub fn crawl(&self) {
         let mut cursor = Cursor::START;
         while !cursor.is_done() {
@@ -148,7 +149,7 @@ impl Handle {
         self.store.tick();
     }
 
-    /// Looks at some hundred items for expired ones: where to go on, how many were looked at, how many were expired.
+    /// Scans some hundred items for expired ones; returns where to continue, and how many were scanned and expired.
     pub fn crawl_on(&self, cursor: Cursor) -> (Cursor, u64, u64) {
         let mut valid = 0;
         let mut gone = Vec::new();
@@ -170,7 +171,7 @@ impl Handle {
     /// Sets the memory limit. Lowering evicts until it holds; raising stops at the reserved size.
     ///
     /// # Errors
-    /// The limit cannot be reached, and is as it was. Items may have been evicted on the way.
+    /// The limit cannot be reached, and is unchanged. Items may have been evicted.
     #[cfg(not(loom))]
     pub fn set_memory_limit(&self, bytes: u64) -> Result<(), crate::error::MemoryLimitError> {
         use crate::error::MemoryLimitError;

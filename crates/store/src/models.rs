@@ -40,7 +40,7 @@ pub(crate) fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static
     println!("{}: {executions} executions, {:?}", thread.name().unwrap_or_default(), started.elapsed());
 }
 
-/// A clock that stands until it is set.
+/// A clock that stays until it is set.
 #[derive(Clone, Debug, Default)]
 struct SetClock(Arc<std::sync::atomic::AtomicU64>);
 
@@ -126,7 +126,7 @@ fn get(handle: &Handle, key: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Empties the sealed segment in which nothing lives, if nobody pins it.
+/// Empties the sealed segment without live items, if it is not pinned.
 fn reclaim(handle: &Handle) {
     let store = handle.store();
     let mut reclaim = store.reclaim.lock().expect("no other thread fails");
@@ -192,11 +192,11 @@ fn an_item_where_an_expired_one_was_is_not_removed() {
             thread::spawn(move || {
                 let handle = Handle::new(&store);
                 reclaim(&handle);
-                // The same key at the same place, so its slot is the same.
+                // The same key in the same bucket, so its slot is the same.
                 set(&handle, b"a", b"2", expiry_of(&store, LATER));
             })
         };
-        // A reader removes what it finds expired.
+        // A reader removes an expired item.
         assert_ne!(get(&main, b"a").as_deref(), Some(&b"1"[..]), "it is expired");
         writer.join().expect("written");
         assert_eq!(get(&main, b"a").as_deref(), Some(&b"2"[..]));
@@ -229,7 +229,7 @@ fn a_walk_for_what_has_expired_leaves_what_took_its_place() {
 
 #[test]
 fn a_segment_is_not_used_again_before_the_slot_changed_of_what_died_in_it() {
-    // Another thread than the one that replaces `a` has the segment of the old one used again.
+    // Another thread than the one that replaces `a` reuses the segment of the old one.
     check(2, || {
         let (store, _) = store();
         let main = Handle::new(&store);
@@ -245,7 +245,7 @@ fn a_segment_is_not_used_again_before_the_slot_changed_of_what_died_in_it() {
                 }
                 if store.segments.free_count() > before {
                     store.segments.seal_open(|_| true);
-                    // Chunks are written without the lock of a group, which whoever replaces `a` may hold.
+                    // Chunks are written without the lock of a group, which the thread that replaces `a` may hold.
                     let owner = store.hash(b"b");
                     let chunk = store.write_chunk(
                         owner,
@@ -292,7 +292,7 @@ fn an_item_that_reclaim_moves_is_found() {
 
 #[test]
 fn a_value_in_chunks_is_the_old_or_the_new_one() {
-    // The place of the old one's chunk is used again; its head lies behind it.
+    // The place of the old one's chunk is reused; its head follows it.
     check(1, || {
         let (store, _) = store();
         let main = Handle::new(&store);
@@ -331,7 +331,7 @@ fn a_pinned_value_is_the_old_or_the_new_one() {
 
 #[test]
 fn a_copied_value_is_the_old_or_the_new_one() {
-    // The other item is expired, and must not be taken for the key's.
+    // The other item is expired, and must not be mistaken for the key's.
     a_read_while_its_segment_is_used_again(2, 8, -1);
 }
 

@@ -1,9 +1,8 @@
 //! Reading: no lock, no write to anything shared but a sampled frequency and the first note of an access.
 //!
-//! A read copies first and asks afterwards: the slot and the partition's head are looked at again after the
-//! segment's generation was loaded, so the slot was a real one and its item lives in that generation; the generation
-//! is looked at again after the last byte was copied, so none of them was overwritten. What changed meanwhile starts
-//! the read again.
+//! Reads are optimistic: copy the item, then validate it. The slot and the partition's head are read again after the
+//! segment's generation was loaded, so the slot was valid and its item belongs to that generation; the generation is
+//! read again after the last byte was copied, so none of the bytes was overwritten. Any change starts the read again.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -41,7 +40,7 @@ pub enum Payload {
     Pinned(PinnedValue),
 }
 
-/// A long value, sent from where it lies. Its bytes stay until they are let go.
+/// A long value, sent from its place in the region. Its bytes stay until they are released.
 #[derive(Debug)]
 pub struct PinnedValue {
     store: Arc<Store>,
@@ -62,7 +61,7 @@ impl PinnedValue {
         PinnedValue { store, parts: VecDeque::new(), len: u64::from(len) }
     }
 
-    /// Pins the segment and adds a part that lies in it; false if the segment is no longer in `generation`.
+    /// Pins the segment and adds a part in it; false if the segment is no longer in `generation`.
     fn add(&mut self, part: PinnedPart, generation: u64) -> bool {
         let pinned = self.store.segments.pin(part.segment, generation);
         if pinned {
@@ -71,7 +70,7 @@ impl PinnedValue {
         pinned
     }
 
-    /// Bytes of the value that were not let go.
+    /// Returns the bytes of the value that are not released.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -100,7 +99,7 @@ impl PinnedValue {
         value
     }
 
-    /// Lets go of the first `bytes` bytes, and of what only they pinned: at most as many as there are.
+    /// Releases the first `bytes` bytes, and the pins of the segments that only they needed.
     pub fn advance(&mut self, bytes: u64) {
         self.len -= bytes;
         let mut left = bytes as usize;
@@ -148,9 +147,9 @@ enum ReadFailure {
 }
 
 impl Handle {
-    /// Reads a key. On a hit `head` appends what comes before the value to `out`, and the value follows it there or
-    /// is pinned. When the read starts again, what `head` appended is taken back and it is called again. `access` is
-    /// false when it is not to count as a read.
+    /// Reads a key. On a hit `head` appends what precedes the value to `out`, and the value follows it there or is
+    /// pinned. When the read starts again, what `head` appended is removed and it is called again. `access` is false
+    /// if the read does not count.
     pub fn get(
         &self,
         key: &[u8],
@@ -276,7 +275,7 @@ impl Handle {
         };
         let now = store.now();
         if let Some(miss) = store.gone(&seen.item, now) {
-            // The header may be half another item's, written there since.
+            // The header may belong to another item that was written there since.
             self.unchanged(&seen)?;
             self.bury_gone(hash, &seen);
             return Err(ReadFailure::Miss(miss));
@@ -294,11 +293,11 @@ impl Handle {
     }
 
     /// Unlinks an item that a reader found expired or flushed. A reader does not wait for the lock: if it is taken,
-    /// another does it, or the walk for what has expired.
+    /// another thread or the expiry walk unlinks the item.
     fn bury_gone(&self, hash: KeyHash, seen: &ItemSnapshot) {
         let Some(group) = self.store.index.try_lock(hash) else { return };
         let found = group.find(hash, |slot| slot.same_item(seen.at.slot));
-        // The same location again may be another item by now.
+        // The same location may hold another item by now.
         if let Some(at) = found
             && let Some(item) = Item::read(&self.store.memory, at.slot.offset())
             && self.store.gone(&item, self.store.now()).is_some()
@@ -383,7 +382,7 @@ impl Handle {
 struct ConcurrentChange;
 
 impl Store {
-    /// Looks at the item behind a slot: None if it has another key.
+    /// Checks the item of a slot: `None` if it has another key.
     #[inline]
     fn see(
         &self,
@@ -395,7 +394,7 @@ impl Store {
         let offset = at.slot.offset();
         let segment = self.geometry.segment_of(offset).ok_or(ConcurrentChange)?;
         let generation = self.segments.generation(segment);
-        // After the generation: now the slot's item is known to live in it, or in a later one.
+        // After the generation: now the slot's item is known to belong to it, or to a later one.
         if !self.index.still(at) || !self.index.is_current(hash, version) {
             return Err(ConcurrentChange);
         }
@@ -430,7 +429,7 @@ impl Store {
         self.gone_in(header::flush_epoch(&self.memory), item, now)
     }
 
-    /// The same, in this flush epoch.
+    /// As above, in this flush epoch.
     #[inline]
     pub(crate) fn gone_in(&self, epoch: u64, item: &Item, now: u32) -> Option<Miss> {
         if !item.state.in_epoch(epoch) {

@@ -44,12 +44,12 @@ pub struct StoreOptions {
     pub cas: bool,
     /// Threads that will take a handle.
     pub threads: usize,
-    /// The grace: for how long nothing is written over an emptied segment. Remote readers are promised this, and
-    /// validate an item by what they read before it. Zero without such readers.
+    /// The grace: how long an emptied segment is not overwritten. Remote readers rely on it to validate an item by
+    /// what they read before it. Zero without such readers.
     pub grace: Duration,
-    /// The lease: for how long remote readers may assume that nothing was flushed since their last check. A flush
-    /// waits so long, except for a second flush before the next [`maintain`](crate::Handle::maintain). Zero without
-    /// such readers, at most [`LEASE_MAX`].
+    /// The lease: how long remote readers may assume that nothing was flushed since their last check. A flush waits
+    /// this long, except for a second flush before the next [`maintain`](crate::Handle::maintain). Zero without such
+    /// readers, at most [`LEASE_MAX`].
     pub lease: Duration,
     /// Where time comes from.
     pub time: Box<dyn TimeSource>,
@@ -88,7 +88,7 @@ pub struct Store {
     pub(crate) ghosts: Ghosts,
     /// Held while a flush is started or noted.
     pub(crate) flushes: Mutex<()>,
-    /// Items of earlier flush epochs are gone from the index. Raised after a complete walk.
+    /// Items of earlier flush epochs are removed from the index. Raised after a complete walk.
     pub(crate) swept_epoch: AtomicU64,
     /// The last flush epoch in which an item was stored.
     pub(crate) stored_epoch: AtomicU64,
@@ -141,7 +141,7 @@ pub struct Usage {
     pub segments: u32,
     /// Of these, free.
     pub segments_free: u32,
-    /// Of these, given to the index.
+    /// Of these, used by the index.
     pub segments_index: u32,
     /// Segments that senders keep from being reused.
     pub segments_pinned: u32,
@@ -271,7 +271,7 @@ impl Store {
         KeyHash::of(key, self.hash_seed)
     }
 
-    /// The region's memory, for others to map and read.
+    /// Returns the file of the region, for readers to map.
     #[cfg(not(loom))]
     pub fn region(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.backing)
@@ -294,8 +294,8 @@ impl Store {
         self.backing.base()
     }
 
-    /// Keeps the region's pages from now on: memory freed by a lower limit stays with the process. Hardware that
-    /// pinned pages would otherwise read the former ones.
+    /// Keeps the region's pages from now on: memory freed by a lower limit stays with the process. Hardware that has
+    /// pinned pages would otherwise read stale ones.
     #[cfg(not(loom))]
     pub fn keep_pages(&self) {
         self.backing.keep();
@@ -313,8 +313,8 @@ impl Store {
         header::clock(&self.memory)
     }
 
-    /// Monotonic time of the region's second 0, in nanoseconds: with it a reader that has the same monotonic clock, or
-    /// knows how far its own is from it, judges expiry by itself.
+    /// Returns the monotonic time of the region's second 0, in nanoseconds: with it a reader with the same monotonic
+    /// clock, or a known offset to it, decides about expiry itself.
     pub fn clock_zero_ns(&self) -> i128 {
         self.clock.zero_ns()
     }
@@ -376,7 +376,7 @@ impl Store {
         self.backing.lock()
     }
 
-    /// How long until the clock shows another second.
+    /// Returns the time until the clock shows another second.
     pub fn until_next_second(&self) -> std::time::Duration {
         self.clock.until_next_second()
     }
@@ -437,7 +437,7 @@ impl Store {
     /// Free segments that reclaim keeps ready.
     pub(crate) fn free_segments_wanted(&self) -> usize {
         let wanted = self.segments.limit() as usize / FREE_SEGMENTS_WANTED_DIVISOR;
-        // As many again that have to wait first.
+        // As many again that must wait for the grace.
         let waiting = if self.grace().is_zero() { 0 } else { wanted.max(FREE_SEGMENTS_WANTED_MIN) };
         wanted.max(FREE_SEGMENTS_WANTED_MIN) + waiting + self.segments.kept_back(ClaimPurpose::New)
     }
@@ -462,7 +462,7 @@ impl Store {
         self.item_of(offset, key).is_some()
     }
 
-    /// Copies the key of the item at `offset`, as its header tells its length.
+    /// Copies the key of the item at `offset`, whose header contains its length.
     pub(crate) fn copy_key<'b>(
         &self,
         offset: u64,

@@ -1,7 +1,7 @@
 //! Receives a chained value chunk by chunk.
 //!
-//! Received bytes become chunks in the region, each complete as soon as it is written, so that a slow client keeps no
-//! segment from being reclaimed. Until an item adopts them they are orphans: reclaim takes them only as a last
+//! Received bytes become chunks in the region, each complete as soon as it is written, so that a slow client does not
+//! keep segments from being reclaimed. Until an item adopts them they are orphans: reclaim takes them only as a last
 //! resort, and then the upload fails.
 
 use std::cell::Cell;
@@ -73,7 +73,7 @@ impl Upload {
     /// Adds received bytes: at most the missing ones.
     ///
     /// # Errors
-    /// Memory is full and nothing may be evicted. The upload is of no use any more.
+    /// Memory is full and nothing may be evicted. The upload cannot continue.
     pub fn write(&mut self, handle: &Handle, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
         assert!(bytes.len() as u64 <= self.missing(), "more bytes than were announced");
         let chunk_bytes = handle.store().chunk_value_bytes_max();
@@ -108,7 +108,7 @@ impl Upload {
         if self.parts.chunks.is_empty() && fits { Ok(self.parts) } else { self.finish_in_chunks(handle) }
     }
 
-    /// The same, in chunks however short it is.
+    /// As [`Upload::finish`], in chunks even if the value is short.
     pub(crate) fn finish_in_chunks(mut self, handle: &Handle) -> Result<CompletedUpload, OutOfMemory> {
         let rest = std::mem::take(&mut self.parts.waiting);
         if !rest.is_empty() {

@@ -1,14 +1,14 @@
 //! Expiry without access: memory of expired items is back soon after, and the work is that of what expires.
 //!
-//! Each segment has a deadline: the second at which the first of its items that expire is to be gone, some time after
-//! it has expired (`bounds::LATE_TTL_DIVISOR`), so that others are gone with it. The housekeeper walks the segments
-//! whose deadline has come, those due longest first, unlinks what is expired and works out the next deadline from the
-//! rest. A segment in which nothing lives any more is due at once, and is freed. Items of about the same time to live
+//! Each segment has a deadline: the second by which the first of its expiring items is to be removed, some time after
+//! it has expired (`bounds::LATE_TTL_DIVISOR`), so that others are removed with it. The housekeeper walks the
+//! segments whose deadline has passed, those due longest first, unlinks expired items and computes the next deadline
+//! from the rest. A segment without live items is due at once, and is freed. Items of about the same time to live
 //! share segments (`segments/ttl.rs`), so a segment is walked a few times in all, and mostly over expired items.
 //!
-//! The walk takes no lock but that of one item's group at a time, so no worker waits for it: it reads as a reader does
-//! and looks at the segment's generation before it believes what it read. Segments that are still written are walked
-//! as far as they are written; see [`Segments::written_up_to`](crate::segments::Segments::written_up_to).
+//! The walk holds only the lock of one item's group at a time, so no worker waits for it: it reads as a reader does
+//! and checks the segment's generation before it uses what it read. Segments that are still written are walked as far
+//! as they are written; see [`Segments::written_up_to`](crate::segments::Segments::written_up_to).
 
 mod state;
 
@@ -23,14 +23,14 @@ use crate::segments::NO_DEADLINE;
 use crate::store::Store;
 pub use state::Expirer;
 
-/// A walk was cut short: the segment is no longer what it was, or somebody is in the middle of writing to it.
+/// A walk was interrupted: the segment has changed, or a writer is in the middle of it.
 struct WalkInterrupted;
 
 impl Handle {
-    /// Walks what is due, and calls `pause` between short parts of it.
+    /// Walks the due segments, and calls `pause` between short parts of it.
     pub(crate) fn expire(&self, pause: &mut impl FnMut()) {
         let store = &*self.store;
-        // Whoever does not get the lock leaves it to the thread that has it.
+        // Another thread holds the lock and does the work.
         let Ok(mut expirer) = store.expirer.try_lock() else { return };
         let (now, epoch) = (store.now(), header::flush_epoch(&store.memory));
         if expirer.epoch != epoch {
@@ -70,8 +70,8 @@ impl Handle {
         walked.map(|_| ())
     }
 
-    /// Unlinks all items of flush epochs before `epoch`: so many flushes went by that they would soon be taken for those of
-    /// a later one. Takes no longer than there are such items, and waits for writers that are in the middle of one.
+    /// Unlinks all items of flush epochs before `epoch`, which would soon be mistaken for those of a later epoch. It
+    /// takes time in proportion to the number of such items, and waits for writers in the middle of one.
     pub(crate) fn sweep(&self, epoch: u64) {
         let store = &*self.store;
         store.segments.seal_open(|_| true);
@@ -88,7 +88,7 @@ impl Handle {
         store.note_swept(epoch);
     }
 
-    /// Unlinks what is expired or flushed in the first `written` bytes of a segment: when it is to be walked again.
+    /// Unlinks expired and flushed items in the first `written` bytes of a segment; returns when to walk it again.
     fn walk_items(
         &self,
         id: u32,
@@ -121,7 +121,7 @@ impl Handle {
     }
 }
 
-/// Calls `pause` after every so many items.
+/// Calls `pause` after a number of items.
 struct Pacer<'a, F> {
     left: u32,
     pause: &'a mut F,
@@ -138,7 +138,7 @@ impl<F: FnMut()> Pacer<'_, F> {
 }
 
 impl Store {
-    /// Unlinks the item at `offset`, seen there without a lock, if it is still there and gone.
+    /// Unlinks the item at `offset`, seen there without a lock, if it is still there and still expired or flushed.
     fn bury(&self, offset: u64, seen: &Item, counters: &StoreCounters) {
         let mut key = [0; KEY_BYTES_MAX];
         let key = self.copy_key(offset, seen, &mut key);

@@ -40,7 +40,7 @@ impl Blocks {
         Ok(free.drain(..count).collect())
     }
 
-    /// Gives blocks back. Readers that still look at them find out by the head of their partition.
+    /// Returns blocks. Readers that still use them notice by the head of their partition.
     pub fn give_back(&self, blocks: impl IntoIterator<Item = u64>) {
         self.free.lock().expect("no thread panics while it holds the blocks").extend(blocks);
     }

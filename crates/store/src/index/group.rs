@@ -11,7 +11,7 @@ use fabcache_layout::{KeyHash, Slot};
 use super::{Index, NoIndexBlock, SlotSnapshot};
 use crate::bounds::CHAIN_BUCKETS_MAX;
 
-/// A group whose lock is held. Slots in it change by nobody else, but for their frequency.
+/// A locked group. Only its holder changes its slots, except for their frequency.
 #[derive(Debug)]
 pub struct LockedGroup<'i> {
     index: &'i Index,
@@ -32,7 +32,7 @@ impl<'i> LockedGroup<'i> {
         LockedGroup { index, _guard: Some(guard), partition, table, group }
     }
 
-    /// A group whose lock the caller holds under another name (two groups may share a lock).
+    /// Returns a group whose lock the caller holds through another group (two groups may share a lock).
     pub(super) fn under_other_lock(
         index: &'i Index,
         partition: usize,
@@ -42,7 +42,7 @@ impl<'i> LockedGroup<'i> {
         LockedGroup { index, _guard: None, partition, table, group }
     }
 
-    /// The slot of the key with this hash for which `is_it` holds.
+    /// Returns the slot of the key with this hash for which `is_it` holds.
     pub fn find(&self, hash: KeyHash, mut is_it: impl FnMut(Slot) -> bool) -> Option<SlotSnapshot> {
         let tag = hash.tag();
         let found = self.visit_places(hash, |seen| {
@@ -88,7 +88,7 @@ impl<'i> LockedGroup<'i> {
                 return Ok(at);
             }
         }
-        // Before the key is there, so that a reader who finds no mark need not look.
+        // Set before the key is there, so that a reader that finds no mark need not search the overflow area.
         let first = self.index.load_slot(places.home);
         if !first.is_overflowed() {
             self.index.store_slot(places.home, first.with_overflowed());
@@ -195,14 +195,14 @@ impl<'i> LockedGroup<'i> {
         self.index.chain_buckets.fetch_sub(buckets, Ordering::Relaxed);
     }
 
-    /// Marks one slot as moved; its key was counted where it went. A home bucket keeps its mark of overflow: keys of
-    /// the overflow area, which move later, are still looked for there.
+    /// Marks one slot as moved; its key was counted at its new place. A home bucket keeps its overflow mark: keys of
+    /// the overflow area, which move later, are still searched for there.
     pub(super) fn mark_slot_moved(&self, at: u64) {
         self.index.store_slot(at, Slot::MOVED.with_overflowed_of(self.index.load_slot(at)));
         self.count_moved();
     }
 
-    /// A key went to another group.
+    /// Counts a key that moved to another group.
     pub(super) fn count_moved(&self) {
         self.index.partitions[self.partition].items.fetch_sub(1, Ordering::Relaxed);
     }

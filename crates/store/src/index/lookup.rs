@@ -92,8 +92,8 @@ impl Index {
         self.memory.prefetch(places.neighbour);
         let first = self.search_bucket(places.home, hash, visit, seen)?;
         self.search_bucket(places.neighbour, hash, visit, seen)?;
-        // The mark is set before a key goes to the overflow area, so a key that was there when we looked at the home
-        // bucket had set it.
+        // The mark is set before a key goes to the overflow area, so a key that was there when the home bucket was
+        // read had set it.
         if first.is_overflowed() {
             seen.overflow = true;
             self.search_overflow(places, hash, visit, seen)?;

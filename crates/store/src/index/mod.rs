@@ -1,9 +1,9 @@
 //! The index: from the hash of a key to the slot that points to its item.
 //!
 //! Keys are spread over partitions; each has a table of groups, in hash order. A group is 32 home buckets and a few
-//! overflow buckets, all under one of the server's locks. A key lives in its home bucket, else in the next one
-//! (both lie together, one read), else in the group's overflow area, whose last slot may link to further buckets.
-//! Nothing is ever moved to make place, so a reader that saw all places of a key saw the key if it was there.
+//! overflow buckets, all under one of the server's locks. A key is in its home bucket, else in the neighbour bucket
+//! (both are adjacent, one read), else in the group's overflow area, whose last slot may link to further buckets.
+//! Nothing is ever moved to make room, so a reader that saw all places of a key saw the key if it was there.
 //!
 //! - `lookup.rs`: reading without locks.
 //! - `group.rs`: reading and writing under the group's lock.
@@ -61,8 +61,8 @@ pub struct Index {
     locks: Box<[CachePadded<Mutex<()>>]>,
     blocks: Blocks,
     resizing: Mutex<()>,
-    /// The partition that is growing now, plus one. One at a time, so that only one has two tables: what these take
-    /// is the index's for good. Written under `resizing`.
+    /// The partition that is growing now, plus one. One at a time, so that only one has two tables: the index never
+    /// returns memory. Written under `resizing`.
     growing: AtomicU32,
     /// Groups of all tables, both while one grows.
     groups: AtomicU64,
@@ -79,7 +79,8 @@ pub struct SlotSnapshot {
 }
 
 impl Index {
-    /// An index with one group in each partition, its blocks taken with `take_segment`, its groups under so many `locks`.
+    /// Returns an index with one group in each partition, its blocks from `take_segment`, its groups under `locks`
+    /// locks.
     pub fn new(
         memory: Memory,
         geometry: Geometry,
@@ -167,7 +168,7 @@ impl Index {
         self.memory.store(at, slot.0, Ordering::Release);
     }
 
-    /// The slot at `at` still points to the same item.
+    /// Returns whether the slot at `at` still points to the same item.
     #[inline]
     pub fn still(&self, seen: SlotSnapshot) -> bool {
         self.load_slot(seen.at).same_item(seen.slot)
@@ -179,7 +180,7 @@ impl Index {
         self.count_reads(seen, 1);
     }
 
-    /// Counts so many reads of the item, in the same way.
+    /// Adds reads to the item's count, in the same way.
     #[inline]
     pub fn count_reads(&self, seen: SlotSnapshot, reads: u8) {
         let frequency = seen.slot.frequency();
@@ -227,7 +228,7 @@ impl Index {
             let head = Head::from_word(word);
             let (guard, group) = self.lock_group(partition, head.current, hash.group(bits, head.groups));
             // The table may have been replaced during the wait, but the group cannot have moved without its lock. The
-            // head comes last: loads from a moved group may be another table's by then.
+            // head is read last: loads from a moved group may be another table's by then.
             let is_moved = self.is_group_moved(group);
             if self.is_head_still(partition, word) && !is_moved {
                 return LockedGroup::new(self, guard, partition, head.current, group);

@@ -98,8 +98,8 @@ impl World {
         group.replace(found.expect("a key that is there is found under its lock").at, item(hash, version));
     }
 
-    /// A lock-free search as `Handle::read` makes it: it looks at the slot and the head again, and starts again when
-    /// something changed, at last under the lock.
+    /// A lock-free search as `Handle::read` performs it: it checks the slot and the head again, and starts again when
+    /// something changed, finally under the lock.
     fn get(&self, hash: KeyHash) -> Option<Slot> {
         let version = self.index.version(hash);
         let (search, _) = self.index.search(hash, |at| {
@@ -131,7 +131,7 @@ impl World {
         growth
     }
 
-    /// All slots of a key, wherever they are.
+    /// Returns all slots of a key.
     fn slots_of(&self, hash: KeyHash) -> Vec<SlotSnapshot> {
         let mut slots = Vec::new();
         let _ = self.index.lock(hash).visit_all(|at| {
@@ -156,8 +156,8 @@ fn take_segment(taken: &AtomicU32) -> Option<u64> {
     (segment < SEGMENTS).then(|| PARTITION_BYTES + (u64::from(segment) << SEGMENT_SHIFT))
 }
 
-/// Keys of one bucket and what has the others full: two at home, two in the neighbour, two in the overflow area; from
-/// the seventh on in a chain.
+/// Returns keys of one bucket, and what fills the others: two at home, two in the neighbour, two in the overflow
+/// area; from the seventh on in a chain.
 fn crowd(count: u64, bucket: u64) -> Vec<KeyHash> {
     (0..count).map(|n| key(n, bucket, n % 2 == 1)).collect()
 }
@@ -285,7 +285,7 @@ fn a_new_key_while_its_group_moves_is_not_lost() {
 
 #[test]
 fn a_write_is_not_lost_in_a_table_that_is_used_again() {
-    // One preemption more: the writer must stop between its looks at the head while the table goes and comes again.
+    // One preemption more: the writer must stop between its two reads of the head while the table is replaced twice.
     check(3, || {
         let hash = key(0, 0, false);
         let world = World::new(&[hash]);
@@ -312,7 +312,7 @@ fn a_key_is_found_though_its_old_table_is_used_again() {
             let world = Arc::clone(&world);
             thread::spawn(move || assert_eq!(world.grow(), Growth::Finished))
         };
-        // Another thread than the one that gave the block back clears it.
+        // Another thread than the one that returned the block clears it.
         let second = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
@@ -326,8 +326,8 @@ fn a_key_is_found_though_its_old_table_is_used_again() {
     });
 }
 
-/// A reader knows the first table by its head, and finds the third's first block in its place, which is as `leave`
-/// left it (it is given the block's offset) or cleared since.
+/// A reader knows the first table by its head, and finds the third's first block in its place, in the state in which
+/// `leave` left it (it gets the block's offset) or cleared since.
 fn found_though_its_table_has_other_blocks(leave: fn(&World, u64)) {
     check(2, move || {
         let hash = key(0, 0, false);

@@ -25,7 +25,7 @@ pub trait Rehash {
     /// The hash of the key whose item is at `offset`. Called with the lock of the slot that points to it.
     fn hash_at(&self, offset: u64) -> KeyHash;
 
-    /// Whether an item may be lost for want of memory in the new table.
+    /// Returns whether an item may be evicted if the new table lacks memory.
     fn may_evict(&self) -> bool;
 
     /// There is no memory for the slot's item in the new table. Called with the lock of the slot.
@@ -202,7 +202,7 @@ impl Index {
         }));
     }
 
-    /// Gives the chains of the tables that may hold `hash` another block; after [`LockedGroup::insert`] failed.
+    /// Adds a block to the chains of the tables that may hold `hash`, after [`LockedGroup::insert`] failed.
     pub fn add_chain_memory(
         &self,
         hash: KeyHash,
@@ -220,7 +220,7 @@ impl Index {
         Ok(())
     }
 
-    /// Whether the table has chain buckets for the keys of a group, whatever places they want.
+    /// Returns whether the table has chain buckets for all keys of a group, wherever they belong.
     fn has_chains_ready(
         &self,
         partition: usize,
@@ -244,9 +244,9 @@ impl Index {
         Ok(())
     }
 
-    /// Precedes the first write to blocks that belonged to another table or to items. Their use ended in another
-    /// thread, whose word reached this one with the blocks. The fence passes it on: a reader that sees this thread's
-    /// write sees the changed head, or generation, when it loads that again after an acquire fence.
+    /// Precedes the first write to blocks that belonged to another table or to items. Another thread ended their use,
+    /// and its stores happened before the blocks reached this one. The fence passes them on: a reader that sees this
+    /// thread's write sees the changed head, or generation, when it loads that again after an acquire fence.
     fn end_earlier_use(&self) {
         fence(Ordering::Release);
     }

@@ -40,7 +40,7 @@ impl Rehash for Memory {
 impl World {
     fn new(bytes: u64) -> World {
         let backing = Backing::create(&BackingOptions::default(), bytes).expect("memory for a test");
-        // SAFETY: the backing lives as long as the world, and nobody forms references into it.
+        // SAFETY: the backing lives as long as the world, and no references into it are formed.
         let memory = unsafe { Memory::new(backing.base(), bytes) };
         let geometry = Geometry::of(bytes, bytes).expect("large enough");
         let next_segment = std::sync::atomic::AtomicU32::new(0);
@@ -140,7 +140,7 @@ fn keys_are_found_while_tables_grow() {
 #[test]
 fn keys_that_all_want_one_bucket_are_chained() {
     let mut world = World::new(64 << 20);
-    // The same partition, group, bucket and tag: nothing tells them apart but the key itself.
+    // The same partition, group, bucket and tag: only the key itself distinguishes them.
     let same: Vec<KeyHash> = (0..2_000u64).map(|n| KeyHash(0xabcd << 48 | n << 20)).collect();
     for hash in &same {
         world.insert(*hash);

@@ -11,7 +11,7 @@ use fabcache_layout::directory::Head;
 use super::resize::Rehash;
 use super::{Index, SlotSnapshot};
 
-/// How far a walk has come: the next hash, or the end.
+/// The position of a walk: the next hash, or the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor(Option<KeyHash>);
 

@@ -1,9 +1,9 @@
-//! Models of readers that the server does not see, among writers and the server's own reads: what one read saw, or was
-//! answered, none that begins later sees undone.
+//! Models of readers that the server does not see, concurrent with writers and the server's own reads: what one read
+//! saw, or an answer confirmed, no later read sees undone.
 //!
-//! Each must fail where the code is built without what it is about (`--cfg fabcache_without`): `cargo xtask loom` builds
-//! them so, too. The dead mark and MOVED carry both kinds of readers; the generation, looked at behind the bytes, those
-//! of the same host, and the others at kept locations, for the state that no checksum covers.
+//! Each must fail if the code is built without the guard that it tests (`--cfg fabcache_without`): `cargo xtask loom`
+//! builds these as well. The dead mark and MOVED protect both kinds of readers; the generation, checked after the
+//! bytes, those of the same host, and remote ones at cached locations, for the state that no checksum covers.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use loom::thread;
 use super::{Expiry, Handle, LATER, check, expiry_of, get, reclaim, set, store, store_that_uses};
 use crate::{Change, Store};
 
-/// The versions of one key: each value is a digit, the last, 9, stands for deleted. A value that was answered or read
-/// is the oldest that a read beginning now may return.
+/// The versions of one key: each value is a digit; the last, 9, means deleted. A value that was confirmed or read is
+/// the oldest that a read starting now may return.
 #[derive(Debug)]
 struct Versions(AtomicU64);
 
@@ -142,7 +142,7 @@ fn without_dead_mark_fails_reads_of_all_kinds_from_elsewhere() {
     reads_of_all_kinds(1, 1);
 }
 
-/// The key's place is used again, for the same key.
+/// The key's place is reused for the same key.
 fn a_place_that_is_used_again(preemptions: usize, mode: usize, keeps: bool) {
     check(preemptions, move || {
         let (store, _) = store();
@@ -196,7 +196,7 @@ fn a_place_by_key_from_elsewhere() {
     a_place_that_is_used_again(1, 1, false);
 }
 
-/// One that reads by fetches, and settles what it finds at kept places by the count of emptied segments.
+/// A remote reader, which settles what it finds at cached locations by the counters of emptied segments.
 fn fetching(store: &Store, in_order: bool) -> Remote<Vec<u8>> {
     // As a thread of the server that holds it.
     store.memory.store_u32(fabcache_layout::format::LIVENESS_AT, 1, Ordering::Relaxed);
@@ -226,7 +226,7 @@ fn fetched(remote: &mut Remote<Vec<u8>>, store: &Store) -> Option<u64> {
     }
 }
 
-/// The same place, and a reader that is told by counts whether its segment was emptied.
+/// The same place, and a reader that learns from counters whether its segment was emptied.
 fn a_place_that_is_used_again_and_counted(preemptions: usize, in_order: bool) {
     check(preemptions, move || {
         let (store, _) = store();
@@ -236,7 +236,7 @@ fn a_place_that_is_used_again_and_counted(preemptions: usize, in_order: bool) {
         store.segments.seal_open(|_| true);
         let versions = Versions::new();
         let mut remote = fetching(&store, in_order);
-        // The generation becomes known with its count.
+        // The generation becomes known with its counter.
         for _ in 0..2 {
             assert_eq!(fetched(&mut remote, &store), Some(1));
         }
@@ -268,7 +268,7 @@ fn a_kept_place_settled_by_what_is_read_in_order() {
     a_place_that_is_used_again_and_counted(1, true);
 }
 
-/// A reader never sees an older state than another reader has seen, by whichever path.
+/// A reader never sees an older state than another reader has seen, by any path.
 #[test]
 fn two_readers_agree() {
     check(1, || {

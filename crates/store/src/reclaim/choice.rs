@@ -12,10 +12,10 @@ use crate::bounds::{
 use crate::segments::{Queue, SealedSegment};
 use crate::store::Store;
 
-/// What came of the search for a victim.
+/// The result of the search for a victim.
 pub(super) enum VictimSearch {
     Found(Victim),
-    /// Not all segments have been looked at.
+    /// Not all segments have been examined.
     Unfinished,
     /// There is nothing to take back.
     Nothing,

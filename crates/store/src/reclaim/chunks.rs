@@ -1,4 +1,4 @@
-//! The same for chunks of chained values: each goes or moves with the item that has it.
+//! Reclaim of chunks of chained values: each is evicted or moved with its item.
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::item::{self, ChunkEntry, Item, State};
@@ -69,9 +69,9 @@ impl Store {
         Ok(())
     }
 
-    /// Moves chunks of one value that lie in the victim from `from` on, all at once, for each time their table is
-    /// written anew: at least the one at `from`, and more up to about the bytes of a step. With the last of all the item
-    /// gets the frequency of `to`. The bytes moved.
+    /// Moves chunks of one value that are in the victim from `from` on, together, because each move rewrites their
+    /// table: at least the one at `from`, and more up to about the bytes of a step. With the last of all the item
+    /// gets the frequency of `to`. Returns the bytes moved.
     #[expect(clippy::too_many_arguments, reason = "the chunks, their owner, from where and to where")]
     fn move_chunks(
         &self,
@@ -114,7 +114,7 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Writes the bytes of a chunk anew, in one or several.
+    /// Copies the bytes of a chunk to one or several new chunks.
     fn copy_chunk(
         &self,
         owner: KeyHash,

@@ -109,7 +109,7 @@ impl Store {
         let (offset, frequency) = (at.slot.offset(), at.slot.frequency());
         match victim.purpose {
             ReclaimPurpose::Sweep | ReclaimPurpose::Compact => frequency,
-            // Where it lies is as good as random.
+            // Its offset is as good as random.
             ReclaimPurpose::Evict => eviction.worn(victim.queue, frequency, whole_bytes(item), offset / 4),
         }
     }
@@ -182,8 +182,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes an item anew in an open segment of a queue, for a chained one with the given chunks, and links it there with
-    /// a frequency.
+    /// Copies an item to an open segment of a queue, a chained one with the given chunks, and links it there with a
+    /// frequency.
     pub(super) fn rewrite(
         &self,
         group: &LockedGroup<'_>,
@@ -210,7 +210,7 @@ impl Store {
             state = state.with(State::FETCHED);
         }
         let new = NewItem {
-            // The window counts from the opening of a segment; in the new one the mark below tells the time.
+            // The window counts from the opening of a segment; in the new one the time mark below dates the item.
             state: state.with_window(0),
             key,
             binary_key: item.has_binary_key(),

@@ -5,9 +5,9 @@
 //! generation ends, and it is free once no sender reads it. Any thread may take the next step; a mutex admits one at
 //! a time, and a thread with a free segment never waits for it.
 //!
-//! The order in which victims are chosen: segments in which nothing lives; those whose items are all expired or
-//! flushed; the one with the most dead bytes, if these are enough to be worth moving the rest; else the oldest of a
-//! queue, some of whose items are moved and the others evicted (`eviction.rs`).
+//! Victims are chosen in this order: segments without live items; segments whose items are all expired or flushed;
+//! the one with the most dead bytes, if these are worth moving the rest; else the oldest of a queue, some of whose
+//! items are moved and the others evicted (`eviction.rs`).
 
 mod choice;
 mod chunks;
@@ -141,8 +141,8 @@ impl Store {
         StepOutcome::Worked
     }
 
-    /// Seals the open segments, for eviction to have them: all that is left lies there if the limit was lowered to few
-    /// segments. Whether there were any.
+    /// Seals the open segments for eviction: everything may be in them if the limit was lowered to few segments.
+    /// Returns whether there were any.
     pub(crate) fn give_up_open(&self) -> bool {
         self.evicts() && self.segments.seal_open(|_| true)
     }

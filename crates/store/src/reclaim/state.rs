@@ -15,7 +15,7 @@ pub struct Reclaim {
     pub(super) stuck: HashSet<u32>,
     /// The survey of the sealed segments, while a victim is chosen.
     pub(super) survey: Option<Survey>,
-    /// Segments emptied in excess of those filled by moves since the last reset: when there are many, moving gains
+    /// Segments emptied in excess of those filled by moves since the last reset: if there are many, moving gains
     /// nothing, because items fit no closer and rewritten chunk tables outweigh the space freed.
     pub(super) emptied: u32,
     /// Segments that moves had filled by then.
@@ -26,8 +26,8 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
-    /// Whether moving items is known to gain nothing, for more than `emptied_max` segments were emptied without a gain:
-    /// until `enough` more bytes are dead.
+    /// Returns whether moving items is known to gain nothing, because more than `emptied_max` segments were emptied
+    /// without a gain: until `enough` more bytes are dead.
     pub(super) fn is_fruitless(&mut self, emptied_max: u32, opened: u64, dead: u64, enough: u64) -> bool {
         if self.emptied <= emptied_max {
             self.fruitless_at = None;
@@ -54,12 +54,12 @@ impl Reclaim {
         }
     }
 
-    /// So many of those that moves filled do not count. Those filled before the count last began never did.
+    /// Excludes `count` of the segments that moves filled. Those filled before the last reset never counted.
     pub(super) fn forgive_filled(&mut self, count: u64, opened: u64) {
         self.opened_before = (self.opened_before + count).min(opened);
     }
 
-    /// One more was emptied, and moves have filled so many so far.
+    /// Counts an emptied segment; moves have filled `opened` so far.
     pub(super) fn count_emptied(&mut self, opened: u64) {
         self.emptied += 1;
         if u64::from(self.emptied) > opened.saturating_sub(self.opened_before) {
@@ -89,21 +89,21 @@ pub(super) struct Victim {
     pub(super) purpose: ReclaimPurpose,
     /// The least frequency of items that are moved rather than evicted.
     pub(super) least: u8,
-    /// Bytes written anew for items of this victim.
+    /// Bytes written for items of this victim.
     pub(super) moved_bytes: u64,
-    /// At most so many.
+    /// Their maximum.
     pub(super) moved_bytes_max: u64,
     /// Segments that moves had filled, when it was chosen.
     pub(super) opened_before: u64,
 }
 
-/// The sealed segments as candidates for a choice, surveyed in steps. Segments listed here are still sealed: they are
-/// freed under the reclaim lock, and a thread that frees one in between discards the survey.
+/// The sealed segments as candidates, surveyed in steps. Segments listed here are still sealed: they are freed under
+/// the reclaim lock, and a thread that frees one in between discards the survey.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// The second in which it began.
     pub(super) began: u32,
-    /// The next segment to be looked at.
+    /// The next segment to be examined.
     pub(super) next: u32,
     pub(super) items: u64,
     pub(super) live_bytes: u64,

@@ -19,7 +19,7 @@ impl Segments {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Free segments that such a claim may not have.
+    /// Free segments that are reserved from such a claim.
     pub fn kept_back(&self, claim: ClaimPurpose) -> usize {
         match claim {
             ClaimPurpose::Move => 0,
@@ -42,7 +42,7 @@ impl Segments {
                 self.free_count.store(free.len(), Ordering::Relaxed);
                 return id;
             }
-            // All were freed just now: reclaim keeps so many ready that this hardly ever happens.
+            // All were freed just now: reclaim keeps enough ready that this is rare.
             let oldest = free.back().copied();
             drop(free);
             oldest.inspect(|id| self.grace.wait(*id));

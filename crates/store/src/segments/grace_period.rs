@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fabcache_layout::sync::{AtomicU64, Ordering};
 
-/// Which segments are to be left alone, and until when.
+/// The segments in their grace period, and its end.
 #[derive(Debug)]
 pub(super) struct GracePeriod {
     length: Duration,
@@ -37,7 +37,7 @@ impl GracePeriod {
     /// A segment's generation has ended.
     pub(super) fn begin(&self, id: u32) {
         if let Some(until) = self.until.get(id as usize) {
-            // Before anybody else hears that it is free, through the lock of the free ones.
+            // Before another thread learns through the free list's lock that it is free.
             until.store((self.began.elapsed() + self.length).as_nanos() as u64, Ordering::Relaxed);
         }
     }

@@ -34,7 +34,7 @@ use time_marks::TimeMarks;
 pub use ttl::Queue;
 use ttl::TtlBuckets;
 
-/// The deadline of a segment in which nothing is known to expire.
+/// The deadline of a segment without expiring items.
 pub const NO_DEADLINE: u32 = u32::MAX;
 
 const NONE: u32 = u32::MAX;
@@ -47,7 +47,7 @@ const SEALED: u64 = 1 << 63;
 /// Items and bytes alive in one word: items in the upper half.
 const LIVE_ITEM: u64 = 1 << 32;
 
-/// When the memory of an item is to be back that expires at `expiry` after living for `ttl` seconds.
+/// Returns when the memory of an item is to be freed that expires at `expiry` after `ttl` seconds.
 fn deadline_of(expiry: u32, ttl: u32) -> u32 {
     // One less than none, so that it comes.
     expiry.saturating_add((ttl / LATE_TTL_DIVISOR).max(LATE_SECONDS_MIN)).min(NO_DEADLINE - 1)
@@ -58,8 +58,8 @@ fn deadline_of(expiry: u32, ttl: u32) -> u32 {
 pub enum ClaimPurpose {
     /// A new item, or the index.
     New,
-    /// An item that takes its own place, such as one that was touched. memcached does this in place, so it must work
-    /// when memory is full; it may need the more room the less is evicted.
+    /// A new version of the same item, for instance after a touch. memcached does this in place, so it must work when
+    /// memory is full; the less is evicted, the more reserve it needs.
     Rewrite,
     /// An item that reclaim moves.
     Move,
@@ -79,7 +79,7 @@ pub enum NoSpace {
 pub enum UnknownExtent {
     /// It holds no items.
     Empty,
-    /// Somebody is in the middle of writing one.
+    /// A writer is in the middle of writing one.
     StoredItem,
 }
 
@@ -177,8 +177,8 @@ pub struct Segments {
     memory: Memory,
     geometry: Geometry,
     segments: Box<[CachePadded<Segment>]>,
-    /// Of each segment, the second at which it is to be walked for what has expired; 0 if nothing lives in it. Close
-    /// together, as all are looked at every second. Lowered by writers before they commit, taken by the walker.
+    /// For each segment, the second at which it is to be walked for expired items; 0 if nothing lives in it. Stored
+    /// compactly, because all are checked every second. Lowered by writers before they commit, taken by the walker.
     deadlines: Box<[AtomicU32]>,
     classes: TtlBuckets,
     /// The segment that items of each class go to, or NONE. Changed under `opening`.
@@ -192,7 +192,7 @@ pub struct Segments {
     grace: GracePeriod,
     /// Segments in use or free: the memory limit, in segments.
     limit: AtomicU32,
-    /// Whether memory may fill up for good: live items are not evicted.
+    /// Memory may fill up permanently: live items are not evicted.
     fills_up: bool,
     retired: Mutex<Vec<u32>>,
     next_order: AtomicU64,
@@ -205,8 +205,8 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// All segments free, but for those beyond `limit`. `fills_up`: live items are not evicted. So many threads write. For
-    /// `grace` nothing is written over a segment whose generation has ended.
+    /// All segments are free, except those beyond `limit`. `fills_up`: live items are not evicted. `threads` is the
+    /// number of writing threads. A segment whose generation has ended is not overwritten for `grace`.
     pub fn new(
         memory: Memory,
         geometry: Geometry,
@@ -291,7 +291,7 @@ impl Segments {
         self.classes.class_of(queue, expiry, now, thread)
     }
 
-    /// The queue of what lies at `offset`.
+    /// Returns the queue of the segment at `offset`.
     #[inline]
     pub fn queue_at(&self, offset: u64) -> Queue {
         let id = self.geometry.segment_of(offset);
@@ -302,7 +302,7 @@ impl Segments {
         }
     }
 
-    /// Adapts the classes to the times to live that are common of late. One thread at a time.
+    /// Adapts the TTL buckets to the times to live that were common recently. One thread at a time.
     pub fn balance_classes(&self) {
         self.classes.balance();
     }
@@ -378,9 +378,9 @@ impl Segments {
             let taken = word + len + PENDING_ONE;
             match segment.allocation.compare_exchange(word, taken, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
-                    // The segment's last generation ended in another thread, whose word reached this one with its
-                    // space. The fence passes it on: a reader that sees a byte written here sees the new generation
-                    // after the fence in `layout::segment::still`.
+                    // Another thread ended the segment's last generation, which happened before its space reached
+                    // this one. The fence passes that on: a reader that sees a byte written here sees the new
+                    // generation after the fence in `layout::segment::still`.
                     fence(Ordering::Release);
                     let at = word & 0xffff_ffff;
                     self.mark_time(segment, at as u32, now);
@@ -403,8 +403,8 @@ impl Segments {
         }
     }
 
-    /// Notes when the item in the reservation is to be walked for, before it is committed. Chunks expire with the item
-    /// that has them.
+    /// Notes when the item in the reservation is to be walked for, before it is committed. Chunks expire with their
+    /// item.
     #[inline]
     pub fn note_expiry(&self, reservation: &Reservation, expiry: u32, now: u32) {
         if expiry == 0 {
@@ -420,8 +420,8 @@ impl Segments {
         self.classes.sample(reservation.offset, ttl);
     }
 
-    /// The item in the reservation is complete, and `expiry` is its expiry second (0 for none). From now on reclaim
-    /// may look at it, once the segment is sealed.
+    /// Commits the item in the reservation; `expiry` is its expiry second (0 for none). From now on reclaim may
+    /// examine it, once the segment is sealed.
     pub fn commit(&self, reservation: Reservation, expiry: u32) {
         let segment = &self.segments[reservation.segment as usize];
         if expiry == 0 {
@@ -475,7 +475,7 @@ impl Segments {
         }
     }
 
-    /// Segments ever opened for what reclaim moves, less what others wrote to them.
+    /// Returns the segments ever opened for moves by reclaim, less those that others wrote to them.
     pub fn filled_by_moves(&self) -> u64 {
         let gained = self.gained_bytes.load(Ordering::Relaxed) / self.geometry.segment_bytes();
         self.opened_for_moves.load(Ordering::Relaxed).saturating_sub(gained)
@@ -502,7 +502,7 @@ impl Segments {
         let segment = &self.segments[id as usize];
         let at = (offset - self.geometry.segment_offset(id)) as u32;
         self.lock(&segment.marks).note(at, second);
-        // Bytes behind it were not written then.
+        // Bytes after it were not written then.
         segment.marked.store(0, Ordering::Relaxed);
     }
 
@@ -531,7 +531,7 @@ impl Segments {
         self.deadlines[id as usize].store(NO_DEADLINE, Ordering::Relaxed);
         segment::set_times(&self.memory, &self.geometry, id, now, 0);
         self.set_kind(id, Kind::Open, 0);
-        // Release: a thread that reserves here sees the segment as it was just set up.
+        // Release: a thread that reserves here sees the segment as initialized.
         segment.allocation.store(0, Ordering::Release);
         self.open[class].store(id, Ordering::Release);
         let full = if old != NONE && self.is_worth_a_tail(old) {
@@ -616,9 +616,9 @@ impl Segments {
         })
     }
 
-    // ---- walking for what has expired ----
+    // ---- expiry walks ----
 
-    /// Segments that are to be walked at `now`, those due longest first.
+    /// Returns the segments to be walked at `now`, those due longest first.
     pub fn due(&self, now: u32) -> Vec<u32> {
         let due = |(id, deadline): (usize, &AtomicU32)| {
             let deadline = deadline.load(Ordering::Relaxed);
@@ -629,14 +629,14 @@ impl Segments {
         due.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Every segment is to be walked.
+    /// Makes every segment due.
     pub fn make_all_due(&self) {
         self.deadlines.iter().for_each(|deadline| {
             deadline.fetch_min(0, Ordering::Relaxed);
         });
     }
 
-    /// Takes the deadline of a segment, and tells how far it is written.
+    /// Takes the deadline of a segment, and returns how far it is written.
     pub fn take_deadline(&self, id: u32) -> (u32, Result<u64, UnknownExtent>) {
         // Acquire: the reservation of a thread that recorded a deadline before is visible below, committed or
         // pending.
@@ -661,7 +661,7 @@ impl Segments {
         Err(UnknownExtent::StoredItem)
     }
 
-    /// The segment is to be walked at `deadline` or earlier.
+    /// Schedules a segment to be walked at `deadline` or earlier.
     pub fn set_deadline(&self, id: u32, deadline: u32) {
         self.deadlines[id as usize].fetch_min(deadline, Ordering::Release);
     }

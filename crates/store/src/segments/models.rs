@@ -51,12 +51,12 @@ impl World {
         })
     }
 
-    /// Writes an "item" that never expires; where it lies.
+    /// Writes an "item" that never expires; returns its place.
     fn write(&self, value: u64) -> Place {
         self.write_until(value, 0)
     }
 
-    /// Writes an "item" with an expiry second, among those that have none; where it lies.
+    /// Writes an "item" with an expiry second among those without; returns its place.
     fn write_until(&self, value: u64, expiry: u32) -> Place {
         let space = self.segments.reserve(0, ITEM_BYTES, 2, ClaimPurpose::Move).expect("there is room");
         let place = Place { segment: space.segment, offset: space.offset };
@@ -76,8 +76,8 @@ impl World {
 fn reservations_do_not_overlap_and_open_segments_are_replaced_once() {
     check(2, || {
         let world = World::new();
-        // One item fills half of the first segment. Of the three below one fills it, one opens another, and one goes
-        // to that, whoever opened it.
+        // One item fills half of the first segment. Of the three below one fills it, one opens another, and one uses
+        // that, whichever thread opened it.
         world.write(1);
         let other = {
             let world = Arc::clone(&world);
@@ -172,7 +172,7 @@ fn what_is_committed_in_a_sealed_segment_is_whole() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.write(2).offset)
         };
-        // Reclaim: seals what is open, and reads what nobody writes any more.
+        // Reclaim: seals what is open, and reads what no thread writes any more.
         world.segments.seal_open(|_| true);
         for sealed in world.segments.sealed(0..SEGMENTS) {
             assert_eq!(world.read(offset), 1);
@@ -221,7 +221,7 @@ fn a_pinned_segment_is_not_used_again() {
         let place = world.write(1);
         world.segments.seal_open(|_| true);
         let generation = world.segments.generation(place.segment);
-        // The same bytes again, for loom to see that they are never read and overwritten concurrently.
+        // The same bytes again, so that loom detects concurrent reads and writes of them.
         let bytes = Arc::new(UnsafeCell::new(1));
         let reclaim = {
             let (world, bytes) = (Arc::clone(&world), Arc::clone(&bytes));

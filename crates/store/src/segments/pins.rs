@@ -6,7 +6,7 @@ use super::Segments;
 use crate::bounds::PINNED_SEGMENTS_DIVISOR;
 
 impl Segments {
-    /// Whether senders may pin another value: they pin less than their part of memory.
+    /// Returns whether senders may pin another value: they pin less than their part of memory.
     pub fn may_pin(&self) -> bool {
         self.pinned.load(Ordering::Relaxed) < (self.limit() / PINNED_SEGMENTS_DIVISOR).max(1)
     }

@@ -31,7 +31,7 @@ impl TimeMarks {
             _ => {}
         }
         if self.0.len() == TIME_MARKS_MAX {
-            // Every other one goes: the rest tells the time to within twice the distance.
+            // Drop every other one: the rest dates items to within twice the distance.
             let mut keep = false;
             self.0.retain(|_| {
                 keep = !keep;

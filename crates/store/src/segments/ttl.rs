@@ -2,7 +2,7 @@
 //!
 //! Times to live are distinguished in steps of an eighth of a doubling. There are more steps than segments may be
 //! open, so neighbouring ones share a bucket: at first evenly, then so that each bucket gets about the same share of
-//! the bytes written. A common time to live thus has a bucket of its own, and rare ones share the rest. A step that
+//! the bytes written. A common time to live thus has its own bucket, and rare ones share the rest. A step that
 //! changes its bucket mixes one segment; expiry reads the segments, not this table, so a bad mix costs work but no
 //! memory.
 //!
@@ -44,8 +44,8 @@ const fn step_of(ttl: u32) -> usize {
 }
 const _: () = assert!(step_of(u32::MAX) < STEPS);
 
-/// The classes, and where they lie among the open segments: the small queue's, then the main queue's; of each, first
-/// the lanes of items without expiry, then each class of those that expire with its lanes.
+/// The buckets, and their places among the open segments: the small queue's, then the main queue's; of each, first
+/// the lanes of items without expiry, then each bucket of expiring items with its lanes.
 #[derive(Debug)]
 pub struct TtlBuckets {
     /// Lanes of items without expiry.
@@ -61,8 +61,8 @@ pub struct TtlBuckets {
 }
 
 impl TtlBuckets {
-    /// As many as `segments` in all allow, at least one of items that expire and one of others for each queue, for so
-    /// many threads.
+    /// Returns as many buckets as `segments` allow, at least one of expiring items and one of others for each queue,
+    /// for `threads` threads.
     pub fn new(segments: u32, threads: usize) -> TtlBuckets {
         let open_max = segments as usize / OPEN_SEGMENTS_DIVISOR / 2;
         let lasting_lanes = (open_max / LASTING_LANES_DIVISOR).clamp(1, threads);
@@ -110,7 +110,7 @@ impl TtlBuckets {
         usize::from(word.to_le_bytes()[step % CLASSES_PER_WORD])
     }
 
-    /// Counts one item in so many; `offset` is as good as random.
+    /// Counts one item in [`TTL_SAMPLE`]; `offset` is as good as random.
     #[inline]
     pub fn sample(&self, offset: u64, ttl: u32) {
         if (offset >> 2).is_multiple_of(TTL_SAMPLE) {
@@ -159,7 +159,7 @@ impl TtlBuckets {
     }
 }
 
-/// Cuts the steps into at most `count` ranges of about the same sum; their ends.
+/// Divides the steps into at most `count` ranges of about the same sum; returns their ends.
 fn shares(seen: &[u32], count: usize) -> Vec<usize> {
     let mut left: u64 = seen.iter().map(|seen| u64::from(*seen)).sum();
     let mut steps_left = seen.iter().filter(|seen| **seen > 0).count();

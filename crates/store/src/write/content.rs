@@ -23,7 +23,7 @@ pub(super) struct Content<'a> {
     made: Vec<ChunkEntry>,
     /// Chunks whose bytes went into one of `made`.
     merged: Vec<ChunkEntry>,
-    /// The old item's chunks go on living, but for the merged ones.
+    /// The old item's chunks stay alive, except for the merged ones.
     keeps_old: bool,
     /// The upload whose chunks become this item's.
     upload: Option<&'a CompletedUpload>,
@@ -135,8 +135,8 @@ impl Handle {
         Content::of_bytes(bytes.into())
     }
 
-    /// The existing value and a new part, as bytes if that is short, else as chunks: the old ones, the new ones, and
-    /// one in place of two where short ones meet, so that appending often does not make many.
+    /// Joins the existing value and a new part, as bytes if the result is short, else as chunks: the old ones, the
+    /// new ones, and one in place of two where short ones meet, so that frequent appends do not create many.
     fn joined<'a>(
         &self,
         hash: KeyHash,

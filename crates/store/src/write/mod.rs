@@ -54,11 +54,11 @@ pub enum NewValue<'a> {
     Is(Value<'a>),
     /// That of the existing item.
     Same,
-    /// That of the existing item and this behind it.
+    /// The existing item's value, followed by this.
     Appended(Value<'a>),
-    /// This and that of the existing item behind it.
+    /// This, followed by the existing item's value.
     Prepended(Value<'a>),
-    /// A decimal number, with spaces behind it up to `width` bytes.
+    /// A decimal number, padded with spaces to `width` bytes.
     Number {
         /// The number.
         number: u64,
@@ -84,7 +84,7 @@ pub struct Write<'a> {
     pub token_sent: bool,
     /// It counts as read.
     pub fetched: bool,
-    /// It goes on being the same item for the purposes of eviction.
+    /// It remains the same item for eviction.
     pub same_item: bool,
     /// Its value.
     pub value: NewValue<'a>,
@@ -106,8 +106,8 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// A replacement of about the same size may use the reserve for rewrites; a larger one may not, or the reserve
-    /// would be used up.
+    /// Returns the claim: a replacement of about the same size may use the reserve for rewrites; a larger one may
+    /// not, or the reserve would be used up.
     fn claim(&self) -> ClaimPurpose {
         match self.value {
             NewValue::Same => ClaimPurpose::Rewrite,
@@ -120,7 +120,7 @@ impl<'a> Write<'a> {
 /// What becomes of the existing item.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// It stays as it is.
+    /// It stays unchanged.
     Keep,
     /// It stays, with marks added.
     Mark {
@@ -184,7 +184,7 @@ enum WriteObstacle {
     Index,
     /// The value must first be cut into chunks.
     Chunks,
-    /// Reclaim took a part of the value while it was being received, as nothing else was left to take.
+    /// Reclaim took a part of the value while it was being received, because nothing else was left to take.
     Lost,
     /// The value is in so many chunks that their table does not fit a segment.
     Scattered,
@@ -360,8 +360,8 @@ impl Handle {
         Ok((StoredItem { cas: if store.cas_enabled { new.cas } else { 0 } }, new.bytes()))
     }
 
-    /// The queue of a new item: the main one if it takes the place of one there or of one that was read, or was asked
-    /// for again soon after it was evicted.
+    /// Returns the queue of a new item: the main queue if it replaces an item there or one that was read, or was
+    /// requested again soon after its eviction.
     fn queue_for(&self, hash: KeyHash, existing: &ExistingItem<'_>) -> Queue {
         let store = &*self.store;
         match existing.at {

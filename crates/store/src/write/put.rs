@@ -76,7 +76,8 @@ impl Store {
         let (offset, segment) = (reservation.offset, reservation.segment);
         let generation = self.segments.generation(segment) as u32;
         if is_orphan {
-            // The segment cannot be taken while the reservation exists, and must be known as an orphan when it ends.
+            // The segment cannot be taken while the reservation exists, and must be counted as an orphan when it
+            // ends.
             self.segments.count_orphan(offset, 1);
         }
         self.write_item(reservation, &new, &bytes[..new.value_len as usize], expiry);
