@@ -69,7 +69,7 @@ impl Domain {
         if result != 0 {
             return Err(failed("open the fabric", result));
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: libfabric has just opened it, so nothing else closes it.
         let fabric =
             unsafe { Object::new(made) }.ok_or_else(|| failed("open the fabric", -sys::FI_ENOSYS))?;
         // SAFETY: the object lives, and begins so.
@@ -82,7 +82,7 @@ impl Domain {
         if result != 0 {
             return Err(failed("open a domain", result));
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: libfabric has just opened it, so nothing else closes it.
         let domain = unsafe { Object::new(made) }.ok_or_else(|| failed("open a domain", -sys::FI_ENOSYS))?;
         // SAFETY: a part of the description, which lives.
         let memory_modes = unsafe { (*domain_attr).mr_mode };
@@ -172,7 +172,7 @@ impl Domain {
         let table = unsafe { (*self.domain.as_ptr()).mr };
         let missing = || self.failure("register memory", -sys::FI_ENOSYS as isize);
         let register = operation!(table, FiOpsMr::reg).ok_or_else(missing)?;
-        // Where the provider does not choose keys, nobody shall guess them.
+        // If the provider does not choose keys, they must be unpredictable.
         let key = if self.memory_modes & sys::FI_MR_PROV_KEY == 0 { self.random_key()? } else { 0 };
         let (domain, mut made) = (self.domain.fid(), std::ptr::null_mut());
         let null = std::ptr::null_mut();
@@ -187,7 +187,7 @@ impl Domain {
                 text: self.library.text(-result) + MAY_BE_LIMIT,
             });
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: libfabric has just opened it, so nothing else closes it.
         unsafe { Object::new(made) }.ok_or_else(missing)
     }
 
@@ -199,7 +199,7 @@ impl Domain {
     fn random_key(&self) -> Result<u64, Error> {
         let key = getrandom::u64().map_err(|error| Error::System(error.to_string()))?;
         let bits = 8 * self.key_bytes.clamp(1, 8) as u32;
-        // Not all ones, which stand for no key.
+        // Not all ones, which mean no key.
         Ok((key >> (64 - bits)) & !(1 << (bits - 1)))
     }
 }

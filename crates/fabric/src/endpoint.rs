@@ -22,7 +22,7 @@ use crate::signals::SavedHandlers;
 use crate::stale;
 use crate::sys;
 
-/// A message that has come is seen by the first of them, and what it leads to by the next.
+/// The first of them sees an arrived message, the next its consequences.
 const POLLS_BEFORE_CLOSE: usize = 8;
 
 /// Completions taken at once.
@@ -55,7 +55,7 @@ pub struct RemoteAddress {
 
 impl fmt::Debug for RemoteAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Whoever reads it could read the memory.
+        // Not printed: a reader of the log could read the memory.
         f.write_str("Place(..)")
     }
 }
@@ -89,7 +89,7 @@ pub struct Completion {
 /// An operation that was not posted.
 #[derive(Debug)]
 pub struct RejectedOperation {
-    /// Its buffer, as it was.
+    /// Its buffer, unchanged.
     pub buffer: Buffer,
     /// Why; if [`Error::is_again`], poll and try again.
     pub error: Error,
@@ -130,7 +130,7 @@ struct EndpointCalls {
 
 /// An endpoint. One thread at a time uses it.
 pub struct Endpoint {
-    /// Closed by `drop`, before what it is bound to and what its operations use.
+    /// Closed by `drop`, before the objects that it is bound to and the memory of its operations.
     endpoint: Option<Object<sys::FidEp>>,
     queue: Option<Object<sys::FidCq>>,
     addresses: Object<sys::FidAv>,
@@ -138,7 +138,7 @@ pub struct Endpoint {
     bound: Vec<Arc<BoundRegistration>>,
     is_one_sided: bool,
     calls: EndpointCalls,
-    /// Where the provider keeps what it likes of an operation under way: never moved.
+    /// The provider's state of operations in flight: never moved.
     contexts: Box<[Context]>,
     operations: Vec<Option<Operation>>,
     /// Operations so far.
@@ -150,7 +150,7 @@ pub struct Endpoint {
     free_peers: Vec<u32>,
     name: Vec<u8>,
     wait_fd: Option<RawFd>,
-    // Last: all of these belong to it.
+    // Declared last: all of these belong to it.
     domain: Arc<Domain>,
 }
 
@@ -182,10 +182,10 @@ impl Endpoint {
         if result != 0 {
             return Err(failed("open an endpoint", result));
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: libfabric has just opened it, so nothing else closes it.
         let endpoint =
             unsafe { Object::<sys::FidEp>::new(made) }.ok_or_else(|| missing("open an endpoint"))?;
-        // SAFETY: of the same domain; the port closes the endpoint first.
+        // SAFETY: both are of the same domain, and the endpoint is closed before the address vector.
         let bound = unsafe { endpoint.bind(addresses.fid(), 0) };
         // SAFETY: as above.
         let bound_queue = unsafe { endpoint.bind(queue.fid(), sys::FI_SEND | sys::FI_RECV) };
@@ -228,7 +228,7 @@ impl Endpoint {
         })
     }
 
-    /// What it belongs to.
+    /// Returns its domain.
     pub fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
@@ -260,7 +260,7 @@ impl Endpoint {
         // SAFETY: by this function's own contract; it is ended with the registration.
         let object = unsafe { self.domain.registered(base, bytes, access) }?;
         let endpoint = self.endpoint.as_ref().expect("it is there until the port is dropped");
-        // SAFETY: of the same domain; the registration ends before the endpoint is closed.
+        // SAFETY: both are of the same domain, and the registration ends before the endpoint is closed.
         let mut result = unsafe { object.bind(endpoint.fid(), 0) };
         if result == 0 {
             // SAFETY: the command takes nothing.
@@ -275,7 +275,7 @@ impl Endpoint {
         Ok(registration)
     }
 
-    /// Operations under way.
+    /// Returns the number of operations in flight.
     pub fn in_flight(&self) -> usize {
         self.operations.len() - self.free.len()
     }
@@ -287,7 +287,7 @@ impl Endpoint {
     /// # Errors
     /// The name is not one of this provider's.
     pub fn connect(&mut self, name: &[u8]) -> Result<Peer, Error> {
-        // A provider reads as many bytes as its names have, or a text to its end.
+        // A provider reads as many bytes as its addresses have, or a text up to its end.
         let is_text = self.domain.provider().address_format == sys::FI_ADDR_STR;
         let is_whole = if is_text { name.len() < NAME_BYTES_MAX } else { name.len() == self.name.len() };
         if !is_whole {
@@ -372,7 +372,8 @@ impl Endpoint {
     ) -> Result<(), RejectedOperation> {
         let call = self.calls.send;
         self.post(buffer, 0..len, token, Kind::Sent, Some(peer), |posted, address| {
-            // SAFETY: the endpoint is enabled, the peer known; buffer and context are the operation's until it ends.
+            // SAFETY: the endpoint is enabled and the address is a connected peer's; the buffer has `len` registered
+            // bytes. Buffer and context belong to the operation until its completion, as `operations` keeps both.
             unsafe { call(posted.endpoint, posted.base, len, posted.descriptor, address, posted.context) }
         })
     }
@@ -388,7 +389,8 @@ impl Endpoint {
         }
         let address = self.address(peer)?;
         let endpoint = self.endpoint();
-        // SAFETY: the endpoint is enabled, the peer known, and the message is not needed any more when it returns.
+        // SAFETY: the endpoint is enabled and the address is a connected peer's; an injected message is copied before
+        // the call returns.
         let result =
             unsafe { (self.calls.inject)(endpoint, message.as_ptr().cast(), message.len(), address) };
         if result == 0 { Ok(()) } else { Err(self.domain.failure("send a short message", result)) }
@@ -410,7 +412,8 @@ impl Endpoint {
         let RemoteAddress { address: place, key } = from;
         self.post(buffer, range, token, Kind::Read, Some(peer), |posted, address| {
             let PostTarget { endpoint, base, descriptor, context } = posted;
-            // SAFETY: the endpoint is enabled, the peer known; buffer and context are the operation's until it ends.
+            // SAFETY: the endpoint is enabled and the address is a connected peer's; the buffer has `len` registered
+            // bytes. Buffer and context belong to the operation until its completion, as `operations` keeps both.
             unsafe { call(endpoint, base, len, descriptor, address, place, key, context) }
         })
     }
@@ -450,8 +453,9 @@ impl Endpoint {
                 context: posted.context,
                 data: 0,
             };
-            // SAFETY: the endpoint is enabled, the peer known, the lists live through the call, and name as many bytes of the
-            // peer as there are here; buffer and context are the operation's until it ends.
+            // SAFETY: the endpoint is enabled and the address is a connected peer's; the lists live through the call
+            // and name as many bytes of the peer as there are here. Buffer and context belong to the operation until
+            // its completion, as `operations` keeps both.
             unsafe { call(posted.endpoint, &raw const message, 0) }
         })
     }
@@ -469,8 +473,8 @@ impl Endpoint {
         token: u64,
     ) -> Result<(), RejectedOperation> {
         let (call, len) = (self.calls.write, range.len());
-        // A write that shm does at once is seen when it ends. One whose end the peer has to confirm would keep all others'
-        // from being told, if the peer was killed or stopped.
+        // A write that shm executes at once is complete when it is reported. One that the peer must confirm would
+        // delay the completions of all others if the peer was killed or stopped.
         let flags = if self.is_at_once { 0 } else { sys::FI_DELIVERY_COMPLETE };
         let remote = sys::FiRmaIov { addr: to.address, len, key: to.key };
         self.post(buffer, range, token, Kind::Written, Some(peer), |mut posted, address| {
@@ -485,8 +489,8 @@ impl Endpoint {
                 context: posted.context,
                 data: 0,
             };
-            // SAFETY: the endpoint is enabled, the peer known, the lists live through the call; buffer and context are
-            // the operation's until it ends.
+            // SAFETY: the endpoint is enabled and the address is a connected peer's; the lists live through the call.
+            // Buffer and context belong to the operation until its completion, as `operations` keeps both.
             unsafe { call(posted.endpoint, &raw const message, flags) }
         })
     }
@@ -518,7 +522,7 @@ impl Endpoint {
             descriptor: buffer.descriptor(),
             context: self.contexts[index as usize].get().cast(),
         };
-        // Kept before it is posted: another thread of the provider's may work on it at once.
+        // Stored before it is posted: another thread of the provider may complete it at once.
         self.operations[index as usize] =
             Some(Operation { number: self.posted, token, kind, bytes: range.len(), buffer });
         self.posted += 1;
@@ -551,7 +555,7 @@ impl Endpoint {
         let none = sys::FiCqEntry { op_context: std::ptr::null_mut(), flags: 0, len: 0 };
         let mut entries = [none; COMPLETIONS_AT_ONCE];
         let queue = self.queue.as_ref().expect("it is there until the port is dropped").as_ptr();
-        // SAFETY: the queue lives; there is room for so many entries of its format.
+        // SAFETY: the queue is open, and `entries` has room for as many entries of its format.
         let count = unsafe { (self.calls.poll)(queue, entries.as_mut_ptr().cast(), entries.len()) };
         if count >= 0 {
             for entry in &entries[..(count as usize).min(COMPLETIONS_AT_ONCE)] {
@@ -639,8 +643,8 @@ impl Endpoint {
 
     // ---- waiting ----
 
-    /// Becomes readable when polling is worth it, if [`Endpoint::may_wait`] said so just before; none if the provider has no
-    /// such thing.
+    /// Becomes readable when polling is worthwhile, if [`Endpoint::may_wait`] returned true just before; `None` if
+    /// the provider has no descriptor.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the queue's own, open as long as that is.
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })

@@ -42,11 +42,11 @@ pub(crate) fn open_addresses(domain: &Arc<Domain>, peers: usize) -> Result<Objec
     if result != 0 {
         return Err(domain.failure(what, result as isize));
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: libfabric has just opened it, so nothing else closes it.
     unsafe { Object::new(made) }.ok_or_else(missing)
 }
 
-/// Opens a completion queue, and its descriptor if one is asked for and the provider has one.
+/// Opens a completion queue, with a descriptor if one is requested and the provider has one.
 pub(crate) fn open_queue(
     domain: &Arc<Domain>,
     options: EndpointOptions,
@@ -71,7 +71,7 @@ pub(crate) fn open_queue(
         if result != 0 {
             return Err(domain.failure(what, result as isize));
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: libfabric has just opened it, so nothing else closes it.
         unsafe { Object::<sys::FidCq>::new(made) }.ok_or_else(missing)
     };
     if options.waits
@@ -88,8 +88,8 @@ pub(crate) fn open_queue(
     Ok((try_open(sys::FI_WAIT_NONE)?, None))
 }
 
-/// Whether the endpoint's reads are its device's own. Of efa that depends on the device and on what libfabric is told; where
-/// libfabric does not say, they are taken for such that the peer's process serves.
+/// Returns whether the device alone serves the endpoint's reads. With efa this depends on the device and on
+/// libfabric's configuration; if libfabric does not say, the peer's process is assumed to serve them.
 pub(crate) fn reads_alone(domain: &Domain, endpoint: &Object<sys::FidEp>) -> bool {
     if domain.provider().name != "efa" {
         return true;
@@ -105,7 +105,8 @@ pub(crate) fn reads_alone(domain: &Domain, endpoint: &Object<sys::FidEp>) -> boo
     result == 0 && is_emulated == 0
 }
 
-/// Whether the other can be the name of an endpoint that one of this name reaches, as far as can be told.
+/// Returns whether `other` can be the address of an endpoint reachable from one with address `own`, as far as can be
+/// told.
 pub(crate) fn is_of_kind(own: &[u8], other: &[u8]) -> bool {
     match (ip_of(own), ip_of(other)) {
         (None, _) => true,
@@ -127,7 +128,7 @@ pub(crate) fn name_of(domain: &Arc<Domain>, endpoint: &Object<sys::FidEp>) -> Re
     let get_name = operation!(table, FiOpsCm::getname).ok_or_else(missing)?;
     let mut name = vec![0; NAME_BYTES_MAX];
     let mut len = name.len();
-    // SAFETY: the endpoint is enabled; there is room for so many bytes.
+    // SAFETY: the endpoint is enabled, and `name` has room for `len` bytes.
     let result = unsafe { get_name(endpoint.fid(), name.as_mut_ptr().cast(), &raw mut len) };
     if result != 0 {
         return Err(domain.failure(what, result as isize));

@@ -1,4 +1,4 @@
-//! A provider that has no device: it notes what is asked of it, and answers as [`FakeProvider`] says.
+//! A provider without a device: it records calls, and answers as [`FakeProvider`] says.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::{Domain, ProviderRequirements};
 pub struct FakeProvider {
     pub name: &'static str,
     pub memory_modes: c_int,
-    /// What calls of these names return.
+    /// The result of calls of this name.
     pub refuses: Option<(&'static str, c_int)>,
     /// Whether its endpoints need the peer's CPU for reads; `None`: they do not know the option.
     pub emulates_reads: Option<bool>,
@@ -47,7 +47,7 @@ thread_local! {
     static LOCKED: RefCell<HashMap<String, usize>> = RefCell::default();
 }
 
-/// Notes a call; what it returns.
+/// Records a call; returns its result.
 fn note(call: &'static str, of: impl ToString) -> c_int {
     CALLS.with_borrow_mut(|calls| calls.push(format!("{call} {}", of.to_string())));
     match FAKE.get().refuses {
@@ -68,7 +68,7 @@ fn lock_memory(name: String, bytes: usize) -> c_int {
     })
 }
 
-/// What was asked of it since the last time.
+/// Returns the calls since the last time.
 pub fn calls() -> Vec<String> {
     CALLS.take()
 }
@@ -96,7 +96,7 @@ pub static LIBRARY: Library =
 
 // ---- descriptions ----
 
-/// One with all its parts, for whoever frees it.
+/// Returns a description with all its parts; the caller frees it.
 fn described(fake: FakeProvider) -> *mut FiInfo {
     let name = |text: &str| CString::new(text).expect("no 0 in it").into_raw();
     let fabric = sys::FiFabricAttr {
@@ -198,7 +198,7 @@ fn make<T>(kind: &str, into: *mut *mut T, object: impl FnOnce(Fid) -> T, ops: *c
     OBJECTS.set(number + 1);
     let fid = Fid { fclass: 0, context: null_mut(), ops };
     let made = Box::new(FakeObject { object: object(fid), name: format!("{kind}{number}") });
-    // SAFETY: the caller says where; what is made begins with the object.
+    // SAFETY: the caller passes a valid place; the made structure begins with the object.
     unsafe { *into = Box::into_raw(made).cast() };
     0
 }
@@ -321,7 +321,7 @@ unsafe extern "C" fn register(
     if result != 0 {
         return result;
     }
-    // Of memory that is to be enabled the key is not known before.
+    // The key of memory that must be enabled is not known before.
     let is_enabled = FAKE.get().memory_modes & sys::FI_MR_ENDPOINT == 0;
     let key = if is_enabled { OBJECTS.get() } else { sys::FI_KEY_NOTAVAIL };
     make("memory", into, |fid| FidMr { fid, mem_desc: null_mut(), key }, &raw const MEMORY)
@@ -342,7 +342,7 @@ unsafe extern "C" fn enable_memory(fid: *mut Fid, command: c_int, _: *mut c_void
     let number: u64 = name.trim_start_matches("memory").parse().expect("a number");
     let result = note("enable", name);
     if result == 0 {
-        // SAFETY: as above, and nobody else uses it meanwhile.
+        // SAFETY: as above, and nothing else uses it meanwhile.
         unsafe { (*fid.cast::<FidMr>()).key = 1000 + number };
     }
     result
@@ -421,7 +421,7 @@ unsafe extern "C" fn get_name(_: *mut Fid, _: *mut c_void, len: *mut usize) -> c
     0
 }
 
-// Nobody is there.
+// There is no peer.
 
 unsafe extern "C" fn receive(
     _: *mut FidEp,

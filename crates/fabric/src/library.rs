@@ -1,4 +1,4 @@
-//! libfabric.so.1, opened when it is first asked for.
+//! libfabric.so.1, opened on first use.
 
 use std::ffi::{CStr, c_int};
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use crate::sys;
 /// The name of the library for as long as its binary interface is compatible.
 const FILE: &str = "libfabric.so.1";
 
-/// The environment variable that names another file, such as that of a site's own libfabric.
+/// The environment variable that names another file, such as a site's own libfabric.
 pub const FILE_VARIABLE: &str = "FABCACHE_LIBFABRIC";
 
 /// libfabric, which stays open to the end of the process.
@@ -46,7 +46,8 @@ impl Library {
             let why = std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string);
             Error::Library(format!("{why}{named}"))
         };
-        // SAFETY: libfabric's initialisation has no precondition of ours; it is what the name stands for on this system.
+        // SAFETY: the initialization of libfabric has no preconditions; the user is responsible for the file at this
+        // path.
         let object = unsafe { Object::open(Some(&file), RTLD_NOW | RTLD_LOCAL) }.map_err(told)?;
         // SAFETY: the type is that of the header.
         let version = unsafe { object.get::<sys::FiVersion>(b"fi_version\0") }.map_err(told)?;
@@ -85,7 +86,7 @@ impl Library {
 
     /// Returns libfabric's text for a positive error number.
     pub(crate) fn text(&self, code: i32) -> String {
-        // SAFETY: any number may be asked about; what it returns is text that stays, or null.
+        // SAFETY: any number is allowed; the result is a static text or null.
         let text = unsafe { (self.str_error)(code as c_int) };
         if text.is_null() {
             return format!("error {code}");

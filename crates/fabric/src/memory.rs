@@ -1,7 +1,7 @@
 //! Memory that a provider has registered.
 //!
-//! - [`Pool`]: equal [`Buffer`]s, each of whoever holds it, or of the operation that it was given to.
-//! - [`Registration`]: memory that libfabric has registered, until it is dropped.
+//! - [`Pool`]: equal [`Buffer`]s, owned by their holder or by the operation that has them.
+//! - [`Registration`]: memory registered with libfabric, until it is dropped.
 
 use std::any::Any;
 use std::fmt;
@@ -31,7 +31,7 @@ pub struct RemoteMemory {
 
 impl fmt::Debug for RemoteMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without what allows to: it would be in the log of whoever prints what holds this.
+        // Without the key, which would let a reader of the log access the memory.
         write!(f, "RemoteMemory({} bytes)", self.bytes)
     }
 }
@@ -55,7 +55,7 @@ enum Ownership {
     BoundRegistration(Arc<BoundRegistration>),
 }
 
-/// A registration that is bound to an endpoint, and ends before that is closed: whoever goes first ends it.
+/// A registration that is bound to an endpoint and must end before that is closed: the first to close ends it.
 #[derive(Debug)]
 pub(crate) struct BoundRegistration(Mutex<BoundState>);
 
@@ -63,12 +63,12 @@ pub(crate) struct BoundRegistration(Mutex<BoundState>);
 enum BoundState {
     Open(Object<sys::FidMr>),
     Ended,
-    /// The provider has not let go of the memory.
+    /// The provider still holds the memory.
     Stuck,
 }
 
 impl BoundRegistration {
-    /// Ends it, unless it has ended. If false the provider has not let go of the memory.
+    /// Ends it, unless it has ended. False if the provider still holds the memory.
     pub fn end(&self) -> bool {
         let mut state = self.0.lock().expect("no thread panics while it ends a registration");
         let is_over = match std::mem::replace(&mut *state, BoundState::Stuck) {
@@ -82,7 +82,7 @@ impl BoundRegistration {
         is_over
     }
 
-    /// It has, and the provider has let go of the memory.
+    /// Returns whether it has ended, and the provider has released the memory.
     pub fn has_ended(&self) -> bool {
         matches!(*self.0.lock().expect("no thread panics while it ends a registration"), BoundState::Ended)
     }
@@ -109,7 +109,7 @@ impl Registration {
         Ok((Registration { held: Ownership::BoundRegistration(Arc::clone(&bound)), key, domain }, bound))
     }
 
-    /// Ends it. If false the provider has not let go of the memory, which then stays as it is for good.
+    /// Ends it. False if the provider still holds the memory, which must then never be freed.
     pub(crate) fn end(&mut self) -> bool {
         match &mut self.held {
             Ownership::None => true,
@@ -142,7 +142,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Owners that need to know the result have ended it before.
+        // Owners that need the result have called `end` before.
         self.end();
     }
 }
@@ -173,7 +173,7 @@ impl Domain {
     }
 }
 
-/// The key of what is registered, and enabled.
+/// Returns the key of registered and enabled memory.
 fn key_of(object: &Object<sys::FidMr>, domain: &Domain) -> Result<u64, Error> {
     // SAFETY: the object lives.
     let key = unsafe { (*object.as_ptr()).key };
@@ -188,11 +188,11 @@ fn key_of(object: &Object<sys::FidMr>, domain: &Domain) -> Result<u64, Error> {
 pub(crate) struct Pages {
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
-    /// Somebody may use it that nobody can stop: it is not given back.
+    /// A peer or the provider may still use it: it is never unmapped.
     pub(crate) is_kept: bool,
 }
 
-// SAFETY: only an address; who may do what with the memory is said by who holds it.
+// SAFETY: only an address; its holder governs access to the memory.
 unsafe impl Send for Pages {}
 // SAFETY: as for Send.
 unsafe impl Sync for Pages {}
@@ -217,7 +217,7 @@ impl Drop for Pages {
         if self.is_kept {
             return;
         }
-        // SAFETY: the mapping is ours, and whoever used it is gone.
+        // SAFETY: this value owns the mapping, and all users are gone.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
     }
@@ -237,7 +237,7 @@ struct PoolInner {
 }
 
 impl Pool {
-    /// So many buffers of so many bytes each, zeroed. Memory is touched as it is used, unless the provider pins it.
+    /// Returns `count` buffers of `bytes` bytes each, zeroed. Memory is touched on use, unless the provider pins it.
     ///
     /// # Errors
     /// There is no memory, or it cannot be registered.
@@ -245,7 +245,8 @@ impl Pool {
         let bytes = buffers.max(1).checked_mul(buffer_bytes.max(1));
         let bytes = bytes.ok_or(Error::Size("more buffers than there are addresses"))?;
         let pages = Pages::new(bytes)?;
-        // SAFETY: the pages are unmapped after the registration has ended; buffers are handed to one operation at a time.
+        // SAFETY: the pages are unmapped after the registration has ended; a buffer belongs to one operation at a
+        // time.
         let registration = unsafe { domain.register(pages.base.as_ptr(), bytes, Access::Local) }?;
         let free = (0..u32::try_from(buffers).map_err(|_| Error::Size("more than 2^32 buffers"))?).rev();
         let free = Mutex::new(free.collect());
@@ -256,7 +257,7 @@ impl Pool {
     pub fn take(&self) -> Option<Buffer> {
         let index = self.0.free().pop()?;
         let at = index as usize * self.0.buffer_bytes;
-        // SAFETY: within the pages, for there are so many buffers.
+        // SAFETY: within the pages, which have room for this many buffers.
         let base = unsafe { self.0.pages.base.add(at) };
         let home = BufferOrigin::Pool(Arc::clone(&self.0), index);
         Some(Buffer { base, bytes: self.0.buffer_bytes, descriptor: self.0.registration.descriptor(), home })
@@ -284,7 +285,7 @@ impl PoolInner {
     }
 }
 
-/// Registered memory that belongs to whoever holds it.
+/// Registered memory owned by its holder.
 pub struct Buffer {
     base: NonNull<u8>,
     bytes: usize,
@@ -303,7 +304,7 @@ enum BufferOrigin {
     Pool(Arc<PoolInner>, u32),
     /// A caller's memory.
     OwnedPages(ManuallyDrop<Box<OwnedPages>>),
-    /// The same, registered for longer than this.
+    /// The same, registered for longer than the loan.
     Lent(ManuallyDrop<Box<dyn Any>>),
     /// A part of another buffer.
     Part(Arc<dyn PartOwner>),
@@ -321,8 +322,8 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Memory of the caller's, registered as it lies. Whether that is cached is the provider's: those that pin memory
-    /// keep registrations of late, and notice when memory goes away.
+    /// Returns the caller's memory, registered in place. The provider decides whether to cache the registration:
+    /// providers that pin memory keep recent registrations, and notice when memory is unmapped.
     ///
     /// # Errors
     /// It cannot be registered.
@@ -331,7 +332,8 @@ impl Buffer {
         if bytes == 0 {
             return Err((memory, Error::Size("memory to register has at least one byte")));
         }
-        // SAFETY: the vector stays as it is until the registration has ended, and is used by one operation at a time.
+        // SAFETY: the vector is neither moved nor freed before the registration has ended, and one operation at a
+        // time uses it.
         let registration = match unsafe { domain.register(base, bytes, Access::Local) } {
             Ok(registration) => registration,
             Err(error) => return Err((memory, error)),
@@ -386,7 +388,7 @@ impl Buffer {
         Buffer { base, bytes, descriptor, home: BufferOrigin::Part(of) }
     }
 
-    /// How many there are, told without a reference to them: others may have parts of it.
+    /// Returns its length, without a reference to the bytes, parts of which others may own.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -409,7 +411,7 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: initialised, in bounds, and nobody else's while this value is there: an operation takes the value.
+        // SAFETY: initialized, in bounds, and exclusively owned by this value: an operation takes the value.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes) }
     }
 }
@@ -470,7 +472,7 @@ mod tests {
 
     fn exposed(domain: &Arc<Domain>, bytes: &Arc<Vec<u8>>) -> ExposedMemory {
         let base = NonNull::new(bytes.as_ptr().cast_mut()).expect("it is somewhere");
-        // SAFETY: kept by its count, and written by nobody.
+        // SAFETY: the count keeps it alive, and nothing writes it.
         unsafe { ExposedMemory::new(domain, base, bytes.len(), Arc::clone(bytes) as Arc<_>) }
             .expect("registered")
     }

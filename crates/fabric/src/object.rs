@@ -31,17 +31,17 @@ pub(crate) use operation;
 /// It does, and is `repr(C)`.
 pub unsafe trait BeginsWithFid {}
 
-// SAFETY: so it stands in `sys`.
+// SAFETY: `sys::FidFabric` is `repr(C)` and its first field is a `Fid`.
 unsafe impl BeginsWithFid for sys::FidFabric {}
-// SAFETY: so it stands in `sys`.
+// SAFETY: `sys::FidDomain` is `repr(C)` and its first field is a `Fid`.
 unsafe impl BeginsWithFid for sys::FidDomain {}
-// SAFETY: so it stands in `sys`.
+// SAFETY: `sys::FidMr` is `repr(C)` and its first field is a `Fid`.
 unsafe impl BeginsWithFid for sys::FidMr {}
-// SAFETY: so it stands in `sys`.
+// SAFETY: `sys::FidAv` is `repr(C)` and its first field is a `Fid`.
 unsafe impl BeginsWithFid for sys::FidAv {}
-// SAFETY: so it stands in `sys`.
+// SAFETY: `sys::FidCq` is `repr(C)` and its first field is a `Fid`.
 unsafe impl BeginsWithFid for sys::FidCq {}
-// SAFETY: so it stands in `sys`.
+// SAFETY: `sys::FidEp` is `repr(C)` and its first field is a `Fid`.
 unsafe impl BeginsWithFid for sys::FidEp {}
 
 /// An object of libfabric, which is ours alone.
@@ -75,7 +75,7 @@ impl<T: BeginsWithFid> Object<T> {
         unsafe { (*self.fid()).ops }
     }
 
-    /// Binds another object to it; libfabric's result.
+    /// Binds another object to it; returns libfabric's result.
     ///
     /// # Safety
     /// The other is of the same domain and outlives this one.
@@ -99,7 +99,7 @@ impl<T: BeginsWithFid> Object<T> {
         }
     }
 
-    /// Closes it; whether libfabric has let go of it.
+    /// Closes it; returns whether libfabric has released it.
     pub fn close(self) -> bool {
         let closed = self.close_by_pointer();
         std::mem::forget(self);

@@ -31,7 +31,7 @@ pub struct SharedArea {
 }
 
 impl SharedArea {
-    /// So many bytes, zeroed, for peers of this port: of some providers no other will do.
+    /// Returns `bytes` bytes, zeroed, for peers of this endpoint; with some providers, only for these.
     ///
     /// # Errors
     /// There is no memory, or it cannot be registered.
@@ -41,8 +41,8 @@ impl SharedArea {
             PeerAccess::Read => Access::RemoteRead,
             PeerAccess::Write => Access::RemoteWrite,
         };
-        // SAFETY: the pages are unmapped after the registration has ended; this process copies from and to them by
-        // `Memory`, for which others may write meanwhile.
+        // SAFETY: the pages are unmapped after the registration has ended; this process accesses them through
+        // `Memory`, which allows concurrent writes.
         let registration = unsafe { port.register(pages.base.as_ptr(), pages.bytes, access) }?;
         // SAFETY: `pages` is page-aligned and stays mapped for the life of this value, which hands out no copy of the
         // `Memory`; no reference into the pages exists.
@@ -73,7 +73,7 @@ impl SharedArea {
         self.memory.copy_out(at as u64, into);
     }
 
-    /// The same behind what is in `into`.
+    /// As above, appended to `into`.
     ///
     /// # Panics
     /// As for [`SharedArea::copy_out`].
@@ -90,9 +90,9 @@ impl SharedArea {
     }
 }
 
-/// Somebody's memory that peers may read, as long as this lives.
+/// Memory that peers may read, as long as this lives.
 pub struct ExposedMemory {
-    // Before what it is of. One for all ports, or one for each.
+    // Declared, and so dropped, before the memory. One for all endpoints, or one for each.
     registrations: Mutex<Vec<Registration>>,
     domain: Arc<Domain>,
     base: *mut u8,
@@ -100,7 +100,7 @@ pub struct ExposedMemory {
     of: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the address is only told to peers.
+// SAFETY: the address is only passed to peers.
 unsafe impl Send for ExposedMemory {}
 // SAFETY: as for Send.
 unsafe impl Sync for ExposedMemory {}
@@ -114,8 +114,8 @@ impl ExposedMemory {
     /// ([`crate::REGISTRATION_CACHE`] is `0` in the environment when libfabric is opened).
     ///
     /// # Safety
-    /// The memory stays mapped as long as `of` lives, and all who write it meanwhile do so without references to it, as
-    /// [`Memory`] does.
+    /// The memory stays mapped as long as `of` lives, and concurrent writers do not form references to it, as
+    /// [`Memory`] does not.
     pub unsafe fn new(
         domain: &Arc<Domain>,
         base: NonNull<u8>,
@@ -132,13 +132,13 @@ impl ExposedMemory {
         Ok(ExposedMemory { registrations, domain: Arc::clone(domain), base: base.as_ptr(), bytes, of })
     }
 
-    /// What peers of this port need, which is of the same domain.
+    /// Returns what peers of this endpoint, of the same domain, need to read it.
     ///
     /// # Errors
     /// It cannot be registered for this port.
     ///
     /// # Panics
-    /// The port is of another domain.
+    /// The endpoint is of another domain.
     pub fn by(&self, port: &mut Endpoint) -> Result<RemoteMemory, Error> {
         assert!(Arc::ptr_eq(port.domain(), &self.domain), "memory is exposed in one domain");
         let mut registrations = self.registrations();
@@ -149,7 +149,7 @@ impl ExposedMemory {
         // SAFETY: it stays mapped by the contract of `new`, and is only read.
         let registration = unsafe { port.register(self.base, self.bytes, Access::RemoteRead) }?;
         let remote = registration.remote(self.base, self.bytes);
-        // Ports that are gone have ended theirs.
+        // Closed endpoints have ended theirs.
         registrations.retain(|registration| !registration.has_ended());
         registrations.push(registration);
         Ok(remote)

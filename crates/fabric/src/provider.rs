@@ -11,7 +11,7 @@ use crate::library::Library;
 use crate::signals::SavedHandlers;
 use crate::sys::{self, FiInfo};
 
-/// The order in which providers are picked: hardware, then kernels' networks. Those that are not known come last.
+/// The order of preference of providers: hardware, then kernels' networks. Unknown ones come last.
 pub const ORDER: [&str; 12] = [
     "cxi",
     "efa",
@@ -27,7 +27,7 @@ pub const ORDER: [&str; 12] = [
     "sockets",
 ];
 
-/// What is needed of an endpoint: messages, and reading and writing of a peer's memory.
+/// Required capabilities of an endpoint: messages, and reading and writing a peer's memory.
 const CAPABILITIES: u64 = sys::FI_MSG
     | sys::FI_RMA
     | sys::FI_SEND
@@ -50,29 +50,28 @@ const MEMORY_MODES: i32 = sys::FI_MR_LOCAL
     | sys::FI_MR_PROV_KEY
     | sys::FI_MR_ENDPOINT;
 
-/// Of these at most one: buffers of pools are of no endpoint.
+/// At most one of these: buffers of pools belong to no endpoint.
 const NOT_BOTH: i32 = sys::FI_MR_LOCAL | sys::FI_MR_ENDPOINT;
 
 /// Why a provider with long keys cannot be used.
 pub(crate) const LONG_KEYS: &str = "has keys of memory longer than eight bytes, which are not known here";
 
-/// Providers whose hardware serves reads while the target's process does something else, or nothing. Others need the
-/// target to look at its completion queue, whatever they report of progress (ofi_rxm over verbs reports MANUAL, for its
-/// messages).
+/// Providers whose hardware serves reads without the target's CPU. Others need the target to poll its completion
+/// queue, whatever they report of progress (ofi_rxm over verbs reports MANUAL, for its messages).
 const ONE_SIDED: [&str; 4] = ["verbs", "efa", "cxi", "gni"];
 
-/// Providers whose descriptor is of no use: that of net stays readable for ever once a peer is known (libfabric 1.17).
+/// Providers whose descriptor is unusable: that of net stays readable for ever once a peer is known (libfabric 1.17).
 const RESTLESS: [&str; 1] = ["net"];
 
-/// Providers that have one connection with a peer, and whose target's processor sends the answer of one read after the other:
-/// what is read first is read whole before the next. Of others FI_ORDER_RAR says no more than that reads are sent in order;
-/// they may read memory for them in another, as long ones are often read by other means than short ones.
+/// Providers with one connection to a peer whose target's CPU sends the answers of reads in order: each read is
+/// complete before the next begins. With others FI_ORDER_RAR only means that reads are sent in order; they may read
+/// memory in another order, since long reads often use other means than short ones.
 const READS_MEMORY_IN_ORDER: [&str; 3] = ["tcp", "net", "sockets"];
 
 /// A provider of libfabric at one of its interfaces, with an endpoint of the kind that is needed.
 #[derive(Clone)]
 pub struct Provider {
-    /// As libfabric calls it, such as `verbs;ofi_rxm`.
+    /// Its name in libfabric, such as `verbs;ofi_rxm`.
     pub name: String,
     /// Its interface, such as `mlx5_0` or `eth0`.
     pub interface: String,
@@ -80,7 +79,7 @@ pub struct Provider {
     pub fabric: String,
     /// How addresses are written (`FI_SOCKADDR_IN` = 2, …).
     pub address_format: u32,
-    /// What it speaks to its like (`FI_PROTO_…`).
+    /// Its wire protocol (`FI_PROTO_…`).
     pub protocol: u32,
     /// Its own address, where that is one of IP.
     pub address: Option<IpAddr>,
@@ -91,16 +90,16 @@ pub struct Provider {
     pub pins_memory: bool,
     /// Reads are sent in the order in which they were posted (`FI_ORDER_RAR`).
     pub reads_in_order: bool,
-    /// So many places of a peer's memory are read by one operation at the price of one, in the order in which it names them
-    /// where [`Provider::reads_memory_in_order`].
+    /// Places of a peer's memory that one operation reads at the price of one, in the order given if
+    /// [`Provider::reads_memory_in_order`].
     pub places_at_once: usize,
-    /// Messages of so many bytes are sent without keeping their buffer.
+    /// Messages up to this many bytes are sent without keeping their buffer.
     pub inject_bytes: usize,
-    /// Sends and the like that an endpoint can have under way.
+    /// Sends and similar operations that an endpoint can have in flight.
     pub transmits_max: usize,
     /// Receives that an endpoint can have posted.
     pub receives_max: usize,
-    /// Messages reach their peer in order (`FI_ORDER_SAS`); without that it is of no use.
+    /// Messages reach their peer in order (`FI_ORDER_SAS`), which is required.
     pub(crate) info: Info,
 }
 
@@ -120,7 +119,7 @@ unsafe impl Sync for InfoInner {}
 
 impl Drop for InfoInner {
     fn drop(&mut self) {
-        // SAFETY: it came from fi_getinfo, fi_dupinfo or fi_allocinfo and is nobody else's.
+        // SAFETY: it came from fi_getinfo, fi_dupinfo or fi_allocinfo, and this value owns it.
         unsafe { (self.library.free_info)(self.info.as_ptr()) }
     }
 }
@@ -134,7 +133,7 @@ impl Info {
         self.0.library
     }
 
-    /// The same for an endpoint with at most so many operations under way: what a provider makes by default takes tens of
+    /// As above, for an endpoint with at most so many operations in flight: a provider's default takes tens of
     /// megabytes.
     pub fn sized(&self, library: &'static Library, operations: usize) -> Result<Info, Error> {
         let copy = Info::copy(library, self.as_ptr())?;
@@ -151,7 +150,7 @@ impl Info {
 
     /// A copy that may be changed, or an empty one of none. It has all its parts.
     fn copy(library: &'static Library, of: *const FiInfo) -> Result<Info, Error> {
-        // SAFETY: null makes an empty one, else it is one that lives.
+        // SAFETY: null makes an empty description; otherwise `of` is a valid one.
         let info = unsafe { (library.dup_info)(of) };
         let info = NonNull::new(info).ok_or_else(|| Error::System("no memory for libfabric".into()))?;
         let own = InfoInner { info, library };
@@ -178,7 +177,7 @@ impl Library {
         Ok(providers.into_iter().find(|provider| provider.identity() == identity))
     }
 
-    /// What is asked for.
+    /// Returns the requirements for fi_getinfo.
     pub(crate) fn hints(&'static self) -> Result<Info, Error> {
         let hints = Info::copy(self, std::ptr::null())?;
         let info = hints.as_ptr();
@@ -223,9 +222,9 @@ impl Library {
         let wanted = hints.as_ref().map_or(std::ptr::null(), |hints| hints.as_ptr().cast_const());
         let node = toward.map(|at| CString::new(at.to_string()).expect("an address has no 0 in it"));
         let node = node.as_ref().map_or(std::ptr::null(), |node| node.as_ptr());
-        // Some providers look for a peer only where a port is named; which one does not matter.
+        // Some providers look for a peer only if a port is named; any will do.
         let service = if node.is_null() { std::ptr::null() } else { c"11211".as_ptr() };
-        // SAFETY: texts and hints live through the call; the list is put where it is asked for.
+        // SAFETY: texts and hints live through the call, which stores the list at the given place.
         let result = unsafe { (self.get_info)(sys::API_VERSION, node, service, 0, wanted, &raw mut first) };
         match result {
             0 => {}
@@ -276,7 +275,7 @@ impl Provider {
         if description.name.contains("ofi_rxd") || description.name.contains("ofi_hook") {
             return None;
         }
-        // The same devices come with addresses of IP, by which servers know who may come.
+        // The same devices also have IP addresses, by which servers identify permitted clients.
         if description.address_format == sys::FI_SOCKADDR_IB {
             return None;
         }
@@ -316,7 +315,7 @@ impl Provider {
         self.name == "shm"
     }
 
-    /// What tells it from all others of this host, in one word.
+    /// Returns a word that identifies it among all providers of this host.
     pub fn identity(&self) -> String {
         let Provider { name, interface, fabric, .. } = self;
         let address = self.address.map_or(String::new(), |at| at.to_string());
@@ -334,8 +333,8 @@ impl Provider {
         self.reads_in_order && READS_MEMORY_IN_ORDER.contains(&core)
     }
 
-    /// Nobody on another host reaches it. A name that is no address of IP is one of some other network, but for that of
-    /// memory.
+    /// Returns whether no other host reaches it. An address that is not an IP address is one of another network,
+    /// except that of memory.
     pub fn is_only_this_host(&self) -> bool {
         match self.address {
             Some(address) => address.is_loopback(),
@@ -343,7 +342,7 @@ impl Provider {
         }
     }
 
-    /// Its descriptor, if it has one, falls silent when nothing is left to be told.
+    /// Returns whether its descriptor, if it has one, becomes unreadable when nothing is left to signal.
     pub(crate) fn may_rest(&self) -> bool {
         !RESTLESS.contains(&&*self.name)
     }
@@ -424,7 +423,7 @@ impl Description {
         }
     }
 
-    /// Why it is not among those that have what is needed.
+    /// Returns the required feature that it lacks.
     pub(crate) fn lacks(&self) -> &'static str {
         if self.name.contains("ofi_rxd") {
             return "makes up for lost datagrams in software, and is slower than TCP";
@@ -472,7 +471,7 @@ fn text(from: *const c_char) -> String {
 fn ip_address(info: &FiInfo) -> Option<IpAddr> {
     let bytes: &[u8] = match NonNull::new(info.src_addr.cast::<u8>()) {
         None => return None,
-        // SAFETY: the address has as many bytes as the description says.
+        // SAFETY: libfabric states the length of the address in `src_addrlen`.
         Some(at) => unsafe { std::slice::from_raw_parts(at.as_ptr(), info.src_addrlen) },
     };
     ip_of(bytes)
@@ -537,7 +536,7 @@ pub mod tests {
 
     #[test]
     fn what_is_described_only_in_part_is_left_out() {
-        // SAFETY: numbers and addresses, for which zeros are a value.
+        // SAFETY: a C structure of numbers and addresses, for which zeros are valid.
         let mut info: FiInfo = unsafe { std::mem::zeroed() };
         assert!(!has_all_parts(&info));
         info.tx_attr = NonNull::dangling().as_ptr();

@@ -1,26 +1,26 @@
-//! The process' own signal handlers, which some of libfabric's providers replace when they are loaded or opened, by such as
-//! end the process.
+//! Preserves the process's signal handlers: some of libfabric's providers replace them, when loaded or opened, by
+//! handlers that end the process.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{c_int, sigaction};
 
-/// Standard signals are below; no provider has been seen to take another.
+/// Standard signals are below; no provider is known to replace another.
 const SIGNALS_END: c_int = 32;
 
-/// Held while handlers are kept: who looked at them while another thread calls the library would take a provider's for the
-/// process' own, and put that back last.
+/// Held while handlers are saved: otherwise a second thread could save a provider's handler as the process's own, and
+/// restore it last.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What is done on each signal, put back when dropped. A handler that another thread sets meanwhile is lost. A thread has one
-/// at a time.
+/// The saved handlers of all signals, restored on drop. A handler that another thread sets meanwhile is lost. A
+/// thread has one at a time.
 pub(crate) struct SavedHandlers {
     former: Vec<(c_int, sigaction)>,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl SavedHandlers {
-    /// As it is now.
+    /// Saves the current handlers.
     pub fn new() -> SavedHandlers {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let former = (1..SIGNALS_END).filter_map(|signal| Some((signal, current(signal)?))).collect();
@@ -34,7 +34,7 @@ impl Drop for SavedHandlers {
             let is_same = current(*signal)
                 .is_none_or(|now| now.sa_sigaction == former.sa_sigaction && now.sa_flags == former.sa_flags);
             if !is_same {
-                // SAFETY: what it was before, which whoever set it answers for.
+                // SAFETY: it restores a handler that was installed before, whose validity its installer guarantees.
                 unsafe { libc::sigaction(*signal, former, std::ptr::null_mut()) };
             }
         }
@@ -43,7 +43,7 @@ impl Drop for SavedHandlers {
 
 /// None for numbers that are no signals.
 fn current(signal: c_int) -> Option<sigaction> {
-    // SAFETY: numbers and addresses, for which zeros are a value.
+    // SAFETY: a C structure of numbers and addresses, for which zeros are valid.
     let mut now: sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: with a null new action the call only writes the present one to `now`, which has room for it.
     let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn who_opens_meanwhile_does_not_put_a_providers_handler_back() {
-        // Nobody else in this process uses it.
+        // Nothing else in this process uses it.
         let signal = libc::SIGURG;
         let before = current(signal).expect("a signal").sa_sigaction;
         let kept = SavedHandlers::new();
@@ -76,7 +76,7 @@ mod tests {
             drop(kept);
         });
         begun.recv().expect("it has begun");
-        // It would have looked by then.
+        // Long enough for it to act.
         std::thread::sleep(std::time::Duration::from_millis(20));
         drop(kept);
         end.send(()).expect("it waits");
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn handlers_are_put_back() {
-        // Nobody else in this process uses it.
+        // Nothing else in this process uses it.
         let signal = libc::SIGWINCH;
         let before = current(signal).expect("a signal").sa_sigaction;
         let kept = SavedHandlers::new();

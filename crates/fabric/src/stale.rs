@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 
 const FOLDER: &str = "/dev/shm";
 
-/// Held while endpoints are made: between the making of a file and its mapping it looks like what was left.
+/// Held while endpoints are created: between the creation of a file and its mapping it looks like a stale one.
 static MAKING: Mutex<()> = Mutex::new(());
 
 pub(crate) fn making() -> MutexGuard<'static, ()> {

@@ -13,20 +13,20 @@ pub struct RejectedProvider {
     pub name: String,
     /// Its interface.
     pub interface: String,
-    /// What it lacks.
+    /// The missing feature.
     pub why: &'static str,
 }
 
 /// The providers of a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// What can be used, best first.
+    /// The usable providers, best first.
     pub providers: Vec<Provider>,
     /// What cannot.
     pub rejected: Vec<RejectedProvider>,
 }
 
-/// What is wished for.
+/// Requirements for the choice of a provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProviderRequirements {
     /// The provider's name; that of the part below ofi_rxm will do (`verbs`).
@@ -74,7 +74,7 @@ impl Library {
         survey.choose(requirements).cloned()
     }
 
-    /// Returns the provider with this name that reaches a peer at `host` and whose endpoint names have this format
+    /// Returns the provider with this name that reaches a peer at `host` and whose addresses have this format
     /// (FI_SOCKADDR_…). The peer's endpoint may use another address than `host`.
     ///
     /// # Errors

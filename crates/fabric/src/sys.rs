@@ -1,11 +1,11 @@
-//! The binary interface of libfabric 1.17, as its headers in `rdma/` have it: only what is used here.
+//! The part of libfabric 1.17's binary interface that is used here, after its headers in `rdma/`.
 //!
-//! Structures that the library makes may be longer than what stands here in later versions; those are only ever read
-//! through pointers. Functions that are not called are untyped.
+//! Later versions may append fields to structures that the library allocates; those are only read through pointers.
+//! Functions that are not called are untyped.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// What is asked for of `fi_getinfo`: version 1.17 (`FI_VERSION`).
+/// The requested version of the interface, 1.17 (`FI_VERSION`).
 pub const API_VERSION: u32 = 1 << 16 | 17;
 
 /// A function that is not called here.
@@ -315,8 +315,8 @@ pub struct FiCqErrEntry {
     pub prov_errno: c_int,
     pub err_data: *mut c_void,
     pub err_data_size: usize,
-    /// Room for what later versions have behind it (1.20: the source's address). Most providers write no more of it than the
-    /// version has that was asked for, but some write all.
+    /// Space for fields of later versions (1.20: the source's address). Most providers write no more than the
+    /// requested version has, but some write everything.
     pub later: [u64; 8],
 }
 

@@ -21,7 +21,7 @@ pub enum Incoming<'a> {
 #[derive(Debug)]
 enum Entry {
     Data(Range<usize>),
-    /// What is left of so many bytes.
+    /// The rest of received bytes, of which so many remain.
     Landed(StagingRange, u64),
 }
 
@@ -30,11 +30,11 @@ enum Entry {
 pub struct ClientEnd<B> {
     flow: FlowControl<B>,
     staging: RingProducer,
-    /// Staged, and the server does not know yet.
+    /// Staged ranges that the server does not know yet.
     staged: VecDeque<StagingRange>,
     landing: RingConsumer,
     incoming: VecDeque<(B, Entry)>,
-    /// The number that is to be sent back.
+    /// The number that must be returned.
     asked: Option<u64>,
     has_proven: bool,
 }
@@ -54,12 +54,12 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         }
     }
 
-    // ---- what comes ----
+    // ---- receiving ----
 
     /// A message came: the first `len` bytes of the buffer.
     ///
     /// # Errors
-    /// The server broke the protocol: the link is of no use any more.
+    /// The server violated the protocol: the link is unusable.
     pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), ProtocolError> {
         self.flow.arrived(buffer, len)?;
         while let Some((buffer, body)) = self.flow.ready.pop_front() {
@@ -84,13 +84,13 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         Ok(())
     }
 
-    /// A buffer whose message was consumed. It is posted as a receive again before anything is sent, for the next message
-    /// tells the server that it is.
+    /// Returns a buffer whose message was consumed. Post it as a receive again before sending anything, because the
+    /// next message tells the server that it is posted.
     pub fn freed(&mut self) -> Option<B> {
         self.flow.freed()
     }
 
-    /// The next bytes of the stream, if they have come.
+    /// Returns the next bytes of the stream, if any have arrived.
     pub fn incoming(&self) -> Option<Incoming<'_>> {
         let (buffer, entry) = self.incoming.front()?;
         Some(match entry {
@@ -99,7 +99,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         })
     }
 
-    /// The first `len` bytes of what is [incoming](ClientEnd::incoming) were taken.
+    /// Consumes the first `len` bytes of [incoming](ClientEnd::incoming).
     pub fn consume(&mut self, len: usize) {
         let Some((_, entry)) = self.incoming.front_mut() else { return };
         let kind = match entry {
@@ -125,12 +125,12 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         }
     }
 
-    /// The server's last message has come: behind what is incoming nothing comes.
+    /// Returns whether the server's last message has arrived: nothing follows what is incoming.
     pub fn has_peer_left(&self) -> bool {
         self.flow.has_peer_left()
     }
 
-    /// Messages that came with another token than this link's, and were dropped.
+    /// Returns the number of messages with another token than this link's, which were dropped.
     pub fn strays(&self) -> u64 {
         self.flow.strays()
     }
@@ -153,25 +153,26 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         if self.staged.is_empty() { SendMode::Data } else { SendMode::Later }
     }
 
-    /// A message with as many bytes of `parts` as it holds; none unless [`ClientEnd::next`] says [`SendMode::Data`].
+    /// Builds a message with as many bytes of `parts` as it holds; `None` unless [`ClientEnd::next`] returns
+    /// [`SendMode::Data`].
     pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
         self.staged.is_empty().then(|| self.flow.data(parts, message)).flatten()
     }
 
-    /// A message with all of `before` and, as the next bytes of the stream, those of lent memory, which stays as it is until
-    /// the server has [let go](ClientEnd::let_go) of it. None unless [`ClientEnd::next`] says [`SendMode::Data`] of one byte, and
-    /// `before` has at most [`LENT_BEFORE_MAX`](super::LENT_BEFORE_MAX).
+    /// Builds a message with all of `before` and, as the next bytes of the stream, those of lent memory, which must
+    /// stay unchanged until the server has [released](ClientEnd::let_go) it. `None` unless [`ClientEnd::next`]
+    /// returns [`SendMode::Data`] for one byte, and `before` has at most [`LENT_BEFORE_MAX`](super::LENT_BEFORE_MAX).
     pub fn lend(&self, before: &[IoSlice<'_>], lent: &LentMemory, message: &mut [u8]) -> Option<Draft> {
         self.staged.is_empty().then(|| self.flow.lend(before, lent, message)).flatten()
     }
 
-    /// How many memories, of those that were lent first, the server does not read any more; told once.
+    /// Returns how many of the oldest lent memories the server has released since the last call.
     pub fn let_go(&mut self) -> usize {
         self.flow.let_go()
     }
 
-    /// The next bytes of the stream were copied to where [`ClientEnd::next`] said; a [short](ClientEnd::short) message
-    /// tells the server.
+    /// Notes that the next bytes of the stream were copied to where [`ClientEnd::next`] said; a
+    /// [short](ClientEnd::short) message tells the server.
     ///
     /// # Panics
     /// It did not say so.
@@ -180,7 +181,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         self.staged.push_back(piece);
     }
 
-    /// A message without bytes of the stream, if there is something to tell.
+    /// Builds a message without bytes of the stream, if there is something to report.
     pub fn short(&self, message: &mut [u8; SHORT_BYTES]) -> Option<Draft> {
         let stream =
             self.staged.front().map(|piece| Body::Long { at: piece.at as u64, bytes: piece.bytes as u64 });
@@ -207,8 +208,8 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         }
     }
 
-    /// Nothing more is to be sent: the last message says so. Then the server closes the socket when it has everything;
-    /// what it sends meanwhile is to be taken on, and dropped.
+    /// Ends the stream: the last message says so. The server closes the socket when it has everything; receive and
+    /// drop what it sends until then.
     pub fn leave(&mut self) {
         self.flow.leave();
     }

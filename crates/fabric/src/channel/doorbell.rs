@@ -1,23 +1,23 @@
-//! Who rings when, where a provider has no descriptor to sleep on.
+//! Doorbells: when an end notifies the other, if the provider has no descriptor to sleep on.
 //!
-//! Each end sees messages only when it polls, and nothing but the TCP socket beside the link wakes it. Bytes on that are
-//! *bells*; what they are is of no matter.
-//! - The client rings for the server behind what it sends, but not at once: an end that is awake sees it by itself. It
-//!   rings at the latest when it goes to sleep, or when nothing came for a while that it does not sleep
+//! Each end sees messages only when it polls, and only the TCP socket beside the link wakes it. Bytes on that socket
+//! are *doorbells*; their values do not matter.
+//! - The client notifies the server after sending, but not at once: an end that is awake sees the message itself. It
+//!   notifies at the latest when it goes to sleep, or when it stays awake and nothing has arrived for a while
 //!   ([`ClientDoorbells`]).
-//! - The server rings for a client that has rung before, as soon as it has sent it anything ([`ServerDoorbells`]).
+//! - The server notifies a client that has notified it before, as soon as it has sent anything ([`ServerDoorbells`]).
 //!
-//! Why no wake-up is lost. Every end *posts first, rings then*; who is woken *takes the bells first, polls then*, and sleeps
-//! only if that poll, which began behind the last bell that it took, found nothing. The socket orders the two: who has
-//! taken a bell sees all that was posted before it.
-//! - The server sleeps, and a message of the client's lies there. It was posted behind the server's last poll, so its
-//!   bell, which comes behind it, was not taken before that poll: it is in the socket, or the client has not rung yet,
-//!   and then it is awake and will.
-//! - The client sleeps, and a message of the server's lies there. Before it slept it had rung since the server's last bell
-//!   ([`ClientDoorbells::must_notify_before_sleep`]), so the server has taken that bell, or will. When it takes it, it has sent the
-//!   message already and rings at once, for it counts what it has sent since its own last bell, seen or not; or it sends it
-//!   later, and rings then. That is the second look that a sleeper would have to take behind its announcement: its peer
-//!   takes it.
+//! Why no wakeup is lost: every end *posts first, then notifies*; a woken end *drains the doorbells first, then
+//! polls*, and sleeps only if that poll, which began after the last doorbell that it drained, was unsuccessful. The
+//! socket orders the two: an end that has drained a doorbell sees everything posted before it.
+//! - The server sleeps, and a message of the client is pending. It was posted after the server's last poll, so its
+//!   doorbell, which follows it, was not drained before that poll: it is in the socket, or the client has not sent it
+//!   yet, and then it is awake and will.
+//! - The client sleeps, and a message of the server is pending. Before it slept it had notified the server since the
+//!   server's last doorbell ([`ClientDoorbells::must_notify_before_sleep`]), so the server has drained that doorbell,
+//!   or will. If it has sent the message before it drains it, it notifies at once, because it counts what it has sent
+//!   since its own last doorbell, seen or not; if it sends the message later, it notifies then. So the peer performs
+//!   the second poll that a sleeper would have to perform after announcing its sleep.
 //!
 //! The only unnecessary notification goes to a client that sleeps for the first time since a message was sent to it
 //! and has already seen that message.
@@ -26,16 +26,16 @@
 
 use std::time::{Duration, Instant};
 
-/// What was sent so long ago, and nothing came since, is rung for by a client that does not sleep: as long as a server looks
-/// before it sleeps.
+/// A client that stays awake sends a doorbell for messages that were posted this long ago without anything arriving
+/// since: as long as a server polls before it sleeps.
 pub const RING_AFTER: Duration = Duration::from_micros(200);
 
-/// What a client knows of bells.
+/// A client's state of the doorbells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClientDoorbells {
-    /// Something was posted, and no bell followed; since then.
+    /// Since when something is posted without a following doorbell.
     unrung: Option<Instant>,
-    /// It has rung since the server last did.
+    /// It has notified the server since the server's last doorbell.
     is_announced: bool,
 }
 
@@ -45,12 +45,12 @@ impl ClientDoorbells {
         self.unrung.get_or_insert(now);
     }
 
-    /// The server has rung.
+    /// Notes a doorbell of the server.
     pub fn heard(&mut self) {
         self.is_announced = false;
     }
 
-    /// Whether to ring now, behind a poll that found nothing, without sleeping.
+    /// Returns whether to notify now, after an unsuccessful poll, without sleeping.
     pub fn must_notify_awake(&mut self, now: impl FnOnce() -> Instant) -> bool {
         let must_notify =
             self.unrung.is_some_and(|since| now().saturating_duration_since(since) >= RING_AFTER);
@@ -60,7 +60,7 @@ impl ClientDoorbells {
         must_notify
     }
 
-    /// Whether to ring before sleeping, behind a poll that found nothing.
+    /// Returns whether to notify before sleeping, after an unsuccessful poll.
     pub fn must_notify_before_sleep(&mut self) -> bool {
         let must_notify = self.unrung.is_some() || !self.is_announced;
         if must_notify {
@@ -69,16 +69,16 @@ impl ClientDoorbells {
         must_notify
     }
 
-    /// It rings.
+    /// Notes a doorbell of this client.
     pub fn notify(&mut self) {
         (self.unrung, self.is_announced) = (None, true);
     }
 }
 
-/// What a server knows of a client's bells.
+/// A server's state of a client's doorbells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ServerDoorbells {
-    /// The client has rung since this end last did.
+    /// The client has notified this end since this end's last doorbell.
     is_wanted: bool,
     /// Something was sent since then.
     has_sent: bool,
@@ -90,12 +90,12 @@ impl ServerDoorbells {
         self.has_sent = true;
     }
 
-    /// The client has rung.
+    /// Notes a doorbell of the client.
     pub fn heard(&mut self) {
         self.is_wanted = true;
     }
 
-    /// Whether to ring now.
+    /// Returns whether to notify now.
     pub fn must_notify(&mut self) -> bool {
         let must_notify = self.is_wanted && self.has_sent;
         if must_notify {
@@ -114,19 +114,19 @@ mod tests {
     /// Where an end is.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     enum At {
-        /// It takes the bells.
+        /// It drains the doorbells.
         Bells,
         /// It polls.
         Poll,
-        /// The server: it answers, and rings if that is wanted.
+        /// The server: it answers, and notifies if that is requested.
         Answer,
-        /// It has found nothing, and is to ring before it sleeps.
+        /// Its poll was unsuccessful, and it must notify before it sleeps.
         Ring,
-        /// It sleeps, until there is a bell.
+        /// It sleeps until a doorbell arrives.
         Asleep,
     }
 
-    /// Two ends, and what is between them.
+    /// Two ends and the socket between them.
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     struct World {
         client: (At, ClientDoorbells),
@@ -138,7 +138,7 @@ mod tests {
         /// Messages that the client will still send, and those that it waits for an answer to.
         left: u8,
         awaited: u8,
-        /// Messages that the server has taken and not answered; so many are a request.
+        /// Messages that the server has received and not answered; this many are a request.
         taken: u8,
         length: u8,
         /// The client never sleeps.
@@ -167,7 +167,7 @@ mod tests {
             let mut next = self.clone();
             let (at, doorbells) = &mut next.client;
             match *at {
-                // Somebody else of its process wakes it, to send more.
+                // Another thread of its process wakes it, to send more.
                 At::Asleep if sends && self.left > 0 => *at = At::Poll,
                 At::Asleep if !self.bells_to_client => return None,
                 At::Asleep => *at = At::Bells,
@@ -186,7 +186,7 @@ mod tests {
                 At::Poll if self.answers > 0 => {
                     next.awaited -= self.length * std::mem::take(&mut next.answers);
                 }
-                // It has what it wanted.
+                // It has received everything.
                 At::Poll if self.awaited == 0 => return None,
                 At::Poll if self.is_restless => {
                     next.bells_to_server |= doorbells.must_notify_awake(|| start + RING_AFTER);
@@ -228,7 +228,7 @@ mod tests {
                     next.answers += 1;
                     doorbells.posted();
                     next.bells_to_client |= doorbells.must_notify();
-                    // It may look at the socket, or not, before it polls again.
+                    // It may or may not read the socket before it polls again.
                     *at = if next.taken >= self.length { At::Answer } else { At::Poll };
                 }
             }
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    /// All that can come of it; those where nobody can do anything are looked at.
+    /// Explores all executions; `stuck` checks the states in which no end can proceed.
     fn explore(first: World, mut stuck: impl FnMut(&World)) -> usize {
         let start = Instant::now();
         let (mut seen, mut left) = (HashSet::from([first.clone()]), vec![first]);

@@ -50,7 +50,7 @@ impl Draft {
         self.bytes
     }
 
-    /// Bytes of the stream in it, but for those that lie in lent memory.
+    /// Bytes of the stream in it, except those in lent memory.
     pub fn taken(&self) -> usize {
         self.taken
     }
@@ -86,7 +86,7 @@ fn copy(parts: &[IoSlice<'_>], at: usize, into: &mut [u8]) -> usize {
     end
 }
 
-/// The part of the credits that only Taken, Room and Bye may use. So many are worth a message.
+/// Returns the part of the credits that only Taken, Room and Bye may use. This many are worth a message.
 pub(super) fn reserve(credits: u16) -> u16 {
     credits.div_ceil(4)
 }
@@ -101,7 +101,7 @@ pub(super) struct FlowControl<B> {
     credits: u16,
     /// Memories that it may read …
     lent: usize,
-    /// … and those that it has let go of since the driver last asked.
+    /// … and those released since the driver last asked.
     let_go: usize,
     // ---- from the peer ----
     /// The next message's number.
@@ -115,12 +115,12 @@ pub(super) struct FlowControl<B> {
     /// … those of them that were consumed.
     owed: u16,
     freed: Vec<B>,
-    /// The number of lent memories that this end has released without having told the peer.
+    /// The number of lent memories that this end has released without telling the peer.
     untold: usize,
-    /// Messages with another link's token, or nobody's.
+    /// Messages with another token.
     strays: u64,
     broken: Option<ProtocolError>,
-    /// The peer's last message has come.
+    /// The peer's last message has arrived.
     has_peer_left: bool,
     is_leaving: bool,
     has_said_bye: bool,
@@ -149,7 +149,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         }
     }
 
-    // ---- what comes ----
+    // ---- receiving ----
 
     /// A message came: it, and those that waited for it, are ready.
     pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), ProtocolError> {
@@ -213,7 +213,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         Ok(())
     }
 
-    /// A message of another kind than this end takes, or one that is consumed at once.
+    /// Handles a message of another kind than this end receives, or one that is consumed at once.
     pub fn take_common(&mut self, buffer: B, body: &Body) -> Result<(), ProtocolError> {
         match body {
             Body::Credits => {}
@@ -224,7 +224,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         Ok(())
     }
 
-    /// A message was consumed, and its buffer can receive another.
+    /// Notes that a message was consumed, and its buffer can receive another.
     pub fn consumed(&mut self, buffer: B, kind: Kind) {
         self.owed += u16::from(kind != Kind::Credits);
         self.freed.push(buffer);
@@ -234,7 +234,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         self.freed.pop()
     }
 
-    /// How many memories the peer has let go of, since this was last asked.
+    /// Returns how many memories the peer has released since the last call.
     pub fn let_go(&mut self) -> usize {
         std::mem::take(&mut self.let_go)
     }
@@ -286,7 +286,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         self.is_leaving = true;
     }
 
-    /// A message has gone, since this end is there, or since so many that nobody counts them.
+    /// Returns whether a message was sent; the number wraps around.
     pub fn has_sent(&self) -> bool {
         self.sequence > 0
     }

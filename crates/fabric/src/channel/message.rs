@@ -2,12 +2,12 @@
 //!
 //! | bytes | what |
 //! | --- | --- |
-//! | 0–7 | the token of the end that it is sent to |
+//! | 0–7 | the token of the receiving end |
 //! | 8 | kind |
-//! | 9 | lent memories let go of since the last message; 0 of a client's |
-//! | 10–11 | credits given back |
+//! | 9 | lent memories released since the last message; 0 from a client |
+//! | 10–11 | credits returned |
 //! | 12–15 | number of the message in its direction, from 0, modulo 2^32 |
-//! | 16– | Data: bytes of the stream; Long, Put: where and how many, 8 bytes each; Taken, Room: a sum of 8 bytes; Ask, Proof: a number of 8 bytes; Lent: address, key, how many, 8 bytes each, and bytes of the stream |
+//! | 16– | Data: bytes of the stream; Long, Put: offset and length, 8 bytes each; Taken, Room: a total of 8 bytes; Ask, Proof: a number of 8 bytes; Lent: address, key, length, 8 bytes each, and bytes of the stream |
 
 use std::ops::Range;
 
@@ -15,13 +15,13 @@ use super::{LentMemory, ProtocolError};
 
 /// Bytes of a message, at most.
 pub const MESSAGE_BYTES: usize = 8192;
-/// Bytes before what it carries.
+/// Bytes before the contents.
 pub const HEADER_BYTES: usize = 16;
 /// Bytes of the stream in a message, at most.
 pub const PAYLOAD_BYTES_MAX: usize = MESSAGE_BYTES - HEADER_BYTES;
 /// Bytes before those of the stream in a message that lends memory.
 pub const LENT_HEADER_BYTES: usize = HEADER_BYTES + 24;
-/// Bytes of the stream in such a message, at most.
+/// Maximum number of bytes of the stream in such a message.
 pub const LENT_BEFORE_MAX: usize = MESSAGE_BYTES - LENT_HEADER_BYTES;
 /// Bytes of a message that carries none of the stream, at most.
 pub const SHORT_BYTES: usize = HEADER_BYTES + 16;
@@ -62,21 +62,21 @@ pub(super) enum Body {
     Data(Range<usize>),
     /// Bytes of the stream lie in staging memory.
     Long { at: u64, bytes: u64 },
-    /// So many staged bytes were consumed.
+    /// The total of staged bytes that were consumed.
     Taken(u64),
     /// Bytes of the stream lie in landing memory.
     Put { at: u64, bytes: u64 },
-    /// So many landed bytes were consumed.
+    /// The total of landed bytes that were consumed.
     Room(u64),
     /// No more than its header.
     Credits,
     /// The last message.
     Bye,
-    /// The client is to send this number back, which nobody knows but who receives at its endpoint.
+    /// The client must return this number, which only the receiver at its endpoint knows.
     Ask(u64),
     /// The number.
     Proof(u64),
-    /// Bytes of the stream: those at `before` in the message, and behind them so many that lie in other memory of the client's.
+    /// Bytes of the stream: those at `before` in the message, followed by those in other memory of the client.
     LentMemory { lent: LentMemory, before: Range<usize> },
 }
 
@@ -97,11 +97,11 @@ impl Body {
     }
 }
 
-/// A message but for the token, which is looked at before.
+/// A message without its token, which is checked before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub credits: u16,
-    /// Memories that were lent to who sends it, and that it does not read any more.
+    /// Memories lent to the sender that it has released.
     pub let_go: u8,
     pub sequence: u32,
     pub body: Body,

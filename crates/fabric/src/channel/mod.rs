@@ -24,17 +24,17 @@
 //! - Each end has given the other *credits*: so many messages may be on their way to it, or be unconsumed. Each message
 //!   gives back those that were earned meanwhile; where many were and nothing goes, a message of its own does (Credits).
 //!
-//! Why nothing gets stuck for want of credits: Data, Long, Lent and Put leave the last quarter of the credits (the *reserve*) to
-//! Taken and Room, which are consumed as they come, whatever the application does. Credits that make up a reserve are told
-//! at once, in a message that needs no credit: of these at most [`CREDITS_MESSAGES_MAX`] are on their way, as each of them
-//! gives back different credits of the same sum. So an end that has no credits left has earned more than a reserve, or its
-//! peer's application does not consume.
+//! Why the link cannot run out of credits for good: Data, Long, Lent and Put leave the last quarter of the credits
+//! (the *reserve*) to Taken and Room, which are consumed on arrival, whatever the application does. Credits that make
+//! up a reserve are returned at once, in a message that needs no credit: at most [`CREDITS_MESSAGES_MAX`] of these
+//! are in flight, because each returns different credits of the same total. So an end without credits has earned more
+//! than a reserve, or its peer's application does not consume.
 //!
-//! Before anything else the server proves that the client receives where it said it does: what comes first it answers by Ask
-//! with a number, which comes back as Proof. Until then it sends nothing else, and neither reads nor writes the client's
-//! memory. A client that has sent something says goodbye after the proof.
+//! First the server verifies that the client receives at the address it named: it answers the first message by Ask
+//! with a number, which must come back as Proof. Until then it sends nothing else, and neither reads nor writes the
+//! client's memory. A client that has sent something leaves only after the proof.
 //!
-//! Nothing that a peer says is taken for true: whatever does not follow from these rules ends the link ([`ProtocolError`]).
+//! Nothing that a peer sends is trusted: any violation of these rules ends the link ([`ProtocolError`]).
 //!
 //! # Driving an end
 //! The driver owns the fabric: it posts receives and reports completions. `B` is its buffer with a message.
@@ -75,11 +75,11 @@ pub use server::{OperationId, Read, ServerEnd};
 /// Version of the messages. Either end refuses any other.
 pub const CHANNEL_VERSION: u64 = 3;
 
-/// So many bytes at once go through memory, if the client has some for it: for fewer, copying them into messages takes
-/// less than the round trip of a read.
+/// From this many bytes on data goes through memory, if the client has some for it: for fewer, copying them into
+/// messages takes less time than the round trip of a read.
 pub const LONG_BYTES_MIN: usize = 16 << 10;
 
-/// A piece of staging or landing memory: long enough that a fabric's bandwidth is reached with a few of them under way.
+/// A chunk of staging or landing memory: long enough to reach a fabric's bandwidth with a few in flight.
 pub const PIECE_BYTES_MAX: usize = 256 << 10;
 
 /// Maximum length of one lent memory: no cache needs more.
@@ -93,7 +93,7 @@ pub const CREDITS_MIN: u16 = 2;
 /// … up to more than any latency takes.
 pub const CREDITS_MAX: u16 = 4096;
 
-/// Messages beyond the credits that an end may be sent at once, to tell it of credits.
+/// Messages beyond the credits that an end may be sent at once to return credits.
 pub const CREDITS_MESSAGES_MAX: u16 = 4;
 
 /// Staging or landing memory, where there is any: less is not worth it …
@@ -104,7 +104,7 @@ pub const RING_BYTES_MAX: u64 = 1 << 30;
 /// The agreed parameters of a link, from the view of one end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// What messages to this end begin with; nobody else can guess it.
+    /// The token with which messages to this end begin: a random number.
     pub own_token: u64,
     /// What messages to the peer begin with.
     pub peer_token: u64,
@@ -120,7 +120,7 @@ pub struct Terms {
 
 impl std::fmt::Debug for Terms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Without the tokens: who knows them can speak for either end.
+        // Without the tokens, which would let their reader impersonate either end.
         let Terms { own_credits, peer_credits, staging_bytes, landing_bytes, .. } = self;
         write!(f, "Terms(credits {own_credits}, {peer_credits}; bytes {staging_bytes}, {landing_bytes})")
     }
@@ -164,7 +164,7 @@ pub fn receives_for(credits: u16) -> usize {
     usize::from(credits) + usize::from(CREDITS_MESSAGES_MAX)
 }
 
-/// How the other end broke the protocol. The link is of no use any more.
+/// A violation of the protocol by the other end. The link is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// Its length is not that of a message of its kind.
@@ -173,7 +173,7 @@ pub enum ProtocolError {
     /// Not a kind of message that this end takes.
     #[error("the other end of the link sent a message of kind {0}, which is not for this end")]
     Kind(u8),
-    /// Lost, repeated, or not begun with.
+    /// Lost, repeated, or not the first.
     #[error("the other end of the link sent message {came} where {expected} was to come")]
     Sequence {
         /// The number it came with.
@@ -187,7 +187,7 @@ pub enum ProtocolError {
     /// More than were spent, or fewer than a message is worth.
     #[error("the other end of the link gave back {0} credits, which cannot be")]
     Credits(u16),
-    /// Not all of it is in the memory, or it has more under way than that.
+    /// The range exceeds the memory, or more is in flight than fits.
     #[error("the other end of the link named {bytes} bytes from {at} on, which its memory cannot have")]
     Range {
         /// Where they are said to begin.
@@ -201,7 +201,7 @@ pub enum ProtocolError {
     /// More than it was lent.
     #[error("the other end of the link let go of {0} memories, and was not lent as many")]
     LetGo(u8),
-    /// It sent another number than it was asked for, or was not asked.
+    /// It returned another number than requested, or was not asked.
     #[error("the other end of the link did not prove that the endpoint it named is its own")]
     Proof,
     /// It had said that it leaves.

@@ -12,9 +12,9 @@ pub(super) struct RingProducer {
     head: usize,
     /// Bytes of all pieces so far …
     filled: u64,
-    /// … and of those given back.
+    /// … and the total of returned bytes.
     emptied: u64,
-    /// Pieces that are not given back: where each begins, and what `filled` was behind it.
+    /// The chunks not returned: the offset of each, and the value of `filled` after it.
     pieces: VecDeque<(usize, u64)>,
 }
 
@@ -23,12 +23,12 @@ impl RingProducer {
         RingProducer { bytes: bytes as usize, head: 0, filled: 0, emptied: 0, pieces: VecDeque::new() }
     }
 
-    /// Bytes of a piece, at most; 0 if there is no ring.
+    /// Maximum bytes of a chunk; 0 without a ring.
     pub fn piece_bytes(&self) -> usize {
         PIECE_BYTES_MAX.min(self.bytes / 4)
     }
 
-    /// Where a piece of so many bytes can begin, if there is room for it.
+    /// Returns where a chunk of so many bytes can begin, if there is room.
     pub fn room(&self, bytes: usize) -> Option<usize> {
         debug_assert!(bytes > 0);
         let Some((tail, _)) = self.pieces.front() else {
@@ -51,7 +51,7 @@ impl RingProducer {
         self.pieces.push_back((at, self.filled));
     }
 
-    /// So many bytes were given back in all.
+    /// Notes the total of returned bytes.
     pub fn give_back(&mut self, total: u64) -> Result<(), ProtocolError> {
         if total < self.emptied || total > self.filled {
             return Err(ProtocolError::Total(total));
@@ -72,7 +72,7 @@ pub(super) struct RingConsumer {
     came: u64,
     /// … those of pieces that were consumed whole …
     consumed: u64,
-    /// … and those that the other end knows of.
+    /// … and the total that the other end knows of.
     told: u64,
 }
 
@@ -81,7 +81,7 @@ impl RingConsumer {
         RingConsumer { bytes, came: 0, consumed: 0, told: 0 }
     }
 
-    /// A piece is said to lie there.
+    /// Notes a chunk announced by the other end.
     pub fn came(&mut self, at: u64, bytes: u64) -> Result<(), ProtocolError> {
         let end = at.checked_add(bytes).filter(|end| *end <= self.bytes);
         let in_flight = self.came - self.told;
@@ -103,7 +103,7 @@ impl RingConsumer {
         (self.consumed > self.told && self.consumed - self.told >= self.bytes / 4).then_some(self.consumed)
     }
 
-    /// It was told.
+    /// Notes the total that was reported.
     pub fn told(&mut self, total: u64) {
         self.told = total;
     }

@@ -75,7 +75,7 @@ impl Entry {
     }
 }
 
-/// A part of a Long that was asked for. They are of the Longs in their order, and are consumed in it.
+/// A part of a Long whose read was started. Parts are in the order of the Longs, and consumed in it.
 #[derive(Debug)]
 struct RangePart<R> {
     bytes: usize,
@@ -93,9 +93,9 @@ struct PendingWrite {
 /// Whether the client has proven that it receives where it said it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProofState {
-    /// Nobody has a reason to ask.
+    /// No proof is needed yet.
     Unwanted,
-    /// It is to be asked …
+    /// A proof must be requested …
     Wanted,
     /// … and was.
     Asked,
@@ -108,7 +108,7 @@ enum ProofState {
 pub struct ServerEnd<B, R> {
     flow: FlowControl<B>,
     proof: ProofState,
-    /// What it proves that by.
+    /// The number of the proof.
     number: u64,
     staging: RingConsumer,
     incoming: VecDeque<(B, Entry)>,
@@ -122,7 +122,7 @@ pub struct ServerEnd<B, R> {
 }
 
 impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
-    /// An end that has sent nothing yet. The terms are sound; nobody can guess the number.
+    /// Returns an end that has sent nothing yet. The terms are valid; the number is random.
     pub fn new(terms: Terms, number: u64) -> ServerEnd<B, R> {
         debug_assert_eq!(terms.check(), Ok(()));
         ServerEnd {
@@ -139,12 +139,12 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         }
     }
 
-    // ---- what comes ----
+    // ---- receiving ----
 
     /// A message came: the first `len` bytes of the buffer.
     ///
     /// # Errors
-    /// The client broke the protocol: the link is of no use any more.
+    /// The client violated the protocol: the link is unusable.
     pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), ProtocolError> {
         self.flow.arrived(buffer, len)?;
         while let Some((buffer, body)) = self.flow.ready.pop_front() {
@@ -184,8 +184,8 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     // ---- the proof ----
 
-    /// The client is asked to prove that it receives where it said it does, unless it was. Before it has, it
-    /// is sent nothing else, and nothing of its memory is read or written.
+    /// Requests the proof that the client receives at the address it named, unless that was done. Before the proof it
+    /// is sent nothing else, and its memory is neither read nor written.
     pub fn want_proof(&mut self) {
         if self.proof == ProofState::Unwanted {
             self.proof = ProofState::Wanted;
@@ -202,13 +202,14 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.proof == ProofState::Given
     }
 
-    /// A buffer whose message was consumed. It, or another, is posted as a receive again before anything is sent, for the
-    /// next message tells the client that it is.
+    /// Returns a buffer whose message was consumed. Post it, or another, as a receive again before sending anything,
+    /// because the next message tells the client that it is posted.
     pub fn freed(&mut self) -> Option<B> {
         self.flow.freed()
     }
 
-    /// What is to be read next into a buffer of `most` bytes, if anything is, and fewer than [`READS_MAX`] parts are held.
+    /// Returns the next read into a buffer of `most` bytes, if there is one and fewer than [`READS_MAX`] parts are
+    /// held.
     pub fn next_read(&self, most: usize) -> Option<Read> {
         if self.parts.len() >= READS_MAX || self.flow.check().is_err() || !self.has_proof() {
             return None;
@@ -222,7 +223,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         })
     }
 
-    /// This [next read](ServerEnd::next_read) is under way, under this ticket.
+    /// Notes that this [next read](ServerEnd::next_read) is in flight, under this ticket.
     ///
     /// # Panics
     /// It was not the next.
@@ -246,10 +247,10 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         OperationId(self.first_part + self.parts.len() as u64)
     }
 
-    /// A read has come to its end: its bytes are at the buffer's start.
+    /// Notes the end of a read: its bytes are at the buffer's start.
     ///
     /// # Panics
-    /// The buffer is shorter than what was read.
+    /// The buffer is shorter than the read.
     pub fn read_ended(&mut self, ticket: OperationId, buffer: R) {
         let index = usize::try_from(ticket.0.wrapping_sub(self.first_part)).ok();
         if let Some(part) = index.and_then(|index| self.parts.get_mut(index)) {
@@ -258,12 +259,12 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         }
     }
 
-    /// Parts that were asked for and are under way.
+    /// Returns the number of reads in flight.
     pub fn reads_under_way(&self) -> usize {
         self.parts.iter().filter(|part| part.buffer.is_none()).count()
     }
 
-    /// No part is under way or held.
+    /// Returns whether no part is in flight or held.
     pub fn is_off_memory(&self) -> bool {
         self.parts.is_empty() && self.puts_in_flight() == 0
     }
@@ -297,12 +298,12 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         }
     }
 
-    /// Something has come that is not consumed, though it may have to be read first.
+    /// Returns whether unconsumed bytes have arrived, even if they must be read first.
     pub fn has_incoming(&self) -> bool {
         !self.incoming.is_empty()
     }
 
-    /// The first `len` bytes of what is [incoming](ServerEnd::incoming) were taken; a buffer of which nothing is left.
+    /// Consumes the first `len` bytes of [incoming](ServerEnd::incoming); returns a buffer that is used up.
     pub fn consume(&mut self, len: usize) -> Option<R> {
         let (_, entry) = self.incoming.front_mut()?;
         let mut spent = None;
@@ -348,7 +349,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         spent
     }
 
-    /// The client's last message has come: behind what is incoming nothing comes.
+    /// Returns whether the client's last message has arrived: nothing follows what is incoming.
     pub fn has_peer_left(&self) -> bool {
         self.flow.has_peer_left()
     }
@@ -361,7 +362,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         if waiting == 0 || is_over || self.flow.stream_credits() <= self.puts.len() {
             return SendMode::Later;
         }
-        // Behind what is being written no message can go yet, but more can be written.
+        // While a write is in flight no message may follow it, but more can be written.
         let is_long = waiting >= LONG_BYTES_MIN && self.landing.piece_bytes() > 0;
         if !is_long && self.puts.is_empty() {
             return SendMode::Data;
@@ -373,7 +374,8 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         }
     }
 
-    /// A message with as many bytes of `parts` as it holds; none unless [`ServerEnd::next`] says [`SendMode::Data`].
+    /// Builds a message with as many bytes of `parts` as it holds; `None` unless [`ServerEnd::next`] returns
+    /// [`SendMode::Data`].
     pub fn data(&self, parts: &[IoSlice<'_>], message: &mut [u8]) -> Option<Draft> {
         (self.puts.is_empty() && self.has_proof()).then(|| self.flow.data(parts, message)).flatten()
     }
@@ -394,7 +396,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         OperationId(self.first_put + self.puts.len() as u64)
     }
 
-    /// They were written; a [short](ServerEnd::short) message tells the client, when those before were.
+    /// Notes the end of a write; a [short](ServerEnd::short) message tells the client when those before have ended.
     pub fn put_ended(&mut self, ticket: OperationId) {
         let index = usize::try_from(ticket.0.wrapping_sub(self.first_put)).ok();
         if let Some(put) = index.and_then(|index| self.puts.get_mut(index)) {
@@ -407,7 +409,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.puts.iter().filter(|put| !put.is_written).count()
     }
 
-    /// A message without bytes of the stream, if there is something to tell.
+    /// Builds a message without bytes of the stream, if there is something to report.
     pub fn short(&self, message: &mut [u8; SHORT_BYTES]) -> Option<Draft> {
         match self.proof {
             ProofState::Given => {}
@@ -424,7 +426,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.flow.short(message, self.staging.due().map(Body::Taken), stream, self.has_unsent())
     }
 
-    /// Returns whether bytes were consumed that the client was not told of.
+    /// Returns whether bytes were consumed that the client does not know of.
     pub fn has_unsent(&self) -> bool {
         !self.puts.is_empty()
     }
@@ -443,7 +445,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         }
     }
 
-    /// Nothing more is to be sent: the last message says so.
+    /// Ends the stream: the last message says so.
     pub fn leave(&mut self) {
         self.flow.leave();
     }

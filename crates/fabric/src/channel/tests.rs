@@ -1,4 +1,4 @@
-//! The two ends, joined by a fabric that completes what it likes when it likes.
+//! The two ends, joined by a simulated fabric that completes operations in any order.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -54,7 +54,7 @@ impl Stream {
         Stream { whole: (0..len).map(|at| (at * 7 + at / 251) as u8).collect(), sent: 0, received: 0 }
     }
 
-    /// The whole of it, and what of that is to be sent next.
+    /// Returns the whole stream, and the range to send next.
     fn next(&self, most: usize) -> (Rc<[u8]>, Range<usize>) {
         let end = self.whole.len().min(self.sent.saturating_add(most));
         (Rc::clone(&self.whole), self.sent..end)
@@ -72,14 +72,14 @@ impl Stream {
 
 struct World {
     random: SplitMix64,
-    /// Of so many tries to send something one is refused.
+    /// One attempt to send in this many is refused.
     refuses_one_in: usize,
     client: Client,
     server: Server,
     to_client: Wire,
     to_server: Wire,
     staging: Vec<u8>,
-    /// Lent memories that the server has not let go of, with what they have.
+    /// Lent memories that the server has not released, with their contents.
     lent: VecDeque<(LentMemory, Vec<u8>)>,
     landing: Vec<u8>,
     reads: Vec<(OperationId, Read)>,
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// What is to be read: it is there as long as the server has not let go of it.
+    /// Returns the memory to read; it exists until the server has released it.
     fn memory(&self, read: &Read) -> Vec<u8> {
         let (memory, at) = match read.key {
             None => (&self.staging, read.at),
@@ -195,7 +195,7 @@ impl World {
         memory[at as usize..][..read.bytes].to_vec()
     }
 
-    /// Lends what is to be sent next, behind some bytes. False if it cannot be.
+    /// Lends the next bytes, after some others. False if that is not possible.
     fn client_lends(&mut self, most: usize) -> bool {
         let (whole, range) = self.up.next(most);
         if self.client.next(1) != SendMode::Data || range.len() < 2 {
@@ -476,7 +476,7 @@ proptest! {
     }
 }
 
-/// A message but for its token: kind, memories let go of, credits, how far off its number is, numbers, length.
+/// A message without its token: kind, released memories, credits, offset of its number, numbers, length.
 type Crafted = (u8, u8, u16, u32, [u64; 3], usize);
 
 fn any_message() -> impl Strategy<Value = Crafted> {
@@ -509,7 +509,7 @@ fn feed(
         if let Err(ProtocolError::Sequence { expected: number, .. }) = result
             && broken.is_none()
         {
-            // Only where it stands was to be found out.
+            // Only its position matters here.
             expected = number;
         }
         if let Some(before) = broken {
@@ -542,7 +542,7 @@ fn message(kind: u8, credits: u16, sequence: u32, numbers: &[u64]) -> (Vec<u8>, 
     (message, len)
 }
 
-/// Returns the result of the last of these messages at a server's end and at a client's.
+/// Returns the results of the last of these messages at a server's end and at a client's.
 fn ends_of(messages: &[(u8, u16, u32, &[u64])]) -> [Result<(), ProtocolError>; 2] {
     let (mut server, mut client) = (Server::new(PLAIN, NUMBER), Client::new(PLAIN));
     let mut ends = [Ok(()); 2];
@@ -766,7 +766,7 @@ fn the_server_does_nothing_before_the_client_has_proven_where_it_receives() {
     assert!(!server.lacks_proof());
     assert_eq!(server.next_read(PIECE_BYTES_MAX), Some(Read { key: None, at: 0, bytes: 20_000 }));
     assert!(server.short(&mut short).is_some(), "it says goodbye, too");
-    // Asked twice, proven wrongly, or unasked.
+    // Requested twice, proven wrongly, or not requested.
     assert_eq!(client.arrived(ask.clone(), ask.len()), Err(ProtocolError::Sequence { came: 0, expected: 1 }));
     let (mut client, mut server) = new();
     client.arrived(ask.clone(), ask.len()).expect("as it should be");

@@ -1,10 +1,10 @@
-//! Which memory is registered where: bounded, what was lent longest ago ends first. It registers nothing itself.
+//! The LRU list of registrations: bounded; the least recently lent ends first. It registers nothing itself.
 
 use std::collections::{HashMap, HashSet};
 
-/// What is registered with a domain.
+/// A registration with a domain.
 pub(super) trait Ends {
-    /// Ends it. Whether the provider has let go of the memory.
+    /// Ends it. Returns whether the provider has released the memory.
     fn end(self) -> bool;
 }
 
@@ -33,11 +33,11 @@ pub(super) struct LruList<R> {
     entries: HashMap<RegistrationKey, Entry<R>>,
     count_max: usize,
     bytes_max: usize,
-    /// Of all entries, and of those that are being made.
+    /// All entries, including those being made.
     count: usize,
     bytes: usize,
     clock: u64,
-    /// Memory that a provider has not let go of.
+    /// Memory that a provider has not released.
     stuck: HashSet<u64>,
 }
 
@@ -83,7 +83,7 @@ impl<R: Ends> LruList<R> {
         true
     }
 
-    /// The one that was to be made was not.
+    /// Notes that a registration failed.
     pub(super) fn cancel(&mut self, bytes: usize) {
         (self.count, self.bytes) = (self.count - 1, self.bytes - bytes);
     }
@@ -104,7 +104,8 @@ impl<R: Ends> LruList<R> {
         !idle.is_empty()
     }
 
-    /// Ends those of some memory. False if it must stay as it is for good: a provider has not let go of it.
+    /// Ends all registrations of some memory. False if a provider has not released it, so that it must never be
+    /// freed.
     pub(super) fn end_all_of(&mut self, memory: u64) -> bool {
         let its: Vec<RegistrationKey> =
             self.entries.keys().filter(|of| of.memory == memory).copied().collect();
@@ -112,7 +113,7 @@ impl<R: Ends> LruList<R> {
         !self.stuck.remove(&memory)
     }
 
-    /// Leaves all as they are: they are another process'.
+    /// Abandons all entries: they belong to another process.
     pub(super) fn leave_all(&mut self) {
         self.entries.drain().for_each(|(_, entry)| std::mem::forget(entry));
         self.stuck.clear();
@@ -137,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// What is registered at this moment.
+    /// The current registrations.
     type Registered = Rc<RefCell<Vec<RegistrationKey>>>;
 
     struct Registration {

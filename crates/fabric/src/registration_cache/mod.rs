@@ -22,7 +22,7 @@ use crate::domain::{Access, Domain};
 use crate::error::Error;
 use crate::memory::{Buffer, Registration, RemoteMemory};
 
-/// What is registered of callers' memory, bounded.
+/// The bounded registrations of callers' memory.
 #[derive(Clone)]
 pub struct RegistrationCache(Arc<Mutex<CacheState>>);
 
@@ -39,7 +39,7 @@ impl Ends for Registration {
 }
 
 impl RegistrationCache {
-    /// At most so many, of so many bytes together.
+    /// Returns a cache of at most `count` registrations, of `bytes` bytes together.
     pub fn new(count: usize, bytes: usize) -> RegistrationCache {
         let lru = LruList::new(count, bytes);
         RegistrationCache(Arc::new(Mutex::new(CacheState { lru, process: Process::current() })))
@@ -54,7 +54,7 @@ impl RegistrationCache {
         lock(&self.0)
     }
 
-    /// What is to be known of the registration of this memory: the one that there is, or a new one.
+    /// Calls `use_it` with the registration of this memory: the existing one, or a new one.
     fn lend<T>(
         &self,
         of: RegistrationKey,
@@ -122,14 +122,14 @@ struct RegisteredMemoryInner {
     number: u64,
     memory: Vec<u8>,
     registrations: RegistrationCache,
-    /// With which domain it is registered for who has it …
+    /// The domain with which it is registered for its borrower …
     lent: usize,
     /// … and that is peers, which read it.
     is_shown: bool,
 }
 
-/// Memory that peers read: nobody writes it before they do not read it any more, which is for its owner to know. Dropped, it
-/// is not registered any more; what peers read then fails.
+/// Memory that peers read. Its owner must not write it while peers may still read it. On drop the registration ends;
+/// reads by peers then fail.
 pub struct ReadableMemory {
     own: Box<RegisteredMemoryInner>,
     remote: RemoteMemory,
@@ -153,7 +153,7 @@ impl RegisteredMemory {
     /// For an operation, registered with this domain.
     ///
     /// # Errors
-    /// It cannot be registered, or others take all the room that there is for that.
+    /// It cannot be registered, or others use up the limit.
     pub fn lend(mut self, domain: &Arc<Domain>) -> Result<Buffer, (RegisteredMemory, Error)> {
         match self.0.lend(domain, false, Registration::descriptor) {
             Ok(descriptor) => {
@@ -164,8 +164,8 @@ impl RegisteredMemory {
         }
     }
 
-    /// For peers of any port of this domain that are told where it is: they may read all of it as long as it stays
-    /// registered, which may be after this, and write none of it.
+    /// Exposes the memory to peers of any endpoint of this domain that know its address: they may read all of it, but
+    /// not write it, as long as it stays registered, possibly beyond the life of this value.
     ///
     /// # Errors
     /// As for [`RegisteredMemory::lend`]; or the provider binds memory to one endpoint each, or would let peers write it
