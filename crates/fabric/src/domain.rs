@@ -58,9 +58,9 @@ impl Domain {
         let library = provider.info.library();
         let _kept = SavedHandlers::new();
         let info = provider.info.as_ptr();
-        // SAFETY: the description lives, and is only read.
+        // SAFETY: the provider owns the description, which has all attribute structures, and outlives this function.
         let fabric_attr = unsafe { (*info).fabric_attr };
-        // SAFETY: as above.
+        // SAFETY: as for `fabric_attr`: a field of the same description.
         let domain_attr = unsafe { (*info).domain_attr };
         let mut made = std::ptr::null_mut();
         // SAFETY: the attributes are those of a description that lives, to which libfabric writes nothing that matters.
@@ -72,7 +72,7 @@ impl Domain {
         // SAFETY: libfabric has just opened it, so nothing else closes it.
         let fabric =
             unsafe { Object::new(made) }.ok_or_else(|| failed("open the fabric", -sys::FI_ENOSYS))?;
-        // SAFETY: the object lives, and begins so.
+        // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
         let table = unsafe { (*fabric.as_ptr()).ops };
         let open =
             operation!(table, FiOpsFabric::domain).ok_or_else(|| failed("open a domain", -sys::FI_ENOSYS))?;
@@ -86,7 +86,7 @@ impl Domain {
         let domain = unsafe { Object::new(made) }.ok_or_else(|| failed("open a domain", -sys::FI_ENOSYS))?;
         // SAFETY: a part of the description, which lives.
         let memory_modes = unsafe { (*domain_attr).mr_mode };
-        // SAFETY: as above.
+        // SAFETY: as for `domain_attr` itself: a structure of the provider's description.
         let key_bytes = unsafe { (*domain_attr).mr_key_size };
         let (provider, caches) = (provider.clone(), CacheRegistry::default());
         Ok(Arc::new(Domain { domain, fabric, provider, memory_modes, key_bytes, caches, library }))
@@ -114,7 +114,7 @@ impl Domain {
     }
 
     pub(crate) fn table(&self) -> *const sys::FiOpsDomain {
-        // SAFETY: the object lives, and begins so.
+        // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
         unsafe { (*self.domain.as_ptr()).ops }
     }
 
@@ -123,7 +123,7 @@ impl Domain {
     }
 
     pub(crate) fn fabric_table(&self) -> *const sys::FiOpsFabric {
-        // SAFETY: the object lives, and begins so.
+        // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
         unsafe { (*self.fabric.as_ptr()).ops }
     }
 
@@ -168,7 +168,7 @@ impl Domain {
         bytes: usize,
         access: Access,
     ) -> Result<Object<sys::FidMr>, Error> {
-        // SAFETY: the object lives, and begins so.
+        // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
         let table = unsafe { (*self.domain.as_ptr()).mr };
         let missing = || self.failure("register memory", -sys::FI_ENOSYS as isize);
         let register = operation!(table, FiOpsMr::reg).ok_or_else(missing)?;

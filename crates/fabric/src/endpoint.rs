@@ -187,14 +187,14 @@ impl Endpoint {
             unsafe { Object::<sys::FidEp>::new(made) }.ok_or_else(|| missing("open an endpoint"))?;
         // SAFETY: both are of the same domain, and the endpoint is closed before the address vector.
         let bound = unsafe { endpoint.bind(addresses.fid(), 0) };
-        // SAFETY: as above.
+        // SAFETY: both are of the same domain, and the endpoint is closed before the queue.
         let bound_queue = unsafe { endpoint.bind(queue.fid(), sys::FI_SEND | sys::FI_RECV) };
         for result in [bound, bound_queue] {
             if result != 0 {
                 return Err(failed("bind an endpoint", result));
             }
         }
-        // SAFETY: the command takes nothing.
+        // SAFETY: FI_ENABLE has no argument.
         let enable = || unsafe { endpoint.control(sys::FI_ENABLE, std::ptr::null_mut()) };
         let making = stale::making();
         let mut result = enable();
@@ -263,7 +263,7 @@ impl Endpoint {
         // SAFETY: both are of the same domain, and the registration ends before the endpoint is closed.
         let mut result = unsafe { object.bind(endpoint.fid(), 0) };
         if result == 0 {
-            // SAFETY: the command takes nothing.
+            // SAFETY: FI_ENABLE has no argument.
             result = unsafe { object.control(sys::FI_ENABLE, std::ptr::null_mut()) };
         }
         if result != 0 {
@@ -298,7 +298,7 @@ impl Endpoint {
             return Err(Error::Size("an endpoint's name is an address of its provider's kind"));
         }
         let what = "learn a peer's name";
-        // SAFETY: the object lives, and begins so.
+        // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
         let table = unsafe { (*self.addresses.as_ptr()).ops };
         let missing = || self.domain.failure(what, -sys::FI_ENOSYS as isize);
         let insert = operation!(table, FiOpsAv::insert).ok_or_else(missing)?;
@@ -332,7 +332,7 @@ impl Endpoint {
         slot.address = None;
         slot.generation = slot.generation.wrapping_add(1);
         self.free_peers.push(peer.index);
-        // SAFETY: the object lives, and begins so.
+        // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
         let table = unsafe { (*self.addresses.as_ptr()).ops };
         if let Some(remove) = operation!(table, FiOpsAv::remove) {
             // SAFETY: the vector lives, and gave this address.
@@ -701,11 +701,11 @@ impl fmt::Debug for Endpoint {
 
 impl EndpointCalls {
     fn of(endpoint: &Object<sys::FidEp>, queue: &Object<sys::FidCq>) -> Option<EndpointCalls> {
-        // SAFETY: the object lives, and begins so.
+        // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
         let messages = unsafe { (*endpoint.as_ptr()).msg };
-        // SAFETY: as above.
+        // SAFETY: as for `msg`: a field of the same open endpoint.
         let memory = unsafe { (*endpoint.as_ptr()).rma };
-        // SAFETY: as above.
+        // SAFETY: the queue is open, and libfabric has filled in its structure.
         let completions = unsafe { (*queue.as_ptr()).ops };
         Some(EndpointCalls {
             receive: operation!(messages, FiOpsMsg::recv)?,

@@ -94,7 +94,7 @@ pub(crate) fn reads_alone(domain: &Domain, endpoint: &Object<sys::FidEp>) -> boo
     if domain.provider().name != "efa" {
         return true;
     }
-    // SAFETY: the object lives, and begins so.
+    // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
     let table = unsafe { (*endpoint.as_ptr()).ops };
     let Some(get) = operation!(table, FiOpsEp::getopt) else { return false };
     let mut is_emulated = 1u8;
@@ -122,7 +122,7 @@ pub(crate) fn is_of_kind(own: &[u8], other: &[u8]) -> bool {
 
 pub(crate) fn name_of(domain: &Arc<Domain>, endpoint: &Object<sys::FidEp>) -> Result<Vec<u8>, Error> {
     let what = "tell an endpoint's name";
-    // SAFETY: the object lives, and begins so.
+    // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
     let table = unsafe { (*endpoint.as_ptr()).cm };
     let missing = || domain.failure(what, -sys::FI_ENOSYS as isize);
     let get_name = operation!(table, FiOpsCm::getname).ok_or_else(missing)?;

@@ -108,13 +108,13 @@ fn described(fake: FakeProvider) -> *mut FiInfo {
     };
     // SAFETY: numbers, and addresses of nothing: zeros are a value, as of all that follow.
     let mut info: FiInfo = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: numbers and addresses, for which zeros are valid.
     let mut domain: sys::FiDomainAttr = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: numbers and addresses, for which zeros are valid.
     let mut endpoint: sys::FiEpAttr = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: numbers and addresses, for which zeros are valid.
     let mut transmit: sys::FiTxAttr = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: numbers and addresses, for which zeros are valid.
     let receive: sys::FiRxAttr = unsafe { std::mem::zeroed() };
     domain.name = name("fake0");
     domain.mr_mode = fake.memory_modes;
@@ -144,13 +144,13 @@ unsafe extern "C" fn get_info(
     if !hints.is_null() {
         // SAFETY: hints are descriptions with all their parts.
         let domain = unsafe { (*hints).domain_attr };
-        // SAFETY: as above.
+        // SAFETY: a structure of the hints, which live through the call.
         let allowed = unsafe { (*domain).mr_mode };
         if fake.memory_modes & !allowed != 0 {
             return -sys::FI_ENODATA;
         }
     }
-    // SAFETY: the caller says where.
+    // SAFETY: the caller of fi_getinfo passes a place for the list.
     unsafe { *into = described(fake) };
     0
 }
@@ -158,19 +158,19 @@ unsafe extern "C" fn get_info(
 unsafe extern "C" fn free_info(info: *mut FiInfo) {
     // SAFETY: it came from `described`, and is freed once.
     let info = unsafe { Box::from_raw(info) };
-    // SAFETY: as above, with its parts.
+    // SAFETY: `described` took the structure from a box, and the caller frees a description once.
     let domain = unsafe { Box::from_raw(info.domain_attr) };
-    // SAFETY: as above.
+    // SAFETY: as for `domain_attr`: from a box of `described`.
     let fabric = unsafe { Box::from_raw(info.fabric_attr) };
     for name in [domain.name, fabric.name, fabric.prov_name] {
-        // SAFETY: as above.
+        // SAFETY: `described` took the text from a CString.
         drop(unsafe { CString::from_raw(name) });
     }
-    // SAFETY: as above.
+    // SAFETY: as for `domain_attr`: from a box of `described`.
     drop(unsafe { Box::from_raw(info.ep_attr) });
-    // SAFETY: as above.
+    // SAFETY: as for `domain_attr`: from a box of `described`.
     drop(unsafe { Box::from_raw(info.tx_attr) });
-    // SAFETY: as above.
+    // SAFETY: as for `domain_attr`: from a box of `described`.
     drop(unsafe { Box::from_raw(info.rx_attr) });
 }
 
@@ -213,7 +213,7 @@ unsafe fn name_of<T>(fid: *mut Fid) -> String {
 }
 
 unsafe extern "C" fn close<T>(fid: *mut Fid) -> c_int {
-    // SAFETY: the table is that of objects of this type.
+    // SAFETY: this table is only in objects of type T.
     let name = unsafe { name_of::<T>(fid) };
     let result = note("close", &name);
     if result == 0 {
@@ -328,7 +328,7 @@ unsafe extern "C" fn register(
 }
 
 unsafe extern "C" fn bind_memory(fid: *mut Fid, to: *mut Fid, _: u64) -> c_int {
-    // SAFETY: the table is that of memory.
+    // SAFETY: this table is only in objects of type `FidMr`.
     let name = unsafe { name_of::<FidMr>(fid) };
     // SAFETY: memory is bound to endpoints only.
     let endpoint = unsafe { name_of::<FidEp>(to) };
@@ -337,12 +337,12 @@ unsafe extern "C" fn bind_memory(fid: *mut Fid, to: *mut Fid, _: u64) -> c_int {
 
 unsafe extern "C" fn enable_memory(fid: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
     assert_eq!(command, sys::FI_ENABLE);
-    // SAFETY: the table is that of memory.
+    // SAFETY: this table is only in objects of type `FidMr`.
     let name = unsafe { name_of::<FidMr>(fid) };
     let number: u64 = name.trim_start_matches("memory").parse().expect("a number");
     let result = note("enable", name);
     if result == 0 {
-        // SAFETY: as above, and nothing else uses it meanwhile.
+        // SAFETY: an object of type `FidMr`; the caller does not use it concurrently.
         unsafe { (*fid.cast::<FidMr>()).key = 1000 + number };
     }
     result
@@ -394,7 +394,7 @@ unsafe extern "C" fn bind_endpoint(_: *mut Fid, _: *mut Fid, _: u64) -> c_int {
 }
 
 unsafe extern "C" fn enable_endpoint(fid: *mut Fid, _: c_int, _: *mut c_void) -> c_int {
-    // SAFETY: the table is that of endpoints.
+    // SAFETY: this table is only in objects of type `FidEp`.
     lock_memory(unsafe { name_of::<FidEp>(fid) }, FAKE.get().endpoint_bytes)
 }
 
@@ -408,15 +408,15 @@ unsafe extern "C" fn get_option(
     const FI_ENOPROTOOPT: c_int = 92;
     let Some(answer) = FAKE.get().emulates_reads else { return -FI_ENOPROTOOPT };
     assert_eq!(option, sys::FI_OPT_EFA_EMULATED_READ);
-    // SAFETY: the caller says where, and how much room there is.
+    // SAFETY: the caller passes a place for the value and its length.
     unsafe { *into.cast::<bool>() = answer };
-    // SAFETY: as above.
+    // SAFETY: the place of the length.
     unsafe { *len = 1 };
     0
 }
 
 unsafe extern "C" fn get_name(_: *mut Fid, _: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: the caller says where.
+    // SAFETY: the caller passes a place for the length.
     unsafe { *len = 4 };
     0
 }

@@ -51,15 +51,15 @@ impl Library {
         let object = unsafe { Object::open(Some(&file), RTLD_NOW | RTLD_LOCAL) }.map_err(told)?;
         // SAFETY: the type is that of the header.
         let version = unsafe { object.get::<sys::FiVersion>(b"fi_version\0") }.map_err(told)?;
-        // SAFETY: as for all in this function.
+        // SAFETY: libfabric's headers declare the function of this name with this type.
         let get_info = unsafe { object.get::<sys::FiGetInfo>(b"fi_getinfo\0") }.map_err(told)?;
-        // SAFETY: as for all in this function.
+        // SAFETY: libfabric's headers declare the function of this name with this type.
         let free_info = unsafe { object.get::<sys::FiFreeInfo>(b"fi_freeinfo\0") }.map_err(told)?;
-        // SAFETY: as for all in this function.
+        // SAFETY: libfabric's headers declare the function of this name with this type.
         let dup_info = unsafe { object.get::<sys::FiDupInfo>(b"fi_dupinfo\0") }.map_err(told)?;
-        // SAFETY: as for all in this function.
+        // SAFETY: libfabric's headers declare the function of this name with this type.
         let open_fabric = unsafe { object.get::<sys::FiFabric>(b"fi_fabric\0") }.map_err(told)?;
-        // SAFETY: as for all in this function.
+        // SAFETY: libfabric's headers declare the function of this name with this type.
         let str_error = unsafe { object.get::<sys::FiStrError>(b"fi_strerror\0") }.map_err(told)?;
         // SAFETY: it takes nothing and cannot fail.
         let number = unsafe { version() };

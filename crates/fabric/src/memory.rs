@@ -125,7 +125,7 @@ impl Registration {
     /// Returns the descriptor with which local operations name this registration.
     pub(crate) fn descriptor(&self) -> *mut std::ffi::c_void {
         match &self.held {
-            // SAFETY: the object lives.
+            // SAFETY: the object is open while this value owns it.
             Ownership::OwnedPages(Some(object)) => unsafe { (*object.as_ptr()).mem_desc },
             // Where memory is bound, that of local operations is not registered.
             Ownership::OwnedPages(None) | Ownership::None | Ownership::BoundRegistration(_) => {
@@ -175,7 +175,7 @@ impl Domain {
 
 /// Returns the key of registered and enabled memory.
 fn key_of(object: &Object<sys::FidMr>, domain: &Domain) -> Result<u64, Error> {
-    // SAFETY: the object lives.
+    // SAFETY: the object is open while this value owns it.
     let key = unsafe { (*object.as_ptr()).key };
     if key == sys::FI_KEY_NOTAVAIL {
         return Err(Error::Unfit { provider: domain.provider().to_string(), why: LONG_KEYS });
@@ -418,7 +418,7 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for reading.
+        // SAFETY: as in `deref`; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) }
     }
 }
@@ -427,9 +427,9 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         match &mut self.home {
             BufferOrigin::Pool(pool, index) => pool.free().push(*index),
-            // SAFETY: dropped once, here.
+            // SAFETY: `drop` runs once, and nothing uses the buffer afterwards.
             BufferOrigin::OwnedPages(own) => unsafe { ManuallyDrop::drop(own) },
-            // SAFETY: as above.
+            // SAFETY: as for owned pages: dropped only here.
             BufferOrigin::Lent(own) => unsafe { ManuallyDrop::drop(own) },
             BufferOrigin::Part(of) => of.give_back(self.base, self.bytes),
         }

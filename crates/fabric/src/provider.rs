@@ -137,12 +137,12 @@ impl Info {
     /// megabytes.
     pub fn sized(&self, library: &'static Library, operations: usize) -> Result<Info, Error> {
         let copy = Info::copy(library, self.as_ptr())?;
-        // SAFETY: just made with all its parts, and ours alone.
+        // SAFETY: libfabric has just allocated it, and nothing else refers to it.
         let info = unsafe { &mut *copy.as_ptr() };
-        // SAFETY: copies have all their parts.
+        // SAFETY: a description of fi_allocinfo, fi_dupinfo or fi_getinfo has all attribute structures, each allocated separately.
         let transmit = unsafe { &mut *info.tx_attr };
         transmit.size = transmit.size.min(operations);
-        // SAFETY: as above.
+        // SAFETY: as for `tx_attr`: a separate structure of the same description.
         let receive = unsafe { &mut *info.rx_attr };
         receive.size = receive.size.min(operations);
         Ok(copy)
@@ -181,22 +181,22 @@ impl Library {
     pub(crate) fn hints(&'static self) -> Result<Info, Error> {
         let hints = Info::copy(self, std::ptr::null())?;
         let info = hints.as_ptr();
-        // SAFETY: just made with all its parts, and ours alone.
+        // SAFETY: libfabric has just allocated it, and nothing else refers to it.
         let info = unsafe { &mut *info };
         info.caps = CAPABILITIES;
         info.mode = MODES;
-        // SAFETY: copies have all their parts.
+        // SAFETY: a description of fi_allocinfo, fi_dupinfo or fi_getinfo has all attribute structures, each allocated separately.
         let endpoint = unsafe { &mut *info.ep_attr };
         endpoint.kind = sys::FI_EP_RDM;
-        // SAFETY: as for the endpoint.
+        // SAFETY: as for `ep_attr`: a separate structure of the same description.
         let domain = unsafe { &mut *info.domain_attr };
         domain.mr_mode = MEMORY_MODES;
         domain.threading = sys::FI_THREAD_SAFE;
         domain.resource_mgmt = sys::FI_RM_ENABLED;
-        // SAFETY: as for the endpoint.
+        // SAFETY: as for `ep_attr`: a separate structure of the same description.
         let transmit = unsafe { &mut *info.tx_attr };
         transmit.msg_order = sys::FI_ORDER_SAS;
-        // SAFETY: as for the endpoint.
+        // SAFETY: as for `ep_attr`: a separate structure of the same description.
         let receive = unsafe { &mut *info.rx_attr };
         receive.msg_order = sys::FI_ORDER_SAS;
         Ok(hints)
@@ -394,15 +394,15 @@ impl Description {
     pub(crate) fn of(info: &Info) -> Description {
         // SAFETY: it lives, and is not changed.
         let info = unsafe { &*info.as_ptr() };
-        // SAFETY: copies have all their parts.
+        // SAFETY: a description of fi_allocinfo, fi_dupinfo or fi_getinfo has all attribute structures, each allocated separately.
         let endpoint = unsafe { &*info.ep_attr };
-        // SAFETY: as for the endpoint.
+        // SAFETY: as for `ep_attr`: a separate structure of the same description.
         let domain = unsafe { &*info.domain_attr };
-        // SAFETY: as for the endpoint.
+        // SAFETY: as for `ep_attr`: a separate structure of the same description.
         let fabric = unsafe { &*info.fabric_attr };
-        // SAFETY: as for the endpoint.
+        // SAFETY: as for `ep_attr`: a separate structure of the same description.
         let transmit = unsafe { &*info.tx_attr };
-        // SAFETY: as for the endpoint.
+        // SAFETY: as for `ep_attr`: a separate structure of the same description.
         let receive = unsafe { &*info.rx_attr };
         Description {
             name: text(fabric.prov_name),

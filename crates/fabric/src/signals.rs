@@ -65,7 +65,7 @@ mod tests {
         let before = current(signal).expect("a signal").sa_sigaction;
         let kept = SavedHandlers::new();
         let handler = another as extern "C" fn(c_int) as libc::sighandler_t;
-        // SAFETY: the handler does nothing.
+        // SAFETY: the handler is a function of the type that signal(2) requires, and does nothing.
         unsafe { libc::signal(signal, handler) };
         let (begin, begun) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel();
@@ -91,7 +91,7 @@ mod tests {
         let before = current(signal).expect("a signal").sa_sigaction;
         let kept = SavedHandlers::new();
         let handler = nothing as extern "C" fn(c_int) as libc::sighandler_t;
-        // SAFETY: the handler does nothing.
+        // SAFETY: the handler is a function of the type that signal(2) requires, and does nothing.
         unsafe { libc::signal(signal, handler) };
         assert_eq!(current(signal).expect("a signal").sa_sigaction, handler);
         drop(kept);

@@ -54,7 +54,7 @@ impl RegistrationCache {
         lock(&self.0)
     }
 
-    /// Calls `use_it` with the registration of this memory: the existing one, or a new one.
+    /// Returns the result of `known` for the registration of this memory: the existing one, or a new one.
     fn lend<T>(
         &self,
         of: RegistrationKey,
