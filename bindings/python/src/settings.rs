@@ -26,10 +26,10 @@ pub struct Settings {
 pub struct Serde {
     /// The caller's object.
     pub object: Py<PyAny>,
-    way: Way,
+    serializer: Serializer,
 }
 
-enum Way {
+enum Serializer {
     /// As they are.
     None,
     /// `fabcache.serde.PickleSerde`: bytes and text are dealt with here.
@@ -40,16 +40,18 @@ enum Way {
 
 impl Serde {
     fn copy(&self, py: Python<'_>) -> Serde {
-        let way = match &self.way {
-            Way::None => Way::None,
-            Way::Pickle { serialize, deserialize } => {
-                Way::Pickle { serialize: serialize.clone_ref(py), deserialize: deserialize.clone_ref(py) }
-            }
-            Way::Custom { serialize, deserialize } => {
-                Way::Custom { serialize: serialize.clone_ref(py), deserialize: deserialize.clone_ref(py) }
-            }
+        let serializer = match &self.serializer {
+            Serializer::None => Serializer::None,
+            Serializer::Pickle { serialize, deserialize } => Serializer::Pickle {
+                serialize: serialize.clone_ref(py),
+                deserialize: deserialize.clone_ref(py),
+            },
+            Serializer::Custom { serialize, deserialize } => Serializer::Custom {
+                serialize: serialize.clone_ref(py),
+                deserialize: deserialize.clone_ref(py),
+            },
         };
-        Serde { object: self.object.clone_ref(py), way }
+        Serde { object: self.object.clone_ref(py), serializer }
     }
 
     /// By an object with `serialize` and `deserialize`.
@@ -60,14 +62,14 @@ impl Serde {
         };
         let serialize = || PyResult::Ok(object.getattr("serialize")?.unbind());
         let deserialize = || PyResult::Ok(object.getattr("deserialize")?.unbind());
-        let way = if is_ours("LegacyWrappingSerde")? && object.getattr("_does_nothing")?.is_truthy()? {
-            Way::None
+        let serializer = if is_ours("LegacyWrappingSerde")? && object.getattr("_does_nothing")?.is_truthy()? {
+            Serializer::None
         } else if is_ours("PickleSerde")? {
-            Way::Pickle { serialize: serialize()?, deserialize: deserialize()? }
+            Serializer::Pickle { serialize: serialize()?, deserialize: deserialize()? }
         } else {
-            Way::Custom { serialize: serialize()?, deserialize: deserialize()? }
+            Serializer::Custom { serialize: serialize()?, deserialize: deserialize()? }
         };
-        Ok(Serde { object: object.clone().unbind(), way })
+        Ok(Serde { object: object.clone().unbind(), serializer })
     }
 
     fn serialize<'py>(
@@ -76,9 +78,9 @@ impl Serde {
         value: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyAny>, Flags<'py>)> {
         let py = value.py();
-        let function = match &self.way {
-            Way::None => return Ok((value.clone(), Flags::Known(0))),
-            Way::Pickle { serialize, .. } => {
+        let function = match &self.serializer {
+            Serializer::None => return Ok((value.clone(), Flags::Known(0))),
+            Serializer::Pickle { serialize, .. } => {
                 if value.is_exact_instance_of::<PyBytes>() {
                     return Ok((value.clone(), Flags::Known(0)));
                 }
@@ -88,7 +90,7 @@ impl Serde {
                 }
                 serialize
             }
-            Way::Custom { serialize, .. } => serialize,
+            Serializer::Custom { serialize, .. } => serialize,
         };
         let (data, flags): (Bound<'py, PyAny>, Bound<'py, PyAny>) =
             function.bind(py).call1((key, value))?.extract()?;
@@ -103,9 +105,9 @@ impl Serde {
         flags: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = key.py();
-        let function = match &self.way {
-            Way::None => return Ok(PyBytes::new(py, data).into_any()),
-            Way::Pickle { deserialize, .. } => {
+        let function = match &self.serializer {
+            Serializer::None => return Ok(PyBytes::new(py, data).into_any()),
+            Serializer::Pickle { deserialize, .. } => {
                 if flags == 0 {
                     return Ok(PyBytes::new(py, data).into_any());
                 }
@@ -116,7 +118,7 @@ impl Serde {
                 }
                 deserialize
             }
-            Way::Custom { deserialize, .. } => deserialize,
+            Serializer::Custom { deserialize, .. } => deserialize,
         };
         function.bind(py).call1((key, PyBytes::new(py, data), flags))
     }

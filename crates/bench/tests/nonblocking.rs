@@ -6,7 +6,7 @@ use common::{Running, run};
 use fabcache_bench::blocks::{self, Blocks};
 use fabcache_bench::dummy::{Dummy, Listen, Settings};
 use fabcache_bench::items::Items;
-use fabcache_bench::nonblocking::calls::{Api, Calls, Drain, How, Wanted};
+use fabcache_bench::nonblocking::calls::{Api, CallKind, Calls, Drain, ItemToCall};
 use fabcache_bench::nonblocking::{self, Keys, NonBlocking};
 use fabcache_bench::target::{Target, Url};
 use fabcache_client::{Protocol, Ttl};
@@ -57,9 +57,9 @@ fn a_wrong_value_ends_the_run() {
     items.value(7, 100, &mut value);
     value[99] ^= 1;
     client.set(&key, &value, Ttl::NEVER).expect("stored");
-    let wanted = [Wanted { number: 7, value_bytes: 100 }];
+    let wanted = [ItemToCall { number: 7, value_bytes: 100 }];
     for api in [Api::Issued, Api::Buffered] {
-        let how = How { sets: false, api, drain: Drain::Wait };
+        let how = CallKind { sets: false, api, drain: Drain::Wait };
         let mut calls = Calls::new(client.clone(), &items, true, 4);
         for wrong in [calls.windows(how, &wanted), calls.blocking(false, &wanted)] {
             let error = wrong.expect_err("the last byte is another").to_string();
@@ -68,8 +68,8 @@ fn a_wrong_value_ends_the_run() {
         let mut careless = Calls::new(client.clone(), &items, false, 4);
         assert_eq!(careless.windows(how, &wanted).expect("length and number are right").operations, 1);
     }
-    let absent = [Wanted { number: 8, value_bytes: 100 }];
-    let how = How { sets: false, api: Api::Issued, drain: Drain::Test };
+    let absent = [ItemToCall { number: 8, value_bytes: 100 }];
+    let how = CallKind { sets: false, api: Api::Issued, drain: Drain::Test };
     let pass = Calls::new(client, &items, true, 4).windows(how, &absent).expect("a miss is no error");
     assert_eq!((pass.misses, pass.bytes, pass.verified), (1, 0, 0));
 }

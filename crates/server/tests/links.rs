@@ -295,7 +295,8 @@ fn a_server_that_may_not_pin_memory_says_so_and_serves_on() {
         limited.args("-l 127.0.0.1 -p -1 -t 1".split(' '));
         let server = start_command(command(limited, &format!("-m {}", items >> 20)));
         let log = server.log();
-        let why = log.lines().find(|line| line.contains("there is no fabric")).expect("it says so");
+        let why =
+            log.lines().find(|line| line.contains("cannot start the fabric listener")).expect("it says so");
         for told in [limit, &items.to_string(), "ulimit -l", "LimitMEMLOCK="] {
             assert!(why.contains(told), "{told}: {why}");
         }

@@ -13,13 +13,13 @@ use proptest::prelude::*;
 
 /// What is known of an item: when it expires (0 for never) and for how long it was to live.
 #[derive(Clone, Copy, Debug)]
-struct MetadataCache {
+struct ExpectedItem {
     expiry: u32,
     ttl: u32,
     bytes: u64,
 }
 
-impl MetadataCache {
+impl ExpectedItem {
     fn is_expired(&self, now: u32) -> bool {
         self.expiry != 0 && self.expiry <= now
     }
@@ -34,7 +34,7 @@ impl MetadataCache {
 struct World {
     handle: Handle,
     clock: SetClock,
-    known: HashMap<u32, MetadataCache>,
+    known: HashMap<u32, ExpectedItem>,
 }
 
 fn key(i: u32) -> Vec<u8> {
@@ -58,7 +58,7 @@ impl World {
     fn set(&mut self, i: u32, ttl: u32, len: usize) {
         let expiry = self.expiry(ttl);
         set_with(&self.handle, &key(i), &pattern(i, len), 0, expiry).expect("memory is free");
-        self.known.insert(i, MetadataCache { expiry: expiry.second(), ttl, bytes: len as u64 });
+        self.known.insert(i, ExpectedItem { expiry: expiry.second(), ttl, bytes: len as u64 });
     }
 
     fn touch(&mut self, i: u32, ttl: u32) {
@@ -67,7 +67,7 @@ impl World {
         let expiry = self.expiry(ttl);
         let write = fabcache_store::Write { expiry, same_item: true, ..plain(NewValue::Same) };
         self.handle.mutate(&key(i), |_| (Change::Write(write), ())).expect("memory is free");
-        self.known.insert(i, MetadataCache { expiry: expiry.second(), ttl, ..known });
+        self.known.insert(i, ExpectedItem { expiry: expiry.second(), ttl, ..known });
     }
 
     fn delete(&mut self, i: u32) {
@@ -89,7 +89,7 @@ impl World {
     fn check(&self) {
         let now = self.now();
         let usage = self.handle.store().usage();
-        let sum = |of: &dyn Fn(&MetadataCache) -> bool| {
+        let sum = |of: &dyn Fn(&ExpectedItem) -> bool| {
             let of = self.known.values().filter(|known| of(known));
             of.fold((0, 0), |(items, bytes), known| (items + 1, bytes + known.bytes))
         };

@@ -48,7 +48,7 @@ fn op(keys: u16, len_max: usize) -> impl Strategy<Value = Op> {
 }
 
 #[derive(Clone, Debug)]
-struct MetadataCache {
+struct ExpectedItem {
     value: Vec<u8>,
     flags: u32,
     expiry: u32,
@@ -58,7 +58,7 @@ struct MetadataCache {
 struct Model {
     handle: Handle,
     clock: SetClock,
-    known: HashMap<u16, MetadataCache>,
+    known: HashMap<u16, ExpectedItem>,
     flush_at: Option<u32>,
     seed: u64,
     /// Memory was full at some time: what the map knows the store may have forgotten.
@@ -87,12 +87,12 @@ impl Model {
     }
 
     /// Returns the item that the map holds for the key.
-    fn valid(&self, key: u16) -> Option<&MetadataCache> {
+    fn valid(&self, key: u16) -> Option<&ExpectedItem> {
         self.known.get(&key).filter(|known| known.expiry == 0 || known.expiry > self.now())
     }
 
     /// Brings the map to what the store has been seen to know, and says whether the key is there.
-    fn look(&mut self, key: u16) -> Option<MetadataCache> {
+    fn look(&mut self, key: u16) -> Option<ExpectedItem> {
         let found = get(&self.handle, &name(key));
         let valid = self.valid(key).cloned();
         match (&found, &valid) {
@@ -125,7 +125,7 @@ impl Model {
                 let (value, expiry) = (self.next_value(len), self.expiry(ttl));
                 match set_with(&self.handle, &name(key), &value, flags, expiry) {
                     Ok(cas) => drop(
-                        self.known.insert(key, MetadataCache { value, flags, expiry: expiry.second(), cas }),
+                        self.known.insert(key, ExpectedItem { value, flags, expiry: expiry.second(), cas }),
                     ),
                     Err(_) => self.refused(),
                 }
@@ -173,7 +173,7 @@ impl Model {
             Ok((added, written)) => {
                 assert_eq!(added, !there);
                 if added {
-                    self.known.insert(key, MetadataCache { value, flags: 0, expiry: 0, cas: written.cas });
+                    self.known.insert(key, ExpectedItem { value, flags: 0, expiry: 0, cas: written.cas });
                 }
             }
             Err(_) => self.refused(),
@@ -193,7 +193,7 @@ impl Model {
         match done {
             Ok((Some(true), written)) => {
                 assert!(right);
-                self.known.insert(key, MetadataCache { value, flags: 0, expiry: 0, cas: written.cas });
+                self.known.insert(key, ExpectedItem { value, flags: 0, expiry: 0, cas: written.cas });
             }
             Ok((Some(false), _)) => assert!(!right),
             Ok((None, _)) => assert!(self.may_forget),
@@ -226,7 +226,7 @@ impl Model {
         let write = plain(NewValue::Is(Value::CompletedUpload(&uploaded)));
         match self.handle.mutate(&name(key), |_| (Change::Write(write), ())) {
             Ok((_, written)) => {
-                drop(self.known.insert(key, MetadataCache { value, flags: 0, expiry: 0, cas: written.cas }))
+                drop(self.known.insert(key, ExpectedItem { value, flags: 0, expiry: 0, cas: written.cas }))
             }
             Err(_) => self.refused(),
         }
@@ -258,7 +258,7 @@ impl Model {
         match done {
             Ok((true, written)) => {
                 let value = if after { [known.value, part].concat() } else { [part, known.value].concat() };
-                self.known.insert(key, MetadataCache { value, cas: written.cas, ..known });
+                self.known.insert(key, ExpectedItem { value, cas: written.cas, ..known });
             }
             Ok((false, _)) => assert!(self.may_forget),
             Err(_) => self.refused(),
@@ -285,7 +285,7 @@ impl Model {
             Ok((touched, _)) => {
                 assert!(touched == there.is_some() || self.may_forget);
                 if let (true, Some(known)) = (touched, there) {
-                    self.known.insert(key, MetadataCache { expiry: expiry.second(), ..known });
+                    self.known.insert(key, ExpectedItem { expiry: expiry.second(), ..known });
                 }
             }
             Err(_) => self.refused(),

@@ -57,12 +57,12 @@ const CHECK: &str = "soft-RoCE itself";
 const CHECK_SECONDS_MAX: u32 = 100;
 
 /// Where the two ends of a test are, each a device: FABCACHE_SERVER_INTERFACE, FABCACHE_CLIENT_INTERFACE.
-const WAYS: &[Way] = &[
-    Way { name: "looped", server: "rxe0", client: "rxe0", crosses: false },
-    Way { name: "crossing", server: "rxe0", client: "rxe1", crosses: true },
+const WAYS: &[Arrangement] = &[
+    Arrangement { name: "looped", server: "rxe0", client: "rxe0", crosses: false },
+    Arrangement { name: "crossing", server: "rxe0", client: "rxe1", crosses: true },
 ];
 
-struct Way {
+struct Arrangement {
     name: &'static str,
     server: &'static str,
     client: &'static str,
@@ -176,7 +176,7 @@ impl<'a> Session<'a> {
     /// The names of those that failed.
     fn run_in_machine(&self, programs: &[Program]) -> Result<Vec<String>> {
         let mut steps = Vec::new();
-        for Way { name, server, client, crosses } in WAYS {
+        for Arrangement { name, server, client, crosses } in WAYS {
             let way = *name;
             let check =
                 format!("exec timeout -k 5 {CHECK_SECONDS_MAX} bash /steps/check.sh {server} {client}");

@@ -17,7 +17,7 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// Where what is found goes.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+struct Outputs<'a> {
     value_length: Out<'a, usize>,
     flags: Out<'a, u32>,
     error: Out<'a, memcached_return_t>,
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn memcached_get(
 ) -> *mut c_char {
     guarded(null_mut(), || {
         arguments!(key: bytes(key, key_length));
-        get(ptr, None, key, Wanted { value_length, flags, error })
+        get(ptr, None, key, Outputs { value_length, flags, error })
     })
 }
 
@@ -54,11 +54,11 @@ pub unsafe extern "C" fn memcached_get_by_key(
     guarded(null_mut(), || {
         arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
         let group = Some(group).filter(|group| !group.is_empty());
-        get(ptr, group, key, Wanted { value_length, flags, error })
+        get(ptr, group, key, Outputs { value_length, flags, error })
     })
 }
 
-fn get(ptr: Option<&memcached_st>, group: Option<&[u8]>, key: &[u8], wanted: Wanted<'_>) -> *mut c_char {
+fn get(ptr: Option<&memcached_st>, group: Option<&[u8]>, key: &[u8], wanted: Outputs<'_>) -> *mut c_char {
     let Some(memc) = ptr else {
         put(wanted.error, MEMCACHED_INVALID_ARGUMENTS);
         return null_mut();
@@ -84,7 +84,7 @@ fn try_get(
     memc: &memcached_st,
     group: Option<&[u8]>,
     key: &[u8],
-    wanted: Wanted<'_>,
+    wanted: Outputs<'_>,
 ) -> Result<*mut c_char, memcached_return_t> {
     let inner = memc.begin()?;
     memc.check_key(inner, key)?;
@@ -126,7 +126,7 @@ fn take(
     value: &[u8],
     flags: u32,
     cas: u64,
-    wanted: Wanted<'_>,
+    wanted: Outputs<'_>,
 ) -> Result<*mut c_char, memcached_return_t> {
     let result = &memc.result;
     // Programs that look for the CAS of what they got look for it here.
@@ -144,7 +144,7 @@ fn take(
 }
 
 /// Nothing was found: the caller's function may have a value, which is stored then.
-fn not_found(memc: &memcached_st, key: &[u8], wanted: Wanted<'_>) -> *mut c_char {
+fn not_found(memc: &memcached_st, key: &[u8], wanted: Outputs<'_>) -> *mut c_char {
     let miss = || {
         put(wanted.value_length, 0);
         put(wanted.flags, 0);

@@ -10,7 +10,7 @@ use crate::experiment::{Experiment, Rounds};
 use crate::fill::fill;
 use crate::items::Items;
 use crate::limits::Limits;
-use crate::nonblocking::calls::{Api, Calls, Drain, How, Wanted};
+use crate::nonblocking::calls::{Api, CallKind, Calls, Drain, ItemToCall};
 use crate::nonblocking::{both, misses};
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
@@ -154,9 +154,9 @@ impl Cut {
         self.block_bytes.min(self.pair_bytes - before) as usize
     }
 
-    fn wanted(&self) -> impl Iterator<Item = Wanted> {
+    fn wanted(&self) -> impl Iterator<Item = ItemToCall> {
         let cut = *self;
-        (0..cut.blocks()).map(move |number| Wanted { number, value_bytes: cut.bytes_of(number) })
+        (0..cut.blocks()).map(move |number| ItemToCall { number, value_bytes: cut.bytes_of(number) })
     }
 
     /// So many blocks in flight, wished for `window`.
@@ -206,7 +206,7 @@ impl Experiment for Blocks {
         // The same number of blocks as will be written, so that no round touches memory for the first time.
         fill(&client, &self.items, 0..cut.blocks(), |number| cut.bytes_of(number))?;
         let window = cut.window(self.window);
-        let how = How { sets: case.operation == "iset", api: Api::Issued, drain: Drain::Wait };
+        let how = CallKind { sets: case.operation == "iset", api: Api::Issued, drain: Drain::Wait };
         let calls = Calls::new(client.clone(), &self.items, self.verify, window);
         Ok(Box::new(Passes { target, client, items: &self.items, calls, cut, how, window }))
     }
@@ -219,14 +219,14 @@ struct Passes<'e> {
     items: &'e Items,
     calls: Calls<'e>,
     cut: Cut,
-    how: How,
+    how: CallKind,
     window: usize,
 }
 
 impl Rounds for Passes<'_> {
     fn round(&mut self, number: u32) -> Result<Sample> {
         let Passes { client, items, calls, cut, how, .. } = self;
-        let wanted: Vec<Wanted> = cut.wanted().collect();
+        let wanted: Vec<ItemToCall> = cut.wanted().collect();
         let mut rates = [0.0; 2];
         let before = || if how.sets { delete(client, items, cut.blocks()) } else { Ok(()) };
         let (_, sample) = both(number, self.target, before, |waits| {

@@ -68,7 +68,7 @@ impl PathClient {
     pub fn rates(&mut self, bytes: usize, window: usize, plan: &Plan) -> Result<Vec<Figure>> {
         let mut all = vec![What::Get];
         let is_registered = self.name == REGISTERED;
-        all.extend((plan.chooses && window > 1 && !is_registered).then_some(What::MultigetOutcome));
+        all.extend((plan.chooses && window > 1 && !is_registered).then_some(What::Multiget));
         all.extend(self.has_sets().then_some(What::Set));
         let mut figures = Vec::new();
         for what in all {
@@ -229,7 +229,7 @@ struct Load {
 impl Load {
     /// Calls for a round, at most of so many keys; of those that `key_of` says.
     fn rate(self, client: &Client, round: Duration, key_of: impl Fn(u64) -> u64, most: u64) -> Result<Rate> {
-        if self.what == What::MultigetOutcome {
+        if self.what == What::Multiget {
             self.together(client, round, key_of, most)
         } else {
             self.one_by_one(client, round, key_of, most)

@@ -25,8 +25,9 @@ pub enum What {
     /// A GET.
     #[default]
     Get,
-    /// A GET of one of many keys that are asked for in one call.
-    MultigetOutcome,
+    /// A GET of one of the keys of a multiget.
+    #[serde(rename = "many")]
+    Multiget,
     /// A SET.
     Set,
 }
@@ -291,7 +292,7 @@ impl Results {
             "\nthousands a second with so many under way; %: of raw reads with as many under way (goals: {LOCATED} \
              {located:.0}, {BY_KEY} {by_key:.0})"
         );
-        if self.figures.iter().any(|figure| figure.what == What::MultigetOutcome) {
+        if self.figures.iter().any(|figure| figure.what == What::Multiget) {
             text.push_str("many: keys a second, so many in each call\n");
         }
         let ways = self.ways();
@@ -301,7 +302,7 @@ impl Results {
         }
         text.push('\n');
         let reads = [LOCATED, REGISTERED, BY_KEY, AUTO, AUTO_BY_KEY];
-        for (what, name) in [(What::Get, "GET"), (What::MultigetOutcome, "many"), (What::Set, "SET")] {
+        for (what, name) in [(What::Get, "GET"), (What::Multiget, "many"), (What::Set, "SET")] {
             for bytes in self.sizes(true) {
                 for window in self.all_windows() {
                     if !self.figures.iter().any(|f| (f.what, f.bytes, f.window) == (what, bytes, window)) {
@@ -415,7 +416,7 @@ mod tests {
             (BY_KEY, What::Get, 50e3),
             (REQUEST, What::Get, 70e3),
             (REQUEST, What::Set, 60e3),
-            (AUTO, What::MultigetOutcome, 75e3),
+            (AUTO, What::Multiget, 75e3),
         ] {
             add(way, what, 64, 8, 0, 0.0, per_s);
         }

@@ -30,7 +30,7 @@ pub enum Drain {
 
 /// What is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct How {
+pub struct CallKind {
     /// Whether values are stored. Otherwise they are asked for.
     pub sets: bool,
     /// Which calls.
@@ -41,7 +41,7 @@ pub struct How {
 
 /// An item, and how long its value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ItemToCall {
     /// Its number.
     pub number: u64,
     /// Bytes of its value.
@@ -116,7 +116,7 @@ impl<'e> Calls<'e> {
     ///
     /// # Errors
     /// A call fails, or an answer is wrong.
-    pub fn blocking(&mut self, sets: bool, wanted: &[Wanted]) -> Result<Pass> {
+    pub fn blocking(&mut self, sets: bool, wanted: &[ItemToCall]) -> Result<Pass> {
         let mut pass = Pass::default();
         let slot = &mut self.slots[0];
         for one in wanted {
@@ -142,7 +142,7 @@ impl<'e> Calls<'e> {
     ///
     /// # Errors
     /// A call fails, or an answer is wrong.
-    pub fn windows(&mut self, how: How, wanted: &[Wanted]) -> Result<Pass> {
+    pub fn windows(&mut self, how: CallKind, wanted: &[ItemToCall]) -> Result<Pass> {
         let mut pass = Pass::default();
         for window in wanted.chunks(self.slots.len()) {
             for (slot, one) in self.slots.iter_mut().zip(window) {
@@ -164,7 +164,7 @@ impl<'e> Calls<'e> {
     }
 }
 
-fn test(slots: &mut [Slot], pending: &mut Vec<usize>, how: How) {
+fn test(slots: &mut [Slot], pending: &mut Vec<usize>, how: CallKind) {
     pending.clear();
     pending.extend(0..slots.len());
     while !pending.is_empty() {
@@ -185,7 +185,7 @@ fn test(slots: &mut [Slot], pending: &mut Vec<usize>, how: How) {
 }
 
 impl Slot {
-    fn make_ready(&mut self, items: &Items, wanted: Wanted, sets: bool) {
+    fn make_ready(&mut self, items: &Items, wanted: ItemToCall, sets: bool) {
         items.key(wanted.number, &mut self.key);
         // What an answer leaves there cannot be taken for the next one's.
         self.value.clear();
@@ -194,7 +194,7 @@ impl Slot {
         }
     }
 
-    fn ask(&mut self, how: How) {
+    fn ask(&mut self, how: CallKind) {
         let Slot { request, key, value, .. } = self;
         self.begun = Instant::now();
         match (how.sets, how.api) {
@@ -206,7 +206,7 @@ impl Slot {
     }
 
     /// Waits, unless it is over.
-    fn end(&mut self, how: How) {
+    fn end(&mut self, how: CallKind) {
         let CompletedRequest { key, value, result } = self.request.wait();
         self.taken = self.begun.elapsed();
         self.result = result;
@@ -222,12 +222,12 @@ impl Slot {
     fn judge(
         &mut self,
         items: &Items,
-        wanted: Wanted,
+        wanted: ItemToCall,
         sets: bool,
         verify: bool,
         pass: &mut Pass,
     ) -> Result<()> {
-        let Wanted { number, value_bytes } = wanted;
+        let ItemToCall { number, value_bytes } = wanted;
         // A faulty client may return anything.
         let mut key = Vec::new();
         items.key(number, &mut key);

@@ -18,7 +18,7 @@ use crate::random::Random;
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
 use crate::zipf::Zipf;
-use calls::{Api, Calls, Drain, How, Pass, Wanted};
+use calls::{Api, CallKind, Calls, Drain, ItemToCall, Pass};
 
 /// OHB's window.
 const WINDOW: usize = 32;
@@ -209,8 +209,11 @@ impl Experiment for NonBlocking {
         );
         let text = |name: &str| case.parameters.get(name).map(ToString::to_string).unwrap_or_default();
         let (api, operation) = case.operation.split_at(1);
-        let how =
-            How { sets: operation == "set", api: Api::of_name(api)?, drain: Drain::of_name(&text("drain"))? };
+        let how = CallKind {
+            sets: operation == "set",
+            api: Api::of_name(api)?,
+            drain: Drain::of_name(&text("drain"))?,
+        };
         let client = target.client()?;
         let item_bytes = value_bytes.saturating_add(self.items.key_bytes());
         let stored = Limits::or_default(&client).items_of(item_bytes, self.sizes.len(), self.keys_max);
@@ -237,7 +240,7 @@ impl Experiment for NonBlocking {
 struct Windows<'e> {
     target: &'e Target,
     calls: Calls<'e>,
-    how: How,
+    how: CallKind,
     count: u64,
     window: usize,
     value_bytes: usize,
@@ -258,8 +261,8 @@ impl Windows<'_> {
 impl Rounds for Windows<'_> {
     fn round(&mut self, number: u32) -> Result<Sample> {
         let value_bytes = self.value_bytes;
-        let wanted: Vec<Wanted> =
-            (0..self.count).map(|_| Wanted { number: self.number(), value_bytes }).collect();
+        let wanted: Vec<ItemToCall> =
+            (0..self.count).map(|_| ItemToCall { number: self.number(), value_bytes }).collect();
         let Windows { calls, how, .. } = self;
         // Connections, and caches of the processor.
         let some = &wanted[..wanted.len().min(self.window)];

@@ -5,7 +5,7 @@ use fabcache_client::Request;
 use serde::Serialize;
 
 use super::floors::{self, Floors};
-use super::servers::{Servers, Way, check, is_value, resident_bytes};
+use super::servers::{PathClient, Servers, check, is_value, resident_bytes};
 use super::timing::{Percentiles, clock_ns, percentiles, rate};
 use super::{HOT_KEYS, Plan};
 use crate::random::Random;
@@ -97,7 +97,7 @@ fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
     let against = servers.against()?;
     let len = servers.value_bytes;
     let clock_ns = clock_ns();
-    let timed = |way: &Way, over: u64, seed: usize| {
+    let timed = |way: &PathClient, over: u64, seed: usize| {
         let mut random = Random::new(seed as u64);
         percentiles(
             plan.round,
@@ -141,7 +141,7 @@ fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
 }
 
 /// Reads every item until the server counts no more reads of it.
-fn read_all(shared: &Way, len: usize) -> Result<()> {
+fn read_all(shared: &PathClient, len: usize) -> Result<()> {
     let mut keys = Keys::new(shared.items, 0);
     for _ in 0..TOLD_READS_MAX {
         for from in (0..shared.items).step_by(BATCH) {
@@ -153,7 +153,7 @@ fn read_all(shared: &Way, len: usize) -> Result<()> {
 }
 
 /// CPU time of the server for a read of any of the items.
-fn server_cpu_ns(servers: &Servers, shared: &Way, seed: usize, plan: &Plan) -> Result<f64> {
+fn server_cpu_ns(servers: &Servers, shared: &PathClient, seed: usize, plan: &Plan) -> Result<f64> {
     let mut keys = Keys::new(shared.items, seed);
     let mut reads = 0;
     let before = servers.ours.server.cpu_time()?;
@@ -168,7 +168,7 @@ fn server_cpu_ns(servers: &Servers, shared: &Way, seed: usize, plan: &Plan) -> R
     Ok(cpu.as_nanos() as f64 / reads as f64)
 }
 
-fn rates(shared: &Way, against: Option<&Way>, len: usize, plan: &Plan) -> Result<Rates> {
+fn rates(shared: &PathClient, against: Option<&PathClient>, len: usize, plan: &Plan) -> Result<Rates> {
     let mut found = [const { Vec::new() }; 5];
     let mut window: Vec<Request> = (0..WINDOW).map(|_| shared.client.request()).collect();
     for round in 0..plan.rounds {
@@ -195,7 +195,7 @@ fn rates(shared: &Way, against: Option<&Way>, len: usize, plan: &Plan) -> Result
     })
 }
 
-fn get_many(way: &Way, keys: &Keys, len: usize) -> Result<()> {
+fn get_many(way: &PathClient, keys: &Keys, len: usize) -> Result<()> {
     for (numbers, keys) in keys.0.chunks(KEYS_AT_ONCE).zip(keys.1.chunks(KEYS_AT_ONCE)) {
         let many = way.client.get_many(keys)?;
         for (item, (number, _)) in many.items.iter().zip(numbers) {
@@ -205,7 +205,7 @@ fn get_many(way: &Way, keys: &Keys, len: usize) -> Result<()> {
     Ok(())
 }
 
-fn get_each(way: &Way, keys: &Keys, len: usize) -> Result<()> {
+fn get_each(way: &PathClient, keys: &Keys, len: usize) -> Result<()> {
     for (numbers, keys) in keys.0.chunks(KEYS_AT_ONCE).zip(keys.1.chunks(KEYS_AT_ONCE)) {
         let mut right = 0;
         let failed = way.client.get_each(keys, |at, found| {

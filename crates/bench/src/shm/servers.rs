@@ -42,7 +42,7 @@ pub struct Servers {
 
 /// A client, and the way it takes.
 #[derive(Debug)]
-pub struct Way {
+pub struct PathClient {
     /// Its name in tables.
     pub name: String,
     /// The client.
@@ -124,29 +124,29 @@ impl Servers {
     ///
     /// # Errors
     /// The server shares none.
-    pub fn shared(&self) -> Result<Way> {
+    pub fn shared(&self) -> Result<PathClient> {
         let client = self.ours.client(SharedMemory::Required)?;
-        Ok(Way { name: "shared memory".into(), client, items: self.items })
+        Ok(PathClient { name: "shared memory".into(), client, items: self.items })
     }
 
     /// To the same server over its Unix socket.
     ///
     /// # Errors
     /// It cannot be reached.
-    pub fn socket(&self) -> Result<Way> {
+    pub fn socket(&self) -> Result<PathClient> {
         let client = self.ours.client(SharedMemory::Never)?;
-        Ok(Way { name: "Unix socket".into(), client, items: self.items })
+        Ok(PathClient { name: "Unix socket".into(), client, items: self.items })
     }
 
     /// To the other server over its Unix socket, if there is one.
     ///
     /// # Errors
     /// It cannot be reached.
-    pub fn against(&self) -> Result<Option<Way>> {
+    pub fn against(&self) -> Result<Option<PathClient>> {
         let way = self.against.as_ref().map(|against| {
             let client = against.client(SharedMemory::Never)?;
             let items = self.items.min(ITEMS_OVER_SOCKET_MAX);
-            Ok(Way { name: against.name.clone(), client, items })
+            Ok(PathClient { name: against.name.clone(), client, items })
         });
         way.transpose()
     }

@@ -5,7 +5,7 @@ use fabcache_client::{Request, Ttl};
 use serde::Serialize;
 
 use super::floors::{cache_line_round_trip_ns, store_set_ns};
-use super::servers::{Servers, Way, check, value};
+use super::servers::{PathClient, Servers, check, value};
 use super::timing::{Percentiles, clock_ns, percentiles, rate};
 use super::{CLIENT_CPU, HOT_KEYS, Plan, SERVER_CPU};
 use crate::server::Candidate;
@@ -154,7 +154,7 @@ fn hot_keys() -> impl FnMut() -> (u64, [u8; KEY_BYTES]) {
     }
 }
 
-fn set(way: &Way, clock_ns: f64, plan: &Plan) -> Result<Percentiles> {
+fn set(way: &PathClient, clock_ns: f64, plan: &Plan) -> Result<Percentiles> {
     let mut next = hot_keys();
     let prepare = || {
         let (number, key) = next();
@@ -169,7 +169,7 @@ fn set(way: &Way, clock_ns: f64, plan: &Plan) -> Result<Percentiles> {
     )
 }
 
-fn get_and_touch(way: &Way, clock_ns: f64, plan: &Plan) -> Result<Percentiles> {
+fn get_and_touch(way: &PathClient, clock_ns: f64, plan: &Plan) -> Result<Percentiles> {
     percentiles(
         plan.round,
         clock_ns,
@@ -200,7 +200,7 @@ fn bset(request: &mut Request, key: &[u8; KEY_BYTES], value: &[u8], _: (Vec<u8>,
 }
 
 /// SETs a second with `requests` in flight.
-fn window(way: &Way, requests: usize, plan: &Plan, store: Store) -> Result<f64> {
+fn window(way: &PathClient, requests: usize, plan: &Plan, store: Store) -> Result<f64> {
     let mut objects: Vec<Request> = (0..requests).map(|_| way.client.request()).collect();
     let mut next = hot_keys();
     let mut batch: Vec<([u8; KEY_BYTES], Vec<u8>)> = Vec::new();

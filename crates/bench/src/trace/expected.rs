@@ -20,7 +20,7 @@ const COUNTED_BYTES_MAX: usize = 19;
 
 /// What is known of an object.
 #[derive(Clone, Copy, Debug)]
-pub struct MetadataCache {
+pub struct KnownObject {
     content: Content,
     key_bytes: u8,
     /// How often it was stored.
@@ -49,7 +49,7 @@ enum Content {
 /// What is expected of all objects.
 #[derive(Debug)]
 pub struct Expected {
-    known: HashMap<u64, MetadataCache>,
+    known: HashMap<u64, KnownObject>,
     items: Items,
     salt: u64,
     /// Whether every byte is compared.
@@ -71,13 +71,13 @@ impl Expected {
     }
 
     /// What is known of an object. A key has the length that it had first.
-    pub fn object(&mut self, object: u64, key_bytes: u8) -> &mut MetadataCache {
+    pub fn object(&mut self, object: u64, key_bytes: u8) -> &mut KnownObject {
         let nothing =
-            MetadataCache { content: Content::Nothing, key_bytes, version: 0, value_bytes: 0, ttl_s: 0 };
+            KnownObject { content: Content::Nothing, key_bytes, version: 0, value_bytes: 0, ttl_s: 0 };
         self.known.entry(object).or_insert(nothing)
     }
 
-    fn get(&self, object: u64) -> Option<&MetadataCache> {
+    fn get(&self, object: u64) -> Option<&KnownObject> {
         self.known.get(&object)
     }
 

@@ -267,7 +267,7 @@ fn steps() -> impl Strategy<Value = Vec<(Call, u8, usize, Then)>> {
 
 /// A request and its expected result.
 #[derive(Debug)]
-struct ExpectedAnswer {
+struct ExpectedResult {
     request: Request,
     expected: Expected,
     /// The value of the buffer that it has.
@@ -282,7 +282,7 @@ enum Expected {
 }
 
 /// Returns whether the request did what was expected; otherwise it has failed.
-fn is_done(ExpectedAnswer { mut request, expected, lent }: ExpectedAnswer) -> bool {
+fn is_done(ExpectedResult { mut request, expected, lent }: ExpectedResult) -> bool {
     let completed = request.wait();
     let buffer = request.take_buffer();
     assert!(buffer.as_deref() == lent.as_deref(), "it comes back as it was");
@@ -315,7 +315,7 @@ proptest! {
             form, lens, answers_left: answers_len, gathers, lends, ..Model::new()
         });
         let mut items: HashMap<String, Vec<u8>> = HashMap::new();
-        let mut kept: Vec<ExpectedAnswer> = Vec::new();
+        let mut kept: Vec<ExpectedResult> = Vec::new();
         let mut has_failed = false;
         for (i, (call, key, len, then)) in steps.into_iter().enumerate() {
             let (key, value) = (format!("key{key}"), vec![i as u8; len]);
@@ -343,12 +343,12 @@ proptest! {
             };
             match then {
                 Then::Drop => drop(request),
-                Then::Wait => has_failed |= !is_done(ExpectedAnswer { request, expected, lent }),
+                Then::Wait => has_failed |= !is_done(ExpectedResult { request, expected, lent }),
                 Then::Keep | Then::Test => {
                     if matches!(then, Then::Test) {
                         request.test();
                     }
-                    kept.push(ExpectedAnswer { request, expected, lent });
+                    kept.push(ExpectedResult { request, expected, lent });
                 }
             }
         }

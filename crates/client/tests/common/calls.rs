@@ -34,7 +34,7 @@ pub enum Call {
     Versions,
     Verbosity,
     /// Calls that do not wait: what is stored first, then what is read.
-    Window(Vec<(usize, Value, Ttl, u32)>, Vec<usize>, How),
+    Window(Vec<(usize, Value, Ttl, u32)>, Vec<usize>, CallStyle),
 }
 
 /// What a CAS is compared with.
@@ -47,7 +47,7 @@ pub enum Compare {
 
 /// How calls that do not wait are made and awaited.
 #[derive(Clone, Copy, Debug)]
-pub struct How {
+pub struct CallStyle {
     buffered: bool,
     awaited: bool,
     last_first: bool,
@@ -161,7 +161,7 @@ pub fn call(ttl: impl Strategy<Value = Ttl> + Clone + 'static) -> impl Strategy<
         4 => Just(Compare::Seen),
         1 => prop::sample::select(vec![0, 1, u64::MAX]).prop_map(Compare::This)
     ];
-    let how = any::<(bool, bool, bool)>().prop_map(|(buffered, awaited, last_first)| How {
+    let how = any::<(bool, bool, bool)>().prop_map(|(buffered, awaited, last_first)| CallStyle {
         buffered,
         awaited,
         last_first,
@@ -343,7 +343,7 @@ impl Side {
         done
     }
 
-    fn window(&mut self, stored: &[(usize, Value, Ttl, u32)], read: &[usize], how: How) -> Done {
+    fn window(&mut self, stored: &[(usize, Value, Ttl, u32)], read: &[usize], how: CallStyle) -> Done {
         let mut spare = std::mem::take(&mut self.spare);
         let mut request = || spare.pop().unwrap_or_else(|| self.client.request());
         let mut window = Vec::new();

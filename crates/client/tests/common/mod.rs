@@ -76,12 +76,12 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// Notes that it was woken, or panics.
-struct Told {
+struct RecordingWaker {
     panics: bool,
     is_told: AtomicBool,
 }
 
-impl Wake for Told {
+impl Wake for RecordingWaker {
     fn wake(self: Arc<Self>) {
         assert!(!self.panics, "this waker panics, as it is to");
         self.is_told.store(true, Ordering::SeqCst);
@@ -93,10 +93,11 @@ impl Wake for Told {
 pub fn awaited_beside_panics(requests: Vec<Request>, answer: impl FnOnce()) -> Vec<CompletedRequest> {
     // Over a fabric, a caller that polls earlier is told to poll again.
     thread::sleep(Duration::from_millis(5));
-    let mut awaited: Vec<(Request, Arc<Told>)> = Vec::new();
+    let mut awaited: Vec<(Request, Arc<RecordingWaker>)> = Vec::new();
     let mut over = Vec::new();
     for (number, mut request) in requests.into_iter().enumerate() {
-        let told = Arc::new(Told { panics: number.is_multiple_of(2), is_told: AtomicBool::new(false) });
+        let told =
+            Arc::new(RecordingWaker { panics: number.is_multiple_of(2), is_told: AtomicBool::new(false) });
         let waker = Waker::from(Arc::clone(&told));
         match Pin::new(&mut request).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(completed) => over.push(completed),

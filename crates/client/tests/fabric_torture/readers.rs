@@ -30,7 +30,7 @@ pub enum Sort {
     /// Many at a time, without the server.
     Windows,
     /// Many in one call, without the server.
-    MultigetOutcome,
+    Multiget,
     /// As it is done unless somebody asks for more.
     Auto,
     /// The server is asked.
@@ -38,11 +38,11 @@ pub enum Sort {
 }
 
 impl Sort {
-    pub const ALL: [Sort; 5] = [Sort::Alone, Sort::Windows, Sort::MultigetOutcome, Sort::Auto, Sort::Asking];
+    pub const ALL: [Sort; 5] = [Sort::Alone, Sort::Windows, Sort::Multiget, Sort::Auto, Sort::Asking];
 
     pub fn mode(self) -> FabricMode {
         match self {
-            Sort::Alone | Sort::Windows | Sort::MultigetOutcome => FabricMode::OneSided,
+            Sort::Alone | Sort::Windows | Sort::Multiget => FabricMode::OneSided,
             Sort::Auto => FabricMode::Auto,
             Sort::Asking => FabricMode::Request,
         }
@@ -95,7 +95,7 @@ pub fn read(scenario: Scenario, sort: Sort, seed: u64, cache: &Client, ledger: &
                 reader.read_in_window(&mut window[next]);
                 next = (next + 1) % width;
             }
-            Sort::MultigetOutcome => reader.read_many(),
+            Sort::Multiget => reader.read_many(),
             _ => reader.read_one(),
         }
     }

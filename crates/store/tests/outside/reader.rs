@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::common::outside::map_all;
 use crate::value::{check, key};
-use crate::window::{self, Way};
+use crate::window::{self, Settlement};
 use crate::writers::Server;
 use crate::{Ledger, Scenario};
 
@@ -51,7 +51,7 @@ pub fn run(order: &str) {
         random: SplitMix64::new(77 + number),
     };
     outsider.run(reads, number == 0);
-    for (way, part) in Way::ALL.into_iter().zip(0..) {
+    for (way, part) in Settlement::ALL.into_iter().zip(0..) {
         let seed = 5_000 + number * 10 + part;
         window::run(scenario, way, &outsider.slow.memory, &outsider.ledger, reads / 8, seed);
     }

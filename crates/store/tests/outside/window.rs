@@ -18,7 +18,7 @@ const WINDOW: usize = 32;
 
 /// How GETs at kept locations are settled.
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
+pub enum Settlement {
     /// By what is read behind their item.
     Behind,
     /// The same, where reads are carried out in order.
@@ -27,8 +27,8 @@ pub enum Way {
     Grace,
 }
 
-impl Way {
-    pub const ALL: [Way; 3] = [Way::Behind, Way::InOrder, Way::Grace];
+impl Settlement {
+    pub const ALL: [Settlement; 3] = [Settlement::Behind, Settlement::InOrder, Settlement::Grace];
 }
 
 /// A GET under way.
@@ -53,12 +53,12 @@ struct Window<'a> {
 }
 
 /// Reads so many keys, and fails if anything read is wrong.
-pub fn run(scenario: Scenario, way: Way, region: &Memory, ledger: &Ledger, gets: u64, seed: u64) {
+pub fn run(scenario: Scenario, way: Settlement, region: &Memory, ledger: &Ledger, gets: u64, seed: u64) {
     let options = RemoteOptions {
         gets: WINDOW,
         fetches: 40,
-        in_order: matches!(way, Way::InOrder),
-        grace_ns: if matches!(way, Way::Grace) { crate::GRACE.as_nanos() as u64 } else { 0 },
+        in_order: matches!(way, Settlement::InOrder),
+        grace_ns: if matches!(way, Settlement::Grace) { crate::GRACE.as_nanos() as u64 } else { 0 },
         gets_per_line: 8,
         ..RemoteOptions::default()
     };
