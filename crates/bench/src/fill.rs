@@ -1,4 +1,4 @@
-//! Stores what is to be read.
+//! Stores the items to be read.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::items::Items;
 const WINDOW: usize = 256;
 /// Bytes of values in flight at most.
 const WINDOW_BYTES: usize = 16 << 20;
-/// The longest value: that of the client library, and more than servers take unless told.
+/// The longest value: that of the client library, and more than servers accept by default.
 const VALUE_BYTES_MAX: usize = 1 << 30;
 
 /// Stores the items with these numbers; `value_bytes` returns the length of each value. The last one is read back,
@@ -37,7 +37,7 @@ pub fn fill(
     Ok(())
 }
 
-/// The same where it does not matter if some are refused, as a full memcached does now and then: how many were.
+/// As above, if refusals do not matter, as a full memcached refuses some now and then; returns their number.
 ///
 /// # Errors
 /// A server fails.

@@ -4,7 +4,7 @@ use hdrhistogram::Histogram as Hdr;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Values are told apart to a thousandth.
+/// Values are distinguished to a thousandth.
 const SIGNIFICANT_DIGITS: u8 = 3;
 /// An hour in nanoseconds: whatever takes longer counts as that.
 const NS_MAX: u64 = 3_600_000_000_000;
@@ -15,8 +15,8 @@ const COUNT_MAX: u64 = 1 << 40;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram(Hdr<u64>);
 
-/// How it is kept: values that occurred, in order, each with how often. A value stands for those that cannot be told apart
-/// from it, and is the highest of them.
+/// The stored form: the values that occurred, in order, each with its count. A value represents all that cannot be
+/// distinguished from it, and is the highest of them.
 #[derive(Serialize, Deserialize)]
 struct StoredHistogram {
     ns_and_counts: Vec<(u64, u64)>,
@@ -29,13 +29,13 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// One operation took so long.
+    /// Counts an operation of this duration.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
-    /// Adds what another counted.
+    /// Adds another histogram.
     pub fn add(&mut self, other: &Histogram) {
         self.0.add(&other.0).expect("both have the same bounds");
     }
@@ -45,7 +45,7 @@ impl Histogram {
         self.0.len()
     }
 
-    /// Nanoseconds within which so many percent were done; not a number if none was.
+    /// Returns the nanoseconds within which so many percent completed; NaN if none did.
     pub fn percentile_ns(&self, percent: f64) -> f64 {
         if self.0.is_empty() { f64::NAN } else { self.0.value_at_percentile(percent) as f64 }
     }

@@ -1,5 +1,5 @@
-//! OHB's pattern of input and output: pairs of key and value far larger than an item, written in blocks, then read back in
-//! order; with calls that wait, and in windows of those that do not.
+//! OHB's block I/O pattern: pairs of key and value far larger than an item, written in blocks, then read back in
+//! order; with blocking calls, and in windows of non-blocking ones.
 
 use std::fmt::Write as _;
 
@@ -28,12 +28,12 @@ const WINDOW: usize = 32;
 const ITEM_OVERHEAD_BYTES: u64 = 256;
 /// Blocks in flight take no more memory here …
 const BUFFERS_BYTES_MAX: usize = 256 << 20;
-/// … but there are so many.
+/// … but at least this many.
 const WINDOW_MIN: usize = 2;
 /// Largest block: the client library's largest value.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 
-/// Blocks in all: what is kept of each takes little memory, but some.
+/// Maximum number of blocks: each takes some memory of the benchmark.
 const BLOCKS_MAX: u64 = 1 << 22;
 
 /// Names of figures.
@@ -47,7 +47,7 @@ const WINDOW_USED: &str = "window_used";
 pub struct Blocks {
     /// Bytes of a pair's value.
     pub pair_bytes: u64,
-    /// Bytes of the blocks that it is cut into: as many as an item of the server can have, unless told.
+    /// Block size in bytes; default: the largest item of the server.
     pub block_bytes: Option<usize>,
     /// Bytes of all pairs together.
     pub total_bytes: u64,
@@ -55,7 +55,7 @@ pub struct Blocks {
     pub window: usize,
     /// Whether every byte of every block is compared.
     pub verify: bool,
-    /// What is stored.
+    /// Keys and values.
     pub items: Items,
 }
 
@@ -63,7 +63,7 @@ impl Blocks {
     /// As OHB has it: 5 GB in pairs of 512 MB.
     ///
     /// # Errors
-    /// Keys cannot be so long.
+    /// The key length is invalid.
     pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Blocks> {
         Ok(Blocks {
             pair_bytes: if quick { QUICK_PAIR_BYTES } else { PAIR_BYTES },
@@ -75,7 +75,7 @@ impl Blocks {
         })
     }
 
-    /// With blocks as large as this target takes, unless it was told how large they are.
+    /// Returns the block size: the configured one, or the largest that this target accepts.
     ///
     /// # Errors
     /// All of it does not fit there, or no block does.
@@ -117,7 +117,7 @@ impl Blocks {
 
     fn ensure_room(&self, name: &str, memory_bytes: u64, servers: u64) -> Result<()> {
         let total = self.total_bytes;
-        // An eighth for what is added to items, and for what has no whole item in it.
+        // An eighth for per-item overhead, and for memory that holds no whole item.
         let needed = total.saturating_add(total / 8);
         ensure!(
             needed <= memory_bytes,
@@ -148,7 +148,7 @@ impl Cut {
         self.pairs * self.blocks_of_a_pair()
     }
 
-    /// Bytes of the block with this number: the last one of a pair has what is left.
+    /// Returns the size of the block with this number: the last of a pair has the remainder.
     fn bytes_of(&self, number: u64) -> usize {
         let before = number % self.blocks_of_a_pair() * self.block_bytes;
         self.block_bytes.min(self.pair_bytes - before) as usize
@@ -159,7 +159,7 @@ impl Cut {
         (0..cut.blocks()).map(move |number| ItemToCall { number, value_bytes: cut.bytes_of(number) })
     }
 
-    /// So many blocks in flight, wished for `window`.
+    /// Returns the number of blocks in flight for a requested window.
     fn window(&self, window: usize) -> usize {
         window.min((BUFFERS_BYTES_MAX / self.block_bytes as usize).max(WINDOW_MIN))
     }
@@ -203,7 +203,7 @@ impl Experiment for Blocks {
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
         let client = target.client()?;
         let cut = self.cut(target, &client)?;
-        // The same number of blocks as will be written, so that no round touches memory for the first time.
+        // As many blocks as will be written, so that no round touches memory for the first time.
         fill(&client, &self.items, 0..cut.blocks(), |number| cut.bytes_of(number))?;
         let window = cut.window(self.window);
         let how = CallKind { sets: case.operation == "iset", api: Api::Issued, drain: Drain::Wait };
@@ -254,7 +254,7 @@ fn delete(client: &Client, items: &Items, blocks: u64) -> Result<()> {
     Ok(())
 }
 
-/// What was written and read in a second.
+/// Returns a table of the bytes written and read per second.
 pub fn table(results: &Results) -> String {
     let mut text = String::new();
     for target in &results.targets {

@@ -1,10 +1,11 @@
 //! Servers side by side: each case of a set of experiments on all of them in interleaved rounds, pinned, and ratios.
 //!
-//! A server is started for each way to it, fresh for each set, and stays up through the set; those whose turn it is not
-//! sleep. What disturbs a machine lasts longer than a round, so servers are compared within a round, and the spread of these
-//! ratios tells what they are worth.
+//! A server is started for each transport, fresh for each set, and stays up through the set; idle servers sleep.
+//! Disturbances of a machine last longer than a round, so servers are compared within a round, and the spread of
+//! these ratios shows their reliability.
 //!
-//! - `words.rs`: a command line becomes words. `contender.rs`: a server is started, and found. `sets.rs`: what is measured.
+//! - `words.rs`: splits a command line. `server_under_test.rs`: starts and finds a server. `sets.rs`: what is
+//!   measured.
 //! - `table.rs`: the results as a table.
 
 mod server_under_test;
@@ -30,13 +31,13 @@ use crate::results::Results;
 /// Servers that are compared, and how they are reached.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The servers. The last is what the others are compared with.
+    /// The servers. The last is the baseline.
     pub contenders: Vec<ServerUnderTest>,
     /// The ways that are measured, where a server has them.
     pub over: Vec<Route>,
     /// Flags of each program that is started, beside its own.
     pub common_flags: Vec<String>,
-    /// What is spoken over sockets.
+    /// The protocol over sockets.
     pub protocol: Protocol,
 }
 
@@ -44,7 +45,7 @@ impl Comparison {
     /// The ways of each server, which are not more than it has.
     ///
     /// # Errors
-    /// Two servers have one name; one cannot be reached in any of these ways; flags tell where to listen.
+    /// Two servers have the same name; a server supports none of these transports; flags select a listener.
     pub fn ways(&self) -> Result<Vec<(&ServerUnderTest, Vec<Route>)>> {
         let mut all: Vec<(&ServerUnderTest, Vec<Route>)> = Vec::new();
         for contender in &self.contenders {
@@ -58,12 +59,12 @@ impl Comparison {
         Ok(all)
     }
 
-    /// Whether all servers are started for each set, and so hold what nobody misses.
+    /// Returns whether all servers are started for each set, so that their contents may be discarded.
     pub fn starts_all(&self) -> bool {
         self.contenders.iter().all(ServerUnderTest::is_started)
     }
 
-    /// Ways that are asked for, and that a server has not, in words.
+    /// Returns the requested transports that a server lacks, in words.
     ///
     /// # Errors
     /// As for [`Comparison::ways`].
@@ -81,7 +82,7 @@ impl Comparison {
     /// Starts the servers, measures a set on all of them, and stops them.
     ///
     /// # Errors
-    /// A server does not come up, ends, or answers wrongly; then its last words are told.
+    /// A server does not start, exits, or answers wrongly; the error contains its stderr tail.
     pub fn run(&self, set: &Set, plan: &Plan, progress: &dyn Progress) -> Result<Results> {
         let folder = Folder::new("fabcache-compare")?;
         let mut running = self.start(plan, &folder)?;

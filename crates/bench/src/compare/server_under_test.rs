@@ -17,7 +17,7 @@ use super::words::{joined, words};
 use crate::server::Server;
 use crate::target::{Target, Url};
 
-/// In a program's flags this stands for the TCP port that it is to listen on, at this host.
+/// Placeholder in a program's flags for the TCP port to listen on, on this host.
 const PORT: &str = "{port}";
 /// And this for the path of the Unix socket.
 const SOCKET: &str = "{socket}";
@@ -25,17 +25,17 @@ const SOCKET: &str = "{socket}";
 const SHARES_MEMORY: &str = "--shm";
 /// The flag of a server that has a fabric.
 const HAS_FABRIC: &str = "--fabric";
-/// How long a program may take to tell its version.
+/// How long a program may take to print its version.
 const VERSION_PATIENCE: Duration = Duration::from_secs(2);
 /// No version is longer.
 const VERSION_BYTES_MAX: u64 = 1_000;
-/// Flags of memcached that tell where to listen, or let it go on in the background.
+/// Flags of memcached that select a listener or the background.
 const CHOSEN_FLAGS: [&str; 8] = ["-p", "-l", "-s", "-d", "--port", "--listen", "--unix-socket", "--daemon"];
 
 /// A way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Route {
-    /// TCP on this host, or wherever a URL says.
+    /// TCP on this host, or at the host of a URL.
     Tcp,
     /// The fabric that the server has.
     Fabric,
@@ -64,7 +64,7 @@ enum Kind {
 /// A contender that is up, reached in one way.
 #[derive(Debug)]
 pub struct RunningServer {
-    /// What is measured.
+    /// The measured target.
     pub target: Target,
     /// Whose it is.
     pub contender: String,
@@ -138,7 +138,7 @@ impl ServerUnderTest {
     /// The ways to it, the best last. `common` are flags beside its own.
     ///
     /// # Errors
-    /// Its flags tell where to listen.
+    /// Its flags select a listener.
     pub fn ways(&self, common: &[String]) -> Result<Vec<Route>> {
         let flags = match &self.kind {
             Kind::Up(urls) => return Ok(vec![urls[0].transport().parse()?]),
@@ -272,7 +272,7 @@ fn own(target: Target, server: &Server) -> Result<Target> {
     let started = server.process();
     match target.processes() {
         [] => Ok(target.of_processes(vec![started])),
-        // A program may start another, that is the server.
+        // The started program may have started the server as its child.
         [told] if told.descends_from(started) => Ok(target),
         others => {
             bail!("process {} answers, which is not the one that was started, {}", others[0].0, started.0)
@@ -280,7 +280,7 @@ fn own(target: Target, server: &Server) -> Result<Target> {
     }
 }
 
-/// Whether a flag of a server like memcached tells what is told here.
+/// Returns whether a flag of a server like memcached is one that the benchmark sets.
 fn is_chosen(flag: &str) -> bool {
     match flag.starts_with("--") {
         true => CHOSEN_FLAGS.contains(&flag.split('=').next().unwrap_or(flag)),
@@ -310,7 +310,7 @@ fn version(program: &str) -> Option<String> {
     if !tells {
         return None;
     }
-    // A child of its own may have the other end still: what it has not said by now is not waited for.
+    // A child of its own may still hold the other end: do not wait for further output.
     rustix::io::ioctl_fionbio(&reader, true).ok()?;
     let lines = BufReader::new(reader.take(VERSION_BYTES_MAX)).lines();
     lines.map_while(Result::ok).find(|line| !line.trim().is_empty())
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn programs_tell_their_versions() {
         assert_eq!(version("/no/such/program"), None);
-        // It does not know the flag.
+        // It does not support the flag.
         assert_eq!(version("cat"), None);
         let folder = Folder::new("fabcache-version").expect("a folder");
         let program = folder.path().join("program");
@@ -398,7 +398,7 @@ mod tests {
         std::fs::write(&program, script).expect("a script");
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).expect("its owner may");
         let program = program.to_str().expect("text");
-        // Another test's child may have the script open still, which then cannot be run.
+        // A child of another test may still have the script open, which then cannot be executed.
         let begun = Instant::now();
         let told = std::iter::repeat_with(|| version(program)).take(1_000).flatten().next();
         assert_eq!(told.as_deref(), Some("-V is 1.2"));

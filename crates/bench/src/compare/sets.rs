@@ -1,4 +1,4 @@
-//! What is measured, by name: experiments as they are by themselves, and some that stand for all.
+//! The sets of measurements, by name: single experiments, and selections of them.
 
 use anyhow::{Context, Result, bail};
 
@@ -16,7 +16,7 @@ use crate::throughput::Throughput;
 use crate::trace::plan::Plan as ReplayPlan;
 use crate::trace::replay::Replay;
 
-/// Rounds of what is to be quick.
+/// Rounds of quick sets.
 const QUICK_ROUNDS: u32 = 3;
 /// Sizes of values in the set `quick`.
 const QUICK_VALUES_BYTES: [usize; 3] = [64, 4 << 10, 128 << 10];
@@ -58,11 +58,11 @@ pub struct SetOptions {
     pub verify: bool,
     /// Bytes of a key.
     pub key_bytes: usize,
-    /// Servers may be emptied, so that no round finds what another left.
+    /// Servers may be flushed, so that no round finds items of another.
     pub empties: bool,
 }
 
-/// All sets but `all`, which is all of these but `quick`.
+/// All sets but `all`, which is all of these except `quick`.
 const RECIPES: [SetDefinition; 10] = [
     SetDefinition { name: "quick", rounds: 11, parts: quick },
     SetDefinition { name: "latency", rounds: 11, parts: latency },
@@ -157,7 +157,7 @@ fn mixture(wishes: &SetOptions) -> Experiments {
     Ok(vec![Box::new(Mixture { load: wishes.load(mixture.load), ..mixture })])
 }
 
-/// One connection, with one request under way or with many: where a server's own work shows, and not the system's.
+/// One connection, with one request in flight or many: shows a server's own work rather than the system's.
 fn pipelined(wishes: &SetOptions) -> Experiments {
     let mut parts: Vec<Box<dyn Experiment>> = Vec::new();
     let load = |standard: Load, pipeline: usize, get_share: f64| {

@@ -1,4 +1,4 @@
-//! The results of a comparison as a table: figures of each target, and its ratios to what it is compared with.
+//! The results of a comparison as a table: each target's figures, and its ratios to the baseline.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -31,8 +31,8 @@ fn percentile_us(sample: &Sample, percent: f64) -> Option<f64> {
     Some(latency.percentile_ns(percent) / 1_000.0)
 }
 
-/// For each case and target its figures, medians over rounds, and the ratios to what it is compared with: the median of
-/// those within a round, the least and the greatest.
+/// For each case and target: its figures, medians over rounds, and the ratios to the baseline: the median within
+/// rounds, the least and the greatest.
 pub fn table(results: &Results) -> String {
     let mut text = targets(results);
     let name_width = results.targets.iter().map(|target| target.name.len()).max().unwrap_or(0);
@@ -63,7 +63,7 @@ pub fn table(results: &Results) -> String {
     text
 }
 
-/// What is compared with what, and what each is.
+/// Describes the targets and their baselines.
 fn targets(results: &Results) -> String {
     let mut text = String::new();
     for target in &results.targets {
@@ -120,7 +120,7 @@ fn own_figures(text: &mut String, results: &Results, case: &Case, name_width: us
     }
 }
 
-/// What a reader of a case's figures must know.
+/// Returns the remarks needed to interpret a case's figures.
 fn notes(text: &mut String, results: &Results, case: &Case) {
     for target in &results.targets {
         let rounds = || results.rounds(&target.name, case);
@@ -143,7 +143,7 @@ fn end_line(text: &mut String) {
     text.push('\n');
 }
 
-/// With as many digits as say something.
+/// Formats a number with its significant digits.
 fn number(number: f64) -> String {
     match number.abs() {
         _ if number.is_nan() => "-".to_owned(),

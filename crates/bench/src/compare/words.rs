@@ -1,4 +1,4 @@
-//! A command line in one text becomes words, as a shell has it: blanks, quotes and backslashes, and nothing else.
+//! Splits a command line as a shell does: blanks, quotes and backslashes, and nothing else.
 
 use anyhow::{Result, bail};
 
@@ -28,7 +28,7 @@ pub fn words(text: &str) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// What stands up to the closing quote. Between double quotes a backslash takes away the meaning of these two.
+/// Reads up to the closing quote. Between double quotes a backslash escapes these two.
 fn quoted(rest: &mut std::str::Chars<'_>, quote: char, word: &mut String, text: &str) -> Result<()> {
     while let Some(c) = rest.next() {
         if c == quote {
@@ -46,7 +46,7 @@ fn quoted(rest: &mut std::str::Chars<'_>, quote: char, word: &mut String, text: 
     bail!("the quote {quote} is not closed in {text:?}")
 }
 
-/// Words as a text of which [`words`] makes them again.
+/// Joins words to a text that [`words`] splits again.
 pub fn joined(words: &[String]) -> String {
     let plain = |word: &str| {
         let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%{}[]".contains(c);

@@ -15,25 +15,25 @@ use crate::dummy::{RecordedCall, Responder};
 use crate::items::Items;
 use crate::process::{Cpus, pin};
 
-/// As the server makes channels unless told.
+/// The server's default shape of channels.
 const SHAPE: Shape = Shape { slots: 64, slot_bytes: 1 << 10, staging_bytes: 1 << 20 };
-/// The thread looks for the next request so long before it sleeps.
+/// How long the thread polls for the next request before it sleeps.
 const LOOK: Duration = Duration::from_millis(1);
 /// It wakes to see whether it is to end.
 const NAP: Duration = Duration::from_millis(20);
-/// Looks between readings of the clock, after which the CPU is offered to others.
+/// Polls between readings of the clock, after which the thread yields the CPU.
 const LOOKS: u32 = 512;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// What the thread answers.
 pub enum AnswerMode {
-    /// So many bytes are answered by so many.
+    /// Requests of so many bytes have answers of so many.
     Echo(usize, usize),
     /// The dummy decodes them.
     Protocol(Box<Responder>),
 }
 
-/// The client's end of such a channel.
+/// The client's end of a channel to an echo.
 pub struct ChannelClient {
     channel: Channel,
     request: Vec<u8>,
@@ -129,7 +129,7 @@ impl Drop for ChannelClient {
         self.state.ends.store(true, Ordering::Relaxed);
         self.thread.unpark();
         if let Some(peer) = self.peer.take() {
-            // Whatever it came to has been noticed by its calls.
+            // Its calls have noticed the result.
             drop(peer.join());
         }
     }

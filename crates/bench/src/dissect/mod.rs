@@ -1,16 +1,16 @@
-//! Where the time of a call goes, hop by hop: the same call with more and more of what it takes.
+//! The time of a call, hop by hop: the same call with more and more of its parts.
 //!
 //! Over sockets a call is measured at four stages, in turn, and what each adds to the one before is a hop:
 //!
 //! | stage | hop |
 //! | --- | --- |
-//! | the call's very bytes to an echo, which answers as many as the answer has | transport: system calls, the kernel, waking the other end |
-//! | the same to the dummy, which decodes them and makes the answer | protocol |
+//! | the call's bytes to an echo, which answers as many bytes as the answer has | transport: system calls, the kernel, waking the other end |
+//! | the same bytes to the dummy, which decodes them and builds the answer | protocol |
 //! | the client library's call to the dummy | client |
-//! | the client library's call to the server | server: what else it does, and the store |
+//! | the client library's call to the server | server: its other work, and the store |
 //!
-//! Of a fabcached what the store takes is told apart: the same operation on a store in this process. Through shared memory
-//! there is no dummy; see `memory.rs`.
+//! For a fabcached the store's part is shown separately: the same operation on a store in this process. Through
+//! shared memory there is no dummy; see `memory.rs`.
 //!
 //! - `raw.rs`: bytes over sockets.
 //! - `sockets.rs`, `memory.rs`: the stages over sockets and through shared memory.
@@ -42,7 +42,7 @@ pub use figure::table;
 
 /// Calls a round at each stage with `quick`, and otherwise.
 const ITERATIONS: [u64; 2] = [100, 2_000];
-/// Stages take turns so often in a round, so that what changes on the machine changes for all.
+/// Turns of each stage in a round, so that changes of the machine affect all stages.
 const TURNS: u64 = 10;
 /// Calls before those that are timed, in each turn.
 const CALLS_TO_WARM_UP: u64 = 5;
@@ -54,13 +54,13 @@ const ITEMS_MAX: u64 = 1_000;
 /// Names of hops among a sample's figures, in the order of a call's way.
 pub const HOPS: [&str; 7] =
     ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns", "loads_ns", "copy_ns"];
-/// The name of what they add up to.
+/// The name of their sum.
 pub const TOTAL: &str = "total_ns";
 
 /// The experiment.
 #[derive(Debug)]
 pub struct Dissect {
-    /// What is called: get, set.
+    /// The measured calls: get, set.
     pub operations: Vec<Operation>,
     /// Bytes of values.
     pub sizes: Vec<usize>,
@@ -68,13 +68,13 @@ pub struct Dissect {
     pub iterations: u64,
     /// Whether every byte of every answer is compared.
     pub verify: bool,
-    /// What is stored.
+    /// Keys and values.
     pub items: Items,
     /// The command-line tool, which is the dummy in a process of its own. Without it that is a thread of this process.
     pub program: Option<PathBuf>,
     /// The CPUs of the dummy, where the servers are as well.
     pub server_cpus: Option<Cpus>,
-    /// The CPUs that this process had at first, which the dummy has unless told.
+    /// The initial CPUs of this process, which the dummy uses by default.
     pub all_cpus: Cpus,
 }
 
@@ -82,7 +82,7 @@ impl Dissect {
     /// Gets and sets of 64 bytes, 4 and 64 KB.
     ///
     /// # Errors
-    /// Keys cannot be so long.
+    /// The key length is invalid.
     pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Dissect> {
         Ok(Dissect {
             operations: vec![Operation::Get, Operation::Set],
@@ -146,7 +146,7 @@ impl Experiment for Dissect {
     }
 }
 
-/// What is called.
+/// A measured call.
 #[derive(Clone, Copy, Debug)]
 struct Call<'e> {
     items: &'e Items,
@@ -203,8 +203,8 @@ impl Call<'_> {
 /// One stage: how long a call takes for the item with this number.
 type Stage<'s> = &'s mut dyn FnMut(u64, &mut Sample) -> Result<Duration>;
 
-/// Runs all stages in turn, over these items; of each how long calls took. The last is the whole call, of which the sample
-/// tells.
+/// Runs all stages in turn over these items; returns the times of each. The last stage is the whole call, which the
+/// sample describes.
 fn in_turn(stages: &mut [Stage<'_>], iterations: u64, keys: u64) -> Result<(Sample, Vec<Histogram>)> {
     let mut times = vec![Histogram::default(); stages.len()];
     let mut whole = Sample::default();

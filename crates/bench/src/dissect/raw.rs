@@ -1,4 +1,4 @@
-//! Requests over a socket with nothing around them: bytes go out, as many as are expected come back.
+//! Requests over a socket without any client: bytes go out, and as many as expected come back.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use crate::target::Url;
 /// Bytes of an answer that are the same for all keys, in each protocol.
 const HEAD_BYTES: usize = 2;
 
-/// What is both read and written.
+/// A stream for both directions.
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
@@ -23,15 +23,15 @@ impl<S: Read + Write> Stream for S {}
 pub struct Raw {
     stream: Box<dyn Stream>,
     request: Vec<u8>,
-    /// Where the key lies in it.
+    /// The position of the key in it.
     key_at: usize,
-    /// What each answer begins with, where that is known.
+    /// The first bytes of each answer, where they are known.
     head: Vec<u8>,
     answer: Vec<u8>,
 }
 
 impl Raw {
-    /// To who answers as the protocol has it. `key` is that of the call.
+    /// Connects to a peer that answers as the protocol requires. `key` is that of the call.
     ///
     /// # Errors
     /// It cannot be reached.
@@ -40,7 +40,7 @@ impl Raw {
         Ok(Raw { head, ..Raw::connect(url, call, key, patience)? })
     }
 
-    /// To an echo, which answers as many bytes without a look at them.
+    /// Connects to an echo, which answers as many bytes without reading them.
     ///
     /// # Errors
     /// It cannot be reached.
@@ -77,7 +77,7 @@ impl Raw {
     /// Makes the call for an item; how long it took.
     ///
     /// # Errors
-    /// There is no answer, or another.
+    /// There is no answer, or a wrong one.
     pub fn call(&mut self, items: &Items, number: u64, key: &mut Vec<u8>) -> Result<Duration> {
         items.key(number, key);
         self.request[self.key_at..self.key_at + key.len()].copy_from_slice(key);

@@ -27,7 +27,7 @@ struct Stages<'e> {
     raw: Raw,
     to_dummy: Client,
     to_server: Client,
-    // Last: all others are connected to it.
+    // Declared last: all others are connected to it.
     _dummy: Peer,
 }
 

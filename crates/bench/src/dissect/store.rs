@@ -19,7 +19,7 @@ const MEMORY_BYTES_MAX: u64 = 256 << 20;
 const REWRITES_MAX: u64 = 20_000;
 /// Bytes that are moved at most.
 const BYTES_MAX: u64 = 64 << 20;
-/// Runs of these at most, and at least.
+/// Maximum and minimum number of these runs.
 const RUNS: [u64; 2] = [5, 500];
 
 /// Whether all servers are fabcached, whose store it is.
@@ -28,8 +28,8 @@ pub fn is_ours(client: &Client) -> bool {
     stats.iter().all(|stats| stats.as_ref().is_ok_and(|stats| !stats.is_empty()))
 }
 
-/// Median nanoseconds of an operation, over so many items, in a store with as much memory as the servers of `client` say
-/// that they have.
+/// Returns the median nanoseconds of an operation over so many items, in a store with as much memory as the servers
+/// of `client` report.
 ///
 /// # Errors
 /// There is no memory for them.

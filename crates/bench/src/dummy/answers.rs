@@ -79,12 +79,12 @@ impl Shared {
         }
     }
 
-    /// As if a value of so many bytes had been stored.
+    /// Sets the length of an item's value, as if it had been stored.
     pub fn remember(&self, number: u64, len: u32) {
         self.lengths.put(number, Some(len));
     }
 
-    /// What is wrong with the next answer of such, if anything.
+    /// Returns the fault of the next answer of this kind, if any.
     fn fault(&self, of_sets: bool, of_values: bool) -> Option<Kind> {
         let fault = self.fault?;
         if (fault.of_sets, fault.kind.is_of_values()) != (of_sets, of_values) {
@@ -137,7 +137,7 @@ impl Answers {
         }
     }
 
-    /// The value that a request announced has come.
+    /// Handles the end of a value that a request announced.
     pub fn value_end(&mut self, shared: &Shared, intact: bool) {
         let Some((number, len)) = self.storing.take() else { return };
         if intact {
@@ -242,7 +242,7 @@ impl Answers {
         form.reply(&reply, out);
     }
 
-    /// The answer that was being made is all there: to what was stored, to what was read, or to anything else.
+    /// Completes an answer: to a set, to a get, or to anything else.
     #[inline]
     fn end(&mut self, shared: &Shared, of_sets: Option<bool>) {
         if shared.fault.is_some() {

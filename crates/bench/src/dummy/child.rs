@@ -1,4 +1,4 @@
-//! A dummy in a process of its own, so that it takes no time of the clients, and none of theirs is taken for its own.
+//! A dummy in a process of its own, so that its CPU time and the clients' are separate.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -26,8 +26,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `program`, the command-line tool, as a dummy that listens at these places with so many threads, and says that
-    /// it takes so much.
+    /// Starts `program`, the command-line tool, as a dummy that listens at these places with so many threads, and
+    /// reports this limit of memory.
     ///
     /// # Errors
     /// It does not come up.
@@ -55,7 +55,7 @@ impl Child {
         Ok(started)
     }
 
-    /// Where it listens, in the order in which that was asked for.
+    /// Returns its addresses, in the order requested.
     pub fn urls(&self) -> &[String] {
         &self.urls
     }

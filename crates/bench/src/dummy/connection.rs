@@ -13,8 +13,8 @@ const INLINE_BYTES_MAX: usize = 2 << 10;
 /// Bytes that are received at once.
 const RECEIVED_BYTES_MAX: usize = 64 << 10;
 
-/// A connection that begins with this byte is one of an echo: behind it come, as eight bytes each, little endian, how many
-/// bytes a request has, and how many its answer.
+/// A connection that begins with this byte is an echo: two numbers of eight bytes follow, little endian, the bytes of
+/// a request and of its answer.
 pub const ECHO: u8 = 0;
 /// All of that.
 pub const ECHO_BYTES: usize = 17;
@@ -25,7 +25,7 @@ enum SpokenProtocol {
     Nothing,
     /// A protocol of memcached.
     Protocol,
-    /// Nothing that is looked at: so many bytes are answered by so many.
+    /// An echo: so many bytes are answered by so many, without reading them.
     Echo {
         /// Bytes of a request.
         asked: usize,
@@ -80,7 +80,7 @@ impl Connection {
         &*self.link
     }
 
-    /// Answers what has come. `buffer` is used by all connections in turn.
+    /// Answers received requests. All connections share `buffer` in turn.
     pub fn serve(&mut self, shared: &Shared, buffer: &mut Vec<u8>) -> Interest {
         self.try_serve(shared, buffer).unwrap_or(Interest::End)
     }
@@ -110,7 +110,7 @@ impl Connection {
         })
     }
 
-    /// Answers what is whole; how many bytes that was.
+    /// Answers complete requests; returns their bytes.
     fn answer(&mut self, shared: &Shared, input: &[u8]) -> usize {
         match &mut self.speaks {
             SpokenProtocol::Protocol => self.decode(shared, input),

@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What is wrong with an answer.
+/// A fault of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A byte in the middle of a value is another: only who compares all of it sees that.
+    /// A byte in the middle of a value is wrong: only a comparison of all bytes detects it.
     Wrong,
-    /// The value of another key, as long as the right one.
+    /// The value of another key, of the right length.
     Foreign,
-    /// The first half of a value, told as all of it.
+    /// The first half of a value, announced as the whole.
     Truncated,
     /// There is no answer.
     Dropped,
@@ -22,12 +22,12 @@ pub enum Kind {
     Closed,
 }
 
-/// One answer of so many is wrong.
+/// A fault in one of so many answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What is wrong with it.
+    /// The kind of fault.
     pub kind: Kind,
-    /// Answers to what is stored are meant, not to what is read.
+    /// Answers to sets are faulty, not to gets.
     pub of_sets: bool,
     /// The last of how many it is.
     pub every: u64,

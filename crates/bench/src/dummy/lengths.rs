@@ -1,4 +1,4 @@
-//! What the dummy knows of items: how long the value of each is.
+//! The dummy's knowledge of items: the length of each value.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +11,7 @@ use crate::items::Items;
 type Chunk = OnceLock<Box<[AtomicU32]>>;
 
 const CHUNK_ITEMS: u64 = 1 << 16;
-/// Items with greater numbers, and with keys that are not ours, are known by a table with a lock.
+/// Items with greater numbers, and other keys, are in a table with a lock.
 const DENSE_ITEMS: u64 = 1 << 26;
 /// Numbers of keys that are not ours.
 const FOREIGN: u64 = 1 << 63;

@@ -1,12 +1,12 @@
 //! A server that does nothing but answer at once: what a client can do at most, measured with it, is the client's limit.
 //!
-//! It speaks text, meta and binary. A get is answered with the value that [`Items`](crate::items::Items) has for the item, as
-//! long as the last one that was stored under its key; nothing else is kept. On request it is broken, in one of some ways
-//! ([`Fault`]).
+//! It supports text, meta and binary. A get is answered with the value that [`Items`](crate::items::Items) has for
+//! the item, with the length of the last one stored under its key; nothing else is kept. It can be made to fail in
+//! several ways ([`Fault`]).
 //!
-//! - `lengths.rs`: what it knows of items; `answers.rs`: what each request is answered; `output.rs` sends that;
+//! - `lengths.rs`: its knowledge of items; `answers.rs`: the answer to each request; `output.rs` sends it;
 //!   `connection.rs`: one connection.
-//! - `fault.rs`: what is wrong with the answers of a broken one.
+//! - `fault.rs`: the faults of a broken dummy.
 //! - `child.rs`: a dummy in a process of its own.
 //! - `overheard.rs`: the bytes of a call and of its answer; `responder.rs`: answers without a connection.
 
@@ -51,13 +51,13 @@ use crate::limits::Limits;
 const BACKLOG: u32 = 1024;
 /// Only its own user may connect to a Unix socket.
 const SOCKET_MODE: u32 = 0o600;
-/// Connections that are served between two looks at what else is ready.
+/// Connections served before other events are checked.
 const EVENTS_PER_TURN_MAX: usize = 64;
 const BELL: u64 = u64::MAX;
-/// Tokens from this on are listeners, but for the bell's.
+/// Tokens from this on are listeners, except the doorbell's.
 const LISTENERS: u64 = 1 << 32;
 
-/// Where to listen: `tcp://ADDRESS:PORT`, of which port 0 takes a free one, or `unix:///PATH`.
+/// Where to listen: `tcp://ADDRESS:PORT`, where port 0 selects a free one, or `unix:///PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// TCP.
@@ -93,7 +93,7 @@ impl fmt::Display for Listen {
 }
 
 impl Listen {
-    /// A Unix socket that nobody else has.
+    /// Returns a Unix socket with a unique path.
     pub fn private_socket() -> Listen {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Listen {
 pub struct Settings {
     /// Where it listens.
     pub listen: Vec<Listen>,
-    /// What is wrong with it.
+    /// Its fault.
     pub fault: Option<Fault>,
     /// The limits that it reports to clients which ask before they measure. It accepts anything.
     pub limits: Limits,
@@ -158,7 +158,7 @@ impl Dummy {
         Ok(dummy)
     }
 
-    /// Where it listens, in the order in which that was asked for.
+    /// Returns its addresses, in the order requested.
     pub fn urls(&self) -> &[String] {
         &self.urls
     }
@@ -166,7 +166,7 @@ impl Dummy {
 
 impl Drop for Dummy {
     fn drop(&mut self) {
-        // Nobody takes it away again, so that all threads see it.
+        // It is never cleared, so that all threads see it.
         if rustix::io::write(&*self.bell, &1u64.to_ne_bytes()).is_ok() {
             self.threads.drain(..).for_each(|thread| drop(thread.join()));
         }
@@ -208,7 +208,7 @@ impl Worker {
         Ok(Worker { shared, listeners, epoll, connections: HashMap::new(), next: 0, buffer: Vec::new() })
     }
 
-    /// Until the bell rings, or the system fails.
+    /// Runs until the doorbell is rung, or the system fails.
     fn run(&mut self) {
         let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [none; EVENTS_PER_TURN_MAX];
@@ -229,7 +229,7 @@ impl Worker {
     }
 
     fn accept(&mut self, listener: usize) {
-        // A client that is refused for want of descriptors notices that itself.
+        // A client that is refused because descriptors ran out notices that itself.
         while let Ok(Some(link)) = self.listeners[listener].accept() {
             let token = self.next;
             self.next = (self.next + 1) % LISTENERS;

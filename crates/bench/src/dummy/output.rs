@@ -13,10 +13,10 @@ const COPIED_BYTES_MAX: usize = 4 << 10;
 /// Parts that are sent at once.
 const PARTS_MAX: usize = 64;
 
-/// Bytes, and in between them parts of values that lie elsewhere.
+/// Bytes, interleaved with parts of values that are stored elsewhere.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// What is copied.
+    /// The copied bytes.
     pub bytes: Vec<u8>,
     /// Parts of the items' pool, each with the place in `bytes` before which it comes.
     parts: VecDeque<(usize, Range<usize>)>,
@@ -44,7 +44,7 @@ impl Output {
         }
     }
 
-    /// Takes all of it out, in place of what is in `all`.
+    /// Moves everything to `all`, replacing its contents.
     pub fn take(&mut self, items: &Items, all: &mut Vec<u8>) {
         all.clear();
         let mut from = std::mem::take(&mut self.sent);

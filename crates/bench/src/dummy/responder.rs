@@ -1,4 +1,4 @@
-//! What the dummy answers, for who has the bytes from elsewhere than from a socket.
+//! The dummy's answers, for callers whose bytes do not come from a socket.
 
 use fabcache_protocol::{Decoded, Decoder, Limits};
 
@@ -13,12 +13,12 @@ pub struct Responder {
     shared: Shared,
     decoder: Decoder,
     answers: Answers,
-    /// What is not yet a request.
+    /// An incomplete request.
     rest: Vec<u8>,
 }
 
 impl Responder {
-    /// To whom requests of all protocols come.
+    /// Returns a responder to requests of all protocols.
     pub fn mixed() -> Responder {
         let limits = Limits { inline_value_max: INLINE_BYTES_MAX };
         Responder {
@@ -29,7 +29,8 @@ impl Responder {
         }
     }
 
-    /// Takes in what came, and puts what is answered in place of what is in `answer`. False if nothing more is to come.
+    /// Handles received bytes, and replaces the contents of `answer` by the answers. False at the end of the
+    /// connection.
     pub fn take(&mut self, input: &[u8], answer: &mut Vec<u8>) -> bool {
         let Responder { shared, decoder, answers, rest } = self;
         let kept = !rest.is_empty();

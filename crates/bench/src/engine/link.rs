@@ -1,4 +1,4 @@
-//! One connection of a client: what was asked over it and not answered yet, in order.
+//! One connection of a client: its requests without an answer, in order.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ use crate::target::PATIENCE;
 pub struct Link {
     socket: OwnedFd,
     form: Encoding,
-    /// What is still to be sent, from `sent` on.
+    /// Bytes to send, from `sent` on.
     out: Vec<u8>,
     sent: usize,
     /// Whether the system says when more can be sent.
@@ -32,14 +32,14 @@ pub struct Link {
     asked: VecDeque<SentRequest>,
 }
 
-/// A key that was asked for or written.
+/// A key that was requested or written.
 #[derive(Clone, Copy, Debug)]
 struct SentRequest {
     number: u64,
     /// The request that it is of.
     slot: u32,
     sets: bool,
-    /// Whether the next key is of another line.
+    /// The next key is on another line.
     is_last: bool,
     /// Whether an end comes behind the values of its line.
     ends: bool,
@@ -47,7 +47,7 @@ struct SentRequest {
     is_done: bool,
 }
 
-/// Counts what came.
+/// Counts of received answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Keys read or written.
@@ -60,12 +60,12 @@ pub struct Counts {
     pub value_bytes: u64,
 }
 
-/// What is known of all items, and memory that is used again.
+/// Shared knowledge of the items, and reused memory.
 #[derive(Debug)]
 pub struct Scratch<'e> {
     /// What clients do.
     pub work: &'e Work,
-    /// What is stored.
+    /// Keys and values.
     pub items: &'e Items,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -120,7 +120,7 @@ impl Link {
         })
     }
 
-    /// Has the system tell when something comes, with this number.
+    /// Registers with epoll under this number.
     ///
     /// # Errors
     /// The system's.
@@ -129,7 +129,7 @@ impl Link {
         Ok(())
     }
 
-    /// Adds a request for values to what is to be sent.
+    /// Appends a request for values to the output.
     pub fn get(&mut self, numbers: &[u64], slot: u32, scratch: &mut Scratch<'_>) {
         let Scratch { items, keys, .. } = scratch;
         keys.iter_mut().zip(numbers).for_each(|(key, number)| items.key(*number, key));
@@ -149,7 +149,7 @@ impl Link {
         }
     }
 
-    /// Adds a request that stores to what is to be sent.
+    /// Appends a request that stores to the output.
     pub fn set(&mut self, number: u64, slot: u32, scratch: &mut Scratch<'_>) {
         let Scratch { work, items, key, value, .. } = scratch;
         items.key(number, key);
@@ -165,7 +165,7 @@ impl Link {
         });
     }
 
-    /// Sends what can be sent now.
+    /// Sends what is possible now.
     ///
     /// # Errors
     /// The connection broke.
@@ -191,7 +191,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes what came, and tells `done` of the request that each key was of. `buffer` is memory to receive into.
+    /// Handles received bytes, and calls `done` with the request of each key. `buffer` is memory to receive into.
     ///
     /// # Errors
     /// An answer is wrong, or the connection broke; names the key.
@@ -306,7 +306,7 @@ impl Link {
         bail!("the value {whose} came, which was not asked for; {}", self.waits_for(scratch))
     }
 
-    /// What is waited for, for people.
+    /// Describes what it waits for.
     pub fn waits_for(&self, scratch: &mut Scratch<'_>) -> String {
         match self.asked.iter().find(|asked| !asked.is_done) {
             None => "nothing was asked for".into(),
@@ -323,7 +323,7 @@ impl Link {
     }
 }
 
-/// Looks whether a value is that of an item.
+/// Checks that a value is that of an item.
 ///
 /// # Errors
 /// It is not.

@@ -1,4 +1,4 @@
-//! Clients of a target that is filled: in this process or in others.
+//! Clients of a filled target: in this process or in others.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,16 +19,16 @@ const ITEM_EXTRA_BYTES: usize = 56;
 /// A round lasts a day at most.
 const SECONDS_MAX: f64 = 86_400.0;
 
-/// Where clients are, what they do, and for how long.
+/// The clients, their work, and its duration.
 #[derive(Debug)]
 pub struct Load {
-    /// What they do.
+    /// Their work.
     pub work: Work,
     /// Threads that clients of a process are driven by.
     pub threads: usize,
     /// Processes that clients are spread over: 0 is this one.
     pub processes: usize,
-    /// What is started for them: `fabcache`. This program, if it is not given.
+    /// The program to start for them: `fabcache`; default: this program.
     pub program: Option<PathBuf>,
     /// How long a round lasts.
     pub seconds: f64,
@@ -41,12 +41,12 @@ pub struct Load {
 pub enum Clients {
     /// In this process.
     Here(Box<Engine>),
-    /// In others.
+    /// In other processes.
     There(Workers),
 }
 
 impl Load {
-    /// Clients in this process, on one thread, who read: with one key in a request, and one request in flight.
+    /// Returns readers in this process, on one thread: with one key in a request, and one request in flight.
     pub fn new(keys: u64, key_bytes: usize, seconds: f64, verify: bool) -> Load {
         let work = Work {
             keys,
@@ -75,8 +75,8 @@ impl Load {
         self.work.check()
     }
 
-    /// The work with values of these sizes, which are one of so many kinds that are stored one after the other: of no more items
-    /// than the target's servers have memory for.
+    /// Returns the work with values of these sizes, one of so many kinds that are stored one after the other: no more
+    /// items than the target's servers have memory for.
     ///
     /// # Errors
     /// The target cannot be reached.
@@ -87,7 +87,7 @@ impl Load {
         Ok(Work { keys, ..work })
     }
 
-    /// Fills a target, if it was not with the same before, and connects clients.
+    /// Fills a target, unless it has the same items already, and connects clients.
     ///
     /// # Errors
     /// It does not store, or cannot be reached; the work cannot be.

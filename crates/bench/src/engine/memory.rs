@@ -16,7 +16,7 @@ use super::{Round, as_ns, overdue_ns};
 use crate::items::Items;
 use crate::target::Target;
 
-/// So many requests of a closed loop are made for each that is timed.
+/// Requests of a closed loop for each that is timed.
 pub const TIMED_EVERY: u64 = 16;
 /// A request is waited for by sleeping if it is so far ahead: that long the system may take to wake a thread.
 const SLEEP_FROM: Duration = Duration::from_micros(100);
@@ -273,7 +273,7 @@ impl Running<'_> {
     }
 }
 
-/// When the next request is to be made, or should have been. None if that was all.
+/// Returns when the next request is or was due; `None` after the last.
 fn due(schedule: &mut Schedule, end_ns: u64, begun: Instant, outcome: &mut Outcome) -> Option<Instant> {
     let now_ns = as_ns(begun.elapsed());
     if now_ns >= overdue_ns(end_ns) {

@@ -1,9 +1,10 @@
 //! Many clients that make requests at once and check each answer.
 //!
-//! - `work.rs`: what they do; `wire.rs`: what they say and hear; `outcome.rs`: what a round came to.
-//! - `sockets.rs`: many clients on one thread, over TCP and Unix sockets; `link.rs`: one connection of them.
+//! - `work.rs`: their work; `wire.rs`: requests and answers; `outcome.rs`: the result of a round.
+//! - `sockets.rs`: many clients on one thread, over TCP and Unix sockets; `link.rs`: one of their connections.
 //! - `memory.rs`: a client through shared memory.
-//! - `processes.rs`: clients in other processes, started together; `load.rs`: clients wherever they are, of a filled target.
+//! - `processes.rs`: clients in other processes, started together; `load.rs`: clients of a filled target, in any
+//!   process.
 //! - `table.rs`: figures of such rounds as a table.
 //!
 //! Every round begins with all clients connected, and ends when the last answer came.
@@ -41,12 +42,12 @@ pub use work::{Arrivals, Pace, Popularity, Sizes, Work};
 /// Clients in all at most.
 pub const CLIENTS_MAX: usize = 10_000;
 
-/// Clients, and what they do.
+/// Clients and their work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Where the servers are.
     pub urls: Vec<String>,
-    /// What is spoken over sockets, by its name.
+    /// The name of the protocol over sockets.
     pub protocol: String,
     /// What clients do.
     pub work: Work,
@@ -54,7 +55,7 @@ pub struct Plan {
     pub clients: usize,
     /// Threads that they are driven by. Through shared memory each has its own, whatever this says.
     pub threads: usize,
-    /// A server that does not answer for so long has failed, in nanoseconds.
+    /// How long a server may leave requests unanswered before it counts as failed, in nanoseconds.
     pub patience_ns: u64,
 }
 
@@ -99,7 +100,7 @@ impl Plan {
 }
 
 impl Round {
-    /// The part of it that so many of so many clients do, who are not others.
+    /// Returns the part of the round for `clients` of `of` clients.
     fn part(&self, clients: usize, of: usize, which: usize) -> Round {
         let pace = match self.pace {
             Pace::Closed => Pace::Closed,
@@ -206,7 +207,7 @@ impl Engine {
     }
 }
 
-/// What is spoken with a server.
+/// Returns the encoding for a server.
 fn form(address: &Address, protocol: Protocol) -> Result<Encoding> {
     Ok(match protocol {
         Protocol::Text => Encoding::Text,
@@ -217,12 +218,12 @@ fn form(address: &Address, protocol: Protocol) -> Result<Encoding> {
     })
 }
 
-/// So many in parts that are as equal as can be.
+/// Divides a number into parts that are as equal as possible.
 fn parts(all: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |at| all / count + usize::from(at < all % count))
 }
 
-/// In an open loop requests that could not be made so long after the beginning are given up.
+/// In an open loop, requests that are late by more than this after the beginning are given up.
 fn overdue_ns(duration_ns: u64) -> u64 {
     duration_ns.saturating_mul(2)
 }

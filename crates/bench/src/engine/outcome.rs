@@ -1,4 +1,4 @@
-//! What a round came to.
+//! The result of a round.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::histogram::Histogram;
 pub struct Outcome {
     /// Keys read or written.
     pub operations: u64,
-    /// From the first request to the last answer, in nanoseconds; in an open loop no less than the round was to last.
+    /// From the first request to the last answer, in nanoseconds; in an open loop at least the intended duration.
     pub elapsed_ns: u64,
     /// Keys that were not there.
     pub misses: u64,
@@ -27,12 +27,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of nothing, with so many classes.
+    /// Returns an empty result with so many classes.
     pub fn new(classes: usize) -> Outcome {
         Outcome { latency: vec![Histogram::default(); classes], ..Outcome::default() }
     }
 
-    /// Adds what others did at the same time.
+    /// Adds the result of concurrent clients.
     pub fn add(&mut self, other: &Outcome) {
         self.operations += other.operations;
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);

@@ -1,7 +1,7 @@
 //! Clients in processes of their own, which `fabcache bench worker` is.
 //!
-//! A worker reads a line, its [`Plan`], connects, and says that it is ready. Each further line is a [`Round`]: it runs it
-//! and says what it came to. All of it is JSON. It ends when there are no more lines.
+//! A worker reads a line, its [`Plan`], connects, and reports that it is ready. Each further line is a [`Round`]: it
+//! runs it and reports the result. All lines are JSON. It exits at the end of its input.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -73,7 +73,7 @@ fn say(to: &mut dyn Write, what: &impl Serialize) -> Result<()> {
 }
 
 impl Workers {
-    /// Starts so many processes of `program`, among which the clients are spread, and waits until they are connected.
+    /// Starts so many processes of `program`, distributes the clients over them, and waits until they are connected.
     ///
     /// # Errors
     /// One does not start, or cannot connect.

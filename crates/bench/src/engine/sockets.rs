@@ -23,9 +23,9 @@ use super::work::{Choice, Pace, Schedule, Work};
 use super::{Round, as_ns, overdue_ns};
 use crate::items::Items;
 
-/// Bytes received at once: what a fast server sends while others are answered.
+/// Bytes received together: what a fast server sends while others are answered.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// Connections looked at in one turn.
+/// Connections handled in one turn.
 const EVENTS: usize = 256;
 
 /// Clients of one thread, connected.
@@ -73,7 +73,7 @@ struct Running<'e> {
 }
 
 impl Sockets {
-    /// Connects so many clients, each to all servers. `forms` are what is spoken with each of them.
+    /// Connects so many clients, each to all servers. `forms` are the encodings for each server.
     ///
     /// # Errors
     /// A server cannot be reached.
@@ -104,7 +104,7 @@ impl Sockets {
     pub fn run(&mut self, work: &Work, items: &Items, round: &Round, begun: Instant) -> Result<Outcome> {
         let mut scratch = Scratch::new(work, items);
         let slots = self.clients * work.pipeline;
-        // One of each client, then the second of each: so no client has two requests as long as another has none.
+        // One of each client, then the second of each: no client has two requests while another has none.
         let in_turn = (0..slots).map(|at| (at % self.clients * work.pipeline + at / self.clients) as u32);
         let mut running = Running {
             begun,
@@ -121,7 +121,7 @@ impl Sockets {
             numbers: Vec::new(),
         };
         if matches!(round.pace, Pace::Open { .. }) {
-            // Requests are to be made in time, not up to 50 us later. Where the system refuses, the figures are worse.
+            // Requests must be made in time, not up to 50 us later. If the system refuses, the figures are worse.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         }
         let mut events = vec![Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
@@ -148,7 +148,7 @@ impl Sockets {
         Ok(Outcome { operations, misses, verified, value_bytes, elapsed_ns, ..outcome })
     }
 
-    /// Makes all requests whose time it is, as far as slots are free; when the next is to be made, none if that was all.
+    /// Makes all due requests, as far as slots are free; returns when the next is due, `None` after the last.
     fn make_requests(
         &mut self,
         running: &mut Running<'_>,
@@ -228,7 +228,8 @@ impl Sockets {
         Ok(())
     }
 
-    /// Waits until something comes, or for so long; how many connections it is. Without a time for as long as an answer may take.
+    /// Waits for events, at most for `wait_ns`; without it as long as an answer may take. Returns the number of
+    /// connections.
     fn wait(&self, events: &mut [Event], wait_ns: Option<u64>) -> Result<usize> {
         let patience = Timespec::try_from(self.patience)?;
         let now = Timespec::default();
@@ -253,7 +254,7 @@ impl Sockets {
         }
     }
 
-    /// Nothing came for so long.
+    /// Handles the lack of any answer within the time limit.
     fn has_failed(&self, scratch: &mut Scratch<'_>) -> Result<()> {
         match self.links.iter().find(|link| link.is_waiting()) {
             Some(link) => {
@@ -285,7 +286,7 @@ impl Sockets {
                 free.push_back(number);
             }
         })?;
-        // Those of a closed loop go on at once, while the others' answers are not looked at yet.
+        // Requests of a closed loop continue at once, before the other answers are handled.
         if running.schedule.is_none() && running.free.len() > first_free {
             let now_ns = as_ns(running.begun.elapsed());
             self.make_requests(running, now_ns, scratch);

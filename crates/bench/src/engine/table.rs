@@ -6,7 +6,7 @@ use crate::results::{Case, Parameter, Results, Sample};
 
 /// A column: its heading, and a figure of a case on a target.
 pub struct Column {
-    /// What stands above it, with its unit.
+    /// Its heading, with the unit.
     pub heading: &'static str,
     /// Digits behind the point.
     pub digits: usize,
@@ -128,7 +128,7 @@ fn number(number: f64, digits: usize) -> String {
     if number.is_nan() { "-".into() } else { format!("{number:.digits$}") }
 }
 
-/// Lines with columns under each other, to the right but for names.
+/// Returns lines with aligned columns, numbers to the right.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What is spoken.
+/// The protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// The classic text protocol.
@@ -18,7 +18,7 @@ pub enum Encoding {
 pub enum Answer<'a> {
     /// A value.
     Value {
-        /// Whose it is, as far as that is said.
+        /// The request that it answers, as far as it says.
         of: AnswerOf<'a>,
         /// The value.
         value: &'a [u8],
@@ -64,8 +64,8 @@ impl Encoding {
         self == Encoding::Text
     }
 
-    /// Adds a request for values. Each key has a mark. Where the protocol has no request for several keys there is one for
-    /// each; none of them is quiet, for a value that never comes is not to be taken for one that is not there.
+    /// Appends a request for values. Each key has a mark. Where the protocol has no multiget there is one request for
+    /// each; none is quiet, so that a lost value is not mistaken for a miss.
     pub fn get<'k>(self, keys: impl Iterator<Item = (&'k [u8], u32)>, out: &mut Vec<u8>) {
         match self {
             Encoding::Text => {

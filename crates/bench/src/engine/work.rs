@@ -1,4 +1,4 @@
-//! What clients do: of which items, how large, how often, and when.
+//! The work of clients: which items, how large, how often, and when.
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub struct Work {
     pub keys: u64,
     /// Bytes of a key.
     pub key_bytes: usize,
-    /// Which of them are asked for.
+    /// The distribution of requests over items.
     pub popularity: Popularity,
     /// How large their values are.
     pub sizes: Sizes,
@@ -34,7 +34,7 @@ pub struct Work {
     pub verify: bool,
 }
 
-/// Which items are asked for.
+/// A distribution of requests over items.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Popularity {
@@ -48,7 +48,7 @@ pub enum Popularity {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sizes {
-    /// All of so many bytes.
+    /// All of this length.
     Same(usize),
     /// Three classes of sizes.
     Olio(Olio),
@@ -60,7 +60,7 @@ pub enum Sizes {
 pub enum Pace {
     /// Each client makes the next when one was answered.
     Closed,
-    /// All clients together make so many a second, whether others were answered or not.
+    /// All clients together make so many per second, whether others were answered or not.
     Open {
         /// Requests a second.
         rate_per_s: f64,
@@ -73,7 +73,7 @@ pub enum Pace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
-    /// At random: those of many who know nothing of each other.
+    /// At random: many independent sources.
     Poisson,
     /// At equal distances.
     Even,
@@ -144,7 +144,7 @@ impl Sizes {
     }
 }
 
-/// Chooses what is done next.
+/// Chooses the next operation.
 #[derive(Debug)]
 pub struct Choice {
     random: Random,
@@ -180,7 +180,7 @@ impl Choice {
     }
 }
 
-/// When requests are to be made: nanoseconds since the beginning, ascending without end.
+/// When requests are due: nanoseconds since the beginning, ascending without end.
 #[derive(Debug)]
 pub struct Schedule {
     random: Random,
@@ -190,7 +190,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// So many a second.
+    /// Returns a schedule of so many per second.
     pub fn new(rate_per_s: f64, arrivals: Arrivals, seed: u64) -> Schedule {
         let mut random = Random::new(!seed);
         let gap_ns = 1e9 / rate_per_s;
@@ -205,7 +205,7 @@ impl Schedule {
         self.next_ns as u64
     }
 
-    /// It is done: on to the one behind it.
+    /// Proceeds to the next request.
     #[inline]
     pub fn advance(&mut self) {
         self.next_ns += match self.arrivals {

@@ -25,7 +25,7 @@ pub struct ClientLimits {
 #[derive(Debug)]
 struct Dummy {
     way: Route,
-    /// The names of those that are reached like it.
+    /// The names of the targets with this transport.
     targets: Vec<String>,
     target: Target,
     // Last: its clients go first.
@@ -66,8 +66,8 @@ impl ClientLimits {
         ClientLimits { dummies: Vec::new() }
     }
 
-    /// Starts a dummy for each way in which targets are reached, on these CPUs if they are given. `program` is the
-    /// command-line tool. Threads inherit the CPUs of who starts them, and so do processes: to be called before the clients are pinned.
+    /// Starts a dummy for each transport of the targets, on these CPUs if given. `program` is the command-line tool.
+    /// Threads and processes inherit the CPUs of their parent: call this before pinning the clients.
     ///
     /// # Errors
     /// One does not come up.
@@ -76,7 +76,7 @@ impl ClientLimits {
         targets: impl Iterator<Item = &'t Target>,
         cpus: Option<&Cpus>,
     ) -> Result<ClientLimits> {
-        // It is not to be what limits the clients, who have one CPU at least.
+        // It must not limit the clients, which have at least one CPU.
         let threads = match cpus {
             Some(cpus) => cpus.count(),
             None => Cpus::current()?.count().saturating_sub(1),
@@ -91,7 +91,7 @@ impl ClientLimits {
             let listen: Vec<Listen> = (0..way.servers).map(|_| way.listen()).collect();
             let process = Child::start(program, &listen, way.limits, threads)?;
             let urls: Result<Vec<Url>> = process.urls().iter().map(|url| url.parse()).collect();
-            // No two have the same name: some measurements remember what they have filled.
+            // Names are unique: some measurements remember what they have filled.
             let name = format!("{NAME} for {}, process {}", measured.name, process.process().0);
             let target = Target::new(&name, &urls?, way.protocol)?;
             cpus.map_or(Ok(()), |cpus| process.process().pin(cpus))?;

@@ -17,14 +17,14 @@ pub trait Experiment {
     /// The subcommand's name.
     fn name(&self) -> &'static str;
 
-    /// How it is measured, in a sentence or two, for those who judge the figures.
+    /// The method, in a sentence or two, for the interpretation of the figures.
     fn method(&self) -> String;
 
-    /// What is measured, in order.
+    /// The measured cases, in order.
     fn cases(&self) -> Vec<Case>;
 
-    /// Whether the same work with a server that does nothing tells what the clients can do at most. It does not where they
-    /// wait for anything but answers, or miss on purpose.
+    /// Returns whether the same work with the dummy server shows the clients' own limit. It does not if they wait for
+    /// anything but answers, or miss on purpose.
     fn has_ceiling(&self) -> bool {
         true
     }
@@ -59,12 +59,12 @@ pub struct Plan {
     pub ceiling: Option<PathBuf>,
 }
 
-/// One of so many rounds is run with the server that does nothing as well.
+/// One round in this many is also run with the dummy server.
 const CEILING_EVERY: u32 = 4;
 
-/// Is told what is being done.
+/// Receives progress reports.
 pub trait Progress {
-    /// So many rounds will be done in all.
+    /// So many rounds will be run in all.
     fn begin(&self, rounds: u64);
     /// This one begins.
     fn round(&self, what: &str);

@@ -1,10 +1,11 @@
-//! The fabric: what one of libfabric's providers takes by itself, and beside that what the client library and a server take
-//! over it, over TCP, and another server over TCP.
+//! The fabric: libfabric's provider by itself, the client library and a server over it and over TCP, and another
+//! server over TCP.
 //!
-//! - `peer.rs`: the other end of what is done by itself, a process of its own; `raw.rs`: this end.
-//! - `servers.rs`: the servers, ways to them, and what is stored there; `ways.rs`: what is done with them.
-//! - `timing.rs`: percentiles of single calls, and calls a second.
-//! - `report.rs`: what came of it.
+//! - `peer.rs`: the other end of libfabric by itself, in a process of its own; `raw.rs`: this end.
+//! - `servers.rs`: the servers and what is stored there; `connect.rs`: connections to them; `paths.rs`: the measured
+//!   calls.
+//! - `timing.rs`: percentiles of single calls, and calls per second.
+//! - `report.rs`: the results.
 
 pub mod connect;
 pub mod names;
@@ -31,11 +32,11 @@ use servers::Servers;
 pub const SERVER_CPU: usize = 0;
 /// CPU of the client.
 pub const CLIENT_CPU: usize = 1;
-/// Keys of what is read again and again.
+/// Keys that are read repeatedly.
 pub const HOT_KEYS: u64 = 64;
-/// Bytes of a message that asks for something, or says that it is done: about as many as those of a request for a key.
+/// Bytes of a request or completion message: about as many as a request for a key has.
 pub const SHORT_BYTES: usize = 32;
-/// The name of what is done with libfabric alone.
+/// The name of libfabric by itself.
 pub const RAW: &str = "raw";
 
 /// What is measured, and for how long.
@@ -43,13 +44,13 @@ pub const RAW: &str = "raw";
 pub struct Plan {
     /// The provider, and its interface.
     pub requirements: ProviderRequirements,
-    /// The client's interface, if that is another.
+    /// The client's interface, if it differs.
     pub client_interface: Option<String>,
-    /// Clients that choose between reading and asking are measured, too, and keys that are asked for many at once.
+    /// Also measure clients that choose between reads and requests, and multigets.
     pub chooses: bool,
     /// Bytes of a value.
     pub value_bytes: Vec<usize>,
-    /// Those of them of which many are under way at once.
+    /// The value sizes that are also measured with many in flight.
     pub window_value_bytes: Vec<usize>,
     /// How many.
     pub windows: Vec<usize>,
@@ -57,7 +58,7 @@ pub struct Plan {
     pub rounds: u32,
     /// How long each lasts.
     pub round: Duration,
-    /// The command-line tool, which is the other end of what is done with libfabric alone.
+    /// The command-line tool, which runs the other end of libfabric by itself.
     pub program: PathBuf,
 }
 
@@ -84,7 +85,7 @@ pub fn provider(requirements: &ProviderRequirements) -> Result<Provider> {
     Ok(here.or_else(|_| library.pick(requirements))?)
 }
 
-/// The client's end of a provider: the same, unless it has an interface of its own.
+/// Returns the client's end of a provider: the same, unless it has an interface of its own.
 ///
 /// # Errors
 /// The provider is not at that interface.
@@ -94,7 +95,7 @@ pub fn client_end(provider: &Provider, interface: Option<&str>) -> Result<Provid
     Ok(Library::open()?.pick(&ProviderRequirements { provider: name, interface, only_this_host: false })?)
 }
 
-/// Measures everything; tells who serves reads, too. Without a server only what libfabric does by itself.
+/// Measures everything, and reports who serves reads. Without a server only libfabric by itself.
 ///
 /// # Errors
 /// There is no such provider, a server does not come up, has no fabric, or answers wrongly.

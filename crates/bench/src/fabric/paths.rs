@@ -1,4 +1,4 @@
-//! What is done with the servers: GETs and SETs one at a time, and many under way.
+//! The measured calls: GETs and SETs one at a time, and many in flight.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::store::keys;
 
 /// Calls before GETs by key are timed, each of another key: they connect.
 const CALLS_TO_CONNECT: u64 = 8;
-/// Clients of a round by key, each of which asks for every key once.
+/// Clients of a round by key, each of which requests every key once.
 const CLIENTS_A_ROUND: u32 = 4;
 
 /// A client, and the way it takes.
@@ -61,7 +61,7 @@ impl PathClient {
         Ok(figures)
     }
 
-    /// Calls a second, so many under way.
+    /// Measures calls per second with so many in flight.
     ///
     /// # Errors
     /// The server fails, or answers wrongly.
@@ -84,7 +84,7 @@ impl PathClient {
         Ok(figures)
     }
 
-    /// One-sided clients send SETs as those do that ask for everything, but for those from registered memory.
+    /// One-sided clients send SETs as request clients do, except those from registered memory.
     fn has_sets(&self) -> bool {
         ![LOCATED, REGISTERED, BY_KEY, AUTO, AUTO_BY_KEY].contains(&&*self.name)
     }
@@ -135,7 +135,7 @@ impl PathClient {
         times(plan.round, |call| get(call % keys))
     }
 
-    /// Each key once to a client, which knows no place then.
+    /// GETs each key once with a client that knows no location.
     fn gets_by_key(&mut self, bytes: usize, plan: &Plan) -> Result<Times> {
         let mut all: Vec<Times> = Vec::new();
         let mut left = plan.round;
@@ -215,7 +215,7 @@ impl Rate {
     }
 }
 
-/// What is done many at once.
+/// Calls with many in flight.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     /// GETs or SETs of one key each, or GETs of many.
@@ -227,7 +227,7 @@ struct Load {
 }
 
 impl Load {
-    /// Calls for a round, at most of so many keys; of those that `key_of` says.
+    /// Counts calls in a round, at most of so many keys, given by `key_of`.
     fn rate(self, client: &Client, round: Duration, key_of: impl Fn(u64) -> u64, most: u64) -> Result<Rate> {
         if self.what == What::Multiget {
             self.together(client, round, key_of, most)
@@ -236,7 +236,7 @@ impl Load {
         }
     }
 
-    /// As many keys in a call.
+    /// Multigets of as many keys.
     fn together(
         self,
         client: &Client,
@@ -259,7 +259,7 @@ impl Load {
         Ok(Rate { calls, time: started.elapsed() })
     }
 
-    /// As many calls under way.
+    /// As many single calls in flight.
     fn one_by_one(
         self,
         client: &Client,

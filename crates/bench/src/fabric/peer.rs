@@ -1,10 +1,9 @@
-//! The other end of what is done with libfabric alone: a process that lets its memory be read and written, and answers
-//! messages with as many bytes as they ask for.
+//! The other end of libfabric by itself: a process that exposes its memory, and answers messages with as many bytes
+//! as they request.
 //!
-//! It is told what to do by lines on its input, and says lines on its output:
-//! `NAME READ-ADDRESS READ-KEY WRITE-ADDRESS WRITE-KEY` first (the name in hexadecimal digits); after `connect NAME`,
-//! `connected`; after `serve`, `serving`, and then it polls, without a pause, until a message says to stop. It ends with its
-//! input.
+//! It reads commands from its input, a line each, and answers on its output: first `NAME READ-ADDRESS READ-KEY
+//! WRITE-ADDRESS WRITE-KEY` (the name in hexadecimal digits); after `connect NAME`, `connected`; after `serve`,
+//! `serving`, and then it polls, without a pause, until a message says to stop. It exits at the end of its input.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -21,13 +20,13 @@ use fabcache_testbed::cleanup;
 use crate::process::Process;
 use crate::target::PATIENCE;
 
-/// A message that asks for so many bytes stops the peer once it is answered.
+/// A message that requests this many bytes stops the peer after its answer.
 pub const STOP: u32 = u32::MAX;
 /// Receives that are posted.
 const RECEIVES: usize = 4;
-/// Operations under way at once.
+/// Maximum number of operations in flight.
 pub const OPERATIONS: usize = 128;
-/// Polls between looks at the clock.
+/// Polls between readings of the clock.
 const POLLS: u32 = 1 << 12;
 
 /// Bytes as digits.
@@ -75,7 +74,7 @@ pub fn run(identity: &str, bytes: usize, input: &mut dyn BufRead, output: &mut d
     Ok(())
 }
 
-/// What is served.
+/// The served memory and endpoint.
 struct Served {
     port: Endpoint,
     /// Buffers for messages, and for answers.
@@ -136,7 +135,7 @@ impl Served {
         }
     }
 
-    /// The last answer is on its way: nobody polls from now on.
+    /// Waits for the last answer: nothing polls from now on.
     fn settle(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while self.port.in_flight() > RECEIVES {

@@ -14,7 +14,7 @@ use super::timing::{Times, times};
 use super::{Plan, SERVER_CPU, SHORT_BYTES, of_raw};
 use crate::target::PATIENCE;
 
-/// Polls between looks at the clock.
+/// Polls between readings of the clock.
 const POLLS: u32 = 1 << 12;
 /// Receives that are posted.
 const RECEIVES: usize = 2;
@@ -30,7 +30,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Opens a port of `own`, and starts a peer at `provider`. Values have at most so many bytes.
+    /// Opens an endpoint of `own`, and starts a peer at `provider`. Values have at most so many bytes.
     ///
     /// # Errors
     /// The provider cannot be opened, or does not connect.
@@ -68,7 +68,7 @@ impl Raw {
         }
     }
 
-    /// Times of messages, reads and writes of values of so many bytes.
+    /// Measures messages, reads and writes of values of so many bytes.
     ///
     /// # Errors
     /// The provider fails.
@@ -89,7 +89,7 @@ impl Raw {
         Ok(figures)
     }
 
-    /// Reads and writes a second, so many under way.
+    /// Measures reads and writes per second with so many in flight.
     ///
     /// # Errors
     /// The provider fails.
@@ -116,7 +116,7 @@ impl Raw {
         self.answer(4)
     }
 
-    /// A message of so many bytes, and an answer of so many.
+    /// Exchanges a message of so many bytes and an answer of so many.
     fn message(&mut self, there: usize, back: usize) -> Result<()> {
         self.ask(there, u32::try_from(back)?)?;
         self.answer(back)

@@ -10,13 +10,13 @@ use super::names::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST, STOR
 use crate::report::ServersHeader;
 use fabcache_testbed::statistics::median;
 
-/// What was done.
+/// A measured operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
     /// A short message, and one of a value's size back: what a GET by request takes at least.
     RawGet,
-    /// A message of a value's size, and a short one back: the same of a SET.
+    /// A message of a value's size, and a short one back: the least cost of a SET.
     RawSet,
     /// A read of the peer's memory.
     Read,

@@ -17,10 +17,10 @@ use crate::store::keys::KEY_BYTES;
 
 /// Bytes that an item takes beside key and value, with much to spare.
 const OVERHEAD_BYTES: u64 = 100;
-/// At least so much memory has a server: in smaller ones values of 64 KiB are in several pieces, which takes a read more. In
-/// larger ones a client that knows nothing has more of the index to get to know than a round is long.
+/// Minimum memory of a server: in smaller ones values of 64 KiB are in several chunks, which needs another read. In
+/// larger ones a client without cached locations reads more of the index than a round is long.
 const SERVER_MEGABYTES_MIN: u64 = 600;
-/// Requests under way while servers are filled.
+/// Requests in flight while servers are filled.
 const FILL_WINDOW: usize = 32;
 
 /// Ours with a fabric, and the one it is compared with.
@@ -66,7 +66,8 @@ impl Servers {
         let servers = Servers { ours, against: against.map(start).transpose()?, own: own.clone() };
         let cpu = SERVER_CPU.into();
         fill(&tcp(servers.ours.1)?, &sizes)?;
-        // Not before it answers: libfabric's providers look at all CPUs as they are opened, and go back to those from before.
+        // After it answers: libfabric's providers change the CPU affinity while they are opened, and restore the
+        // former one.
         servers.ours.0.pin(&cpu)?;
         if let Some((_, server, address)) = &servers.against {
             server.pin(&cpu)?;

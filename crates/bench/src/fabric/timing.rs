@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 
 /// Calls before a round that are not counted, unless they take as long as a quarter of it.
 const CALLS_TO_WARM_UP: u64 = 200;
-/// Nanoseconds up to which calls are told apart.
+/// Maximum nanoseconds of a call that are distinguished.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Calls of a round, one after the other.
@@ -23,7 +23,7 @@ pub struct Times {
     pub all_calls: u64,
 }
 
-/// Times calls one by one for a round. `call` is told its number.
+/// Times calls one by one for a round. `call` receives its number.
 ///
 /// # Errors
 /// A call fails.
@@ -31,7 +31,7 @@ pub fn times(round: Duration, call: impl FnMut(u64) -> Result<()>) -> Result<Tim
     limited_times(round, u64::MAX, CALLS_TO_WARM_UP, call)
 }
 
-/// The same of at most so many calls, of which some warm up.
+/// As above, with at most so many calls, some of which warm up.
 ///
 /// # Errors
 /// A call fails.
