@@ -1,4 +1,4 @@
-//! What is stored: keys and values that follow from an item's number, so that every answer can be checked.
+//! Keys and values that follow from an item's number, so that every answer can be checked.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -14,9 +14,9 @@ const PREFIX: &[u8] = b"bench-";
 pub const KEY_BYTES_MIN: usize = PREFIX.len() + 8;
 /// memcached's longest.
 pub const KEY_BYTES_MAX: usize = 250;
-/// Values are cut from so many bytes, over and over. Prime, so that no power of two brings the same part twice.
+/// Length of the pool from which values are cut. Prime, so that lengths of powers of two yield different parts.
 const POOL_BYTES: usize = 1_048_573;
-/// What a value begins with, as far as it is long enough: its item's number.
+/// Length of the item's number, with which a value begins if it is long enough.
 const NUMBER_BYTES: usize = 8;
 
 /// Makes keys and values.
@@ -45,7 +45,7 @@ impl AsRef<[u8]> for Begin {
     }
 }
 
-/// What is compared of every answer, for those who judge the figures.
+/// Describes the comparison of answers, for the interpretation of the figures.
 pub fn compared(verify: bool) -> &'static str {
     if verify { "every byte of every value compared" } else { "length and number of every value compared" }
 }
@@ -54,7 +54,7 @@ impl Items {
     /// With keys of `key_bytes`.
     ///
     /// # Errors
-    /// Keys cannot be so long.
+    /// The key length is invalid.
     pub fn new(key_bytes: usize) -> Result<Items> {
         ensure!(
             (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key_bytes),
@@ -107,8 +107,8 @@ impl Items {
         })
     }
 
-    /// The value of `len` bytes of an item in the pieces that it is made of: what it begins with, then parts of the pool,
-    /// which [`Items::piece`] has.
+    /// Returns the parts of an item's value of `len` bytes: its beginning, then parts of the pool, which
+    /// [`Items::piece`] returns.
     #[inline]
     pub fn pieces(&self, number: u64, len: usize) -> (Begin, impl Iterator<Item = Range<usize>> + use<>) {
         let begin = Begin { bytes: number.to_le_bytes(), len: NUMBER_BYTES.min(len) };
@@ -128,7 +128,7 @@ impl Items {
         &self.pool[part]
     }
 
-    /// Whether this is the value of `len` bytes of an item: every byte is looked at.
+    /// Returns whether this is the value of `len` bytes of an item, comparing every byte.
     pub fn is_value(&self, number: u64, len: usize, found: &[u8]) -> bool {
         if !self.may_be_value(number, len, found) {
             return false;
@@ -146,7 +146,7 @@ impl Items {
         true
     }
 
-    /// Whether length and number are those of this item's value: a look that takes no time.
+    /// Returns whether length and number are those of this item's value: a fast check.
     #[inline]
     pub fn may_be_value(&self, number: u64, len: usize, found: &[u8]) -> bool {
         let told = NUMBER_BYTES.min(len);

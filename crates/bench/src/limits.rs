@@ -1,4 +1,4 @@
-//! What the servers of a target take, as they tell it.
+//! The limits of a target's servers, as they report them.
 
 use anyhow::{Context, Result};
 use fabcache_client::Client;
@@ -12,7 +12,7 @@ pub struct Limits {
     pub item_bytes: u64,
 }
 
-/// memcached's, where nothing else is asked for.
+/// memcached's default.
 const MEMORY_BYTES: u64 = 64 << 20;
 const ITEM_BYTES: u64 = 1 << 20;
 
@@ -26,7 +26,7 @@ impl Limits {
     /// Asks the servers.
     ///
     /// # Errors
-    /// One does not answer, or does not tell.
+    /// A server does not answer, or does not report its limits.
     pub fn of(client: &Client) -> Result<Limits> {
         let memory = told(client, "", "limit_maxbytes")?;
         let items = told(client, "settings", "item_size_max")?;
@@ -34,13 +34,13 @@ impl Limits {
         Ok(Limits { memory_bytes: memory.into_iter().fold(0, u64::saturating_add), item_bytes })
     }
 
-    /// As [`Limits::of`], or memcached's where they do not tell.
+    /// As [`Limits::of`], or memcached's defaults if they do not report theirs.
     pub fn or_default(client: &Client) -> Limits {
         Limits::of(client).unwrap_or_default()
     }
 
-    /// How many items of a size to store, at most `most`, where `sizes` of them are stored one after the other: all
-    /// together take half of the memory, as what was given to one size memcached does not give to another.
+    /// Returns how many items of a size to store, at most `most`, if `sizes` of them are stored one after the other:
+    /// all together take half of the memory, because memcached does not reuse memory of one size for another.
     pub fn items_of(&self, item_bytes: usize, sizes: usize, most: u64) -> u64 {
         let share = self.memory_bytes / 2 / sizes.max(1) as u64;
         (share / item_bytes.max(1) as u64).clamp(1, most)

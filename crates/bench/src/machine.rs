@@ -14,7 +14,7 @@ pub fn line() -> String {
     format!("{}, {} CPUs, Linux {}", model(&cpuinfo), cpus(&cpuinfo), read("/proc/sys/kernel/osrelease"))
 }
 
-/// Returns the known facts by name; facts that the system does not report are left out.
+/// Returns the known facts by name, without those that the system does not report.
 pub fn facts() -> BTreeMap<String, String> {
     let cpuinfo = read("/proc/cpuinfo");
     let told = [
@@ -35,7 +35,7 @@ pub fn facts() -> BTreeMap<String, String> {
     known.filter(|(_, fact)| !fact.is_empty()).collect()
 }
 
-/// What is in a file; nothing if it cannot be read.
+/// Returns the contents of a file; empty if it cannot be read.
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
@@ -85,7 +85,7 @@ fn memory(meminfo: &str) -> Option<String> {
     Some(format!("{} MB", kilobytes >> 10))
 }
 
-/// The processor tells those that run under a hypervisor so; only x86 has the flag.
+/// The processor reports a hypervisor; only x86 has this flag.
 fn virtualised(cpuinfo: &str) -> String {
     let flagged =
         field(cpuinfo, "flags").map(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"));
@@ -98,7 +98,7 @@ fn virtualised(cpuinfo: &str) -> String {
     }
 }
 
-/// Of a list in which the choice stands in brackets, that.
+/// Returns the choice in brackets of a list.
 fn chosen(list: &str) -> String {
     let inside = list.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or_else(|| list.to_owned(), |(choice, _)| choice.to_owned())

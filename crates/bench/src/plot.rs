@@ -19,10 +19,10 @@ const SAMPLE_WIDTH: i32 = 16;
 const GAP: i32 = 6;
 /// Names begin here, as the caption and a margin are above.
 const NAMES_TOP: i32 = 40;
-/// At most so many parts of the x axis are labelled. From ten on plotters would put lines between powers.
+/// Maximum number of labelled parts of the x axis. From ten on plotters would put lines between powers.
 const X_LABELS: usize = 9;
 
-/// The first is for what is measured, the others are for what it is compared with.
+/// The first is for the measured server, the others for those it is compared with.
 pub const COLORS: [RGBColor; 6] = [
     RGBColor(208, 28, 28),
     RGBColor(120, 120, 120),
@@ -39,7 +39,7 @@ pub enum Stroke {
     Bold,
     /// The baseline.
     Thin,
-    /// A bound, or something else that is not measured in the same way.
+    /// A bound, or something else that is measured differently.
     Dashed,
 }
 
@@ -70,7 +70,7 @@ pub struct Axis {
 /// A chart with a caption.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// What it shows.
+    /// Its caption.
     pub caption: String,
     /// The x axis.
     pub x: Axis,
@@ -78,7 +78,7 @@ pub struct Panel {
     pub y_title: &'static str,
     /// Where the y axis begins.
     pub y_from: f64,
-    /// The lines, of which earlier ones are drawn below later ones.
+    /// The lines; earlier ones are drawn below later ones.
     pub lines: Vec<Line>,
 }
 

@@ -26,7 +26,7 @@ impl Process {
     /// Memory that it alone has: anonymous, shared (its memory files among it), and huge pages, in bytes.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The system does not report it.
     pub fn resident_bytes(&self) -> Result<u64> {
         let path = format!("/proc/{}/status", self.0);
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -52,7 +52,7 @@ impl Process {
     /// CPU time of all threads that it has, so far.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The system does not report it.
     pub fn cpu_time(&self) -> Result<Duration> {
         let mut total = 0;
         for task in self.tasks()? {
@@ -141,7 +141,7 @@ impl Cpus {
     /// Those that the calling thread may use.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The system does not report them.
     pub fn current() -> Result<Cpus> {
         let set = sched_getaffinity(None).context("cannot tell on which CPUs this runs")?;
         Ok(Cpus((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))

@@ -27,9 +27,9 @@ pub struct ServersHeader {
     /// When and where.
     #[serde(flatten)]
     pub run: Header,
-    /// Each server's name and what its `-V` says. The last one is what the others are compared with.
+    /// Each server's name and version. The last one is the baseline.
     pub servers: Vec<(String, String)>,
-    /// How: what a reader must know to judge the figures.
+    /// The method, for the interpretation of the figures.
     pub method: String,
 }
 
@@ -42,12 +42,12 @@ impl Header {
 }
 
 impl ServersHeader {
-    /// The name of the server that others are compared with.
+    /// Returns the name of the baseline server.
     pub fn base(&self) -> &str {
         self.servers.last().map_or("", |(name, _)| name)
     }
 
-    /// What is written above a table.
+    /// Returns the text above a table.
     pub fn text(&self) -> String {
         format!("{}\n{}\n\n", self.run.machine, self.method)
     }

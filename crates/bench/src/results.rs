@@ -28,15 +28,15 @@ pub struct Results {
     /// When and where.
     #[serde(flatten)]
     pub run: Header,
-    /// How: what a reader must know to judge the figures.
+    /// The method, for the interpretation of the figures.
     pub method: String,
-    /// What was measured. The last is what the others are compared with, unless they tell another.
+    /// The measured targets. The last is the baseline, unless a target names another.
     pub targets: Vec<Described>,
     /// Every round of every case.
     pub samples: Vec<Sample>,
 }
 
-/// What is measured: an operation under some conditions.
+/// An operation under some conditions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Case {
     /// The operation whose latency it is: `get`, `set`, `iget`, ….
@@ -60,7 +60,7 @@ pub enum Parameter {
 pub struct Sample {
     /// The target's name.
     pub target: String,
-    /// What was measured.
+    /// The measured sample.
     #[serde(flatten)]
     pub case: Case,
     /// Which round, from 0.
@@ -69,7 +69,7 @@ pub struct Sample {
     pub operations: u64,
     /// How long it took, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Operations that did not find what they asked for.
+    /// Operations that missed.
     pub misses: u64,
     /// Operations that failed.
     pub errors: u64,
@@ -77,14 +77,14 @@ pub struct Sample {
     pub verified: u64,
     /// How long single operations took.
     pub latency: Option<Histogram>,
-    /// The same of what the case is compared with, if that was done in the same round.
+    /// The sample of the case's baseline, if it was measured in the same round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_latency: Option<Histogram>,
     /// CPU time of the servers, in nanoseconds, if they are processes of this host.
     pub server_cpu_ns: Option<u64>,
     /// CPU time of the clients, in nanoseconds.
     pub client_cpu_ns: Option<u64>,
-    /// Operations a second of the same clients with a server that does nothing, if that was measured.
+    /// Operations per second of the same clients with the dummy server, if that was measured.
     pub ceiling_per_s: Option<f64>,
     /// Other figures, by name with their unit: `hit_ratio`, `bytes_per_s`, ….
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -93,9 +93,9 @@ pub struct Sample {
 
 /// A result that comes so near to what the clients can do at most says little of the server.
 pub const CEILING_PART: f64 = 0.8;
-/// Where more than one operation of so many found nothing, the limit is another.
+/// If more than one operation in this many missed, the clients' limit does not apply.
 const MISSES_PART: u64 = 10;
-/// Such results that are told one by one.
+/// Maximum number of such results listed.
 const LIMITS_TOLD_MAX: usize = 8;
 
 impl From<u64> for Parameter {
@@ -221,7 +221,7 @@ impl Results {
     /// Reads them.
     ///
     /// # Errors
-    /// The file cannot be read, or holds something else.
+    /// The file cannot be read, or has another content.
     pub fn read(path: &Path) -> Result<Results> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -308,7 +308,8 @@ impl Results {
         median(self.rounds(target, case).filter_map(figure))
     }
 
-    /// The ratio of a figure to that of `base` in the same round: the median over rounds, the least and the greatest.
+    /// Returns the ratio of a figure to that of `base` in the same round: the median over rounds, the least and the
+    /// greatest.
     pub fn ratio(
         &self,
         target: &str,

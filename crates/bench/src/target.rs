@@ -1,4 +1,4 @@
-//! What is measured: one cache of one or more servers, and the way to it.
+//! The measured target: one cache of one or more servers, and the transport to it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::{Cpus, Process};
 
-/// A server that does not answer for so long has failed.
+/// How long a server may leave a request unanswered before it counts as failed.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// memcached's uptime begins two seconds before it does, and both are told in whole seconds.
+/// memcached's uptime begins two seconds before its start, and both are in whole seconds.
 const UPTIME_SLACK_S: u64 = 4;
 
 /// Where a server is, and the way to it.
@@ -35,11 +35,12 @@ pub struct Target {
     pub name: String,
     /// Its servers.
     pub urls: Vec<Url>,
-    /// What is spoken over sockets.
+    /// The protocol over sockets.
     pub protocol: Protocol,
-    /// How long an answer may take: [`PATIENCE`], unless somebody is in a hurry.
+    /// The time limit of an answer: [`PATIENCE`] by default.
     pub patience: Duration,
-    /// Processes of this host whose CPU time is the servers'; those that tell no process are not in it.
+    /// The servers' processes on this host, whose CPU time is measured; servers that report no process are not
+    /// included.
     processes: Vec<Process>,
 }
 
@@ -64,7 +65,7 @@ pub struct Described {
     /// Of `stats settings`, what bears upon speed and room, by the names that it has there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// The target that it is compared with; the last, if none is told.
+    /// Its baseline; default: the last target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
 }
@@ -156,7 +157,7 @@ impl Target {
     /// Servers that are up.
     ///
     /// # Errors
-    /// One cannot be reached, or not in this way; some are reached in another way than others.
+    /// A server cannot be reached, or only over another transport; servers are reached over different transports.
     pub fn new(name: &str, urls: &[Url], protocol: Protocol) -> Result<Target> {
         let first = urls.first().context("there is no server")?;
         let alike = urls.iter().all(|url| url.transport() == first.transport());
@@ -173,7 +174,7 @@ impl Target {
         Ok(target)
     }
 
-    /// With the processes that its servers are, where it is known who they are without asking them.
+    /// Sets the processes of its servers, where they are known without asking.
     pub fn of_processes(self, processes: Vec<Process>) -> Target {
         Target { processes, ..self }
     }
@@ -212,7 +213,7 @@ impl Target {
     pub fn described(&self, command: Option<String>) -> Result<Described> {
         let client = self.client()?;
         let versions: Result<Vec<_>, _> = client.versions().into_iter().collect();
-        // Not every server tells.
+        // Not every server reports it.
         let settings = client.stats("settings").into_iter().next().and_then(Result::ok).unwrap_or_default();
         let settings = settings.into_iter().filter(|(name, _)| SETTINGS.contains(&name.as_str()));
         Ok(Described {
@@ -227,12 +228,12 @@ impl Target {
         })
     }
 
-    /// The processes of this host that its servers are, as far as they are known.
+    /// Returns the known processes of its servers on this host.
     pub fn processes(&self) -> &[Process] {
         &self.processes
     }
 
-    /// CPU time of its servers so far. None if one is on another host, or does not tell its process.
+    /// Returns the CPU time of its servers so far. `None` if one is on another host, or does not report its process.
     pub fn cpu_time(&self) -> Option<Duration> {
         if self.processes.len() != self.urls.len() {
             return None;
@@ -249,14 +250,14 @@ impl Target {
     }
 }
 
-/// The processes that servers say they are, and that are on this host under such a name.
+/// Returns the processes that servers report, and that exist on this host under such a name.
 fn processes(client: &Client) -> Vec<Process> {
     let told = client.stats("").into_iter().filter_map(|stats| {
         let stats = stats.ok()?;
         let number = |name: &str| stats.iter().find(|(known, _)| known == name)?.1.parse::<u64>().ok();
         Some((Process(u32::try_from(number("pid")?).ok()?), number("uptime")?))
     });
-    // Another host's process may have the number of one of ours: that is as old only by chance.
+    // Another host's process may have the number of a local one, which is of the same age only by chance.
     let is_here = |process: &Process, uptime_s: u64| {
         process.age().is_ok_and(|age| age.as_secs().abs_diff(uptime_s) <= UPTIME_SLACK_S)
     };

@@ -40,7 +40,7 @@ impl Zipf {
         x.powf(-self.exponent)
     }
 
-    /// The integral of the weight, but for a constant.
+    /// The integral of the weight, up to a constant.
     fn area(&self, x: f64) -> f64 {
         let power = 1.0 - self.exponent;
         if power == 0.0 { x.ln() } else { (x.powf(power) - 1.0) / power }

@@ -17,17 +17,17 @@ pub(super) const TOTAL: &str = "total_ns";
 /// A number of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Metric {
-    /// The latency within which so many percent were done.
+    /// The latency within which so many percent completed.
     Percentile(f64),
     /// Operations a second.
     Rate,
-    /// Time for an operation, however many are under way.
+    /// Time for an operation, however many are in flight.
     TimeEach,
     /// CPU time of the servers for an operation.
     ServerCpu,
-    /// The part of operations that did not find what they asked for.
+    /// The part of operations that missed.
     Misses,
-    /// Something else, by its name.
+    /// Another figure, by its name.
     Figure(String),
 }
 
@@ -145,7 +145,7 @@ impl<'r> Data<'r> {
         all.filter_map(|(target, case)| Some((target, case, self.cell(target, case)?)))
     }
 
-    /// Whether a condition is another name of the target, such as its transport: each has one of its own.
+    /// Returns whether a condition is another name of the target, such as its transport.
     pub(super) fn is_of_target(&self, name: &str, cases: &[usize]) -> bool {
         let mut varies = false;
         let mut first: Option<Parameter> = None;
@@ -171,7 +171,7 @@ impl<'r> Data<'r> {
         self.samples().flat_map(|sample| sample.figures.keys().map(String::as_str)).collect()
     }
 
-    /// Those that say how something did; the others say what was done.
+    /// Returns the figures that judge performance; the others describe the work.
     pub(super) fn judging_figures(&self) -> Vec<&'r str> {
         let judges = |name: &&str| !matches!(Unit::of_figure(name), Unit::Plain | Unit::Bytes);
         self.figures().into_iter().filter(judges).collect()
@@ -185,7 +185,7 @@ impl<'r> Data<'r> {
         self.samples().any(|sample| sample.misses > 0)
     }
 
-    /// All conditions of these cases, the operation first, each with its values in the order in which they came.
+    /// Returns all conditions of these cases, the operation first, each with its values in order of appearance.
     pub(super) fn conditions(&self, cases: &[usize]) -> Vec<(&'r str, Vec<Parameter>)> {
         let mut operations = Vec::new();
         let mut conditions: BTreeMap<&str, Vec<Parameter>> = BTreeMap::new();
@@ -227,7 +227,7 @@ pub(super) fn all_words(case: &Case) -> String {
     words(case, &case.parameters.keys().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Files of one subcommand as one: targets of the same name are told apart by their file's.
+/// Merges files of one subcommand: targets of the same name are distinguished by their file.
 pub(super) fn merged(files: &[(String, Results)]) -> Option<Results> {
     let (_, first) = files.first()?;
     if files.len() == 1 {

@@ -1,6 +1,6 @@
 //! Figures as SVG that takes its colors from the page's style sheet.
 //!
-//! Series are told apart by color, and besides by marks, dashes or numbers.
+//! Series are distinguished by color, and also by marks, dashes or numbers.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::scale::Scale;
 use super::text::{Unit, escape};
 
 const WIDTH: f64 = 360.0;
-/// Colors and marks go round after so many.
+/// Number of colors and marks before they repeat.
 pub(super) const SLOTS: usize = 8;
 /// So do dashes.
 const DASHES: usize = 4;
@@ -50,7 +50,7 @@ const MARKS: [&str; SLOTS] = [
     "M-4-1.3L0-4.2L4-1.3L2.5 3.4h-5z",
 ];
 
-/// The picture and the names of what is in it.
+/// Draws a figure and the names of its series.
 pub(super) fn draw(figure: &Figure, id: &str) -> String {
     match &figure.drawing {
         Drawing::Lines { x, y, series } => {
@@ -144,7 +144,7 @@ fn label_middle(label: &str, at: f64) -> f64 {
     at.min(WIDTH - 1.0 - label_width(label) / 2.0)
 }
 
-/// More than it takes in most fonts.
+/// An upper bound in most fonts.
 fn label_width(label: &str) -> f64 {
     label.chars().count() as f64 * CHARACTER_WIDTH
 }
@@ -163,7 +163,7 @@ fn draw_line(
         line.points.iter().filter(|point| point.x.is_finite() && point.y.is_finite()).collect();
     for (index, point) in finite.iter().enumerate() {
         let at = (at_x(point.x), at_y(point.y));
-        // Steps that nobody sees are left out, or files would be huge.
+        // Invisible steps are omitted, or files would be huge.
         let is_seen = last.is_none_or(|(x, y): (f64, f64)| (x - at.0).abs() + (y - at.1).abs() >= 0.7);
         if is_seen || index + 1 == finite.len() || point.mark != Mark::None {
             let _ = write!(path, "{}{:.1} {:.1}", if last.is_none() { 'M' } else { 'L' }, at.0, at.1);
@@ -334,7 +334,7 @@ fn legend_of_bars(names: &[String]) -> String {
     html
 }
 
-/// The beginning of what is too long; all of it is in the table.
+/// Returns the beginning of a long text; the table has all of it.
 fn cut(text: &str, characters: usize) -> String {
     if text.chars().count() <= characters {
         return text.to_owned();

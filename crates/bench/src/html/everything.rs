@@ -11,7 +11,7 @@ use super::plots::heading;
 use super::table::Table;
 use super::text::{Unit, spoken};
 
-/// Who was measured.
+/// Returns a table of the measured targets.
 pub(super) fn targets(results: &Results) -> Table {
     let row = |target: &Described| {
         vec![
@@ -29,7 +29,7 @@ pub(super) fn targets(results: &Results) -> Table {
     without_empty_columns(Table { caption: "Targets".into(), names: 1, head, rows })
 }
 
-/// What a reader must know of all of it.
+/// Returns the remarks that concern all results.
 pub(super) fn notes(data: &Data<'_>) -> Vec<String> {
     let mut failed = BTreeMap::new();
     let mut limited = 0;
@@ -55,7 +55,7 @@ pub(super) fn notes(data: &Data<'_>) -> Vec<String> {
     notes
 }
 
-/// How targets compare with the last one, or with that one's server over the same transport.
+/// Returns the ratios of targets to the baseline: the last target, or its server over the same transport.
 pub(super) fn ratios(results: &Results, file: Option<&str>) -> Vec<Table> {
     let data = Data::of(results);
     let metrics = compared(&data);

@@ -1,4 +1,4 @@
-//! What is drawn, before it is.
+//! A figure before it is drawn.
 
 use super::table::Table;
 use super::text::Unit;
@@ -7,12 +7,12 @@ use super::text::Unit;
 #[derive(Clone, Debug)]
 pub(super) struct Figure {
     pub(super) title: String,
-    /// What is on the axes, for those who do not see them.
+    /// A description of the axes, for screen readers.
     pub(super) description: String,
     pub(super) drawing: Drawing,
     /// How to read it.
     pub(super) hint: &'static str,
-    /// What a reader must know beside it.
+    /// Remarks needed to interpret it.
     pub(super) notes: Vec<String>,
     pub(super) table: Table,
 }

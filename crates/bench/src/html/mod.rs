@@ -1,9 +1,9 @@
-//! Results as a page to look at: one HTML file that needs nothing else, neither network nor scripts.
+//! Results as a page: one HTML file without external resources or scripts.
 //!
-//! - `data.rs`: results, case by case; files of one subcommand become one.
-//! - `plots.rs`: which figures they ask for; `figure.rs`: what a figure is; `draw.rs`, `scale.rs`: its picture.
+//! - `data.rs`: results by case; files of one subcommand are merged.
+//! - `plots.rs`: selects figures; `figure.rs`: a figure; `draw.rs`, `scale.rs`: its picture.
 //! - `everything.rs`: tables of ratios and of all numbers; `table.rs`: a table as HTML and as CSV.
-//! - `text.rs`: numbers with units; what comes from files made safe.
+//! - `text.rs`: numbers with units; escapes text from files.
 //!
 //! Files may be anybody's: nothing in them becomes anything but text.
 
@@ -36,7 +36,7 @@ const STYLE: &str = include_str!("style.css");
 /// Nothing is fetched, and nothing runs, whatever a file holds.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
-/// What one subcommand measured, of one file or more.
+/// The results of one subcommand, from one or more files.
 struct Section {
     subcommand: String,
     files: Vec<(String, Results)>,
@@ -50,7 +50,7 @@ pub fn save(files: Vec<(String, Results)>, path: &Path) -> Result<()> {
     std::fs::write(path, page(files)).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The page of these results, each with its file's name.
+/// Returns the page of these results, each with its file's name.
 pub fn page(files: Vec<(String, Results)>) -> String {
     let sections = sections(files);
     let names: Vec<&str> = sections.iter().map(|section| section.subcommand.as_str()).collect();
@@ -129,7 +129,7 @@ fn run(file: &str, results: &Results, is_named: bool) -> String {
     html.push_str("<dl>\n");
     html.push_str(&row("when", &day_and_time(results.run.unix_time)));
     let mut facts = String::new();
-    // Whatever is known of the machine, by the names that the file has.
+    // All known facts of the machine, by their names in the file.
     if let Ok(Value::Object(known)) = serde_json::to_value(&results.run) {
         for (name, value) in known.iter().filter(|(name, _)| *name != "unix_time") {
             match value {

@@ -8,7 +8,7 @@ use super::figure::{Axis, Drawing, Figure, Group, Mark, Point, Series};
 use super::table::Table;
 use super::text::{Unit, spoken};
 
-/// A logarithmic axis is for numbers of which the greatest is so many times the least.
+/// A logarithmic axis is used if the greatest number is this many times the least.
 const LOG_FROM: f64 = 12.0;
 /// Pictures for one metric; the rest is in the table of everything.
 const PICTURES_MAX: usize = 24;
@@ -16,32 +16,32 @@ const PICTURES_MAX: usize = 24;
 const DISTRIBUTIONS_MAX: usize = 12;
 /// Groups of bars in a picture.
 const GROUPS_MAX: usize = 40;
-/// So many lines still leave room for both percentiles.
+/// With at most this many lines there is room for both percentiles.
 const LINES_FOR_BOTH: usize = 4;
 /// Points that are named beside a picture.
 const NAMED_MAX: usize = 6;
 /// The prefix of figures of blocking calls.
 const BLOCKING: &str = "blocking_";
-/// Of what is the same all along the axis.
+/// For a level that is the same along the whole axis.
 const LEVEL_DASH: usize = 3;
 /// Percentiles in tables of distributions.
 const PERCENTILES: [f64; 10] = [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 /// Percentiles that have marks on a distribution's line.
 const MARKED: [f64; 3] = [0.5, 0.9, 0.99];
-/// The hops of a dissection in the order of an operation's way; others follow.
+/// The hops of a dissection in the order of an operation; others follow.
 const HOPS: [&str; 5] = ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns"];
 
 /// How a subcommand's results are laid out. Conditions that are not named here are found by what varies.
 struct Layout {
-    /// What goes along the axis: the first of these that varies.
+    /// The x axis: the first of these that varies.
     x: &'static [&'static str],
-    /// What makes lines of its own in the same picture.
+    /// Conditions that get lines of their own in the same picture.
     lines: &'static [&'static str],
     /// Whether operations a second say more than latency does already.
     shows_rate: bool,
-    /// Whether a case that has fewer conditions belongs to all pictures, as what the others are compared with.
+    /// A case with fewer conditions belongs to all pictures, for comparison.
     joins: bool,
-    /// Whether figures are drawn that say what was done, not how well.
+    /// Draw also figures that describe the work rather than its performance.
     draws_all: bool,
 }
 
@@ -71,7 +71,7 @@ fn layout(subcommand: &str) -> Layout {
     }
 }
 
-/// Cases that have the same conditions, and which of those go where.
+/// Cases with the same conditions, and the assignment of the conditions.
 struct Part<'d> {
     data: &'d Data<'d>,
     x: Option<&'d str>,
@@ -169,7 +169,7 @@ impl<'d> Part<'d> {
         Part { data, x, lines, facets, variants }
     }
 
-    /// What is drawn, each with the metrics that go into one picture.
+    /// Returns the pictures, each with its metrics.
     fn metrics(&self, layout: &Layout) -> Vec<Vec<Metric>> {
         let latency = [Metric::Percentile(50.0), Metric::Percentile(99.0)];
         let is_crowded = self.variants.len() * self.data.targets.len() > LINES_FOR_BOTH || self.x.is_none();
@@ -217,7 +217,7 @@ impl<'d> Part<'d> {
         *metric != Metric::Misses || cells.into_iter().any(|cell| cell.value(metric) > 0.0)
     }
 
-    /// The target's name with what tells its lines apart.
+    /// Returns the target's name with the conditions that distinguish its lines.
     fn series_name(&self, target: usize, variant: usize) -> String {
         let conditions = self.lines.iter().zip(&self.variants[variant]);
         let phrase = |(name, value): (&&str, &Option<Parameter>)| match value {
@@ -269,7 +269,7 @@ impl<'d> Part<'d> {
                     }
                     match number(case) {
                         Some(x) => points.push(point(x, cell, metric)),
-                        // The same whatever is along the axis.
+                        // The same along the whole axis.
                         None => points.extend(
                             ends(&numbers).map(|x| Point { mark: Mark::None, ..point(x, cell, metric) }),
                         ),
@@ -375,7 +375,7 @@ impl<'d> Part<'d> {
         }
     }
 
-    /// Each bar's rounds, its name and what it shows.
+    /// Returns each bar's rounds, name and value.
     fn bars_of<'p>(
         &'p self,
         facet: &'p Facet,
@@ -396,7 +396,7 @@ impl<'d> Part<'d> {
         bars
     }
 
-    /// Latencies of the least, a middle and the greatest of what is along the axis.
+    /// Returns latency distributions at the least, a middle and the greatest value of the x axis.
     fn distributions(&self) -> Vec<Figure> {
         let mut figures = Vec::new();
         for facet in &self.facets {
@@ -528,7 +528,7 @@ fn stack(operation: &str, parts: &[String], mut rows: Vec<StackRow>) -> Figure {
     }
 }
 
-/// Each combination of these conditions that occurs.
+/// Returns each combination of these conditions that occurs.
 fn variants(data: &Data<'_>, cases: &[usize], lines: &[&str]) -> Vec<Vec<Option<Parameter>>> {
     let mut variants = Vec::new();
     for case in cases {

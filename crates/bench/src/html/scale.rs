@@ -1,9 +1,9 @@
 //! An axis' numbers: where they are, and which are written beside it.
 
-/// Maximum number of decades on a logarithmic axis: more cannot be told apart.
+/// Maximum number of decades on a logarithmic axis.
 const DECADES_MAX: f64 = 15.0;
 
-/// From one number to another, linear or logarithmic.
+/// A linear or logarithmic range of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
     from: f64,
@@ -12,8 +12,8 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// One that holds all of these that are finite: linear ones begin at zero, logarithmic ones leave out what is not above
-    /// zero. With `room` there is some beyond the last.
+    /// Returns a scale for all finite numbers: linear ones begin at zero, logarithmic ones omit numbers that are not
+    /// positive. With `room` it extends beyond the last.
     pub(super) fn holding(numbers: impl Iterator<Item = f64>, is_log: bool, room: bool) -> Scale {
         let mut from = f64::INFINITY;
         let mut to = f64::NEG_INFINITY;
@@ -56,7 +56,7 @@ impl Scale {
         Scale { from, to, is_log: false }
     }
 
-    /// Where a number is, from 0 to 1; what is outside is at the edge.
+    /// Returns the position of a number, from 0 to 1; outside numbers are at the edge.
     pub(super) fn at(self, number: f64) -> f64 {
         let (from, to, number) = if self.is_log {
             (self.from.ln(), self.to.ln(), number.max(f64::MIN_POSITIVE).ln())

@@ -1,4 +1,4 @@
-//! Pages of the results in `tests/report`: every subcommand, and a file of somebody who means ill.
+//! Pages of the results in `tests/report`: every subcommand, and a malicious file.
 
 use std::path::Path;
 
@@ -79,7 +79,7 @@ fn nothing_in_a_file_becomes_more_than_text() {
         assert!(known.contains(&tag.trim_start_matches('/')), "<{tag}");
     }
     assert!(html.contains("&lt;script&gt;") && !html.contains("<script") && !html.contains('\u{202e}'));
-    // Within tags no text of the file stands: the only quoted ones are ours, and CSV that is encoded.
+    // Tags contain no text of the file: the only quoted texts are ours, and encoded CSV.
     for part in html.split("href=\"").skip(1) {
         let (url, _) = part.split_once('"').expect("it ends");
         assert!(url.starts_with("data:text/csv;charset=utf-8,") || url.starts_with("#s"), "{url}");

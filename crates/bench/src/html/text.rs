@@ -16,7 +16,7 @@ pub(super) enum Unit {
     Bytes,
     /// A part of 1, shown in percent.
     Part,
-    /// Anything else.
+    /// Any other number.
     Plain,
 }
 
@@ -48,7 +48,7 @@ impl Unit {
         }
     }
 
-    /// What stands in the heading of a column.
+    /// Returns the unit for the heading of a column.
     pub(super) fn heading(self) -> &'static str {
         match self {
             Unit::Time => "µs",
@@ -60,7 +60,7 @@ impl Unit {
         }
     }
 
-    /// In the unit of the heading; nothing for what is not a number.
+    /// Returns the number in the unit of the heading; empty for NaN.
     pub(super) fn cell(self, value: f64) -> String {
         if !value.is_finite() {
             return String::new();

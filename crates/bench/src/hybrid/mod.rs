@@ -18,15 +18,15 @@ use crate::random::Random;
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
 
-/// What is stored, by the servers' memory, as OHB has it.
+/// Bytes stored, as a multiple of the servers' memory, as in OHB.
 pub const SPILL_FACTOR: f64 = 1.33;
-/// What a back-end takes for what is missing.
+/// The simulated time of a back-end for a miss.
 pub const PENALTY: Duration = Duration::from_millis(2);
 /// Bytes of a value.
 pub const VALUE_BYTES: usize = 32 << 10;
 /// The part of keys that is hot with the normal scan, in percent, as OHB has it.
 pub const HOT_PERCENT: f64 = 80.0;
-/// Of so many reads of the normal scan one is of the keys that are not hot.
+/// In the normal scan one read in this many is of a cold key.
 const HOT_CYCLE: u32 = 5;
 /// Reads a round with `quick`, and otherwise.
 const READS: [u64; 2] = [500, 5_000];
@@ -55,19 +55,19 @@ pub struct Hybrid {
     pub value_bytes: usize,
     /// The additional time of a miss.
     pub penalty: Duration,
-    /// It is slept for so long; else it is only added.
+    /// Sleep for the penalty; otherwise only add it.
     pub sleeps: bool,
     /// Whether misses are stored again.
     pub stores_again: bool,
     /// The keys stored first that four of five reads of the normal scan are of, in percent.
     pub hot_percent: f64,
-    /// Servers are emptied before what is read is stored.
+    /// Flush the servers before the items are stored.
     pub flushes: bool,
     /// Reads a round.
     pub reads: u64,
     /// Whether every byte of every answer is compared.
     pub verify: bool,
-    /// What is stored.
+    /// Keys and values.
     pub items: Items,
 }
 
@@ -98,7 +98,7 @@ impl Scan {
         }
     }
 
-    /// The number of the next key of so many, the first `hot` of which are hot.
+    /// Returns the number of the next key of so many, the first `hot` of which are hot.
     fn next(self, random: &mut Random, keys: u32, hot: u32) -> u32 {
         match self {
             Scan::Uniform => random.below(keys),
@@ -112,7 +112,7 @@ impl Hybrid {
     /// As OHB measures it: both scans over 1.33 times the servers' memory.
     ///
     /// # Errors
-    /// Keys cannot be so long.
+    /// The key length is invalid.
     pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Hybrid> {
         Ok(Hybrid {
             scans: Scan::ALL.to_vec(),
@@ -130,7 +130,7 @@ impl Hybrid {
         })
     }
 
-    /// How many items are stored in so much memory.
+    /// Returns the number of items stored for so much memory.
     fn keys(&self, memory_bytes: u64) -> Result<u32> {
         let keys = (memory_bytes as f64 * self.spill_factor / self.value_bytes.max(1) as f64).round();
         ensure!(
@@ -262,7 +262,7 @@ impl Rounds for Reads<'_> {
 }
 
 impl Reads<'_> {
-    /// Reads one key; how long that took, with the penalty for what is not there.
+    /// Reads one key; returns its time, with the penalty for a miss.
     fn read(&self, number: u64, sample: &mut Sample, hits: &mut Histogram) -> Result<Duration> {
         let Hybrid { items, value_bytes, penalty, .. } = self.hybrid;
         let (mut key, mut value) = (Vec::new(), Vec::new());

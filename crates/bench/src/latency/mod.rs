@@ -20,15 +20,15 @@ use crate::target::Target;
 const MIX_CYCLE: u64 = 10;
 /// Calls before the clock counts, in each round.
 const CALLS_TO_WARM_UP: u64 = 20;
-/// Rounds of large values make fewer calls: together no more than so many bytes.
+/// Rounds of large values make fewer calls: at most so many bytes together.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
-/// But at least so many, so that there is a median.
+/// But at least this many, so that there is a median.
 const CALLS_MIN: u64 = 50;
 
 /// Calls a round with `quick`, and otherwise, as OHB has it.
 const ITERATIONS: [u64; 2] = [200, 1_000];
 
-/// What is called.
+/// A measured call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// `set`.
@@ -42,7 +42,7 @@ pub enum Operation {
 /// The experiment.
 #[derive(Debug)]
 pub struct Latency {
-    /// What is called.
+    /// The measured calls.
     pub operations: Vec<Operation>,
     /// Bytes of values.
     pub sizes: Vec<usize>,
@@ -52,7 +52,7 @@ pub struct Latency {
     pub keys: u64,
     /// Whether every byte of every answer is compared.
     pub verify: bool,
-    /// What is stored.
+    /// Keys and values.
     pub items: Items,
 }
 
@@ -89,7 +89,7 @@ impl Latency {
     /// As OHB measures it: all operations over values of 1 byte to 512 KB.
     ///
     /// # Errors
-    /// Keys cannot be so long.
+    /// The key length is invalid.
     pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Latency> {
         Ok(Latency {
             operations: Operation::ALL.to_vec(),
@@ -220,7 +220,7 @@ pub fn cases(operations: &[Operation], sizes: &[usize]) -> Vec<Case> {
     operations.iter().flat_map(of).collect()
 }
 
-/// Powers of two from one size to another, both included.
+/// Returns powers of two from one size to another, both included.
 pub fn powers_of_two(from: usize, to: usize) -> Vec<usize> {
     let powers = (0..usize::BITS).map(|power| 1usize << power);
     let mut sizes: Vec<usize> = powers.filter(|size| (from..=to).contains(size)).collect();
@@ -245,7 +245,7 @@ pub fn table(results: &Results) -> String {
             }
             let us = |ns: f64| ns / 1_000.0;
             let samples = || results.rounds(&target.name, case);
-            // A get that finds nothing brings nothing, and takes another time.
+            // A miss transfers nothing and takes another time.
             let note = match samples().map(|sample| sample.misses).sum::<u64>() {
                 0 => String::new(),
                 misses => {

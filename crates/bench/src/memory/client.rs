@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// A server that does not answer for so long has failed.
+/// How long a server may leave a request unanswered before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes received at once where the answer's length is not known.
+/// Bytes received together if the answer's length is unknown.
 const RECEIVE_BYTES: usize = 64 << 10;
 
 /// A connection.
@@ -30,7 +30,7 @@ impl Client {
         Ok(Client { stream, buffer: Vec::new() })
     }
 
-    /// Sends `count` requests that store, and reads as many answers; how many were stored.
+    /// Sends `count` requests that store, and reads as many answers; returns how many were stored.
     ///
     /// # Errors
     /// The connection breaks, or an answer is not one to a storage request.
@@ -84,7 +84,7 @@ impl Client {
     /// One statistic of `stats`.
     ///
     /// # Errors
-    /// The server does not tell.
+    /// The server does not report it.
     pub fn stat(&mut self, name: &str) -> Result<u64> {
         let all = self.stats("stats")?;
         let value = all.iter().find(|(known, _)| known == name).map(|(_, value)| value);

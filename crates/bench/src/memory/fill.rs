@@ -1,8 +1,8 @@
 //! Servers filled with items.
 //!
-//! A server is filled with distinct items until it has evicted for as much again as it holds. Then its anonymous, shared
-//! and huge pages are divided by the items it says it has, and a sample of everything that was stored is read back, byte
-//! for byte: it must say about the same.
+//! A server is filled with distinct items until it has evicted as much as it holds. Then its anonymous, shared and
+//! huge pages are divided by the number of items that it reports, and a sample of everything stored is read back,
+//! byte for byte: the sample must agree with that number.
 
 use std::time::Duration;
 
@@ -39,12 +39,12 @@ pub struct Filled {
     pub items: u64,
     /// Of [`Filled::sampled`] items that were stored, those that were there, byte for byte.
     pub found: u64,
-    /// Items looked for.
+    /// Items sampled.
     pub sampled: u64,
     /// Anonymous, shared and huge pages of the process, in bytes.
     pub resident_bytes: u64,
-    /// Of `stats fabcache`: bytes of items but for keys and values, and bytes of the index, for an item. None for a
-    /// server that does not tell.
+    /// From `stats fabcache`: bytes of an item except key and value, and bytes of the index for an item. `None` if
+    /// the server does not report them.
     pub overhead_bytes: Option<f64>,
 }
 
@@ -58,7 +58,7 @@ impl Filled {
 /// Fills every server with every mix, each in a fresh process.
 ///
 /// # Errors
-/// A server does not come up, answers wrongly, or has not what it says it has.
+/// A server does not start, answers wrongly, or lacks items that it reports.
 pub fn fill_all(
     servers: &[Candidate],
     mixes: &[Mix],
@@ -101,7 +101,7 @@ fn fill(candidate: &Candidate, mix: &Mix, megabytes: u32) -> Result<Filled> {
         own.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.parse::<f64>().ok())
     };
     let overhead_bytes = own("item_bytes").zip(own("index_bytes")).map(|(item_bytes, index_bytes)| {
-        // What was stored first went first.
+        // Items stored first were evicted first.
         let payload: u64 =
             (written - items..written).map(|i| mix.lengths(i)).map(|(k, v)| (k + v) as u64).sum();
         (item_bytes - payload as f64 + index_bytes) / items as f64
@@ -128,7 +128,7 @@ fn fill(candidate: &Candidate, mix: &Mix, megabytes: u32) -> Result<Filled> {
     })
 }
 
-/// Looks for items spread evenly over all that were stored: how many were there, of how many.
+/// Reads items spread evenly over all that were stored; returns how many were found, of how many.
 fn read_back(client: &mut Client, mix: &Mix, written: u64) -> Result<(u64, u64)> {
     let sampled = written.min(SAMPLE);
     let (mut key, mut value) = (Vec::new(), Vec::new());

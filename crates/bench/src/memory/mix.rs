@@ -1,4 +1,4 @@
-//! Items of given sizes, each told by its number.
+//! Items of given sizes, each determined by its number.
 
 use std::io::Write as _;
 
@@ -13,7 +13,7 @@ pub struct Mix {
     pub name: String,
     /// Fewest and most bytes of a key; all lengths are as frequent.
     pub key_bytes: (usize, usize),
-    /// The same of a value.
+    /// The same for values.
     pub value_bytes: (usize, usize),
 }
 
@@ -33,7 +33,7 @@ impl Mix {
         vec![Mix::small(), Mix::of_values(100), Mix::of_values(1000), Mix::of_values(1024)]
     }
 
-    /// Sizes from 1 byte to as near 1 MiB as memcached takes, powers of two and in between.
+    /// Returns sizes from 1 byte to memcached's limit near 1 MiB: powers of two and sizes in between.
     pub fn sweep() -> Vec<Mix> {
         let powers = (0..20).step_by(2).chain([17, 19]).map(|shift| 1 << shift);
         let between = (1..20).step_by(2).map(|shift| 3 << (shift - 1));

@@ -1,8 +1,8 @@
 //! How many items each server holds in the memory that its process really takes.
 //!
 //! - `mix.rs`: the sizes of items, and the items.
-//! - `fill.rs`: servers filled, and what they then have; `client.rs`: a connection to one.
-//! - `report.rs`, `plot.rs`: what came of it.
+//! - `fill.rs`: fills servers and counts their items; `client.rs`: a connection to one.
+//! - `report.rs`, `plot.rs`: the results.
 
 mod client;
 pub mod fill;

@@ -1,4 +1,4 @@
-//! Items held as a picture, over the bytes of a value: beside the server named last, and beside what was to be held.
+//! A picture of items held over the bytes of a value, relative to the last server and to the goal.
 
 use super::fill::Filled;
 use super::report::Results;
@@ -8,7 +8,7 @@ use crate::plot::{Axis, COLORS, Line, Panel, Stroke};
 pub fn panels(results: &Results) -> Vec<Panel> {
     let ratio = |one: &Filled| results.ratio(one);
     let ratios = results.filled.iter().map(ratio).filter(|ratio| ratio.is_finite());
-    // A tenth above and a tenth below one must look different, so the axis does not begin at zero.
+    // A tenth more and a tenth less must look different, so the axis does not begin at zero.
     let least = ratios.fold(1.0, f64::min);
     let payload = |one: &Filled| one.mix.mean_bytes() / one.bytes_per_item() * 100.0;
     vec![

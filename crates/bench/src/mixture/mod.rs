@@ -1,5 +1,5 @@
-//! Values of very different sizes, as the Olio benchmark has them, read and written by many clients: nine gets to a set
-//! unless another share is given, and nothing is evicted.
+//! Values of very different sizes, as in the Olio benchmark, read and written by many clients: nine gets to a set by
+//! default, without eviction.
 
 mod olio;
 
@@ -31,7 +31,7 @@ pub struct Mixture {
     pub averages: Vec<f64>,
     /// Numbers of clients.
     pub clients: Vec<usize>,
-    /// Where clients are, and what they do.
+    /// The clients and their work.
     pub load: Load,
 }
 
@@ -39,7 +39,7 @@ impl Mixture {
     /// An average of 2,048 bytes.
     ///
     /// # Errors
-    /// Keys cannot be so long.
+    /// The key length is invalid.
     pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Mixture> {
         let at = usize::from(!quick);
         let mut load = Load::new(KEYS[at], key_bytes, SECONDS[at], verify);
@@ -126,7 +126,7 @@ impl Rounds for Mixed<'_> {
     }
 }
 
-/// Items that servers evicted so far; none if one does not tell.
+/// Returns the evictions of the servers so far; `None` if one does not report them.
 fn evictions(client: &Client) -> Result<Option<u64>> {
     let of = |stats: Vec<(String, String)>| {
         stats.iter().find(|(name, _)| name == "evictions").and_then(|(_, number)| number.parse::<u64>().ok())

@@ -1,4 +1,4 @@
-//! Sizes of values as the Olio benchmark has them: three classes, in the shares that give a wished average.
+//! Sizes of values as in the Olio benchmark: three classes, with shares that give a chosen average.
 //!
 //! Within a class all sizes are as frequent, so its average is the middle. At 2,048 bytes the shares are 76%, 9.5% and
 //! 14.5%. For other averages the latter two keep their ratio, 9.5 to 14.5, and the share of the first follows. An average
@@ -65,7 +65,7 @@ impl Olio {
         Ok(Olio { shares })
     }
 
-    /// The shares of the classes, which come to 1.
+    /// Returns the shares of the classes, whose sum is 1.
     pub fn shares(&self) -> [f64; 3] {
         self.shares
     }

@@ -26,7 +26,7 @@ pub struct Multiget {
     pub sizes: Vec<usize>,
     /// Numbers of clients.
     pub clients: Vec<usize>,
-    /// Where clients are, and what they do.
+    /// The clients and their work.
     pub load: Load,
 }
 
@@ -34,7 +34,7 @@ impl Multiget {
     /// 48 keys and one.
     ///
     /// # Errors
-    /// Keys cannot be so long.
+    /// The key length is invalid.
     pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Multiget> {
         let at = usize::from(!quick);
         let load = Load::new(KEYS[at], key_bytes, SECONDS[at], verify);

@@ -1,6 +1,6 @@
-//! Calls with their clock: one that waits after the other, or a window of those that do not.
+//! Timed calls: blocking ones, or a window of non-blocking ones.
 //!
-//! Keys and values are made before the clock runs, and answers are looked at after it.
+//! Keys and values are made before the clock starts, and answers are checked after it stops.
 
 use std::time::{Duration, Instant};
 
@@ -28,10 +28,10 @@ pub enum Drain {
     Test,
 }
 
-/// What is called.
+/// A kind of measured call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallKind {
-    /// Whether values are stored. Otherwise they are asked for.
+    /// Store values; otherwise read them.
     pub sets: bool,
     /// Which calls.
     pub api: Api,
@@ -48,7 +48,7 @@ pub struct ItemToCall {
     pub value_bytes: usize,
 }
 
-/// What some calls came to.
+/// The results of some calls.
 #[derive(Clone, Debug, Default)]
 pub struct Pass {
     /// Calls.
@@ -59,9 +59,9 @@ pub struct Pass {
     pub verified: u64,
     /// Bytes of values that were stored or found.
     pub bytes: u64,
-    /// How long it took, without what was done before and after.
+    /// The duration, without preparation and checks.
     pub elapsed: Duration,
-    /// How long each took, from being asked for until it was known to be over.
+    /// The time of each call, from its start until its completion was noticed.
     pub times: Histogram,
 }
 
@@ -87,7 +87,7 @@ pub struct Calls<'e> {
     pending: Vec<usize>,
 }
 
-/// A call in flight, and the memory of what it is about.
+/// A call in flight and its memory.
 struct Slot {
     request: Request,
     key: Vec<u8>,
@@ -187,7 +187,7 @@ fn test(slots: &mut [Slot], pending: &mut Vec<usize>, how: CallKind) {
 impl Slot {
     fn make_ready(&mut self, items: &Items, wanted: ItemToCall, sets: bool) {
         items.key(wanted.number, &mut self.key);
-        // What an answer leaves there cannot be taken for the next one's.
+        // A former answer there cannot be mistaken for the next.
         self.value.clear();
         if sets {
             items.value(wanted.number, wanted.value_bytes, &mut self.value);
@@ -218,7 +218,7 @@ impl Slot {
         }
     }
 
-    /// Looks at what it came to.
+    /// Checks the result of a call.
     fn judge(
         &mut self,
         items: &Items,

@@ -22,13 +22,13 @@ use calls::{Api, CallKind, Calls, Drain, ItemToCall, Pass};
 
 /// OHB's window.
 const WINDOW: usize = 32;
-/// So many are in flight on a connection before a call that does not wait does.
+/// Operations in flight on a connection from which on a non-blocking call blocks.
 const WINDOW_MAX: usize = 1024;
 /// OHB's exponent of Zipf's law.
 const ALPHA: f64 = 1.01;
 /// Operations a round with `quick`, and otherwise, as OHB has it.
 const ITERATIONS: [u64; 2] = [192, 1_000];
-/// Rounds of large values make fewer: together no more than so many bytes, with `quick` and otherwise.
+/// Rounds of large values make fewer calls: at most so many bytes together, with `quick` and without.
 const ROUND_BYTES_MAX: [u64; 2] = [32 << 20, 256 << 20];
 
 /// The name of the figure with the nanoseconds of a blocking operation.
@@ -52,7 +52,7 @@ pub struct NonBlocking {
     pub sizes: Vec<usize>,
     /// Operations a round.
     pub iterations: u64,
-    /// No round has more bytes of values, but for a window.
+    /// The most bytes of values in a round, except for one window.
     pub round_bytes_max: u64,
     /// Requests in a window.
     pub windows: Vec<usize>,
@@ -64,11 +64,11 @@ pub struct NonBlocking {
     pub keys_max: u64,
     /// Whether every byte of every answer is compared.
     pub verify: bool,
-    /// What is stored.
+    /// Keys and values.
     pub items: Items,
 }
 
-/// Names of what there is to choose from.
+/// Selects an item by its name.
 fn choose<T: Copy>(what: &str, known: &[(&str, T)], name: &str) -> Result<T> {
     match known.iter().find(|(known, _)| *known == name.to_lowercase()) {
         Some((_, chosen)) => Ok(*chosen),
@@ -94,7 +94,7 @@ impl Api {
         choose("kind of calls", Api::NAMES, name)
     }
 
-    /// What they begin with.
+    /// The prefix of their names.
     pub fn name(self) -> &'static str {
         name_of(Api::NAMES, self)
     }
@@ -138,7 +138,7 @@ impl NonBlocking {
     /// As OHB measures it, over values of 1 byte to 512 KB.
     ///
     /// # Errors
-    /// Keys cannot be so long.
+    /// The key length is invalid.
     pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<NonBlocking> {
         let length = usize::from(!quick);
         Ok(NonBlocking {
@@ -283,8 +283,8 @@ impl Rounds for Windows<'_> {
     }
 }
 
-/// Does it with calls that wait, and with windows, in turns the one or the other first, and `before` each what is not
-/// measured. What the calls that wait came to, and the sample of the windows.
+/// # Errors
+/// As for the calls.
 ///
 /// # Errors
 /// As for what is done.

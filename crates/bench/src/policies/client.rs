@@ -1,7 +1,7 @@
-//! A trace replayed through a server, over a Unix socket, every hit compared with what was stored.
+//! Replays a trace through a server, over a Unix socket, and compares every hit with the stored value.
 //!
-//! GETs are sent many at a time, the SETs of those that missed ahead of the next GETs. So that the order is that of the
-//! trace, an object that is asked for again behind its miss is asked for again behind its SET.
+//! GETs are sent many at a time, the SETs of those that missed before the next GETs. To keep the trace's order, an
+//! object that is requested again after its miss is requested again after its SET.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,12 +13,12 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::trace::Trace;
 use crate::trace::content::Content;
 
-/// A server that does not answer for so long has failed.
+/// How long a server may leave a request unanswered before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// GETs sent before their answers are read: they fit the socket's buffer, so that neither side waits for the other.
 const PIPELINE: usize = 64;
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Requests that missed.
@@ -52,11 +52,11 @@ impl<'c> Client<'c> {
         Ok(Client { stream, content, line: Vec::new(), key: Vec::new(), value: Vec::new() })
     }
 
-    /// Replays a trace; `paced` to keep to its time, else as fast as it goes. `progress` is told how many requests were
-    /// done since it was last told.
+    /// Replays a trace; `paced` keeps to its timestamps. `progress` receives the number of requests since its last
+    /// call.
     ///
     /// # Errors
-    /// A hit is not what was stored, or the server does not answer.
+    /// A hit differs from the stored value, or the server does not answer.
     pub fn replay(&mut self, trace: &Trace, paced: bool, progress: &dyn Fn(u64)) -> Result<Replayed> {
         let mut done = Replayed::default();
         let start = Instant::now();
@@ -111,7 +111,7 @@ impl<'c> Client<'c> {
     /// One number of `stats` or `stats ARGUMENT`.
     ///
     /// # Errors
-    /// The server does not tell.
+    /// The server does not report it.
     pub fn stat(&mut self, command: &str, name: &str) -> Result<u64> {
         self.stream.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
         let mut found = None;
@@ -182,7 +182,7 @@ impl<'c> Client<'c> {
     }
 }
 
-/// What was sent.
+/// A sent request.
 enum SentRequest {
     Get(u32),
     Set,
@@ -206,7 +206,7 @@ mod tests {
         Wrong,
     }
 
-    /// A server in a few lines, for one connection: what it was asked for, in order, until the client is gone.
+    /// A minimal server for one connection; returns its requests, in order, when the client disconnects.
     fn serve(listener: &UnixListener, fault: Fault) -> Vec<String> {
         let (stream, _) = listener.accept().expect("a client");
         let mut writer = stream.try_clone().expect("a descriptor");
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!((replayed.misses, replayed.refused), (trace.objects.len() as u64, 0));
         let sets = asked.iter().filter(|text| text.starts_with("set ")).count();
         assert_eq!(sets, trace.objects.len());
-        // Each request is a GET, and one more where it was asked ahead of the SET.
+        // Each request is a GET, and one more if it was sent before the SET.
         let gets: Vec<&str> = asked.iter().filter_map(|text| text.strip_prefix("get ")).collect();
         assert!(gets.len() >= trace.requests.len() && gets.len() < trace.requests.len() * 11 / 10);
         let first = |key: &str| gets.iter().position(|other| *other == key);

@@ -1,4 +1,4 @@
-//! The store beside the reference policies, with the same memory.
+//! The store and the reference policies, with the same memory.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub enum Source {
     File(PathBuf),
 }
 
-/// What is to be compared.
+/// A comparison.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// On which traces.
@@ -89,9 +89,9 @@ impl Row {
 
 /// Receives the progress of a comparison.
 pub trait Progress: Sync {
-    /// What is done now, and how many requests that is in all.
+    /// Reports the start of a step with so many requests.
     fn begin(&self, what: &str, requests: u64);
-    /// So many more requests are done.
+    /// Reports so many more completed requests.
     fn advance(&self, requests: u64);
     /// Something that was found.
     fn note(&self, text: &str);
@@ -127,7 +127,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The cases of a source: a loop is another trace for each size.
+    /// Returns the cases of a source: a loop is another trace for each size.
     ///
     /// # Errors
     /// A file cannot be read, or the store does not work.
@@ -179,7 +179,7 @@ impl Case {
             let requests = self.trace.requests.len() as u64;
             let what = format!("{} {percent}%", self.trace.name);
             progress.begin(&what, requests * (1 + policy::Name::ALL.len() as u64));
-            // Alone, as it is timed.
+            // Alone, because it is timed.
             let store = replay::replay(&self.trace, content, memory_bytes, &|done| progress.advance(done))
                 .with_context(|| format!("the store, replaying {what}"))?;
             let policies = self.policies(memory_bytes, &charges, &next, progress);

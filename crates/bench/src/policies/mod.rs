@@ -1,9 +1,9 @@
 //! Miss ratios: traces replayed through the real store and through reference policies with the same memory.
 //!
-//! - `policy/`: the reference policies, and what drives them.
+//! - `policy/`: the reference policies and their driver.
 //! - `replay.rs`: the store.
 //! - `client.rs`: a server; `servers.rs`: two servers with the same memory.
-//! - `compare.rs`: store and policies side by side; `report.rs`, `plot.rs`: what came of it.
+//! - `compare.rs`: store and policies side by side; `report.rs`, `plot.rs`: the results.
 //!
 //! A cache is used as aside: a request is a GET, and a miss is followed by a SET.
 

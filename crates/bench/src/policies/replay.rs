@@ -1,4 +1,4 @@
-//! A trace replayed through the real store, in this process, every hit compared with what was stored.
+//! Replays a trace through the real store, in this process, and compares every hit with the stored value.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,12 @@ use serde::Serialize;
 use crate::trace::content::Content;
 use crate::trace::{Object, Trace};
 
-/// Requests after which progress is told.
+/// Requests between progress reports.
 const PROGRESS_REQUESTS: usize = 10_000;
 /// Least and most memory of the store in which the overhead is measured.
 const SAMPLE_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=128 << 20;
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StoreRun {
     /// Requests that missed.
@@ -31,7 +31,7 @@ pub struct StoreRun {
     pub items: u64,
     /// Bytes of their keys and values.
     pub content_bytes: u64,
-    /// Time of a request, making its key and value and comparing what came included, in nanoseconds.
+    /// Time of a request, including making its key and value and comparing the answer, in nanoseconds.
     pub ns_per_request: f64,
     /// Bytes of keys and values that were stored.
     pub stored_bytes: u64,
@@ -139,7 +139,7 @@ impl<'c> Cache<'c> {
 /// segments) is not in it.
 ///
 /// # Errors
-/// The system has no memory, or the store refuses what it should take.
+/// Memory is exhausted, or the store refuses an item that it should accept.
 pub fn overhead_bytes(trace: &Trace, content: &Content) -> Result<f64> {
     let all: u64 = trace.objects.iter().map(Object::bytes).sum();
     let memory = (all / 2).clamp(*SAMPLE_BYTES.start(), *SAMPLE_BYTES.end());
@@ -158,11 +158,11 @@ pub fn overhead_bytes(trace: &Trace, content: &Content) -> Result<f64> {
     Ok((usage.item_bytes + usage.index_bytes).saturating_sub(content_bytes) as f64 / items as f64)
 }
 
-/// Replays a trace in `memory_bytes`; none if no store is that small. `progress` is told how many requests were done
-/// since it was last told.
+/// Replays a trace in `memory_bytes`; `None` if no store is that small. `progress` receives the number of requests
+/// since its last call.
 ///
 /// # Errors
-/// A hit is not what was stored, or the system has no memory.
+/// A hit differs from the stored value, or memory is exhausted.
 pub fn replay(
     trace: &Trace,
     content: &Content,

@@ -1,7 +1,7 @@
-//! Two servers that may use the same memory: the miss ratio of each.
+//! Two servers with the same memory: the miss ratio of each.
 //!
-//! The first is memcached, or what has its flags, with `-m` as the size says; whatever memory it really uses at the end
-//! the other may use too. Its `-m` is found by trying: from what it uses with nothing in it, then from how far it was off.
+//! The first is memcached, or a server with its flags, with `-m` for the size; the other may use as much memory as
+//! the first really uses at the end. Its `-m` is found by trials: from its use when empty, then from the difference.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,7 @@ const MEGABYTES_MIN: u64 = 2;
 /// Maximum number of adjustments of the second server's memory. Each one converges, and one is mostly enough.
 const TRIES_MAX: u32 = 4;
 
-/// The second server leaves at most one part in so many unused.
+/// The second server leaves at most this part (1/n) unused.
 const UNUSED_DIVISOR: u64 = 100;
 
 /// A server after a trace.
@@ -184,7 +184,7 @@ fn kilobytes(bytes: u64) -> String {
     format!("{}k", bytes >> 10)
 }
 
-/// The path of a socket that no one else has.
+/// A socket with a unique path.
 struct Socket(PathBuf);
 
 impl Socket {
@@ -215,7 +215,7 @@ impl ServersRow {
 mod tests {
     use super::*;
 
-    /// A server that takes so much beside a part of its `-m`.
+    /// Simulates a server that uses so much in addition to a part of its `-m`.
     fn run(memory_bytes: u64, beside: u64) -> ServerRun {
         let resident_bytes = memory_bytes + memory_bytes / 50 + beside;
         ServerRun { memory_bytes, resident_bytes, misses: 0, refused: 0, late_ms: 0 }

@@ -25,7 +25,7 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 const BYTES_MAX: u64 = 1 << 30;
 /// Loads, or round trips, between readings of a clock.
 const STEPS: u64 = 4096;
-/// Looks for an answer of the other CPU: some seconds.
+/// Polls for an answer of the other CPU: some seconds.
 const LOOKS_MAX: u32 = 1 << 28;
 /// Bytes copied between readings of a clock.
 const COPIED_AT_ONCE: u64 = 4 << 20;
@@ -41,7 +41,7 @@ pub struct Floors {
     pub independent_load_ns: f64,
     /// Nanoseconds to copy a value from anywhere to where the last one was copied.
     pub copy_cold_ns: f64,
-    /// The same of 64 values over and over.
+    /// The same for 64 values repeatedly.
     pub copy_hot_ns: f64,
 }
 
@@ -116,7 +116,7 @@ pub fn store_set_ns(items: u64, plan: &Plan) -> Result<f64> {
 /// Measures over about as many bytes as the items take, in pages of the same kind.
 ///
 /// # Errors
-/// There is not so much memory.
+/// Memory is exhausted.
 pub fn measure(items: u64, value_bytes: usize, plan: &Plan) -> Result<Floors> {
     let wanted = resident_bytes(items, value_bytes).clamp(HUGE_PAGE_BYTES, BYTES_MAX);
     let bytes = 1u64 << wanted.ilog2();
@@ -130,7 +130,7 @@ pub fn measure(items: u64, value_bytes: usize, plan: &Plan) -> Result<Floors> {
     // SAFETY: it is not used any more when this function returns, which keeps the mapping until then.
     let memory = unsafe { mapping.memory() };
     let lines = bytes / LINE_BYTES;
-    // One cycle through all lines, of the kind x -> ax + c modulo a power of two: no prefetcher knows it.
+    // One cycle through all lines, of the kind x -> ax + c modulo a power of two, which no prefetcher predicts.
     let next = |line: u64| (line.wrapping_mul(0x5_deec_e66d) + 11) & (lines - 1);
     for line in 0..lines {
         memory.store(line * LINE_BYTES, next(line) * LINE_BYTES, Ordering::Relaxed);
@@ -144,7 +144,7 @@ pub fn measure(items: u64, value_bytes: usize, plan: &Plan) -> Result<Floors> {
         sum = sum.wrapping_add(memory.load(line as u64 * LINE_BYTES, Ordering::Relaxed));
     });
     black_box(sum);
-    // SAFETY: nobody writes it any more, and it stays mapped until this function returns.
+    // SAFETY: nothing writes it any more, and it stays mapped until this function returns.
     let all = unsafe { memory.bytes(0, bytes as usize) };
     let places = (bytes / value_bytes as u64).max(1);
     let mut to = vec![0; value_bytes];
@@ -160,7 +160,7 @@ pub fn measure(items: u64, value_bytes: usize, plan: &Plan) -> Result<Floors> {
     Ok(Floors { bytes, dependent_load_ns, independent_load_ns, copy_cold_ns, copy_hot_ns })
 }
 
-/// Median nanoseconds of `step`, over runs of so many: CPU time.
+/// Returns the median nanoseconds of CPU time of `step`, over runs of `steps`.
 fn repeat(plan: &Plan, steps: u64, mut step: impl FnMut()) -> f64 {
     let started = Instant::now();
     let mut runs = Vec::new();

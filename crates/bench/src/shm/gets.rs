@@ -34,9 +34,9 @@ pub struct Gets {
     /// One of 64, through shared memory.
     pub hot: Percentiles,
     /// CPU time of the server for one of these reads, in nanoseconds: with many items it is that of the first reads
-    /// of each, which are reported to it.
+    /// of each, which are reported to the server.
     pub server_cpu_ns: f64,
-    /// The same once each was read so often that nothing is to be told: of short values only.
+    /// The same when each was read so often that nothing is reported: short values only.
     pub server_cpu_later_ns: Option<f64>,
     /// Any of the items, over the other server's Unix socket.
     pub against: Option<Percentiles>,
@@ -51,7 +51,7 @@ pub struct Rates {
     pub single_per_s: f64,
     /// 64 keys a call, each value in memory of its own.
     pub many_per_s: f64,
-    /// 64 keys a call, the values looked at one by one.
+    /// 64 keys a call, the values checked one by one.
     pub each_per_s: f64,
     /// 32 request objects, used again and again.
     pub window_per_s: f64,
@@ -59,8 +59,8 @@ pub struct Rates {
     pub against_many_per_s: Option<f64>,
 }
 
-/// Reads of an item of which the server is told, all but rarely: the first two, and of later ones one in some until the
-/// count is full.
+/// Reads of an item until hardly any is reported to the server: the first two are, and later ones by sampling until
+/// the count is saturated.
 const TOLD_READS_MAX: u32 = 32;
 
 /// Measures every number of items with every length of values, as far as they fit.

@@ -17,14 +17,14 @@ pub struct Idle {
     pub clients: usize,
     /// Milliseconds of CPU time a second with them.
     pub cpu_ms_per_s: f64,
-    /// The same before there was any.
+    /// The same without clients.
     pub alone_cpu_ms_per_s: f64,
 }
 
 /// Measures a fresh server.
 ///
 /// # Errors
-/// It does not come up, or not so many clients can be.
+/// The server does not start, or cannot have so many clients.
 pub fn measure(ours: &Candidate, plan: &Plan) -> Result<Idle> {
     let running = Running::sharing(ours, MEGABYTES, plan)?;
     let cpu_ms_per_s = || {

@@ -1,13 +1,12 @@
-//! The client library through shared memory, beside the same library over a Unix socket, and beside what the machine
-//! takes whatever the program.
+//! The client library through shared memory, over a Unix socket, and the limits of the machine.
 //!
-//! - `servers.rs`: the servers, ways to them, and what is stored there.
-//! - `timing.rs`: percentiles of single calls, and calls a second.
+//! - `servers.rs`: the servers, connections to them, and their items.
+//! - `timing.rs`: percentiles of single calls, and calls per second.
 //! - `gets.rs`: reads that the server does not see.
-//! - `sets.rs`: requests through the channel: one at a time, in windows, with one CPU for both.
-//! - `idle.rs`: what a server takes that has many clients and nothing to do.
-//! - `floors.rs`: loads, copies, and a cache line's way there and back.
-//! - `report.rs`, `plot.rs`: what came of it.
+//! - `sets.rs`: requests through the channel: one at a time, in windows, and with one CPU for both.
+//! - `idle.rs`: the cost of many idle clients for a server.
+//! - `floors.rs`: loads, copies, and a cache line's round trip.
+//! - `report.rs`, `plot.rs`: the results.
 
 pub mod floors;
 pub mod gets;
@@ -30,7 +29,7 @@ use report::Figures;
 pub const SERVER_CPU: usize = 0;
 /// CPU of the client.
 pub const CLIENT_CPU: usize = 1;
-/// Keys of what is hot.
+/// The number of hot keys.
 pub const HOT_KEYS: u64 = 64;
 
 /// What is measured, and for how long.
@@ -52,7 +51,7 @@ pub struct Plan {
     pub huge_pages: bool,
     /// Clients of a server that has nothing to do.
     pub idle_clients: usize,
-    /// How long it is looked at.
+    /// The duration of the idle measurement.
     pub idle: Duration,
 }
 

@@ -25,7 +25,7 @@ pub fn panels(results: &Results) -> Vec<Panel> {
     vec![bandwidth, beside, windows(results)]
 }
 
-/// A name, how it is drawn, and what it is.
+/// A name, its line style, and its value.
 type Figure = (&'static str, Stroke, fn(&Gets) -> f64);
 
 /// A line for each figure and each number of items.

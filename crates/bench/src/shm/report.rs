@@ -9,11 +9,11 @@ use super::idle::Idle;
 use super::sets::{Requests, SetFloor};
 use crate::report::ServersHeader;
 
-/// What others published, for the reader to compare.
+/// Published figures of other systems, for comparison.
 const PUBLISHED: &str = "as published, for context, of other machines: SHMemCache (OpenSHMEM 2016), one client, one server: GET 5 us, \
      SET 6 us; 900,000 GETs and 650,000 SETs a second\n";
 
-/// What was measured.
+/// The results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
     /// Reads that the server does not see.
@@ -161,7 +161,7 @@ impl Results {
 }
 
 impl Gets {
-    /// The middle cold read, by two loads of which the second's address comes from the first.
+    /// The median cold read, relative to two dependent loads.
     pub fn cold_to_loads(&self) -> f64 {
         self.cold.p50_ns / (2.0 * self.floors.dependent_load_ns)
     }

@@ -1,4 +1,4 @@
-//! The servers, ways to them, and what is stored there.
+//! The servers, connections to them, and their items.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use super::{Plan, SERVER_CPU};
 use crate::server::{Candidate, Server};
 use crate::store::keys::{KEY_BYTES, key};
 
-/// Bytes that an item takes beside key and value, index and what is free between them included, with much to spare.
+/// Bytes of an item besides key and value, including index and free space, with a margin.
 const OVERHEAD_BYTES: u64 = 60;
 /// Requests in flight while servers are filled.
 const FILL_WINDOW: usize = 256;
@@ -40,14 +40,14 @@ pub struct Servers {
     pub value_bytes: usize,
 }
 
-/// A client, and the way it takes.
+/// A client and its transport.
 #[derive(Debug)]
 pub struct PathClient {
     /// Its name in tables.
     pub name: String,
     /// The client.
     pub client: Client,
-    /// Items that can be asked for.
+    /// The number of stored items.
     pub items: u64,
 }
 
@@ -129,7 +129,7 @@ impl Servers {
         Ok(PathClient { name: "shared memory".into(), client, items: self.items })
     }
 
-    /// To the same server over its Unix socket.
+    /// Connects to the same server over its Unix socket.
     ///
     /// # Errors
     /// It cannot be reached.
@@ -152,7 +152,7 @@ impl Servers {
     }
 }
 
-/// Bytes that so many items take.
+/// Returns the bytes of so many items.
 pub fn resident_bytes(items: u64, value_bytes: usize) -> u64 {
     items * (KEY_BYTES as u64 + value_bytes as u64 + OVERHEAD_BYTES)
 }
@@ -165,7 +165,7 @@ pub fn value(number: u64, len: usize) -> Vec<u8> {
     value
 }
 
-/// Whether this is what is stored under the key with this number: its length, and both of its ends.
+/// Returns whether this is the value of the key with this number, comparing its length and both ends.
 #[inline]
 pub fn is_value(found: &[u8], number: u64, len: usize) -> bool {
     let told = len.min(8);
@@ -177,7 +177,7 @@ pub fn is_value(found: &[u8], number: u64, len: usize) -> bool {
 /// An item that must be there.
 ///
 /// # Errors
-/// It is not, or is another.
+/// It is missing or wrong.
 pub fn check(item: Option<&Item>, number: u64, len: usize) -> Result<()> {
     let item = item.with_context(|| format!("the item of number {number} is missing"))?;
     ensure!(is_value(&item.value, number, len), "a wrong value under the key with number {number}");

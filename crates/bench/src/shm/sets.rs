@@ -30,13 +30,14 @@ pub struct Requests {
     pub set: Percentiles,
     /// SETs a second: each window with `iset`, and with `bset`.
     pub windows: Vec<Window>,
-    /// The same with one CPU for both ends: a SET, and a GET that the server must see, for it prolongs the item's life.
+    /// The same with one CPU for both ends: a SET, and a GET that needs the server, because it extends the item's
+    /// life.
     pub one_cpu_set: Percentiles,
     /// See above.
     pub one_cpu_get: Percentiles,
 }
 
-/// SETs a second with so many in flight.
+/// SETs per second with so many in flight.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Window {
     /// How many.
@@ -54,11 +55,11 @@ pub struct SetFloor {
     pub round_trip_ns: f64,
     /// A SET of a store in this process.
     pub store_ns: f64,
-    /// The SET of each round through shared memory, by three of these ways and the store's own.
+    /// The SET of each round through shared memory, relative to three round trips of a line and the store's own time.
     pub set_to_floor: f64,
 }
 
-/// Times that a line goes there and back for a SET, at most: request, answer, and one of whatever else.
+/// Round trips of a line for a SET, at most: request, answer, and one more.
 const ROUND_TRIPS: f64 = 3.0;
 
 impl SetFloor {
@@ -68,7 +69,7 @@ impl SetFloor {
     }
 }
 
-/// What the rounds of a way came to.
+/// The results of one transport's rounds.
 #[derive(Default)]
 struct Rounds {
     set: Vec<Percentiles>,
@@ -78,7 +79,7 @@ struct Rounds {
     one_cpu_get: Vec<Percentiles>,
 }
 
-/// Measures all ways: shared memory, the same server's Unix socket, the other server's.
+/// Measures all transports: shared memory, the same server's Unix socket, the other server's.
 ///
 /// # Errors
 /// A server fails or answers wrongly.
@@ -179,7 +180,7 @@ fn get_and_touch(way: &PathClient, clock_ns: f64, plan: &Plan) -> Result<Percent
     )
 }
 
-/// A SET with an object of which nothing is in flight.
+/// A SET with an idle request object.
 type Store = fn(&mut Request, &[u8; KEY_BYTES], &[u8], (Vec<u8>, Vec<u8>));
 
 fn iset(

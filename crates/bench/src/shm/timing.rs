@@ -8,14 +8,14 @@ use serde::Serialize;
 
 use fabcache_testbed::statistics::median;
 
-/// Calls between looks at the clock that ends a round.
+/// Calls between readings of the clock that ends a round.
 const CALLS_AT_ONCE: usize = 64;
 /// Calls before a round that are not counted: they bring program and data into the cache.
 const CALLS_TO_WARM_UP: usize = 512;
-/// Nanoseconds up to which calls are told apart.
+/// Maximum nanoseconds of a call that are distinguished.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Percentiles of the calls of a round, or medians of those of several rounds.
+/// Percentiles of the calls of a round, or medians over several rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
     /// The middle one, in nanoseconds.
@@ -34,7 +34,7 @@ impl Percentiles {
     }
 }
 
-/// What reading the clock adds to what lies between two readings, in nanoseconds: the median of many.
+/// Returns the nanoseconds that reading the clock adds to a measured interval: the median of many.
 pub fn clock_ns() -> f64 {
     median((0..10_001).map(|_| {
         let begun = Instant::now();
@@ -42,8 +42,8 @@ pub fn clock_ns() -> f64 {
     }))
 }
 
-/// Times single calls for a round: `prepare` makes what a call is given, `call` is what is timed, `check` looks at what
-/// came of it. `clock_ns` is taken off each.
+/// Times single calls for a round: `prepare` makes the arguments, `call` is timed, `check` checks the result.
+/// `clock_ns` is subtracted from each.
 ///
 /// # Errors
 /// A call fails, or its result does not pass.

@@ -30,7 +30,7 @@ pub fn measure(store_bytes: u64, plan: &Plan) -> Floors {
     let lines = (store_bytes.min(BYTES_MAX) / LINE_BYTES).max(64);
     let lines = 1usize << lines.ilog2();
     let mut memory = vec![0u64; lines * LINE_WORDS];
-    // One cycle through all lines, of the kind x -> ax + c modulo a power of two: no prefetcher knows it.
+    // One cycle through all lines, of the kind x -> ax + c modulo a power of two, which no prefetcher predicts.
     let next = |line: usize| (line.wrapping_mul(0x5_deec_e66d) + 11) & (lines - 1);
     for line in 0..lines {
         memory[line * LINE_WORDS] = (next(line) * LINE_WORDS) as u64;
@@ -48,7 +48,7 @@ pub fn measure(store_bytes: u64, plan: &Plan) -> Floors {
     Floors { bytes: lines as u64 * LINE_BYTES, dependent_load_ns, copy_ns }
 }
 
-/// Median nanoseconds of `step`, over runs of so many.
+/// Returns the median nanoseconds of `step`, over runs of `steps`.
 fn repeat(plan: &Plan, steps: u32, mut step: impl FnMut()) -> f64 {
     let started = Instant::now();
     let mut runs = Vec::new();

@@ -17,7 +17,7 @@ const COUNTS: [u64; 2] = [1_000, 11_000];
 /// Instructions of one kind of operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Instructions {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
     /// Instructions each, with those that make its key.
     pub each: f64,
@@ -42,7 +42,7 @@ pub fn measure(program: &Path, arguments: &[&str]) -> Result<Option<Vec<Instruct
     all.collect::<Result<Vec<_>>>().map(Some)
 }
 
-/// Does what is counted.
+/// Performs the counted operations.
 ///
 /// # Errors
 /// There is no such operation.

@@ -25,12 +25,12 @@ pub fn key(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// A clock that stands until it is set.
+/// A clock that stays until it is set.
 #[derive(Clone, Debug, Default)]
 pub struct SetClock(Arc<AtomicU64>);
 
 impl SetClock {
-    /// So many seconds pass.
+    /// Advances the clock.
     pub fn advance(&self, seconds: u64) {
         self.0.fetch_add(seconds, Ordering::Relaxed);
     }
@@ -46,7 +46,7 @@ impl TimeSource for SetClock {
     }
 }
 
-/// Memory for so many items with values of `value_bytes`, not yet full with them.
+/// Returns memory for so many items with values of `value_bytes`, without filling up.
 pub fn memory_for(items: u64, value_bytes: usize) -> u64 {
     let bytes = items * (KEY_BYTES as u64 + value_bytes as u64 + OVERHEAD_BYTES);
     (bytes + bytes / 4).max(8 << 20)
@@ -55,7 +55,7 @@ pub fn memory_for(items: u64, value_bytes: usize) -> u64 {
 /// A store for `threads` handles, and its clock.
 ///
 /// # Errors
-/// There is not so much memory.
+/// Memory is exhausted.
 pub fn store(memory_bytes: u64, threads: usize) -> Result<(Arc<Store>, SetClock)> {
     let clock = SetClock::default();
     let options = StoreOptions {

@@ -1,13 +1,13 @@
 //! The store by itself, in this process: what an operation costs, how that scales with threads, and how long one may
 //! take at worst.
 //!
-//! - `keys.rs`: keys and the store they go to.
-//! - `operations.rs`: nanoseconds an operation, by items resident, hot and cold, beside the machine's floors.
-//! - `floors.rs`: what the machine takes for a dependent load and a copy.
+//! - `keys.rs`: keys and their store.
+//! - `operations.rs`: nanoseconds an operation, by items resident, hot and cold, beside the machine's limits.
+//! - `floors.rs`: the machine's dependent load and copy.
 //! - `instructions.rs`: instructions an operation, counted by callgrind in a child process.
 //! - `scaling.rs`: CPU time an operation by threads.
 //! - `stalls.rs`: the longest operations while the store is busy with something else.
-//! - `report.rs`, `plot.rs`: what came of it.
+//! - `report.rs`, `plot.rs`: the results.
 
 pub mod floors;
 pub mod instructions;
@@ -33,6 +33,6 @@ pub struct Plan {
     pub scaling_items: u64,
     /// How long each figure is measured.
     pub time: Duration,
-    /// Whether the longest operations are looked for.
+    /// Measure the longest operations.
     pub stalls: bool,
 }

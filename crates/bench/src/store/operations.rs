@@ -15,26 +15,26 @@ use fabcache_testbed::statistics::median;
 
 /// Keys that hot operations use.
 pub const HOT_KEYS: u64 = 64;
-/// Numbers of keys that are never stored begin here, far from all others.
+/// Numbers of keys that are never stored begin here.
 const ABSENT: u64 = 1 << 60;
 /// Numbers of keys whose values are numbers.
 const NUMBERS: u64 = 1 << 59;
 /// Numbers of keys that are stored when memory is full.
 const NEW: u64 = 1 << 58;
 
-/// What is done.
+/// A measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
-    /// A GET of what is there.
+    /// A GET that hits.
     GetHit,
-    /// A GET of what is not.
+    /// A GET that misses.
     GetMiss,
-    /// A SET of what is there.
+    /// A SET that replaces an item.
     Overwrite,
-    /// A SET of something new into full memory: something else is evicted.
+    /// A SET of a new item into full memory, with eviction.
     SetNew,
-    /// A DELETE of what is there.
+    /// A DELETE of a stored item.
     Delete,
     /// An INCR.
     Incr,
@@ -87,7 +87,7 @@ impl Operation {
 /// Nanoseconds of one kind of operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
     /// Over all items.
     pub cold_ns: Option<f64>,
@@ -111,7 +111,7 @@ pub struct Resident {
 /// Measures all operations over so many items.
 ///
 /// # Errors
-/// There is not so much memory.
+/// Memory is exhausted.
 pub fn measure(items: u64, plan: &Plan) -> Result<Resident> {
     let memory_bytes = memory_for(items, plan.value_bytes);
     let floors = floors::measure(memory_bytes, plan);
@@ -138,10 +138,10 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A store with so many items in it.
+    /// Returns a store with so many items.
     ///
     /// # Errors
-    /// There is not so much memory.
+    /// Memory is exhausted.
     pub fn new(items: u64, value_bytes: usize) -> Result<Bench> {
         let (store, _) = store(memory_for(items, value_bytes), 1)?;
         let handle = Handle::new(&store);
@@ -149,7 +149,7 @@ impl Bench {
         for number in 0..HOT_KEYS {
             set(&handle, &key(NUMBERS + number), b"1000000000", Expiry::NEVER);
         }
-        // The tables that are growing grow at once, or they would during what is measured first.
+        // Complete the growth of tables now, so that it does not happen during the first measurement.
         handle.maintain();
         Ok(Bench { handle, value: vec![b'v'; value_bytes] })
     }
@@ -164,7 +164,7 @@ impl Bench {
         }
     }
 
-    /// Does it so many times, and no more besides than is the same however many.
+    /// Performs the operation so many times; the overhead does not depend on the number.
     pub fn run(&self, operation: Operation, over: u64, count: u64) {
         let mut random = Random::new(1);
         let mut done = 0;

@@ -5,7 +5,7 @@ use super::report::Results;
 use super::scaling::{Mix, Scaled};
 use crate::plot::{Axis, COLORS, Line, Panel, Stroke};
 
-/// The panels for a run; none for what was not measured.
+/// Returns the panels of a run, without those not measured.
 pub fn panels(results: &Results) -> Vec<Panel> {
     let mut panels = Vec::new();
     if !results.resident.is_empty() {
@@ -33,7 +33,7 @@ fn operation_panel(operation: Operation, resident: &[Resident]) -> Panel {
     let mut lines = vec![
         line("cold", COLORS[0], Stroke::Bold, &|one| cost(one)?.cold_ns),
         line("hot", COLORS[2], Stroke::Bold, &|one| cost(one)?.hot_ns),
-        // What is hot need not come from memory.
+        // Hot items need not come from memory.
         line("dependent load", COLORS[5], Stroke::Dashed, &|one| {
             cost(one)?.cold_ns.map(|_| one.floors.dependent_load_ns)
         }),

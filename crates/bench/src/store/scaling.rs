@@ -62,7 +62,7 @@ pub struct Scaled {
 /// Measures every mix with every number of threads.
 ///
 /// # Errors
-/// There is not so much memory.
+/// Memory is exhausted.
 pub fn measure(plan: &Plan) -> Result<Vec<Scaled>> {
     let threads: usize = plan.threads.iter().sum();
     let (store, _) = store(memory_for(plan.scaling_items, plan.value_bytes), 1 + 3 * threads)?;

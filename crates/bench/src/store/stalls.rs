@@ -1,10 +1,10 @@
 //! The longest operations of workers while the store is busy with something else: growing, reclaiming, expiring a
-//! million items at once, forgetting everything.
+//! million items together, flushing everything.
 //!
-//! Where processors are shared, most long operations are those in which the scheduler took the processor away. The
-//! system counts such switches, and those in which a thread gave the processor up because it had to wait for a lock,
-//! so each operation is told apart: CPU time of its own, and its wall time if it waited for a lock. What the host of a
-//! virtual machine takes away shows as CPU time; the activity "nothing" tells how much that is.
+//! On shared processors most long operations are those during which the scheduler took the processor away. The system
+//! counts such switches, and those of threads that waited for a lock, so each operation is classified: its own CPU
+//! time, and its wall time if it waited for a lock. Time that the host takes from a virtual machine appears as CPU
+//! time; the activity "nothing" shows how much that is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use super::keys::{SetClock, fill, get, key, memory_for, set, store};
 use super::scaling::thread_cpu_ns;
 use crate::random::Random;
 
-/// Items that expire at once, and that others hold meanwhile.
+/// Items that expire together, and items held meanwhile.
 const MANY: u64 = 1_000_000;
 /// Numbers of keys that are stored meanwhile begin here.
 const OTHERS: u64 = 1 << 40;
@@ -96,7 +96,7 @@ pub struct Stalls {
     pub cpu_us: [f64; 2],
     /// Operations that waited for a lock.
     pub waited: u64,
-    /// Wall time of those: the longest, other threads' turns on the processor included.
+    /// Wall time of those: the longest, including other threads' turns on the processor.
     pub waited_us_max: f64,
     /// Items whose memory came back meanwhile without anybody touching them.
     pub reclaimed: u64,
@@ -107,12 +107,12 @@ pub struct Stalls {
 /// Measures workers beside every activity.
 ///
 /// # Errors
-/// There is not so much memory, or the system does not tell a thread's times.
+/// Memory is exhausted, or the system does not report a thread's times.
 pub fn measure(plan: &Plan) -> Result<Vec<Stalls>> {
     Activity::ALL.iter().map(|activity| beside(*activity, plan)).collect()
 }
 
-/// What one worker saw.
+/// The observations of one worker.
 struct Seen {
     wall: Histogram<u64>,
     cpu: Histogram<u64>,
@@ -120,7 +120,7 @@ struct Seen {
     waited_ns_max: u64,
 }
 
-/// How often this thread has waited for something. Its CPU time is told here too, but only as of the last tick.
+/// Returns how often this thread has waited. The file also has its CPU time, but only as of the last tick.
 fn waits() -> Result<i64> {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).context("the system does not tell what a thread did")?;
     Ok(usage.voluntary_context_switches())
@@ -156,7 +156,7 @@ impl Seen {
     }
 }
 
-/// The store under test, and who is busy with it.
+/// The store under test, and its busy thread.
 struct World {
     activity: Activity,
     store: Arc<Store>,

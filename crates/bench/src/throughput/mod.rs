@@ -17,9 +17,9 @@ pub use saturation::Saturation;
 const SIZES: [usize; 2] = [4, 4_096];
 /// How long a round lasts with `quick`, and otherwise, in seconds.
 const SECONDS: [f64; 2] = [0.5, 1.0];
-/// Requests a second at most: more than clients make, and of so many each that is late is counted soon enough.
+/// Maximum requests per second: more than clients make, so that lateness is noticed early enough.
 const RATE_MAX: f64 = 1e8;
-/// Clients that are busy for so much of the time are late by themselves.
+/// Clients that are busy for this part of the time are late because of themselves.
 const BUSY_PART: f64 = 0.9;
 /// Keys with `quick`, and otherwise.
 const KEYS: [u64; 2] = [5_000, 100_000];
@@ -35,7 +35,7 @@ pub struct Throughput {
     pub rates: Vec<f64>,
     /// How requests are spread over time, if there are rates.
     pub arrivals: Arrivals,
-    /// Where clients are, and what they do.
+    /// The clients and their work.
     pub load: Load,
 }
 
@@ -43,7 +43,7 @@ impl Throughput {
     /// As OHB measures it: values of 4 bytes and of 4 KB, read by ever more clients in a closed loop.
     ///
     /// # Errors
-    /// Keys cannot be so long.
+    /// The key length is invalid.
     pub fn standard(quick: bool, verify: bool, key_bytes: usize) -> Result<Throughput> {
         let at = usize::from(!quick);
         let load = Load::new(KEYS[at], key_bytes, SECONDS[at], verify);
@@ -116,7 +116,7 @@ impl Experiment for Throughput {
         cases
     }
 
-    /// An open loop does what it is told, and not more with a server that does nothing.
+    /// An open loop makes a fixed rate, and no more with a server that does nothing.
     fn has_ceiling(&self) -> bool {
         self.rates.is_empty()
     }
@@ -152,7 +152,7 @@ pub fn table(results: &Results) -> String {
     saturation::steps(results) + &any_table(results, &columns) + &busy(results)
 }
 
-/// Open loops whose clients had hardly time to wait, a line each. Those through shared memory look all the time.
+/// Returns a line for each open loop whose clients were hardly idle. Those through shared memory poll all the time.
 fn busy(results: &Results) -> String {
     let mut text = String::new();
     for target in results.targets.iter().filter(|target| target.transport != "shm") {

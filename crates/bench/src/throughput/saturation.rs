@@ -12,19 +12,19 @@ use crate::experiment::{Experiment, Rounds, process_cpu_ns};
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
 
-/// Steps of the search: what is found is known to a hundredth of what a closed loop does.
+/// Steps of the search: the result is accurate to a hundredth of a closed loop's rate.
 const STEPS: u32 = 7;
-/// So often a rate is tried before it is too high: other programs of the machine make latency longer, never shorter.
+/// Attempts at a rate before it counts as too high: other programs of the machine make latency longer, never shorter.
 const TRIES: u32 = 2;
-/// The search ends at so much more than a closed loop does.
+/// The search ends at this multiple of a closed loop's rate.
 const BEYOND: f64 = 1.25;
-/// So much of a rate must be done, or it was too high however short the latency.
+/// The part of a rate that must complete, or it was too high however short the latency.
 const DONE_PART: f64 = 0.95;
 
 /// The experiment.
 #[derive(Debug)]
 pub struct Saturation {
-    /// Who makes requests. Its rates are not used.
+    /// The clients. Its rates are not used.
     pub throughput: Throughput,
     /// The latency within which 99% of all requests are to be answered, in microseconds.
     pub p99_us_max: f64,
@@ -85,7 +85,7 @@ impl Rounds for Search<'_> {
     }
 }
 
-/// Searches up to what is beyond `closed_per_s`. The sample is of the best step, or has no operations if none was good.
+/// Searches beyond `closed_per_s`. The sample is of the best step, or has no operations if none was good.
 fn search(
     closed_per_s: f64,
     p99_us_max: f64,

@@ -1,14 +1,14 @@
-//! What is stored under the key of an object, such that a hit can be checked: every byte follows from the object.
+//! The values of objects: every byte follows from the object, so that hits can be checked.
 
 use super::Object;
 use crate::random::Random;
 use fabcache_testbed::random::mix;
 
-/// Bytes that values are cut from: enough that values of different objects hardly ever begin at the same place.
+/// Length of the pool from which values are cut: values of different objects rarely begin at the same place.
 const POOL_BYTES: usize = 4 << 20;
 /// The longest value.
 pub const VALUE_BYTES_MAX: u32 = 1 << 20;
-/// What a value begins with, as far as it is long enough: its object's number.
+/// Length of the object's number, with which a value begins if it is long enough.
 const NUMBER_BYTES: usize = 4;
 
 /// Makes keys and values.

@@ -1,8 +1,8 @@
-//! Sends a trace's requests to a cache, and checks what it answers.
+//! Sends a trace's requests to a cache, and checks the answers.
 //!
-//! Many gets and sets are in flight at a time. Each object's order is that of the trace: a change waits for reads of
-//! the same object in flight, and a read issued behind a miss of the same object, but before the set that follows the
-//! miss, is repeated after it. Operations without a non-blocking call are waited for.
+//! Many gets and sets are in flight at a time. The order of each object's requests is that of the trace: a change
+//! waits for reads of the same object in flight, and a read issued after a miss of the same object, but before the
+//! set that follows the miss, is repeated after it. Operations without a non-blocking call are blocking.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::histogram::Histogram;
 /// Bytes of values in flight at most.
 const BYTES_IN_FLIGHT_MAX: usize = 16 << 20;
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Records replayed.
@@ -38,7 +38,7 @@ pub struct Counts {
     pub refused: u64,
     /// Other operations than reads that found nothing, or something, as it should not have been.
     pub not_stored: u64,
-    /// Reads that were asked again behind a set.
+    /// Reads that were repeated after a set.
     pub again: u64,
     /// Values found of which every byte was compared.
     pub verified: u64,
@@ -48,7 +48,7 @@ pub struct Counts {
     pub times: Option<Histogram>,
 }
 
-/// A replay under way.
+/// A replay in progress.
 pub struct Engine<'e> {
     plan: &'e Plan,
     client: &'e Client,
@@ -73,7 +73,7 @@ struct InFlight {
     asked: Asked,
 }
 
-/// What was asked for.
+/// A request in flight.
 #[derive(Clone, Copy)]
 enum Asked {
     /// To store this version.
@@ -83,7 +83,7 @@ enum Asked {
 }
 
 impl<'e> Engine<'e> {
-    /// With what is expected of the cache from what was done before.
+    /// Returns an engine with the expectations from earlier operations on the cache.
     pub fn new(plan: &'e Plan, client: &'e Client, expected: &'e mut Expected) -> Engine<'e> {
         let (in_flight, spare) = (VecDeque::new(), Vec::new());
         let times = (plan.window <= 1).then(Histogram::default);
@@ -153,7 +153,7 @@ impl<'e> Engine<'e> {
         }
     }
 
-    /// Waits until nothing of this kind is under way for an object.
+    /// Waits until no such operation is in flight for an object.
     fn wait_for(&mut self, object: u64, kind: impl Fn(&Asked) -> bool) -> Result<()> {
         while self.in_flight.iter().any(|one| one.object == object && kind(&one.asked)) {
             self.finish_first()?;
@@ -217,7 +217,7 @@ impl<'e> Engine<'e> {
     }
 
     fn read_and_wait(&mut self, record: &Record) -> Result<()> {
-        // Blocking calls have connections of their own, and are ordered behind what is over.
+        // Blocking calls use other connections, and must follow completed operations.
         self.drain()?;
         let Spare { request, mut key, mut value } = self.spare();
         self.expected.key(record.object, &mut key);
@@ -233,7 +233,7 @@ impl<'e> Engine<'e> {
         if found { Ok(()) } else { self.fill(record) }
     }
 
-    /// Counts a read, and checks what was found.
+    /// Counts a read, and checks the value found.
     fn take(&mut self, record: &Record, found: bool, key: &[u8], value: &[u8]) -> Result<()> {
         if found {
             let verified = self.expected.check(record.object, value).with_context(|| wrong("get", key))?;
@@ -246,7 +246,7 @@ impl<'e> Engine<'e> {
         Ok(())
     }
 
-    /// Stores what was not found, if that is wanted, and its length is known.
+    /// Stores a missing object, if requested and its length is known.
     fn fill(&mut self, record: &Record) -> Result<()> {
         let value_bytes = self.expected.object(record.object, record.key_bytes).value_bytes;
         if !self.plan.fills || value_bytes == 0 {
@@ -280,7 +280,7 @@ impl<'e> Engine<'e> {
         self.push(InFlight { request, object, bytes: value_bytes as usize, asked: Asked::Store(version) });
     }
 
-    /// What is waited for. The key is there already.
+    /// Performs a blocking change. The key is already set.
     fn change(&mut self, record: &Record, spare: &mut Spare) -> Result<()> {
         let Spare { key, value, .. } = spare;
         let object = record.object;
@@ -351,7 +351,7 @@ impl<'e> Engine<'e> {
         }
     }
 
-    /// The trace does not tell which value was compared with: it is the one that is there.
+    /// The trace does not contain the compared value: use the stored one.
     fn compare_and_swap(&mut self, record: &Record, key: &[u8], value: &[u8], ttl: Ttl) -> Result<()> {
         let Some(found) = self.client.get(key)? else {
             self.counts.not_stored += 1;
@@ -364,7 +364,7 @@ impl<'e> Engine<'e> {
         }
     }
 
-    /// Counts what a server refused; anything else is an error.
+    /// Counts a refusal; any other error is returned.
     fn refused(&mut self, object: u64, version: Option<u32>, error: Error) -> Result<()> {
         if !is_refusal(&error) {
             return Err(error.into());

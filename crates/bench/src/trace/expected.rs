@@ -1,8 +1,8 @@
 //! What a server should hold: keys and values of a replay, and whether an answer is right.
 //!
-//! Every store of a key has another value, which follows from the object and from how often it was stored, so that an old
-//! value is told from the last one. Values of up to 19 bytes are numbers in decimal, so that they can be counted up and down.
-//! Keys are another run's in no other run. For each object a few bytes are kept, whatever the length of its values.
+//! Every store of a key has another value, which follows from the object and the number of its stores, so that an old
+//! value differs from the last one. Values of up to 19 bytes are decimal numbers, so that they can be incremented and
+//! decremented. Keys differ between runs. A few bytes are kept for each object, whatever the length of its values.
 
 use std::collections::HashMap;
 
@@ -15,23 +15,23 @@ use fabcache_testbed::random::mix;
 const ALPHABET: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
 /// The shortest key: an object's number in such digits.
 const NUMBER_DIGITS: u32 = u64::BITS.div_ceil(6);
-/// So many decimal digits always make a number that can be counted.
+/// Decimal digits that always form a countable number.
 const COUNTED_BYTES_MAX: usize = 19;
 
-/// What is known of an object.
+/// The known facts of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownObject {
     content: Content,
     key_bytes: u8,
     /// How often it was stored.
     version: u32,
-    /// Bytes of its value where the trace last told them.
+    /// Bytes of its value, as last given by the trace.
     pub value_bytes: u32,
-    /// Its time to live where the trace last told it.
+    /// Its time to live, as last given by the trace.
     pub ttl_s: u32,
 }
 
-/// What is stored, if anything still is.
+/// The stored value, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     /// Nothing can be there.
@@ -40,13 +40,13 @@ enum Content {
     Value(u32),
     /// A number that was counted.
     Number(u64),
-    /// So many bytes, put together.
+    /// A joined value of so many bytes.
     Joined(u64),
     /// Anything: a server refused to change it.
     Unsure,
 }
 
-/// What is expected of all objects.
+/// The expectations for all objects.
 #[derive(Debug)]
 pub struct Expected {
     known: HashMap<u64, KnownObject>,
@@ -60,7 +60,7 @@ impl Expected {
     /// Expects nothing to be stored yet. Runs of different `salt` have different keys.
     ///
     /// # Errors
-    /// The CPU has no known random numbers.
+    /// The CPU lacks a known source of random numbers.
     pub fn new(salt: u64, verify: bool) -> Result<Expected> {
         Ok(Expected { known: HashMap::new(), items: Items::new(KEY_BYTES_MIN)?, salt: mix(salt), verify })
     }
@@ -70,7 +70,7 @@ impl Expected {
         self.known.len()
     }
 
-    /// What is known of an object. A key has the length that it had first.
+    /// Returns the facts of an object. A key keeps its first length.
     pub fn object(&mut self, object: u64, key_bytes: u8) -> &mut KnownObject {
         let nothing =
             KnownObject { content: Content::Nothing, key_bytes, version: 0, value_bytes: 0, ttl_s: 0 };
@@ -81,7 +81,7 @@ impl Expected {
         self.known.get(&object)
     }
 
-    /// Puts the key of an object that is known into `key`.
+    /// Writes the key of a known object to `key`.
     pub fn key(&self, object: u64, key: &mut Vec<u8>) {
         let len = self.get(object).map_or(0, |known| known.key_bytes);
         let number = mix(object ^ self.salt);
@@ -95,7 +95,7 @@ impl Expected {
         }
     }
 
-    /// Makes the next value of an object, which is to be stored, with `len` bytes: in `value`.
+    /// Writes the next value of an object to `value`, with `len` bytes.
     pub fn next_value(&self, object: u64, len: u32, value: &mut Vec<u8>) {
         let version = self.get(object).map_or(0, |known| known.version) + 1;
         self.value(self.number(object, version), len, value);
@@ -109,7 +109,7 @@ impl Expected {
         known.version
     }
 
-    /// A server did not take this version: it may have left what was there.
+    /// Notes that a server refused this version: the former value may remain.
     pub fn refused(&mut self, object: u64, version: Option<u32>) {
         let known = self.object(object, 0);
         if version.is_none_or(|version| version == known.version) {
@@ -122,7 +122,7 @@ impl Expected {
         self.object(object, 0).content = Content::Nothing;
     }
 
-    /// So many bytes were put before or behind what is there.
+    /// Notes that so many bytes were appended or prepended.
     pub fn joined(&mut self, object: u64, len: u32) {
         let known = self.object(object, 0);
         known.content = match known.content {
@@ -164,7 +164,7 @@ impl Expected {
         Ok(())
     }
 
-    /// Whether what was found under the key of an object is what was stored: says if every byte was compared.
+    /// Checks a value found; returns whether every byte was compared.
     ///
     /// # Errors
     /// It is not: why.

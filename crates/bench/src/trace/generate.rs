@@ -17,11 +17,12 @@ pub enum Kind {
     Zipf10,
     /// Zipf's law with exponent 1.2.
     Zipf12,
-    /// Zipf's law with exponent 1, interrupted by scans over objects that are asked for once: a fifth of all requests.
+    /// Zipf's law with exponent 1, interrupted by scans over objects that are requested once: a fifth of all
+    /// requests.
     Scan,
-    /// The same objects over and over, a tenth more than fit.
+    /// The same objects repeatedly, a tenth more than fit.
     Loop,
-    /// Objects come and go out of fashion, and are valid for from some seconds to for ever.
+    /// Objects become and cease to be popular, with times to live from some seconds to unlimited.
     Churn,
     /// Zipf's law with exponent 1, whose ranks change hands.
     Drift,
@@ -115,7 +116,7 @@ struct Maker {
     trace: Trace,
     random: Random,
     seed: u64,
-    /// Objects that may be asked for, by number.
+    /// The number of possible objects.
     universe: u32,
     requests: u32,
     /// The trace's index of each of them.
@@ -181,10 +182,10 @@ impl Maker {
         self.trace
     }
 
-    /// A new object every eighth request; the others ask for older ones, each age `a` as often as `1/a`.
+    /// A new object every eighth request; the others request older ones, each age `a` as often as `1/a`.
     fn churn(mut self) -> Trace {
         let ages = Zipf::new(self.universe / 16, 1.0);
-        // The trace begins in the midst of life: all ages are there to be asked for.
+        // The trace begins with objects of all ages.
         let mut newest = self.universe / 16;
         while !self.is_done() {
             if self.random.below(8) == 0 && newest + 1 < self.universe {

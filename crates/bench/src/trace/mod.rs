@@ -16,14 +16,14 @@ pub mod reader;
 pub mod record;
 pub mod replay;
 
-/// What is cached under one key.
+/// An object cached under one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
     /// Bytes of the key.
     pub key_bytes: u8,
     /// Bytes of the value.
     pub value_bytes: u32,
-    /// Seconds for which it is valid once stored; 0 for ever.
+    /// Its time to live in seconds; 0 for unlimited.
     pub ttl_s: u32,
 }
 
@@ -68,7 +68,7 @@ impl Trace {
         self.objects.iter().map(|object| (object.bytes() as f64 + overhead_bytes).round() as u32).collect()
     }
 
-    /// For each request the index of the next one for the same object, or [`NEVER`].
+    /// Returns for each request the index of the next one for the same object, or [`NEVER`].
     pub fn next_accesses(&self) -> Vec<u32> {
         let mut seen = vec![NEVER; self.objects.len()];
         let mut next = vec![NEVER; self.requests.len()];

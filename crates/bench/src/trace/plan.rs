@@ -10,7 +10,7 @@ pub struct Plan {
     pub shape: Shape,
     /// How files are written; none to find it out.
     pub format: Option<Format>,
-    /// Records that are malformed are skipped and counted; else they are an error.
+    /// Malformed records are skipped and counted; otherwise they are an error.
     pub skips_malformed: bool,
     /// Requests of each trace at most.
     pub requests_max: u64,

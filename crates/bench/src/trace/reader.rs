@@ -161,7 +161,7 @@ impl Reader {
     }
 }
 
-/// Record by record. What is malformed, if such is not skipped, or cannot be read is an error: which, and why.
+/// Iterates over records. A malformed record, unless such are skipped, and a read failure are errors.
 impl Iterator for Reader {
     type Item = Result<Record>;
 

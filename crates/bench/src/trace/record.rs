@@ -20,19 +20,19 @@ const COLUMNS_BEHIND_KEY: usize = 5;
 pub struct Record {
     /// When, in seconds.
     pub second: u64,
-    /// Tells objects apart: a number, or what a key is hashed to.
+    /// Identifies the object: a number, or a hash of the key.
     pub object: u64,
     /// Bytes of the key.
     pub key_bytes: u8,
     /// Bytes of the value. Where nothing is stored and no value was found it may be 0.
     pub value_bytes: u32,
-    /// What was asked for.
+    /// The operation.
     pub operation: Operation,
-    /// Seconds for which what is stored is valid; 0 for ever, or where nothing is stored.
+    /// The time to live in seconds; 0 for unlimited, or if nothing is stored.
     pub ttl_s: u32,
 }
 
-/// What is asked for.
+/// An operation of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are memcached's commands")]
 pub enum Operation {
@@ -144,7 +144,7 @@ impl Record {
     }
 }
 
-/// What tells keys apart. Of a thousand million keys two are taken for one with a chance of one in forty.
+/// Distinguishes keys. Among a thousand million keys the probability of a collision is one in forty.
 fn hash(key: &[u8]) -> u64 {
     use std::hash::Hasher;
     // The same in each run.

@@ -21,7 +21,7 @@ use crate::results::{Case, Results, Sample};
 use crate::target::Target;
 use fabcache_testbed::random::mix;
 
-/// Gets and sets in flight unless told otherwise.
+/// Default number of gets and sets in flight.
 pub const WINDOW: usize = 64;
 /// The most, so that no connection takes more at a time.
 pub const WINDOW_MAX: usize = 1_024;
@@ -49,7 +49,7 @@ pub enum Source {
 pub struct Replay {
     plan: Plan,
     sources: Vec<Source>,
-    /// What was made, so that it is made once.
+    /// Generated traces, so that each is generated once.
     made: Vec<OnceLock<Trace>>,
     input_is_read: AtomicBool,
 }
@@ -179,7 +179,7 @@ impl Experiment for Replay {
         self.sources.iter().map(case).collect()
     }
 
-    /// The dummy does not know these keys and values. Whether the client is busy all the time is told instead.
+    /// The dummy lacks these keys and values. The report shows whether the client is busy all the time instead.
     fn has_ceiling(&self) -> bool {
         false
     }
@@ -187,7 +187,7 @@ impl Experiment for Replay {
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
         let index = self.cases().iter().position(|known| known == case).context("there is no such case")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Neither another run nor another trace has these keys.
+        // No other run or trace has these keys.
         let salt = mix(now.as_nanos() as u64) ^ mix(u64::from(std::process::id())) ^ index as u64;
         let expected = Expected::new(salt, self.plan.verify)?;
         Ok(Box::new(Run { replay: self, index, client: target.client()?, expected }))
@@ -254,7 +254,7 @@ fn sample(counts: Counts, skipped: u64, objects: u64, elapsed_ns: u64, is_paced:
     }
 }
 
-/// A client that is busy for so much of the time could not have done much more.
+/// A client that is busy for this part of the time is at its limit.
 const BUSY_PART: f64 = 0.9;
 
 /// What the columns of [`table`] are.
@@ -323,7 +323,7 @@ pub fn table(results: &Results) -> String {
     text
 }
 
-/// What a reader must know of a row.
+/// Returns the remarks needed to interpret a row.
 fn notes(results: &Results, target: &str, case: &Case) -> String {
     let most = |figure: &str| {
         let all = results.rounds(target, case).filter_map(|sample| sample.figures.get(figure));

@@ -1,13 +1,13 @@
-//! Belady's optimum (1966): what is needed again last is evicted, or not admitted, if it is what was just asked for.
+//! Belady's optimum (1966): the object needed latest is evicted, or not admitted if it is the one just requested.
 //!
-//! For objects of one size no policy has fewer misses. For mixed sizes the true optimum is hard to compute (it is NP-hard)
-//! and lies somewhat below: there this is a good policy that knows the future, not a bound.
+//! For objects of one size no policy has fewer misses. For mixed sizes the true optimum is NP-hard to compute and
+//! lies somewhat below: there this is a good policy that knows the future, not a bound.
 
 use std::collections::BinaryHeap;
 
 use super::{Access, NEVER, Policy};
 
-/// Knows the future.
+/// A policy that knows the future.
 #[derive(Debug)]
 pub struct Belady<'c> {
     budget: u64,
@@ -15,12 +15,12 @@ pub struct Belady<'c> {
     bytes: u64,
     /// Of each object that is kept, when it is needed again.
     next: Vec<Option<u32>>,
-    /// When what is needed again; entries that `next` does not bear out count for nothing.
+    /// The next use of objects; stale entries are ignored.
     order: BinaryHeap<(u32, u32)>,
 }
 
 impl<'c> Belady<'c> {
-    /// With a budget of so many bytes.
+    /// Returns the policy with a budget of so many bytes.
     pub fn new(budget: u64, charges: &'c [u32]) -> Belady<'c> {
         Belady { budget, charges, bytes: 0, next: vec![None; charges.len()], order: BinaryHeap::new() }
     }

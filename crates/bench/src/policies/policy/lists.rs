@@ -57,7 +57,7 @@ impl<'c, const N: usize> Lists<'c, N> {
         some(self.ends[list].back)
     }
 
-    /// The next newer one of the same list.
+    /// Returns the next newer object of the same list.
     pub fn newer(&self, object: u32) -> Option<u32> {
         some(self.links[object as usize].newer)
     }

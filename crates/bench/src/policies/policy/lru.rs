@@ -13,7 +13,7 @@ pub struct Lru<'c> {
 }
 
 impl<'c> Lru<'c> {
-    /// With a budget of so many bytes.
+    /// Returns the policy with a budget of so many bytes.
     pub fn new(budget: u64, charges: &'c [u32]) -> Lru<'c> {
         Lru { budget, lists: Lists::new(charges) }
     }

@@ -1,7 +1,7 @@
 //! Reference policies, simulated: objects are numbers, memory is a sum of bytes.
 //!
-//! All get the same budget and are charged the same bytes for an object. Expired objects disappear at once, and their
-//! memory is free: no policy pays for finding them.
+//! All get the same budget and are charged the same bytes for an object. Expired objects disappear at once without
+//! cost, and free their memory.
 
 mod belady;
 mod lists;
@@ -33,7 +33,7 @@ pub struct Access {
     pub next: u32,
 }
 
-/// Decides what is kept.
+/// Decides which objects to keep.
 pub trait Policy {
     /// Whether the object is kept. If so, this counts as a hit.
     fn touch(&mut self, object: u32, access: Access) -> bool;
@@ -112,7 +112,7 @@ pub fn misses(policy: &mut dyn Policy, trace: &Trace, next: &[u32]) -> u64 {
 /// When objects expire.
 struct Expiries<'t> {
     trace: &'t Trace,
-    /// Of each object, as it was last stored.
+    /// The expiry of each object, as last stored.
     expiry: Vec<u32>,
     /// What may expire in a second to come.
     due: BTreeMap<u32, Vec<u32>>,

@@ -2,10 +2,10 @@
 //! filling phase of its authors' reference simulator (libCacheSim, `S3FIFO.c`).
 //!
 //! SMALL has a tenth of the budget, MAIN the rest, GHOST the names of as many bytes of objects as MAIN's part. A new
-//! object enters SMALL, or MAIN if GHOST knows it, or if nothing was evicted yet and SMALL is full. From SMALL an object
-//! that was hit at least twice goes to MAIN and starts again at zero; others are evicted, and GHOST remembers them. From
-//! MAIN an object that was hit goes to the front again, its count (of at most 3) less one; others are evicted. MAIN is
-//! evicted from while it is over its part. What is as large as SMALL's part is not admitted to it.
+//! object enters SMALL, or MAIN if it is in GHOST, or if nothing was evicted yet and SMALL is full. From SMALL an
+//! object that was hit at least twice goes to MAIN with its count reset; others are evicted to GHOST. From MAIN an
+//! object that was hit returns to the front with its count (of at most 3) reduced by one; others are evicted.
+//! Eviction is from MAIN while it exceeds its part. Objects as large as SMALL's part are not admitted to it.
 
 use super::lists::Lists;
 use super::{Access, Policy};
@@ -14,7 +14,7 @@ const SMALL: usize = 0;
 const MAIN: usize = 1;
 const GHOST: usize = 2;
 
-/// SMALL's part of the budget is one of so many.
+/// SMALL's part of the budget (1/n).
 const SMALL_DIVISOR: u64 = 10;
 /// Hits that lead from SMALL to MAIN.
 const PROMOTION_HITS: u8 = 2;
@@ -32,7 +32,7 @@ pub struct S3Fifo<'c> {
 }
 
 impl<'c> S3Fifo<'c> {
-    /// With a budget of so many bytes.
+    /// Returns the policy with a budget of so many bytes.
     pub fn new(budget: u64, charges: &'c [u32]) -> S3Fifo<'c> {
         S3Fifo {
             budget,

@@ -1,9 +1,9 @@
 //! memcached's segmented LRU, as its items.c has it since 1.5 (doc/new_lru.txt gives the idea).
 //!
-//! New items enter HOT. The second access of an item, and each later one since its mark was last taken, marks it
-//! active; in COLD it moves it to the front of WARM instead. From the tails of HOT and WARM what is active goes to the
-//! front of WARM, without the mark; what is not goes to COLD, while the list has more than its part of all bytes (20%
-//! and 40%), or if it was last bumped longer ago than 0.2 times (HOT) or 2 times (WARM) the age of COLD's tail. The
+//! New items enter HOT. The second access of an item, and each later one since its mark was last cleared, marks it
+//! active; in COLD it moves the item to the front of WARM instead. From the tails of HOT and WARM active items go to
+//! the front of WARM, without the mark; others go to COLD, while the list exceeds its part of all bytes (20% and
+//! 40%), or if the item was last bumped longer ago than 0.2 times (HOT) or 2 times (WARM) the age of COLD's tail. The
 //! tail of COLD is evicted.
 //!
 //! Simplified: one set of lists for all sizes instead of one a slab class, so no slab is ever in the wrong class and no
@@ -42,12 +42,12 @@ struct Marks {
 }
 
 impl<'c> Segmented<'c> {
-    /// With a budget of so many bytes.
+    /// Returns the policy with a budget of so many bytes.
     pub fn new(budget: u64, charges: &'c [u32]) -> Segmented<'c> {
         Segmented { budget, lists: Lists::new(charges), marks: vec![Marks::default(); charges.len()] }
     }
 
-    /// Looks at the tail of HOT or WARM; whether it was moved.
+    /// Examines the tail of HOT or WARM; returns whether it was moved.
     fn pull(&mut self, list: usize, bytes_max: u64, age_max: f64, now: u32) -> bool {
         let Some(tail) = self.lists.back(list) else { return false };
         let over = self.lists.bytes(list) > bytes_max;

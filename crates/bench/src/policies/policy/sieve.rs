@@ -1,5 +1,5 @@
-//! SIEVE (Zhang et al., "SIEVE is simpler than LRU", NSDI 2024): one queue in the order of insertion. A hand moves from
-//! old to new, clears the marks of what was hit, and evicts the first that has none.
+//! SIEVE (Zhang et al., "SIEVE is simpler than LRU", NSDI 2024): one queue in the order of insertion. A hand moves
+//! from old to new, clears the marks of hit objects, and evicts the first without a mark.
 
 use super::lists::Lists;
 use super::{Access, Policy};
@@ -17,7 +17,7 @@ pub struct Sieve<'c> {
 }
 
 impl<'c> Sieve<'c> {
-    /// With a budget of so many bytes.
+    /// Returns the policy with a budget of so many bytes.
     pub fn new(budget: u64, charges: &'c [u32]) -> Sieve<'c> {
         Sieve { budget, lists: Lists::new(charges), hit: vec![false; charges.len()], hand: None }
     }

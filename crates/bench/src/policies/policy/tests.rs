@@ -9,12 +9,12 @@ use crate::trace::{NEVER, Object, Request, Trace};
 /// Every object is charged 1.
 const ONES: [u32; 26] = [1; 26];
 
-/// Accesses objects named by letters, all in the same second; `h` or `m` for each.
+/// Accesses objects named by letters, all in the same second; returns `h` or `m` for each.
 fn play(policy: &mut dyn Policy, letters: &str) -> String {
     letters.bytes().map(|letter| if hits(policy, letter, 0) { 'h' } else { 'm' }).collect()
 }
 
-/// One access as [`misses`] makes it, by a policy that need not know the future.
+/// One access as [`misses`] makes it, for a policy that does not know the future.
 fn hits(policy: &mut dyn Policy, letter: u8, second: u32) -> bool {
     let (object, access) = (u32::from(letter - b'a'), Access { second, next: NEVER });
     let hit = policy.touch(object, access);
@@ -24,7 +24,7 @@ fn hits(policy: &mut dyn Policy, letter: u8, second: u32) -> bool {
     hit
 }
 
-/// Requests for objects named by letters, all in the same second.
+/// Returns requests for objects named by letters, all in the same second.
 fn trace(letters: &str) -> Trace {
     let object = Object { key_bytes: 1, value_bytes: 0, ttl_s: 0 };
     let request = |letter: u8| Request { second: 0, object: u32::from(letter - b'a') };
@@ -42,7 +42,7 @@ fn lru_evicts_what_was_not_used_for_longest() {
 
 #[test]
 fn sieve_evicts_the_first_unmarked_before_the_hand() {
-    // The hand takes a's mark, evicts b, then c where it stands, then d.
+    // The hand clears a's mark, evicts b, then c at its position, then d.
     assert_eq!(play(&mut Sieve::new(3, &ONES), "abcadbca"), "mmmhmmmh");
 }
 
@@ -129,7 +129,7 @@ fn what_expired_is_missed_and_costs_nothing() {
     assert_eq!(policy.bytes(), 1);
 }
 
-/// Requests of which low numbers have more, for objects of several sizes.
+/// Returns requests in which low numbers are more frequent, for objects of several sizes.
 fn skewed_trace() -> (Trace, Vec<u32>) {
     let mut random = Random::new(1);
     let objects = 3_000;
@@ -143,7 +143,7 @@ fn skewed_trace() -> (Trace, Vec<u32>) {
     (Trace { name: String::new(), objects: vec![object; objects as usize], requests }, charges)
 }
 
-/// What libCacheSim 0.3.5 (its Python package) counts for the same requests, sizes and budgets.
+/// The counts of libCacheSim 0.3.5 (its Python package) for the same requests, sizes and budgets.
 #[test]
 fn misses_are_those_of_the_reference_simulator() {
     let (trace, charges) = skewed_trace();
@@ -164,7 +164,7 @@ fn random_trace(ttl_s: impl Strategy<Value = u32>) -> impl Strategy<Value = (Tra
         let mut second = 0;
         let mut request = |(one, other, later): (u32, u32, u32)| {
             second += later;
-            // Low numbers are asked for more often.
+            // Low numbers are requested more often.
             Request { second, object: one.min(other) }
         };
         let charges = objects.iter().map(|(_, charge)| *charge).collect();
@@ -178,12 +178,12 @@ fn random_trace(ttl_s: impl Strategy<Value = u32>) -> impl Strategy<Value = (Tra
     })
 }
 
-/// Checks a policy from outside: what it says it keeps is what it was given, and fits.
+/// Checks a policy from outside: it keeps only inserted objects, within its budget.
 struct Checked<'c> {
     policy: Box<dyn Policy + 'c>,
     budget: u64,
     charges: &'c [u32],
-    /// May be kept: was inserted, and not known to be gone.
+    /// Objects that may be kept: inserted, and not known to be evicted.
     given: Vec<bool>,
 }
 
@@ -265,7 +265,7 @@ proptest! {
         let mut asked: Vec<u32> = trace.requests.iter().map(|request| request.object).collect();
         asked.sort_unstable();
         asked.dedup();
-        // S3-FIFO refuses what is as large as SMALL's tenth.
+        // S3-FIFO refuses objects as large as SMALL's tenth.
         for name in Name::ALL {
             prop_assert_eq!(misses_of(name, &trace, 1_000, &charges), asked.len() as u64, "{:?}", name);
         }
