@@ -1,7 +1,7 @@
 //! The command-line tool: `fabcache bench …`, `fabcache fabric`.
 //!
-//! - `bench/`: measurements, a file for each subcommand; what they do is in the crate `fabcache-bench`.
-//! - `fabric/`: what of fabrics the machine has.
+//! - `bench/`: measurements, a file for each subcommand; the measuring code is in the crate `fabcache-bench`.
+//! - `fabric/`: lists the machine's fabric providers.
 
 mod bench;
 mod fabric;

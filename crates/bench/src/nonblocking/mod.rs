@@ -283,11 +283,11 @@ impl Rounds for Windows<'_> {
     }
 }
 
-/// # Errors
-/// As for the calls.
+/// Runs blocking calls and windows, either first in turn, each after `before`, which is not measured. Returns the result of
+/// the blocking calls, and the sample of the windows.
 ///
 /// # Errors
-/// As for what is done.
+/// As for the calls.
 pub fn both(
     round: u32,
     target: &Target,
@@ -368,7 +368,7 @@ pub fn table(results: &Results) -> String {
     text
 }
 
-/// A line about what was not found, where that is worth one.
+/// Returns a line about misses, if there were any.
 pub fn misses(results: &Results, target: &str) -> String {
     let of_target = results.samples.iter().filter(|sample| sample.target == target);
     let (asked, missed) = of_target.fold((0, 0), |(asked, missed), sample| {

@@ -17,7 +17,7 @@ pub struct Arguments {
     /// Bytes of a pair's value, as all sizes here with k, m or g if need be: 512m unless given, and 8m with --quick
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pair_bytes: Option<u64>,
-    /// Bytes of a block, an item of its own: as many as the server takes (-I) unless given
+    /// Bytes of a block, which is one item [default: the server's largest item (-I)]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     block_bytes: Option<u64>,
     /// Bytes of all pairs together, which must fit the server's memory (-m): 5g unless given, and 40m with --quick

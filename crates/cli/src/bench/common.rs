@@ -25,7 +25,7 @@ pub struct Common {
     /// socket, or fab://HOST:PORT for the fabric that it has. Several are one cache, among which keys are spread
     #[arg(long = "server", value_name = "URL", required = true)]
     servers: Vec<Url>,
-    /// What is spoken over sockets: auto, meta, text or binary
+    /// Protocol over sockets: auto, meta, text or binary
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = protocol)]
     pub protocol: Protocol,
     /// Small and short: done in ten seconds
@@ -52,7 +52,7 @@ pub struct Common {
     /// Where the results go as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where they go as a page to look at, HTML that needs nothing else
+    /// Write the results as a page: one HTML file without external resources
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
@@ -66,7 +66,7 @@ impl Common {
         Target::new(NAME, &self.servers, self.protocol)
     }
 
-    /// Measures, prints what `table` makes of it, and keeps the results where that is asked for. `rounds` are those of a
+    /// Measures, prints the table that `table` makes, and keeps the results if requested. `rounds` are those of a
     /// full run.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Common {
         self.servers.iter().enumerate().map(target).collect()
     }
 
-    /// The same as [`Common::measure`] of several caches.
+    /// As [`Common::measure`], for several caches.
     ///
     /// # Errors
     /// As there.
@@ -129,7 +129,7 @@ impl Common {
             text.push('\n');
             text.push_str(&limits);
         }
-        // All of these are tried: what was measured is not lost because one of them fails.
+        // Try all of these: results are not lost because one of them fails.
         let kept = self.json.as_deref().map_or(Ok(()), |path| results.save(path));
         let page = |path| html::save(vec![(experiment.name().to_owned(), results)], path);
         let reported = self.report.as_deref().map_or(Ok(()), page);
@@ -141,12 +141,12 @@ impl Common {
 /// This very program, which is the dummy as well ([`Plan::ceiling`]).
 ///
 /// # Errors
-/// The system does not tell.
+/// The system does not report it.
 pub fn this_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot tell which program this is; go on with --no-ceiling")
 }
 
-/// Shows progress, where somebody can see it.
+/// Shows progress on a terminal.
 pub struct Bar(ProgressBar);
 
 impl Default for Bar {
@@ -158,7 +158,7 @@ impl Default for Bar {
 }
 
 impl Bar {
-    /// Goes, that others may write.
+    /// Removes the bar, so that others may write.
     pub fn finish(&self) {
         self.0.finish_and_clear();
     }

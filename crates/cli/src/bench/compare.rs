@@ -15,19 +15,19 @@ use fabcache_client::Protocol;
 use super::common::{Bar, this_program};
 use super::output;
 
-/// Where the servers run, and where the clients, unless it is told: no CPU has both.
+/// Default CPUs of servers and clients: no CPU has both.
 const SERVER_CPU: usize = 0;
 const CLIENT_CPU: usize = 1;
 
-/// Which servers, and what is measured.
+/// The servers and the measurements.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Servers: NAME=PROGRAM, or 'NAME=PROGRAM FLAGS', or NAME=URL of one that is up. A program is started with memcached's
-    /// flags, or where it is written {port} or {socket} with just its own. The last is what the others are compared with
+    /// Servers: NAME=PROGRAM, or 'NAME=PROGRAM FLAGS', or NAME=URL of a running one. A program is started with
+    /// memcached's flags, or if its flags contain {port} or {socket} with just these. The last is the baseline
     #[arg(required = true, value_name = "SERVER")]
     servers: Vec<ServerUnderTest>,
-    /// What is measured, separated by commas: quick, latency, throughput, pipelined, multiget, mixture, nonblocking,
-    /// hybrid, blocks, trace, or all of these
+    /// Measurements, separated by commas: quick, latency, throughput, pipelined, multiget, mixture, nonblocking,
+    /// hybrid, blocks, trace, or all
     #[arg(long = "set", value_name = "NAMES", value_delimiter = ',', default_value = "quick")]
     sets: Vec<String>,
     /// The ways to the servers, separated by commas: tcp, unix, shm for those started with --shm, and fab for those
@@ -43,7 +43,7 @@ pub struct Arguments {
         hide_default_value = true
     )]
     common_flags: String,
-    /// What is spoken over sockets: auto, meta, text or binary
+    /// Protocol over sockets: auto, meta, text or binary
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = protocol)]
     protocol: Protocol,
     /// Small and short: a set of two servers is done in ten seconds
@@ -120,14 +120,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         kept?;
         all.push((results.subcommand.clone(), results));
         if let Some(path) = &arguments.report {
-            // Each time, so that what was measured is there whatever becomes of the next set.
+            // After each set, so that its results are kept whatever happens to the next.
             html::save(all.clone(), path)?;
         }
     }
     Ok(())
 }
 
-/// Who runs where.
+/// Assigns CPUs to servers and clients.
 fn plan(arguments: &Arguments) -> Result<Plan> {
     let ceiling = if arguments.no_ceiling { None } else { Some(this_program()?) };
     if arguments.no_pin {

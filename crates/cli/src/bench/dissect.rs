@@ -10,12 +10,12 @@ use super::common::{Common, this_program};
 /// Rounds of a full run.
 const ROUNDS: u32 = 5;
 
-/// Which calls, of which sizes. Each server is dissected by itself.
+/// The calls and sizes. Each server is dissected separately.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// What is called: get, set, or all
+    /// Calls: get, set, or all
     #[arg(long, short, value_name = "NAME", default_value = "all", value_parser = operations)]
     benchmark: Operations,
     /// Bytes of values

@@ -7,14 +7,14 @@ use clap::Args;
 use fabcache_bench::dummy::{Dummy, Fault, Listen, Settings};
 use fabcache_bench::limits::Limits;
 
-/// Where, and what is wrong with it.
+/// The addresses and the fault.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to listen: tcp://HOST:PORT, of which port 0 takes a free one, or unix:///PATH. May be repeated
+    /// Where to listen: tcp://HOST:PORT, where port 0 selects a free one, or unix:///PATH. May be repeated
     #[arg(long, value_name = "URL", required = true)]
     listen: Vec<Listen>,
-    /// Be broken: of so many answers (EVERY) one is wrong, foreign, truncated, dropped, swapped with the next, or cut off and
-    /// the connection closed; with set- before the last three it is one to a set
+    /// Fault of one in EVERY answers: wrong, foreign, truncated, dropped, swapped with the next, or closed (cut off,
+    /// and the connection closed); with the prefix set- the last three concern answers to sets
     #[arg(long, value_name = "KIND@EVERY")]
     fault: Option<Fault>,
     /// Threads that answer

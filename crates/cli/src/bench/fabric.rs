@@ -25,20 +25,20 @@ pub struct Arguments {
     /// Which of libfabric's providers, at which interface: of this host alone unless that is named
     #[arg(long, value_name = "PROVIDER[,INTERFACE]", default_value = "tcp;ofi_rxm")]
     provider: String,
-    /// The client's interface, where that is another: both are of this host
+    /// The client's interface, if it differs: both are of this host
     #[arg(long, value_name = "INTERFACE")]
     client_interface: Option<String>,
-    /// Also clients that choose between reading and asking (auto), and keys that are asked for many at once
+    /// Also measure clients that choose between reads and requests (auto), and multigets
     #[arg(long, requires = "server")]
     auto: bool,
     /// Bytes of a value
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
         default_values_t = [4, 64, 512, 4096, 16_384, 65_536, 262_144, 1_048_576])]
     sizes: Vec<usize>,
-    /// Bytes of a value of which many are under way
+    /// Bytes of the values measured with many in flight
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [64, 4096, 65_536])]
     window_sizes: Vec<usize>,
-    /// How many are under way
+    /// Operations in flight
     #[arg(long, short, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1, 8, 32])]
     windows: Vec<usize>,
     /// Interleaved rounds of everything
@@ -60,13 +60,13 @@ pub struct Arguments {
 pub struct PeerArguments {
     /// The provider, as one word
     identity: String,
-    /// Bytes of what is read, written and sent
+    /// Bytes of each read, write and message
     bytes: usize,
 }
 
 /// Values of no more bytes are measured: servers take them by default, or nearly.
 const BYTES_MAX: usize = 1 << 20;
-/// As many are under way at most: an endpoint has room for as many.
+/// Maximum number in flight: an endpoint has room for as many.
 const WINDOW_MAX: usize = 64;
 
 impl Arguments {

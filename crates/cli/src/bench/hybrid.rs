@@ -1,4 +1,4 @@
-//! `fabcache bench hybrid`: more is asked for than servers have memory for.
+//! `fabcache bench hybrid`: working sets larger than the servers' memory.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct Arguments {
     /// Ratio of stored bytes to the servers' memory
     #[arg(long, value_name = "FACTOR", default_value_t = SPILL_FACTOR)]
     spill_factor: f64,
-    /// The servers' memory together, in megabytes; otherwise they are asked
+    /// The servers' total memory, in megabytes [default: as they report]
     #[arg(long, value_name = "MB")]
     memory: Option<u64>,
     /// Bytes of a value
@@ -31,10 +31,10 @@ pub struct Arguments {
     /// Additional time of a miss, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = PENALTY.as_secs_f64() * 1e3)]
     penalty: f64,
-    /// Add the penalty without sleeping for so long
+    /// Add the penalty without sleeping
     #[arg(long)]
     no_sleep: bool,
-    /// Store what was not found
+    /// Store an item after a miss
     #[arg(long)]
     store_again: bool,
     /// The keys that four of five gets of the normal scan are of, in percent

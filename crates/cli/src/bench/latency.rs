@@ -10,12 +10,12 @@ use super::sizes::SizeArguments;
 /// Rounds of a full run.
 const ROUNDS: u32 = 5;
 
-/// Which calls, of which sizes.
+/// The calls and sizes.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// What is called: set, get, mix (nine gets, then a set), or all
+    /// Calls: set, get, mix (nine gets, then a set), or all
     #[arg(long, short, value_name = "NAME", default_value = "all", value_parser = operations)]
     benchmark: Operations,
     #[command(flatten)]

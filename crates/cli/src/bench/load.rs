@@ -21,7 +21,7 @@ pub struct LoadArguments {
     /// Keys, as far as all items take no more than half of the servers' memory
     #[arg(long, value_name = "NUMBER")]
     keys: Option<u64>,
-    /// Keys are asked for as Zipf's law with this exponent has it, rather than all as often
+    /// Distribution of keys: Zipf's law with this exponent [default: uniform]
     #[arg(long, value_name = "EXPONENT")]
     zipf: Option<f64>,
     /// Seconds of a round

@@ -17,7 +17,7 @@ use super::output;
 /// Which servers, and with what.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Servers, as NAME=PROGRAM; the last one is what the others are compared with
+    /// Servers, as NAME=PROGRAM; the last one is the baseline
     #[arg(required = true, value_name = "NAME=PROGRAM", value_parser = super::candidate)]
     servers: Vec<Candidate>,
     /// Memory limit of each server, in megabytes
@@ -26,7 +26,7 @@ pub struct Arguments {
     /// Sizes of the items to store
     #[arg(long, value_enum, default_value_t = Mixes::All)]
     mixes: Mixes,
-    /// Instead: keys of 20 bytes and values of so many, separated by commas
+    /// Use keys of 20 bytes and values of these sizes instead, separated by commas
     #[arg(long, value_delimiter = ',')]
     values: Vec<usize>,
     /// Where the results go as JSON

@@ -10,7 +10,7 @@ use super::load::LoadArguments;
 /// Rounds of a full run.
 const ROUNDS: u32 = 3;
 
-/// Which sizes, and what is done with them.
+/// The sizes, and the load.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -20,7 +20,7 @@ pub struct Arguments {
     /// Bytes of a value on average, from 52 to 12800, each number by itself
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_values_t = [AVERAGE_BYTES])]
     average: Vec<f64>,
-    /// The part of requests that read; the others store
+    /// Part of requests that read; the others store
     #[arg(long, value_name = "0 to 1", default_value_t = GET_SHARE)]
     get_share: f64,
 }

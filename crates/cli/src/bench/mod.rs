@@ -33,7 +33,7 @@ use fabcache_bench::server::Candidate;
 use fabcache_testbed::cleanup;
 use serde::Serialize;
 
-/// What can be measured.
+/// The measurements.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Measures how long a call takes, by the size of its value
@@ -57,7 +57,7 @@ pub enum Command {
     Worker,
     /// Measures servers side by side, and starts and stops them
     Compare(Box<compare::Arguments>),
-    /// Measures gets of more than servers have memory for, with a penalty for what is missing
+    /// Measures gets of working sets larger than the servers' memory, with a penalty for misses
     Hybrid(hybrid::Arguments),
     /// Replays traces on servers, for hit ratio and speed
     Trace(Box<trace::Arguments>),
@@ -74,7 +74,7 @@ pub enum Command {
     FabricPeer(fabric::PeerArguments),
     /// Measures how many items servers hold in the memory they take
     Memory(memory::Arguments),
-    /// Makes a page to look at of results that were kept as JSON
+    /// Makes a page of results that were kept as JSON
     Report(report::Arguments),
 }
 
@@ -123,7 +123,7 @@ fn version(server: &Candidate) -> String {
         .map_or_else(|_| "unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Keeps results where that is asked for: as a picture, as JSON.
+/// Keeps results if requested: as a picture, as JSON.
 fn keep<R: Serialize>(
     results: &R,
     panels: impl FnOnce(&R) -> Vec<Panel>,
@@ -136,7 +136,7 @@ fn keep<R: Serialize>(
     json.map_or(Ok(()), |path| figures::save(results, path))
 }
 
-/// Shows what is being done, where somebody looks.
+/// Shows progress on a terminal.
 fn progress() -> impl FnMut(&str) {
     let shows = std::io::stderr().is_terminal();
     move |text| {

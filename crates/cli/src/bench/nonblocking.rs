@@ -11,7 +11,7 @@ use super::sizes::SizeArguments;
 /// Rounds of a full run.
 const ROUNDS: u32 = 5;
 
-/// Which calls, of which sizes, how many at once.
+/// The calls, sizes and windows.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Prints it. That nobody reads on, as behind `head`, is no failure.
+/// Prints a text. A reader that closes the pipe, such as `head`, is not a failure.
 ///
 /// # Errors
 /// It cannot be written.
@@ -18,7 +18,7 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Whether files can be written, each given with its option: to be told before anything is measured. What is in them stays.
+/// Checks before a measurement that files, each given with its option, can be written. Their contents stay.
 ///
 /// # Errors
 /// One cannot be written, or is named by two options.
@@ -37,7 +37,7 @@ pub fn check(files: &[(&str, Option<&Path>)]) -> Result<()> {
 fn writable(path: &Path) -> std::io::Result<()> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => OpenOptions::new().append(true).open(path).map(drop),
-        // Whoever reads a pipe would take this for its end.
+        // A reader of a pipe would take this for its end.
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             OpenOptions::new().append(true).create_new(true).open(path)?;

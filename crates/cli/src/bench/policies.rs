@@ -1,4 +1,4 @@
-//! `fabcache bench policies`: miss ratios of the store beside those of reference policies, with the same memory.
+//! `fabcache bench policies`: miss ratios of the store and of reference policies, with the same memory.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -115,7 +115,7 @@ pub fn kind(name: &str) -> Result<Kind> {
     Ok(kind)
 }
 
-/// Shows progress, where somebody can see it.
+/// Shows progress on a terminal.
 struct Bar(ProgressBar);
 
 impl Default for Bar {

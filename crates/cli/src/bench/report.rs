@@ -1,4 +1,4 @@
-//! `fabcache bench report`: results as a page to look at.
+//! `fabcache bench report`: results as a page.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use fabcache_bench::results::Results;
 /// Which results, and where the page goes.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// What measurements kept with --json. Files of the same subcommand share their pictures
+    /// Files of measurements kept with --json. Files of the same subcommand share their pictures
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Where the page goes

@@ -4,13 +4,13 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use fabcache_bench::latency::powers_of_two;
 
-/// From one to another.
+/// A range of sizes.
 #[derive(Debug, Args)]
 pub struct SizeArguments {
     /// The smallest value, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1)]
     min: usize,
-    /// The largest value, in bytes; sizes in between are powers of two
+    /// Largest value, in bytes; sizes in between are powers of two
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 10)]
     max: usize,
 }

@@ -30,10 +30,10 @@ pub struct Arguments {
     /// Seconds for each figure
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
-    /// Do not look for the longest operations
+    /// Do not measure the longest operations
     #[arg(long)]
     no_stalls: bool,
-    /// Do not count instructions, for which valgrind is needed
+    /// Do not count instructions, which needs valgrind
     #[arg(long)]
     no_instructions: bool,
     /// Where the results go as JSON
@@ -42,7 +42,7 @@ pub struct Arguments {
     /// Where they go as an SVG picture
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Do one operation, the first number says which, so many times
+    /// Perform one operation, given by its number, so many times
     #[arg(long, hide = true, num_args = 2, value_names = ["OPERATION", "COUNT"])]
     only: Option<Vec<u64>>,
 }

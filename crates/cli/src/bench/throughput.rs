@@ -23,11 +23,11 @@ pub struct Arguments {
     /// Bytes of a value, each number by itself
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',')]
     sizes: Option<Vec<usize>>,
-    /// The part of requests that read; the others store
+    /// Part of requests that read; the others store
     #[arg(long, value_name = "0 to 1", default_value_t = 1.0)]
     get_share: f64,
-    /// Open loop: all clients together make so many requests a second, each number by itself, and latency counts from when a
-    /// request should have been made
+    /// Open loop: all clients together make this many requests per second, for each number separately, and latency
+    /// counts from when a request was due
     #[arg(long, value_name = "PER_S,…", value_delimiter = ',', conflicts_with = "saturate")]
     rate: Vec<f64>,
     /// How the requests of an open loop are spread over time
@@ -44,7 +44,7 @@ pub struct Arguments {
 /// How requests are spread over time.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Arrivals {
-    /// At random: those of many who know nothing of each other
+    /// At random: many independent sources
     Poisson,
     /// At equal distances
     Even,

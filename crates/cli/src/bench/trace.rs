@@ -12,7 +12,7 @@ use fabcache_bench::trace::replay::{Replay, Source, WINDOW, WINDOW_MAX, table};
 use super::common::Common;
 use super::policies::kind;
 
-/// Rounds of a full run: what is cached in one is there in the next.
+/// Rounds of a full run: items cached in one round are present in the next.
 const ROUNDS: u32 = 1;
 
 /// Which traces, and how.
@@ -42,7 +42,7 @@ pub struct Arguments {
     /// Do not store what a get did not find
     #[arg(long)]
     no_fill: bool,
-    /// So many times as fast as the trace; else as fast as it goes
+    /// Replay at this multiple of the trace's speed [default: as fast as possible]
     #[arg(long, value_name = "FACTOR", conflicts_with = "quick")]
     speed: Option<f64>,
     /// Divide times to live by --speed
@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     ensure!(arguments.scale.is_none_or(|scale| scale <= 100.0), "--scale: give at most 100");
     for path in arguments.files.iter().filter(|path| path.as_os_str() != "-") {
-        // Told before the traces ahead of it are replayed.
+        // Reported before earlier traces are replayed.
         std::fs::metadata(path).with_context(|| format!("cannot read the trace {}", path.display()))?;
     }
     let files = arguments.files.iter().map(|path| Source::of_path(path));
