@@ -30,7 +30,7 @@ impl memcached_st {
         }
     }
 
-    /// A copy with a zero behind it, of the handle's allocator; null if there is no memory.
+    /// Copies bytes, with a final NUL, to memory of the handle's allocator; NULL if that fails.
     #[inline]
     pub(crate) fn copy_out(&self, bytes: &[u8]) -> *mut c_char {
         let copy: *mut c_char = self.allocate(bytes.len() + 1).cast();

@@ -7,7 +7,7 @@ use super::ffi::{Out, arguments, put};
 use super::types::memcached_st;
 use crate::guarded;
 
-/// What is done to a number.
+/// The arithmetic operation.
 #[derive(Clone, Copy)]
 struct Change {
     is_decrement: bool,

@@ -25,7 +25,7 @@ pub extern "C" fn memcached_behavior_get(ptr: Option<&memcached_st>, flag: memca
     guarded(0, || ptr.map_or(MEMCACHED_INVALID_ARGUMENTS.into(), |memc| get(memc, flag)))
 }
 
-/// The bit of those that are one.
+/// Returns the flag bit of a behaviour that is one.
 fn bit_of(flag: memcached_behavior_t) -> Option<u16> {
     Some(match flag {
         MEMCACHED_BEHAVIOR_NO_BLOCK => flags::NO_BLOCK,
@@ -113,7 +113,7 @@ fn set_bit(memc: &memcached_st, flag: memcached_behavior_t, bit: u16, to: bool) 
                 memc.set_flag(flags::VERIFY_KEY, false);
             }
         }
-        // Nobody answers to datagrams.
+        // Datagrams have no replies.
         MEMCACHED_BEHAVIOR_USE_UDP => memc.set_flag(flags::REPLY, !to),
         MEMCACHED_BEHAVIOR_NO_BLOCK
         | MEMCACHED_BEHAVIOR_BUFFER_REQUESTS
@@ -238,7 +238,7 @@ fn size_of_buffer(option: c_int) -> u64 {
 
 // ---- hashes and distributions ----
 
-/// Keys are mapped by places on a ring.
+/// Returns whether keys are mapped by points on a ring.
 fn is_ring(memc: &memcached_st) -> bool {
     matches!(
         memc.distribution.get(),
@@ -328,7 +328,7 @@ pub extern "C" fn memcached_behavior_get_distribution_hash(ptr: Option<&memcache
     ptr.map_or(MEMCACHED_HASH_MAX, |memc| memc.hashkit.distribution_hash.number())
 }
 
-/// Gives each bucket of keys its server. Where a bucket's keys were before is of no use to a client that never forwards.
+/// Assigns a server to each bucket of keys. The previous assignment is unused, because this client never forwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_bucket_set(
     ptr: Option<&memcached_st>,

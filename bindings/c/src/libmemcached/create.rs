@@ -1,4 +1,4 @@
-//! Handles: made, copied, and let go.
+//! Handles: creation, copies and deletion.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -85,7 +85,7 @@ fn new_handle(options: u8) -> memcached_st {
     }
 }
 
-/// Lets a handle go, and its connections.
+/// Frees a handle and closes its connections.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_free(ptr: *mut memcached_st) {
     guarded((), || {
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn memcached_free(ptr: *mut memcached_st) {
 }
 
 impl memcached_st {
-    /// Lets all connections go, once what was to be stored is.
+    /// Closes all connections, after sending what is buffered.
     pub(crate) fn quit(&self) {
         let Some(inner) = self.inner() else { return };
         let servers = inner.instances.borrow().clone();
@@ -139,7 +139,7 @@ impl memcached_st {
         self.redistribute();
     }
 
-    /// As it was made: nothing of the caller's is left in it.
+    /// Resets the handle to its initial state.
     pub(crate) fn reset(&self) {
         self.reset_servers();
         // It gives its memory back to whose it is.
@@ -159,7 +159,7 @@ impl memcached_st {
         self.sasl.is_allocated.set(0);
     }
 
-    /// Takes over what callers gave to another: data, functions, allocators.
+    /// Copies what callers set on another handle: data, functions, allocators.
     fn copy_callers(&self, from: &memcached_st) {
         self.user_data.set(from.user_data.get());
         self.on_clone.set(from.on_clone.get());
@@ -174,7 +174,7 @@ impl memcached_st {
         to.context.set(from.allocators.context.get());
     }
 
-    /// Takes over what another is set to.
+    /// Copies the settings of another handle.
     fn copy_settings(&self, from: &memcached_st) {
         self.state.set(0);
         self.flags.set(from.flags.get());
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn memcached_clone(
 }
 
 impl memcached_st {
-    /// Becomes a copy of another.
+    /// Makes this handle a copy of another.
     fn take_over(&self, from: &memcached_st) -> memcached_return_t {
         let (Some(inner), Some(others)) = (self.inner(), from.inner()) else {
             return MEMCACHED_INVALID_ARGUMENTS;
@@ -261,7 +261,7 @@ impl memcached_st {
     }
 }
 
-/// Adds the servers of one handle to those of another.
+/// Adds the servers of one handle to another.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_push(
     destination: Option<&memcached_st>,
@@ -273,7 +273,7 @@ pub extern "C" fn memcached_push(
     })
 }
 
-/// As it was made, without servers.
+/// Resets a handle to its initial state, without servers.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_reset(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
@@ -305,7 +305,7 @@ pub extern "C" fn memcached_reset_last_disconnected_server(ptr: Option<&memcache
     });
 }
 
-/// Lets all connections go. The next call makes new ones.
+/// Closes all connections. The next call reconnects.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_quit(ptr: Option<&memcached_st>) {
     guarded((), || {
@@ -321,7 +321,7 @@ pub extern "C" fn memcached_get_user_data(ptr: Option<&memcached_st>) -> *mut c_
     ptr.map_or(null_mut(), |memc| memc.user_data.get())
 }
 
-/// Sets what the caller keeps with a handle; what it was before.
+/// Sets the caller's data of a handle; returns the previous data.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_set_user_data(
     ptr: Option<&memcached_st>,

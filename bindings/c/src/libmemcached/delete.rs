@@ -7,7 +7,7 @@ use super::ffi::arguments;
 use super::types::{flags, memcached_st};
 use crate::guarded;
 
-/// Removes a key, at once: servers know no other time any more.
+/// Deletes a key, at once: servers no longer support a delay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_delete(
     ptr: Option<&memcached_st>,

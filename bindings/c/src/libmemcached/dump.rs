@@ -12,7 +12,7 @@ use crate::guarded;
 /// memcached's size classes, at most. A server that has fewer refuses the next.
 const CLASSES_MAX: u32 = 255;
 
-/// Calls functions with each key of each server, as far as `stats cachedump` tells them: memcached's own bound is two
+/// Calls functions with each key of each server, as far as `stats cachedump` lists them: memcached limits it to two
 /// megabytes for each size class.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_dump(

@@ -1,4 +1,4 @@
-//! Errors of a handle and of its servers: noted in the query in which they happen, and told until the next.
+//! Errors of a handle and of its servers: recorded during a query, and reported until the next.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::Write;
@@ -10,7 +10,7 @@ use super::strerror::in_words;
 use super::types::{memcached_server_st, memcached_st};
 use crate::guarded;
 
-/// So many errors are kept of one query: calls that begin none can fail again and again.
+/// Maximum number of errors kept of one query, because calls that start none can fail repeatedly.
 const REPORTS_MAX: usize = 32;
 
 impl memcached_st {
@@ -20,13 +20,13 @@ impl memcached_st {
         self.note(code, ErrorContext::default(), None)
     }
 
-    /// The same in more words.
+    /// As [`memcached_st::fail`], with a text.
     #[cold]
     pub(crate) fn fail_with(&self, code: memcached_return_t, message: &str) -> memcached_return_t {
         self.note(code, ErrorContext { message, ..ErrorContext::default() }, None)
     }
 
-    /// The same as it is told: with the system's words for it, or with none but these.
+    /// As [`memcached_st::fail`], with a context: the system's error, or a verbatim text.
     #[cold]
     pub(crate) fn fail_told(&self, code: memcached_return_t, told: ErrorContext<'_>) -> memcached_return_t {
         self.note(code, told, None)
@@ -69,7 +69,7 @@ fn keep(errors: &mut Vec<Report>, report: Report) {
     errors.push(report);
 }
 
-/// In libmemcached's form, but for the place in its source.
+/// Returns the text in libmemcached's form, without the position in its source.
 fn text(
     memc: &memcached_st,
     code: memcached_return_t,
@@ -157,7 +157,7 @@ pub extern "C" fn memcached_error_print(ptr: Option<&memcached_st>) {
         };
         print(&inner.errors.borrow());
         inner.instances.borrow().iter().for_each(|server| print(&server.errors.borrow()));
-        // There is nobody else to tell.
+        // A failure to print cannot be reported anywhere.
         let _ = std::io::stderr().write_all(&printed);
     });
 }

@@ -1,4 +1,4 @@
-//! What was asked for with `memcached_mget`, one after the other.
+//! Fetching the results of `memcached_mget`.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn memcached_fetch_result(
     })
 }
 
-/// Tells each function of each result that was found.
+/// Calls each function with each result found.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_fetch_execute(
     ptr: Option<&memcached_st>,
@@ -170,7 +170,7 @@ fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_re
     code
 }
 
-/// The next that is there, of any server; else the next of one of them.
+/// Returns the next available result of any server; else the next of one of them.
 fn next(inner: &State) -> Option<(Rc<memcached_instance_st>, RequestedKey)> {
     let servers = inner.instances.borrow();
     let mut waiting = servers.iter().filter(|server| !server.asked.borrow().is_empty());
@@ -187,7 +187,7 @@ fn next(inner: &State) -> Option<(Rc<memcached_instance_st>, RequestedKey)> {
     Some((Rc::clone(chosen), asked))
 }
 
-/// A key that its server does not have may be found on another, where values are stored more than once.
+/// With replicas, a key that its server lacks may be found on another.
 fn of_replica(memc: &memcached_st, inner: &State, full: &[u8]) -> Option<(u32, u64, Vec<u8>)> {
     if !memc.is_replicated() {
         return None;

@@ -8,7 +8,7 @@ use super::instance::memcached_instance_st;
 use super::types::memcached_st;
 use crate::guarded;
 
-/// Asks each server, and tells what each answers. Some may fail.
+/// Asks each server, and passes on each answer. Some may fail.
 fn each<T>(
     ptr: Option<&memcached_st>,
     ask: impl Fn(&memcached_instance_st, &memcached_st) -> Result<T, memcached_return_t>,
@@ -34,7 +34,7 @@ fn each<T>(
     done
 }
 
-/// All servers forget everything, after so many seconds.
+/// Invalidates all items on all servers after so many seconds.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_flush(ptr: Option<&memcached_st>, expiration: i64) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
@@ -77,7 +77,7 @@ pub extern "C" fn memcached_version(ptr: Option<&memcached_st>) -> memcached_ret
     })
 }
 
-/// The version of libmemcached that this library stands in for.
+/// Returns the version of libmemcached that this library replaces.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_lib_version() -> *const c_char {
     c"1.1.4".as_ptr()
@@ -101,7 +101,7 @@ pub extern "C" fn memcached_flush_buffers(ptr: Option<&memcached_st>) -> memcach
     })
 }
 
-/// Values are not encrypted here: the caller is told, rather than left with values that all can read.
+/// Returns an error, because values are not encrypted here and must not be readable unexpectedly.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_set_encoding_key(
     ptr: Option<&memcached_st>,

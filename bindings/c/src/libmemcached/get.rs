@@ -1,4 +1,4 @@
-//! Values looked up.
+//! Reading values.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
@@ -15,7 +15,7 @@ use crate::guarded;
 /// Memory for values that is kept between two calls.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// Where what is found goes.
+/// The outputs of a read.
 #[derive(Clone, Copy)]
 struct Outputs<'a> {
     value_length: Out<'a, usize>,
@@ -118,7 +118,7 @@ fn try_get(
     taken
 }
 
-/// Hands over what was found.
+/// Returns the value found to the caller.
 #[inline]
 fn take(
     memc: &memcached_st,
@@ -129,7 +129,7 @@ fn take(
     wanted: Outputs<'_>,
 ) -> Result<*mut c_char, memcached_return_t> {
     let result = &memc.result;
-    // Programs that look for the CAS of what they got look for it here.
+    // Programs read the CAS of the last value here.
     result.set_key(key);
     result.count.set(1);
     result.item_flags.set(flags);
@@ -189,7 +189,7 @@ fn not_found(memc: &memcached_st, key: &[u8], wanted: Outputs<'_>) -> *mut c_cha
 
 // ---- many keys ----
 
-/// Asks for many keys; what is found is fetched.
+/// Requests many keys; the results are fetched later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_mget(
     ptr: Option<&memcached_st>,
@@ -222,7 +222,8 @@ pub unsafe extern "C" fn memcached_mget_by_key(
     })
 }
 
-/// Asks for many keys, for `memcached_fetch_execute` with the same functions. By the binary protocol only, as libmemcached.
+/// Requests many keys, for `memcached_fetch_execute` with the same functions. Only over the binary protocol, as in
+/// libmemcached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_mget_execute(
     ptr: Option<&memcached_st>,
@@ -249,7 +250,7 @@ pub unsafe extern "C" fn memcached_mget_execute(
     }
 }
 
-/// The same of the server of the group's key.
+/// As above, from the server of the group's key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_mget_execute_by_key(
     ptr: Option<&memcached_st>,
@@ -309,7 +310,7 @@ fn try_mget(
     for key in keys {
         let own = memc.server_of(inner, group, key)?;
         let copies = if memc.is_replicated() { memc.replicas(inner, group, key) } else { Vec::new() };
-        // Of the first that can be asked.
+        // Use the first server that can be asked.
         let mut unasked = None;
         for server in [own].into_iter().chain(copies) {
             match inner.with_key(key, |full| server.ask_for(memc, full)) {
@@ -328,7 +329,7 @@ fn try_mget(
     inner.is_asking.set(asked > 0);
     match failed {
         None => Ok(()),
-        // As libmemcached: by text it is enough that any server was asked.
+        // As in libmemcached: over the text protocol one asked server is enough.
         Some(_) if asked > 0 && !memc.is_binary() => Ok(()),
         Some(code) => Err(code),
     }

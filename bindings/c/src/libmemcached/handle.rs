@@ -23,13 +23,13 @@ pub struct State {
     pub instances: RefCell<Vec<Rc<memcached_instance_st>>>,
     /// How keys are mapped to them; none before it is needed.
     pub mapping: RefCell<Option<Mapping>>,
-    /// The hash by which servers have their places on a ring: a change of the keys' hash alone moves none.
+    /// The hash of the servers' points on a ring: changing only the keys' hash moves none.
     pub placed_by: Cell<hashkit_hash_algorithm_t>,
     /// `memcached_bucket_set`: each bucket's server.
     pub buckets: RefCell<Arc<[u32]>>,
     /// What went wrong in the current query, the newest last.
     pub errors: RefCell<Vec<Report>>,
-    /// What stands before each key; empty for nothing.
+    /// The prefix of each key; empty for none.
     pub namespace: RefCell<CString>,
     /// The server that was lost last.
     pub last_disconnected: RefCell<Option<Rc<memcached_instance_st>>>,
@@ -39,7 +39,7 @@ pub struct State {
     pub file: RefCell<Option<Vec<u8>>>,
     /// Memory for a value on its way to the caller.
     pub value: RefCell<Vec<u8>>,
-    /// Something was asked for with `memcached_mget` and may not be fetched yet.
+    /// Results of `memcached_mget` may still be fetched.
     pub is_asking: Cell<bool>,
     /// `memcached_free` is at work.
     pub is_going: Cell<bool>,
@@ -82,8 +82,8 @@ impl memcached_st {
         self.has(flags::SUPPORT_CAS | flags::BINARY_PROTOCOL)
     }
 
-    /// When something expires, as the protocol that is spoken says it: packets have room for 32 bits without a sign, and
-    /// what is below zero in them never comes.
+    /// Returns an expiration in the terms of the protocol: packets have 32 unsigned bits, where a negative time never
+    /// expires.
     pub(crate) fn ttl(&self, expiration: i64) -> Ttl {
         match expiration as u32 {
             _ if !self.is_binary() => Ttl::exact(expiration),

@@ -25,7 +25,7 @@ macro_rules! functions {
             }
         )*
 
-        /// The hash of a number; none of those that Debian's libhashkit does not have.
+        /// Returns the hash with this number; `None` for those that Debian's libhashkit lacks.
         pub fn of_number(number: hashkit_hash_algorithm_t) -> Option<Hash> {
             match number {
                 $($number => Some(Hash::$hash),)*
@@ -81,7 +81,7 @@ impl hashkit_st {
         }
     }
 
-    /// Takes over another's functions.
+    /// Copies another's functions.
     pub(crate) fn copy_from(&self, from: &hashkit_st) {
         for (to, from) in
             [(&self.base_hash, &from.base_hash), (&self.distribution_hash, &from.distribution_hash)]
@@ -116,7 +116,7 @@ impl hashkit_function_st {
     /// Sets one of ours.
     ///
     /// # Errors
-    /// The number is that of none, and what is set then is as libhashkit leaves it.
+    /// The number is unknown; the setting is then the one that libhashkit leaves.
     pub(crate) fn set(&self, number: hashkit_hash_algorithm_t) -> Result<(), hashkit_return_t> {
         if let Some(function) = function_of(number) {
             self.function.set(Some(function));
@@ -181,7 +181,7 @@ pub extern "C" fn memcached_set_hashkit(
     })
 }
 
-/// Looks again which servers are left out.
+/// Checks again which servers are ejected.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_autoeject(ptr: Option<&memcached_st>) {
     guarded((), || {

@@ -94,7 +94,7 @@ pub unsafe extern "C" fn hashkit_digest(
     unsafe { function(key, key_length, context) }
 }
 
-/// Whether an algorithm can be chosen; a custom one is not known to be wrong.
+/// Returns whether an algorithm is supported; a custom one may be.
 #[unsafe(no_mangle)]
 pub extern "C" fn libhashkit_has_algorithm(algorithm: hashkit_hash_algorithm_t) -> bool {
     of_number(algorithm).is_some() || algorithm == HASHKIT_HASH_CUSTOM
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn hashkit_free(kit: *mut hashkit_st) {
     }
 }
 
-/// Whether two are the same choice.
+/// Returns whether both make the same choice.
 #[unsafe(no_mangle)]
 pub extern "C" fn hashkit_compare(first: Option<&hashkit_st>, second: Option<&hashkit_st>) -> bool {
     let same = |a: &hashkit_function_st, b: &hashkit_function_st| {

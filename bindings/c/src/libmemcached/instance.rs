@@ -23,8 +23,8 @@ use super::constants::*;
 use super::report::{ErrorContext, Report};
 use super::types::{flags, memcached_st};
 
-/// A server of a handle. The headers that programs are built with hide what is in it; but Debian's `memcping` was built with
-/// libmemcached's own, and takes port and host from where they are there.
+/// A server of a handle. Public headers hide its contents; but Debian's `memcping` was built with libmemcached's
+/// private ones, and reads port and host at these offsets.
 #[repr(C)]
 pub struct memcached_instance_st {
     before_port: [u8; PORT_AT],
@@ -36,9 +36,9 @@ pub struct memcached_instance_st {
     pub(crate) weight: u32,
     /// Made when it is needed; none again when the handle's settings changed.
     client: RefCell<Option<Client>>,
-    /// What is stored without waiting, until it is waited for.
+    /// Stores in flight whose results were not awaited.
     buffered: RefCell<Vec<Request>>,
-    /// What `memcached_mget` asked for and nobody fetched yet.
+    /// Requests of `memcached_mget` that were not fetched.
     pub(crate) asked: RefCell<VecDeque<RequestedKey>>,
     pub(crate) state: Cell<memcached_server_state_t>,
     /// One after the other, at most one a query.
@@ -46,9 +46,9 @@ pub struct memcached_instance_st {
     failure_query: Cell<u64>,
     /// Answers that did not come in time, one after the other.
     timeouts: Cell<u32>,
-    /// When it is asked again, after a failure: a Unix time.
+    /// When a failed server is retried: a Unix time.
     pub(crate) next_retry: Cell<i64>,
-    /// Major, minor, micro: all 255 while it is not known.
+    /// Major, minor, micro: all 255 while unknown.
     pub(crate) version: Cell<[u8; 3]>,
     /// The newest last.
     pub(crate) errors: RefCell<Vec<Report>>,
@@ -57,7 +57,7 @@ pub struct memcached_instance_st {
 /// The prefix of host names that are reached over the fabric, in letters of either case: this library's own.
 pub(crate) const FABRIC: &str = "fab://";
 
-/// What stands behind that, if anything does.
+/// Returns the rest of a name with this prefix.
 pub(crate) fn behind_fabric(name: &[u8]) -> Option<&[u8]> {
     let (before, behind) = name.split_at_checked(FABRIC.len())?;
     before.eq_ignore_ascii_case(FABRIC.as_bytes()).then_some(behind)
@@ -71,17 +71,17 @@ const _: () = {
     assert!(offset_of!(memcached_instance_st, host) == HOST_AT);
 };
 
-/// One key that was asked for.
+/// A requested key.
 #[derive(Debug)]
 pub struct RequestedKey {
     pub(crate) request: Request,
-    /// It comes with its CAS: as was set when it was asked for.
+    /// Its CAS is requested: the setting at the time of the request.
     pub(crate) tells_cas: bool,
     /// By a group's key.
     pub(crate) is_grouped: bool,
 }
 
-/// So many that are stored without waiting are kept before they are waited for: what one connection takes.
+/// Maximum number of stores in flight: as many as one connection accepts.
 const BUFFERED_MAX: usize = 512;
 
 impl fmt::Debug for memcached_instance_st {
@@ -135,7 +135,7 @@ impl memcached_instance_st {
         String::from_utf8_lossy(behind_fabric(name).unwrap_or(name))
     }
 
-    /// Where it is, as errors tell it.
+    /// Returns its address for error texts.
     pub(crate) fn place(&self) -> String {
         let name = self.name().to_string_lossy();
         match self.kind {
@@ -146,10 +146,10 @@ impl memcached_instance_st {
 
     // ---- calls ----
 
-    /// One call, behind all that was to be stored without waiting.
+    /// Performs a call, after the stores in flight.
     ///
     /// # Errors
-    /// It failed, which is noted, or is not to be asked now.
+    /// It failed, which is recorded, or the server is down.
     #[inline]
     pub(crate) fn call<T>(
         &self,
@@ -163,7 +163,7 @@ impl memcached_instance_st {
             self.drain(memc)?;
         }
         if !self.asked.borrow().is_empty() {
-            // As in libmemcached, where answers to others would be in the way of this one's.
+            // As in libmemcached, where other answers would precede this one's.
             self.asked.borrow_mut().clear();
         }
         let was_connected = self.state.get() == MEMCACHED_SERVER_STATE_CONNECTED;
@@ -178,7 +178,7 @@ impl memcached_instance_st {
         }
     }
 
-    /// Looks a value up: its flags and CAS.
+    /// Reads a value: its flags and CAS.
     ///
     /// # Errors
     /// As for [`memcached_instance_st::call`].
@@ -214,7 +214,7 @@ impl memcached_instance_st {
         client.as_ref().map(then).ok_or(MEMCACHED_FAILURE)
     }
 
-    /// Sees to it that it answers: what is asked for without waiting fails at once where it does not.
+    /// Connects, so that non-blocking requests fail at once if the server is not reachable.
     ///
     /// # Errors
     /// As for [`memcached_instance_st::call`].
@@ -264,7 +264,7 @@ impl memcached_instance_st {
         Ok(())
     }
 
-    /// Waits for all that was to be stored without waiting. That a value was refused nobody wanted to know.
+    /// Waits for the stores in flight. Refusals are ignored, because the caller did not ask for results.
     ///
     /// # Errors
     /// It failed, which is noted.
@@ -287,7 +287,7 @@ impl memcached_instance_st {
         !self.buffered.borrow().is_empty()
     }
 
-    /// Lets its connections go, once what was to be stored is.
+    /// Closes its connections, after sending what is buffered.
     pub(crate) fn quit(&self) {
         for mut request in self.buffered.take() {
             request.wait();
@@ -337,7 +337,7 @@ impl memcached_instance_st {
             // A server that takes the connection and then says nothing is waited for as for an answer.
             connect_timeout: patience(memc.connect_timeout.get()).min(patience(memc.poll_timeout.get())),
             timeout: patience(memc.poll_timeout.get()),
-            // When it is asked again is decided here.
+            // Retries are decided here, not by the client.
             failures_max: u32::MAX,
             credentials: memc.credentials(),
             protocol,
@@ -348,7 +348,7 @@ impl memcached_instance_st {
 
     // ---- failures ----
 
-    /// Whether it may be asked now.
+    /// Returns whether it may be asked now.
     #[cold]
     fn may_be_asked(&self, memc: &memcached_st) -> Result<(), memcached_return_t> {
         if self.failures.get() >= memc.server_failure_limit.get() {
@@ -454,7 +454,7 @@ impl memcached_instance_st {
                 let told = ErrorContext { message: said, ..ErrorContext::default() };
                 memc.fail_of(self, MEMCACHED_UNKNOWN_READ_FAILURE, told)
             }
-            // Nobody wanted to know.
+            // The caller did not ask for results.
             Failure::Refused(_) if !memc.is_replying() => MEMCACHED_SUCCESS,
             Failure::Refused(why) | Failure::Rejected(why) => self.refused(memc, why),
             other => memc.fail_with(MEMCACHED_FAILURE, &other.to_string()),
@@ -501,7 +501,7 @@ impl memcached_instance_st {
             return memc.fail_of(self, MEMCACHED_UNKNOWN_READ_FAILURE, ErrorContext::default());
         }
         if says(&["non-numeric"]) {
-            // The binary protocol's words for it are others.
+            // The binary protocol has another text.
             let message = "cannot increment or decrement non-numeric value";
             return memc.fail_of(self, MEMCACHED_CLIENT_ERROR, verbatim(message));
         }

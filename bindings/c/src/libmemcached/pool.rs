@@ -1,8 +1,8 @@
-//! Pools of handles: of one that says what they are to be like, as many copies as are needed at a time.
+//! Pools of handles: copies of a model handle, as many as are needed at a time.
 //!
-//! Threads share a pool; each handle belongs to who took it, until it is given back. All that a pool does to handles it
-//! does under its lock. Settings that are changed through the pool take hold of the handles in it at once, and of others
-//! when they are given back.
+//! Threads share a pool; a handle belongs to the thread that took it, until it is returned. The pool accesses handles
+//! only under its lock. Settings changed through the pool apply to idle handles at once, and to others when they are
+//! returned.
 
 use std::ffi::c_char;
 use std::ptr::{self, NonNull};
@@ -17,7 +17,7 @@ use super::ffi::{Out, put};
 use super::types::memcached_st;
 use crate::guarded;
 
-/// A pool. Programs cannot look into it.
+/// A pool; opaque to programs.
 #[derive(Debug)]
 pub struct memcached_pool_st {
     handles: Mutex<Handles>,
@@ -26,7 +26,7 @@ pub struct memcached_pool_st {
 
 #[derive(Debug)]
 struct Handles {
-    /// The handle that all others are clones of. Only the pool uses it.
+    /// The model of all handles. Only the pool uses it.
     model: Handle,
     /// The pool made it itself.
     owns_model: bool,
@@ -37,7 +37,7 @@ struct Handles {
     most: u32,
 }
 
-/// A handle that the pool may use, as long as it is in it.
+/// A handle that the pool owns while it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Handle(NonNull<memcached_st>);
 
@@ -84,7 +84,7 @@ impl Handles {
         };
         match current {
             Some(current) => self.idle.push(current),
-            // The next that is asked for is made anew.
+            // The next one is created anew.
             None => self.made = self.made.saturating_sub(1),
         }
     }
@@ -96,7 +96,7 @@ impl memcached_pool_st {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a handle out, by a time or waiting for ever.
+    /// Takes a handle, waiting according to the policy.
     fn take(&self, patience: WaitPolicy) -> Result<Handle, memcached_return_t> {
         let mut handles = self.lock();
         loop {
@@ -129,7 +129,8 @@ enum WaitPolicy {
     Until(Instant),
 }
 
-/// A pool of copies of a handle, which is lent to it until it is destroyed: so many at first, so many at most.
+/// Creates a pool of copies of a handle, which is lent to it until the pool is destroyed: `initial` at first, `max`
+/// at most.
 fn create(
     model: Option<NonNull<memcached_st>>,
     owns_model: bool,
@@ -153,7 +154,7 @@ fn create(
     Box::into_raw(Box::new(memcached_pool_st { handles: Mutex::new(handles), given_back: Condvar::new() }))
 }
 
-/// A pool of copies of a handle; null if there is to be none at first, or more than at most.
+/// Creates a pool of copies of a handle; NULL if the initial number is 0 or exceeds the maximum.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_pool_create(
     master: *mut memcached_st,
@@ -182,8 +183,8 @@ pub unsafe extern "C" fn memcached_pool(
     })
 }
 
-/// Ends a pool and frees the handles that are in it. The handle that they were copies of goes back to who gave it; null
-/// if the pool had made it.
+/// Destroys a pool and frees its handles. Returns the model to the caller that passed it; NULL if the pool created
+/// it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_pool_destroy(pool: *mut memcached_pool_st) -> *mut memcached_st {
     guarded(ptr::null_mut(), || {
@@ -225,7 +226,7 @@ pub extern "C" fn memcached_pool_pop(
     })
 }
 
-/// Takes a handle out; null if all are taken for as long. Without a time, or with none, it is not waited for.
+/// Takes a handle; NULL if none is returned in time. Without a time, or with a time of 0, it does not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_pool_fetch(
     pool: Option<&memcached_pool_st>,
@@ -281,7 +282,7 @@ pub unsafe extern "C" fn memcached_pool_push(
     unsafe { memcached_pool_release(pool, mmc) }
 }
 
-/// Sets a behavior of all handles: of those that are taken, once they are given back.
+/// Sets a behavior of all handles; for those in use, when they are returned.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_pool_behavior_set(
     pool: Option<&memcached_pool_st>,

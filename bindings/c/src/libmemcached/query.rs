@@ -1,4 +1,4 @@
-//! How every call begins: errors of the last are forgotten, arguments are looked at.
+//! The start of every call: clears former errors, and checks arguments.
 
 use super::constants::*;
 use super::handle::State;
@@ -27,7 +27,7 @@ impl memcached_st {
         Ok(inner)
     }
 
-    /// A key that may be asked for.
+    /// Checks a key for a request.
     ///
     /// # Errors
     /// It is empty, too long or, where keys are verified, has characters that servers do not take.
@@ -46,7 +46,7 @@ impl memcached_st {
         Ok(())
     }
 
-    /// The same for a key that is to be changed: by text, one that ends a word is refused.
+    /// As above, for a key that is changed: over text, one that would end a word is refused.
     ///
     /// # Errors
     /// As for [`memcached_st::check_key`].
@@ -55,7 +55,7 @@ impl memcached_st {
         self.check_line(inner, key)
     }
 
-    /// A key that stands on a line of the text protocol.
+    /// Checks a key on a line of the text protocol.
     ///
     /// # Errors
     /// It would end there.
@@ -74,7 +74,7 @@ impl memcached_st {
         self.bad_line_with(inner, key, BAD_LINE)
     }
 
-    /// The same in other words.
+    /// As above, with another text.
     pub(crate) fn bad_line_with(&self, inner: &State, key: &[u8], message: &str) -> memcached_return_t {
         let told = ErrorContext { message, is_verbatim: true, ..ErrorContext::default() };
         match self.server_of(inner, None, key) {
@@ -85,7 +85,7 @@ impl memcached_st {
 }
 
 impl State {
-    /// Does something with a key and what stands before it.
+    /// Calls a function with the prefixed key.
     #[inline]
     pub(crate) fn with_key<R>(&self, key: &[u8], then: impl FnOnce(&[u8]) -> R) -> R {
         let namespace = self.namespace.borrow();

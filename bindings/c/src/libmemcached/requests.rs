@@ -26,17 +26,17 @@ use crate::guarded;
 pub struct memcached_request_st {
     /// The value: to be stored, or where one that is found goes. Null for memory of the handle's allocator.
     pub value: Cell<*mut c_char>,
-    /// Its length: of what is to be stored; the room there is for what is found, and then the length of that. What the caller
-    /// puts here or in `value` after that counts for the next.
+    /// Its length: of the value to store; the space for the value found, and then its length. What the caller sets
+    /// here or in `value` afterwards applies to the next operation.
     pub value_length: Cell<usize>,
     /// The item's flags.
     pub flags: Cell<u32>,
-    /// What it came to; `MEMCACHED_IN_PROGRESS` before.
+    /// The result; `MEMCACHED_IN_PROGRESS` before.
     pub response: Cell<memcached_return_t>,
     operation: RefCell<Option<Operation>>,
-    /// The room that there is: the length that tells it is overwritten.
+    /// The available space: the length that states it is overwritten.
     room: Cell<usize>,
-    /// Value and length as the last get left them: who changes either gives other room.
+    /// Value and length as the last get left them: a caller that changes either provides new space.
     left: Cell<Option<Left>>,
 }
 
@@ -57,7 +57,7 @@ struct Left {
     was_allocated: bool,
 }
 
-/// What is being done.
+/// The operation in flight.
 #[derive(Debug)]
 struct Operation {
     request: Request,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn memcached_request_create(
     })
 }
 
-/// Frees a request. Its operation is carried out all the same; a value that was allocated for it stays the caller's.
+/// Frees a request. Its operation takes effect nevertheless; a value allocated for it stays the caller's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_request_free(
     _ptr: Option<&memcached_st>,
@@ -229,7 +229,7 @@ impl memcached_request_st {
     fn take_room(&self) {
         let (value, length) = (self.value.get(), self.value_length.get());
         match self.left.get() {
-            // The caller's since, who may have freed it.
+            // The caller's since then, and possibly freed.
             Some(Left { was_allocated: true, value: last, length: of_last })
                 if (value, length) == (last, of_last) =>
             {
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn memcached_bget(
     })
 }
 
-/// What a request came to, or that it is in progress.
+/// Returns the result of a request, or that it is in progress.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_test(
     ptr: Option<&memcached_st>,
@@ -284,7 +284,7 @@ pub extern "C" fn memcached_test(
     })
 }
 
-/// Waits until a request is over: what it came to.
+/// Waits until a request completes; returns its result.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_wait(
     ptr: Option<&memcached_st>,
@@ -296,7 +296,7 @@ pub extern "C" fn memcached_wait(
     })
 }
 
-/// Takes in what it came to, if that was not done yet.
+/// Stores the result, if that was not done yet.
 fn finish(memc: &memcached_st, request: &memcached_request_st) -> memcached_return_t {
     let Some(mut operation) = request.operation.take() else { return request.response.get() };
     let completed = operation.request.wait();
@@ -314,7 +314,7 @@ fn finish(memc: &memcached_st, request: &memcached_request_st) -> memcached_retu
     rc
 }
 
-/// Puts a value where the caller wants it, with a zero behind it if there is room.
+/// Copies a value to the caller's memory, with a NUL if there is space.
 fn found(memc: &memcached_st, request: &memcached_request_st, value: &[u8]) -> memcached_return_t {
     let to = request.value.get();
     request.value_length.set(value.len());

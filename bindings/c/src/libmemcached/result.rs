@@ -108,7 +108,7 @@ impl memcached_result_st {
         true
     }
 
-    /// Gives its value away, with a zero behind it: to be freed as the handle's memory. Null for an empty one.
+    /// Gives up its value, with a final NUL: to be freed as the handle's memory. NULL for an empty value.
     pub(crate) fn take_value(&self) -> *mut c_char {
         if self.len() == 0 {
             return null_mut();
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn memcached_result_create(
     })
 }
 
-/// Lets a result go, with its value.
+/// Frees a result and its value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_result_free(ptr: *mut memcached_result_st) {
     guarded((), || {
@@ -178,7 +178,7 @@ pub extern "C" fn memcached_result_reset(ptr: Option<&memcached_result_st>) {
     }
 }
 
-/// Its key, with a zero behind it.
+/// Returns its key, with a final NUL.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_result_key_value(ptr: Option<&memcached_result_st>) -> *const c_char {
     match ptr {
@@ -193,7 +193,7 @@ pub extern "C" fn memcached_result_key_length(ptr: Option<&memcached_result_st>)
     ptr.map_or(0, |result| result.key_length.get())
 }
 
-/// Its value, as long as it holds one; a zero is behind it.
+/// Returns its value, valid as long as it holds one, with a final NUL.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_result_value(ptr: Option<&memcached_result_st>) -> *const c_char {
     ptr.map_or(null(), |result| result.value.string.get())
@@ -217,13 +217,13 @@ pub extern "C" fn memcached_result_flags(ptr: Option<&memcached_result_st>) -> u
     ptr.map_or(0, |result| result.item_flags.get())
 }
 
-/// Its CAS, where they are asked for.
+/// Returns its CAS, if CAS values are requested.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_result_cas(ptr: Option<&memcached_result_st>) -> u64 {
     ptr.map_or(0, |result| result.item_cas.get())
 }
 
-/// Adds a copy of a value to what it holds, as libmemcached does.
+/// Appends a copy of a value to its value, as libmemcached does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_result_set_value(
     ptr: Option<&memcached_result_st>,

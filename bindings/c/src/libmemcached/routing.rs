@@ -75,7 +75,7 @@ impl memcached_st {
         Cow::Owned([namespace.to_bytes(), key].concat())
     }
 
-    /// From now on keys are mapped anew.
+    /// Recomputes the mapping of keys.
     pub(crate) fn redistribute(&self) {
         let Some(inner) = self.inner() else { return };
         if self.has(flags::USE_SORT_HOSTS) {
@@ -93,7 +93,7 @@ impl memcached_st {
         }
     }
 
-    /// The same if a server that was left out is to be asked again.
+    /// As above, if an ejected server is to be retried.
     #[inline]
     pub(crate) fn redistribute_if_due(&self) {
         let due = self.ketama.next_distribution_rebuild.get();

@@ -44,7 +44,7 @@ impl memcached_st {
         Some(Credentials { user: text(name?)?, password: text(password?)? })
     }
 
-    /// Other names and passwords from now on: connections are made anew.
+    /// Sets the callbacks, and reconnects.
     fn set_callbacks(&self, callbacks: *mut c_void, given: Option<Rc<SaslData>>) {
         self.sasl.callbacks.set(callbacks);
         self.sasl.is_allocated.set(u8::from(given.is_some()));
@@ -128,8 +128,7 @@ unsafe fn ask_secret(ask: unsafe extern "C" fn() -> c_int, callback: sasl_callba
     }
 }
 
-/// A name and a password for all servers. From now on they are asked by the binary protocol, which libmemcached needs for
-/// it.
+/// Sets a name and a password for all servers, and the binary protocol, which libmemcached needs for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_set_sasl_auth_data(
     ptr: Option<&memcached_st>,
@@ -170,7 +169,7 @@ pub unsafe extern "C" fn memcached_set_sasl_callbacks(
     });
 }
 
-/// The callbacks that are asked; null for none.
+/// Returns the callbacks; NULL for none.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_get_sasl_callbacks(ptr: Option<&memcached_st>) -> *mut sasl_callback_t {
     ptr.map_or(ptr::null_mut(), |memc| memc.sasl.callbacks.get().cast())

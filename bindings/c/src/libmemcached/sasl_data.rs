@@ -14,7 +14,7 @@ pub(super) const LIST_END: c_ulong = 0;
 pub(super) const OK: c_int = 0;
 pub(super) const BAD_PARAM: c_int = -7;
 
-/// Callbacks of an array that are looked at, if it has no end.
+/// Callbacks of an array that are examined, if it has no end.
 pub(super) const CALLBACKS_MAX: usize = 32;
 
 /// `sasl_callback_t`.
@@ -27,7 +27,7 @@ pub struct sasl_callback_t {
     pub(super) context: *mut c_void,
 }
 
-/// `sasl_secret_t`: so many bytes from `data` on.
+/// `sasl_secret_t`: `len` bytes from `data` on.
 #[repr(C)]
 pub(super) struct Secret {
     pub(super) len: c_ulong,

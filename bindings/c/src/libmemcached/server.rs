@@ -206,7 +206,7 @@ pub unsafe extern "C" fn memcached_server_by_key(
             memc.check_key(inner, key).and_then(|()| memc.server_of(inner, None, key))
         };
         if let Err(code) = &found {
-            // libmemcached leaves it as it is where there is a server.
+            // libmemcached leaves it unchanged if there is a server.
             put(error, *code);
         }
         found.map_or(null(), |server| Rc::as_ptr(&server))
@@ -260,14 +260,13 @@ pub extern "C" fn memcached_server_port(ptr: Option<&memcached_instance_st>) -> 
     ptr.map_or(0, |server| server.port)
 }
 
-/// The port of this end: it is not told, as libmemcached does not while there is no connection, for here a server may have
-/// several.
+/// Returns 0 for the local port, as libmemcached does without a connection, because a server may have several here.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_server_srcport(_ptr: Option<&memcached_instance_st>) -> u16 {
     0
 }
 
-/// Sets when a server is asked again.
+/// Sets when a failed server is retried.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_instance_next_retry(ptr: Option<&memcached_instance_st>, absolute_time: i64) {
     if let Some(server) = ptr {
@@ -287,7 +286,7 @@ pub extern "C" fn memcached_server_type(ptr: Option<&memcached_instance_st>) -> 
     word.as_ptr()
 }
 
-/// A server's version, the first part; 255 while it is not known.
+/// Returns the major version of a server; 255 while unknown.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_server_major_version(ptr: Option<&memcached_instance_st>) -> u8 {
     ptr.map_or(u8::MAX, |server| server.version.get()[0])

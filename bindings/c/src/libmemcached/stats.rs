@@ -44,7 +44,7 @@ const KEYS: [&CStr; 22] = [
 ];
 
 impl memcached_stat_st {
-    /// Nothing known of a server.
+    /// Returns statistics without values.
     fn new(root: *const memcached_st) -> memcached_stat_st {
         memcached_stat_st {
             connection_structures: 0,
@@ -161,7 +161,7 @@ impl memcached_instance_st {
     /// Returns a server's statistics on a topic, by name.
     ///
     /// # Errors
-    /// The request failed, which is recorded; or the server does not know the topic, which is not.
+    /// The request failed, which is recorded; or the server does not support the topic, which is not.
     pub(crate) fn stats(
         &self,
         memc: &memcached_st,
@@ -208,7 +208,7 @@ fn topic_of(args: Option<&[u8]>) -> Cow<'_, str> {
 /// Sees to it that all answer.
 ///
 /// # Errors
-/// The last of those that do not; all are noted.
+/// The last failure; all are recorded.
 pub(crate) fn connect_all(
     memc: &memcached_st,
     servers: &[Rc<memcached_instance_st>],

@@ -9,7 +9,7 @@ use super::ffi::arguments;
 use super::types::{flags, memcached_st};
 use crate::guarded;
 
-/// What is to be stored.
+/// An item to store.
 #[derive(Clone, Copy)]
 struct Item<'a> {
     key: &'a [u8],
@@ -43,7 +43,7 @@ fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Resul
     let stored = inner
         .with_key(item.key, |key| server.call(memc, |client| client.store(key, value, mode, ttl, flags)));
     let stored = match stored {
-        // Nobody wanted an answer.
+        // The caller asked for no answer.
         Ok(_) if !memc.is_replying() => Ok(()),
         Ok(stored) => code_of(memc, mode, stored),
         Err(code) => Err(code),
@@ -59,7 +59,7 @@ fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Resul
     stored
 }
 
-/// The protocols differ in what they call it.
+/// The protocols have different codes for it.
 fn code_of(memc: &memcached_st, mode: Mode, stored: Stored) -> Result<(), memcached_return_t> {
     match stored {
         Stored::Stored => Ok(()),

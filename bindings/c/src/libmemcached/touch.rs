@@ -8,7 +8,7 @@ use super::report::ErrorContext;
 use super::types::memcached_st;
 use crate::guarded;
 
-/// From now on what is stored expires then.
+/// Sets an item's expiration.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_touch(
     ptr: Option<&memcached_st>,
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn memcached_touch(
     })
 }
 
-/// From now on what is stored on the server of the group's key expires then.
+/// Sets the expiration of an item on the server of the group's key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_touch_by_key(
     ptr: Option<&memcached_st>,
@@ -55,7 +55,7 @@ fn try_touch(
     expiration: i64,
 ) -> Result<(), memcached_return_t> {
     let inner = memc.begin()?;
-    // libmemcached tells less of it here.
+    // libmemcached reports less here.
     memc.check_key(inner, key).map_err(|code| memc.fail(code))?;
     memc.check_line(inner, key)?;
     let server = memc.server_of(inner, group, key)?;

@@ -54,8 +54,8 @@ pub struct memcached_st {
     pub hashkit: hashkit_st,
     pub server_version: Cell<c_uint>,
     pub number_of_hosts: Cell<u32>,
-    /// libmemcached's array of servers, which programs cannot look into. Here, all that is ours: from `memcached_create`
-    /// to `memcached_free` it points to a [`State`](super::handle::State), otherwise nowhere.
+    /// libmemcached's array of servers, opaque to programs. Here it points to a [`State`](super::handle::State) from
+    /// `memcached_create` to `memcached_free`; otherwise it is NULL.
     pub servers: Cell<*mut c_void>,
     pub last_disconnected_server: Cell<*mut c_void>,
     pub snd_timeout: Cell<i32>,
@@ -194,7 +194,7 @@ pub struct memcached_result_st {
     pub options: Cell<u8>,
 }
 
-/// One of a list of servers that a program makes, and hands over with `memcached_server_push`.
+/// A server in a list that a program passes to `memcached_server_push`.
 #[repr(C)]
 #[derive(Clone, Debug)]
 pub struct memcached_server_st {

@@ -40,7 +40,7 @@ pub unsafe extern "C" fn libmemcached_util_ping(
     })
 }
 
-/// Whether a server answers who has this name and password; null for none.
+/// Returns whether a server answers with this name and password; NULL for none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libmemcached_util_ping2(
     hostname: *const c_char,
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn libmemcached_util_getpid(
     })
 }
 
-/// The same, with a name and a password; null for none.
+/// As above, with a name and a password; NULL for none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libmemcached_util_getpid2(
     hostname: *const c_char,

@@ -20,13 +20,13 @@ use crate::libmemcached::ffi::arguments;
 use crate::libmemcached::report::ErrorContext;
 use crate::libmemcached::types::{flags, memcached_st};
 
-/// Where a configuration string lies if a program gives none.
+/// The environment variable with the configuration string if a program passes none.
 const VARIABLE: &str = "LIBMEMCACHED";
 
 /// Bytes of a configuration file, at most.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Files that include one another, at most.
+/// Maximum depth of files that include one another.
 const INCLUDED_MAX: u32 = 16;
 
 /// Sets handles to what strings ask for.
@@ -74,7 +74,7 @@ impl<'a> Setter<'a> {
         result
     }
 
-    /// Notes what is wrong with a string, in full.
+    /// Records the error of a string, with its full text.
     fn error(&self, words: &str) -> memcached_return_t {
         self.memc.fail_told(
             MEMCACHED_PARSE_ERROR,
@@ -82,7 +82,7 @@ impl<'a> Setter<'a> {
         )
     }
 
-    /// Notes what was wrong with a setting: what the call that makes it noted.
+    /// Records the error of a setting: the one that the underlying call recorded.
     fn refused(&self) -> memcached_return_t {
         let words = memcached_last_error_message(Some(self.memc));
         // SAFETY: a constant, or a text in the handle's errors; it is copied before another error is added.
@@ -297,7 +297,7 @@ fn behavior_of(option: Token) -> Option<memcached_behavior_t> {
     })
 }
 
-/// A handle for the time of a call, and longer if it is handed over.
+/// A handle that is freed on drop, unless it is handed over.
 struct Made(*mut memcached_st);
 
 impl Made {

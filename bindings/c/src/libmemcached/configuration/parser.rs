@@ -15,21 +15,21 @@ pub enum Setting<'a> {
         host: &'a [u8],
         /// As far as 16 bits go, as in libmemcached.
         port: Option<u16>,
-        /// How many times as many keys as others it takes.
+        /// Its share of keys relative to other servers.
         weight: Option<u32>,
     },
     /// `--SOCKET=`: a server's Unix socket, and its weight if one is given.
     Socket {
         /// Its path.
         path: &'a [u8],
-        /// How many times as many keys as others it takes.
+        /// Its share of keys relative to other servers.
         weight: Option<u32>,
     },
     /// `--CONFIGURE-FILE=`: a file to be read instead, once the string has been read.
     ConfigureFile(&'a [u8]),
     /// `INCLUDE`: a file with more settings.
     Include(&'a [u8]),
-    /// `--NAMESPACE=`: what comes before each key.
+    /// `--NAMESPACE=`: the prefix of each key.
     Namespace(&'a [u8]),
     /// `--DISTRIBUTION=`: how keys are mapped to servers, and the hash of servers' places if one is given.
     Distribution(Token, Option<Token>),
@@ -74,7 +74,7 @@ const HOST: &[Token] = &[Token::IpAddress, Token::Hostname];
 #[derive(Debug, Clone)]
 pub struct Settings<'a> {
     tokens: Tokens<'a>,
-    /// Looked at and not yet taken.
+    /// The token read ahead.
     ahead: Option<(Token, &'a [u8])>,
     /// The last token that began a statement.
     begun: Token,
@@ -219,7 +219,7 @@ fn takes_number(token: Token) -> bool {
     )
 }
 
-/// The number that digits are, after whatever else. The largest, if it is larger.
+/// Parses the digits after any other bytes; saturates.
 fn number(bytes: &[u8]) -> u64 {
     let digits = bytes.iter().filter(|byte| byte.is_ascii_digit());
     digits.fold(0_u64, |number, digit| number.saturating_mul(10).saturating_add(u64::from(digit - b'0')))

@@ -1,7 +1,7 @@
-//! The words of libmemcached's configuration strings, as libmemcached 1.1.4 tells them apart.
+//! The tokens of libmemcached's configuration strings, as libmemcached 1.1.4 defines them.
 //!
-//! Names and numbers of tokens stand in its error texts, and programs show those: they are the same here. The longest
-//! word that fits is taken; upper and lower case are one.
+//! Names and numbers of tokens are part of its error texts, which programs show: they are the same here. The longest
+//! matching word counts; case does not matter.
 
 use std::fmt;
 
@@ -119,7 +119,7 @@ const OPTIONS: &[(Token, &str, &str)] = &[
     (Token::PoolMax, "--POOL-MAX=", "POOL_MAX"),
 ];
 
-/// Words with a meaning of their own, wherever they stand.
+/// Words with a meaning of their own in any position.
 const WORDS: &[(Token, &str, &str)] = &[
     (Token::End, "END", "END"),
     (Token::Reset, "RESET", "RESET"),
@@ -142,7 +142,7 @@ const WORDS: &[(Token, &str, &str)] = &[
     (Token::False, "FALSE", "CSL_FALSE"),
 ];
 
-/// What has no spelling of its own.
+/// Tokens without a fixed spelling.
 const OTHERS: &[(Token, &str)] = &[
     (Token::EndOfFile, "end of file"),
     (Token::Space, "' '"),
@@ -171,7 +171,7 @@ impl Token {
         all.find(|&(token, _)| token == self).map_or("UNKNOWN", |(_, name)| name)
     }
 
-    /// Whether a statement begins with it: what comes after and is not understood is told by its name.
+    /// Returns whether a statement begins with it, so that an error in it names it.
     pub fn begins_statement(self) -> bool {
         matches!(self, Self::Reset | Self::Debug | Self::Include | Self::End)
             || OPTIONS.iter().any(|&(token, ..)| token == self)
@@ -203,7 +203,7 @@ impl<'a> Tokens<'a> {
         Self { rest: text, at_line_start: true, after_server: false }
     }
 
-    /// The next one and its bytes; [`Token::EndOfFile`] for ever, once there is nothing left.
+    /// Returns the next token and its bytes; [`Token::EndOfFile`] repeatedly at the end.
     pub fn next_token(&mut self) -> (Token, &'a [u8]) {
         // They separate nothing, they are not there.
         while let [byte @ (b'\t' | b'\n'), rest @ ..] | [b'\r', byte @ b'\n', rest @ ..] = self.rest {
@@ -249,7 +249,7 @@ fn count(text: &[u8], of: impl Fn(u8) -> bool) -> usize {
     text.iter().take_while(|&&byte| of(byte)).count()
 }
 
-/// An option, or what looks like one.
+/// Matches an option, or text of that form.
 fn option(text: &[u8]) -> Option<(Token, usize)> {
     let unknown = starts_with(text, "--")
         .then(|| (Token::UnknownOption, 2 + count(&text[2..], |byte| byte.is_ascii_alphanumeric())));
@@ -279,7 +279,8 @@ fn number_after(text: &[u8], sign: &[u8]) -> Option<usize> {
     (digits > 0).then_some(sign.len() + digits)
 }
 
-/// What begins with a letter or a digit. A name has three and more bytes and ends with one of these, too.
+/// Matches text that begins with a letter or a digit. A name has at least three bytes and also ends with one of
+/// these.
 fn word(text: &[u8], after_server: bool) -> Option<(Token, usize)> {
     if after_server && let Some(host) = behind_fabric(text) {
         let is_host = |(token, _): &(Token, usize)| matches!(token, Token::Hostname | Token::IpAddress);
