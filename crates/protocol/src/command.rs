@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words() {
+    fn words_split_at_blanks() {
         let mut words = Words::new(b"  a  bc d ");
         assert_eq!(words.text(), b"a  bc d");
         assert_eq!(words.next(), Some(&b"a"[..]));

@@ -24,8 +24,9 @@ use crate::binary::{self, HEADER};
 use crate::bounds::{LINE_MAX, MULTIGET_INDENT_MAX, MULTIGET_LINE_MAX};
 use crate::command::{Command, Get, Request, Store, Value, Words};
 use crate::encoding::{Encoding, TextCommand, TextEncoding};
+use crate::line::{Line, Multiget};
 use crate::refusal::{BAD_DATA, BAD_FORMAT, Refusal};
-use crate::text::decode::{self as text, Line, Multiget};
+use crate::text::decode as text;
 
 /// Which protocol a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -446,8 +447,8 @@ impl Progress {
         self.state = if left == 0 { DecoderState::Request } else { DecoderState::Skip { left } };
     }
 
-    /// Waits until `total` bytes have arrived. A packet on a connection that authenticates by text contains no line
-    /// end, and its sender would wait for an answer for ever.
+    /// Refuses a packet on a connection that authenticates by text: it has no line end, so its sender would wait for an
+    /// answer for ever.
     #[cold]
     fn packet_before_text<'a>(&mut self, input: &[u8]) -> Decoded<'a> {
         let Some(header) = input.first_chunk().map(Header::parse) else { return self.wait(input, HEADER) };
@@ -455,6 +456,7 @@ impl Progress {
         Decoded::Request { consumed: HEADER, request: header.refused(binary::status::AUTH) }
     }
 
+    /// Waits until `total` bytes have arrived.
     fn wait<'a>(&mut self, input: &[u8], total: usize) -> Decoded<'a> {
         self.needed = total;
         Decoded::Incomplete { more: total - input.len() }

@@ -17,6 +17,7 @@ pub mod decoder;
 pub mod encoding;
 pub mod fabric;
 mod fabric_attach;
+mod line;
 mod meta;
 pub mod number;
 pub mod refusal;

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unsigned() {
+    fn unsigned_numbers_parse() {
         assert_eq!(parse_u64(b"0"), Some(0));
         assert_eq!(parse_u64(b"+17"), Some(17));
         assert_eq!(parse_u64(b"-0"), Some(0));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn signed() {
+    fn signed_numbers_parse() {
         assert_eq!(parse_i64(b"-1"), Some(-1));
         assert_eq!(parse_i64(b"9223372036854775807"), Some(i64::MAX));
         assert_eq!(parse_i64(b"-9223372036854775808"), Some(i64::MIN));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn written() {
+    fn numbers_are_written_in_decimal() {
         for n in [0, 9, 10, 99, 100, 101, 12345, 999_999, u64::from(u32::MAX), u64::MAX] {
             let mut out = Vec::new();
             push_u64(&mut out, n);

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests() {
+    fn request_headers_parse() {
         let frame = Frame { id: 0x0102, payload: b"version\r\n" };
         assert_eq!(parse(b"\x01\x02\0\0\0\x01\0\0version\r\n"), Some(frame));
         assert_eq!(parse(b"\x01\x02\0\x07\0\x01\0\x05version\r\n"), Some(frame), "memcached looks no closer");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn replies() {
+    fn reply_headers_encode() {
         assert_eq!(split(1, b"").map(Iterator::count), Some(0));
         let reply = [7; PAYLOAD_MAX + 1];
         let datagrams: Vec<_> = split(0x0a0b, &reply).expect("two fit").collect();

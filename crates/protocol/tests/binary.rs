@@ -41,7 +41,7 @@ fn error(opcode: u8, status: u16) -> Vec<u8> {
 }
 
 #[test]
-fn reads() {
+fn read_opcodes_decode() {
     for opcode in [0x00, 0x09, 0x0c, 0x0d] {
         let get = Get { key: b"a b\0", value: true, ..Get::default() };
         decodes_to(&packet(opcode, b"a b\0", b"", b"", 9), Command::Get(get));
@@ -56,7 +56,7 @@ fn reads() {
 }
 
 #[test]
-fn stores() {
+fn store_opcodes_decode() {
     for (opcodes, mode) in
         [([0x01, 0x11], StoreMode::Set), ([0x02, 0x12], StoreMode::Add), ([0x03, 0x13], StoreMode::Replace)]
     {
@@ -86,7 +86,7 @@ fn stores() {
 }
 
 #[test]
-fn changes() {
+fn change_opcodes_decode() {
     for opcode in [0x04, 0x14] {
         let delete = Delete { key: b"k", compare: Some(5), ..Delete::default() };
         decodes_to(&packet(opcode, b"k", b"", b"", 5), Command::Delete(delete));
@@ -107,7 +107,7 @@ fn changes() {
 }
 
 #[test]
-fn others() {
+fn admin_opcodes_decode() {
     decodes_to(&packet(0x07, b"", b"", b"", 0), Command::Quit);
     decodes_to(&packet(0x17, b"", b"", b"", 0), Command::Quit);
     decodes_to(&packet(0x0a, b"", b"", b"", 0), Command::Noop);
@@ -135,7 +135,7 @@ fn others() {
 }
 
 #[test]
-fn broken_packets_close() {
+fn broken_packets_close_the_connection() {
     let noop = packet(0x0a, b"", b"", b"", 0);
     let long = [b'k'; 251];
     let mut cases = vec![
@@ -186,7 +186,7 @@ fn broken_packets_close() {
 }
 
 #[test]
-fn refused_packets_are_swallowed() {
+fn rejected_packets_are_skipped() {
     let noop = packet(0x0a, b"", b"", b"", 0);
     let done = answer(0x0a, 0, b"", b"", b"", 0);
     for opcode in [0x1b, 0x1f, 0x25, 0x30, 0x48, 0xff] {
@@ -209,7 +209,7 @@ fn refused_packets_are_swallowed() {
 }
 
 #[test]
-fn why_there_is_no_fabric_is_said() {
+fn fabric_refusal_states_its_reason() {
     let why = Reply::Refused(Refusal::Client("why"));
     for opcode in [0xa1, 0xa2] {
         assert_eq!(says(opcode, why), answer(opcode, status::INVALID, b"", b"", b"why", 0));
@@ -217,7 +217,7 @@ fn why_there_is_no_fabric_is_said() {
 }
 
 #[test]
-fn waits_for_what_is_missing() {
+fn incomplete_packets_wait_for_more() {
     let set = packet(0x01, b"key", EXTRAS, b"value", 0);
     let mut decoder = decoder();
     for (given, more) in [(1, 23), (23, 1), (24, 16), (39, 1)] {
@@ -227,7 +227,7 @@ fn waits_for_what_is_missing() {
 }
 
 #[test]
-fn streamed_values() {
+fn long_values_are_streamed() {
     let set = packet(0x01, b"key", EXTRAS, b"value", 0);
     let mut decoder = Decoder::new(None, Limits { inline_value_max: 4 });
     assert_eq!(decoder.decode(&set[..30]), Decoded::Incomplete { more: 5 });
@@ -248,7 +248,7 @@ fn streamed_values() {
 }
 
 #[test]
-fn hits() {
+fn hits_encode() {
     let flags = b"\0\0\0\x07";
     for (opcode, key) in [
         (0x00, &b""[..]),
@@ -271,7 +271,7 @@ fn hits() {
 }
 
 #[test]
-fn misses() {
+fn misses_encode() {
     for opcode in [0x00, 0x1d] {
         assert_eq!(says(opcode, Reply::Miss), error(opcode, status::NOT_FOUND));
     }
@@ -287,7 +287,7 @@ fn misses() {
 }
 
 #[test]
-fn done() {
+fn successful_changes_encode() {
     let number = 12u64.to_be_bytes();
     for (loud, quiet, reply, value, cas) in [
         (0x01, 0x11, Reply::Stored(ITEM), &b""[..], 42),
@@ -312,7 +312,7 @@ fn done() {
 }
 
 #[test]
-fn not_done() {
+fn failed_changes_encode() {
     for quiet in [0, 0x10] {
         for (opcode, status) in [(0x01, 5), (0x02, 2), (0x03, 1)] {
             assert_eq!(says(opcode + quiet, Reply::NotStored), error(opcode + quiet, status));
@@ -332,7 +332,7 @@ fn not_done() {
 }
 
 #[test]
-fn refusals() {
+fn refusals_encode() {
     let client = Reply::Refused(Refusal::Client("flush_all not allowed"));
     assert_eq!(says(0x18, client), error(0x18, status::AUTH));
     assert_eq!(says(0x01, client), error(0x01, status::INVALID));
@@ -346,7 +346,7 @@ fn refusals() {
 }
 
 #[test]
-fn statistics() {
+fn statistics_encode() {
     let stat = Reply::Stat { name: b"pid", value: b"12" };
     assert_eq!(says(0x10, stat), answer(0x10, 0, b"", b"pid", b"12", 0));
     let end = answer(0x10, 0, b"", b"", b"", 0);
@@ -356,7 +356,7 @@ fn statistics() {
 }
 
 #[test]
-fn packets_and_lines_come_one_behind_the_other() {
+fn packets_and_lines_may_alternate() {
     let store = packet(0x01, b"key", EXTRAS, b"a line\r\n", 0);
     let stream = [&store[..], b"ms key 2\r\n\x80\x80\r\nmn\r\n", &packet(0x00, b"key", b"", b"", 0)].concat();
     let mut decoder = Decoder::mixed(Limits { inline_value_max: 100 });
@@ -379,7 +379,7 @@ fn packets_and_lines_come_one_behind_the_other() {
 }
 
 #[test]
-fn the_keys_of_packets_are_seen_ahead() {
+fn keys_of_pipelined_packets_are_previewed() {
     let stream = [
         packet(0x01, b"first", EXTRAS, b"a\nvalue", 0),
         packet(0x00, b"second", b"", b"", 0),

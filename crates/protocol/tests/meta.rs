@@ -44,7 +44,7 @@ fn ttl(seconds: i64) -> Option<Exptime> {
 }
 
 #[test]
-fn get_flags() {
+fn get_flags_decode() {
     let plain = Get { key: b"k", ..Get::default() };
     get("k", plain.clone());
     get("k s t c f l h k q Oopaque P L", plain.clone());
@@ -70,7 +70,7 @@ fn get_flags() {
 }
 
 #[test]
-fn store_flags() {
+fn store_flags_decode() {
     let plain = Store { key: b"k", ..Store::default() };
     store("k 2", plain.clone());
     store("k +2", plain.clone());
@@ -101,7 +101,7 @@ fn store_flags() {
 }
 
 #[test]
-fn delete_flags() {
+fn delete_flags_decode() {
     let plain = Delete { key: b"k", ..Delete::default() };
     delete("k", plain.clone());
     delete("k q k Oopaque v s", plain.clone());
@@ -113,7 +113,7 @@ fn delete_flags() {
 }
 
 #[test]
-fn arithmetic_flags() {
+fn arithmetic_flags_decode() {
     let plain = Arithmetic { key: b"k", delta: 1, ..Arithmetic::default() };
     arithmetic("k", plain.clone());
     arithmetic("k t c v k q s Oopaque", plain.clone());
@@ -134,7 +134,7 @@ fn arithmetic_flags() {
 }
 
 #[test]
-fn others() {
+fn noop_and_me_decode() {
     let mut decoder = decoder();
     let noop = request(&mut decoder, b"mn and words\r\n");
     assert_eq!(noop.command, Command::Noop);
@@ -147,7 +147,7 @@ fn others() {
 }
 
 #[test]
-fn refusals_of_the_key() {
+fn invalid_keys_are_rejected() {
     let bad = "CLIENT_ERROR bad command line format\r\n";
     let long = "k".repeat(251);
     for letter in ["g", "d", "a", "e"] {
@@ -175,7 +175,7 @@ fn refusals_of_the_key() {
 }
 
 #[test]
-fn refusals_of_flags() {
+fn invalid_flags_are_rejected() {
     let many = "k ".repeat(19);
     for (flags, refusal) in [
         ("z", "invalid flag"),
@@ -215,7 +215,7 @@ fn refusals_of_flags() {
 }
 
 #[test]
-fn refusals_of_modes_and_opaques() {
+fn invalid_modes_and_opaques_are_rejected() {
     for mode in ["M", "Mz", "Me", "Ms", "MI", "M+"] {
         says(&format!("ms k 2 {mode}\r\nhi\r\nmn\r\n"), "CLIENT_ERROR invalid mode for ms M token\r\nMN\r\n");
     }
@@ -232,7 +232,7 @@ fn refusals_of_modes_and_opaques() {
 }
 
 #[test]
-fn data() {
+fn data_blocks_decode() {
     let bad = "CLIENT_ERROR bad data chunk\r\n";
     says("ms k 2\nhi\r\n", "HD\r\n");
     says("ms k 2 q\r\nhix\r\nmn\r\n", &format!("{bad}CLIENT_ERROR bad command line format\r\nMN\r\n"));
@@ -242,7 +242,7 @@ fn data() {
 }
 
 #[test]
-fn streamed() {
+fn long_values_are_streamed() {
     let mut decoder = Decoder::new(None, Limits { inline_value_max: 1 });
     let mut saved = SavedEncoding::new();
     let Decoded::Request { consumed: 23, request } = decoder.decode(b"ms Zm9v 3 b k s O5 c \r\n") else {
@@ -282,7 +282,7 @@ fn answers(command: MetaCommand, flags: &'static [u8], reply: Reply<'_>, answer:
 }
 
 #[test]
-fn get_answers() {
+fn get_replies_encode() {
     let all = b"k O1 q h l f c t s u T5";
     let item = "kkey O1 h1 l3 f7 c42 t60 s2";
     let get = MetaCommand::Get;
@@ -312,7 +312,7 @@ fn get_answers() {
 }
 
 #[test]
-fn change_answers() {
+fn change_replies_encode() {
     let all = b"k O1 h l f c t s u T5";
     let set = MetaCommand::Set;
     answers(set, all, Reply::Stored(ITEM), "HD kkey O1 c42 s2\r\n", "");

@@ -228,19 +228,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn splits_do_not_matter(stream in stream(), pieces in vec(1..50usize, 0..80), setup in setup()) {
+    fn decoding_does_not_depend_on_splits(stream in stream(), pieces in vec(1..50usize, 0..80), setup in setup()) {
         let whole = events(&stream, [], setup);
         prop_assert_eq!(&events(&stream, pieces, setup), &whole);
         prop_assert_eq!(&events(&stream, std::iter::repeat_n(1, stream.len()), setup), &whole);
     }
 
     #[test]
-    fn any_bytes_are_bearable(stream in vec(any::<u8>(), 0..400), pieces in vec(1..50usize, 0..20), setup in setup()) {
+    fn any_bytes_decode_or_fail(stream in vec(any::<u8>(), 0..400), pieces in vec(1..50usize, 0..20), setup in setup()) {
         prop_assert_eq!(events(&stream, pieces, setup), events(&stream, [], setup));
     }
 
     #[test]
-    fn long_lines_split_alike(
+    fn long_lines_decode_alike_at_every_split(
         head in select(&["get ", "gets  ", "gat 0 ", "set ", "   get ", "mg ", "get", ""][..]),
         (word, words) in (1..260usize, 0..900usize),
         piece in 1..3000usize,
@@ -255,7 +255,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_are_read_as_written(n in any::<u64>(), m in any::<i64>(), shift in 0..64u32) {
+    fn numbers_round_trip(n in any::<u64>(), m in any::<i64>(), shift in 0..64u32) {
         let n = n >> shift;
         let mut written = Vec::new();
         number::push_u64(&mut written, n);
@@ -266,7 +266,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_are_read_as_rust_reads_them(word in "[-+]?[0-9]{0,22}[0-9 x]?") {
+    fn numbers_parse_as_in_rust(word in "[-+]?[0-9]{0,22}[0-9 x]?") {
         let bytes = word.as_bytes();
         prop_assert_eq!(number::parse_i64(bytes), word.parse().ok());
         if !word.starts_with('-') {
@@ -275,7 +275,7 @@ proptest! {
     }
 
     #[test]
-    fn who_attaches_is_understood_in_either_protocol((words, said) in attach()) {
+    fn attach_decodes_in_either_protocol((words, said) in attach()) {
         prop_assert_eq!(&attached(format!("fabric attach {words}\r\n").as_bytes()), &said);
         prop_assert_eq!(&attached(&packet(0xa2, b"", b"", words.as_bytes(), 0)), &said);
     }
@@ -297,7 +297,7 @@ proptest! {
     }
 
     #[test]
-    fn request_datagrams(datagram in vec(any::<u8>(), 0..30)) {
+    fn request_datagrams_round_trip(datagram in vec(any::<u8>(), 0..30)) {
         if let Some(frame) = udp::parse(&datagram) {
             prop_assert_eq!(frame.payload, &datagram[udp::FRAME..]);
             prop_assert_eq!(frame.id.to_be_bytes(), &datagram[..2]);

@@ -26,7 +26,7 @@ fn says(input: &str, answer: &str) {
 }
 
 #[test]
-fn get() {
+fn get_decodes() {
     let mut decoder = decoder();
     let input = b"get a  bc \r\n";
     let form = TextEncoding { command: TextCommand::Get, ..TextEncoding::default() };
@@ -42,7 +42,7 @@ fn get() {
 }
 
 #[test]
-fn gets_and_gat() {
+fn gets_and_gat_decode() {
     for (input, cas, touch) in [
         (&b"gets k"[..], true, None),
         (b"gat -1 k", false, Some(Exptime(-1))),
@@ -60,7 +60,7 @@ fn gets_and_gat() {
 }
 
 #[test]
-fn get_answers() {
+fn get_replies_encode() {
     says("get hit miss hit2\r\n", "VALUE hit 7 2\r\nhi\r\nVALUE hit2 7 2\r\nhi\r\nEND\r\n");
     says("gets hit\r\n", "VALUE hit 7 2 42\r\nhi\r\nEND\r\n");
     says("get hit noreply\r\n", "VALUE hit 7 2\r\nhi\r\nEND\r\n");
@@ -69,7 +69,7 @@ fn get_answers() {
 }
 
 #[test]
-fn get_refusals() {
+fn invalid_gets_are_rejected() {
     for bad in ["get", "get ", "gets", "gat", "gats", "gat 0", "gat x"] {
         says(&format!("{bad}\r\nmn\r\n"), &format!("{BAD_FORMAT}MN\r\n"));
     }
@@ -83,7 +83,7 @@ fn get_refusals() {
 }
 
 #[test]
-fn store() {
+fn storage_commands_decode() {
     let value = Value::Inline(b"va\r\nl");
     for (word, mode) in [
         ("set", StoreMode::Set),
@@ -100,7 +100,7 @@ fn store() {
 }
 
 #[test]
-fn store_numbers() {
+fn storage_numbers_are_checked() {
     let flags = |input: &[u8]| match request(&mut decoder(), input).command {
         Command::Store(store) => Some((store.flags, store.exptime.0)),
         _ => None,
@@ -128,7 +128,7 @@ fn store_numbers() {
 }
 
 #[test]
-fn store_lengths() {
+fn storage_lengths_are_checked() {
     for line in
         ["set", "set k", "set k 0 0", "add k 0 0 x", "set k 0 0 -1", "set k 0 0 2147483646", "cas k 0 0"]
     {
@@ -144,7 +144,7 @@ fn store_lengths() {
 }
 
 #[test]
-fn store_data() {
+fn data_blocks_must_end_with_crlf() {
     says("set k 0 0 0\r\n\r\n", "STORED\r\n");
     says("set k 0 0 1\nx\r\n", "STORED\r\n");
     says("set k 0 0 1 more words here\r\nx\r\n", "STORED\r\n");
@@ -164,7 +164,7 @@ fn store_data() {
 }
 
 #[test]
-fn streamed_values() {
+fn long_values_are_streamed() {
     let mut decoder = Decoder::new(Some(Protocol::Text), Limits { inline_value_max: 3 });
     let Decoded::Request { consumed: 13, request } = decoder.decode(b"set k 0 0 4\r\n") else { panic!() };
     assert!(matches!(request.command, Command::Store(Store { value: Value::Streamed { len: 4 }, .. })));
@@ -193,7 +193,7 @@ fn request_of<'a>(decoder: &'a mut Decoder, input: &'a [u8]) -> Command<'a> {
 }
 
 #[test]
-fn delete() {
+fn delete_decodes() {
     for line in ["delete k", "delete k 0", "delete k noreply", "delete k 0 noreply"] {
         decodes_to(
             format!("{line}\r\n").as_bytes(),
@@ -217,7 +217,7 @@ fn delete() {
 }
 
 #[test]
-fn arithmetic() {
+fn incr_and_decr_decode() {
     let expected = Arithmetic { key: b"k", delta: 5, ..Arithmetic::default() };
     decodes_to(b"incr k 5\r\n", Command::Arithmetic(expected.clone()));
     decodes_to(b"decr k +5 x\r\n", Command::Arithmetic(Arithmetic { decrement: true, ..expected }));
@@ -236,7 +236,7 @@ fn arithmetic() {
 }
 
 #[test]
-fn touch() {
+fn touch_decodes() {
     decodes_to(b"touch k -3\r\n", Command::Touch(Touch { key: b"k", exptime: Exptime(-3) }));
     says("touch k 0\r\n", "TOUCHED\r\n");
     says("touch no 0\r\n", "NOT_FOUND\r\n");
@@ -250,7 +250,7 @@ fn touch() {
 }
 
 #[test]
-fn administration() {
+fn admin_commands_decode() {
     decodes_to(b"version\r\n", Command::Version);
     decodes_to(b"  version  x\n", Command::Version);
     decodes_to(b"quit x\r\n", Command::Quit);
@@ -269,7 +269,7 @@ fn administration() {
 }
 
 #[test]
-fn shared_memory() {
+fn shared_memory_commands_decode() {
     decodes_to(b"shm attach 1 3\r\n", Command::ShmAttach { channel: 1, region: 3 });
     for wrong in [
         "shm attach\r\n",
@@ -293,7 +293,7 @@ fn shared_memory() {
 }
 
 #[test]
-fn the_fabric() {
+fn fabric_commands_decode() {
     decodes_to(b"fabric hello 1 3\r\n", Command::FabricHello { channel: 1, region: 3 });
     // Words too many mean nothing, as behind memcached's commands.
     decodes_to(b"fabric hello 9 3 more x\r\n", Command::FabricHello { channel: 9, region: 3 });
@@ -342,7 +342,7 @@ fn the_fabric() {
 }
 
 #[test]
-fn administration_words() {
+fn admin_commands_take_words() {
     let words = |input: &[u8]| match request(&mut decoder(), input).command {
         Command::Stats(words)
         | Command::Watch(words)
@@ -367,7 +367,7 @@ fn administration_words() {
 }
 
 #[test]
-fn administration_refusals() {
+fn invalid_admin_commands_are_rejected() {
     says("verbosity\r\n", BAD_FORMAT);
     says("verbosity x\r\n", BAD_FORMAT);
     says("verbosity -1\r\n", BAD_FORMAT);
@@ -384,7 +384,7 @@ fn administration_refusals() {
 }
 
 #[test]
-fn unknown() {
+fn unknown_commands_are_errors() {
     for line in [
         "VERSION",
         "Get a",
@@ -420,7 +420,7 @@ fn unknown() {
 }
 
 #[test]
-fn long_lines() {
+fn overlong_lines_are_rejected() {
     let mut decoder = decoder();
     let spaces = vec![b' '; LINE_MAX + 1];
     assert_eq!(decoder.decode(&spaces[1..]), Decoded::Incomplete { more: 1 });
@@ -441,7 +441,7 @@ fn long_lines() {
 }
 
 #[test]
-fn long_lines_are_looked_at_once() {
+fn long_lines_are_scanned_once() {
     // Byte by byte: looking again at what was there before would take minutes.
     let line = [b"get ", &b"key ".repeat(200_000)[..]].concat();
     let mut decoder = decoder();
@@ -451,14 +451,14 @@ fn long_lines_are_looked_at_once() {
 }
 
 #[test]
-fn many_words() {
+fn many_words_are_accepted() {
     // The 255th word is the last that counts.
     says(&format!("set k 0 0 1 {}noreply\r\nx\r\n", "w ".repeat(249)), "");
     says(&format!("set k 0 0 1 {}noreply\r\nx\r\n", "w ".repeat(250)), "STORED\r\n");
 }
 
 #[test]
-fn protocol_choice() {
+fn first_byte_selects_the_protocol() {
     let mut decoder = decoder();
     assert_eq!(decoder.protocol(), None);
     decoder.decode(b"");
@@ -473,7 +473,7 @@ fn protocol_choice() {
 }
 
 #[test]
-fn replies() {
+fn replies_encode() {
     let said = |form: TextEncoding<'_>, reply: Reply<'_>| {
         let mut out = Vec::new();
         Encoding::Text(form).reply(&reply, &mut out);
@@ -549,13 +549,13 @@ mod auth {
     }
 
     #[test]
-    fn let_in() {
+    fn authentication_request_decodes() {
         assert_eq!(shut(b"set any x y 14\r\nuser pass word\r\nmn\r\n"), "STORED\r\nMN\r\n");
         assert_eq!(shut(b" set  a 0 0 14 noreply\nuser pass word\r\nmn\r\n"), "STORED\r\nMN\r\n");
     }
 
     #[test]
-    fn packets_are_kept_out_as_such() {
+    fn packets_before_authentication_are_rejected_in_binary() {
         let mut decoder = Decoder::new(Some(Protocol::Text), Limits { inline_value_max: 1024 });
         decoder.require_auth(true);
         // A get of `a`, quietly.
@@ -575,7 +575,7 @@ mod auth {
     }
 
     #[test]
-    fn kept_out() {
+    fn commands_before_authentication_are_rejected() {
         let unauthenticated = "CLIENT_ERROR unauthenticated\r\n";
         for line in [
             "get a",

@@ -5,9 +5,6 @@
 //! entry is sent in each run, at a moment when all earlier answers have been read, after a setup that gives
 //! its keys a known state on both servers; both answers are compared with the entry to the byte.
 
-use crate::request::Request;
-use crate::unit::{Agreement, Ending, Shape, Unit};
-
 /// One known difference.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Drift {
@@ -24,20 +21,6 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// The two commands: the setup, and what is sent.
-    pub fn units(&'static self) -> [Unit; 2] {
-        // A dump is answered by another thread, past which nothing may be pipelined.
-        let dumps = self.sent.starts_with("lru_crawler metadump");
-        let setup = Unit::ascii("drift setup", Request::of(self.setup), Shape::UntilSentinel);
-        let shape = if dumps { Shape::Dump } else { Shape::UntilSentinel };
-        let sent = Unit::ascii("drift", Request::of(self.sent), shape);
-        let sent = if dumps { sent.ends(Ending::HangUp) } else { sent };
-        [
-            Unit { agreement: Agreement::Survival, ..setup },
-            Unit { drift: Some(self), whole: true, ..sent.fenced() },
-        ]
-    }
-
     /// Why the answers are not those of the entry. With `twin`, ours is a memcached 1.6.18 too.
     pub fn check(&self, theirs: &[u8], ours: &[u8], twin: bool) -> Result<(), String> {
         let expected = if twin { self.theirs } else { self.ours };

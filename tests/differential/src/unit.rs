@@ -97,6 +97,20 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// The two commands of a known difference: its setup, and the command whose answers differ.
+    pub fn of_drift(drift: &'static Drift) -> [Self; 2] {
+        // A dump is answered by another thread, past which nothing may be pipelined.
+        let dumps = drift.sent.starts_with("lru_crawler metadump");
+        let setup = Self::ascii("drift setup", Request::of(drift.setup), Shape::UntilSentinel);
+        let shape = if dumps { Shape::Dump } else { Shape::UntilSentinel };
+        let sent = Self::ascii("drift", Request::of(drift.sent), shape);
+        let sent = if dumps { sent.ends(Ending::HangUp) } else { sent };
+        [
+            Self { agreement: Agreement::Survival, ..setup },
+            Self { drift: Some(drift), whole: true, ..sent.fenced() },
+        ]
+    }
+
     /// A text or meta command.
     pub fn ascii(command: &'static str, request: Request, shape: Shape) -> Self {
         Self {

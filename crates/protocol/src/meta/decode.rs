@@ -7,9 +7,9 @@ use super::flags;
 use crate::bounds::{KEY_MAX, META_WORDS_MAX, OPAQUE_MAX, VALUE_MAX};
 use crate::command::{Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Words};
 use crate::encoding::{Encoding, MetaCommand, MetaEncoding};
+use crate::line::Line;
 use crate::number::{parse_i64, parse_u64};
 use crate::refusal::{BAD_FORMAT, Refusal};
-use crate::text::decode::Line;
 
 const BAD_TOKEN: Refusal = Refusal::Client("bad token in command line format");
 const DUPLICATE_FLAG: Refusal = Refusal::Client("duplicate flag");

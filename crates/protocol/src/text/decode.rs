@@ -8,32 +8,10 @@ use crate::command::{
 };
 use crate::encoding::{Encoding, TextCommand, TextEncoding};
 use crate::fabric;
+use crate::line::{Line, Multiget};
 use crate::meta;
 use crate::number::{parse_i64, parse_u64};
 use crate::refusal::{BAD_EXPTIME, BAD_FORMAT, Refusal};
-
-/// A decoded line.
-pub(crate) enum Line<'a> {
-    /// All of a request.
-    Request(Request<'a>),
-    /// A request followed by a data block of `len` bytes, for `store.value`.
-    Store { store: Store<'a>, form: Encoding<'a>, len: u64 },
-    /// The keys of a multiget start at `keys` on the line; there is at least one, and each is valid.
-    Keys { keys: usize, multiget: Multiget },
-    /// As `Refused`, but a data block of `len` bytes follows and is discarded.
-    Swallow { refusal: Refusal, form: Encoding<'a>, len: u64 },
-    /// A `user password` block of `len` bytes follows.
-    Token { len: u64 },
-    /// Close the connection, after an answer if there is one.
-    Close(Option<Refusal>),
-}
-
-/// The properties shared by the keys of one multiget.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Multiget {
-    pub cas: bool,
-    pub touch: Option<Exptime>,
-}
 
 /// Parses a line, which is without its line end; `key` is room for a decoded meta key.
 #[inline]

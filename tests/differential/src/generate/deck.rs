@@ -1,46 +1,10 @@
 //! Dealing the recipes: shuffled decks, so that each comes as often as the others, and sequences made of
 //! them.
 
-use super::{Gen, Recipe, chaos, slow};
+use super::{Gen, Recipe, Selection, chaos, slow};
 use crate::drift;
-use crate::table::Protocol;
-use crate::unit::{Step, Wire};
+use crate::unit::{Step, Unit, Wire};
 use fabcache_testbed::random::SplitMix64;
-
-/// What is generated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Selection {
-    /// Classic text.
-    Text,
-    /// Meta, on connections that speak text as well.
-    Meta,
-    /// Binary.
-    Binary,
-    /// All three, also on several connections at once.
-    All,
-}
-
-impl Selection {
-    /// The protocols whose part of the coverage table must be filled.
-    pub fn protocols(self) -> &'static [Protocol] {
-        match self {
-            Selection::Text => &[Protocol::Text],
-            Selection::Meta => &[Protocol::Meta],
-            Selection::Binary => &[Protocol::Binary],
-            Selection::All => &Protocol::ALL,
-        }
-    }
-
-    /// Text and meta are sent, of which the known differences are.
-    pub fn drifts(self) -> bool {
-        self != Selection::Binary
-    }
-
-    /// Binary is sent.
-    pub fn binary(self) -> bool {
-        matches!(self, Selection::Binary | Selection::All)
-    }
-}
 
 /// Commands to be sent in this order.
 #[derive(Debug, Clone)]
@@ -162,7 +126,7 @@ impl Generator {
 }
 
 fn known_difference(g: &mut Gen, entry: usize) {
-    for unit in drift::TABLE[entry].units() {
+    for unit in Unit::of_drift(&drift::TABLE[entry]) {
         g.send(unit);
     }
 }
@@ -171,7 +135,7 @@ fn known_difference(g: &mut Gen, entry: usize) {
 mod tests {
     use super::*;
     use crate::request::prefix;
-    use crate::unit::{Shape, Unit};
+    use crate::unit::Shape;
 
     fn sent(unit: &Unit) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -17,11 +17,47 @@ mod text;
 use std::rc::Rc;
 use std::time::Duration;
 
-pub use deck::{Generator, Selection, Sequence};
+pub use deck::{Generator, Sequence};
 
 use crate::request::{CasRef, CasWire, Key, PREFIX_LEN, Request};
+use crate::table::Protocol;
 use crate::unit::{Shape, Step, Unit, Wire};
 use fabcache_testbed::random::SplitMix64;
+
+/// What is generated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selection {
+    /// Classic text.
+    Text,
+    /// Meta, on connections that speak text as well.
+    Meta,
+    /// Binary.
+    Binary,
+    /// All three, also on several connections at once.
+    All,
+}
+
+impl Selection {
+    /// The protocols whose part of the coverage table must be filled.
+    pub fn protocols(self) -> &'static [Protocol] {
+        match self {
+            Selection::Text => &[Protocol::Text],
+            Selection::Meta => &[Protocol::Meta],
+            Selection::Binary => &[Protocol::Binary],
+            Selection::All => &Protocol::ALL,
+        }
+    }
+
+    /// Text and meta are sent, of which the known differences are.
+    pub fn drifts(self) -> bool {
+        self != Selection::Binary
+    }
+
+    /// Binary is sent.
+    pub fn binary(self) -> bool {
+        matches!(self, Selection::Binary | Selection::All)
+    }
+}
 
 /// Keys of a sequence.
 const KEYS: usize = 10;
